@@ -37,9 +37,9 @@ invariants: setup ## which of the invariants I1 to I39 have a test
 simulate: setup ## simulated clusters under faults, on all cores (SEEDS=1000 FIRST_SEED=1, or SEEDS=17-99)
 	@$(PYTHON_IN_VENV) -m minibroker simulate --seeds $(or $(SEEDS),200) --first-seed $(or $(FIRST_SEED),1) $(ARGS)
 
-fuzz: setup ## the property tests of the wire with 20 times the examples (FOLDER=.. for others), and evil requests to clusters
+fuzz: setup ## the property tests of the wire with 20 times the examples (FOLDER=.. for others), and hostile requests to clusters
 	@$(PYTHON_IN_VENV) -m pytest --hypothesis-profile=fuzz --timeout=3600 -m hypothesis $(or $(FOLDER),tests/protocol tests/runtime) $(ARGS)
-	@$(PYTHON_IN_VENV) -m tests.broker.evil_requests --requests 200000
+	@$(PYTHON_IN_VENV) -m tests.broker.hostile_requests --requests 200000
 
 mutants: setup ## plant Kafka's bugs one by one and see each convicted (SEARCH=1 searches random seeds anew, under an hour)
 	@$(PYTHON_IN_VENV) -m tests.mutants $(if $(SEARCH),search,replay) $(ARGS)

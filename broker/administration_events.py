@@ -16,12 +16,12 @@ from minibroker.runtime.server import IncomingRequest
 
 log = logging.getLogger("minibroker.administration")
 
-RESOURCES_TOLD_MAX = 100
+RESOURCES_LOGGED_MAX = 100
 """Of one request; a request may name ten thousand, and what is left out is counted."""
 QUOTED_MAX = 64
 """Characters of a client id: a line must not be many times as long as what the peer has sent for it."""
 
-Told = tuple[str, int]
+ResourceResult = tuple[str, int]
 """A resource, and the error code of what became of it."""
 
 
@@ -30,20 +30,20 @@ def record(request: IncomingRequest, response: m.Response) -> None:
     peer nothing, so they must not fill a disk."""
     if response.error_code == ErrorCode.NOT_CONTROLLER:
         return
-    told = list(_resources(request.body, response))
-    changed = [resource for resource, code in told if not code]
-    refused = [(resource, code) for resource, code in told if code]
-    for resource in changed[:RESOURCES_TOLD_MAX]:
-        _tell(request, resource, ErrorCode.NONE.name)
-    if len(changed) > RESOURCES_TOLD_MAX:
-        _tell(request, f"{len(changed) - RESOURCES_TOLD_MAX} more", ErrorCode.NONE.name)
+    results = list(_resources(request.body, response))
+    changed = [resource for resource, code in results if not code]
+    refused = [(resource, code) for resource, code in results if code]
+    for resource in changed[:RESOURCES_LOGGED_MAX]:
+        _log(request, resource, ErrorCode.NONE.name)
+    if len(changed) > RESOURCES_LOGGED_MAX:
+        _log(request, f"{len(changed) - RESOURCES_LOGGED_MAX} more", ErrorCode.NONE.name)
     if refused:
         resource, code = refused[0]
         more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
-        _tell(request, f"{resource}{more}", error_code(code).name)
+        _log(request, f"{resource}{more}", error_code(code).name)
 
 
-def _tell(request: IncomingRequest, resource: str, outcome: str) -> None:
+def _log(request: IncomingRequest, resource: str, outcome: str) -> None:
     connection, client_id = request.connection, _quoted(request.client_id)
     log.info(
         "operation=%s resource=%s outcome=%s principal=%s client_id=%s address=%s",
@@ -55,7 +55,7 @@ def _quoted(text: str) -> str:
     return repr(text if len(text) <= QUOTED_MAX else f"{text[:QUOTED_MAX]}…")
 
 
-def _resources(body: m.Request, response: m.Response) -> Iterator[Told]:
+def _resources(body: m.Request, response: m.Response) -> Iterator[ResourceResult]:
     """A request that failed as a whole failed for each of its resources."""
     failed = response.error_code
     match body, response:

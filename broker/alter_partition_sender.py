@@ -35,7 +35,7 @@ PROPOSALS_PER_REQUEST_MAX = 2_000
 CONNECT_TIMEOUT_MS = 2_000
 STILL_FAILING_MS = 5_000
 """A wish that is still wanted is sent again sooner than that."""
-SILENCE_LOG_INTERVAL_MS = 10_000
+FAILURE_LOG_INTERVAL_MS = 10_000
 """A controller that does not answer, or refuses, is asked twenty times a second; a line now and then is enough."""
 
 
@@ -63,7 +63,7 @@ class AlterPartitionSender:
         self._wakeup = asyncio.Event()
         self._connection: RpcConnection | None = None
         self._connected_to: tuple[int, str, int] | None = None
-        self._silence_told_ms: int | None = None
+        self._failure_logged_ms: int | None = None
         self._unanswered_since_ms: int | None = None
         self._failed_ms = 0
 
@@ -103,7 +103,7 @@ class AlterPartitionSender:
                     keys = list(self._waiting)[:PROPOSALS_PER_REQUEST_MAX]
                     await self._send([self._waiting.pop(key) for key in keys])
         finally:
-            self._hang_up()
+            self._disconnect()
 
     async def _send(self, proposals: list[tuple["Partition", ProposeIsr]]) -> None:
         broker_epoch = self._broker_epoch()
@@ -113,29 +113,29 @@ class AlterPartitionSender:
         try:
             response = await self._ask(_request(self._broker_id, broker_epoch, proposals))
         except (NetworkError, RpcError) as error:
-            self._hang_up()  # also when only the answer did not come: TCP may take minutes to find out why
+            self._disconnect()  # also when only the answer did not come: TCP may take minutes to find out why
             self._failed_ms = self._now_ms()
             if self._unanswered_since_ms is None:
                 self._unanswered_since_ms = self._failed_ms
-            self._tell_now_and_then(f"got no answer: {error}")
+            self._log_failure(f"got no answer: {error}")
             self._lost(proposals)
             return
         self._unanswered_since_ms = None
         if response.error_code:
             name, why = error_code(response.error_code).name, response.error_message or ""
-            self._tell_now_and_then(f"was refused: {name} {why}".rstrip())
+            self._log_failure(f"was refused: {name} {why}".rstrip())
             self._lost(proposals)
             return
-        self._silence_told_ms = None
+        self._failure_logged_ms = None
         self._settle(proposals, response)
 
-    def _tell_now_and_then(self, what: str) -> None:
+    def _log_failure(self, what: str) -> None:
         now_ms = self._now_ms()
-        if self._silence_told_ms is None or now_ms - self._silence_told_ms >= SILENCE_LOG_INTERVAL_MS:
-            self._silence_told_ms = now_ms
+        if self._failure_logged_ms is None or now_ms - self._failure_logged_ms >= FAILURE_LOG_INTERVAL_MS:
+            self._failure_logged_ms = now_ms
             log.info("AlterPartition %s", what)
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         if self._connection is not None:
             self._connection.abort()
             self._connection = None
@@ -145,7 +145,7 @@ class AlterPartitionSender:
         if address is None:
             raise NetworkError("no controller is known")
         if self._connection is None or self._connection.closed or self._connected_to != address:
-            self._hang_up()
+            self._disconnect()
             self._connection = await self._dialer.connect(
                 address[0],
                 (address[1], address[2]),

@@ -16,10 +16,10 @@ from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import BrokerEpoch, BrokerId
 from minibroker.runtime.principal import Principal
 
-Speaker = tuple[int | None, int | None]
+ClaimedSender = tuple[int | None, int | None]
 """The broker id and the broker epoch that a request says it comes from; None: it does not say."""
 
-SPEAKERS: dict[type[m.Request], Callable[[Any], Speaker]] = {
+CLAIMED_SENDERS: dict[type[m.Request], Callable[[Any], ClaimedSender]] = {
     m.LeaderAndIsrRequest: lambda body: (body.controller_id, None),
     m.UpdateMetadataRequest: lambda body: (body.controller_id, None),
     m.StopReplicaRequest: lambda body: (body.controller_id, None),
@@ -34,7 +34,9 @@ SPEAKERS: dict[type[m.Request], Callable[[Any], Speaker]] = {
 CLUSTER_ACTIONS = frozenset(key for key, api in m.APIS.items() if api.is_cluster_action)
 READS_AS_REPLICA = frozenset({m.ApiKey.FETCH, m.ApiKey.LIST_OFFSETS, m.ApiKey.OFFSET_FOR_LEADER_EPOCH})
 """Anybody may ask these; with a replica id they are a broker's."""
-assert {m.APIS[key].request for key in CLUSTER_ACTIONS | READS_AS_REPLICA} == set(SPEAKERS), "each says who speaks"
+assert {m.APIS[key].request for key in CLUSTER_ACTIONS | READS_AS_REPLICA} == set(CLAIMED_SENDERS), (
+    "each says who speaks"
+)
 
 
 def refuse(
@@ -58,11 +60,11 @@ def _problem(
         api = m.API_OF_REQUEST[type(body)]
         what = "" if api.is_cluster_action else " with a replica id"
         return f"{api.key.name}{what} is for brokers, and {principal} has not proven to be one"
-    said_id, said_epoch = SPEAKERS[type(body)](body)
-    if said_id is not None and said_id != name.broker_id:
-        return f"this connection is broker {name.broker_id}'s, the request is broker {said_id}'s"
-    if said_epoch is not None and said_epoch != name.broker_epoch:
-        return f"this connection is of broker epoch {name.broker_epoch}, the request of {said_epoch}"
+    claimed_id, claimed_epoch = CLAIMED_SENDERS[type(body)](body)
+    if claimed_id is not None and claimed_id != name.broker_id:
+        return f"this connection is broker {name.broker_id}'s, the request is broker {claimed_id}'s"
+    if claimed_epoch is not None and claimed_epoch != name.broker_epoch:
+        return f"this connection is of broker epoch {name.broker_epoch}, the request of {claimed_epoch}"
     known = broker_epoch(name.broker_id)
     if known is not None and known > name.broker_epoch:
         return f"broker {name.broker_id} has registered anew since broker epoch {name.broker_epoch}"

@@ -23,7 +23,7 @@ from minibroker.broker.controller_epochs import ControllerEpochs
 from minibroker.broker.controller_link import ControllerLink
 from minibroker.broker.dynamic_config import DynamicConfig
 from minibroker.broker.failure_confirmation import FailureConfirmation
-from minibroker.broker.gauges import look, readiness
+from minibroker.broker.gauges import read_gauges, readiness
 from minibroker.broker.handlers import VERSION, ControllerRole, RequestHandlers
 from minibroker.broker.http_endpoint import HttpEndpoint, broker_routes
 from minibroker.broker.log.directory_files import read_identity
@@ -217,7 +217,7 @@ class Broker:
             producer_ids=ProducerIds(self.coordination, config.broker_id),
             dynamic_config=self._dynamic_config,
             controller=self.controller,
-            witness=FailureConfirmation(
+            failure_confirmation=FailureConfirmation(
                 network=runtime.network,
                 image=self.image,
                 refusals=self.manager.refusals,
@@ -234,7 +234,7 @@ class Broker:
         self.controller = self._make_controller(self.coordination, self.dialer)
         self.controller.on_broker_failure = self._count_broker_failure
         self.controller.on_refused = self.manager.refusals.note
-        self.controller.on_unregistered = self.registration.heard_gone
+        self.controller.on_unregistered = self.registration.observe_removal
         self.controller.highest_epoch = lambda: self.image.controller_epoch
 
     def failed_reads(self) -> list[str]:
@@ -253,7 +253,7 @@ class Broker:
             routes = broker_routes(
                 {"version": VERSION, "broker_id": str(config.broker_id)},
                 self.counters,
-                lambda: look(self),
+                lambda: read_gauges(self),
                 lambda: readiness(self),
             )
             self._http = HttpEndpoint(self.runtime.network, routes)
@@ -314,9 +314,9 @@ class Broker:
             await self.manager.stop()
             await self.witness.conclude()
         if hasattr(self, "log_directory"):
-            marks = self.manager.high_watermarks() if hasattr(self, "manager") else {}
+            high_watermarks = self.manager.high_watermarks() if hasattr(self, "manager") else {}
             epoch = self.registration.broker_epoch
-            await self.log_directory.close(clean=True, high_watermarks=marks, broker_epoch=epoch)
+            await self.log_directory.close(clean=True, high_watermarks=high_watermarks, broker_epoch=epoch)
         if hasattr(self, "coordination"):
             await self.coordination.close()
         log.info("broker %d stopped", self.config.broker_id)

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from minibroker.broker.config_key import Key
+from minibroker.broker.config_key import ConfigKey
 from minibroker.broker.config_table import MIB, SETTINGS, TOPIC_SETTINGS, BrokerConfig, Setting
 from minibroker.broker.config_values import ANY_HOST, BadValue, expected, format_value, parse_value
 from minibroker.protocol.messages import BrokerEndpoint
@@ -23,8 +23,8 @@ __all__ = [
     "RESERVED_VARIABLES",
     "BrokerConfig",
     "ConfigError",
+    "ConfigKey",
     "DescribedSetting",
-    "Key",
     "advertised_endpoints",
     "broken_rule",
     "describe",
@@ -164,7 +164,7 @@ def _read_file(text: str, file_name: str) -> Texts:
         name, equals, value = line.partition("=")
         if not equals:
             raise ConfigError(f"{source}: {line!r:.200} is not key=value")
-        name = _known(name.strip(), source)
+        name = _checked_name(name.strip(), source)
         if name in texts:
             raise ConfigError(f"{name} is given twice: {texts[name][1]} and {source}")
         texts[name] = (value, source)
@@ -191,7 +191,7 @@ def _read_options(settings: Sequence[str]) -> Texts:
         name, equals, value = option.partition("=")
         if not equals:
             raise ConfigError(f"--set {option!r:.200}: expected key=value")
-        name = _known(name.strip(), "--set")
+        name = _checked_name(name.strip(), "--set")
         texts[name] = (value, f"--set {name}")
     return texts
 
@@ -200,7 +200,7 @@ def _variable(name: str) -> str:
     return ENVIRONMENT_PREFIX + name.upper().replace(".", "_")
 
 
-def _known(name: str, source: str) -> str:
+def _checked_name(name: str, source: str) -> str:
     if name in SETTINGS:
         return name
     if name in RETIRED_NAMES:
@@ -262,19 +262,19 @@ def _advertised(config: BrokerConfig) -> str | None:
     for endpoint in config.advertised_listeners:
         if endpoint.listener not in bound:
             return f"{_place(config, 'advertised.listeners')}: {endpoint.listener} is not among listeners"
-    for endpoint in _told(config):
+    for endpoint in _advertised_listeners(config):
         if endpoint.host in (ANY_HOST, "::"):
             return (
                 f"{endpoint.listener}://{endpoint.host} is no address that a client can connect to: set"
                 f" advertised.listeners to what clients of that listener reach, as in"
                 f" {endpoint.listener}://localhost:{endpoint.port}"
             )
-    if config.inter_broker_listener not in {endpoint.listener for endpoint in _told(config)}:
+    if config.inter_broker_listener not in {endpoint.listener for endpoint in _advertised_listeners(config)}:
         return f"{_place(config, 'inter.broker.listener.name')}: expected the name of an advertised listener"
     return None
 
 
-def _told(config: BrokerConfig) -> tuple[BrokerEndpoint, ...]:
+def _advertised_listeners(config: BrokerConfig) -> tuple[BrokerEndpoint, ...]:
     return config.advertised_listeners or config.listeners
 
 
@@ -368,7 +368,7 @@ def advertised_endpoints(config: BrokerConfig, bound_ports: Mapping[str, int]) -
         endpoint
         if endpoint.port
         else BrokerEndpoint(listener=endpoint.listener, host=endpoint.host, port=bound_ports[endpoint.listener])
-        for endpoint in _told(config)
+        for endpoint in _advertised_listeners(config)
     )
 
 

@@ -6,7 +6,7 @@ Owns: that description. Leaves to others: the settings (`config_table`), and whe
 import msgspec
 
 
-class Key(msgspec.Struct, frozen=True, kw_only=True):
+class ConfigKey(msgspec.Struct, frozen=True, kw_only=True):
     """What the type of a setting does not say."""
 
     doc: str

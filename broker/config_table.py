@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from minibroker.broker.config_key import Key
+from minibroker.broker.config_key import ConfigKey
 from minibroker.protocol.messages import BrokerEndpoint
 
 NEVER = 2**63 - 1
@@ -31,16 +31,16 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     # ------------------------------------------------------------------------------------- identity and addresses
     broker_id: Annotated[
         int,
-        Key(doc="Number of this broker; unique in the cluster, and never changed.", minimum=0, maximum=I32_MAX),
+        ConfigKey(doc="Number of this broker; unique in the cluster, and never changed.", minimum=0, maximum=I32_MAX),
     ]
     log_dirs: Annotated[
         tuple[str, ...],
-        Key(doc="Directory that holds the partitions. Exactly one for now."),
+        ConfigKey(doc="Directory that holds the partitions. Exactly one for now."),
     ]
-    zookeeper_connect: Annotated[str, Key(doc="ZooKeeper servers, HOST:PORT,HOST:PORT.")]
+    zookeeper_connect: Annotated[str, ConfigKey(doc="ZooKeeper servers, HOST:PORT,HOST:PORT.")]
     zookeeper_session_timeout_ms: Annotated[
         int,
-        Key(
+        ConfigKey(
             doc="Silence after which ZooKeeper counts this broker as dead, and after which the broker stops serving by"
             " itself. ZooKeeper grants between 2 and 20 of its ticks.",
             minimum=100,
@@ -49,7 +49,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = 18_000
     zookeeper_digest_credentials: Annotated[
         str,
-        Key(
+        ConfigKey(
             doc="USER:PASSWORD that all brokers of a cluster prove themselves with to ZooKeeper. Others can then read"
             " what they write there, except the cluster's secret, and change nothing. Set it before the first start."
             " Empty: whoever reaches ZooKeeper can do everything.",
@@ -58,7 +58,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = ""
     broker_failure_detection: Annotated[
         Literal["connection", "session"],
-        Key(
+        ConfigKey(
             doc="How a broker's death is found out. connection: its connections broke and its address refuses, as a"
             " second broker confirms; it is unregistered and replaced within a fraction of a second. session: only by"
             " the end of its ZooKeeper session, as in Kafka. With both, a machine that is gone, paused or unreachable"
@@ -67,7 +67,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = "connection"
     zookeeper_connection_timeout_ms: Annotated[
         int,
-        Key(
+        ConfigKey(
             doc="How long a starting broker waits for ZooKeeper before it gives up with exit code 1.",
             minimum=0,
             maximum=I32_MAX,
@@ -75,25 +75,25 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = 18_000
     listeners: Annotated[
         tuple[BrokerEndpoint, ...],
-        Key(
+        ConfigKey(
             doc="What the broker listens on, NAME://HOST:PORT,.. HOST 0.0.0.0 (or empty) is every interface; port 0 is"
             " any free port."
         ),
     ] = (BrokerEndpoint(listener="PLAINTEXT", host="127.0.0.1", port=9092),)
     advertised_listeners: Annotated[
         tuple[BrokerEndpoint, ...],
-        Key(
+        ConfigKey(
             doc="What clients and other brokers are told to connect to, NAME://HOST:PORT,.. One address per listener"
             " name, reachable from where its clients run. Empty: the same as listeners."
         ),
     ] = ()
     inter_broker_listener_name: Annotated[
         str,
-        Key(doc="Listener that brokers use among themselves. Empty: the first of listeners."),
+        ConfigKey(doc="Listener that brokers use among themselves. Empty: the first of listeners."),
     ] = ""
     listener_security_protocol_map: Annotated[
         dict[str, str],
-        Key(
+        ConfigKey(
             doc="NAME:PROTOCOL,.. Only PLAINTEXT is there, and a name that is not listed uses it. Bind to addresses"
             " that only trusted machines reach."
         ),
@@ -102,15 +102,15 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     # ---------------------------------------------------------------------------------------------------- topics
     num_partitions: Annotated[
         int,
-        Key(doc="Partitions of a new topic that does not say.", minimum=1, maximum=10_000),
+        ConfigKey(doc="Partitions of a new topic that does not say.", minimum=1, maximum=10_000),
     ] = 1
     default_replication_factor: Annotated[
         int,
-        Key(doc="Replicas of a new topic that does not say.", minimum=1, maximum=100),
+        ConfigKey(doc="Replicas of a new topic that does not say.", minimum=1, maximum=100),
     ] = 1
     min_insync_replicas: Annotated[
         int,
-        Key(
+        ConfigKey(
             doc="In-sync replicas, the leader included, without which acks=all is refused and the high watermark"
             " stands still. With replication factor 3, 2 survives the loss of any one broker.",
             minimum=1,
@@ -121,7 +121,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = 1
     unclean_leader_election_enable: Annotated[
         bool,
-        Key(
+        ConfigKey(
             doc="When no in-sync replica lives, let any other lead: the partition is back sooner, and acknowledged"
             " records are lost.",
             topic="unclean.leader.election.enable",
@@ -129,15 +129,15 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = False
     auto_create_topics_enable: Annotated[
         bool,
-        Key(doc="Only false: topics are created by CreateTopics, so that a typing error makes none."),
+        ConfigKey(doc="Only false: topics are created by CreateTopics, so that a typing error makes none."),
     ] = False
     delete_topic_enable: Annotated[
         bool,
-        Key(doc="Whether DeleteTopics is obeyed."),
+        ConfigKey(doc="Whether DeleteTopics is obeyed."),
     ] = True
     message_max_bytes: Annotated[
         int,
-        Key(
+        ConfigKey(
             doc="Largest record batch, with its header.",
             minimum=1024,
             maximum=64 * MIB,
@@ -149,7 +149,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     # ----------------------------------------------------------------------------------------------- replication
     replica_lag_time_max_ms: Annotated[
         int,
-        Key(
+        ConfigKey(
             doc="A follower that has not been at the leader's end for this long leaves the in-sync replicas.",
             minimum=10,
             maximum=I32_MAX,
@@ -157,15 +157,15 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = 30_000
     replica_fetch_wait_max_ms: Annotated[
         int,
-        Key(doc="How long a leader may hold a follower's fetch that finds nothing.", minimum=0, maximum=I32_MAX),
+        ConfigKey(doc="How long a leader may hold a follower's fetch that finds nothing.", minimum=0, maximum=I32_MAX),
     ] = 500
     replica_fetch_min_bytes: Annotated[
         int,
-        Key(doc="Bytes for which a leader holds a follower's fetch.", minimum=0, maximum=I32_MAX),
+        ConfigKey(doc="Bytes for which a leader holds a follower's fetch.", minimum=0, maximum=I32_MAX),
     ] = 1
     replica_fetch_max_bytes: Annotated[
         int,
-        Key(
+        ConfigKey(
             doc="Bytes of one partition in one answer to a follower; the first batch may be larger.",
             minimum=1024,
             maximum=64 * MIB,
@@ -173,7 +173,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = 1_048_576
     replica_fetch_response_max_bytes: Annotated[
         int,
-        Key(
+        ConfigKey(
             doc="Bytes of one whole answer to a follower. A follower keeps two or three such buffers for each leader.",
             minimum=1024,
             maximum=64 * MIB,
@@ -181,11 +181,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = 2_097_152
     replica_fetch_backoff_ms: Annotated[
         int,
-        Key(doc="Pause of a follower after an error of a partition or a connection.", minimum=0, maximum=I32_MAX),
+        ConfigKey(doc="Pause of a follower after an error of a partition or a connection.", minimum=0, maximum=I32_MAX),
     ] = 1000
     replica_socket_timeout_ms: Annotated[
         int,
-        Key(
+        ConfigKey(
             doc="A follower gives up on a fetch after this long and connects anew.",
             minimum=10,
             maximum=I32_MAX,
@@ -193,11 +193,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = 30_000
     replica_high_watermark_checkpoint_interval_ms: Annotated[
         int,
-        Key(doc="How often high watermarks are written to disk.", minimum=10, maximum=I32_MAX),
+        ConfigKey(doc="How often high watermarks are written to disk.", minimum=10, maximum=I32_MAX),
     ] = 5000
     replica_truncation_rule: Annotated[
         Literal["leader-epoch", "high-watermark"],
-        Key(
+        ConfigKey(
             doc="How a new follower finds where its log parts from the leader's. high-watermark is Kafka's rule before"
             " KIP-101: it loses acknowledged records, and is there to show how."
         ),
@@ -206,7 +206,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     # ------------------------------------------------------------------------------------------------------ logs
     log_segment_bytes: Annotated[
         int,
-        Key(
+        ConfigKey(
             doc="Size at which a new segment file begins.",
             minimum=KIB,
             maximum=I32_MAX,
@@ -216,7 +216,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = 1_073_741_824
     log_roll_ms: Annotated[
         int,
-        Key(
+        ConfigKey(
             doc="Age, since its first record, at which a new segment begins.",
             minimum=1,
             maximum=I64_MAX,
@@ -226,7 +226,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = 7 * DAY_MS
     log_retention_ms: Annotated[
         int | None,
-        Key(
+        ConfigKey(
             doc="Segments whose last append is older are deleted, below the high watermark only; the leader decides"
             ", by its own clock. -1: never.",
             minimum=0,
@@ -237,7 +237,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = 7 * DAY_MS
     log_retention_bytes: Annotated[
         int | None,
-        Key(
+        ConfigKey(
             doc="Oldest segments are deleted while a partition is larger, below the high watermark only. -1: never.",
             minimum=0,
             maximum=I64_MAX,
@@ -247,15 +247,15 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     log_cleanup_policy: Annotated[
         Literal["delete"],
-        Key(doc="Only delete: old segments go. There is no compaction.", topic="cleanup.policy"),
+        ConfigKey(doc="Only delete: old segments go. There is no compaction.", topic="cleanup.policy"),
     ] = "delete"
     log_retention_check_interval_ms: Annotated[
         int,
-        Key(doc="How often retention is looked at.", minimum=1, maximum=I32_MAX),
+        ConfigKey(doc="How often retention is looked at.", minimum=1, maximum=I32_MAX),
     ] = 300_000
     log_index_interval_bytes: Annotated[
         int,
-        Key(
+        ConfigKey(
             doc="Bytes of log between two entries of the offset index.",
             minimum=0,
             maximum=I32_MAX,
@@ -265,7 +265,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = 4096
     log_index_size_max_bytes: Annotated[
         int,
-        Key(
+        ConfigKey(
             doc="Size of an index at which a new segment begins.",
             minimum=64,
             maximum=I32_MAX,
@@ -275,7 +275,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = 10_485_760
     log_segment_delete_delay_ms: Annotated[
         int,
-        Key(
+        ConfigKey(
             doc="How long a deleted segment's files stay, renamed, before they are removed.",
             minimum=0,
             maximum=I32_MAX,
@@ -285,7 +285,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = 60_000
     log_flush_interval_messages: Annotated[
         int,
-        Key(
+        ConfigKey(
             doc="Records after which a log is synced to disk at the latest. With any number, no replica votes for a"
             " record, and nobody acknowledges it, before it survives power loss; a sync begins at once and takes along"
             " what came meanwhile. Default: never, the other replicas hold it.",
@@ -297,7 +297,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = NEVER
     log_flush_interval_ms: Annotated[
         int,
-        Key(
+        ConfigKey(
             doc="Age of an unsynced record at which its log is synced at the latest. With any number as with"
             " log.flush.interval.messages.",
             minimum=1,
@@ -308,11 +308,13 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = NEVER
     log_flush_offset_checkpoint_interval_ms: Annotated[
         int,
-        Key(doc="How often recovery points and log start offsets are written to disk.", minimum=1, maximum=I32_MAX),
+        ConfigKey(
+            doc="How often recovery points and log start offsets are written to disk.", minimum=1, maximum=I32_MAX
+        ),
     ] = 60_000
     log_scrub_bytes_per_second: Annotated[
         int,
-        Key(
+        ConfigKey(
             doc="How fast the scrubber reads all logs in the background to find damaged bytes that nobody reads."
             " 0: never.",
             minimum=0,
@@ -322,11 +324,13 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = MIB
     witness_interval_ms: Annotated[
         int,
-        Key(doc="How often leaders note in ZooKeeper what is committed.", minimum=1000, maximum=I32_MAX, dynamic=True),
+        ConfigKey(
+            doc="How often leaders note in ZooKeeper what is committed.", minimum=1000, maximum=I32_MAX, dynamic=True
+        ),
     ] = 30_000
     log_tail_cache_bytes: Annotated[
         int,
-        Key(
+        ConfigKey(
             doc="Memory for the batches appended last, over all partitions: followers and readers at the end are"
             " served from it without reading the disk. 0: none.",
             minimum=0,
@@ -335,7 +339,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = 24 * MIB
     producer_id_expiration_ms: Annotated[
         int,
-        Key(
+        ConfigKey(
             doc="An idempotent producer that wrote nothing for this long is forgotten.",
             minimum=1,
             maximum=I32_MAX,
@@ -346,7 +350,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     # --------------------------------------------------------------------------------- connections and requests
     socket_request_max_bytes: Annotated[
         int,
-        Key(
+        ConfigKey(
             doc="Largest frame of a request that carries records; the memory one connection may claim. Other requests"
             " are held to 1 MiB, because decoded msgpack may grow seventy-fold.",
             minimum=64 * KIB,
@@ -355,7 +359,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = 16 * MIB
     queued_max_request_bytes: Annotated[
         int,
-        Key(
+        ConfigKey(
             doc="Bytes of requests received and not yet answered, over all connections; beyond it clients are not read."
             " 24 MiB of it, at most half, are for other brokers alone, so that replication outlives a flood.",
             minimum=64 * KIB,
@@ -364,7 +368,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = 48 * MIB
     max_connections: Annotated[
         int,
-        Key(
+        ConfigKey(
             doc=(
                 "Connections at a time. More are closed at once, with a log line. Fewer where the limit of open files"
                 " does not allow so many beside logs and brokers, with a warning at the start."
@@ -375,49 +379,49 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = 1000
     connections_max_idle_ms: Annotated[
         int,
-        Key(doc="A connection without a request for this long is closed.", minimum=100, maximum=I32_MAX),
+        ConfigKey(doc="A connection without a request for this long is closed.", minimum=100, maximum=I32_MAX),
     ] = 600_000
     request_timeout_ms: Annotated[
         int,
-        Key(
+        ConfigKey(
             doc="Deadline of a request from one broker to another, follower fetches aside.", minimum=1, maximum=I32_MAX
         ),
     ] = 30_000
     fetch_max_bytes: Annotated[
         int,
-        Key(doc="Largest answer to one fetch, whatever it asks for.", minimum=1024, maximum=256 * MIB),
+        ConfigKey(doc="Largest answer to one fetch, whatever it asks for.", minimum=1024, maximum=256 * MIB),
     ] = 57_671_680
 
     # -------------------------------------------------------------------------------------- shutdown and balance
     controlled_shutdown_enable: Annotated[
         bool,
-        Key(doc="On SIGTERM, hand leadership over before stopping."),
+        ConfigKey(doc="On SIGTERM, hand leadership over before stopping."),
     ] = True
     controlled_shutdown_max_retries: Annotated[
         int,
-        Key(doc="How often the controller is asked to take leadership over.", minimum=1, maximum=1000),
+        ConfigKey(doc="How often the controller is asked to take leadership over.", minimum=1, maximum=1000),
     ] = 3
     controlled_shutdown_retry_backoff_ms: Annotated[
         int,
-        Key(doc="Pause between two of these requests.", minimum=0, maximum=I32_MAX),
+        ConfigKey(doc="Pause between two of these requests.", minimum=0, maximum=I32_MAX),
     ] = 5000
     auto_leader_rebalance_enable: Annotated[
         bool,
-        Key(doc="The controller gives leadership back to the first replica of each assignment."),
+        ConfigKey(doc="The controller gives leadership back to the first replica of each assignment."),
     ] = True
     leader_imbalance_per_broker_percentage: Annotated[
         int,
-        Key(doc="Share of a broker's first replicas led elsewhere at which it does.", minimum=0, maximum=100),
+        ConfigKey(doc="Share of a broker's first replicas led elsewhere at which it does.", minimum=0, maximum=100),
     ] = 10
     leader_imbalance_check_interval_seconds: Annotated[
         int,
-        Key(doc="How often it looks.", minimum=1, maximum=I32_MAX),
+        ConfigKey(doc="How often it looks.", minimum=1, maximum=I32_MAX),
     ] = 300
 
     # -------------------------------------------------------------------------------------------------- metrics
     metrics_listener: Annotated[
         str,
-        Key(doc="HOST:PORT of /metrics (Prometheus), /healthz and /readyz, as in 127.0.0.1:9404. Empty: none."),
+        ConfigKey(doc="HOST:PORT of /metrics (Prometheus), /healthz and /readyz, as in 127.0.0.1:9404. Empty: none."),
     ] = ""
 
     # --------------------------------------------------------------------------------------------- not a setting
@@ -469,7 +473,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """The type of the field."""
     default: Any
     """msgspec.NODEFAULT: it must be given."""
-    key: Key
+    key: ConfigKey
     section: str
 
 

@@ -47,14 +47,14 @@ class ControllerLink:
         self._changed = asyncio.Event()
         self._reported: tuple[int | None, tuple[TopicPartition, ...]] = (None, ())
         self._offline_before: frozenset[TopicPartition] = frozenset()
-        self._unheard: dict[TopicPartition, None] = {}
+        self._unreported: dict[TopicPartition, None] = {}
         """What failed since the controller last heard. Well or not, only a new epoch gives them a role again."""
         self._healing_reports_due = 0
 
     def replicas_changed(self) -> None:
         """A log directory failed or healed: tell the controller."""
         offline = self._offline_partitions()
-        self._unheard.update({each: None for each in offline if each not in self._offline_before})
+        self._unreported.update({each: None for each in offline if each not in self._offline_before})
         self._offline_before = frozenset(offline)
         self._healing_reports_due = HEALING_REPORTS
         self._changed.set()
@@ -68,19 +68,19 @@ class ControllerLink:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            is_told = await self._report()
-            if not is_told or self._unheard or (self._healing_reports_due and not self._offline_partitions()):
+            is_reported = await self._report()
+            if not is_reported or self._unreported or (self._healing_reports_due and not self._offline_partitions()):
                 await asyncio.sleep(REPORT_RETRY_MS / 1000)
                 self._changed.set()
 
     async def _report(self) -> bool:
-        unheard = dict(self._unheard)
-        offline = tuple(sorted({*self._offline_partitions(), *unheard}))
+        unreported = dict(self._unreported)
+        offline = tuple(sorted({*self._offline_partitions(), *unreported}))
         epoch = self._broker_epoch()
         if epoch is None:
             return False
         is_known = (epoch, offline) == self._reported if offline else not self._healing_reports_due
-        if is_known and not unheard:  # what failed anew may have had a role from another controller meanwhile
+        if is_known and not unreported:  # what failed anew may have had a role from another controller meanwhile
             return True
         due = self._healing_reports_due
         response = await self._ask(_group(offline))
@@ -88,7 +88,7 @@ class ControllerLink:
             return False
         is_repeated = self._reported == (epoch, offline)
         self._reported = (epoch, offline)
-        self._unheard = {each: None for each in self._unheard if each not in unheard}
+        self._unreported = {each: None for each in self._unreported if each not in unreported}
         if not offline and self._healing_reports_due == due:
             self._healing_reports_due -= 1
         if not is_repeated:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MAX_WAIT_MS = 30_000
 """A fetch may not be delayed for longer than this, whatever it asks."""
-MARK_NEWS_DELAY_MS = 20
+WATERMARK_DELAY_MS = 20
 """A follower's delayed fetch that has only a newer high watermark to tell is answered after this. Under load the mark
 rides on the next records for free; when the load ends, followers learn the last mark soon."""
 FEW_PARTITIONS = 20
@@ -33,7 +33,7 @@ at all of them for every append, only to wait on, would cost more than answering
 class DelayedFetch:
     """A request that waits. Ends once: by news, by its deadline, or with its connection."""
 
-    __slots__ = ("alarm", "body", "done", "has_mark_news", "listed", "min_bytes", "request", "session", "watched")
+    __slots__ = ("alarm", "body", "done", "has_newer_watermark", "listed", "min_bytes", "request", "session", "watched")
 
     def __init__(self, request: IncomingRequest, body: FetchRequest, session: "FetchSession | None") -> None:
         self.request = request
@@ -43,7 +43,7 @@ class DelayedFetch:
         self.min_bytes = body.min_bytes if self.listed <= FEW_PARTITIONS else 1
         self.done = False
         self.alarm: int | None = None
-        self.has_mark_news = False
+        self.has_newer_watermark = False
         self.watched: list[Partition] = []
 
     @property
@@ -80,10 +80,10 @@ class DelayedFetches:
         self._delayed: dict[ServerConnection, dict[DelayedFetch, None]] = {}
         self._woken: dict[DelayedFetch, None] = {}
         self._large: dict[DelayedFetch, None] = {}
-        self._mark_news: deque[tuple[float, DelayedFetch]] = deque()
+        self._watermark_updates: deque[tuple[float, DelayedFetch]] = deque()
         """When to answer whom, in order, for all wait equally long. Whoever is answered before is skipped then: at
         thousands of fetches a second an alarm for each, set and cancelled, would cost more."""
-        self._mark_timer: asyncio.TimerHandle | None = None
+        self._watermark_timer: asyncio.TimerHandle | None = None
         self._flush_scheduled = False
         self._loop = asyncio.get_running_loop()
         self._alarms: Alarms[DelayedFetch] = Alarms(self._expire)
@@ -122,25 +122,25 @@ class DelayedFetches:
             self._flush_scheduled = True
             self._loop.call_soon(self.flush)
 
-    def wake_for_mark(self, delayed: DelayedFetch) -> None:
+    def wake_for_watermark(self, delayed: DelayedFetch) -> None:
         """There is only a newer high watermark to tell."""
-        if delayed.has_mark_news or delayed.done:
+        if delayed.has_newer_watermark or delayed.done:
             return
-        delayed.has_mark_news = True
-        at = self._loop.time() + MARK_NEWS_DELAY_MS / 1000
-        self._mark_news.append((at, delayed))
-        if self._mark_timer is None:
-            self._mark_timer = self._loop.call_at(at, self._tell_marks)
+        delayed.has_newer_watermark = True
+        at = self._loop.time() + WATERMARK_DELAY_MS / 1000
+        self._watermark_updates.append((at, delayed))
+        if self._watermark_timer is None:
+            self._watermark_timer = self._loop.call_at(at, self._send_watermarks)
 
-    def _tell_marks(self) -> None:
+    def _send_watermarks(self) -> None:
         """Nothing else came in time to tell these of the newer mark."""
-        self._mark_timer = None
-        news = self._mark_news
-        now = max(self._loop.time(), news[0][0])
-        while news and (news[0][1].done or news[0][0] <= now):
-            self._expire(news.popleft()[1])
-        if news and self._mark_timer is None:
-            self._mark_timer = self._loop.call_at(news[0][0], self._tell_marks)
+        self._watermark_timer = None
+        updates = self._watermark_updates
+        now = max(self._loop.time(), updates[0][0])
+        while updates and (updates[0][1].done or updates[0][0] <= now):
+            self._expire(updates.popleft()[1])
+        if updates and self._watermark_timer is None:
+            self._watermark_timer = self._loop.call_at(updates[0][0], self._send_watermarks)
 
     def flush(self) -> None:
         """Answer what was woken. Called once the requests of one read are handled, so that one answer carries all."""

@@ -31,7 +31,7 @@ ENTRY_CURE = "move that entry away, or give this broker's user the right to it"
 
 DESCRIPTOR_RETRY_MS = 500
 """A lack of file descriptors lasts as long as a flood of connections: seconds."""
-DESCRIPTOR_TELL_MS = 10_000
+DESCRIPTOR_LOG_INTERVAL_MS = 10_000
 """One line in the log for so long, though every call may fail."""
 
 
@@ -44,17 +44,17 @@ class DiskHealth:
         self._manager = manager
         self._directory = manager.log_directory
         self._notice: asyncio.Handle | None = None
-        self._told: str | None = None
+        self._logged_reason: str | None = None
         """The reason that stands in the log already."""
         self._resting: dict[TopicPartition, Partition | None] = {}
         """What waits for a file descriptor; None: its log could not even be created."""
-        self._shortage_told_ms: int | None = None
+        self._shortage_logged_ms: int | None = None
         storage = self._directory.storage
-        storage.on_offline.append(lambda _: self._look_soon())
-        storage.on_full = lambda _: self._look_soon()
+        storage.on_offline.append(lambda _: self._check_soon())
+        storage.on_full = lambda _: self._check_soon()
         storage.on_no_descriptor = self._note_no_descriptor
         if storage.unwell:  # found while the logs were loaded
-            self._look_soon()
+            self._check_soon()
 
     # ------------------------------------------------------------------------------------------------------- failing
     def log_failed(self, partition: Partition, error: DiskError) -> None:
@@ -83,7 +83,7 @@ class DiskHealth:
             return  # of one partition, which has not done what it was asked
         if not self._directory.full and not self._directory.offline:
             self._directory.mark_offline(error)
-        self._leave()
+        self._take_all_offline()
 
     def rest(self, topic_partition: TopicPartition, partition: Partition | None) -> None:
         """This replica alone stops until there is a descriptor (None: its log could not be created)."""
@@ -92,21 +92,21 @@ class DiskHealth:
             self._take_offline(partition)
             self.on_changed()
 
-    def _look_soon(self) -> None:
+    def _check_soon(self) -> None:
         """The directory tells of an error in the middle of the call that met it."""
         if self._notice is None:
-            self._notice = asyncio.get_running_loop().call_soon(self._look)
+            self._notice = asyncio.get_running_loop().call_soon(self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._notice = None
         if self._directory.full or self._directory.offline:
-            self._leave()
+            self._take_all_offline()
 
-    def _leave(self) -> None:
+    def _take_all_offline(self) -> None:
         storage = self._directory.storage
         online = [each for each in self._manager.partitions.values() if each.state.role is not Role.OFFLINE]
-        if storage.reason != self._told:
-            self._told = storage.reason
+        if storage.reason != self._logged_reason:
+            self._logged_reason = storage.reason
             how = "offline" if storage.offline else "full"
             log.error("log directory %s is %s: %s", storage.path, how, storage.reason)
         elif not online:
@@ -123,7 +123,7 @@ class DiskHealth:
     def healed(self) -> None:
         """There is room again: offer the replicas to the controller anew."""
         log.info("log directory %s has room again", self._directory.path)
-        self._told = None
+        self._logged_reason = None
         self._offer_again(list(self._manager.partitions.values()))
 
     def try_resting(self) -> None:
@@ -155,6 +155,9 @@ class DiskHealth:
     def _note_no_descriptor(self, reason: str) -> None:
         manager = self._manager
         manager.counters.descriptor_shortages += 1
-        if self._shortage_told_ms is None or manager.now_ms() >= self._shortage_told_ms + DESCRIPTOR_TELL_MS:
-            self._shortage_told_ms = manager.now_ms()
+        if (
+            self._shortage_logged_ms is None
+            or manager.now_ms() >= self._shortage_logged_ms + DESCRIPTOR_LOG_INTERVAL_MS
+        ):
+            self._shortage_logged_ms = manager.now_ms()
             log.error("no file descriptor left: %s. Raise the limit (ulimit -n), or lower max.connections", reason)

@@ -40,7 +40,7 @@ READ_MIN_BYTES = 64 * 1024
 """An answer may always have so much: a few batches."""
 
 
-class ReadTurn:
+class ReadBudget:
     """What consumers read within one turn of the loop: many of them that catch up must not hold up everybody else."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class ReadTurn:
         self._left = READ_PER_ITERATION_BYTES
 
 
-class Found:
+class ConsumerFetchResult:
     """What there is to say to a consumer now."""
 
     __slots__ = ("is_urgent", "size_bytes", "topics")
@@ -104,7 +104,7 @@ class FetchHandler:
         self._reply_room = reply_room
         self._response_max_bytes = response_max_bytes
         self._counters = counters
-        self._turn = ReadTurn()
+        self._read_budget = ReadBudget()
         self._answers = FetchAnswers(
             leader_hint=leader_hint,
             is_known=is_known,
@@ -150,7 +150,7 @@ class FetchHandler:
     def appended(self, partition: "Partition") -> None:
         """New records for followers."""
         for session in partition.sessions:
-            session.news[partition.topic_partition] = None
+            session.updated[partition.topic_partition] = None
             if session.delayed is not None:
                 self._waiting.wake(session.delayed)
 
@@ -159,9 +159,9 @@ class FetchHandler:
         for delayed in partition.waiting_fetches:
             self._waiting.wake(delayed)
         for session in partition.sessions:
-            session.news[partition.topic_partition] = None
+            session.updated[partition.topic_partition] = None
             if session.delayed is not None:
-                self._waiting.wake_for_mark(session.delayed)
+                self._waiting.wake_for_watermark(session.delayed)
 
     def partition_changed(self, partition: "Partition") -> None:
         """Its role or epoch changed, or it is gone: whoever waits for it must hear."""
@@ -194,11 +194,11 @@ class FetchHandler:
         self._send(delayed, found)
         return True
 
-    def _look(self, delayed: DelayedFetch, first: bool) -> "Found":
+    def _look(self, delayed: DelayedFetch, first: bool) -> "ConsumerFetchResult":
         """At every partition that is listed."""
         body = delayed.body
-        budget = min(body.max_bytes, self._response_max_bytes, self._reply_room(), self._turn.room)
-        found = Found()
+        budget = min(body.max_bytes, self._response_max_bytes, self._reply_room(), self._read_budget.room)
+        found = ConsumerFetchResult()
         for topic in body.topics:
             answers: list[FetchedRecords] = []
             for fetch in topic.partitions:
@@ -207,10 +207,10 @@ class FetchHandler:
                 found.count(answer)
                 answers.append(answer)
             found.topics.append((topic.topic, answers))
-        self._turn.took(found.size_bytes)
+        self._read_budget.took(found.size_bytes)
         return found
 
-    def _send(self, delayed: DelayedFetch, found: "Found") -> None:
+    def _send(self, delayed: DelayedFetch, found: "ConsumerFetchResult") -> None:
         self._waiting.answered(delayed)
         self._counters.bytes_out += found.size_bytes
         frame = encode_fetch_response(delayed.request.correlation_id, FetchResponse(), found.topics)

@@ -1,4 +1,4 @@
-"""What a Fetch response says of one partition: records, a refusal, or only the marks.
+"""What a Fetch response says of one partition: records, a refusal, or only the watermarks.
 
 Owns: reading the log for a fetch, and the words of a refusal. Refuses to know when an answer is sent, and which records
 may be read: the core's verdict says from where to where.
@@ -74,7 +74,7 @@ class FetchAnswers:
     ) -> FetchedRecords:
         """Whole batches; the first of a response may exceed its limits, so that nobody is stuck (KIP-74)."""
         if budget <= 0 or not partition.log.has_data(granted.fetch_offset, granted.end_offset):
-            return marks(fetch.partition, granted)
+            return watermarks_only(fetch.partition, granted)
         limit = max(0, min(budget, fetch.partition_max_bytes))
         try:
             found = partition.log.read(granted.fetch_offset, limit, granted.end_offset)
@@ -88,7 +88,7 @@ class FetchAnswers:
             self._log_failed(partition, error)
             return self.refused(partition, FetchRefused(ErrorCode.KAFKA_STORAGE_ERROR))
         if found.size_bytes > limit and not first:
-            return marks(fetch.partition, granted)
+            return watermarks_only(fetch.partition, granted)
         fetched = _fetched(fetch.partition, granted, found.parts, found.size_bytes)
         if found.size_bytes and self._observer.wants_details:
             self._observer.notify(RecordsRead(partition, granted.fetch_offset, fetched))
@@ -127,7 +127,7 @@ class FetchAnswers:
         return FetchedRecords(response, (), 0)
 
 
-def marks(index: int, granted: FetchGranted) -> FetchedRecords:
+def watermarks_only(index: int, granted: FetchGranted) -> FetchedRecords:
     """No records, only how far the partition is."""
     return _fetched(index, granted, (), 0)
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from minibroker.broker.delayed_fetches import DelayedFetch, DelayedFetches
-from minibroker.broker.fetch_answers import FetchAnswers, marks
+from minibroker.broker.fetch_answers import FetchAnswers, watermarks_only
 from minibroker.broker.metrics import BrokerCounters
 from minibroker.broker.replication.leader import FetchRefused, grant_follower, refuse_fetch
 from minibroker.protocol.codec import FetchedRecords, encode_fetch_response
@@ -33,9 +33,9 @@ class SessionPartition:
         "awaits_position",
         "fetch",
         "partition",
-        "told_high_watermark",
-        "told_log_start_offset",
-        "told_low_watermark",
+        "sent_high_watermark",
+        "sent_log_start_offset",
+        "sent_low_watermark",
     )
 
     def __init__(self, partition: "Partition", fetch: FetchPartition) -> None:
@@ -43,9 +43,9 @@ class SessionPartition:
         self.fetch = fetch
         self.awaits_position = False
         """Records were sent; nothing more before the follower reports where it stands."""
-        self.told_high_watermark = -1
-        self.told_log_start_offset = -1
-        self.told_low_watermark: int | None = -1
+        self.sent_high_watermark = -1
+        self.sent_log_start_offset = -1
+        self.sent_low_watermark: int | None = -1
 
     @property
     def is_at_the_end(self) -> bool:
@@ -59,12 +59,12 @@ class SessionPartition:
         )
 
     @property
-    def has_newer_marks(self) -> bool:
+    def has_newer_watermarks(self) -> bool:
         state = self.partition.state
         return (
-            state.high_watermark != self.told_high_watermark
-            or state.log_start_offset != self.told_log_start_offset
-            or state.low_watermark != self.told_low_watermark
+            state.high_watermark != self.sent_high_watermark
+            or state.log_start_offset != self.sent_log_start_offset
+            or state.low_watermark != self.sent_low_watermark
         )
 
     @property
@@ -76,7 +76,7 @@ class SessionPartition:
 class FetchSession:
     """One follower's standing fetch on one connection, which is of one registration of it (`authorization`)."""
 
-    __slots__ = ("connection", "delayed", "epoch", "id", "news", "partitions", "replica_epoch", "replica_id")
+    __slots__ = ("connection", "delayed", "epoch", "id", "partitions", "replica_epoch", "replica_id", "updated")
 
     def __init__(self, connection: ServerConnection, body: FetchRequest) -> None:
         self.id = connection.id & 0x7FFFFFFF or 1
@@ -85,7 +85,7 @@ class FetchSession:
         self.replica_id = body.replica_id
         self.replica_epoch = body.replica_epoch
         self.partitions: dict[TopicPartition, SessionPartition] = {}
-        self.news: dict[TopicPartition, None] = {}
+        self.updated: dict[TopicPartition, None] = {}
         """Partitions that may have something to send, looked at with the next answer in this order.
 
         One that was served leaves, and its position report puts it behind those that had no room: nobody starves.
@@ -94,7 +94,7 @@ class FetchSession:
 
     def drop(self, topic_partition: TopicPartition) -> None:
         entry = self.partitions.pop(topic_partition, None)
-        self.news.pop(topic_partition, None)
+        self.updated.pop(topic_partition, None)
         if entry is not None and self in entry.partition.sessions:
             entry.partition.sessions.remove(self)
 
@@ -142,8 +142,8 @@ class FetchSessions:
         if not self._waiting.delay(delayed):
             self.answer(delayed, force=True)
             request.connection.mute(delayed.wait_seconds)
-        elif session.news:
-            self._waiting.wake_for_mark(delayed)  # this very report may have raised the mark
+        elif session.updated:
+            self._waiting.wake_for_watermark(delayed)  # this very report may have raised the mark
 
     def connection_closed(self, connection: ServerConnection) -> None:
         session = self._sessions.get(connection)
@@ -202,7 +202,7 @@ class FetchSessions:
             partition.sessions.append(session)
         entry.fetch = fetch
         entry.awaits_position = False
-        session.news[topic_partition] = None
+        session.updated[topic_partition] = None
         return None
 
     # ----------------------------------------------------------------------------------------------------- answer
@@ -213,35 +213,35 @@ class FetchSessions:
         topics: dict[str, list[FetchedRecords]] = refused or {}
         budget = min(delayed.body.max_bytes, self._response_max_bytes)
         size, urgent = 0, bool(topics)
-        with_marks: list[TopicPartition] = []
-        for topic_partition in list(session.news):
+        with_watermarks: list[TopicPartition] = []
+        for topic_partition in list(session.updated):
             entry = session.partitions.get(topic_partition)
             if entry is None:
-                del session.news[topic_partition]
+                del session.updated[topic_partition]
                 continue
             if entry.awaits_position:
                 continue
             if entry.is_at_the_end:
-                if entry.has_newer_marks:
-                    with_marks.append(topic_partition)
+                if entry.has_newer_watermarks:
+                    with_watermarks.append(topic_partition)
                 else:
-                    del session.news[topic_partition]
+                    del session.updated[topic_partition]
                 continue
             answer, is_error = self._answer_entry(session, entry, budget - size, first=not size)
             if answer is None:
-                if entry.has_newer_marks:
-                    with_marks.append(topic_partition)
+                if entry.has_newer_watermarks:
+                    with_watermarks.append(topic_partition)
                 elif not entry.has_records:
-                    del session.news[topic_partition]
+                    del session.updated[topic_partition]
                 continue
-            session.news.pop(topic_partition, None)
+            session.updated.pop(topic_partition, None)
             topics.setdefault(topic_partition.topic, []).append(answer)
             size += answer.size_bytes
             urgent = urgent or is_error or answer.size_bytes > 0
         if not urgent and not force:
             return False
-        for topic_partition in with_marks:
-            self._add_marks(session, topic_partition, topics)
+        for topic_partition in with_watermarks:
+            self._add_watermarks(session, topic_partition, topics)
         self._waiting.answered(delayed)
         self._counters.replication_bytes_out += size
         head = FetchResponse(session_id=session.id)
@@ -272,19 +272,19 @@ class FetchSessions:
         if not records.size_bytes:
             return None, False
         entry.awaits_position = True
-        entry.told_high_watermark = granted.high_watermark
-        entry.told_log_start_offset = granted.log_start_offset
-        entry.told_low_watermark = granted.low_watermark
+        entry.sent_high_watermark = granted.high_watermark
+        entry.sent_log_start_offset = granted.log_start_offset
+        entry.sent_low_watermark = granted.low_watermark
         return records, False
 
-    def _add_marks(
+    def _add_watermarks(
         self, session: FetchSession, topic_partition: TopicPartition, topics: dict[str, list[FetchedRecords]]
     ) -> None:
         entry = session.partitions[topic_partition]
         granted = grant_follower(entry.partition.state, entry.fetch.fetch_offset)
-        entry.told_high_watermark = granted.high_watermark
-        entry.told_log_start_offset = granted.log_start_offset
-        entry.told_low_watermark = granted.low_watermark
+        entry.sent_high_watermark = granted.high_watermark
+        entry.sent_log_start_offset = granted.log_start_offset
+        entry.sent_low_watermark = granted.low_watermark
         if not entry.has_records:
-            session.news.pop(topic_partition, None)
-        topics.setdefault(topic_partition.topic, []).append(marks(topic_partition.partition, granted))
+            session.updated.pop(topic_partition, None)
+        topics.setdefault(topic_partition.topic, []).append(watermarks_only(topic_partition.partition, granted))

@@ -60,7 +60,7 @@ class FullDisk:
             return
         asked: dict[int, list[Partition]] = {}
         for partition in list(self._manager.partitions.values()):
-            leader = self._who_tells(partition)
+            leader = self._limit_source(partition)
             if leader == self._manager.config.broker_id:
                 start = retention_start(partition.log, partition.state.high_watermark, clock.now_ms())
                 await self._trim(partition, start, LogStartReason.RETENTION)
@@ -73,7 +73,7 @@ class FullDisk:
     def _is_full(self) -> bool:
         return self._manager.log_directory.full and not self._manager.log_directory.offline
 
-    def _who_tells(self, partition: Partition) -> int | None:
+    def _limit_source(self, partition: Partition) -> int | None:
         """The broker that says how far this replica may go; itself if it is the whole in-sync set; None: nobody."""
         me, name = self._manager.config.broker_id, partition.topic_partition
         info = self._manager.image.partition(name)
@@ -96,7 +96,7 @@ class FullDisk:
             log.info("broker %d cannot be asked for its log starts: %s", leader, error)
             return
         try:
-            response = await connection.request(self._question(partitions), ASK_MS)
+            response = await connection.request(self._request(partitions), ASK_MS)
         except RpcError as error:
             log.info("broker %d did not tell its log starts: %s", leader, error)
             return
@@ -107,11 +107,11 @@ class FullDisk:
         for topic in response.topics:
             for answer in topic.partitions:
                 partition = by_name.get(TopicPartition(topic.name, answer.partition_index))
-                low = told_low_watermark(answer)
+                low = reported_low_watermark(answer)
                 if partition is not None and low is not None:
                     await self._trim(partition, low, LogStartReason.COPIED)
 
-    def _question(self, partitions: list[Partition]) -> ListOffsetsRequest:
+    def _request(self, partitions: list[Partition]) -> ListOffsetsRequest:
         """Under the leader epoch that the controller told: a deposed leader does not answer it."""
         topics: dict[str, list[ListOffsetsPartition]] = {}
         for partition in partitions:
@@ -156,7 +156,7 @@ class FullDisk:
         return here and self._is_full() and partition.state.role is Role.OFFLINE and partition.state.damage is None
 
 
-def told_low_watermark(answer: ListOffsetsPartitionResponse) -> int | None:
+def reported_low_watermark(answer: ListOffsetsPartitionResponse) -> int | None:
     """What the leader says of it beside its log start. Above that it contradicts itself (I10), and counts for nothing:
     what is deleted for it does not come back."""
     if answer.error_code != ErrorCode.NONE or not 0 <= answer.low_watermark <= answer.offset:

@@ -20,7 +20,7 @@ def readiness(broker: "Broker") -> Readiness:
     return Readiness(True, f"registered under broker epoch {broker.registration.broker_epoch}")
 
 
-def look(broker: "Broker") -> BrokerGauges:
+def read_gauges(broker: "Broker") -> BrokerGauges:
     """Count now; called when somebody asks for metrics."""
     states = list(broker.manager.states().values())
     led = [s for s in states if s.is_leader]

@@ -74,7 +74,7 @@ class RequestHandlers:
         producer_ids: ProducerIds,
         dynamic_config: DynamicConfig,
         controller: ControllerRole,
-        witness: FailureConfirmation,
+        failure_confirmation: FailureConfirmation,
         authentication: Authentication,
         controller_epochs: ControllerEpochs,
         counters: BrokerCounters,
@@ -119,13 +119,13 @@ class RequestHandlers:
             ApiKey.INCREMENTAL_ALTER_CONFIGS: self._later(controller.handle),
             ApiKey.ALTER_PARTITION: self._later(controller.handle),
             ApiKey.CONTROLLED_SHUTDOWN: self._later(controller.handle),
-            ApiKey.CONFIRM_FAILURE: self._later(witness.answer),
+            ApiKey.CONFIRM_FAILURE: self._later(failure_confirmation.answer),
         }
         assert set(self._table) == set(m.APIS), "every API has a handler"
         for key in CLUSTER_ACTIONS:
             self._table[key] = self._for_brokers(self._table[key])
         for key in READS_AS_REPLICA:
-            self._table[key] = self._for_anybody_or_as_replica(self._table[key], self._for_brokers(self._table[key]))
+            self._table[key] = self._for_clients_or_replicas(self._table[key], self._for_brokers(self._table[key]))
 
     def handle(self, request: IncomingRequest) -> None:
         """Entry of the server: one synchronous call for each request, in order of arrival."""
@@ -148,7 +148,7 @@ class RequestHandlers:
         return checked
 
     @staticmethod
-    def _for_anybody_or_as_replica(as_consumer: Handle, as_replica: Handle) -> Handle:
+    def _for_clients_or_replicas(as_consumer: Handle, as_replica: Handle) -> Handle:
         def handle(request: IncomingRequest, body: Any) -> None:
             (as_consumer if body.replica_id < 0 else as_replica)(request, body)
 

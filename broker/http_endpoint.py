@@ -168,13 +168,13 @@ def _response(answer: HttpAnswer, with_body: bool = True) -> bytes:
 def broker_routes(
     info: dict[str, str],
     counters: BrokerCounters,
-    look: Callable[[], BrokerGauges],
+    read_gauges: Callable[[], BrokerGauges],
     readiness: Callable[[], Readiness],
 ) -> dict[str, Route]:
     """The paths that a broker serves."""
     from minibroker.broker.prometheus_page import CONTENT_TYPE, make_page
 
-    page = make_page(info, counters, look)
+    page = make_page(info, counters, read_gauges)
 
     def metrics() -> HttpAnswer:
         return HttpAnswer(200, page(), CONTENT_TYPE)

@@ -80,7 +80,7 @@ class MetadataImage:
         self.controller_id: BrokerId | None = None
         self.controller_epoch: ControllerEpoch = 0
         self.has_been_updated = False
-        self._highest_epoch: BrokerEpoch | None = None
+        self._addressed_epoch: BrokerEpoch | None = None
         """The registration of this broker that a controller spoke to last."""
         """Whether a controller has told this process about the cluster yet."""
         self._counters = counters if counters is not None else BrokerCounters()
@@ -179,7 +179,7 @@ class MetadataImage:
                 error_message=f"broker {self.broker_id}: controller {controller_id} has epoch {controller_epoch},"
                 f" controller {self.controller_id} has {self.controller_epoch}",
             )
-        self._highest_epoch = own_broker_epoch
+        self._addressed_epoch = own_broker_epoch
         changed = (controller_id, controller_epoch) != (self.controller_id, self.controller_epoch)
         self.controller_id, self.controller_epoch = controller_id, controller_epoch
         return MetadataChange(controller_changed=changed)
@@ -274,7 +274,7 @@ class MetadataImage:
     def is_of_an_earlier_registration(self, own_broker_epoch: BrokerEpoch | None) -> bool:
         """Whether a controller spoke to this broker, but not since it registered anew: leaderships may have moved, and
         as long as the controller cannot reach it nobody tells it (hardening rule 17)."""
-        return own_broker_epoch is not None and self._highest_epoch not in (None, own_broker_epoch)
+        return own_broker_epoch is not None and self._addressed_epoch not in (None, own_broker_epoch)
 
     def answer_metadata(
         self, request: MetadataRequest, listener_name: str, is_fenced: bool = False

@@ -68,7 +68,7 @@ def answer_list_offsets(manager: ReplicaManager, body: ListOffsetsRequest) -> Li
     manager.check_fence()
     topics = []
     entries = sum(len(topic.partitions) for topic in body.topics)  # a follower lists each partition twice
-    told_max = PRODUCERS_BYTES_MAX // max(1, entries // 2)
+    producers_bytes_max = PRODUCERS_BYTES_MAX // max(1, entries // 2)
     for topic in body.topics:
         answers = []
         for asked in topic.partitions:
@@ -79,7 +79,7 @@ def answer_list_offsets(manager: ReplicaManager, body: ListOffsetsRequest) -> Li
             else:
                 answer = _list_offsets(manager, partition, asked, is_follower=body.replica_id >= 0)
                 if body.replica_id >= 0 and asked.timestamp == EARLIEST_TIMESTAMP and not answer.error_code:
-                    producers = partition.state.producers.told_below(answer.offset, told_max)
+                    producers = partition.state.producers.told_below(answer.offset, producers_bytes_max)
                     answer = replace(answer, producers=producers, low_watermark=partition.state.low_watermark)
                 answers.append(answer)
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))

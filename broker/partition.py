@@ -290,7 +290,7 @@ class Partition:
         self._log_was_cut()
 
     def _reset_to(self, effect: ev.ResetTo) -> None:
-        producers = self._producers_told(effect)
+        producers = self._producers_from_leader(effect)
         self._cut(lambda: self.log.reset_to(effect.offset, producers))
         log.warning("%s: starts anew at offset %d, the leader's log start", self.topic_partition, effect.offset)
         self._log_was_cut()
@@ -304,7 +304,7 @@ class Partition:
             if self._observer.wants_details:
                 self._observer.notify(LogCut(self, has_failed))
 
-    def _producers_told(self, effect: ev.ResetTo) -> ProducerStates:
+    def _producers_from_leader(self, effect: ev.ResetTo) -> ProducerStates:
         """By the leader. Without them a retry of what lies below the start would be written a second time."""
         if not effect.producers:
             return ProducerStates()

@@ -51,8 +51,8 @@ class PeriodicTasks:
             lag_check_ms = max(TICK_MS, config.replica_lag_time_max_ms // 2)
             self._every(group, lag_check_ms, self._check_lag, "lag")
             self._every(group, ISR_RETRY_MS, self._retry_expansion, "expand")
-            mark_ms = config.replica_high_watermark_checkpoint_interval_ms
-            self._every_async(group, mark_ms, self._checkpoint_marks, "marks")
+            checkpoint_ms = config.replica_high_watermark_checkpoint_interval_ms
+            self._every_async(group, checkpoint_ms, self._checkpoint_high_watermarks, "high-watermarks")
             self._every_async(group, config.log_flush_offset_checkpoint_interval_ms, self._checkpoint_logs, "logs")
             self._every_async(group, MAINTAIN_MS, self._maintain, "maintain")
             self._every_async(group, config.log_retention_check_interval_ms, self._apply_retention, "retention")
@@ -123,7 +123,7 @@ class PeriodicTasks:
             if state.is_leader and len(state.in_sync_replicas) < len(state.assignment):
                 partition.handle(event)
 
-    async def _checkpoint_marks(self) -> None:
+    async def _checkpoint_high_watermarks(self) -> None:
         directory = self._manager.log_directory
         if not directory.offline:
             await directory.checkpoint_high_watermarks(self._manager.high_watermarks())

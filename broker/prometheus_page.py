@@ -33,10 +33,10 @@ def metrics_of(struct: type[Any]) -> dict[str, Metric]:
 class BrokerCollector(Collector):
     """Reads everything when asked."""
 
-    def __init__(self, info: dict[str, str], counters: BrokerCounters, look: Callable[[], BrokerGauges]) -> None:
+    def __init__(self, info: dict[str, str], counters: BrokerCounters, read_gauges: Callable[[], BrokerGauges]) -> None:
         self._info = info
         self._counters = counters
-        self._look = look
+        self._read_gauges = read_gauges
 
     def describe(self) -> list[Family]:
         """Nothing is read at registration."""
@@ -44,7 +44,7 @@ class BrokerCollector(Collector):
 
     def collect(self) -> Iterator[Family]:
         yield InfoMetricFamily(PREFIX + "broker", "Who this broker is.", value=self._info)
-        gauges = self._look()
+        gauges = self._read_gauges()
         for field, metric in metrics_of(BrokerGauges).items():
             yield GaugeMetricFamily(PREFIX + metric.name, metric.doc, value=getattr(gauges, field))
         for field, metric in metrics_of(BrokerCounters).items():
@@ -66,11 +66,11 @@ class BrokerCollector(Collector):
 
 
 def make_page(
-    info: dict[str, str], counters: BrokerCounters, look: Callable[[], BrokerGauges], with_process: bool = True
+    info: dict[str, str], counters: BrokerCounters, read_gauges: Callable[[], BrokerGauges], with_process: bool = True
 ) -> Callable[[], bytes]:
     """What renders the page anew at each call. `with_process`: also memory, CPU time and open files."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(BrokerCollector(info, counters, look))
+    registry.register(BrokerCollector(info, counters, read_gauges))
     if with_process:
         ProcessCollector(registry=registry)
     return lambda: generate_latest(registry)

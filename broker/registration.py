@@ -169,7 +169,7 @@ class Registration:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._attention = asyncio.Event()
         self._deadline_timer: asyncio.TimerHandle | None = None
-        self._has_told_fenced = False
+        self._has_reported_fence = False
         coordination.add_session_listener(self._on_session_event)
 
     # ------------------------------------------------------------------------------------------------------ state
@@ -230,11 +230,11 @@ class Registration:
     def _check_deadline(self, loop: asyncio.AbstractEventLoop) -> None:
         """One timer: runs when the deadline known last passes, about once a session while ZooKeeper answers."""
         if not self.is_fenced():
-            if self._has_told_fenced:
-                self._has_told_fenced = False
+            if self._has_reported_fence:
+                self._has_reported_fence = False
                 self.on_unfenced()
-        elif self._broker_epoch is not None and not self._has_told_fenced:
-            self._has_told_fenced = True
+        elif self._broker_epoch is not None and not self._has_reported_fence:
+            self._has_reported_fence = True
             log.warning("broker %d: no answer from ZooKeeper for a session: fenced", self.identity.broker_id)
             self.on_fenced()
         now, deadline = loop.time(), self._coordination.session_deadline
@@ -445,10 +445,10 @@ class Registration:
             return
         log.warning("broker %d: broker epoch %d is over: %s", self.identity.broker_id, self._broker_epoch, reason)
         self._broker_epoch = None
-        self._has_told_fenced = False
+        self._has_reported_fence = False
         self.on_session_lost()
 
-    def heard_gone(self) -> None:
+    def observe_removal(self) -> None:
         """Another reader of this process, on the same session, was told that our node is gone. ZooKeeper answers a
         session in order, so whatever we read before is older: from now on this broker knows, and serves nothing."""
         self._lost("its registration is gone")

@@ -27,7 +27,7 @@ REPAIRS_WITHIN_MS = 3_600_000
 fault, and fetching the log anew for ever would only wear out both."""
 
 
-class Interrupted(NamedTuple):
+class InterruptedRepair(NamedTuple):
     """A replica that could not start anew, and what it is to be then."""
 
     partition: Partition
@@ -42,7 +42,7 @@ class Repairs:
         self._manager = manager
         self._begun_ms: dict[TopicPartition, list[int]] = {}
         """When replicas started anew, of late."""
-        self._interrupted: dict[TopicPartition, Interrupted] = {}
+        self._interrupted: dict[TopicPartition, InterruptedRepair] = {}
         """Damaged replicas that were to start anew, and the disk had no room for it."""
 
     def loaded(self, partition: Partition) -> None:
@@ -82,7 +82,7 @@ class Repairs:
         except DiskError as error:
             manager.disk.failed(error)
             if isinstance(error, DiskFull) and manager.partitions.get(topic_partition) is damaged:
-                self._interrupted[topic_partition] = Interrupted(damaged, topic_id, topic_config)
+                self._interrupted[topic_partition] = InterruptedRepair(damaged, topic_id, topic_config)
             return damaged
         self._begun_ms.setdefault(topic_partition, []).append(manager.now_ms())
         manager.counters.repairs_begun += 1

@@ -111,9 +111,11 @@ class ReplicaManager:
     # ----------------------------------------------------------------------------------------------------- loading
     def load(self) -> None:
         """A partition for every log found, so that its mark stays in the checkpoint whatever happens (KAFKA-1647)."""
-        marks = self.log_directory.read_high_watermarks()
+        high_watermarks = self.log_directory.read_high_watermarks()
         for topic_partition in self.log_directory.logs:
-            partition = self._add(topic_partition, resolve_topic_config(self.config, {}), marks.get(topic_partition, 0))
+            partition = self._add(
+                topic_partition, resolve_topic_config(self.config, {}), high_watermarks.get(topic_partition, 0)
+            )
             self.repairs.loaded(partition)
 
     def _add(self, topic_partition: TopicPartition, topic_config: TopicConfig, high_watermark: int) -> Partition:

@@ -42,7 +42,7 @@ class ReplicaOrders:
     def __init__(self, manager: "ReplicaManager") -> None:
         self._manager = manager
         self._erased = ErasedReplicas()
-        self._told_missing: set[TopicPartition] = set()
+        self._logged_missing: set[TopicPartition] = set()
 
     def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
         """Become what the controller says, partition by partition. The whole request was admitted already."""
@@ -78,7 +78,7 @@ class ReplicaOrders:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if manager.log_directory.offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
-        self._tell_missing(topic_partition)
+        self._log_missing(topic_partition)
         if state.leader == NONE and not self._has_log_of(topic_partition, topic.topic_id):
             return ErrorCode.NONE  # nothing to follow; an empty log where one is missing would look like the truth
         try:
@@ -108,11 +108,11 @@ class ReplicaOrders:
         partition.handle(event)
         return ErrorCode.KAFKA_STORAGE_ERROR if partition.state.is_offline else ErrorCode.NONE
 
-    def _tell_missing(self, topic_partition: TopicPartition) -> None:
+    def _log_missing(self, topic_partition: TopicPartition) -> None:
         """Once of each: what another replica has is fetched anew, an only copy is lost unless it is put back."""
         is_missing = topic_partition in self._manager.log_directory.wholeness.missing
-        if is_missing and topic_partition not in self._told_missing:
-            self._told_missing.add(topic_partition)
+        if is_missing and topic_partition not in self._logged_missing:
+            self._logged_missing.add(topic_partition)
             path = f"{self._manager.log_directory.path}/{topic_partition}"
             log.error("%s: its directory is missing: %s was there before this start", topic_partition, path)
 

@@ -90,18 +90,18 @@ class Scrubber:
             while not scrub.is_done:
                 if self._allowance <= 0:
                     await self._wait()
-                if not self._is_of_use(partition, segment) or not await self._read_piece(partition, segment, scrub):
+                if not self._is_scrubbable(partition, segment) or not await self._read_piece(partition, segment, scrub):
                     break
-            if self._is_of_use(partition, segment):
-                self._judge(partition, segment, scrub)
+            if self._is_scrubbable(partition, segment):
+                self._confirm(partition, segment, scrub)
 
     def _segments(self, partition: Partition) -> Iterator[tuple[Segment, SegmentScrub]]:
         """Those there are now, the active one last."""
         for segment in tuple(partition.log.segments):
-            if self._is_of_use(partition, segment) and segment.size:
+            if self._is_scrubbable(partition, segment) and segment.size:
                 yield segment, _begin(partition.log, segment)
 
-    def _is_of_use(self, partition: Partition, segment: Segment) -> bool:
+    def _is_scrubbable(self, partition: Partition, segment: Segment) -> bool:
         """Whether a finding would mean anything: the log is in use and not known as damaged, the segment is there."""
         manager = self._manager
         return (
@@ -119,18 +119,18 @@ class Scrubber:
             read = await storage.disk.in_background(lambda: scrub.read_piece(storage.disk, PIECE_BYTES, interval))
         except FileMissing as error:
             storage.failed(error)
-            if self._is_of_use(partition, segment):  # else it was deleted meanwhile
-                self._found(partition, str(error))
+            if self._is_scrubbable(partition, segment):  # else it was deleted meanwhile
+                self._report_damage(partition, str(error))
             return False
         except DiskError as error:
-            if self._is_of_use(partition, segment):
+            if self._is_scrubbable(partition, segment):
                 self._manager.disk.read_failed(partition, error)
             return False
         self._allowance -= read
         self._manager.counters.scrubbed_bytes += read
         return True
 
-    def _judge(self, partition: Partition, segment: Segment, scrub: SegmentScrub) -> None:
+    def _confirm(self, partition: Partition, segment: Segment, scrub: SegmentScrub) -> None:
         """Look at a suspicion once more, on the loop, where nothing changes meanwhile."""
         try:
             if scrub.suspicion is not None:
@@ -142,7 +142,7 @@ class Scrubber:
             if scrub.suspicion is None and scrub.is_done:
                 self._compare_digest(partition, segment, scrub)
         except CorruptLog as error:
-            self._found(partition, str(error))
+            self._report_damage(partition, str(error))
         except DiskError as error:
             self._manager.disk.read_failed(partition, error)
 
@@ -153,11 +153,11 @@ class Scrubber:
             segment.digest.complete(scrub.size, scrub.total_digest)
         elif segment.digest.value == scrub.recorded_digest != scrub.total_digest:
             found, recorded = format_digest(scrub.total_digest), format_digest(scrub.recorded_digest)
-            self._found(
+            self._report_damage(
                 partition, f"{segment.log_path} holds other batches than were written: digest {found}, not {recorded}"
             )
 
-    def _found(self, partition: Partition, what: str) -> None:
+    def _report_damage(self, partition: Partition, what: str) -> None:
         self._manager.counters.scrubbed_damaged += 1
         self._manager.repairs.damaged(partition, f"the scrubber found: {what}")
 

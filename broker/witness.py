@@ -48,7 +48,7 @@ PARTITIONS_AT_ONCE = 200
 log = logging.getLogger("minibroker.witness")
 
 
-class Point(msgspec.Struct, frozen=True):
+class WitnessPoint(msgspec.Struct, frozen=True):
     """The log up to `end_offset`, as it was at `taken_at_ms`."""
 
     start_offset: int
@@ -66,17 +66,17 @@ class LedPartition:
         self.leader_epoch = leader_epoch
         self.topic_id = topic_id
         """Of the log: a topic of the same name, made later, has the same epochs."""
-        self.pending: Point | None = None
+        self.pending: WitnessPoint | None = None
         """The log's end when it was taken; not committed yet."""
-        self.committed: Point | None = None
+        self.committed: WitnessPoint | None = None
 
     def observe(self, partition: Partition, head: Head | None, now_ms: int) -> None:
         """Move the committed point as far as the high watermark allows."""
-        mark = partition.state.high_watermark
-        self._settle(mark)
+        high_watermark = partition.state.high_watermark
+        self._settle(high_watermark)
         if self.pending is None and self._is_worth_it(partition, head):
-            self.pending = _point(partition, partition.log.log_end_offset, head, now_ms)
-            self._settle(mark)
+            self.pending = _witness_point(partition, partition.log.log_end_offset, head, now_ms)
+            self._settle(high_watermark)
 
     def _settle(self, high_watermark: int) -> None:
         if self.pending is not None and high_watermark >= self.pending.end_offset:
@@ -95,7 +95,7 @@ class LedPartition:
         """Nothing is appended any more: the high watermark itself, if it is of this epoch."""
         state = partition.state
         if state.leader_epoch_start is not None and state.high_watermark >= state.leader_epoch_start:
-            self.committed = _point(partition, state.high_watermark, head, now_ms)
+            self.committed = _witness_point(partition, state.high_watermark, head, now_ms)
 
     def note(self, partition: Partition) -> PartitionWitness | None:
         """None: nothing was committed under this epoch yet, or it is over."""
@@ -115,9 +115,9 @@ class LedPartition:
         )
 
 
-def _point(partition: Partition, end_offset: int, head: Head | None, now_ms: int) -> Point:
+def _witness_point(partition: Partition, end_offset: int, head: Head | None, now_ms: int) -> WitnessPoint:
     digest = digest_from_start_to(partition.log, head, end_offset)
-    return Point(partition.log.log_start_offset, end_offset, digest, now_ms)
+    return WitnessPoint(partition.log.log_start_offset, end_offset, digest, now_ms)
 
 
 class WitnessWriter:

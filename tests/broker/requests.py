@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from minibroker.broker.authorization import CLUSTER_ACTIONS, READS_AS_REPLICA, SPEAKERS
+from minibroker.broker.authorization import CLAIMED_SENDERS, CLUSTER_ACTIONS, READS_AS_REPLICA
 from minibroker.client.admin import AdminClient
 from minibroker.protocol import messages as m
 from minibroker.protocol.broker_authentication import BrokerName
@@ -16,7 +16,7 @@ TOPIC = "t"
 R = TypeVar("R", bound=m.Response)
 
 
-class Asked:
+class ClusterClient:
     """A running cluster with topic `t` of one partition, and connections to its brokers."""
 
     def __init__(self, cluster: SimulatedCluster) -> None:
@@ -34,28 +34,28 @@ class Asked:
     def followers(self) -> list[int]:
         return [b for b in self.cluster.alive() if b != self.leader]
 
-    async def connection(self, broker_id: int, speaker: int | None = None) -> RpcConnection:
-        """A client's, or one that is authenticated as that speaker's."""
-        known = self._connections.get((broker_id, speaker))
+    async def connection(self, broker_id: int, sender: int | None = None) -> RpcConnection:
+        """A client's, or one that is authenticated as that sender's."""
+        known = self._connections.get((broker_id, sender))
         if known is None or known.closed:
             host = f"broker-{broker_id}"
-            if speaker is None:
+            if sender is None:
                 known = await connect(self.runtime.network, host, PORT, client_id="test", timeout_ms=1_000)
             else:
-                known = await self.dialer(speaker).connect(broker_id, (host, PORT), client_id="test", timeout_ms=1_000)
-            self._connections[broker_id, speaker] = known
+                known = await self.dialer(sender).connect(broker_id, (host, PORT), client_id="test", timeout_ms=1_000)
+            self._connections[broker_id, sender] = known
         return known
 
-    def _speaker(self, body: m.Request) -> int | None:
+    def _sender(self, body: m.Request) -> int | None:
         key = m.KEY_OF_REQUEST[type(body)]
         if key in CLUSTER_ACTIONS or (key in READS_AS_REPLICA and getattr(body, "replica_id", -1) >= 0):
-            said = SPEAKERS[type(body)](body)[0]
-            return self.cluster.controller() if said is None else said
+            claimed = CLAIMED_SENDERS[type(body)](body)[0]
+            return self.cluster.controller() if claimed is None else claimed
         return None
 
-    def dialer(self, speaker: int) -> BrokerDialer:
+    def dialer(self, sender: int) -> BrokerDialer:
         """It has what that broker proves itself with; of an unknown one, what any broker can say."""
-        name = BrokerName(broker_id=speaker, broker_epoch=self.broker_epoch(speaker), incarnation_id="any")
+        name = BrokerName(broker_id=sender, broker_epoch=self.broker_epoch(sender), incarnation_id="any")
         dialer = BrokerDialer(self.runtime.network, self.runtime.random)
         secret = self.cluster.brokers[1].secret.key
         dialer.registered(Credentials(name=name, secret=secret))
@@ -63,7 +63,7 @@ class Asked:
 
     async def ask(self, broker_id: int, body: m.Request, response: type[R]) -> R:
         """One request to one broker; as the broker that it says it comes from, if it says so."""
-        reply = await (await self.connection(broker_id, self._speaker(body))).request(body, 60_000)
+        reply = await (await self.connection(broker_id, self._sender(body))).request(body, 60_000)
         assert isinstance(reply, response)
         return reply
 
@@ -126,7 +126,7 @@ def produce_request(
 
 
 def in_cluster(
-    test: Callable[[Asked], Awaitable[None]], settings: dict[str, str] | None = None, seconds_max: float = 120
+    test: Callable[[ClusterClient], Awaitable[None]], settings: dict[str, str] | None = None, seconds_max: float = 120
 ) -> None:
     """Run a test against a ready cluster of three."""
 
@@ -136,7 +136,7 @@ def in_cluster(
         async with AdminClient(bootstrap_servers=cluster.bootstrap_servers, runtime=cluster.client_runtime()) as admin:
             await admin.create_topic(TOPIC, partitions=1, replication_factor=3)
         await cluster.until(lambda: cluster.in_sync_replicas(TOPIC) == (1, 2, 3), what="a topic with a full ISR")
-        await test(Asked(cluster))
+        await test(ClusterClient(cluster))
 
     cluster = SimulatedCluster(seed=1, settings={"replica.lag.time.max.ms": "3000", **(settings or {})})
     cluster.world.run(live(cluster), seconds_max)

@@ -2,28 +2,28 @@
 
 from minibroker.protocol.messages import ApiKey
 from minibroker.simulation.message_holds import requests
-from tests.broker.requests import TOPIC, Asked, in_cluster
+from tests.broker.requests import TOPIC, ClusterClient, in_cluster
 
 GIVEN_UP_WITHIN_SECONDS = 5
 """Half of replica.lag.time.max.ms below, and some attempts."""
 
 
-async def _proposal_on_a_dead_connection(asked: Asked) -> None:
-    cluster = asked.cluster
+async def _proposal_on_a_dead_connection(client: ClusterClient) -> None:
+    cluster = client.cluster
     controller = cluster.controller()
     assert controller is not None
-    if asked.leader == controller:
+    if client.leader == controller:
         cluster.kill(controller)
         await cluster.until(lambda: cluster.leader(TOPIC) not in (None, controller), what="another leader")
         cluster.start(controller)
         await cluster.until(lambda: len(cluster.in_sync_replicas(TOPIC)) == 3, what="a full ISR")
         controller = cluster.controller()
-    third = next(b for b in asked.followers if b != controller)
-    leader = asked.leader
+    third = next(b for b in client.followers if b != controller)
+    leader = client.leader
     cluster.kill(third)
     await cluster.until(lambda: third not in cluster.in_sync_replicas(TOPIC), what="an ISR of two")
-    wish = requests(ApiKey.ALTER_PARTITION)
-    stuck = cluster.world.network.hold(f"broker-{leader}", f"broker-{controller}", wish, times=1)
+    proposals = requests(ApiKey.ALTER_PARTITION)
+    stuck = cluster.world.network.hold(f"broker-{leader}", f"broker-{controller}", proposals, times=1)
     cluster.start(third)
     await stuck.caught()
     await cluster.until(

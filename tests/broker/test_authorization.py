@@ -1,6 +1,6 @@
 """Every API and every kind of peer: who is served, who is refused, and whose connection ends.
 
-The rows come from the table of APIs: an API without a row fails. A peer that fails to prove itself is tried with each
+The cases come from the table of APIs: an API without a case fails. A peer that fails to prove itself is tried with each
 API as well, since a broker that went on with such a connection would still serve what clients may ask.
 """
 
@@ -27,140 +27,140 @@ from minibroker.runtime.broker_dialer import NotAuthenticated
 from minibroker.runtime.ports import NetworkError
 from minibroker.runtime.rpc import ConnectionClosed, RpcConnection, connect
 from minibroker.simulation.cluster import PORT
-from tests.broker.requests import TOPIC, Asked, batch, in_cluster, produce_request
+from tests.broker.requests import TOPIC, ClusterClient, batch, in_cluster, produce_request
 
 
-class Outcome(Enum):
+class RequestOutcome(Enum):
     SERVED = "served"
     REFUSED = "CLUSTER_AUTHORIZATION_FAILED"
     CLOSED = "the connection is closed"
 
 
-class Row(NamedTuple):
-    """How one API is asked."""
+class ApiCase(NamedTuple):
+    """How one API is client."""
 
-    request: Callable[[Asked, int], m.Request]
+    request: Callable[[ClusterClient, int], m.Request]
     """Said to come from that broker, if it says so at all."""
     of_controller: bool = False
     """Only a controller asks it; else any broker may."""
-    names_speaker: bool = True
+    names_sender: bool = True
 
 
-def order(asked: Asked) -> dict[str, Any]:
-    """What is the same in all orders of the controller; obeyed by the broker that is asked."""
-    broker = asked.cluster.brokers[target(asked)]
+def order(client: ClusterClient) -> dict[str, Any]:
+    """What is the same in all orders of the controller; obeyed by the broker that is client."""
+    broker = client.cluster.brokers[target(client)]
     return {
-        "controller_id": asked.cluster.controller(),
+        "controller_id": client.cluster.controller(),
         "controller_epoch": broker.image.controller_epoch,
-        "broker_epoch": asked.broker_epoch(target(asked)),
+        "broker_epoch": client.broker_epoch(target(client)),
     }
 
 
-def target(asked: Asked) -> int:
-    """Whom all are asked: a broker that does not lead the topic and is not the controller."""
-    return next(b for b in asked.followers if b != asked.cluster.controller())
+def target(client: ClusterClient) -> int:
+    """Receives all requests: a broker that does not lead the topic and is not the controller."""
+    return next(b for b in client.followers if b != client.cluster.controller())
 
 
-def listed(asked: Asked, speaker: int) -> list[m.FetchTopic]:
+def listed(client: ClusterClient, sender: int) -> list[m.FetchTopic]:
     return [m.FetchTopic(topic=TOPIC, partitions=[m.FetchPartition(partition=0, fetch_offset=0)])]
 
 
-ANYBODY: dict[ApiKey, Row] = {
-    ApiKey.PRODUCE: Row(lambda asked, speaker: produce_request(batch(b"v"), acks=1)),
-    ApiKey.FETCH: Row(lambda asked, speaker: m.FetchRequest(max_wait_ms=0, topics=listed(asked, speaker))),
-    ApiKey.LIST_OFFSETS: Row(lambda asked, speaker: m.ListOffsetsRequest()),
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: Row(lambda asked, speaker: m.OffsetForLeaderEpochRequest()),
-    ApiKey.METADATA: Row(lambda asked, speaker: m.MetadataRequest()),
-    ApiKey.API_VERSIONS: Row(lambda asked, speaker: m.ApiVersionsRequest()),
-    ApiKey.CREATE_TOPICS: Row(lambda asked, speaker: m.CreateTopicsRequest(validate_only=True)),
-    ApiKey.DELETE_TOPICS: Row(lambda asked, speaker: m.DeleteTopicsRequest()),
-    ApiKey.INIT_PRODUCER_ID: Row(lambda asked, speaker: m.InitProducerIdRequest()),
-    ApiKey.DESCRIBE_CONFIGS: Row(lambda asked, speaker: m.DescribeConfigsRequest()),
-    ApiKey.ELECT_LEADERS: Row(lambda asked, speaker: m.ElectLeadersRequest()),
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: Row(lambda asked, speaker: m.IncrementalAlterConfigsRequest()),
-    ApiKey.DESCRIBE_CLUSTER: Row(lambda asked, speaker: m.DescribeClusterRequest()),
-    ApiKey.DESCRIBE_REPLICA_STATE: Row(lambda asked, speaker: m.DescribeReplicaStateRequest()),
-    ApiKey.SASL_HANDSHAKE: Row(lambda asked, speaker: m.SaslHandshakeRequest(mechanism="PLAIN")),
-    ApiKey.SASL_AUTHENTICATE: Row(lambda asked, speaker: m.SaslAuthenticateRequest(auth_bytes=b"?")),
+CLIENT_APIS: dict[ApiKey, ApiCase] = {
+    ApiKey.PRODUCE: ApiCase(lambda client, sender: produce_request(batch(b"v"), acks=1)),
+    ApiKey.FETCH: ApiCase(lambda client, sender: m.FetchRequest(max_wait_ms=0, topics=listed(client, sender))),
+    ApiKey.LIST_OFFSETS: ApiCase(lambda client, sender: m.ListOffsetsRequest()),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: ApiCase(lambda client, sender: m.OffsetForLeaderEpochRequest()),
+    ApiKey.METADATA: ApiCase(lambda client, sender: m.MetadataRequest()),
+    ApiKey.API_VERSIONS: ApiCase(lambda client, sender: m.ApiVersionsRequest()),
+    ApiKey.CREATE_TOPICS: ApiCase(lambda client, sender: m.CreateTopicsRequest(validate_only=True)),
+    ApiKey.DELETE_TOPICS: ApiCase(lambda client, sender: m.DeleteTopicsRequest()),
+    ApiKey.INIT_PRODUCER_ID: ApiCase(lambda client, sender: m.InitProducerIdRequest()),
+    ApiKey.DESCRIBE_CONFIGS: ApiCase(lambda client, sender: m.DescribeConfigsRequest()),
+    ApiKey.ELECT_LEADERS: ApiCase(lambda client, sender: m.ElectLeadersRequest()),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: ApiCase(lambda client, sender: m.IncrementalAlterConfigsRequest()),
+    ApiKey.DESCRIBE_CLUSTER: ApiCase(lambda client, sender: m.DescribeClusterRequest()),
+    ApiKey.DESCRIBE_REPLICA_STATE: ApiCase(lambda client, sender: m.DescribeReplicaStateRequest()),
+    ApiKey.SASL_HANDSHAKE: ApiCase(lambda client, sender: m.SaslHandshakeRequest(mechanism="PLAIN")),
+    ApiKey.SASL_AUTHENTICATE: ApiCase(lambda client, sender: m.SaslAuthenticateRequest(auth_bytes=b"?")),
 }
-BROKERS: dict[ApiKey, Row] = {
-    ApiKey.LEADER_AND_ISR: Row(
-        lambda asked, speaker: m.LeaderAndIsrRequest(**order(asked) | {"controller_id": speaker}), of_controller=True
+BROKER_APIS: dict[ApiKey, ApiCase] = {
+    ApiKey.LEADER_AND_ISR: ApiCase(
+        lambda client, sender: m.LeaderAndIsrRequest(**order(client) | {"controller_id": sender}), of_controller=True
     ),
-    ApiKey.UPDATE_METADATA: Row(
-        lambda asked, speaker: m.UpdateMetadataRequest(**order(asked) | {"controller_id": speaker}), of_controller=True
+    ApiKey.UPDATE_METADATA: ApiCase(
+        lambda client, sender: m.UpdateMetadataRequest(**order(client) | {"controller_id": sender}), of_controller=True
     ),
-    ApiKey.STOP_REPLICA: Row(
-        lambda asked, speaker: m.StopReplicaRequest(**order(asked) | {"controller_id": speaker}), of_controller=True
+    ApiKey.STOP_REPLICA: ApiCase(
+        lambda client, sender: m.StopReplicaRequest(**order(client) | {"controller_id": sender}), of_controller=True
     ),
-    ApiKey.CONTROLLED_SHUTDOWN: Row(
-        lambda asked, speaker: m.ControlledShutdownRequest(
-            broker_id=speaker, broker_epoch=asked.broker_epoch(speaker), offline_partitions=[]
+    ApiKey.CONTROLLED_SHUTDOWN: ApiCase(
+        lambda client, sender: m.ControlledShutdownRequest(
+            broker_id=sender, broker_epoch=client.broker_epoch(sender), offline_partitions=[]
         )
     ),
-    ApiKey.ALTER_PARTITION: Row(
-        lambda asked, speaker: m.AlterPartitionRequest(broker_id=speaker, broker_epoch=asked.broker_epoch(speaker))
+    ApiKey.ALTER_PARTITION: ApiCase(
+        lambda client, sender: m.AlterPartitionRequest(broker_id=sender, broker_epoch=client.broker_epoch(sender))
     ),
-    ApiKey.GET_REPLICA_LOG_INFO: Row(lambda asked, speaker: m.GetReplicaLogInfoRequest(), names_speaker=False),
-    ApiKey.CONFIRM_FAILURE: Row(
-        lambda asked, speaker: m.ConfirmFailureRequest(broker_id=3, broker_epoch=asked.broker_epoch(3)),
-        names_speaker=False,
+    ApiKey.GET_REPLICA_LOG_INFO: ApiCase(lambda client, sender: m.GetReplicaLogInfoRequest(), names_sender=False),
+    ApiKey.CONFIRM_FAILURE: ApiCase(
+        lambda client, sender: m.ConfirmFailureRequest(broker_id=3, broker_epoch=client.broker_epoch(3)),
+        names_sender=False,
     ),
 }
-AS_REPLICA: dict[ApiKey, Row] = {
-    ApiKey.FETCH: Row(
-        lambda asked, speaker: m.FetchRequest(
-            replica_id=speaker,
-            replica_epoch=asked.broker_epoch(speaker),
+AS_REPLICA: dict[ApiKey, ApiCase] = {
+    ApiKey.FETCH: ApiCase(
+        lambda client, sender: m.FetchRequest(
+            replica_id=sender,
+            replica_epoch=client.broker_epoch(sender),
             max_wait_ms=0,
-            topics=listed(asked, speaker),
+            topics=listed(client, sender),
         )
     ),
-    ApiKey.LIST_OFFSETS: Row(lambda asked, speaker: m.ListOffsetsRequest(replica_id=speaker)),
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: Row(lambda asked, speaker: m.OffsetForLeaderEpochRequest(replica_id=speaker)),
+    ApiKey.LIST_OFFSETS: ApiCase(lambda client, sender: m.ListOffsetsRequest(replica_id=sender)),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: ApiCase(lambda client, sender: m.OffsetForLeaderEpochRequest(replica_id=sender)),
 }
 
 
 def test_every_api_has_a_row() -> None:
-    assert set(ANYBODY) | set(BROKERS) == set(ApiKey)
-    assert set(BROKERS) == CLUSTER_ACTIONS
+    assert set(CLIENT_APIS) | set(BROKER_APIS) == set(ApiKey)
+    assert set(BROKER_APIS) == CLUSTER_ACTIONS
     assert set(AS_REPLICA) == READS_AS_REPLICA
 
 
 # -------------------------------------------------------------------------------------------------------- who asks
-async def a_client(asked: Asked, speaker: int) -> RpcConnection:
-    return await connect(asked.runtime.network, host(asked), PORT, client_id="client", timeout_ms=1_000)
+async def a_client(client: ClusterClient, sender: int) -> RpcConnection:
+    return await connect(client.runtime.network, host(client), PORT, client_id="client", timeout_ms=1_000)
 
 
-async def in_the_middle_of_a_handshake(asked: Asked, speaker: int) -> RpcConnection:
-    connection = await a_client(asked, speaker)
+async def in_the_middle_of_a_handshake(client: ClusterClient, sender: int) -> RpcConnection:
+    connection = await a_client(client, sender)
     await connection.request(m.SaslHandshakeRequest(mechanism=MECHANISM), 1_000)
-    first = exchange(asked, speaker).first()
+    first = exchange(client, sender).first()
     reply = await connection.request(m.SaslAuthenticateRequest(auth_bytes=first), 1_000)
     assert not reply.error_code
     return connection
 
 
-async def a_broker(asked: Asked, speaker: int) -> RpcConnection:
-    return await asked.connection(target(asked), speaker)
+async def a_broker(client: ClusterClient, sender: int) -> RpcConnection:
+    return await client.connection(target(client), sender)
 
 
-async def with_a_wrong_secret(asked: Asked, speaker: int) -> RpcConnection:
-    return await proves(asked, exchange(asked, speaker, secret=bytes(32)))
+async def with_a_wrong_secret(client: ClusterClient, sender: int) -> RpcConnection:
+    return await proves(client, exchange(client, sender, secret=bytes(32)))
 
 
-async def with_an_old_epoch(asked: Asked, speaker: int) -> RpcConnection:
-    return await proves(asked, exchange(asked, speaker, epoch=asked.broker_epoch(speaker) - 1))
+async def with_an_old_epoch(client: ClusterClient, sender: int) -> RpcConnection:
+    return await proves(client, exchange(client, sender, epoch=client.broker_epoch(sender) - 1))
 
 
-async def meant_for_another_broker(asked: Asked, speaker: int) -> RpcConnection:
+async def meant_for_another_broker(client: ClusterClient, sender: int) -> RpcConnection:
     """As somebody would who passes on what one broker says to another one."""
-    return await proves(asked, exchange(asked, speaker, server_id=asked.leader))
+    return await proves(client, exchange(client, sender, server_id=client.leader))
 
 
-async def with_a_recorded_handshake(asked: Asked, speaker: int) -> RpcConnection:
-    honest = exchange(asked, speaker)
-    connection = await a_client(asked, speaker)
+async def with_a_recorded_handshake(client: ClusterClient, sender: int) -> RpcConnection:
+    honest = exchange(client, sender)
+    connection = await a_client(client, sender)
     await connection.request(m.SaslHandshakeRequest(mechanism=MECHANISM), 1_000)
     first = m.SaslAuthenticateRequest(auth_bytes=honest.first())
     challenge = await connection.request(first, 1_000)
@@ -169,7 +169,7 @@ async def with_a_recorded_handshake(asked: Asked, speaker: int) -> RpcConnection
     proof = await connection.request(final, 1_000)
     assert isinstance(proof, m.SaslAuthenticateResponse)
     honest.check(proof.auth_bytes)
-    replayed = await a_client(asked, speaker)
+    replayed = await a_client(client, sender)
     await replayed.request(m.SaslHandshakeRequest(mechanism=MECHANISM), 1_000)
     assert not (await replayed.request(first, 1_000)).error_code
     reply = await replayed.request(final, 1_000)
@@ -177,65 +177,74 @@ async def with_a_recorded_handshake(asked: Asked, speaker: int) -> RpcConnection
     return replayed
 
 
-async def proves(asked: Asked, said: ClientExchange) -> RpcConnection:
+async def proves(client: ClusterClient, claimed: ClientExchange) -> RpcConnection:
     """Go through with it, and be told that it failed."""
-    connection = await a_client(asked, 0)
+    connection = await a_client(client, 0)
     await connection.request(m.SaslHandshakeRequest(mechanism=MECHANISM), 1_000)
-    reply = await connection.request(m.SaslAuthenticateRequest(auth_bytes=said.first()), 1_000)
+    reply = await connection.request(m.SaslAuthenticateRequest(auth_bytes=claimed.first()), 1_000)
     if isinstance(reply, m.SaslAuthenticateResponse) and not reply.error_code:
-        reply = await connection.request(m.SaslAuthenticateRequest(auth_bytes=said.final(reply.auth_bytes)), 1_000)
+        reply = await connection.request(m.SaslAuthenticateRequest(auth_bytes=claimed.final(reply.auth_bytes)), 1_000)
     assert reply.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
     return connection
 
 
 def exchange(
-    asked: Asked, speaker: int, *, secret: bytes | None = None, epoch: int | None = None, server_id: int | None = None
+    client: ClusterClient,
+    sender: int,
+    *,
+    secret: bytes | None = None,
+    epoch: int | None = None,
+    server_id: int | None = None,
 ) -> ClientExchange:
     name = BrokerName(
-        broker_id=speaker,
-        broker_epoch=asked.broker_epoch(speaker) if epoch is None else epoch,
+        broker_id=sender,
+        broker_epoch=client.broker_epoch(sender) if epoch is None else epoch,
         incarnation_id="any",
     )
-    known = asked.cluster.brokers[1].secret.key
-    nonce = asked.runtime.random.randbytes(NONCE_BYTES)
-    return ClientExchange(secret or known, name, target(asked) if server_id is None else server_id, nonce)
+    known = client.cluster.brokers[1].secret.key
+    nonce = client.runtime.random.randbytes(NONCE_BYTES)
+    return ClientExchange(secret or known, name, target(client) if server_id is None else server_id, nonce)
 
 
-def host(asked: Asked) -> str:
-    return f"broker-{target(asked)}"
+def host(client: ClusterClient) -> str:
+    return f"broker-{target(client)}"
 
 
-async def outcome(connection: RpcConnection, body: m.Request) -> Outcome:
+async def outcome(connection: RpcConnection, body: m.Request) -> RequestOutcome:
     try:
         reply = await connection.request(body, 60_000)
     except ConnectionClosed:
-        return Outcome.CLOSED
-    return Outcome.REFUSED if reply.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED else Outcome.SERVED
+        return RequestOutcome.CLOSED
+    return (
+        RequestOutcome.REFUSED if reply.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED else RequestOutcome.SERVED
+    )
 
 
-Peer = Callable[[Asked, int], Awaitable[RpcConnection]]
-CASES: list[tuple[Peer, Outcome, Outcome]] = [
-    (a_client, Outcome.SERVED, Outcome.REFUSED),
-    (in_the_middle_of_a_handshake, Outcome.SERVED, Outcome.REFUSED),
-    (a_broker, Outcome.SERVED, Outcome.SERVED),
-    (with_a_wrong_secret, Outcome.CLOSED, Outcome.CLOSED),
-    (with_an_old_epoch, Outcome.CLOSED, Outcome.CLOSED),
-    (meant_for_another_broker, Outcome.CLOSED, Outcome.CLOSED),
-    (with_a_recorded_handshake, Outcome.CLOSED, Outcome.CLOSED),
+Peer = Callable[[ClusterClient, int], Awaitable[RpcConnection]]
+CASES: list[tuple[Peer, RequestOutcome, RequestOutcome]] = [
+    (a_client, RequestOutcome.SERVED, RequestOutcome.REFUSED),
+    (in_the_middle_of_a_handshake, RequestOutcome.SERVED, RequestOutcome.REFUSED),
+    (a_broker, RequestOutcome.SERVED, RequestOutcome.SERVED),
+    (with_a_wrong_secret, RequestOutcome.CLOSED, RequestOutcome.CLOSED),
+    (with_an_old_epoch, RequestOutcome.CLOSED, RequestOutcome.CLOSED),
+    (meant_for_another_broker, RequestOutcome.CLOSED, RequestOutcome.CLOSED),
+    (with_a_recorded_handshake, RequestOutcome.CLOSED, RequestOutcome.CLOSED),
 ]
 """The peer; what becomes of a request that anybody may make, and of one for brokers alone."""
 
 
-@pytest.mark.parametrize(("peer", "anybodys", "brokers"), CASES, ids=[case[0].__name__ for case in CASES])
-def test_every_api_and_every_kind_of_peer(peer: Peer, anybodys: Outcome, brokers: Outcome) -> None:
-    async def check(asked: Asked) -> None:
-        rows = [(key, row, anybodys) for key, row in ANYBODY.items()]
-        rows += [(key, row, brokers) for table in (BROKERS, AS_REPLICA) for key, row in table.items()]
-        for key, row, expected in rows:
-            speaker = asked.cluster.controller() if row.of_controller else target(asked) % 3 + 1
-            assert speaker is not None
-            connection = await peer(asked, speaker)
-            found = await outcome(connection, row.request(asked, speaker))
+@pytest.mark.parametrize(("peer", "client_outcome", "broker_outcome"), CASES, ids=[case[0].__name__ for case in CASES])
+def test_every_api_and_every_kind_of_peer(
+    peer: Peer, client_outcome: RequestOutcome, broker_outcome: RequestOutcome
+) -> None:
+    async def check(client: ClusterClient) -> None:
+        cases = [(key, case, client_outcome) for key, case in CLIENT_APIS.items()]
+        cases += [(key, case, broker_outcome) for table in (BROKER_APIS, AS_REPLICA) for key, case in table.items()]
+        for key, case, expected in cases:
+            sender = client.cluster.controller() if case.of_controller else target(client) % 3 + 1
+            assert sender is not None
+            connection = await peer(client, sender)
+            found = await outcome(connection, case.request(client, sender))
             if key is ApiKey.SASL_AUTHENTICATE and peer is in_the_middle_of_a_handshake:
                 continue  # a wrong proof: it is answered, and the connection ends
             assert (key.name, found) == (key.name, expected)
@@ -243,67 +252,67 @@ def test_every_api_and_every_kind_of_peer(peer: Peer, anybodys: Outcome, brokers
     in_cluster(check)
 
 
-def test_a_broker_asks_in_its_own_name_alone() -> None:
-    async def check(asked: Asked) -> None:
-        controller = asked.cluster.controller()
+def test_a_broker_cannot_send_requests_in_another_brokers_name() -> None:
+    async def check(client: ClusterClient) -> None:
+        controller = client.cluster.controller()
         assert controller is not None
-        for key, row in {**BROKERS, **AS_REPLICA}.items():
-            speaker = controller if row.of_controller else target(asked) % 3 + 1
-            other = next(b for b in (1, 2, 3) if b not in (speaker, target(asked)))
-            found = await outcome(await a_broker(asked, other), row.request(asked, speaker))
-            expected = Outcome.REFUSED if row.names_speaker else Outcome.SERVED
+        for key, case in {**BROKER_APIS, **AS_REPLICA}.items():
+            sender = controller if case.of_controller else target(client) % 3 + 1
+            other = next(b for b in (1, 2, 3) if b not in (sender, target(client)))
+            found = await outcome(await a_broker(client, other), case.request(client, sender))
+            expected = RequestOutcome.REFUSED if case.names_sender else RequestOutcome.SERVED
             assert (key.name, found) == (key.name, expected)
 
     in_cluster(check)
 
 
-def test_a_broker_asks_in_the_name_of_its_present_registration_alone() -> None:
-    async def check(asked: Asked) -> None:
-        speaker = target(asked) % 3 + 1
-        epoch = asked.broker_epoch(speaker) + 1
+def test_a_request_under_another_broker_epoch_than_its_connection_is_refused() -> None:
+    async def check(client: ClusterClient) -> None:
+        sender = target(client) % 3 + 1
+        epoch = client.broker_epoch(sender) + 1
         for body in (
-            m.AlterPartitionRequest(broker_id=speaker, broker_epoch=epoch),
-            m.ControlledShutdownRequest(broker_id=speaker, broker_epoch=epoch, offline_partitions=[]),
-            m.FetchRequest(replica_id=speaker, replica_epoch=epoch, max_wait_ms=0),
-            m.FetchRequest(replica_id=speaker, replica_epoch=-1, max_wait_ms=0),
+            m.AlterPartitionRequest(broker_id=sender, broker_epoch=epoch),
+            m.ControlledShutdownRequest(broker_id=sender, broker_epoch=epoch, offline_partitions=[]),
+            m.FetchRequest(replica_id=sender, replica_epoch=epoch, max_wait_ms=0),
+            m.FetchRequest(replica_id=sender, replica_epoch=-1, max_wait_ms=0),
         ):
-            assert await outcome(await a_broker(asked, speaker), body) is Outcome.REFUSED
+            assert await outcome(await a_broker(client, sender), body) is RequestOutcome.REFUSED
 
     in_cluster(check)
 
 
-def test_a_registration_that_is_over_gives_no_right_any_more() -> None:
+def test_a_replaced_registration_loses_the_rights_of_a_broker() -> None:
     """Its connection stays one that a client could have."""
 
-    async def check(asked: Asked) -> None:
-        cluster, speaker = asked.cluster, target(asked) % 3 + 1
-        connection = await a_broker(asked, speaker)
-        requests = {key: row.request(asked, speaker) for key, row in BROKERS.items() if not row.of_controller}
-        before = asked.broker_epoch(speaker)
-        cluster.world.zookeeper.expire_session(cluster.brokers[speaker].coordination.session_id)
-        image = cluster.brokers[target(asked)].image
-        await cluster.until(lambda: (image.broker_epoch(speaker) or 0) > before, what="a new registration")
+    async def check(client: ClusterClient) -> None:
+        cluster, sender = client.cluster, target(client) % 3 + 1
+        connection = await a_broker(client, sender)
+        requests = {key: case.request(client, sender) for key, case in BROKER_APIS.items() if not case.of_controller}
+        before = client.broker_epoch(sender)
+        cluster.world.zookeeper.expire_session(cluster.brokers[sender].coordination.session_id)
+        image = cluster.brokers[target(client)].image
+        await cluster.until(lambda: (image.broker_epoch(sender) or 0) > before, what="a new registration")
         for key, body in requests.items():
-            assert (key.name, await outcome(connection, body)) == (key.name, Outcome.REFUSED)
-        assert await outcome(connection, m.MetadataRequest()) is Outcome.SERVED
+            assert (key.name, await outcome(connection, body)) == (key.name, RequestOutcome.REFUSED)
+        assert await outcome(connection, m.MetadataRequest()) is RequestOutcome.SERVED
 
     in_cluster(check)
 
 
-def test_a_made_up_controller_epoch_mutes_nobody() -> None:
+def test_a_made_up_controller_epoch_is_refused_and_has_no_effect() -> None:
     """Even in the name of the broker that is controller: ZooKeeper has never heard of it."""
 
-    async def check(asked: Asked) -> None:
-        controller = asked.cluster.controller()
+    async def check(client: ClusterClient) -> None:
+        controller = client.cluster.controller()
         assert controller is not None
-        connection = await a_broker(asked, controller)
-        image = asked.cluster.brokers[target(asked)].image
+        connection = await a_broker(client, controller)
+        image = client.cluster.brokers[target(client)].image
         before = image.controller_epoch
         for key in (ApiKey.LEADER_AND_ISR, ApiKey.UPDATE_METADATA, ApiKey.STOP_REPLICA):
-            body = BROKERS[key].request(asked, controller)
+            body = BROKER_APIS[key].request(client, controller)
             assert isinstance(body, m.LeaderAndIsrRequest | m.UpdateMetadataRequest | m.StopReplicaRequest)
-            assert await outcome(connection, replace(body, controller_epoch=2**31 - 1)) is Outcome.REFUSED
-            assert await outcome(connection, body) is Outcome.SERVED
+            assert await outcome(connection, replace(body, controller_epoch=2**31 - 1)) is RequestOutcome.REFUSED
+            assert await outcome(connection, body) is RequestOutcome.SERVED
         assert image.controller_epoch == before
 
     in_cluster(check)
@@ -312,14 +321,14 @@ def test_a_made_up_controller_epoch_mutes_nobody() -> None:
 def test_a_controller_epoch_waits_until_zookeeper_answers() -> None:
     """Nothing is believed meanwhile, and the refusal says that it may be tried again."""
 
-    async def check(asked: Asked) -> None:
-        controller = asked.cluster.controller()
+    async def check(client: ClusterClient) -> None:
+        controller = client.cluster.controller()
         assert controller is not None
-        connection = await a_broker(asked, controller)
-        broker_id = target(asked)
-        asked.cluster.world.zookeeper.cut(f"broker-{broker_id}")
+        connection = await a_broker(client, controller)
+        broker_id = target(client)
+        client.cluster.world.zookeeper.cut(f"broker-{broker_id}")
         order_of_a_later_one = replace(
-            m.UpdateMetadataRequest(**order(asked)), controller_epoch=order(asked)["controller_epoch"] + 1
+            m.UpdateMetadataRequest(**order(client)), controller_epoch=order(client)["controller_epoch"] + 1
         )
         reply = await connection.request(order_of_a_later_one, 60_000)
         assert reply.error_code == ErrorCode.REQUEST_TIMED_OUT
@@ -328,11 +337,11 @@ def test_a_controller_epoch_waits_until_zookeeper_answers() -> None:
     in_cluster(check)
 
 
-def test_who_answers_at_a_brokers_address_must_be_that_broker() -> None:
+def test_a_dialer_rejects_another_broker_at_the_dialled_address() -> None:
     """A follower copies from whoever answers: another broker that listens there, or another cluster's, is none."""
 
-    async def check(asked: Asked) -> None:
-        dialer = asked.dialer(1)
+    async def check(client: ClusterClient) -> None:
+        dialer = client.dialer(1)
         with pytest.raises(NotAuthenticated, match="it looks for broker 3, this is broker 2"):
             await dialer.connect(3, ("broker-2", PORT), client_id="test", timeout_ms=1_000)
         assert issubclass(NotAuthenticated, NetworkError)

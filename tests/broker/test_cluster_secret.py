@@ -6,37 +6,37 @@ from minibroker.broker.cluster_secret import SharedSecret
 from minibroker.broker.registration import ClusterMismatch
 from minibroker.protocol.znodes import CLUSTER_SECRET, ClusterSecret
 from minibroker.runtime.ports import Coordination
-from tests.broker.requests import TOPIC, Asked, in_cluster
+from tests.broker.requests import TOPIC, ClusterClient, in_cluster
 from tests.broker.virtual_zookeeper import World, run
 
 OTHER = "ab" * 32
 
 
-async def observer(asked: Asked) -> Coordination:
-    coordination = asked.cluster.world.runtime("operator").open_coordination("zookeeper:2181", 5_000)
+async def observer(client: ClusterClient) -> Coordination:
+    coordination = client.cluster.world.runtime("operator").open_coordination("zookeeper:2181", 5_000)
     await coordination.start()
     return coordination
 
 
-def keys(asked: Asked) -> set[str]:
-    return {broker.secret.key.hex() for broker in asked.cluster.brokers.values()}
+def keys(client: ClusterClient) -> set[str]:
+    return {broker.secret.key.hex() for broker in client.cluster.brokers.values()}
 
 
-async def is_well(asked: Asked) -> None:
+async def is_well(client: ClusterClient) -> None:
     """Followers copy and the controller is obeyed: a record reaches all, also after an election."""
-    cluster = asked.cluster
+    cluster = client.cluster
     await cluster.until(lambda: cluster.in_sync_replicas(TOPIC) == (1, 2, 3), what="a full ISR")
-    assert not (await asked.produce()).error_code
-    cluster.kill(asked.leader)
+    assert not (await client.produce()).error_code
+    cluster.kill(client.leader)
     await cluster.until(lambda: len(cluster.in_sync_replicas(TOPIC)) == 2, what="a new leader")
-    assert not (await asked.produce()).error_code
+    assert not (await client.produce()).error_code
 
 
-def test_all_brokers_have_the_same() -> None:
-    async def check(asked: Asked) -> None:
-        assert len(keys(asked)) == 1
-        content, _ = await (await observer(asked)).get(CLUSTER_SECRET)
-        assert keys(asked) == {ClusterSecret.decode(content).secret}
+def test_all_brokers_use_the_same_secret() -> None:
+    async def check(client: ClusterClient) -> None:
+        assert len(keys(client)) == 1
+        content, _ = await (await observer(client)).get(CLUSTER_SECRET)
+        assert keys(client) == {ClusterSecret.decode(content).secret}
 
     in_cluster(check)
 
@@ -44,40 +44,40 @@ def test_all_brokers_have_the_same() -> None:
 def test_a_secret_that_is_deleted_is_written_again() -> None:
     """Or who starts next would draw another one, and nobody would take it for a broker."""
 
-    async def check(asked: Asked) -> None:
-        before, operator = keys(asked), await observer(asked)
+    async def check(client: ClusterClient) -> None:
+        before, operator = keys(client), await observer(client)
         await operator.delete(CLUSTER_SECRET)
-        asked.cluster.kill(3)
-        asked.cluster.start(3)
-        await asked.cluster.until(lambda: len(asked.cluster.alive()) == 3, what="broker 3")
-        await is_well(asked)
+        client.cluster.kill(3)
+        client.cluster.start(3)
+        await client.cluster.until(lambda: len(client.cluster.alive()) == 3, what="broker 3")
+        await is_well(client)
         content, _ = await operator.get(CLUSTER_SECRET)
-        assert {ClusterSecret.decode(content).secret} == before == keys(asked)
+        assert {ClusterSecret.decode(content).secret} == before == keys(client)
 
     in_cluster(check)
 
 
 def test_a_secret_that_is_replaced_is_followed_by_all() -> None:
-    async def check(asked: Asked) -> None:
-        await (await observer(asked)).set(CLUSTER_SECRET, ClusterSecret(secret=OTHER).encode())
-        await asked.cluster.until(lambda: keys(asked) == {OTHER}, what="the new secret everywhere")
-        await is_well(asked)
+    async def check(client: ClusterClient) -> None:
+        await (await observer(client)).set(CLUSTER_SECRET, ClusterSecret(secret=OTHER).encode())
+        await client.cluster.until(lambda: keys(client) == {OTHER}, what="the new secret everywhere")
+        await is_well(client)
 
     in_cluster(check)
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"version":1,"secret":"short"}'])
-def test_who_runs_keeps_what_it_knows_where_nothing_can_be_read(content: bytes) -> None:
-    async def check(asked: Asked) -> None:
-        before = keys(asked)
-        await (await observer(asked)).set(CLUSTER_SECRET, content)
-        await is_well(asked)
-        assert keys(asked) == before
+def test_a_running_broker_keeps_its_secret_if_the_znode_is_unreadable(content: bytes) -> None:
+    async def check(client: ClusterClient) -> None:
+        before = keys(client)
+        await (await observer(client)).set(CLUSTER_SECRET, content)
+        await is_well(client)
+        assert keys(client) == before
 
     in_cluster(check)
 
 
-def test_who_starts_says_what_to_do_about_it() -> None:
+def test_a_starting_broker_names_the_cure_for_an_unreadable_secret() -> None:
     async def story(world: World) -> None:
         coordination = await world.connect(world.process("one"))
         await coordination.create("/cluster", b"")
@@ -88,7 +88,7 @@ def test_who_starts_says_what_to_do_about_it() -> None:
     run(story)
 
 
-def test_a_wiped_zookeeper_is_none_to_write_it_to() -> None:
+def test_no_secret_is_written_to_a_wiped_zookeeper() -> None:
     async def story(world: World) -> None:
         coordination = await world.connect(world.process("one"))
         with pytest.raises(ClusterMismatch, match="its data was wiped"):

@@ -1,4 +1,4 @@
-"""Settings: where they come from, and what is said about wrong ones."""
+"""Settings: where they come from, and what is message about wrong ones."""
 
 from pathlib import Path
 
@@ -65,7 +65,7 @@ def test_describe_lists_every_setting_with_value_and_source() -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "said"),
+    ("setting", "message"),
     [
         ("min.insync.replica=2", "Did you mean min.insync.replicas?"),
         ("segment.bytes=2000000", "log.segment.bytes"),
@@ -106,8 +106,8 @@ def test_describe_lists_every_setting_with_value_and_source() -> None:
         ),
     ],
 )
-def test_wrong_setting_is_named_with_what_was_expected(setting: str, said: str) -> None:
-    assert said in refusal(setting)
+def test_wrong_setting_is_named_with_what_was_expected(setting: str, message: str) -> None:
+    assert message in refusal(setting)
 
 
 def test_missing_setting_is_named_with_the_ways_to_give_it() -> None:
@@ -116,8 +116,8 @@ def test_missing_setting_is_named_with_the_ways_to_give_it() -> None:
 
 
 def test_unknown_variable_is_refused_with_the_nearest_known() -> None:
-    said = refusal(environment={"MINIBROKER_MIN_INSYNC_REPLICA": "2"})
-    assert "Did you mean MINIBROKER_MIN_INSYNC_REPLICAS?" in said
+    message = refusal(environment={"MINIBROKER_MIN_INSYNC_REPLICA": "2"})
+    assert "Did you mean MINIBROKER_MIN_INSYNC_REPLICAS?" in message
 
 
 @pytest.mark.parametrize("variable", RESERVED_VARIABLES)
@@ -142,7 +142,7 @@ def test_advertised_endpoints_are_the_listeners_with_their_real_ports() -> None:
     assert config.inter_broker_listener == "OUT"
 
 
-def test_brokers_talk_over_the_first_listener_unless_told_otherwise() -> None:
+def test_brokers_use_the_first_listener_unless_configured_otherwise() -> None:
     config = load("listeners=IN://127.0.0.1:0,OUT://127.0.0.1:9999")
     assert config.inter_broker_listener_name == config.inter_broker_listener == "IN"
     assert config.source("inter.broker.listener.name") == "default"
@@ -162,16 +162,16 @@ def test_metrics_address() -> None:
 
 def test_dangerous_settings_warn() -> None:
     assert warnings(load("default.replication.factor=3", "min.insync.replicas=2")) == []
-    said = " ".join(
+    message = " ".join(
         warnings(
             load(
                 "replica.truncation.rule=high-watermark", "unclean.leader.election.enable=true", "min.insync.replicas=2"
             )
         )
     )
-    assert "high-watermark loses" in said
-    assert "unclean" in said
-    assert "needs all its replicas" in said
+    assert "high-watermark loses" in message
+    assert "unclean" in message
+    assert "needs all its replicas" in message
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -221,7 +221,7 @@ def test_topic_config_has_exactly_the_topic_settings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "message"),
     [
         ("min.insync.replicas", "2", None),
         ("retention.ms", "-1", None),
@@ -232,9 +232,9 @@ def test_topic_config_has_exactly_the_topic_settings() -> None:
         ("num.partitions", "2", "is no setting of a topic"),
     ],
 )
-def test_topic_setting_is_checked(name: str, value: str, said: str | None) -> None:
+def test_topic_setting_is_checked(name: str, value: str, message: str | None) -> None:
     problem = validate_topic_config(name, value)
-    assert (problem is None) if said is None else (problem is not None and said in problem)
+    assert (problem is None) if message is None else (problem is not None and message in problem)
 
 
 # the document

@@ -10,19 +10,19 @@ from minibroker.broker.replication.state import Role
 from minibroker.protocol import messages as m
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
-from tests.broker.requests import TOPIC, Asked, in_cluster
+from tests.broker.requests import TOPIC, ClusterClient, in_cluster
 
 
-def order(asked: Asked, broker_id: int) -> m.LeaderAndIsrRequest:
+def order(client: ClusterClient, broker_id: int) -> m.LeaderAndIsrRequest:
     """What the controller told that broker, again."""
-    broker = asked.cluster.brokers[broker_id]
+    broker = client.cluster.brokers[broker_id]
     state = broker.manager.partitions[TopicPartition(TOPIC, 0)].state
     topic_id = broker.image.topic_id(TOPIC)
     assert topic_id is not None
     partition = m.LeaderAndIsrPartition(
         partition_index=0,
         controller_epoch=broker.image.controller_epoch,
-        leader=asked.leader,
+        leader=client.leader,
         leader_epoch=state.leader_epoch or 0,
         isr=[1, 2, 3],
         partition_epoch=state.partition_epoch,
@@ -31,7 +31,7 @@ def order(asked: Asked, broker_id: int) -> m.LeaderAndIsrRequest:
     return m.LeaderAndIsrRequest(
         controller_id=broker.image.controller_id or 0,
         controller_epoch=broker.image.controller_epoch,
-        broker_epoch=asked.broker_epoch(broker_id),
+        broker_epoch=client.broker_epoch(broker_id),
         topic_states=[m.LeaderAndIsrTopic(topic_name=TOPIC, topic_id=topic_id, partition_states=[partition])],
     )
 
@@ -42,26 +42,26 @@ def with_partition(request: m.LeaderAndIsrRequest, **changes: object) -> m.Leade
     return replace(request, topic_states=[replace(topic, partition_states=[partition])])
 
 
-async def tell(asked: Asked, broker_id: int, request: m.LeaderAndIsrRequest) -> tuple[int, list[int]]:
-    reply = await asked.ask(broker_id, request, m.LeaderAndIsrResponse)
+async def send_order(client: ClusterClient, broker_id: int, request: m.LeaderAndIsrRequest) -> tuple[int, list[int]]:
+    reply = await client.ask(broker_id, request, m.LeaderAndIsrResponse)
     return reply.error_code, [e.error_code for e in reply.partition_errors]
 
 
 @pytest.mark.invariant("I29")
 def test_a_deposed_controller_is_refused() -> None:
-    async def check(asked: Asked) -> None:
-        request = replace(order(asked, 1), controller_epoch=0)
-        assert (await tell(asked, 1, request))[0] == ErrorCode.STALE_CONTROLLER_EPOCH
+    async def check(client: ClusterClient) -> None:
+        request = replace(order(client, 1), controller_epoch=0)
+        assert (await send_order(client, 1, request))[0] == ErrorCode.STALE_CONTROLLER_EPOCH
 
     in_cluster(check)
 
 
 @pytest.mark.invariant("I29")
-def test_an_order_does_not_lift_a_fence_that_comes_down_while_it_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_order_does_not_lift_a_fence_that_is_set_while_the_order_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seed 17002492: a disk that hung kept the broker past its session's deadline, in the middle of an order."""
 
-    async def check(asked: Asked) -> None:
-        broker = asked.cluster.brokers[asked.leader]
+    async def check(client: ClusterClient) -> None:
+        broker = client.cluster.brokers[client.leader]
         partition = broker.manager.partitions[TopicPartition(TOPIC, 0)]
         configure = Partition.configure
 
@@ -72,7 +72,7 @@ def test_an_order_does_not_lift_a_fence_that_comes_down_while_it_is_obeyed(monke
         monkeypatch.setattr(Partition, "configure", slowly)
         assert not partition.state.fenced
         later = (partition.state.leader_epoch or 0) + 1
-        await tell(asked, asked.leader, with_partition(order(asked, asked.leader), leader_epoch=later))
+        await send_order(client, client.leader, with_partition(order(client, client.leader), leader_epoch=later))
         monkeypatch.undo()
         assert partition.state.leader_epoch == later
         assert broker.manager.fenced
@@ -82,35 +82,35 @@ def test_an_order_does_not_lift_a_fence_that_comes_down_while_it_is_obeyed(monke
 
 
 @pytest.mark.invariant("I29")
-def test_an_order_for_an_earlier_life_of_the_broker_is_refused() -> None:
-    async def check(asked: Asked) -> None:
-        request = replace(order(asked, 1), broker_epoch=asked.broker_epoch(1) - 1)
-        assert (await tell(asked, 1, request))[0] == ErrorCode.STALE_BROKER_EPOCH
+def test_an_order_for_an_earlier_registration_is_refused() -> None:
+    async def check(client: ClusterClient) -> None:
+        request = replace(order(client, 1), broker_epoch=client.broker_epoch(1) - 1)
+        assert (await send_order(client, 1, request))[0] == ErrorCode.STALE_BROKER_EPOCH
 
     in_cluster(check)
 
 
 @pytest.mark.invariant("I29")
 def test_a_late_order_does_not_lift_the_fence_of_a_broker_that_zookeeper_has_not_confirmed() -> None:
-    async def check(asked: Asked) -> None:
-        leader, cluster = asked.leader, asked.cluster
-        late = order(asked, leader)
+    async def check(client: ClusterClient) -> None:
+        leader, cluster = client.leader, client.cluster
+        late = order(client, leader)
         cluster.world.zookeeper.cut(f"broker-{leader}")
         manager = cluster.brokers[leader].manager
         await cluster.until(lambda: manager.fenced, 10, "a fenced leader")
-        assert await tell(asked, leader, late) == (0, [0])
-        answer = await asked.produce(leader, acks=1)
+        assert await send_order(client, leader, late) == (0, [0])
+        answer = await client.produce(leader, acks=1)
         assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     in_cluster(check)
 
 
 def test_a_repeated_order_changes_nothing() -> None:
-    async def check(asked: Asked) -> None:
-        leader = asked.leader
-        await asked.produce()
-        assert await tell(asked, leader, order(asked, leader)) == (0, [0])
-        replica = asked.cluster.replica(leader, TOPIC)
+    async def check(client: ClusterClient) -> None:
+        leader = client.leader
+        await client.produce()
+        assert await send_order(client, leader, order(client, leader)) == (0, [0])
+        replica = client.cluster.replica(leader, TOPIC)
         assert replica is not None
         assert replica.state.high_watermark == 1
         assert replica.state.epoch_history.entries == [(0, 0)]
@@ -119,42 +119,42 @@ def test_a_repeated_order_changes_nothing() -> None:
 
 
 def test_an_order_of_an_older_leader_epoch_is_ignored() -> None:
-    async def check(asked: Asked) -> None:
-        asked.cluster.kill(asked.leader)
-        await asked.cluster.until(lambda: asked.cluster.leader(TOPIC) is not None, what="a new leader")
-        leader = asked.leader
-        request = with_partition(order(asked, leader), leader_epoch=0)
-        assert await tell(asked, leader, request) == (0, [ErrorCode.STALE_CONTROLLER_EPOCH])
+    async def check(client: ClusterClient) -> None:
+        client.cluster.kill(client.leader)
+        await client.cluster.until(lambda: client.cluster.leader(TOPIC) is not None, what="a new leader")
+        leader = client.leader
+        request = with_partition(order(client, leader), leader_epoch=0)
+        assert await send_order(client, leader, request) == (0, [ErrorCode.STALE_CONTROLLER_EPOCH])
 
     in_cluster(check)
 
 
 @pytest.mark.invariant("I1", "I34")
 def test_a_leader_outside_its_isr_or_assignment_is_never_obeyed() -> None:
-    async def check(asked: Asked) -> None:
-        outside = with_partition(order(asked, 1), leader=1, leader_epoch=7, isr=[2, 3])
-        assert (await tell(asked, 1, outside))[1] == [ErrorCode.INVALID_REQUEST]
-        stranger = with_partition(order(asked, 1), leader_epoch=7, replicas=[2, 3])
-        assert (await tell(asked, 1, stranger))[1] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    async def check(client: ClusterClient) -> None:
+        outside = with_partition(order(client, 1), leader=1, leader_epoch=7, isr=[2, 3])
+        assert (await send_order(client, 1, outside))[1] == [ErrorCode.INVALID_REQUEST]
+        outside_assignment = with_partition(order(client, 1), leader_epoch=7, replicas=[2, 3])
+        assert (await send_order(client, 1, outside_assignment))[1] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
     in_cluster(check)
 
 
 @pytest.mark.invariant("I35")
 def test_a_stale_stop_changes_nothing_and_a_stopped_replica_serves_nothing() -> None:
-    async def check(asked: Asked) -> None:
-        leader = asked.leader
-        broker = asked.cluster.brokers[leader]
+    async def check(client: ClusterClient) -> None:
+        leader = client.leader
+        broker = client.cluster.brokers[leader]
 
         async def stop(epoch: int) -> list[int]:
             state = m.StopReplicaPartition(partition_index=0, leader_epoch=epoch)
             request = m.StopReplicaRequest(
                 controller_id=broker.image.controller_id or 0,
                 controller_epoch=broker.image.controller_epoch,
-                broker_epoch=asked.broker_epoch(leader),
+                broker_epoch=client.broker_epoch(leader),
                 topic_states=[m.StopReplicaTopic(topic_name=TOPIC, partition_states=[state])],
             )
-            return [e.error_code for e in (await asked.ask(leader, request, m.StopReplicaResponse)).partition_errors]
+            return [e.error_code for e in (await client.ask(leader, request, m.StopReplicaResponse)).partition_errors]
 
         replica = broker.manager.partitions[TopicPartition(TOPIC, 0)]
         replica.state.leader_epoch = 5
@@ -163,26 +163,26 @@ def test_a_stale_stop_changes_nothing_and_a_stopped_replica_serves_nothing() -> 
         assert replica.state.is_leader
         assert await stop(5) == [0]
         assert replica.state.role is Role.NONE
-        assert (await asked.produce(leader)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (await client.produce(leader)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     in_cluster(check)
 
 
 @pytest.mark.invariant("I35")
 def test_a_deleted_topic_leaves_nothing_and_its_name_can_be_used_again() -> None:
-    async def check(asked: Asked) -> None:
+    async def check(client: ClusterClient) -> None:
         from minibroker.client.admin import AdminClient
 
-        await asked.produce()
-        servers = asked.cluster.bootstrap_servers
-        async with AdminClient(bootstrap_servers=servers, runtime=asked.runtime) as admin:
+        await client.produce()
+        servers = client.cluster.bootstrap_servers
+        async with AdminClient(bootstrap_servers=servers, runtime=client.runtime) as admin:
             await admin.delete_topic(TOPIC)
-            await asked.cluster.until(
-                lambda: all(asked.cluster.replica(b, TOPIC) is None for b in (1, 2, 3)), what="a deleted topic"
+            await client.cluster.until(
+                lambda: all(client.cluster.replica(b, TOPIC) is None for b in (1, 2, 3)), what="a deleted topic"
             )
             await admin.create_topic(TOPIC, partitions=1, replication_factor=3)
-        await asked.cluster.until(lambda: asked.cluster.leader(TOPIC) is not None, what="a leader of the new topic")
-        assert (await asked.produce()).base_offset == 0
+        await client.cluster.until(lambda: client.cluster.leader(TOPIC) is not None, what="a leader of the new topic")
+        assert (await client.produce()).base_offset == 0
 
     in_cluster(check)
 
@@ -191,8 +191,8 @@ def test_a_deleted_topic_leaves_nothing_and_its_name_can_be_used_again() -> None
 def test_an_order_that_comes_after_the_deletion_does_not_make_the_replica_again() -> None:
     """Its sender gave the connection up, sent it again, and then had the topic deleted."""
 
-    async def check(asked: Asked) -> None:
-        late = order(asked, 1)
+    async def check(client: ClusterClient) -> None:
+        late = order(client, 1)
         stop = m.StopReplicaRequest(
             controller_id=late.controller_id,
             controller_epoch=late.controller_epoch,
@@ -209,8 +209,8 @@ def test_an_order_that_comes_after_the_deletion_does_not_make_the_replica_again(
                 )
             ],
         )
-        assert (await asked.ask(1, stop, m.StopReplicaResponse)).partition_errors[0].error_code == ErrorCode.NONE
-        assert await tell(asked, 1, late) == (0, [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION])
-        assert TopicPartition(TOPIC, 0) not in asked.cluster.brokers[1].manager.partitions
+        assert (await client.ask(1, stop, m.StopReplicaResponse)).partition_errors[0].error_code == ErrorCode.NONE
+        assert await send_order(client, 1, late) == (0, [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION])
+        assert TopicPartition(TOPIC, 0) not in client.cluster.brokers[1].manager.partitions
 
     in_cluster(check)

@@ -1,4 +1,4 @@
-"""What a broker tells the controller about replicas that its disk fails: until it has been heard."""
+"""What a broker tells the controller about replicas that its disk fails: until it has been reports."""
 
 import asyncio
 
@@ -20,7 +20,7 @@ class Scene:
         self.world = SimulatedWorld()
         self.offline: list[TopicPartition] = []
         self.address: tuple[int, str, int] | None = (1, "controller", PORT)
-        self.heard: list[list[TopicPartition]] = []
+        self.reports: list[list[TopicPartition]] = []
         self.link = ControllerLink(
             dialer=dialer(self.world.runtime("broker").network, 2),
             broker_id=2,
@@ -45,7 +45,7 @@ class Scene:
         body = request.body
         assert isinstance(body, ControlledShutdownRequest)
         assert body.offline_partitions is not None
-        self.heard.append([TopicPartition(t.topic_name, p) for t in body.offline_partitions for p in t.partitions])
+        self.reports.append([TopicPartition(t.topic_name, p) for t in body.offline_partitions for p in t.partitions])
         request.respond(ControlledShutdownResponse())
 
     async def disk(self, *offline: TopicPartition) -> None:
@@ -54,7 +54,7 @@ class Scene:
         await asyncio.sleep(0.01)
 
 
-def test_failing_and_healing_are_told() -> None:
+def test_failure_and_recovery_are_reported() -> None:
     scene = Scene()
 
     async def story() -> None:
@@ -64,11 +64,11 @@ def test_failing_and_healing_are_told() -> None:
         await asyncio.sleep(2)
 
     scene.play(story)
-    assert scene.heard[0] == [FAILED]
-    assert scene.heard[-1] == []
+    assert scene.reports[0] == [FAILED]
+    assert scene.reports[-1] == []
 
 
-def test_healing_is_told_though_no_replica_ever_failed() -> None:
+def test_recovery_is_reported_even_if_no_replica_failed() -> None:
     """The controller may know more than there is here: a new replica, refused in answer to its LeaderAndIsr."""
     scene = Scene()
 
@@ -77,11 +77,11 @@ def test_healing_is_told_though_no_replica_ever_failed() -> None:
         await asyncio.sleep(2)
 
     scene.play(story)
-    assert scene.heard
-    assert scene.heard[-1] == []
+    assert scene.reports
+    assert scene.reports[-1] == []
 
 
-def test_a_failure_is_told_though_it_has_passed() -> None:
+def test_a_failure_is_reported_even_after_recovery() -> None:
     """The replicas have lost their roles: unless the controller moves the leaders, nobody ever gives them new ones."""
     scene = Scene()
 
@@ -93,10 +93,10 @@ def test_a_failure_is_told_though_it_has_passed() -> None:
         await asyncio.sleep(2)
 
     scene.play(story)
-    assert scene.heard == [[FAILED], [], []]
+    assert scene.reports == [[FAILED], [], []]
 
 
-def test_a_failure_that_is_known_already_does_not_keep_the_healing_back() -> None:
+def test_an_already_reported_failure_does_not_delay_the_recovery_report() -> None:
     scene = Scene()
 
     async def story() -> None:
@@ -107,10 +107,10 @@ def test_a_failure_that_is_known_already_does_not_keep_the_healing_back() -> Non
         await asyncio.sleep(2)
 
     scene.play(story)
-    assert scene.heard == [[FAILED], [], []]
+    assert scene.reports == [[FAILED], [], []]
 
 
-def test_a_repeated_failure_is_told_again() -> None:
+def test_a_repeated_failure_is_reported_again() -> None:
     """Between the two another controller, which knew of neither, may have given the replica a role."""
     scene = Scene()
 
@@ -125,10 +125,10 @@ def test_a_repeated_failure_is_told_again() -> None:
         await asyncio.sleep(2)
 
     scene.play(story)
-    assert scene.heard == [[FAILED], [FAILED], [], []]
+    assert scene.reports == [[FAILED], [FAILED], [], []]
 
 
-def test_healing_is_told_twice_for_a_refusal_may_still_be_under_way() -> None:
+def test_recovery_is_reported_twice_in_case_a_refusal_is_in_flight() -> None:
     scene = Scene()
 
     async def story() -> None:
@@ -138,10 +138,10 @@ def test_healing_is_told_twice_for_a_refusal_may_still_be_under_way() -> None:
         await asyncio.sleep(5)
 
     scene.play(story)
-    assert scene.heard == [[FAILED], [], []]
+    assert scene.reports == [[FAILED], [], []]
 
 
-def test_nothing_is_told_while_nothing_ever_failed() -> None:
+def test_nothing_is_reported_if_nothing_failed() -> None:
     scene = Scene()
 
     async def story() -> None:
@@ -149,10 +149,10 @@ def test_nothing_is_told_while_nothing_ever_failed() -> None:
         await asyncio.sleep(5)
 
     scene.play(story)
-    assert scene.heard == []
+    assert scene.reports == []
 
 
-def test_a_new_registration_is_told_what_is_still_offline() -> None:
+def test_a_new_registration_reports_replicas_that_are_still_offline() -> None:
     scene = Scene()
 
     async def story() -> None:
@@ -163,4 +163,4 @@ def test_a_new_registration_is_told_what_is_still_offline() -> None:
         await asyncio.sleep(1)
 
     scene.play(story)
-    assert scene.heard == [[FAILED], [FAILED]]
+    assert scene.reports == [[FAILED], [FAILED]]

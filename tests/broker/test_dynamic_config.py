@@ -16,12 +16,12 @@ def static_config(*settings: str) -> BrokerConfig:
 
 
 class Watched:
-    """A running DynamicConfig and what it told."""
+    """A running DynamicConfig and what it changes."""
 
     def __init__(self, dynamic: DynamicConfig) -> None:
         self.dynamic = dynamic
-        self.told: list[int] = []
-        dynamic.on_change = lambda config: self.told.append(config.min_insync_replicas)
+        self.changes: list[int] = []
+        dynamic.on_change = lambda config: self.changes.append(config.min_insync_replicas)
 
 
 async def watch(world: World, *settings: str) -> Watched:
@@ -44,7 +44,7 @@ def test_without_a_node_the_static_settings_hold() -> None:
     async def story(world: World) -> None:
         watched = await watch(world, "min.insync.replicas=2")
         assert watched.dynamic.current == watched.dynamic.static
-        assert watched.told == []
+        assert watched.changes == []
 
     run(story)
 
@@ -60,7 +60,7 @@ def test_node_that_is_there_counts_from_the_start() -> None:
     run(story)
 
 
-def test_each_change_is_told_and_removal_brings_the_static_value_back() -> None:
+def test_each_change_is_reported_and_removal_restores_the_static_value() -> None:
     async def story(world: World) -> None:
         observer = await world.observer()
         watched = await watch(world, "min.insync.replicas=2")
@@ -70,7 +70,7 @@ def test_each_change_is_told_and_removal_brings_the_static_value_back() -> None:
         await write(observer, min_insync_replicas="5")
         await observer.delete(PATH)
         await pass_time(0.1)
-        assert watched.told == [3, 4, 2, 5, 2]
+        assert watched.changes == [3, 4, 2, 5, 2]
         assert watched.dynamic.current == watched.dynamic.static
 
     run(story)
@@ -85,7 +85,7 @@ def test_change_during_an_outage_is_seen_afterwards() -> None:
         await pass_time(10)
         world.zookeeper.heal("one")
         await pass_time(5)
-        assert watched.told == [3]
+        assert watched.changes == [3]
 
     run(story)
 
@@ -105,7 +105,7 @@ def test_start_without_zookeeper_catches_up_later() -> None:
     run(story)
 
 
-def test_what_is_not_understood_is_passed_over_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_invalid_setting_is_skipped_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     async def story(world: World) -> None:
         observer = await world.observer()
         watched = await watch(world)
@@ -133,7 +133,7 @@ def test_unreadable_node_leaves_the_settings_as_they_were() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "message"),
     [
         ("min.insync.replicas", "2", None),
         ("log.retention.ms", "-1", None),
@@ -143,6 +143,6 @@ def test_unreadable_node_leaves_the_settings_as_they_were() -> None:
         ("message.max.bytes", "16777216", "expected at most socket.request.max.bytes=16777216"),
     ],
 )
-def test_change_of_a_running_brokers_setting_is_checked(name: str, value: str, said: str | None) -> None:
+def test_change_of_a_running_brokers_setting_is_checked(name: str, value: str, message: str | None) -> None:
     problem = validate_broker_config(static_config(), name, value)
-    assert (problem is None) if said is None else (problem is not None and said in problem)
+    assert (problem is None) if message is None else (problem is not None and message in problem)

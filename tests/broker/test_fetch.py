@@ -130,7 +130,7 @@ def one(body: dict[str, Any]) -> dict[str, Any]:
 
 # ---------------------------------------------------------------------------------------------------------- consumers
 @on_a_broker
-async def test_nobody_waits_longer_than_the_broker_allows(bench: Bench) -> None:
+async def test_a_fetch_waits_no_longer_than_the_broker_allows(bench: Bench) -> None:
     peer = await bench.peer()
     began = bench.now()
     peer.ask(fetch(bench, max_wait_ms=2**31 - 1), 1)
@@ -156,7 +156,7 @@ async def test_min_bytes_are_waited_for_by_fetches_of_few_partitions(bench: Benc
 
 
 @on_a_broker
-async def test_what_a_lost_connection_waited_for_is_forgotten(bench: Bench) -> None:
+async def test_waiting_fetches_of_a_lost_connection_are_dropped(bench: Bench) -> None:
     peers = [await bench.peer() for _ in range(3)]
     for peer in peers:
         peer.ask(fetch(bench, max_wait_ms=30_000), 1)
@@ -171,7 +171,7 @@ async def test_what_a_lost_connection_waited_for_is_forgotten(bench: Bench) -> N
 
 
 @on_a_broker
-async def test_where_too_much_waits_the_answer_comes_at_once_and_the_next_request_later(bench: Bench) -> None:
+async def test_above_the_waiting_limit_a_fetch_returns_at_once_and_its_connection_pauses(bench: Bench) -> None:
     crowd = [await bench.peer() for _ in range(8)]
     for number, peer in enumerate(crowd):
         peer.ask(fetch(bench, max_wait_ms=20_000, partitions=4_000), number)
@@ -191,7 +191,7 @@ async def test_where_too_much_waits_the_answer_comes_at_once_and_the_next_reques
 
 
 @on_a_broker
-async def test_consumers_that_catch_up_together_share_a_turn_of_the_loop(bench: Bench) -> None:
+async def test_consumers_that_catch_up_together_share_the_read_budget(bench: Bench) -> None:
     await bench.produce(12, size=1_000_000)
     peers = [await bench.peer() for _ in range(12)]
     bench.cluster.world.network.latency.extra_mean = 0.0
@@ -231,8 +231,8 @@ async def test_a_session_lists_its_partitions_once(bench: Bench) -> None:
     await asyncio.sleep(0.5)
     assert len(peer.answers) == 1, "nothing is new"
     await bench.produce(1)
-    news = await bench.answer(peer, 2, 0.5)
-    assert len(one(news)["records"]) > 100
+    answer = await bench.answer(peer, 2, 0.5)
+    assert len(one(answer)["records"]) > 100
 
 
 async def after_a_full_answer(bench: Bench, batches_in_the_first: int) -> tuple[list[int], dict[str, Any]]:
@@ -261,17 +261,17 @@ async def after_a_full_answer(bench: Bench, batches_in_the_first: int) -> tuple[
 
 
 @on_a_broker
-async def test_what_an_answer_had_no_room_for_comes_with_the_next_one(bench: Bench) -> None:
+async def test_records_that_did_not_fit_come_with_the_next_answer(bench: Bench) -> None:
     """Also where that answer told its partition's newer marks: a follower stayed behind until it left the ISR."""
-    led, news = await after_a_full_answer(bench, batches_in_the_first=1)
-    assert (news["partition_index"], bool(news["records"])) == (led[1], True)
+    led, answer = await after_a_full_answer(bench, batches_in_the_first=1)
+    assert (answer["partition_index"], bool(answer["records"])) == (led[1], True)
 
 
 @on_a_broker
-async def test_a_partition_that_was_served_goes_behind_those_that_wait(bench: Bench) -> None:
+async def test_a_served_partition_moves_behind_those_that_wait(bench: Bench) -> None:
     """Two partitions that always have more would keep every other one of their follower waiting."""
-    led, news = await after_a_full_answer(bench, batches_in_the_first=3)
-    assert (news["partition_index"], bool(news["records"])) == (led[1], True)
+    led, answer = await after_a_full_answer(bench, batches_in_the_first=3)
+    assert (answer["partition_index"], bool(answer["records"])) == (led[1], True)
 
 
 @on_a_broker
@@ -300,7 +300,7 @@ async def test_a_new_request_of_a_session_ends_the_one_that_waits(bench: Bench) 
 
 
 @on_a_broker
-async def test_opening_a_session_anew_answers_what_waited_in_the_old_one(bench: Bench) -> None:
+async def test_reopening_a_session_answers_the_request_waiting_in_the_old_one(bench: Bench) -> None:
     """A follower counts what it has in flight: an answer that never comes would stop it for good."""
     peer = await bench.follower()
     peer.ask(standing(bench, 0, max_wait_ms=0), 1)
@@ -314,7 +314,7 @@ async def test_opening_a_session_anew_answers_what_waited_in_the_old_one(bench: 
 
 
 @on_a_broker
-async def test_a_session_goes_with_its_connection(bench: Bench) -> None:
+async def test_a_session_ends_with_its_connection(bench: Bench) -> None:
     before = len(bench.partition.sessions)
     peer = await bench.follower()
     peer.ask(standing(bench, 0, max_wait_ms=30_000), 1)
@@ -326,7 +326,7 @@ async def test_a_session_goes_with_its_connection(bench: Bench) -> None:
 
 
 @on_a_broker
-async def test_a_broker_has_few_sessions(bench: Bench) -> None:
+async def test_sessions_per_broker_are_limited(bench: Bench) -> None:
     """Connections that nobody has missed yet do not keep old ones for ever."""
     bench.cluster.kill(2)
     await asyncio.sleep(0.1)

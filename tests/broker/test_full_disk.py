@@ -2,13 +2,13 @@
 
 import pytest
 
-from minibroker.broker.full_disk import told_low_watermark
+from minibroker.broker.full_disk import reported_low_watermark
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.messages import ListOffsetsPartitionResponse
 
 
 @pytest.mark.parametrize(
-    ("start", "low_watermark", "error", "told"),
+    ("start", "low_watermark", "error", "expected"),
     [
         (100, 60, ErrorCode.NONE, 60),
         (100, 100, ErrorCode.NONE, 100),
@@ -17,10 +17,10 @@ from minibroker.protocol.messages import ListOffsetsPartitionResponse
         (100, 60, ErrorCode.NOT_LEADER_OR_FOLLOWER, None),
     ],
 )
-def test_a_low_watermark_above_the_start_of_the_same_answer_is_not_believed(
-    start: int, low_watermark: int, error: ErrorCode, told: int | None
+def test_a_low_watermark_above_the_start_in_the_same_answer_is_ignored(
+    start: int, low_watermark: int, error: ErrorCode, expected: int | None
 ) -> None:
     answer = ListOffsetsPartitionResponse(
         partition_index=0, error_code=error, offset=start, low_watermark=low_watermark
     )
-    assert told_low_watermark(answer) == told
+    assert reported_low_watermark(answer) == expected

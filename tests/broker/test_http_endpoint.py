@@ -162,7 +162,7 @@ def test_silent_client_is_cut_off() -> None:
     serve(story)
 
 
-def test_idle_connections_keep_nobody_from_asking() -> None:
+def test_idle_connections_do_not_block_new_requests() -> None:
     """Twenty of them blocked /healthz for ten seconds, and a supervisor would have ended the broker."""
 
     async def story(site: Site) -> None:
@@ -193,8 +193,8 @@ def test_pages_of_a_broker() -> None:
         assert b"Content-Type: text/plain; version=0.0.4" in page
         assert b"minibroker_replica_manager_under_replicated_partitions 3.0" in page
 
-    look = BrokerGauges(under_replicated_partitions=3)
-    routes = broker_routes({"broker_id": "1"}, counters, lambda: look, lambda: states.pop(0))
+    gauges = BrokerGauges(under_replicated_partitions=3)
+    routes = broker_routes({"broker_id": "1"}, counters, lambda: gauges, lambda: states.pop(0))
     serve(story, routes)
 
 

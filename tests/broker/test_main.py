@@ -41,7 +41,7 @@ def test_a_broker_that_waits_for_zookeeper_stops_at_once() -> None:
     assert world.run(story()) < 0.1
 
 
-def test_a_start_that_fails_still_says_why() -> None:
+def test_a_failed_start_names_its_reason() -> None:
     world = SimulatedWorld()
 
     async def story() -> None:
@@ -52,7 +52,7 @@ def test_a_start_that_fails_still_says_why() -> None:
         world.run(story())
 
 
-def test_a_broker_that_was_told_to_stop_before_it_served_stops_cleanly() -> None:
+def test_a_stop_during_the_start_is_clean() -> None:
     world = SimulatedWorld()
 
     async def story() -> None:

@@ -97,13 +97,13 @@ def test_request_for_another_incarnation_is_refused(own: int | None, asked: int)
 
 
 @pytest.mark.parametrize("asked", [100, 101])
-def test_request_for_this_incarnation_or_one_we_have_not_heard_of_is_taken(asked: int) -> None:
+def test_request_for_this_or_a_newer_broker_epoch_is_accepted(asked: int) -> None:
     image = MetadataImage(1, "cluster")
     assert image.apply_update(update(broker_epoch=asked), 100).error_code == ErrorCode.NONE
     assert image.has_been_updated
 
 
-def test_new_controller_is_told() -> None:
+def test_new_controller_is_reported() -> None:
     image = MetadataImage(1, "cluster")
     assert image.apply_update(update(), OWN_EPOCH).controller_changed
     assert not image.apply_update(update(), OWN_EPOCH).controller_changed
@@ -129,7 +129,7 @@ def test_update_without_brokers_leaves_them() -> None:
     assert image.live_broker_ids() == (1, 2, 3)
 
 
-def test_update_tells_which_partitions_changed() -> None:
+def test_update_returns_the_changed_partitions() -> None:
     image = image_with(topic(state(), state(index=1)))
     change = image.apply_update(update(topic(state(index=1, leader=2, leader_epoch=1))), OWN_EPOCH)
     assert change.partitions_changed == (TopicPartition("lines", 1),)

@@ -11,7 +11,7 @@ from minibroker.runtime.ports import Clock, DiskError
 from minibroker.simulation.world import SimulatedWorld
 
 
-def test_a_disk_error_during_retention_takes_the_directory_offline_and_not_the_broker_down() -> None:
+def test_a_disk_error_during_retention_takes_only_the_directory_offline() -> None:
     world = SimulatedWorld()
     failures: list[DiskError] = []
 
@@ -51,7 +51,7 @@ class OnePartition:
         )
 
 
-def test_whichever_timer_fires_first_after_a_stall_the_stall_is_noticed_before_lag_is_looked_at() -> None:
+def test_a_stall_is_noticed_before_lag_is_checked_whichever_timer_fires_first() -> None:
     for look in ("_check_lag", "_retry_expansion"):
         one = OnePartition()
         one.now_ms = 2_100
@@ -61,7 +61,7 @@ def test_whichever_timer_fires_first_after_a_stall_the_stall_is_noticed_before_l
         assert one.events[2:] == [LagChecked(now_ms=2_100)], "one stall is forgiven once"
 
 
-def test_a_stall_of_less_than_half_a_second_is_no_lag_of_the_followers_either() -> None:
+def test_a_stall_of_less_than_half_a_second_does_not_count_as_lag() -> None:
     one = OnePartition()
     one.now_ms = 533
     one.periodic_tasks._check_lag()

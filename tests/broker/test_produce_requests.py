@@ -9,36 +9,36 @@ from minibroker.protocol import messages as m
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.record_batch import decode_records
 from minibroker.runtime.rpc import ConnectionClosed
-from tests.broker.requests import TOPIC, Asked, batch, in_cluster, produce_request
+from tests.broker.requests import TOPIC, ClusterClient, batch, in_cluster, produce_request
 from tests.undecodable import beyond_all_times, undecodable
 
 
 def test_an_acknowledged_batch_names_its_offset_and_epoch() -> None:
-    async def check(asked: Asked) -> None:
-        first = await asked.produce(records=batch(b"a", b"b"))
-        second = await asked.produce(records=batch(b"c"))
+    async def check(client: ClusterClient) -> None:
+        first = await client.produce(records=batch(b"a", b"b"))
+        second = await client.produce(records=batch(b"c"))
         assert (first.error_code, first.base_offset, first.leader_epoch) == (0, 0, 0)
         assert second.base_offset == 2
 
     in_cluster(check)
 
 
-def test_a_topic_nobody_knows_is_unknown() -> None:
-    async def check(asked: Asked) -> None:
-        answer = await asked.produce(topic="nowhere")
+def test_produce_to_an_unknown_topic_is_refused() -> None:
+    async def check(client: ClusterClient) -> None:
+        answer = await client.produce(topic="nowhere")
         assert answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     in_cluster(check)
 
 
 def test_a_follower_names_the_leader_and_appends_nothing() -> None:
-    async def check(asked: Asked) -> None:
-        follower = asked.followers[0]
-        answer = await asked.produce(follower)
+    async def check(client: ClusterClient) -> None:
+        follower = client.followers[0]
+        answer = await client.produce(follower)
         assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert answer.current_leader is not None
-        assert answer.current_leader.leader_id == asked.leader
-        replica = asked.cluster.replica(follower, TOPIC)
+        assert answer.current_leader.leader_id == client.leader
+        replica = client.cluster.replica(follower, TOPIC)
         assert replica is not None
         assert replica.state.log_end_offset == 0
 
@@ -47,20 +47,20 @@ def test_a_follower_names_the_leader_and_appends_nothing() -> None:
 
 @pytest.mark.parametrize("acks", [2, -2, 100])
 def test_acks_is_all_one_or_none(acks: int) -> None:
-    async def check(asked: Asked) -> None:
-        assert (await asked.produce(acks=acks)).error_code == ErrorCode.INVALID_REQUIRED_ACKS
+    async def check(client: ClusterClient) -> None:
+        assert (await client.produce(acks=acks)).error_code == ErrorCode.INVALID_REQUIRED_ACKS
 
     in_cluster(check)
 
 
 def test_a_flipped_bit_is_refused_before_the_log() -> None:
-    async def check(asked: Asked) -> None:
+    async def check(client: ClusterClient) -> None:
         records = batch(b"value")
         records[-1] ^= 1
-        answer = await asked.produce(records=records)
+        answer = await client.produce(records=records)
         assert answer.error_code == ErrorCode.CORRUPT_MESSAGE
         assert "t-0" in (answer.error_message or "")
-        assert (await asked.produce()).base_offset == 0
+        assert (await client.produce()).base_offset == 0
 
     in_cluster(check)
 
@@ -69,19 +69,19 @@ def test_a_flipped_bit_is_refused_before_the_log() -> None:
 def test_records_that_do_not_decode_are_refused_where_looking_costs_little(count: int, code: ErrorCode) -> None:
     """A batch of more records is taken by its CRC and its count."""
 
-    async def check(asked: Asked) -> None:
-        answer = await asked.produce(records=undecodable(batch(*[b"value"] * count)))
+    async def check(client: ClusterClient) -> None:
+        answer = await client.produce(records=undecodable(batch(*[b"value"] * count)))
         assert answer.error_code == code
         if code:
             assert "the payload does not decode" in (answer.error_message or "")
-            assert (await asked.produce()).base_offset == 0
+            assert (await client.produce()).base_offset == 0
 
     in_cluster(check)
 
 
 def test_an_entry_of_a_request_holds_one_batch() -> None:
-    async def check(asked: Asked) -> None:
-        answer = await asked.produce(records=batch(b"a") + batch(b"b"))
+    async def check(client: ClusterClient) -> None:
+        answer = await client.produce(records=batch(b"a") + batch(b"b"))
         assert answer.error_code == ErrorCode.INVALID_RECORD
 
     in_cluster(check)
@@ -90,12 +90,12 @@ def test_an_entry_of_a_request_holds_one_batch() -> None:
 def test_batches_of_a_partition_in_one_request_are_answered_in_their_order() -> None:
     """Decision 0012: the refused one knows its answer first, and is named second all the same."""
 
-    async def check(asked: Asked) -> None:
+    async def check(client: ClusterClient) -> None:
         broken = batch(b"broken")
         broken[-1] ^= 1
         parts = [m.ProducePartition(index=0, records=each) for each in (batch(b"a", b"b"), broken, batch(b"c"))]
         body = m.ProduceRequest(topic_data=[m.ProduceTopic(name=TOPIC, partition_data=parts)])
-        reply = await asked.ask(asked.leader, body, m.ProduceResponse)
+        reply = await client.ask(client.leader, body, m.ProduceResponse)
         answers = [(each.error_code, each.base_offset) for each in reply.responses[0].partition_responses]
         assert answers == [(0, 0), (ErrorCode.CORRUPT_MESSAGE, -1), (0, 2)]
 
@@ -103,8 +103,8 @@ def test_batches_of_a_partition_in_one_request_are_answered_in_their_order() -> 
 
 
 def test_a_record_whose_timestamp_leaves_64_bits_is_refused() -> None:
-    async def check(asked: Asked) -> None:
-        answer = await asked.produce(records=beyond_all_times())
+    async def check(client: ClusterClient) -> None:
+        answer = await client.produce(records=beyond_all_times())
         assert answer.error_code == ErrorCode.INVALID_RECORD
         assert "timestamp" in (answer.error_message or "")
 
@@ -112,8 +112,8 @@ def test_a_record_whose_timestamp_leaves_64_bits_is_refused() -> None:
 
 
 def test_a_batch_above_the_topics_limit_is_too_large() -> None:
-    async def check(asked: Asked) -> None:
-        answer = await asked.produce(records=batch(b"x" * 3_000))
+    async def check(client: ClusterClient) -> None:
+        answer = await client.produce(records=batch(b"x" * 3_000))
         assert answer.error_code == ErrorCode.MESSAGE_TOO_LARGE
         assert "max.message.bytes=2048" in (answer.error_message or "")
 
@@ -122,17 +122,17 @@ def test_a_batch_above_the_topics_limit_is_too_large() -> None:
 
 @pytest.mark.invariant("I24")
 def test_acks_all_is_answered_only_when_the_in_sync_replicas_have_it() -> None:
-    async def check(asked: Asked) -> None:
-        for follower in asked.followers:
-            asked.cluster.world.pause(f"broker-{follower}")
-        waiting = asyncio.create_task(asked.produce())
+    async def check(client: ClusterClient) -> None:
+        for follower in client.followers:
+            client.cluster.world.pause(f"broker-{follower}")
+        waiting = asyncio.create_task(client.produce())
         await asyncio.sleep(1)
         assert not waiting.done()
-        for follower in asked.followers:
-            asked.cluster.world.resume(f"broker-{follower}")
+        for follower in client.followers:
+            client.cluster.world.resume(f"broker-{follower}")
         answer = await waiting
         assert answer.error_code == 0
-        leader = asked.cluster.replica(asked.leader, TOPIC)
+        leader = client.cluster.replica(client.leader, TOPIC)
         assert leader is not None
         assert leader.state.high_watermark >= answer.base_offset + 1
 
@@ -140,11 +140,11 @@ def test_acks_all_is_answered_only_when_the_in_sync_replicas_have_it() -> None:
 
 
 def test_acks_one_does_not_wait_for_followers() -> None:
-    async def check(asked: Asked) -> None:
-        for follower in asked.followers:
-            asked.cluster.world.pause(f"broker-{follower}")
+    async def check(client: ClusterClient) -> None:
+        for follower in client.followers:
+            client.cluster.world.pause(f"broker-{follower}")
         async with asyncio.timeout(1):
-            answer = await asked.produce(acks=1)
+            answer = await client.produce(acks=1)
         assert (answer.error_code, answer.base_offset) == (0, 0)
 
     in_cluster(check)
@@ -152,33 +152,33 @@ def test_acks_one_does_not_wait_for_followers() -> None:
 
 @pytest.mark.invariant("I26")
 def test_a_request_that_timed_out_says_so_and_its_record_may_still_appear() -> None:
-    async def check(asked: Asked) -> None:
-        for follower in asked.followers:
-            asked.cluster.world.pause(f"broker-{follower}")
-        answer = await asked.produce(timeout_ms=500)
+    async def check(client: ClusterClient) -> None:
+        for follower in client.followers:
+            client.cluster.world.pause(f"broker-{follower}")
+        answer = await client.produce(timeout_ms=500)
         assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
         assert "ISR=" in (answer.error_message or "")
-        for follower in asked.followers:
-            asked.cluster.world.resume(f"broker-{follower}")
-        fetched = await asked.fetch(wait_ms=5_000)
+        for follower in client.followers:
+            client.cluster.world.resume(f"broker-{follower}")
+        fetched = await client.fetch(wait_ms=5_000)
         assert decode_records(fetched.records)[0].value == b"v"
 
     in_cluster(check)
 
 
 @pytest.mark.invariant("I24", "I37")
-def test_below_the_minimum_waiters_and_new_requests_learn_it_at_once() -> None:
-    async def check(asked: Asked) -> None:
-        first, second = asked.followers
+def test_below_min_isr_waiting_and_new_requests_fail_at_once() -> None:
+    async def check(client: ClusterClient) -> None:
+        first, second = client.followers
         for follower in (first, second):
-            asked.cluster.kill(follower)
-        waiting = asyncio.create_task(asked.produce(timeout_ms=60_000))
+            client.cluster.kill(follower)
+        waiting = asyncio.create_task(client.produce(timeout_ms=60_000))
         answer = await asyncio.wait_for(waiting, 10)
         assert answer.error_code == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
-        refused = await asked.produce()
+        refused = await client.produce()
         assert refused.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
         assert f"missing brokers: {first}, {second}" in (refused.error_message or "")
-        leader = asked.cluster.replica(asked.leader, TOPIC)
+        leader = client.cluster.replica(client.leader, TOPIC)
         assert leader is not None
         assert leader.state.log_end_offset == 1, "the refused one left nothing"
         assert leader.state.high_watermark == 0
@@ -187,10 +187,10 @@ def test_below_the_minimum_waiters_and_new_requests_learn_it_at_once() -> None:
 
 
 def test_acks_none_has_no_answer_and_the_record_is_there() -> None:
-    async def check(asked: Asked) -> None:
-        connection = await asked.connection(asked.leader)
+    async def check(client: ClusterClient) -> None:
+        connection = await client.connection(client.leader)
         connection.send_without_reply(produce_request(batch(b"quiet"), acks=0))
-        fetched = await asked.fetch(wait_ms=5_000)
+        fetched = await client.fetch(wait_ms=5_000)
         assert decode_records(fetched.records)[0].value == b"quiet"
         assert not connection.closed
 
@@ -198,8 +198,8 @@ def test_acks_none_has_no_answer_and_the_record_is_there() -> None:
 
 
 def test_acks_none_that_fails_closes_the_connection() -> None:
-    async def check(asked: Asked) -> None:
-        connection = await asked.connection(asked.followers[0])
+    async def check(client: ClusterClient) -> None:
+        connection = await client.connection(client.followers[0])
         connection.send_without_reply(produce_request(batch(b"lost"), acks=0))
         with pytest.raises(ConnectionClosed):
             await connection.request(m.ApiVersionsRequest(), 5_000)
@@ -208,42 +208,42 @@ def test_acks_none_that_fails_closes_the_connection() -> None:
 
 
 def test_a_leader_past_its_zookeeper_deadline_acknowledges_nothing() -> None:
-    async def check(asked: Asked) -> None:
-        old = asked.leader
-        asked.cluster.world.zookeeper.cut(f"broker-{old}")
+    async def check(client: ClusterClient) -> None:
+        old = client.leader
+        client.cluster.world.zookeeper.cut(f"broker-{old}")
         await asyncio.sleep(4)
-        answer = await asked.produce(old, acks=1)
+        answer = await client.produce(old, acks=1)
         assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        asked.cluster.world.zookeeper.heal()
-        await asked.cluster.until(lambda: asked.cluster.in_sync_replicas(TOPIC) == (1, 2, 3), what="healed")
-        assert asked.leader != old
+        client.cluster.world.zookeeper.heal()
+        await client.cluster.until(lambda: client.cluster.in_sync_replicas(TOPIC) == (1, 2, 3), what="healed")
+        assert client.leader != old
 
     in_cluster(check)
 
 
 def test_a_full_disk_refuses_clearly_moves_the_leader_and_heals() -> None:
-    async def check(asked: Asked) -> None:
-        full = asked.leader
-        storage = asked.cluster.world.machine(f"broker-{full}").storage
+    async def check(client: ClusterClient) -> None:
+        full = client.leader
+        storage = client.cluster.world.machine(f"broker-{full}").storage
         storage.fail("append", is_full=True)
-        answer = await asked.produce(acks=1)
+        answer = await client.produce(acks=1)
         assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-        await asked.cluster.until(lambda: asked.cluster.leader(TOPIC) not in (None, full), 5, what="another leader")
-        assert (await asked.produce()).error_code == 0
+        await client.cluster.until(lambda: client.cluster.leader(TOPIC) not in (None, full), 5, what="another leader")
+        assert (await client.produce()).error_code == 0
         storage.heal()
-        await asked.cluster.until(lambda: asked.cluster.in_sync_replicas(TOPIC) == (1, 2, 3), what="a full ISR again")
+        await client.cluster.until(lambda: client.cluster.in_sync_replicas(TOPIC) == (1, 2, 3), what="a full ISR again")
 
     in_cluster(check)
 
 
 def test_an_io_error_takes_the_log_directory_offline_for_good() -> None:
-    async def check(asked: Asked) -> None:
-        broken = asked.leader
-        storage = asked.cluster.world.machine(f"broker-{broken}").storage
+    async def check(client: ClusterClient) -> None:
+        broken = client.leader
+        storage = client.cluster.world.machine(f"broker-{broken}").storage
         storage.fail("append", times=1)
-        assert (await asked.produce(acks=1)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
-        await asked.cluster.until(lambda: asked.cluster.leader(TOPIC) not in (None, broken), 5, what="another leader")
-        assert (await asked.produce()).error_code == 0
-        assert (await asked.produce(broken, acks=1)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert (await client.produce(acks=1)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        await client.cluster.until(lambda: client.cluster.leader(TOPIC) not in (None, broken), 5, what="another leader")
+        assert (await client.produce()).error_code == 0
+        assert (await client.produce(broken, acks=1)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
     in_cluster(check)

@@ -10,7 +10,7 @@ from minibroker.protocol import messages as m
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.record_batch import BatchHeader, build_batch, iterate_headers
 from minibroker.runtime.ports import Buffer
-from tests.broker.requests import TOPIC, Asked, in_cluster
+from tests.broker.requests import TOPIC, ClusterClient, in_cluster
 
 PRODUCER, OTHER_PRODUCER = 7, 8
 
@@ -59,14 +59,14 @@ def request(batches: Sequence[bytearray], acks: int) -> m.ProduceRequest:
     return m.ProduceRequest(acks=acks, topic_data=[m.ProduceTopic(name=TOPIC, partition_data=parts)])
 
 
-async def told(asked: Asked, batches: Sequence[bytearray], acks: int = -1) -> list[tuple[int, int]]:
-    reply = await asked.ask(asked.leader, request(batches, acks), m.ProduceResponse)
+async def produce(client: ClusterClient, batches: Sequence[bytearray], acks: int = -1) -> list[tuple[int, int]]:
+    reply = await client.ask(client.leader, request(batches, acks), m.ProduceResponse)
     return [(each.error_code, each.base_offset) for each in reply.responses[0].partition_responses]
 
 
-def written(asked: Asked, broker_id: int) -> list[tuple[int, int, int, int]]:
+def written(client: ClusterClient, broker_id: int) -> list[tuple[int, int, int, int]]:
     """(base offset, records, producer, sequence) of each batch in that log."""
-    replica = asked.cluster.replica(broker_id, TOPIC)
+    replica = client.cluster.replica(broker_id, TOPIC)
     assert replica is not None
     parts = replica.log.read(0, 1 << 20, replica.log.log_end_offset).parts
     headers = [header for part in parts for _, header in iterate_headers(part)]
@@ -82,12 +82,12 @@ def test_batches_that_come_together_are_answered_and_written_as_if_each_came_alo
     seen = []
     for is_together in (False, True):
 
-        async def check(asked: Asked, is_together: bool = is_together) -> None:
+        async def check(client: ClusterClient, is_together: bool = is_together) -> None:
             if is_together:
-                answers = await told(asked, mixture, acks)
+                answers = await produce(client, mixture, acks)
             else:
-                answers = [answer for each in mixture for answer in await told(asked, [each], acks)]
-            seen.append((answers, written(asked, asked.leader)))
+                answers = [answer for each in mixture for answer in await produce(client, [each], acks)]
+            seen.append((answers, written(client, client.leader)))
 
         in_cluster(check, {"message.max.bytes": "2048"})
     assert seen[0] == seen[1]
@@ -103,53 +103,53 @@ def test_what_continues_is_written_with_one_append_and_answered_together(monkeyp
 
     monkeypatch.setattr(PartitionLog, "append", counted)
 
-    async def check(asked: Asked) -> None:
-        for follower in asked.followers:
-            asked.cluster.world.pause(f"broker-{follower}")
-        waiting = asyncio.create_task(told(asked, [batch(0), batch(2), batch(4)]))
-        leader = asked.cluster.replica(asked.leader, TOPIC)
+    async def check(client: ClusterClient) -> None:
+        for follower in client.followers:
+            client.cluster.world.pause(f"broker-{follower}")
+        waiting = asyncio.create_task(produce(client, [batch(0), batch(2), batch(4)]))
+        leader = client.cluster.replica(client.leader, TOPIC)
         assert leader is not None
-        await asked.cluster.until(lambda: leader.log.log_end_offset == 6, what="the append")
+        await client.cluster.until(lambda: leader.log.log_end_offset == 6, what="the append")
         assert appends == [3]
         assert len(leader.state.waiters) == 1
-        for follower in asked.followers:
-            asked.cluster.world.resume(f"broker-{follower}")
+        for follower in client.followers:
+            client.cluster.world.resume(f"broker-{follower}")
         assert await waiting == [(0, 0), (0, 2), (0, 4)]
 
     in_cluster(check)
 
 
 @pytest.mark.invariant("I12", "I24")
-def test_an_append_that_fails_leaves_none_of_its_batches_and_tells_of_each() -> None:
-    async def check(asked: Asked) -> None:
-        assert await told(asked, [batch(0)]) == [(0, 0)]
-        full = asked.leader
-        storage = asked.cluster.world.machine(f"broker-{full}").storage
+def test_a_failed_append_leaves_no_batch_and_answers_each() -> None:
+    async def check(client: ClusterClient) -> None:
+        assert await produce(client, [batch(0)]) == [(0, 0)]
+        full = client.leader
+        storage = client.cluster.world.machine(f"broker-{full}").storage
         storage.fail("append", is_full=True)
         refused = [(ErrorCode.KAFKA_STORAGE_ERROR, -1)] * 3
-        answers = await told(asked, [batch(2), batch(4), batch(6)], acks=1)
+        answers = await produce(client, [batch(2), batch(4), batch(6)], acks=1)
         assert answers == refused
         storage.heal()
-        await asked.cluster.until(lambda: asked.cluster.leader(TOPIC) not in (None, full), 5, what="another leader")
-        assert await told(asked, [batch(2), batch(4), batch(6)]) == [(0, 2), (0, 4), (0, 6)]
-        await asked.cluster.until(lambda: asked.cluster.in_sync_replicas(TOPIC) == (1, 2, 3), what="a full ISR again")
-        assert written(asked, full) == written(asked, asked.leader)
+        await client.cluster.until(lambda: client.cluster.leader(TOPIC) not in (None, full), 5, what="another leader")
+        assert await produce(client, [batch(2), batch(4), batch(6)]) == [(0, 2), (0, 4), (0, 6)]
+        await client.cluster.until(lambda: client.cluster.in_sync_replicas(TOPIC) == (1, 2, 3), what="a full ISR again")
+        assert written(client, full) == written(client, client.leader)
 
     in_cluster(check)
 
 
 @pytest.mark.invariant("I26")
-def test_each_batch_of_a_request_that_timed_out_says_so_and_is_known_when_it_comes_again() -> None:
-    async def check(asked: Asked) -> None:
-        for follower in asked.followers:
-            asked.cluster.world.pause(f"broker-{follower}")
+def test_each_batch_of_a_timed_out_request_fails_and_its_retry_is_a_duplicate() -> None:
+    async def check(client: ClusterClient) -> None:
+        for follower in client.followers:
+            client.cluster.world.pause(f"broker-{follower}")
         body = request([batch(0), batch(2)], acks=-1)
         late = m.ProduceRequest(acks=-1, timeout_ms=500, topic_data=body.topic_data)
-        reply = await asked.ask(asked.leader, late, m.ProduceResponse)
+        reply = await client.ask(client.leader, late, m.ProduceResponse)
         codes = [each.error_code for each in reply.responses[0].partition_responses]
         assert codes == [ErrorCode.REQUEST_TIMED_OUT] * 2
-        for follower in asked.followers:
-            asked.cluster.world.resume(f"broker-{follower}")
-        assert await told(asked, [batch(0), batch(2), batch(4)]) == [(0, 0), (0, 2), (0, 4)]
+        for follower in client.followers:
+            client.cluster.world.resume(f"broker-{follower}")
+        assert await produce(client, [batch(0), batch(2), batch(4)]) == [(0, 0), (0, 2), (0, 4)]
 
     in_cluster(check)

@@ -126,7 +126,7 @@ def test_senseless_request_is_refused(request_: InitProducerIdRequest) -> None:
     run(story)
 
 
-def test_without_zookeeper_the_producer_is_told_to_try_again() -> None:
+def test_without_zookeeper_the_producer_gets_a_retriable_error() -> None:
     async def story(world: World) -> None:
         ids = await ids_of(world, 1)
         world.zookeeper.stop()

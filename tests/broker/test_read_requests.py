@@ -7,30 +7,30 @@ import pytest
 from minibroker.protocol import messages as m
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.record_batch import decode_records, iterate_headers
-from tests.broker.requests import TOPIC, Asked, batch, in_cluster
+from tests.broker.requests import TOPIC, ClusterClient, batch, in_cluster
 
 
 @pytest.mark.invariant("I22")
 def test_a_consumer_reads_below_the_high_watermark_only() -> None:
-    async def check(asked: Asked) -> None:
-        await asked.produce(records=batch(b"a"))
-        for follower in asked.followers:
-            asked.cluster.world.pause(f"broker-{follower}")
-        assert (await asked.produce(records=batch(b"b"), acks=1)).base_offset == 1
-        fetched = await asked.fetch()
+    async def check(client: ClusterClient) -> None:
+        await client.produce(records=batch(b"a"))
+        for follower in client.followers:
+            client.cluster.world.pause(f"broker-{follower}")
+        assert (await client.produce(records=batch(b"b"), acks=1)).base_offset == 1
+        fetched = await client.fetch()
         assert [r.value for r in decode_records(fetched.records)] == [b"a"]
         assert fetched.high_watermark == 1
-        assert not (await asked.fetch(offset=1)).records
+        assert not (await client.fetch(offset=1)).records
 
     in_cluster(check)
 
 
 def test_a_waiting_fetch_is_answered_by_the_next_record() -> None:
-    async def check(asked: Asked) -> None:
-        waiting = asyncio.create_task(asked.fetch(wait_ms=20_000))
+    async def check(client: ClusterClient) -> None:
+        waiting = asyncio.create_task(client.fetch(wait_ms=20_000))
         await asyncio.sleep(1)
         assert not waiting.done()
-        await asked.produce(records=batch(b"news"))
+        await client.produce(records=batch(b"news"))
         async with asyncio.timeout(1):
             fetched = await waiting
         assert decode_records(fetched.records)[0].value == b"news"
@@ -39,20 +39,20 @@ def test_a_waiting_fetch_is_answered_by_the_next_record() -> None:
 
 
 def test_a_waiting_fetch_ends_at_its_deadline_with_nothing() -> None:
-    async def check(asked: Asked) -> None:
+    async def check(client: ClusterClient) -> None:
         begun = asyncio.get_running_loop().time()
-        fetched = await asked.fetch(wait_ms=2_000)
+        fetched = await client.fetch(wait_ms=2_000)
         assert 2 <= asyncio.get_running_loop().time() - begun < 2.5
         assert (fetched.error_code, len(fetched.records)) == (0, 0)
 
     in_cluster(check)
 
 
-def test_a_waiting_fetch_hears_that_leadership_moved() -> None:
-    async def check(asked: Asked) -> None:
-        waiting = asyncio.create_task(asked.fetch(wait_ms=20_000))
+def test_a_waiting_fetch_ends_when_leadership_moves() -> None:
+    async def check(client: ClusterClient) -> None:
+        waiting = asyncio.create_task(client.fetch(wait_ms=20_000))
         await asyncio.sleep(0.5)
-        asked.cluster.world.zookeeper.cut(f"broker-{asked.leader}")
+        client.cluster.world.zookeeper.cut(f"broker-{client.leader}")
         async with asyncio.timeout(6):
             assert (await waiting).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
@@ -60,19 +60,19 @@ def test_a_waiting_fetch_hears_that_leadership_moved() -> None:
 
 
 def test_the_first_batch_comes_whole_however_large() -> None:
-    async def check(asked: Asked) -> None:
-        await asked.produce(records=batch(b"x" * 50_000))
+    async def check(client: ClusterClient) -> None:
+        await client.produce(records=batch(b"x" * 50_000))
         item = m.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1_000)
         body = m.FetchRequest(max_bytes=500, topics=[m.FetchTopic(topic=TOPIC, partitions=[item])])
-        reply = await asked.ask(asked.leader, body, m.FetchResponse)
+        reply = await client.ask(client.leader, body, m.FetchResponse)
         assert decode_records(reply.responses[0].partitions[0].records)[0].value == b"x" * 50_000
 
     in_cluster(check)
 
 
 def test_offsets_beyond_the_log_are_out_of_range() -> None:
-    async def check(asked: Asked) -> None:
-        assert (await asked.fetch(offset=5)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    async def check(client: ClusterClient) -> None:
+        assert (await client.fetch(offset=5)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
     in_cluster(check)
 
@@ -80,19 +80,19 @@ def test_offsets_beyond_the_log_are_out_of_range() -> None:
 @pytest.mark.invariant("I29")
 @pytest.mark.parametrize(("epoch", "code"), [(0, ErrorCode.FENCED_LEADER_EPOCH), (9, ErrorCode.UNKNOWN_LEADER_EPOCH)])
 def test_another_leader_epoch_is_fenced(epoch: int, code: ErrorCode) -> None:
-    async def check(asked: Asked) -> None:
-        asked.cluster.kill(asked.leader)
-        await asked.cluster.until(lambda: asked.cluster.leader(TOPIC) is not None, what="a new leader")
-        assert (await asked.fetch(epoch=epoch)).error_code == code
+    async def check(client: ClusterClient) -> None:
+        client.cluster.kill(client.leader)
+        await client.cluster.until(lambda: client.cluster.leader(TOPIC) is not None, what="a new leader")
+        assert (await client.fetch(epoch=epoch)).error_code == code
 
     in_cluster(check)
 
 
-def test_a_stranger_to_the_assignment_proves_nothing() -> None:
-    async def check(asked: Asked) -> None:
-        answer = await asked.fetch(replica_id=77, epoch=0)
+def test_a_fetch_from_outside_the_assignment_is_refused() -> None:
+    async def check(client: ClusterClient) -> None:
+        answer = await client.fetch(replica_id=77, epoch=0)
         assert answer.error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
-        leader = asked.cluster.replica(asked.leader, TOPIC)
+        leader = client.cluster.replica(client.leader, TOPIC)
         assert leader is not None
         assert 77 not in leader.state.remotes
 
@@ -101,16 +101,16 @@ def test_a_stranger_to_the_assignment_proves_nothing() -> None:
 
 @pytest.mark.invariant("I31")
 def test_a_fetch_of_an_older_incarnation_is_refused() -> None:
-    async def check(asked: Asked) -> None:
-        follower = asked.followers[0]
+    async def check(client: ClusterClient) -> None:
+        follower = client.followers[0]
         item = m.FetchPartition(partition=0, fetch_offset=0, current_leader_epoch=0)
         body = m.FetchRequest(
             replica_id=follower,
-            replica_epoch=asked.broker_epoch(follower) - 1,
+            replica_epoch=client.broker_epoch(follower) - 1,
             max_wait_ms=0,
             topics=[m.FetchTopic(topic=TOPIC, partitions=[item])],
         )
-        reply = await asked.ask(asked.leader, body, m.FetchResponse)
+        reply = await client.ask(client.leader, body, m.FetchResponse)
         assert reply.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
     in_cluster(check)
@@ -119,23 +119,23 @@ def test_a_fetch_of_an_older_incarnation_is_refused() -> None:
 def test_a_fetch_for_another_topic_of_the_same_name_is_refused() -> None:
     """KIP-516: positions in a topic that was deleted mean nothing in the one that was made under its name."""
 
-    async def check(asked: Asked) -> None:
+    async def check(client: ClusterClient) -> None:
         item = m.FetchPartition(partition=0, fetch_offset=0)
-        topic_id = (await asked.ask(asked.leader, m.MetadataRequest(), m.MetadataResponse)).topics[0].topic_id
+        topic_id = (await client.ask(client.leader, m.MetadataRequest(), m.MetadataResponse)).topics[0].topic_id
         for named, code in (("", 0), (topic_id, 0), ("another", ErrorCode.INCONSISTENT_TOPIC_ID)):
             topic = m.FetchTopic(topic=TOPIC, topic_id=named, partitions=[item])
-            reply = await asked.ask(asked.leader, m.FetchRequest(max_wait_ms=0, topics=[topic]), m.FetchResponse)
+            reply = await client.ask(client.leader, m.FetchRequest(max_wait_ms=0, topics=[topic]), m.FetchResponse)
             assert reply.responses[0].partitions[0].error_code == code
 
     in_cluster(check)
 
 
-def test_an_unknown_session_is_told_so() -> None:
-    async def check(asked: Asked) -> None:
-        follower = asked.followers[0]
-        epoch = asked.broker_epoch(follower)
+def test_an_unknown_session_is_refused() -> None:
+    async def check(client: ClusterClient) -> None:
+        follower = client.followers[0]
+        epoch = client.broker_epoch(follower)
         body = m.FetchRequest(replica_id=follower, replica_epoch=epoch, session_id=4711, session_epoch=3)
-        reply = await asked.ask(asked.leader, body, m.FetchResponse)
+        reply = await client.ask(client.leader, body, m.FetchResponse)
         assert reply.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
     in_cluster(check)
@@ -143,38 +143,38 @@ def test_an_unknown_session_is_told_so() -> None:
 
 @pytest.mark.invariant("I23")
 def test_offsets_are_listed_by_place_and_by_time() -> None:
-    async def check(asked: Asked) -> None:
+    async def check(client: ClusterClient) -> None:
         for second in range(1, 6):
-            await asked.produce(records=batch(b"v", timestamp_ms=second * 1_000))
-        assert (await asked.list_offset(m.EARLIEST_TIMESTAMP)).offset == 0
-        assert (await asked.list_offset(m.LATEST_TIMESTAMP)).offset == 5
-        assert (await asked.list_offset(3_000)).offset == 2
-        assert (await asked.list_offset(2_001)).offset == 2
-        assert (await asked.list_offset(9_000)).offset == -1
+            await client.produce(records=batch(b"v", timestamp_ms=second * 1_000))
+        assert (await client.list_offset(m.EARLIEST_TIMESTAMP)).offset == 0
+        assert (await client.list_offset(m.LATEST_TIMESTAMP)).offset == 5
+        assert (await client.list_offset(3_000)).offset == 2
+        assert (await client.list_offset(2_001)).offset == 2
+        assert (await client.list_offset(9_000)).offset == -1
 
     in_cluster(check)
 
 
-def test_the_latest_offset_is_the_mark_for_a_consumer_and_the_end_for_a_follower() -> None:
-    async def check(asked: Asked) -> None:
-        follower = asked.followers[0]
-        for broker_id in asked.followers:
-            asked.cluster.world.pause(f"broker-{broker_id}")
-        await asked.produce(acks=1)
-        assert (await asked.list_offset(m.LATEST_TIMESTAMP)).offset == 0
-        assert (await asked.list_offset(m.LATEST_TIMESTAMP, replica_id=follower)).offset == 1
+def test_latest_is_the_high_watermark_for_consumers_and_the_end_for_followers() -> None:
+    async def check(client: ClusterClient) -> None:
+        follower = client.followers[0]
+        for broker_id in client.followers:
+            client.cluster.world.pause(f"broker-{broker_id}")
+        await client.produce(acks=1)
+        assert (await client.list_offset(m.LATEST_TIMESTAMP)).offset == 0
+        assert (await client.list_offset(m.LATEST_TIMESTAMP, replica_id=follower)).offset == 1
 
     in_cluster(check)
 
 
-def test_the_end_of_an_epoch_is_told_by_the_leader_only() -> None:
-    async def check(asked: Asked) -> None:
-        await asked.produce(records=batch(b"a", b"b"))
+def test_only_the_leader_answers_where_an_epoch_ended() -> None:
+    async def check(client: ClusterClient) -> None:
+        await client.produce(records=batch(b"a", b"b"))
         item = m.OffsetForLeaderPartition(partition=0, current_leader_epoch=0, leader_epoch=0)
         body = m.OffsetForLeaderEpochRequest(topics=[m.OffsetForLeaderTopic(topic=TOPIC, partitions=[item])])
-        answer = (await asked.ask(asked.leader, body, m.OffsetForLeaderEpochResponse)).topics[0].partitions[0]
+        answer = (await client.ask(client.leader, body, m.OffsetForLeaderEpochResponse)).topics[0].partitions[0]
         assert (answer.error_code, answer.leader_epoch, answer.end_offset) == (0, 0, 2)
-        other = (await asked.ask(asked.followers[0], body, m.OffsetForLeaderEpochResponse)).topics[0].partitions[0]
+        other = (await client.ask(client.followers[0], body, m.OffsetForLeaderEpochResponse)).topics[0].partitions[0]
         assert other.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     in_cluster(check)
@@ -182,27 +182,29 @@ def test_the_end_of_an_epoch_is_told_by_the_leader_only() -> None:
 
 @pytest.mark.invariant("I12", "I20")
 def test_replicas_hold_the_leaders_bytes_with_its_epoch_stamped() -> None:
-    async def check(asked: Asked) -> None:
+    async def check(client: ClusterClient) -> None:
         for value in (b"a", b"b", b"c"):
-            await asked.produce(records=batch(value))
-        await asked.cluster.until(lambda: len({_bytes(asked, b) for b in (1, 2, 3)}) == 1, what="equal replicas")
-        headers = [header for _, header in iterate_headers(_bytes(asked, 1))]
+            await client.produce(records=batch(value))
+        await client.cluster.until(lambda: len({_bytes(client, b) for b in (1, 2, 3)}) == 1, what="equal replicas")
+        headers = [header for _, header in iterate_headers(_bytes(client, 1))]
         assert [(h.base_offset, h.partition_leader_epoch) for h in headers] == [(0, 0), (1, 0), (2, 0)]
 
     in_cluster(check)
 
 
-def _bytes(asked: Asked, broker_id: int) -> bytes:
-    replica = asked.cluster.replica(broker_id, TOPIC)
+def _bytes(client: ClusterClient, broker_id: int) -> bytes:
+    replica = client.cluster.replica(broker_id, TOPIC)
     assert replica is not None
     return b"".join(bytes(part) for part in replica.log.read(0, 1 << 20, replica.log.log_end_offset).parts)
 
 
-def test_followers_learn_the_last_mark_soon_after_the_last_record() -> None:
-    async def check(asked: Asked) -> None:
-        await asked.produce()
+def test_followers_learn_the_last_high_watermark_soon_after_the_last_record() -> None:
+    async def check(client: ClusterClient) -> None:
+        await client.produce()
         await asyncio.sleep(0.1)
-        marks = [replica.state.high_watermark for b in (1, 2, 3) if (replica := asked.cluster.replica(b, TOPIC))]
-        assert marks == [1, 1, 1]
+        high_watermarks = [
+            replica.state.high_watermark for b in (1, 2, 3) if (replica := client.cluster.replica(b, TOPIC))
+        ]
+        assert high_watermarks == [1, 1, 1]
 
     in_cluster(check)

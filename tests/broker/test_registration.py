@@ -255,7 +255,7 @@ def test_id_of_a_living_broker_is_refused_after_one_session() -> None:
     run(story)
 
 
-def test_unreadable_node_under_our_id_is_a_stranger() -> None:
+def test_unreadable_node_under_our_id_counts_as_another_broker() -> None:
     async def story(world: World) -> None:
         observer = await world.observer()
         await observer.create(PATH, b"garbage", make_parents=True)
@@ -299,13 +299,13 @@ def test_deleted_registration_is_made_anew_under_a_new_epoch() -> None:
     run(story)
 
 
-def test_a_broker_that_hears_of_its_removal_by_another_reader_serves_nothing_at_once() -> None:
+def test_a_removal_observed_by_another_reader_fences_the_broker_at_once() -> None:
     """Seed 911627: a controller read that its own broker's node is gone, 42 ms before the broker's watch was told."""
 
     async def story(world: World) -> None:
         broker = await start_broker(world, world.process("one"))
         await (await world.observer()).delete(PATH)
-        broker.registration.heard_gone()
+        broker.registration.observe_removal()
         assert broker.registration.is_fenced()
         assert broker.events == ["registered", "lost"]
         await asyncio.sleep(0.1)
@@ -449,7 +449,7 @@ def test_start_goes_on_when_zookeeper_appears(caplog: pytest.LogCaptureFixture) 
     assert [record.message for record in caplog.records] == ["waiting up to 30 s for ZooKeeper at zk:2181"]
 
 
-def test_other_session_timeout_than_asked_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_session_timeout_that_differs_from_the_requested_one_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def story(world: World) -> None:
         process = world.process("one")
         await world.inside(process, open_session(world.open_for(process), "zk:2181", 18_000, 1000))

@@ -51,7 +51,7 @@ def _follower(flushes: bool, synced_end: int) -> Any:
 
 
 @pytest.mark.parametrize(("flushes", "synced_end", "is_listed"), [(True, 3, False), (True, 5, True), (False, 0, True)])
-async def test_a_new_connection_reports_no_end_that_must_not_count_yet(
+async def test_a_new_connection_does_not_report_an_unsynced_end(
     flushes: bool, synced_end: int, is_listed: bool
 ) -> None:
     fetcher = _fetcher()
@@ -74,9 +74,9 @@ class Wire:
 
 async def test_a_reply_does_not_answer_what_a_later_request_asked() -> None:
     """A fetch of epoch 0 is refused as fenced while one of epoch 1 is on its way: the new epoch is not fenced."""
-    heard: list[FetchAnswered] = []
+    received: list[FetchAnswered] = []
     follower = _follower(flushes=False, synced_end=0)
-    follower.handle_fetched = lambda event, _: heard.append(event)
+    follower.handle_fetched = lambda event, _: received.append(event)
     fetcher, wire = _fetcher(), Wire()
     fetcher._connection = cast(Any, wire)
     fetcher.partitions[PARTITION] = follower
@@ -88,10 +88,12 @@ async def test_a_reply_does_not_answer_what_a_later_request_asked() -> None:
     fetcher._send_fetch(cast(Any, wire))
     refused = FetchPartitionResponse(partition_index=0, error_code=ErrorCode.FENCED_LEADER_EPOCH)
     wire.answers[0](FetchResponse(responses=[FetchTopicResponse(topic="a", partitions=[refused])]))
-    assert not heard
+    assert not received
     granted = FetchPartitionResponse(partition_index=0, high_watermark=3)
     wire.answers[1](FetchResponse(responses=[FetchTopicResponse(topic="a", partitions=[granted])]))
-    assert [(event.leader_epoch, event.error_code, event.high_watermark) for event in heard] == [(1, ErrorCode.NONE, 3)]
+    assert [(event.leader_epoch, event.error_code, event.high_watermark) for event in received] == [
+        (1, ErrorCode.NONE, 3)
+    ]
 
 
 async def test_the_next_fetch_leaves_in_the_callback_of_the_last_reply() -> None:

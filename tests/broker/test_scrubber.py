@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from minibroker.broker.gauges import look
+from minibroker.broker.gauges import read_gauges
 from minibroker.broker.replica_description import describe_replicas
 from minibroker.protocol.messages import DescribeReplicaStateRequest
 from minibroker.simulation.storage import Storage
@@ -97,7 +97,7 @@ async def test_a_segment_that_vanished_is_damage(c: SimulatedTestedCluster) -> N
 
 
 @simulated(brokers=3, seed=9, settings={**SCRUBBED, "log.retention.check.interval.ms": "500"})
-async def test_nothing_sound_is_accused_while_the_log_changes(c: SimulatedTestedCluster) -> None:
+async def test_no_false_alarm_while_the_log_changes(c: SimulatedTestedCluster) -> None:
     await c.create_topic(TOPIC, configs={"retention.bytes": "4096"})
     for number in range(6):
         await produce(c, 60)
@@ -116,7 +116,7 @@ async def test_nothing_sound_is_accused_while_the_log_changes(c: SimulatedTested
 
 
 @pytest.mark.parametrize(("rate", "least", "most"), [(0, 0, 0), (100, 1_000, 12_000), (1 << 20, 7_000, 40_000)])
-def test_it_keeps_to_its_speed(rate: int, least: int, most: int) -> None:
+def test_the_scrubber_keeps_to_its_rate(rate: int, least: int, most: int) -> None:
     @simulated(brokers=1, seed=8, settings={**SCRUBBED, "log.scrub.bytes.per.second": str(rate)})
     async def play(c: SimulatedTestedCluster) -> None:
         await c.create_topic(TOPIC)
@@ -128,16 +128,16 @@ def test_it_keeps_to_its_speed(rate: int, least: int, most: int) -> None:
 
 
 @simulated(brokers=1, seed=8, settings=SCRUBBED)
-async def test_a_broker_says_that_the_only_copy_is_damaged_which_leads_on(c: SimulatedTestedCluster) -> None:
+async def test_damage_of_the_only_copy_is_reported_while_it_keeps_leading(c: SimulatedTestedCluster) -> None:
     await c.create_topic(TOPIC)
     await produce(c, 45)
     rot(c, 1, 0, 1, PAYLOAD)
     broker = c.simulation.brokers[1]
-    assert (look(broker).damaged_replicas, look(broker).offline_replicas) == (0, 0)
+    assert (read_gauges(broker).damaged_replicas, read_gauges(broker).offline_replicas) == (0, 0)
     await asyncio.sleep(130)
-    assert (look(broker).damaged_replicas, look(broker).offline_replicas) == (1, 0)
-    said = describe_replicas(broker.manager, broker.registration, broker.image, DescribeReplicaStateRequest())
-    (described,) = said.topics[0].partitions
+    assert (read_gauges(broker).damaged_replicas, read_gauges(broker).offline_replicas) == (1, 0)
+    answer = describe_replicas(broker.manager, broker.registration, broker.image, DescribeReplicaStateRequest())
+    (described,) = answer.topics[0].partitions
     assert described.role == "leader"
     assert described.damage is not None
     assert described.damage.startswith("the scrubber found: ")

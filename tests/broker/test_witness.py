@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from minibroker.broker.witness import LedPartition, Point, WitnessWriter
+from minibroker.broker.witness import LedPartition, WitnessPoint, WitnessWriter
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.log_digest import MODULUS, batch_digest, format_digest
 from minibroker.protocol.record_batch import read_header
@@ -97,7 +97,7 @@ async def test_a_clean_stop_of_all_notes_exactly_what_is_committed(c: SimulatedT
 
 
 @simulated(brokers=3, seed=34, settings={**SETTINGS, "log.retention.check.interval.ms": "500"})
-async def test_a_start_that_rose_is_noted_soon(c: SimulatedTestedCluster) -> None:
+async def test_a_raised_log_start_is_noted_soon(c: SimulatedTestedCluster) -> None:
     await c.create_topic(TOPIC, configs={"retention.bytes": "2048"})
     await produce(c, 60)
     await asyncio.sleep(15)
@@ -108,7 +108,7 @@ async def test_a_start_that_rose_is_noted_soon(c: SimulatedTestedCluster) -> Non
 
 
 @simulated(brokers=1, seed=35, settings=SETTINGS)
-async def test_the_note_of_a_topic_goes_with_it(c: SimulatedTestedCluster) -> None:
+async def test_the_note_of_a_deleted_topic_is_removed(c: SimulatedTestedCluster) -> None:
     await c.create_topic(TOPIC)
     await produce(c, 3)
     await asyncio.sleep(35)
@@ -120,20 +120,20 @@ async def test_the_note_of_a_topic_goes_with_it(c: SimulatedTestedCluster) -> No
 
 
 @simulated(brokers=1, seed=35, settings=SETTINGS)
-async def test_what_a_topics_former_life_had_committed_is_not_noted_of_the_new_one(c: SimulatedTestedCluster) -> None:
+async def test_a_recreated_topic_does_not_inherit_the_old_witness(c: SimulatedTestedCluster) -> None:
     """Seed 17003403: both lives have the same leader epoch."""
     await c.create_topic(TOPIC)
     partition = replica(c, 1)
     epoch, topic_id = partition.state.leader_epoch, partition.log.topic_id
     assert epoch is not None
     former, present = LedPartition(epoch, "former"), LedPartition(epoch, topic_id)
-    former.committed = present.committed = Point(0, 75, None, 0)
+    former.committed = present.committed = WitnessPoint(0, 75, None, 0)
     assert present.note(partition) is not None
     assert former.note(partition) is None
 
 
 @simulated(brokers=1, seed=36, settings=SETTINGS)
-async def test_a_dead_zookeeper_does_not_hold_up_a_stop(c: SimulatedTestedCluster) -> None:
+async def test_an_unreachable_zookeeper_does_not_delay_a_stop(c: SimulatedTestedCluster) -> None:
     await c.create_topic(TOPIC)
     await produce(c, 3)
     await asyncio.sleep(35)
@@ -146,7 +146,7 @@ async def test_a_dead_zookeeper_does_not_hold_up_a_stop(c: SimulatedTestedCluste
 
 
 @simulated(brokers=1, seed=37, settings=SETTINGS)
-async def test_an_outage_is_said_once_and_made_up_for(
+async def test_an_outage_is_logged_once_and_the_witness_catches_up(
     c: SimulatedTestedCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     await c.create_topic(TOPIC)

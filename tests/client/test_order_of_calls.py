@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from minibroker.client.producer import Producer
-from tests.broker.requests import TOPIC, Asked, in_cluster
+from tests.broker.requests import TOPIC, ClusterClient, in_cluster
 
 CALLS = 200
 VALUE_BYTES = 300
@@ -33,9 +33,9 @@ async def _send_all(producer: Producer, pause_seconds: float, many: bool = False
 
 @pytest.mark.parametrize("pause_seconds", [0.0, 0.00002, 0.0001])
 def test_no_call_overtakes_those_that_wait_for_the_topic(pause_seconds: float) -> None:
-    async def run(asked: Asked) -> None:
-        ports = asked.cluster.client_runtime()
-        producer = Producer(asked.cluster.bootstrap_servers, runtime=ports)
+    async def run(client: ClusterClient) -> None:
+        ports = client.cluster.client_runtime()
+        producer = Producer(client.cluster.bootstrap_servers, runtime=ports)
         assert await _send_all(producer, pause_seconds) == list(range(CALLS))
 
     in_cluster(run)
@@ -44,9 +44,9 @@ def test_no_call_overtakes_those_that_wait_for_the_topic(pause_seconds: float) -
 @pytest.mark.parametrize("many", [False, True])
 @pytest.mark.parametrize("pause_seconds", [0.0, 0.0001, 0.0007])
 def test_no_call_overtakes_those_that_wait_for_memory(pause_seconds: float, many: bool) -> None:
-    async def run(asked: Asked) -> None:
-        ports = asked.cluster.client_runtime()
-        producer = Producer(asked.cluster.bootstrap_servers, batch_size=1_024, buffer_memory=3_000, runtime=ports)
+    async def run(client: ClusterClient) -> None:
+        ports = client.cluster.client_runtime()
+        producer = Producer(client.cluster.bootstrap_servers, batch_size=1_024, buffer_memory=3_000, runtime=ports)
         assert await _send_all(producer, pause_seconds, many) == list(range(CALLS))
 
     in_cluster(run)

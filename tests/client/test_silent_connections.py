@@ -10,11 +10,11 @@ from minibroker.client.metadata_cache import Address
 from minibroker.protocol.messages import ApiKey, DescribeConfigsRequest, DescribeConfigsResponse
 from minibroker.simulation.cluster import PORT
 from minibroker.simulation.message_holds import responses
-from tests.broker.requests import TOPIC, Asked, in_cluster
+from tests.broker.requests import TOPIC, ClusterClient, in_cluster
 
 
-async def _ask_again(asked: Asked) -> None:
-    cluster = asked.cluster
+async def _ask_again(client: ClusterClient) -> None:
+    cluster = client.cluster
     stuck = cluster.world.network.hold(None, "client", responses(ApiKey.DESCRIBE_CONFIGS), times=1)
     async with AdminClient(
         bootstrap_servers=cluster.bootstrap_servers, request_timeout_ms=500, runtime=cluster.client_runtime()
@@ -31,9 +31,9 @@ def test_a_request_that_is_not_answered_costs_the_connection() -> None:
     in_cluster(_ask_again)
 
 
-async def _start_with_one_silent_broker(asked: Asked) -> None:
-    stuck = asked.cluster.world.network.hold(None, "client", responses(ApiKey.METADATA), times=1)
-    cluster = _cluster(asked)
+async def _start_with_one_silent_broker(client: ClusterClient) -> None:
+    stuck = client.cluster.world.network.hold(None, "client", responses(ApiKey.METADATA), times=1)
+    cluster = _cluster(client)
     await cluster.start()
     try:
         assert stuck.held == 1, "another broker was first"
@@ -47,12 +47,12 @@ def test_metadata_that_does_not_come_costs_a_connection_of_no_other_use() -> Non
     in_cluster(_start_with_one_silent_broker)
 
 
-async def _refresh_beside_a_slow_answer(asked: Asked) -> None:
+async def _refresh_beside_a_slow_answer(client: ClusterClient) -> None:
     """Whose asker has a deadline of his own, and could not know whether he was heard."""
-    cluster = _cluster(asked)
+    cluster = _cluster(client)
     await cluster.start()
     try:
-        stuck = asked.cluster.world.network.hold(None, "client", responses(ApiKey.DESCRIBE_CONFIGS), times=1)
+        stuck = client.cluster.world.network.hold(None, "client", responses(ApiKey.DESCRIBE_CONFIGS), times=1)
         [address] = [each for each in cluster.metadata.brokers.values() if cluster.connections.is_open(each)]
         [broker_id] = [each for each, at in cluster.metadata.brokers.items() if at == address]
         body = DescribeConfigsRequest(resources=[])
@@ -70,6 +70,6 @@ def test_metadata_that_does_not_come_costs_no_other_request_its_answer() -> None
     in_cluster(_refresh_beside_a_slow_answer)
 
 
-def _cluster(asked: Asked) -> Cluster:
-    bootstrap = [Address(f"broker-{broker_id}", PORT) for broker_id in asked.cluster.broker_ids]
-    return Cluster(asked.cluster.client_runtime(), ClusterSettings(bootstrap=bootstrap, client_id="test"))
+def _cluster(client: ClusterClient) -> Cluster:
+    bootstrap = [Address(f"broker-{broker_id}", PORT) for broker_id in client.cluster.broker_ids]
+    return Cluster(client.cluster.client_runtime(), ClusterSettings(bootstrap=bootstrap, client_id="test"))

@@ -87,7 +87,7 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "broker.disk_health",
-                "        storage.on_offline.append(lambda _: self._look_soon())\n",
+                "        storage.on_offline.append(lambda _: self._check_soon())\n",
                 "        pass\n",
             ),
         ),

@@ -47,7 +47,7 @@ MARKS = (
         origin="KAFKA-769",
         rule="a replica starts with the mark of the checkpoint, so that the next checkpoint still has it",
         breaks=("I11", "I23"),
-        edits=(Edit("broker.replica_manager", "marks.get(topic_partition, 0))\n", "0)\n"),),
+        edits=(Edit("broker.replica_manager", "high_watermarks.get(topic_partition, 0)\n", "0\n"),),
         schedule=Schedule("storage:marks_over_a_restart"),
     ),
     Mutant(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.broker.evil_requests import run_seed
+from tests.broker.hostile_requests import run_seed
 
 
 @pytest.mark.parametrize("seed", range(1, 9))

@@ -1,8 +1,9 @@
-"""Requests of the right types with evil values, made from the message types: a new API is among them by itself.
+"""Requests of the right types with hostile values, generated from the message types, so new APIs are included.
 
-`python -m tests.broker.evil_requests --requests 1000000 --first-seed 1` sends that many to simulated clusters, and says
-which seed hurt a broker. Half of a request's numbers and names are those of the cluster, so that it comes far. They
-come from a client that has proven nothing, and from each of the brokers: whoever has broken into one has its rights.
+`python -m tests.broker.hostile_requests --requests 1000000 --first-seed 1` sends that many to simulated clusters and
+names each seed that harmed a broker. Half of a request's numbers and names are those of the cluster, so that the
+request gets past the first checks. The senders are an unauthenticated client and each of the brokers: an attacker who
+controls a broker has its rights.
 """
 
 import random
@@ -13,14 +14,14 @@ from typing import Any
 import click
 import msgspec
 
-from minibroker.broker.authorization import SPEAKERS
+from minibroker.broker.authorization import CLAIMED_SENDERS
 from minibroker.protocol import messages as m
 from minibroker.protocol.broker_authentication import MECHANISM, ClientFinal, ClientFirst
 from minibroker.protocol.ids import HOST_PATTERN, IDENTIFIER_PATTERN, TOPIC_NAME_PATTERN
 from minibroker.runtime.ports import NetworkError
 from minibroker.runtime.rpc import RpcError
 from minibroker.simulation.cluster import SimulatedCluster
-from tests.broker.requests import TOPIC, Asked, batch, in_cluster
+from tests.broker.requests import TOPIC, ClusterClient, batch, in_cluster
 
 REQUESTS_OF_A_SEED = 400
 KNOWN_ANEW_EVERY = 20
@@ -35,7 +36,7 @@ LAWFUL_SHARE = 0.99
 """Of numbers and names: what breaks the limits of its type is refused by the decoder, and shows nothing of the rest."""
 
 
-class Evil:
+class RequestGenerator:
     """Draws requests; `known` numbers are those of the cluster."""
 
     def __init__(self, rng: random.Random, known: list[int], texts: list[str], largest: int) -> None:
@@ -45,18 +46,18 @@ class Evil:
         self.largest = largest
         """A request of the largest epochs there are may make its broker deaf to all others."""
 
-    def request(self, speaker: int | None, broker_epoch: int) -> m.Request:
+    def request(self, sender: int | None, broker_epoch: int) -> m.Request:
         """Most of those of a broker are in its own name: of all others the name is all that is looked at."""
         api = self.random.choice(list(m.APIS.values()))
         body = typing.cast(m.Request, self.struct(api.request))
-        if speaker is None or api.request not in SPEAKERS or self.random.random() < 0.1:
+        if sender is None or api.request not in CLAIMED_SENDERS or self.random.random() < 0.1:
             return body
         names = {field.name for field in msgspec.structs.fields(api.request)}
-        own = {"controller_id": speaker, "replica_id": speaker, "replica_epoch": broker_epoch}
+        own = {"controller_id": sender, "replica_id": sender, "replica_epoch": broker_epoch}
         if api.request in (m.AlterPartitionRequest, m.ControlledShutdownRequest):
-            own = {"broker_id": speaker, "broker_epoch": broker_epoch}
-        said = {name: value for name, value in own.items() if name in names}
-        return msgspec.structs.replace(body, **said)
+            own = {"broker_id": sender, "broker_epoch": broker_epoch}
+        claimed = {name: value for name, value in own.items() if name in names}
+        return msgspec.structs.replace(body, **claimed)
 
     def struct(self, kind: type[Any]) -> Any:
         hints = typing.get_type_hints(kind, include_extras=True)
@@ -122,20 +123,20 @@ def known_of(cluster: SimulatedCluster) -> list[int]:
     return sorted(found | {each + 1 for each in found} | {each - 1 for each in found if each})
 
 
-async def attack(asked: Asked, rng: random.Random, requests: int) -> None:
+async def attack(client: ClusterClient, rng: random.Random, requests: int) -> None:
     """Send them, one after the other, to any broker. Whoever does not answer is asked again by another connection."""
-    cluster = asked.cluster
+    cluster = client.cluster
     topic_id = cluster.brokers[1].image.topic_id(TOPIC) or "id"
     texts = [TOPIC, TOPIC, topic_id, "other", "min.insync.replicas", MECHANISM]
-    evil = Evil(rng, known_of(cluster), texts, rng.choice((1_000, 1_000, 2**63 - 1)))
+    generator = RequestGenerator(rng, known_of(cluster), texts, rng.choice((1_000, 1_000, 2**63 - 1)))
     for number in range(requests):
         if not number % KNOWN_ANEW_EVERY:
-            evil.known = known_of(cluster)
+            generator.known = known_of(cluster)
         try:
-            speaker, target = rng.choice((None, 1, 2, 3)), rng.choice((1, 2, 3))
-            epoch = None if speaker is None else cluster.brokers[speaker].registration.broker_epoch
-            connection = await asked.connection(target, None if epoch is None else speaker)
-            await connection.request(evil.request(speaker, epoch or 0), ANSWER_MS)
+            sender, target = rng.choice((None, 1, 2, 3)), rng.choice((1, 2, 3))
+            epoch = None if sender is None else cluster.brokers[sender].registration.broker_epoch
+            connection = await client.connection(target, None if epoch is None else sender)
+            await connection.request(generator.request(sender, epoch or 0), ANSWER_MS)
         except (NetworkError, RpcError):
             continue
 
@@ -157,9 +158,9 @@ def run_seed(seed: int, requests: int = REQUESTS_OF_A_SEED) -> list[str]:
     """What was hurt."""
     found: list[str] = []
 
-    async def story(asked: Asked) -> None:
-        await attack(asked, random.Random(seed), requests)
-        found.extend(hurt(asked.cluster))
+    async def story(client: ClusterClient) -> None:
+        await attack(client, random.Random(seed), requests)
+        found.extend(hurt(client.cluster))
 
     in_cluster(story, seconds_max=requests * ANSWER_MS / 1000 + 60)
     return found
@@ -169,7 +170,7 @@ def run_seed(seed: int, requests: int = REQUESTS_OF_A_SEED) -> list[str]:
 @click.option("--requests", default=20_000, show_default=True)
 @click.option("--first-seed", default=1, show_default=True)
 def main(requests: int, first_seed: int) -> None:
-    """Send evil requests to one simulated cluster after the other."""
+    """Send hostile requests to one simulated cluster after the other."""
     failed = 0
     seeds = range(first_seed, first_seed + -(-requests // REQUESTS_OF_A_SEED))
     for seed in seeds:
