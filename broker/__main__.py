@@ -1,8 +1,8 @@
 """The broker process: a broker and a controller candidate on one event loop.
 
-Owns: the only place where broker and controller meet, signals, logging, and the end of the process: 0 after a clean
-stop, 1 when it could not start or lost its place, 70 on a bug of our own (replication recovers a crash; silent
-divergence does not).
+Owns: the composition of broker and controller, signals, logging, and the exit code: 0 after a clean stop, 1 if the
+broker could not start or lost its registration, 70 on a bug of its own (replication recovers from a crash, but not from
+silent divergence).
 """
 
 import asyncio
@@ -27,9 +27,9 @@ from minibroker.runtime.ports import Coordination, CoordinationError, DiskError,
 log = logging.getLogger("minibroker")
 
 GC_THRESHOLD = 50_000
-"""Containers made before the youngest are collected; CPython's 700 means once every few requests."""
+"""New containers before the youngest generation is collected; CPython's 700 means once every few requests."""
 ANSWER_TIMEOUT_MS_MIN = 6_000
-"""Of orders of the controller: an order that creates thousands of logs on a slow disk takes seconds."""
+"""For requests of the controller: a request that creates thousands of logs on a slow disk takes seconds."""
 EXIT_BUG = 70
 """EX_SOFTWARE: an assertion failed; the log says which."""
 
@@ -77,7 +77,7 @@ async def run(config: BrokerConfig, runtime: Runtime, stop: asyncio.Event) -> No
 
 
 async def _start(broker: Broker, stop: asyncio.Event) -> bool:
-    """False: told to stop while it waited for ZooKeeper. A start that has begun to load logs goes to its end."""
+    """False: stopped while it waited for ZooKeeper. A start that has begun to load logs runs to its end."""
     starting = asyncio.create_task(broker.start(), name="start")
     stopping = asyncio.create_task(stop.wait(), name="stop")
     try:
@@ -93,22 +93,22 @@ async def _start(broker: Broker, stop: asyncio.Event) -> bool:
 
 
 def _settle_memory() -> None:
-    """What lives from now on to the end need not be looked at by each collection, and collections may come later:
-    requests leave no cycles behind. Measured: a tenth of the time of one record."""
+    """Exclude the objects that exist now from each collection, and collect less often: requests leave no cycles behind.
+    Measured: a tenth of the time of one record."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD, 20, 50)
 
 
 def run_broker(config: BrokerConfig, log_file: str | None = None) -> int:
-    """Run in the foreground until SIGTERM or SIGINT; the process's exit code. Without a file the log goes to stderr."""
-    import uvloop  # here, like the real doors below: the simulation composes the same broker without them
+    """Run in the foreground until SIGTERM or SIGINT; returns the exit code. Without a file the log goes to stderr."""
+    import uvloop  # here, like the real ports below: the simulation composes the same broker without them
 
     from minibroker.runtime.allocator import return_freed_memory
     from minibroker.runtime.log_file import FORMAT, RotatedLog
 
     return_freed_memory()
-    if not __debug__:  # an assertion could not say so
+    if not __debug__:  # an assertion could not report this
         print(
             "minibroker broker: run without -O and PYTHONOPTIMIZE: assertions end a broker with a bug", file=sys.stderr
         )
@@ -124,7 +124,7 @@ def run_broker(config: BrokerConfig, log_file: str | None = None) -> int:
     except (RegistrationError, LogDirectoryError, DiskError, NetworkError, CoordinationError) as error:
         log.error("broker %d: %s", config.broker_id, error)
         return 1
-    except BaseException:  # a bug of our own: leave a trace, then go; nothing here may be served any further
+    except BaseException:  # a bug of our own: log it and exit, because this process must serve nothing more
         log.critical("broker %d ends because of a bug", config.broker_id, exc_info=True)
         return EXIT_BUG
     return 0
@@ -148,7 +148,8 @@ async def _main(config: BrokerConfig) -> None:
 
 
 def _end_process(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """An exception nobody awaited: our own bug, met inside a callback. Do not go on with half a decision."""
+    """Handles an exception in a callback or in a task that nothing awaits: a bug of our own. The process must not
+    continue with half a decision."""
     error = context.get("exception")
     log.critical("a bug ends this process: %s", context.get("message"), exc_info=error)
     logging.shutdown()
@@ -156,7 +157,7 @@ def _end_process(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> No
 
 
 def main() -> int:
-    """`python -m minibroker.broker FILE [key=value]...`; people use `minibroker broker`."""
+    """`python -m minibroker.broker FILE [key=value]...`; the command for users is `minibroker broker`."""
     if len(sys.argv) < 2:
         print("usage: python -m minibroker.broker FILE [key=value]...", file=sys.stderr)
         return 2

@@ -1,10 +1,10 @@
-"""What was asked of this controller that changes the cluster, by whom, and what became of it: one log line a resource.
+"""The audit log of administration: one log line for each resource that a request to this controller changes.
 
-Owns: which requests are such, and the words of the lines (logger `minibroker.administration`, level INFO). Leaves to
-others: to carry the requests out (`controller/administration`).
+Owns: which requests are logged, and the wording of the lines (logger `minibroker.administration`, level INFO). Leaves
+to others: executing the requests (`controller/administration`).
 
-A request that only asks what would happen is none, nor is one that this broker passes on because it is not controller.
-What comes from the peer is quoted: it may hold any characters.
+A dry run (validate_only) is not logged, nor is a request that this broker refuses because it is not the controller.
+Text from the peer is quoted, because it may hold any characters.
 """
 
 import logging
@@ -17,17 +17,17 @@ from minibroker.runtime.server import IncomingRequest
 log = logging.getLogger("minibroker.administration")
 
 RESOURCES_LOGGED_MAX = 100
-"""Of one request; a request may name ten thousand, and what is left out is counted."""
+"""Per request. A request may name ten thousand; one more line counts the rest."""
 QUOTED_MAX = 64
-"""Characters of a client id: a line must not be many times as long as what the peer has sent for it."""
+"""Characters of a name or client id: a log line must not be many times as long as what the peer sent for it."""
 
 ResourceResult = tuple[str, int]
-"""A resource, and the error code of what became of it."""
+"""A resource and the error code of its result."""
 
 
 def record(request: IncomingRequest, response: m.Response) -> None:
-    """One line for each resource that was changed, and one for all of the request that were refused: refusals cost the
-    peer nothing, so they must not fill a disk."""
+    """Log one line for each changed resource, and one line for all refused ones: refusals cost the peer nothing, so
+    they must not fill a disk."""
     if response.error_code == ErrorCode.NOT_CONTROLLER:
         return
     results = list(_resources(request.body, response))
@@ -56,7 +56,7 @@ def _quoted(text: str) -> str:
 
 
 def _resources(body: m.Request, response: m.Response) -> Iterator[ResourceResult]:
-    """A request that failed as a whole failed for each of its resources."""
+    """Each resource of the request with its error code; a request that failed as a whole failed for each resource."""
     failed = response.error_code
     match body, response:
         case m.CreateTopicsRequest(validate_only=False), m.CreateTopicsResponse() if not failed:

@@ -1,8 +1,8 @@
 """Many deadlines on one timer.
 
-Owns: when the next of them is due. Refuses to know what is waited for. A timer of the loop for each delayed fetch, made
-and cancelled thousands of times a second, costs more than what it guards; here a deadline costs a heap entry, and a
-cancelled one is skipped when its time comes.
+Owns: when the next deadline is due. Leaves to others: what waits for it. A timer of the loop for each delayed fetch,
+created and cancelled thousands of times a second, costs more than the fetch itself. Here a deadline costs one heap
+entry, and a cancelled one is skipped when it is due.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ STALE_ENTRIES_MIN = 1_000
 
 
 class Alarms(Generic[T]):
-    """Calls `ring(thing)` when its time has come, unless it was cancelled."""
+    """Calls `ring(thing)` at its deadline, unless it was cancelled."""
 
     def __init__(self, ring: Callable[[T], None]) -> None:
         self._ring = ring
@@ -40,7 +40,7 @@ class Alarms(Generic[T]):
         return key
 
     def cancel(self, key: int) -> None:
-        """Do not ring; does nothing if it has rung."""
+        """Do not ring; no effect if it has already rung."""
         self._live.pop(key, None)
         if len(self._heap) > 2 * len(self._live) + STALE_ENTRIES_MIN:
             self._heap = [entry for entry in self._heap if entry[1] in self._live]
@@ -53,7 +53,7 @@ class Alarms(Generic[T]):
         self._timer = asyncio.get_running_loop().call_at(at, self._due)
 
     def _due(self) -> None:
-        """Ring for all whose time has come; then wait for the next that is still wanted."""
+        """Ring for all that are due, then wait for the next live one."""
         self._timer = None
         now = max(asyncio.get_running_loop().time(), self._timer_at)
         while self._heap and (self._heap[0][0] <= now or self._heap[0][1] not in self._live):

@@ -1,7 +1,7 @@
-"""Proposals of this broker's leaders on their way to the controller.
+"""Sends the ISR proposals of this broker's leaders to the controller.
 
-Owns: one AlterPartition request in flight, with a deadline; what is proposed meanwhile goes with the next. Refuses to
-know what a proposal means: every one ends as an AlterPartitionAnswered or AlterPartitionLost event of its partition.
+Owns: one AlterPartition request in flight, with a deadline; later proposals go with the next request. Leaves to others:
+the meaning of a proposal, each of which ends as an AlterPartitionAnswered or AlterPartitionLost event of its partition.
 
 Source: KIP-497; hardening rule 6 (half of replica.lag.time.max.ms, and a change of controller, end the wait).
 """
@@ -34,9 +34,9 @@ PROPOSALS_PER_REQUEST_MAX = 2_000
 """Keeps a request below the 1 MiB of a control frame."""
 CONNECT_TIMEOUT_MS = 2_000
 STILL_FAILING_MS = 5_000
-"""A wish that is still wanted is sent again sooner than that."""
+"""A proposal that is still wanted is sent again sooner than this."""
 FAILURE_LOG_INTERVAL_MS = 10_000
-"""A controller that does not answer, or refuses, is asked twenty times a second; a line now and then is enough."""
+"""A controller that does not answer, or refuses, is asked twenty times a second; one line per interval is enough."""
 
 
 class AlterPartitionSender:
@@ -52,7 +52,7 @@ class AlterPartitionSender:
         request_timeout_ms: int,
         now_ms: Callable[[], int],
     ) -> None:
-        """`controller_address` gives (controller id, host, port) as known now."""
+        """`controller_address` returns the controller id, host and port that are known now."""
         self._dialer = dialer
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
@@ -76,13 +76,13 @@ class AlterPartitionSender:
             self._enqueue(partition, proposal)
 
     def unreachable_ms(self) -> int:
-        """How long requests have been failing, if they are still being made: a leader that the controller reaches and
-        that does not reach it is told everything, and can change no ISR (hardening rule 17)."""
+        """How long requests have been failing, 0 if none was sent lately. A leader that the controller can reach, but
+        that cannot reach the controller, receives all updates and yet cannot change an ISR (hardening rule 17)."""
         since, now_ms = self._unanswered_since_ms, self._now_ms()
         return 0 if since is None or now_ms - self._failed_ms > STILL_FAILING_MS else now_ms - since
 
     def controller_changed(self) -> None:
-        """An answer of the old controller is not worth waiting for, and what is said of it not of its successor."""
+        """Stop waiting for the old controller; its failures do not count against the new one."""
         if self._controller_address() != self._connected_to:
             self._unanswered_since_ms = None
         if self._connection is not None and self._controller_address() != self._connected_to:
@@ -94,7 +94,7 @@ class AlterPartitionSender:
             self._wakeup.set()
 
     async def run(self) -> None:
-        """Send what waits, one request at a time, for ever."""
+        """Send what waits, one request at a time, forever."""
         try:
             while True:
                 await self._wakeup.wait()
@@ -107,13 +107,13 @@ class AlterPartitionSender:
 
     async def _send(self, proposals: list[tuple["Partition", ProposeIsr]]) -> None:
         broker_epoch = self._broker_epoch()
-        if broker_epoch is None:  # no controller takes the word of a broker that is not registered
+        if broker_epoch is None:  # a controller accepts no proposal of an unregistered broker
             self._lost(proposals)
             return
         try:
             response = await self._ask(_request(self._broker_id, broker_epoch, proposals))
         except (NetworkError, RpcError) as error:
-            self._disconnect()  # also when only the answer did not come: TCP may take minutes to find out why
+            self._disconnect()  # also if only the answer is missing: TCP may take minutes to detect a dead peer
             self._failed_ms = self._now_ms()
             if self._unanswered_since_ms is None:
                 self._unanswered_since_ms = self._failed_ms

@@ -1,10 +1,10 @@
-"""Who a peer is: the answering side of SaslHandshake and SaslAuthenticate (KIP-43, KIP-152).
+"""Authentication of peers: the server side of SaslHandshake and SaslAuthenticate (KIP-43, KIP-152).
 
-Owns: how far each connection has come in proving who it is, and its principal once it has. Leaves to others: the
-proofs (`protocol/broker_authentication`), and what a principal may do (`authorization`).
+Owns: the progress of each connection's authentication, and its principal afterwards. Leaves to others: the proofs
+(`protocol/broker_authentication`), and what a principal may do (`authorization`).
 
-There is one mechanism, for brokers, and only on the listener that brokers use among themselves. A connection that never
-asks for it stays anonymous, and is a client's. One that fails is told so and closed: what it costs is one challenge.
+There is one mechanism, for brokers, and only on the inter-broker listener. A connection that never uses it stays
+anonymous and counts as a client. One that fails gets an error and is closed; the broker has spent one challenge on it.
 """
 
 import random
@@ -42,22 +42,22 @@ class Authentication:
         broker_epoch: Callable[[BrokerId], BrokerEpoch | None],
         source: random.Random,
     ) -> None:
-        """`listener_name`: the one that brokers use. `broker_epoch`: of a broker's newest registration, as far as it is
-        known here; a newer one may be on its way."""
+        """`listener_name`: the inter-broker listener. `broker_epoch`: epoch of a broker's newest registration known
+        here; a newer one may be on its way."""
         self._broker_id = broker_id
         self._secret = secret
         self._listener_name = listener_name
         self._broker_epoch = broker_epoch
         self._random = source
         self._exchanges: dict[ServerConnection, ServerExchange] = {}
-        """Of connections that have begun, and have not proven anything yet."""
+        """Unfinished exchanges by connection."""
 
     def connection_closed(self, connection: ServerConnection) -> None:
-        """It never came to an end."""
+        """Drop an unfinished exchange."""
         self._exchanges.pop(connection, None)
 
     def handshake(self, request: IncomingRequest, body: SaslHandshakeRequest) -> Response:
-        """Begin, with the mechanism that the peer wants."""
+        """Begin with the mechanism that the peer requests."""
         connection = request.connection
         mechanisms = [MECHANISM] if connection.listener_name == self._listener_name else []
         if body.mechanism not in mechanisms:
@@ -73,7 +73,7 @@ class Authentication:
         return SaslHandshakeResponse(mechanisms=mechanisms)
 
     def authenticate(self, request: IncomingRequest, body: SaslAuthenticateRequest) -> None:
-        """One step of the mechanism. The last one gives the connection its principal; a wrong one ends it."""
+        """One step of the mechanism. The last step gives the connection its principal; a wrong one closes it."""
         connection = request.connection
         exchange = self._exchanges.get(connection)
         if exchange is None:
@@ -98,7 +98,7 @@ class Authentication:
         request.respond(SaslAuthenticateResponse(auth_bytes=proof))
 
     def _check_registration(self, name: BrokerName) -> None:
-        """Raises AuthenticationFailed for one that is known to be over."""
+        """Raises AuthenticationFailed if a newer registration of that broker is known."""
         known = self._broker_epoch(name.broker_id)
         if known is not None and name.broker_epoch < known:
             raise AuthenticationFailed(

@@ -1,10 +1,10 @@
-"""What a peer may ask for: who only says that it is a broker is refused what brokers alone may ask.
+"""What a peer may request: an unverified claim to be a broker gives no broker's rights.
 
-Owns: that rule, for every API. Leaves to others: who a peer is (`authentication`), and whether a broker's request is a
-late or a wrong one (epochs: the parts that obey it).
+Owns: that rule, for every API. Leaves to others: the identity of a peer (`authentication`), and whether a broker's
+request is late or wrong (the parts that execute it check epochs).
 
-Brokers alone may ask the APIs that are cluster actions, and read as a replica: a follower's fetch says how far it has
-come, and moves the high watermark. A broker asks in its own name: a connection of broker 2 carries no request of
+Only brokers may use the APIs that are cluster actions, or read as a replica: a follower's fetch reports its position
+and so moves the high watermark. A broker may only act in its own name: a connection of broker 2 carries no request of
 broker 3, nor one of an earlier registration of broker 2.
 """
 
@@ -17,7 +17,7 @@ from minibroker.protocol.ids import BrokerEpoch, BrokerId
 from minibroker.runtime.principal import Principal
 
 ClaimedSender = tuple[int | None, int | None]
-"""The broker id and the broker epoch that a request says it comes from; None: it does not say."""
+"""The broker id and broker epoch that a request claims to come from; None: no claim."""
 
 CLAIMED_SENDERS: dict[type[m.Request], Callable[[Any], ClaimedSender]] = {
     m.LeaderAndIsrRequest: lambda body: (body.controller_id, None),
@@ -33,7 +33,7 @@ CLAIMED_SENDERS: dict[type[m.Request], Callable[[Any], ClaimedSender]] = {
 }
 CLUSTER_ACTIONS = frozenset(key for key, api in m.APIS.items() if api.is_cluster_action)
 READS_AS_REPLICA = frozenset({m.ApiKey.FETCH, m.ApiKey.LIST_OFFSETS, m.ApiKey.OFFSET_FOR_LEADER_EPOCH})
-"""Anybody may ask these; with a replica id they are a broker's."""
+"""Any client may use these; only a broker may send them with a replica id."""
 assert {m.APIS[key].request for key in CLUSTER_ACTIONS | READS_AS_REPLICA} == set(CLAIMED_SENDERS), (
     "each says who speaks"
 )
@@ -42,9 +42,9 @@ assert {m.APIS[key].request for key in CLUSTER_ACTIONS | READS_AS_REPLICA} == se
 def refuse(
     principal: Principal, body: m.Request, broker_epoch: Callable[[BrokerId], BrokerEpoch | None]
 ) -> m.Response | None:
-    """Why a request that only brokers may ask is refused; None: it may be handled.
+    """The refusal of a request that only brokers may send; None: it may be handled.
 
-    `broker_epoch`: of a broker's newest registration, as far as it is known here.
+    `broker_epoch`: epoch of a broker's newest registration known here.
     """
     problem = _problem(principal, body, broker_epoch)
     if problem is None:

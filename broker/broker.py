@@ -1,9 +1,9 @@
-"""One broker process from start to stop: the parts, in the order in which they may rely on each other.
+"""One broker process from start to stop: its parts, in the order in which they depend on each other.
 
-Owns: the life cycle (open, register, serve, hand over, close) and the wiring of the parts. Refuses to know the
-controller beyond a port: `__main__` composes both, because every broker process is a controller candidate.
+Owns: the life cycle (open, register, serve, hand over, close) and the wiring of the parts. Leaves to others: the
+controller, known here as a protocol only; `__main__` composes both, because every broker is a controller candidate.
 
-Start: ZooKeeper session, cluster id, log directory (recovery), listeners, registration. Only then do clients find it.
+Start: ZooKeeper session, cluster id, log directory (recovery), listeners, registration. Only then can clients find it.
 Stop: leaderships are handed over while it still serves, then connections end, then the log is closed cleanly, and the
 registration ends last.
 """
@@ -52,7 +52,7 @@ from minibroker.runtime.server_limits import BROKER_PLACES
 log = logging.getLogger("minibroker.broker")
 
 SHUTDOWN_STEP_MS = 10_000
-"""No step of a stop may take longer; what is left undone is recovered at the next start."""
+"""Limit for each step of a stop; the next start recovers what is left undone."""
 
 
 class ControllerCandidate(ControllerRole, Protocol):
@@ -82,7 +82,7 @@ class Broker:
         self.counters = BrokerCounters()
         self._make_controller = make_controller
         self.loads_logs = False
-        """From here on a start touches the disk, and goes to its end."""
+        """From here on a start changes the disk, and runs to its end."""
         self.coordination: Coordination
         self.registration: Registration
         self.secret: SharedSecret
@@ -101,7 +101,7 @@ class Broker:
 
     # ------------------------------------------------------------------------------------------------------- start
     async def start(self) -> None:
-        """Everything up to a registered, serving broker. Raises RegistrationError, LogDirectoryError, AddressInUse,
+        """Start up to a registered, serving broker. Raises RegistrationError, LogDirectoryError, AddressInUse,
         DiskError, each with the cure in its message."""
         config = self.config
         for warning in warnings(config):
@@ -238,7 +238,7 @@ class Broker:
         self.controller.highest_epoch = lambda: self.image.controller_epoch
 
     def failed_reads(self) -> list[str]:
-        """APIs whose questions met a bug of our own and were answered so: for tests."""
+        """APIs of queries that hit a bug of our own and got an error answer: for tests."""
         return self._handlers.failed_reads if hasattr(self, "_handlers") else []
 
     def _handle(self, request: IncomingRequest) -> None:
@@ -265,7 +265,7 @@ class Broker:
 
     # ------------------------------------------------------------------------------------------------------- serve
     async def serve(self, stop: asyncio.Event) -> None:
-        """Until `stop` is set. Raises BrokerIdTaken, or whatever bug of our own ended a task."""
+        """Serve until `stop` is set. Raises BrokerIdTaken, or the bug of our own that ended a task."""
         periodic_tasks = PeriodicTasks(self.manager, self._produce, self.runtime.clock)
         tasks: list[asyncio.Task[Any]] = [
             asyncio.create_task(self.registration.run(), name="registration"),
@@ -283,7 +283,7 @@ class Broker:
                 if task.done():
                     task.result()
             await self._hand_over()
-            await self.manager.stop()  # no fetch after that: a new controller would take this broker back into an ISR
+            await self.manager.stop()  # no fetch after this: a new controller would add this broker to an ISR again
         finally:
             for task in [*tasks, stopped]:
                 task.cancel()
@@ -305,7 +305,7 @@ class Broker:
 
     # -------------------------------------------------------------------------------------------------------- stop
     async def stop(self) -> None:
-        """Close what `start` opened, as far as it came. The clean marker is written only if all of it succeeds."""
+        """Close what `start` opened so far. The clean marker is written only if everything succeeds."""
         if hasattr(self, "_handlers"):
             if self._http is not None:
                 await self._http.stop()
@@ -323,7 +323,7 @@ class Broker:
 
     # ---------------------------------------------------------------------------------------------------- callbacks
     def _identify(self) -> None:
-        """What this broker proves to others from now on: of which registration, and with which secret."""
+        """From now on, authenticate to other brokers with the current registration and secret."""
         broker_epoch = self.registration.broker_epoch
         if broker_epoch is not None:
             incarnation_id = self.registration.incarnation_id
@@ -350,7 +350,7 @@ class Broker:
 
 
 def _log_recovery(done: int, total: int, partition: TopicPartition, report: RecoveryReport) -> None:
-    """One line for each log that had to be scanned, and for every hundredth of many."""
+    """One line for each log that was scanned, and for every hundredth log."""
     if report.bytes_scanned or done % 100 == 0:
         log.info(
             "loaded %d of %d logs; %s: scanned %d bytes, cut %d",

@@ -1,11 +1,11 @@
-"""The secret that brokers of a cluster prove themselves with, as ZooKeeper keeps it.
+"""The shared secret in ZooKeeper with which brokers of a cluster authenticate to each other.
 
-Owns: agreeing on it at the start, and following it while the broker runs. Leaves to others: what is proven with it
-(`protocol/broker_authentication`).
+Owns: agreeing on it at the start, and following its changes while the broker runs. Leaves to others: authentication
+with it (`protocol/broker_authentication`).
 
-The first broker of a cluster draws it. One that is deleted under running brokers is written again by any of them; one
-that is replaced is taken over by all of them, and their connections to each other are opened anew. One that cannot be
-read is left alone: who runs keeps what it knows, who starts refuses to.
+The first broker of a cluster draws the secret. If it is deleted, any running broker writes it again. If it is replaced,
+all brokers adopt the new one and reconnect to each other. If it cannot be read, it is not touched: a running broker
+keeps the secret it knows, and a starting broker refuses to start.
 """
 
 import asyncio
@@ -28,20 +28,20 @@ log = logging.getLogger("minibroker.cluster_secret")
 
 
 class SharedSecret:
-    """One broker's knowledge of it. Use: `agree`, then `run` in a task of the owner."""
+    """One broker's copy of it. Use: `agree`, then `run` in a task of the owner."""
 
     def __init__(self, coordination: Coordination, source: random.Random) -> None:
         self.key = b""
         """Known once `agree` has returned."""
         self.on_changed: Callable[[], None] = lambda: None
-        """Called when another one has taken its place."""
+        """Called when another secret has replaced it."""
         self._coordination = coordination
         self._random = source
         self._attention = asyncio.Event()
 
     async def agree(self) -> None:
-        """Take the one that ZooKeeper keeps; where there is none, write the one that is known here, or a new one.
-        Raises ClusterMismatch, ZooKeeperRefuses, and what passes (`PASSING_ERRORS`)."""
+        """Adopt the secret in ZooKeeper; if there is none, write the one known here, or a new one. Raises
+        ClusterMismatch, ZooKeeperRefuses, and transient errors (`PASSING_ERRORS`)."""
         drawn = self.key or self._random.getrandbits(8 * SECRET_BYTES).to_bytes(SECRET_BYTES)
         for _ in range(CONFLICTS_MAX):
             try:
@@ -77,7 +77,7 @@ class SharedSecret:
             self.on_changed()
 
     async def run(self) -> None:
-        """Follow it until cancelled. What a broker knows stays good while ZooKeeper has nothing better to say."""
+        """Follow it until cancelled. The known secret stays valid until ZooKeeper holds another one."""
         while True:
             await self._attention.wait()
             self._attention.clear()

@@ -1,10 +1,10 @@
-"""Where settings come from: file, environment, command line; and whether they make sense together.
+"""Where settings come from (file, environment, command line), and whether they fit together.
 
-Owns: precedence (--set over environment over file over default), what is said about a wrong name or value, and the
-rules between settings. Refuses to know which settings exist: that is `config_table`.
+Owns: precedence (--set over environment over file over default), the error for a wrong name or value, and the rules
+between settings. Leaves to others: which settings exist (`config_table`).
 
-A wrong setting stops the start: a broker that runs on a misread file is worse than one that does not run. Every error
-names the setting, the value, what was expected and where it stood.
+A wrong setting prevents the start: a broker that runs with a misread file is worse than one that does not run. Every
+error names the setting, the value, what was expected and where the value came from.
 """
 
 import difflib
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 HIDDEN = "[hidden]"
-"""What is shown of a secret that is set."""
+"""Shown instead of the value of a secret."""
 ENVIRONMENT_PREFIX = "MINIBROKER_"
 
 RESERVED_VARIABLES: dict[str, str] = {
@@ -42,9 +42,9 @@ RESERVED_VARIABLES: dict[str, str] = {
     "MINIBROKER_DATA_DIR": "command line: what --data-dir of `cluster` defaults to",
     "MINIBROKER_CONFIG": "command line: what --config of `broker` defaults to",
     "MINIBROKER_LOG_LEVEL": "every process: DEBUG, INFO, WARNING or ERROR",
-    "MINIBROKER_HEALTH_PORT": "Docker image: port that its health check asks",
+    "MINIBROKER_HEALTH_PORT": "Docker image: port of its health check",
 }
-"""Variables that look like settings and are none: a broker ignores them."""
+"""Variables with the prefix of settings that are not settings: a broker ignores them."""
 
 RETIRED_NAMES = {
     "log.retention.hours": "log.retention.ms",
@@ -57,36 +57,36 @@ RETIRED_NAMES = {
     "advertised.port": "advertised.listeners",
     "security.inter.broker.protocol": "inter.broker.listener.name",
 }
-"""Kafka's other names for things that have one name here."""
+"""Kafka's alternative names of settings that have one name here."""
 
 
 NEEDLESS_NAMES = {
     "num.network.threads": "one event loop serves all connections",
     "num.io.threads": "one event loop serves all connections",
     "background.threads": "disk work off the event loop has one bounded pool",
-    "queued.max.requests": "queued.max.request.bytes limits what waits",
+    "queued.max.requests": "queued.max.request.bytes limits waiting requests",
     "num.replica.fetchers": "one connection to each leader carries all partitions",
     "num.recovery.threads.per.data.dir": "logs are recovered one after another, at the speed of the disk",
     "log.flush.scheduler.interval.ms": "a sync that log.flush.interval.ms asks for begins at once",
-    "log.flush.start.offset.checkpoint.interval.ms": "log.flush.offset.checkpoint.interval.ms counts for both",
+    "log.flush.start.offset.checkpoint.interval.ms": "log.flush.offset.checkpoint.interval.ms applies to both",
     "log.initial.task.delay.ms": "retention and checkpoints keep their intervals from the start on",
     "log.retention.check.interval.minutes": "use log.retention.check.interval.ms",
     "log.cleaner.enable": "there is no compaction",
-    "controller.socket.timeout.ms": "request.timeout.ms counts for the controller's requests, too",
-    "producer.id.expiration.check.interval.ms": "it is looked for every ten minutes",
+    "controller.socket.timeout.ms": "request.timeout.ms also applies to the controller's requests",
+    "producer.id.expiration.check.interval.ms": "expired producer ids are removed every ten minutes",
     "offsets.topic.replication.factor": "there are no consumer groups",
     "transaction.state.log.replication.factor": "there are no transactions",
     "broker.rack": "replicas are placed without regard to racks",
 }
-"""Kafka's names for what needs no setting here, and why."""
+"""Kafka's settings that are not needed here, and why."""
 
 
 class ConfigError(Exception):
-    """A setting that a broker cannot start with."""
+    """A setting with which a broker cannot start."""
 
 
 class DescribedSetting(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of what a broker runs with."""
+    """One setting with its value and source."""
 
     name: str
     value: str
@@ -122,12 +122,12 @@ def load_config(
 
 
 def broken_rule(config: BrokerConfig) -> str | None:
-    """What does not fit together, as a sentence."""
+    """The first violated rule between settings, as a sentence; None if all hold."""
     return next((problem for rule in RULES if (problem := rule(config)) is not None), None)
 
 
 def describe(config: BrokerConfig) -> list[DescribedSetting]:
-    """Every setting with its value and where that came from, in the order of the table."""
+    """Every setting with its value and source, in the order of the table."""
     return [
         DescribedSetting(
             name=setting.name,
@@ -144,14 +144,14 @@ def _shown(config: BrokerConfig, setting: Setting) -> str:
 
 
 def nearest_name(name: str, known: Sequence[str]) -> str | None:
-    """What was probably meant."""
+    """The known name closest to a misspelt one."""
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return close[0] if close else None
 
 
 # ------------------------------------------------------------------------------------------------------- sources
 Texts = dict[str, tuple[str, str]]
-"""Value and where it stood, by the setting's name."""
+"""Value and source, by the setting's name."""
 
 
 def _read_file(text: str, file_name: str) -> Texts:
@@ -314,9 +314,9 @@ def _at_most(smaller: str, larger: str, margin: int = 0, why: str = "") -> Calla
 
 
 FRAME_OVERHEAD_BYTES = 4096
-"""Of a produce request around one batch: names of the topic, client and fields."""
+"""Size of a produce request beyond its one batch: names of the topic, client and fields."""
 BROKER_RESERVE_BYTES = 24 * MIB
-"""Of queued.max.request.bytes: for other brokers alone, so that replication outlives a flood of clients."""
+"""Part of queued.max.request.bytes for other brokers alone, so that replication survives a flood of clients."""
 
 
 def _digest_credentials(config: BrokerConfig) -> str | None:
@@ -344,7 +344,7 @@ RULES: tuple[Callable[[BrokerConfig], str | None], ...] = (
 
 
 def warnings(config: BrokerConfig) -> list[str]:
-    """What a broker says once at its start about settings that are allowed and rarely meant."""
+    """Warnings that a broker logs at its start about settings that are allowed, but rarely intended."""
     found: list[str] = []
     if config.replica_truncation_rule == "high-watermark":
         found.append(
@@ -363,7 +363,7 @@ def warnings(config: BrokerConfig) -> list[str]:
 
 # ----------------------------------------------------------------------------------------------------- addresses
 def advertised_endpoints(config: BrokerConfig, bound_ports: Mapping[str, int]) -> tuple[BrokerEndpoint, ...]:
-    """What to register: `bound_ports` are the ports really listened on, by listener (for listeners with port 0)."""
+    """The endpoints to register. `bound_ports`: the actual port of each listener, for those configured with port 0."""
     return tuple(
         endpoint
         if endpoint.port

@@ -1,6 +1,6 @@
 """docs/CONFIGURATION.md, made from the tables: `python -m minibroker.broker.config_docs > docs/CONFIGURATION.md`.
 
-Owns: how settings are laid out for readers. A test fails when the file is not what this prints.
+Owns: how settings are presented to readers. A test fails if the file differs from what this prints.
 """
 
 import sys
@@ -21,14 +21,14 @@ A broker takes its settings from four places; the first that names a setting cou
 
 1. `minibroker broker --set key=value`
 2. the environment: `MINIBROKER_MIN_INSYNC_REPLICAS=2` for `min.insync.replicas`
-3. the file of `--config`: lines `key=value`; empty lines and lines that begin with `#` are passed over
+3. the file of `--config`: lines `key=value`; empty lines and lines that begin with `#` are ignored
 4. the default
 
-Settings marked *dynamic* may also be changed while the broker runs, by IncrementalAlterConfigs on the broker; that is
-kept in ZooKeeper (`/config/brokers/<id>`) and counts before all four.
+Settings marked *dynamic* may also be changed while the broker runs, by IncrementalAlterConfigs on the broker. Such a
+value is kept in ZooKeeper (`/config/brokers/<id>`) and overrides all four.
 
-An unknown name, a value that does not fit and settings that contradict each other stop the start with exit code 2. The
-message names the setting, its value, what was expected and where it stood. `minibroker broker --print-config` shows
+An unknown name, an invalid value or settings that contradict each other end the start with exit code 2. The message
+names the setting, its value, what was expected and where the value came from. `minibroker broker --print-config` shows
 every value with its source; so does DescribeConfigs on a running broker.
 
 Names and defaults are Kafka's where Kafka has the setting. `-1` stands for no limit.
@@ -38,14 +38,14 @@ TOPIC_INTRODUCTION = """\
 ## Settings of topics
 
 Given with `minibroker topic create --config key=value` or `topic alter`, kept in ZooKeeper (`/config/topics/<topic>`),
-and obeyed by every broker within one UpdateMetadata. A topic without one has what the leader's and each follower's own
-broker gives it, so give brokers of one cluster the same defaults.
+and applied by every broker with the next UpdateMetadata. For a setting that a topic does not override, its leader and
+each follower use the value of their own broker, so give all brokers of a cluster the same defaults.
 """
 
 VARIABLES_INTRODUCTION = """\
 ## Other variables
 
-These begin with `MINIBROKER_`, too, and are no settings of a broker:
+These also begin with `MINIBROKER_`, but are not settings of a broker:
 """
 
 
@@ -71,7 +71,7 @@ def _broker_sections() -> Iterator[str]:
 
 
 def _topic_table() -> Iterator[str]:
-    yield "| setting of a topic | what a broker gives otherwise | value |\n|---|---|---|"
+    yield "| setting of a topic | default: the broker's setting | value |\n|---|---|---|"
     for name, setting in TOPIC_SETTINGS.items():
         yield f"| `{name}` | `{setting.name}` ({_default(setting)}) | {_value(setting)} |"
 
@@ -81,7 +81,7 @@ def _variables() -> Iterator[str]:
     yield "| variable | for |\n|---|---|"
     for name, meaning in RESERVED_VARIABLES.items():
         yield f"| `{name}` | {_cell(meaning)} |"
-    yield "\nNames that Kafka knows besides, and what to use here:\n\n| Kafka | here |\n|---|---|"
+    yield "\nOther names in Kafka, and what to use here:\n\n| Kafka | here |\n|---|---|"
     for name, instead in RETIRED_NAMES.items():
         yield f"| `{name}` | `{instead}` |"
     for name, reason in NEEDLESS_NAMES.items():

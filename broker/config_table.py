@@ -1,10 +1,10 @@
 """Every setting of a broker, in one table: the struct below.
 
-Owns: names, types, defaults, bounds and meaning. A field's name with '.' for '_' is the setting's name (Kafka's), its
-default is the setting's default. Refuses to know where values come from: that is `config`.
+Owns: names, types, defaults, bounds and meaning. A field's name with '.' for '_' is the setting's name (Kafka's); its
+default is the setting's default. Leaves to others: where values come from (`config`).
 
-Where Kafka writes -1 (or the largest i64) for 'no limit', the file does, too; inside the program that is None, except
-for the flush intervals, where NEVER is a number like any other: larger than any log.
+Where Kafka writes -1 (or the largest i64) for 'no limit', so does the file; inside the program this is None, except for
+the flush intervals, where NEVER is an ordinary number, larger than any log.
 """
 
 import typing
@@ -16,7 +16,7 @@ from minibroker.broker.config_key import ConfigKey
 from minibroker.protocol.messages import BrokerEndpoint
 
 NEVER = 2**63 - 1
-"""The flush intervals' 'never': leave it to the operating system, and rely on the other replicas."""
+"""The flush intervals' 'never': syncing is left to the operating system, and durability to the other replicas."""
 
 I32_MAX = 2**31 - 1
 I64_MAX = 2**63 - 1
@@ -26,7 +26,7 @@ MIB = 1024 * 1024
 
 
 class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings one broker process runs with."""
+    """The settings of one broker process."""
 
     # ------------------------------------------------------------------------------------- identity and addresses
     broker_id: Annotated[
@@ -41,8 +41,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     zookeeper_session_timeout_ms: Annotated[
         int,
         ConfigKey(
-            doc="Silence after which ZooKeeper counts this broker as dead, and after which the broker stops serving by"
-            " itself. ZooKeeper grants between 2 and 20 of its ticks.",
+            doc="Silence after which ZooKeeper considers this broker dead, and after which the broker itself stops"
+            " serving. ZooKeeper grants between 2 and 20 of its ticks.",
             minimum=100,
             maximum=I32_MAX,
         ),
@@ -50,19 +50,19 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     zookeeper_digest_credentials: Annotated[
         str,
         ConfigKey(
-            doc="USER:PASSWORD that all brokers of a cluster prove themselves with to ZooKeeper. Others can then read"
-            " what they write there, except the cluster's secret, and change nothing. Set it before the first start."
-            " Empty: whoever reaches ZooKeeper can do everything.",
+            doc="USER:PASSWORD with which all brokers of a cluster authenticate to ZooKeeper. Its other clients can then"
+            " read what brokers write there, except the cluster's secret, and change nothing. Set it before the first"
+            " start. Empty: any client that reaches ZooKeeper can do everything.",
             is_secret=True,
         ),
     ] = ""
     broker_failure_detection: Annotated[
         Literal["connection", "session"],
         ConfigKey(
-            doc="How a broker's death is found out. connection: its connections broke and its address refuses, as a"
-            " second broker confirms; it is unregistered and replaced within a fraction of a second. session: only by"
+            doc="How the failure of a broker is detected. connection: its connections broke and its address refuses, as"
+            " a second broker confirms; it is unregistered and replaced within a fraction of a second. session: only by"
             " the end of its ZooKeeper session, as in Kafka. With both, a machine that is gone, paused or unreachable"
-            " is replaced when its session ends. Set it alike on all brokers."
+            " is replaced when its session ends. Set the same value on all brokers."
         ),
     ] = "connection"
     zookeeper_connection_timeout_ms: Annotated[
@@ -76,14 +76,14 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     listeners: Annotated[
         tuple[BrokerEndpoint, ...],
         ConfigKey(
-            doc="What the broker listens on, NAME://HOST:PORT,.. HOST 0.0.0.0 (or empty) is every interface; port 0 is"
-            " any free port."
+            doc="Addresses the broker listens on, NAME://HOST:PORT,.. HOST 0.0.0.0 (or empty) is every interface; port"
+            " 0 is any free port."
         ),
     ] = (BrokerEndpoint(listener="PLAINTEXT", host="127.0.0.1", port=9092),)
     advertised_listeners: Annotated[
         tuple[BrokerEndpoint, ...],
         ConfigKey(
-            doc="What clients and other brokers are told to connect to, NAME://HOST:PORT,.. One address per listener"
+            doc="Addresses that clients and other brokers connect to, NAME://HOST:PORT,.. One address per listener"
             " name, reachable from where its clients run. Empty: the same as listeners."
         ),
     ] = ()
@@ -94,19 +94,19 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     listener_security_protocol_map: Annotated[
         dict[str, str],
         ConfigKey(
-            doc="NAME:PROTOCOL,.. Only PLAINTEXT is there, and a name that is not listed uses it. Bind to addresses"
-            " that only trusted machines reach."
+            doc="NAME:PROTOCOL,.. Only PLAINTEXT exists, and a name that is not listed uses it. Bind to addresses that"
+            " only trusted machines reach."
         ),
     ] = {}
 
     # ---------------------------------------------------------------------------------------------------- topics
     num_partitions: Annotated[
         int,
-        ConfigKey(doc="Partitions of a new topic that does not say.", minimum=1, maximum=10_000),
+        ConfigKey(doc="Partitions of a new topic, if its creation names no number.", minimum=1, maximum=10_000),
     ] = 1
     default_replication_factor: Annotated[
         int,
-        ConfigKey(doc="Replicas of a new topic that does not say.", minimum=1, maximum=100),
+        ConfigKey(doc="Replicas of a new topic, if its creation names no number.", minimum=1, maximum=100),
     ] = 1
     min_insync_replicas: Annotated[
         int,
@@ -122,18 +122,18 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     unclean_leader_election_enable: Annotated[
         bool,
         ConfigKey(
-            doc="When no in-sync replica lives, let any other lead: the partition is back sooner, and acknowledged"
+            doc="When no in-sync replica is alive, let any other lead: the partition is back sooner, and acknowledged"
             " records are lost.",
             topic="unclean.leader.election.enable",
         ),
     ] = False
     auto_create_topics_enable: Annotated[
         bool,
-        ConfigKey(doc="Only false: topics are created by CreateTopics, so that a typing error makes none."),
+        ConfigKey(doc="Only false: topics are created by CreateTopics, so that a typing error creates none."),
     ] = False
     delete_topic_enable: Annotated[
         bool,
-        ConfigKey(doc="Whether DeleteTopics is obeyed."),
+        ConfigKey(doc="Whether DeleteTopics is allowed."),
     ] = True
     message_max_bytes: Annotated[
         int,
@@ -150,18 +150,18 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     replica_lag_time_max_ms: Annotated[
         int,
         ConfigKey(
-            doc="A follower that has not been at the leader's end for this long leaves the in-sync replicas.",
+            doc="A follower that has not reached the leader's log end for this long leaves the in-sync replicas.",
             minimum=10,
             maximum=I32_MAX,
         ),
     ] = 30_000
     replica_fetch_wait_max_ms: Annotated[
         int,
-        ConfigKey(doc="How long a leader may hold a follower's fetch that finds nothing.", minimum=0, maximum=I32_MAX),
+        ConfigKey(doc="Longest wait of a follower's fetch that finds nothing.", minimum=0, maximum=I32_MAX),
     ] = 500
     replica_fetch_min_bytes: Annotated[
         int,
-        ConfigKey(doc="Bytes for which a leader holds a follower's fetch.", minimum=0, maximum=I32_MAX),
+        ConfigKey(doc="Bytes for which a follower's fetch waits at the leader.", minimum=0, maximum=I32_MAX),
     ] = 1
     replica_fetch_max_bytes: Annotated[
         int,
@@ -185,11 +185,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = 1000
     replica_socket_timeout_ms: Annotated[
         int,
-        ConfigKey(
-            doc="A follower gives up on a fetch after this long and connects anew.",
-            minimum=10,
-            maximum=I32_MAX,
-        ),
+        ConfigKey(doc="A follower gives up on a fetch after this long and reconnects.", minimum=10, maximum=I32_MAX),
     ] = 30_000
     replica_high_watermark_checkpoint_interval_ms: Annotated[
         int,
@@ -198,8 +194,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     replica_truncation_rule: Annotated[
         Literal["leader-epoch", "high-watermark"],
         ConfigKey(
-            doc="How a new follower finds where its log parts from the leader's. high-watermark is Kafka's rule before"
-            " KIP-101: it loses acknowledged records, and is there to show how."
+            doc="How a new follower finds where its log diverges from the leader's. high-watermark is Kafka's rule"
+            " before KIP-101: it loses acknowledged records, and exists to demonstrate that."
         ),
     ] = "leader-epoch"
 
@@ -227,8 +223,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     log_retention_ms: Annotated[
         int | None,
         ConfigKey(
-            doc="Segments whose last append is older are deleted, below the high watermark only; the leader decides"
-            ", by its own clock. -1: never.",
+            doc="Segments whose last append is older are deleted, below the high watermark only; the leader decides by"
+            " its own clock. -1: never.",
             minimum=0,
             maximum=I64_MAX,
             topic="retention.ms",
@@ -247,11 +243,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     log_cleanup_policy: Annotated[
         Literal["delete"],
-        ConfigKey(doc="Only delete: old segments go. There is no compaction.", topic="cleanup.policy"),
+        ConfigKey(doc="Only delete: old segments are deleted. There is no compaction.", topic="cleanup.policy"),
     ] = "delete"
     log_retention_check_interval_ms: Annotated[
         int,
-        ConfigKey(doc="How often retention is looked at.", minimum=1, maximum=I32_MAX),
+        ConfigKey(doc="Interval of retention checks.", minimum=1, maximum=I32_MAX),
     ] = 300_000
     log_index_interval_bytes: Annotated[
         int,
@@ -276,7 +272,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     log_segment_delete_delay_ms: Annotated[
         int,
         ConfigKey(
-            doc="How long a deleted segment's files stay, renamed, before they are removed.",
+            doc="How long the files of a deleted segment are kept, renamed, before they are removed.",
             minimum=0,
             maximum=I32_MAX,
             topic="file.delete.delay.ms",
@@ -286,9 +282,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     log_flush_interval_messages: Annotated[
         int,
         ConfigKey(
-            doc="Records after which a log is synced to disk at the latest. With any number, no replica votes for a"
-            " record, and nobody acknowledges it, before it survives power loss; a sync begins at once and takes along"
-            " what came meanwhile. Default: never, the other replicas hold it.",
+            doc="Records after which a log is synced to disk at the latest. With any number, a record does not count"
+            " for the high watermark and is not acknowledged before it survives power loss; a sync begins at once and"
+            " includes what came meanwhile. Default: never, the other replicas hold it.",
             minimum=1,
             maximum=NEVER,
             topic="flush.messages",
@@ -298,8 +294,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     log_flush_interval_ms: Annotated[
         int,
         ConfigKey(
-            doc="Age of an unsynced record at which its log is synced at the latest. With any number as with"
-            " log.flush.interval.messages.",
+            doc="Age of an unsynced record at which its log is synced at the latest. Any number has the effects that"
+            " log.flush.interval.messages describes.",
             minimum=1,
             maximum=NEVER,
             topic="flush.ms",
@@ -315,7 +311,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     log_scrub_bytes_per_second: Annotated[
         int,
         ConfigKey(
-            doc="How fast the scrubber reads all logs in the background to find damaged bytes that nobody reads."
+            doc="How fast the scrubber reads all logs in the background to find damage in bytes that no client reads."
             " 0: never.",
             minimum=0,
             maximum=1024 * MIB,
@@ -331,7 +327,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     log_tail_cache_bytes: Annotated[
         int,
         ConfigKey(
-            doc="Memory for the batches appended last, over all partitions: followers and readers at the end are"
+            doc="Memory for the batches appended last, over all partitions: followers and consumers at the log end are"
             " served from it without reading the disk. 0: none.",
             minimum=0,
             maximum=1024 * MIB,
@@ -340,7 +336,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     producer_id_expiration_ms: Annotated[
         int,
         ConfigKey(
-            doc="An idempotent producer that wrote nothing for this long is forgotten.",
+            doc="The state of an idempotent producer that wrote nothing for this long is dropped.",
             minimum=1,
             maximum=I32_MAX,
             dynamic=True,
@@ -352,7 +348,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         int,
         ConfigKey(
             doc="Largest frame of a request that carries records; the memory one connection may claim. Other requests"
-            " are held to 1 MiB, because decoded msgpack may grow seventy-fold.",
+            " are limited to 1 MiB, because decoded msgpack may grow seventy-fold.",
             minimum=64 * KIB,
             maximum=256 * MIB,
         ),
@@ -360,8 +356,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     queued_max_request_bytes: Annotated[
         int,
         ConfigKey(
-            doc="Bytes of requests received and not yet answered, over all connections; beyond it clients are not read."
-            " 24 MiB of it, at most half, are for other brokers alone, so that replication outlives a flood.",
+            doc="Bytes of requests received and not yet answered, over all connections; above it no client is read. 24"
+            " MiB of it, at most half, are for other brokers alone, so that replication survives a flood.",
             minimum=64 * KIB,
             maximum=4096 * MIB,
         ),
@@ -370,8 +366,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         int,
         ConfigKey(
             doc=(
-                "Connections at a time. More are closed at once, with a log line. Fewer where the limit of open files"
-                " does not allow so many beside logs and brokers, with a warning at the start."
+                "Connections at a time. Further ones are closed at once, with a log line. The limit is lower, with a"
+                " warning at the start, if the limit of open files does not allow so many besides logs and brokers."
             ),
             minimum=1,
             maximum=1_000_000,
@@ -384,12 +380,12 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     request_timeout_ms: Annotated[
         int,
         ConfigKey(
-            doc="Deadline of a request from one broker to another, follower fetches aside.", minimum=1, maximum=I32_MAX
+            doc="Deadline of a request from one broker to another, except follower fetches.", minimum=1, maximum=I32_MAX
         ),
     ] = 30_000
     fetch_max_bytes: Annotated[
         int,
-        ConfigKey(doc="Largest answer to one fetch, whatever it asks for.", minimum=1024, maximum=256 * MIB),
+        ConfigKey(doc="Largest answer to one fetch, whatever its own limits are.", minimum=1024, maximum=256 * MIB),
     ] = 57_671_680
 
     # -------------------------------------------------------------------------------------- shutdown and balance
@@ -399,11 +395,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = True
     controlled_shutdown_max_retries: Annotated[
         int,
-        ConfigKey(doc="How often the controller is asked to take leadership over.", minimum=1, maximum=1000),
+        ConfigKey(doc="Attempts to have the controller move the leaderships.", minimum=1, maximum=1000),
     ] = 3
     controlled_shutdown_retry_backoff_ms: Annotated[
         int,
-        ConfigKey(doc="Pause between two of these requests.", minimum=0, maximum=I32_MAX),
+        ConfigKey(doc="Pause between two of these attempts.", minimum=0, maximum=I32_MAX),
     ] = 5000
     auto_leader_rebalance_enable: Annotated[
         bool,
@@ -411,11 +407,13 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = True
     leader_imbalance_per_broker_percentage: Annotated[
         int,
-        ConfigKey(doc="Share of a broker's first replicas led elsewhere at which it does.", minimum=0, maximum=100),
+        ConfigKey(
+            doc="Share of a broker's preferred leaderships held elsewhere at which it does so.", minimum=0, maximum=100
+        ),
     ] = 10
     leader_imbalance_check_interval_seconds: Annotated[
         int,
-        ConfigKey(doc="How often it looks.", minimum=1, maximum=I32_MAX),
+        ConfigKey(doc="Interval of this check.", minimum=1, maximum=I32_MAX),
     ] = 300
 
     # -------------------------------------------------------------------------------------------------- metrics
@@ -426,7 +424,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     # --------------------------------------------------------------------------------------------- not a setting
     sources: dict[str, str] = {}
-    """Where each value that is not a default came from, by the setting's name."""
+    """Source of each value that is not a default, by the setting's name."""
 
     @property
     def log_dir(self) -> str:
@@ -434,19 +432,19 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def inter_broker_listener(self) -> str:
-        """Name of the listener that brokers use among themselves."""
+        """Name of the inter-broker listener."""
         return self.inter_broker_listener_name or self.listeners[0].listener
 
     @property
     def metrics_address(self) -> tuple[str, int] | None:
-        """Host and port of the metrics endpoint; without a host it is for this machine alone."""
+        """Host and port of the metrics endpoint; without a host it listens on the loopback address."""
         if not self.metrics_listener:
             return None
         host, _, port = self.metrics_listener.rpartition(":")
         return host.strip("[]") or "127.0.0.1", int(port)
 
     def source(self, name: str) -> str:
-        """Where the value of a setting came from: 'default', or file and line, variable or option."""
+        """Source of a setting's value: 'default', or file and line, variable or option."""
         return self.sources.get(name, "default")
 
 
@@ -466,9 +464,9 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """One row of the table."""
 
     name: str
-    """As users write it: dotted."""
+    """Dotted, as in a configuration file."""
     field: str
-    """Of BrokerConfig."""
+    """Name of the field in BrokerConfig."""
     kind: Any
     """The type of the field."""
     default: Any
@@ -498,4 +496,4 @@ SETTINGS: dict[str, Setting] = _read_table()
 TOPIC_SETTINGS: dict[str, Setting] = {
     setting.key.topic: setting for setting in SETTINGS.values() if setting.key.topic is not None
 }
-"""What a topic may override, by the topic's name for it."""
+"""Settings that a topic may override, by the name they have for topics."""

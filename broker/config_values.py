@@ -1,7 +1,7 @@
-"""How the value of a setting is written: text to value, value to text. Pure.
+"""Conversion of setting values from text and to text. Pure.
 
-Owns: the notation of each type and what is said about a value that does not fit it. Refuses to know names and places:
-the caller adds which setting it was and where the value stood.
+Owns: the notation of each type, and the error for a value that does not fit it. Leaves to others: names and sources,
+which the caller adds to the error.
 """
 
 import typing
@@ -12,7 +12,7 @@ from minibroker.protocol.messages import BrokerEndpoint
 from minibroker.protocol.znodes import format_endpoint, parse_endpoint
 
 ANY_HOST = "0.0.0.0"  # noqa: S104 - a word of the configuration
-"""What an empty host in `listeners` stands for."""
+"""Meaning of an empty host in `listeners`."""
 
 TYPE_NAMES: dict[Any, str] = {
     int: "a number",
@@ -26,11 +26,11 @@ TYPE_NAMES: dict[Any, str] = {
 
 
 class BadValue(ValueError):
-    """The text is no value of the setting; the message says what would be."""
+    """The text is not a valid value of the setting; the message says what is expected."""
 
 
 def parse_value(setting: Setting, text: str) -> Any:
-    """The value that `text` stands for; raises BadValue with what was expected."""
+    """The value that `text` represents; raises BadValue with what was expected."""
     text = text.strip()
     kind = setting.kind
     if kind is int or kind == int | None:
@@ -50,7 +50,7 @@ def parse_value(setting: Setting, text: str) -> Any:
 
 
 def format_value(value: Any) -> str:
-    """The text of a value, as a file would hold it."""
+    """The text of a value in the notation of a configuration file."""
     if value is None:
         return "-1"
     if isinstance(value, bool):
@@ -65,7 +65,7 @@ def format_value(value: Any) -> str:
 
 
 def expected(setting: Setting) -> str:
-    """What a value of this setting looks like, in words."""
+    """Describes the valid values of this setting in words."""
     if typing.get_origin(setting.kind) is Literal:
         return " or ".join(typing.get_args(setting.kind))
     words = TYPE_NAMES[setting.kind]

@@ -1,10 +1,10 @@
-"""Which controller epochs exist: an order under a higher one than was ever heard is checked against ZooKeeper first.
+"""Checks a controller epoch above all known ones against ZooKeeper before its request is executed.
 
-Owns: that check. Leaves to others: whether an order of a known epoch is obeyed (`metadata_image`).
+Owns: that check. Leaves to others: whether a request of a known epoch is accepted (`metadata_image`).
 
-Why: a broker obeys the highest controller epoch that it has heard of, and no lower one any more. So one order with a
-made-up epoch would mute every real controller, for ever. `/controller_epoch` says what was really reached: a controller
-raises it before it gives its first order.
+Why: a broker accepts the highest controller epoch that it has seen, and no lower one. So one request with a made-up
+epoch would make it refuse every real controller forever. `/controller_epoch` holds the highest real epoch: a controller
+raises it before it sends its first request.
 """
 
 from collections.abc import Callable
@@ -17,22 +17,22 @@ from minibroker.runtime.ports import Coordination, CoordinationError, NoNode
 
 
 class ControllerEpochs:
-    """What one broker knows of them."""
+    """The controller epochs that one broker knows."""
 
     def __init__(self, coordination: Coordination, highest_epoch: Callable[[], ControllerEpoch]) -> None:
-        """`highest_epoch`: the highest under which an order was obeyed."""
+        """`highest_epoch`: the highest epoch of an accepted request."""
         self._coordination = coordination
         self._highest_epoch = highest_epoch
         self._reached: ControllerEpoch = 0
-        """As ZooKeeper said when it was asked last."""
+        """The epoch that ZooKeeper returned last."""
 
     def is_known(self, epoch: ControllerEpoch) -> bool:
-        """Whether an order under it needs no look at ZooKeeper."""
+        """Whether a request of this epoch needs no check against ZooKeeper."""
         return epoch <= self._reached or epoch <= self._highest_epoch()
 
     async def refuse(self, epoch: ControllerEpoch) -> m.Response | None:
-        """Ask ZooKeeper. None: that epoch was reached. A refusal is no last word: a server of ZooKeeper may be behind,
-        and controllers send their orders again until they are obeyed."""
+        """Ask ZooKeeper. None: the epoch exists. A refusal is not final: a ZooKeeper server may lag behind, and a
+        controller repeats its request until it is accepted."""
         try:
             content, _ = await self._coordination.get(CONTROLLER_EPOCH)
             self._reached = max(self._reached, parse_number(content))

@@ -1,6 +1,6 @@
-"""What this broker asks of the controller about itself: to be let go, or to have failing replicas moved.
+"""This broker's own requests to the controller: to move its leaderships before a stop, or its failing replicas.
 
-Owns: ControlledShutdown in its two forms and their retries. Refuses to know how the controller moves leaders.
+Owns: ControlledShutdown in its two forms and their retries. Leaves to others: how the controller moves leaders.
 Source: replication rules 9.7, hardening rule 13.
 """
 
@@ -19,10 +19,11 @@ log = logging.getLogger("minibroker.controller_link")
 
 CONNECT_TIMEOUT_MS = 2_000
 REPORT_RETRY_MS = 200
-"""Pause between attempts to tell the controller of failing replicas: each lost second is a second of refused writes."""
+"""Pause between attempts to report failing replicas to the controller: each lost second is a second of refused
+writes."""
 HEALING_REPORTS = 2
-"""The controller also learns of a failure from our refusals of LeaderAndIsr: one may be under way when we heal, or may
-have been heard though no report was. So healing is told whatever was told before, and again after a pause."""
+"""The controller also learns of a failure from refused LeaderAndIsr requests: a refusal may be in flight when the disk
+recovers, or may have arrived although no report did. So recovery is always reported, and again after a pause."""
 
 
 class ControllerLink:
@@ -48,11 +49,12 @@ class ControllerLink:
         self._reported: tuple[int | None, tuple[TopicPartition, ...]] = (None, ())
         self._offline_before: frozenset[TopicPartition] = frozenset()
         self._unreported: dict[TopicPartition, None] = {}
-        """What failed since the controller last heard. Well or not, only a new epoch gives them a role again."""
+        """Replicas that failed since the last report. Even if they recovered, they need a new epoch to get a role
+        again."""
         self._healing_reports_due = 0
 
     def replicas_changed(self) -> None:
-        """A log directory failed or healed: tell the controller."""
+        """A log directory failed or recovered: report to the controller."""
         offline = self._offline_partitions()
         self._unreported.update({each: None for each in offline if each not in self._offline_before})
         self._offline_before = frozenset(offline)
@@ -60,11 +62,11 @@ class ControllerLink:
         self._changed.set()
 
     def registered(self) -> None:
-        """The registration is new, and the controller knows nothing of what is still offline."""
+        """After a new registration, the controller does not know which replicas are still offline."""
         self._changed.set()
 
     async def run(self) -> None:
-        """Report until the controller has heard it, for ever."""
+        """Report each change until the controller has received it, forever."""
         while True:
             await self._changed.wait()
             self._changed.clear()
@@ -80,7 +82,7 @@ class ControllerLink:
         if epoch is None:
             return False
         is_known = (epoch, offline) == self._reported if offline else not self._healing_reports_due
-        if is_known and not unreported:  # what failed anew may have had a role from another controller meanwhile
+        if is_known and not unreported:  # what failed again may have had a role from another controller meanwhile
             return True
         due = self._healing_reports_due
         response = await self._ask(_group(offline))
@@ -96,7 +98,7 @@ class ControllerLink:
         return True
 
     async def shut_down(self, attempts: int, pause_ms: int) -> bool:
-        """FaultInjector all leaderships over before stopping; False if some stay (the cluster will notice by the
+        """Hand all leaderships over before stopping; False if some stay (their failover then waits for the end of the
         session)."""
         for attempt in range(attempts):
             if attempt:
