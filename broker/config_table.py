@@ -50,7 +50,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     zookeeper_digest_credentials: Annotated[
         str,
         ConfigKey(
-            doc="USER:PASSWORD with which all brokers of a cluster authenticate to ZooKeeper. Its other clients can then"
+            doc="USER:PASSWORD with which all brokers of a cluster authenticate to ZooKeeper. Other clients can then"
             " read what brokers write there, except the cluster's secret, and change nothing. Set it before the first"
             " start. Empty: any client that reaches ZooKeeper can do everything.",
             is_secret=True,

@@ -94,7 +94,7 @@ class ControllerLink:
         if not offline and self._healing_reports_due == due:
             self._healing_reports_due -= 1
         if not is_repeated:
-            log.info("told the controller that %d replicas here are offline", len(offline))
+            log.info("reported %d offline replicas to the controller", len(offline))
         return True
 
     async def shut_down(self, attempts: int, pause_ms: int) -> bool:

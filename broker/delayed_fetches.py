@@ -1,10 +1,10 @@
 """Fetches that wait for something to read.
 
-Owns: which fetches wait, until when, and when they are looked at again. Refuses to know what is in an answer: the
-owner's `answer` tries, and says whether it has answered.
+Owns: which fetches wait, until when, and when they are tried again. Leaves to others: the content of an answer. The
+owner's `answer` tries to answer, and returns whether it did.
 
-What one read of a connection woke is answered together (`flush`), once its requests have been handled. A fetch of very
-many partitions takes long to answer: each of those gets a turn of the loop for itself.
+All fetches that one read of a connection wakes are answered together (`flush`), once its requests have been handled. A
+fetch of very many partitions takes long to answer, so each of those gets a loop iteration of its own.
 """
 
 import asyncio
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from minibroker.broker.partition import Partition
 
 MAX_WAIT_MS = 30_000
-"""A fetch may not be delayed for longer than this, whatever it asks."""
+"""Limit of a fetch's max_wait_ms."""
 WATERMARK_DELAY_MS = 20
-"""A follower's delayed fetch that has only a newer high watermark to tell is answered after this. Under load the mark
-rides on the next records for free; when the load ends, followers learn the last mark soon."""
+"""A follower's delayed fetch is answered after this if there is only a newer high watermark to send. Under load the
+watermark travels with the next records for free; when the load ends, followers soon learn the last one."""
 FEW_PARTITIONS = 20
-"""A consumer's fetch of more partitions than this is answered with the first news, whatever its min_bytes: looking
-at all of them for every append, only to wait on, would cost more than answering once."""
+"""A consumer's fetch of more partitions than this is answered with the first update, whatever its min_bytes: checking
+all of them for every append, only to continue waiting, would cost more than answering once."""
 
 
 class DelayedFetch:
-    """A request that waits. Ends once: by news, by its deadline, or with its connection."""
+    """A request that waits. It ends once: by an update, by its deadline, or with its connection."""
 
     __slots__ = ("alarm", "body", "done", "has_newer_watermark", "listed", "min_bytes", "request", "session", "watched")
 
@@ -56,13 +56,13 @@ class DelayedFetch:
         return self.session is None and self.listed > FEW_PARTITIONS
 
     def watch(self, partition: "Partition") -> None:
-        """News of the partition wake it."""
+        """Wake this fetch when the partition changes."""
         if self not in partition.waiting_fetches:
             partition.waiting_fetches[self] = None
             self.watched.append(partition)
 
     def end(self) -> None:
-        """Forget all that could wake it."""
+        """Remove it from everything that could wake it."""
         self.done = True
         for partition in self.watched:
             partition.waiting_fetches.pop(self, None)
@@ -72,17 +72,17 @@ class DelayedFetch:
 
 
 class DelayedFetches:
-    """All of a broker's."""
+    """All delayed fetches of a broker."""
 
     def __init__(self, answer: Callable[[DelayedFetch, bool], bool]) -> None:
-        """`answer(delayed, force)` answers if there is something to say or if it must, and says whether it has."""
+        """`answer(delayed, force)` answers if there is something to send, or if forced, and returns whether it did."""
         self._answer = answer
         self._delayed: dict[ServerConnection, dict[DelayedFetch, None]] = {}
         self._woken: dict[DelayedFetch, None] = {}
         self._large: dict[DelayedFetch, None] = {}
         self._watermark_updates: deque[tuple[float, DelayedFetch]] = deque()
-        """When to answer whom, in order, for all wait equally long. Whoever is answered before is skipped then: at
-        thousands of fetches a second an alarm for each, set and cancelled, would cost more."""
+        """Fetches with the time to answer them, in order, because all wait equally long. One that is answered earlier
+        is skipped: at thousands of fetches a second, setting and cancelling an alarm for each would cost more."""
         self._watermark_timer: asyncio.TimerHandle | None = None
         self._flush_scheduled = False
         self._loop = asyncio.get_running_loop()
@@ -94,7 +94,7 @@ class DelayedFetches:
         return sum(len(delayed) for delayed in self._delayed.values())
 
     def delay(self, delayed: DelayedFetch) -> bool:
-        """Let it wait; False if too much waits already: then it must be answered now."""
+        """Let it wait; False if too much waits already, so that it must be answered now."""
         if not delayed.request.delay(delayed.listed):
             return False
         self._delayed.setdefault(delayed.request.connection, {})[delayed] = None
@@ -102,28 +102,28 @@ class DelayedFetches:
         return True
 
     def answered(self, delayed: DelayedFetch) -> None:
-        """It is about to be answered, or never will be: nothing may wake it any more."""
+        """It is about to be answered, or never will be: nothing may wake it from now on."""
         delayed.end()
         if delayed.alarm is not None:
             self._alarms.cancel(delayed.alarm)
             self._delayed.get(delayed.request.connection, {}).pop(delayed, None)
 
     def connection_closed(self, connection: ServerConnection) -> None:
-        """Nobody waits for these answers any more."""
+        """Drop the delayed fetches of this connection."""
         for delayed in tuple(self._delayed.get(connection, ())):
             self.answered(delayed)
             delayed.request.finish_without_reply()
         self._delayed.pop(connection, None)
 
     def wake(self, delayed: DelayedFetch) -> None:
-        """There may be something to say."""
+        """There may be something to send."""
         self._woken[delayed] = None
         if not self._flush_scheduled and not delayed.request.is_in_step:  # else it follows the step
             self._flush_scheduled = True
             self._loop.call_soon(self.flush)
 
     def wake_for_watermark(self, delayed: DelayedFetch) -> None:
-        """There is only a newer high watermark to tell."""
+        """There is only a newer high watermark to send."""
         if delayed.has_newer_watermark or delayed.done:
             return
         delayed.has_newer_watermark = True
@@ -133,7 +133,7 @@ class DelayedFetches:
             self._watermark_timer = self._loop.call_at(at, self._send_watermarks)
 
     def _send_watermarks(self) -> None:
-        """Nothing else came in time to tell these of the newer mark."""
+        """Send the newer high watermark to the fetches that got no other answer in time."""
         self._watermark_timer = None
         updates = self._watermark_updates
         now = max(self._loop.time(), updates[0][0])
@@ -143,7 +143,8 @@ class DelayedFetches:
             self._watermark_timer = self._loop.call_at(updates[0][0], self._send_watermarks)
 
     def flush(self) -> None:
-        """Answer what was woken. Called once the requests of one read are handled, so that one answer carries all."""
+        """Answer the woken fetches. Called when the requests of one read are handled, so that one answer carries
+        all."""
         self._flush_scheduled = False
         while self._woken:
             woken, self._woken = self._woken, {}

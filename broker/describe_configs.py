@@ -1,6 +1,6 @@
-"""Answers DescribeConfigs: each setting with its value, where that came from, and what it does. Pure.
+"""Answers DescribeConfigs: each setting with its value, source and meaning. Pure.
 
-Owns: how settings are shown. Refuses to know where they are kept.
+Owns: how settings are shown. Leaves to others: where they are stored.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,7 +26,7 @@ def answer_describe_configs(
     dynamic_overrides: Mapping[str, str],
     image: MetadataImage,
 ) -> DescribeConfigsResponse:
-    """`config` is what is in force now, `dynamic_overrides` the part of it that came from /config/brokers."""
+    """`config`: the effective settings; `dynamic_overrides`: the part of them that came from /config/brokers."""
     return DescribeConfigsResponse(
         results=[_describe(resource, config, dynamic_overrides, image) for resource in request.resources]
     )

@@ -1,14 +1,13 @@
-"""What the health of the log directory means for the replicas in it.
+"""Effects of the log directory's health on the replicas in it.
 
-Owns: which replicas stop after an error of the disk, that the controller hears of it, and when they are offered again.
-Refuses to know what an error means for the directory (`log.storage`) and what a replica does when its log fails (the
-core).
+Owns: which replicas stop after a disk error, reporting it to the controller, and when they are offered again. Leaves to
+others: what an error means for the directory (`log.storage`), and what a replica does when its log fails (the core).
 
-Theory: an error is met by whoever touches the disk first: an append, a read, a periodic task that belongs to no
-partition. The directory notes it, and from then on nobody in it may lead, whoever met it (hardening rule 13): an idle
-leader that is not told keeps its leadership on a dead disk for as long as nobody writes. A lack of file descriptors
-passes and is no error of the disk: a read is refused, a sync waits, and only a replica whose own step could not be
-performed rests.
+Theory: any access to the disk may hit an error: an append, a read, a periodic task that belongs to no partition. The
+directory records it, and from then on no replica in it may lead, whichever access failed (hardening rule 13): an idle
+leader that does not learn of the error would keep its leadership on a dead disk until the next write. A lack of file
+descriptors passes and is not a disk error: a read is refused, a sync waits, and only a replica whose own step could not
+be performed goes offline for a while.
 """
 
 import asyncio
@@ -32,7 +31,7 @@ ENTRY_CURE = "move that entry away, or give this broker's user the right to it"
 DESCRIPTOR_RETRY_MS = 500
 """A lack of file descriptors lasts as long as a flood of connections: seconds."""
 DESCRIPTOR_LOG_INTERVAL_MS = 10_000
-"""One line in the log for so long, though every call may fail."""
+"""At most one log line per interval, although every call may fail."""
 
 
 class DiskHealth:
@@ -40,14 +39,14 @@ class DiskHealth:
 
     def __init__(self, manager: "ReplicaManager") -> None:
         self.on_changed: Callable[[], None] = lambda: None
-        """Replicas went offline, or may be asked again."""
+        """Called when replicas went offline, or may be used again."""
         self._manager = manager
         self._directory = manager.log_directory
         self._notice: asyncio.Handle | None = None
         self._logged_reason: str | None = None
-        """The reason that stands in the log already."""
+        """The reason that was logged last."""
         self._resting: dict[TopicPartition, Partition | None] = {}
-        """What waits for a file descriptor; None: its log could not even be created."""
+        """Replicas that wait for a file descriptor; None: its log could not even be created."""
         self._shortage_logged_ms: int | None = None
         storage = self._directory.storage
         storage.on_offline.append(lambda _: self._check_soon())
@@ -66,34 +65,34 @@ class DiskHealth:
             self.read_failed(partition, error)
 
     def read_failed(self, partition: Partition, error: DiskError) -> None:
-        """Somebody's read could not be answered. For want of a descriptor that is all; an entry that is gone or cannot
-        be used stops its partition alone."""
+        """A read failed. A lack of descriptors has no further effect; a file that is missing or unusable stops only its
+        partition."""
         if isinstance(error, BadEntry) and not self._directory.offline:
             self._manager.repairs.damaged(partition, str(error))
         else:
             self.failed(error)
 
     def failed(self, error: DiskError) -> None:
-        """Whatever it was that met the error: no replica goes on."""
+        """Any other access failed: no replica continues."""
         if isinstance(error, OutOfDescriptors):
-            return  # the directory has counted it, and who met it tries again
+            return  # the directory has counted it, and the caller tries again
         if isinstance(error, BadEntry) and not self._directory.offline:
             is_gone = isinstance(error, FileMissing)
             log.error("%s%s", error, "" if is_gone else f": {ENTRY_CURE}")
-            return  # of one partition, which has not done what it was asked
+            return  # only this partition's operation failed
         if not self._directory.full and not self._directory.offline:
             self._directory.mark_offline(error)
         self._take_all_offline()
 
     def rest(self, topic_partition: TopicPartition, partition: Partition | None) -> None:
-        """This replica alone stops until there is a descriptor (None: its log could not be created)."""
+        """Stop this replica alone until there is a descriptor (None: its log could not be created)."""
         self._resting[topic_partition] = partition
         if partition is not None:
             self._take_offline(partition)
             self.on_changed()
 
     def _check_soon(self) -> None:
-        """The directory tells of an error in the middle of the call that met it."""
+        """Deferred, because the directory reports an error in the middle of the failing call."""
         if self._notice is None:
             self._notice = asyncio.get_running_loop().call_soon(self._check)
 
@@ -121,13 +120,13 @@ class DiskHealth:
 
     # ------------------------------------------------------------------------------------------------------- healing
     def healed(self) -> None:
-        """There is room again: offer the replicas to the controller anew."""
+        """There is room again: offer the replicas to the controller again."""
         log.info("log directory %s has room again", self._directory.path)
         self._logged_reason = None
         self._offer_again(list(self._manager.partitions.values()))
 
     def try_resting(self) -> None:
-        """Offer again what had to wait for a file descriptor, once there is one."""
+        """Offer the replicas that waited for a file descriptor again, if there is one."""
         if not self._resting or self._directory.full or self._directory.offline:
             return
         try:

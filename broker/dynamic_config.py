@@ -1,10 +1,10 @@
-"""Settings of a broker that change while it runs: /config/brokers/<id> over what it was started with.
+"""Settings of a broker that change while it runs: /config/brokers/<id> overrides the settings of its start.
 
-Owns: the effective BrokerConfig of the moment, and the watch that renews it. Refuses to know what a setting does: who
-uses one reads `current` each time, or is told by `on_change`.
+Owns: the currently effective BrokerConfig, and the watch that renews it. Leaves to others: what a setting does; its
+users read `current` each time, or register `on_change`.
 
-What the node says was checked when it was written. Still, a value that this broker does not understand, or may not
-change while it runs, is passed over with one log line: a running broker is never stopped by a setting.
+The values in the znode were checked when they were written. Still, a value that this broker does not understand, or may
+not change while it runs, is skipped with one log line: a setting never stops a running broker.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ def validate_broker_config(config: BrokerConfig, name: str, value: str) -> str |
 
 
 def apply_overrides(static: BrokerConfig, overrides: Mapping[str, str], source: str) -> tuple[BrokerConfig, list[str]]:
-    """The effective settings, and what was passed over and why."""
+    """The effective settings, and the problems of the skipped ones."""
     config, problems = static, []
     for name, value in sorted(overrides.items()):
         problem = validate_broker_config(config, name, value)
@@ -64,13 +64,13 @@ def apply_overrides(static: BrokerConfig, overrides: Mapping[str, str], source: 
 
 
 class DynamicConfig:
-    """Keeps `current` true to ZooKeeper. Use: `start`, then `run` in a task of the owner."""
+    """Keeps `current` in line with ZooKeeper. Use: `start`, then `run` in a task of the owner."""
 
     def __init__(self, coordination: Coordination, static: BrokerConfig) -> None:
         self.static = static
         self.current = static
         self.overrides: dict[str, str] = {}
-        """What is in force of /config/brokers/<id>."""
+        """The effective part of /config/brokers/<id>."""
         self.on_change: Callable[[BrokerConfig], None] = lambda config: None
         self._coordination = coordination
         self._path = broker_config_path(static.broker_id)
@@ -79,7 +79,7 @@ class DynamicConfig:
         coordination.add_session_listener(self._on_session_event)
 
     async def start(self) -> BrokerConfig:
-        """Read once; if ZooKeeper cannot be asked the static settings hold until it can."""
+        """Read once; if ZooKeeper does not answer, the static settings apply until it does."""
         try:
             await self._read()
         except (CoordinationUnavailable, OutcomeUnknown, SessionExpired):

@@ -1,18 +1,18 @@
-"""Replicas that this registration of the broker has deleted, so that a late order does not make them again.
+"""Replicas deleted during this registration of the broker, so that a late request does not create them again.
 
-Owns: the memory of them. An order that was sent before the deletion may arrive after it, on a connection that its
-sender has given up: it would make an empty log, which leads or follows as the order says. No order outlives the
-registration it was meant for, so this is kept in memory alone.
+Owns: the list of them. A request sent before the deletion may arrive after it, on a connection that its sender has
+given up: it would create an empty log, which leads or follows as the request demands. A request is only valid for the
+registration it was sent to, so the list is kept in memory only.
 """
 
 from minibroker.protocol.ids import TopicPartition
 
 REPLICAS_MAX = 10_000
-"""As many as one order may name; the oldest are forgotten. A late order is late by seconds."""
+"""As many as one request may name; the oldest are dropped. A late request is late by seconds."""
 
 
 class ErasedReplicas:
-    """By topic id: a topic that is made again under its name has another one."""
+    """By topic id: a topic that is created again under the same name has another id."""
 
     def __init__(self) -> None:
         self._erased: dict[tuple[str, TopicPartition], None] = {}

@@ -1,11 +1,11 @@
-"""A second opinion on a broker that somebody else believes dead: one attempt to connect to it.
+"""Confirms the suspected failure of another broker by one attempt to connect to it.
 
-Owns: what counts as a confirmation, here: that its kernel refuses (docs/decisions/0011). Refuses to act on it, and to
-connect anywhere but to the registered address of the broker it is asked about, as the controller told it: a request
-must not make a broker knock at ports of the sender's choice.
+Owns: what counts as a confirmation: its kernel refuses the connection (docs/decisions/0011). Leaves to others: acting
+on it. It connects only to the registered address of the suspected broker that the controller sent: a request must not
+make a broker connect to ports of the sender's choice.
 
-An attempt that gets no answer is no opinion; then what this broker itself met a moment ago counts (`refusals`).
-A witness must be alive itself: one that ZooKeeper may have forgotten confirms nothing.
+An attempt without any answer confirms nothing; then a recent refusal met by this broker itself counts (`refusals`).
+A confirmer must be alive itself: one whose session may have ended confirms nothing.
 """
 
 from collections.abc import Callable
@@ -17,9 +17,9 @@ from minibroker.runtime.ports import ConnectionRefused, Network, NetworkError
 from minibroker.runtime.rpc import connect
 
 CONNECT_TIMEOUT_MS = 200
-"""A kernel that refuses does so within one round trip; whatever takes longer is no evidence."""
+"""A kernel that refuses does so within one round trip; a slower failure confirms nothing."""
 CONNECT_AGAIN_TIMEOUT_MS = 50
-"""The same where we were refused a moment ago: all that is asked is whether somebody listens there again."""
+"""The same after a recent refusal: the only question is whether a process listens there again."""
 
 
 class FailureConfirmation:
@@ -41,7 +41,7 @@ class FailureConfirmation:
         self._is_fenced = is_fenced
 
     async def answer(self, body: ConfirmFailureRequest) -> ConfirmFailureResponse:
-        """Refused: by that registration, as far as this broker knows it."""
+        """`refused`: the address of exactly that registration refuses, as far as this broker knows it."""
         image, broker_id = self._image, body.broker_id
         address = image.address(broker_id, self._listener_name)
         is_known = image.broker_epoch(broker_id) == body.broker_epoch
@@ -54,7 +54,7 @@ class FailureConfirmation:
         return ConfirmFailureResponse(refused=is_refused and not self._is_fenced())
 
     async def _is_refused(self, host: str, port: int, timeout_ms: int) -> bool | None:
-        """None: there was no answer of any kind."""
+        """None: there was no answer at all."""
         client_id = f"witness-{self._image.broker_id}"
         try:
             connection = await connect(self._network, host, port, client_id=client_id, timeout_ms=timeout_ms)

@@ -1,10 +1,11 @@
-"""Fetch requests: consumers and followers that read, and those that wait for something to read.
+"""Fetch requests of consumers and followers, answered at once or delayed.
 
-Owns: who is answered how (a consumer lists all its partitions each time, a follower has a session), and the news that
-wake waiting fetches. Refuses to know which records may be read: the core's verdict says from where to where.
+Owns: how each kind is answered (a consumer lists all its partitions each time, a follower has a session), and the
+updates that wake waiting fetches. Leaves to others: which records may be read; the core decides from where to where.
 
-A fetch with nothing to say is delayed until records or a newer high watermark come, its partition changes hands, or
-max_wait_ms passes. Where too much waits already it is answered at once, and its connection is not read for that time.
+A fetch with nothing to read is delayed until records or a newer high watermark come, its partition's leadership
+changes, or max_wait_ms passes. If too much waits already it is answered at once, and its connection is not read for
+that time.
 """
 
 import asyncio
@@ -35,20 +36,20 @@ if TYPE_CHECKING:
     from minibroker.broker.partition import Partition
 
 READ_PER_ITERATION_BYTES = 8 * 1024 * 1024
-"""Records read for consumers in one turn of the loop: some milliseconds."""
+"""Records read for consumers in one loop iteration: some milliseconds."""
 READ_MIN_BYTES = 64 * 1024
-"""An answer may always have so much: a few batches."""
+"""Always granted to an answer: a few batches."""
 
 
 class ReadBudget:
-    """What consumers read within one turn of the loop: many of them that catch up must not hold up everybody else."""
+    """Limits what consumers read within one loop iteration: many consumers that catch up must not delay all others."""
 
     def __init__(self) -> None:
         self._left = READ_PER_ITERATION_BYTES
 
     @property
     def room(self) -> int:
-        """For one answer: half of what is left, so that the next one also has some."""
+        """Limit for one answer: half of what is left, so that some remains for the next one."""
         return max(READ_MIN_BYTES, self._left // 2)
 
     def took(self, size_bytes: int) -> None:
@@ -62,7 +63,7 @@ class ReadBudget:
 
 
 class ConsumerFetchResult:
-    """What there is to say to a consumer now."""
+    """What can be sent to a consumer now."""
 
     __slots__ = ("is_urgent", "size_bytes", "topics")
 
@@ -70,7 +71,7 @@ class ConsumerFetchResult:
         self.topics: list[tuple[str, list[FetchedRecords]]] = []
         self.size_bytes = 0
         self.is_urgent = False
-        """Something went wrong: whoever waits must hear at once."""
+        """An error that must be sent at once."""
 
     def count(self, answer: FetchedRecords) -> None:
         self.size_bytes += answer.size_bytes
@@ -126,14 +127,14 @@ class FetchHandler:
         self.flush = self._waiting.flush
 
     def handle(self, request: IncomingRequest, body: FetchRequest) -> None:
-        """Answer now, or park."""
+        """Answer now, or delay."""
         if body.replica_id >= 0 and body.session_epoch >= 0:
             self._sessions.handle(request, body)
         else:
             self._handle_whole(request, body)
 
     def connection_closed(self, connection: ServerConnection) -> None:
-        """Its session and its delayed fetches go."""
+        """Drop its session and its delayed fetches."""
         self._sessions.connection_closed(connection)
         self._waiting.connection_closed(connection)
 
@@ -146,7 +147,7 @@ class FetchHandler:
             return self._sessions.answer(delayed, force)
         return self._answer_whole(delayed, force)
 
-    # ------------------------------------------------------------------------------------------------------- news
+    # ---------------------------------------------------------------------------------------------------- updates
     def appended(self, partition: "Partition") -> None:
         """New records for followers."""
         for session in partition.sessions:
@@ -155,7 +156,8 @@ class FetchHandler:
                 self._waiting.wake(session.delayed)
 
     def high_watermark_rose(self, partition: "Partition") -> None:
-        """New records for consumers; a newer mark, or log start, for followers, which can wait a little."""
+        """New records for consumers; for followers only a newer high watermark or log start, which can wait a
+        little."""
         for delayed in partition.waiting_fetches:
             self._waiting.wake(delayed)
         for session in partition.sessions:
@@ -164,7 +166,7 @@ class FetchHandler:
                 self._waiting.wake_for_watermark(session.delayed)
 
     def partition_changed(self, partition: "Partition") -> None:
-        """Its role or epoch changed, or it is gone: whoever waits for it must hear."""
+        """Its role or epoch changed, or it is gone: all fetches that wait for it must be answered."""
         for delayed in partition.waiting_fetches:
             self._waiting.wake(delayed)
         self.appended(partition)
@@ -187,7 +189,7 @@ class FetchHandler:
             request.connection.mute(delayed.wait_seconds)
 
     def _answer_whole(self, delayed: DelayedFetch, force: bool) -> bool:
-        """Answer if min_bytes are there, anything went wrong, or it must end now."""
+        """Answer if min_bytes are there, there is an error, or it must end now."""
         found = self._look(delayed, first=False)
         if not force and not found.is_enough_for(delayed):
             return False
@@ -195,7 +197,7 @@ class FetchHandler:
         return True
 
     def _look(self, delayed: DelayedFetch, first: bool) -> "ConsumerFetchResult":
-        """At every partition that is listed."""
+        """Read every listed partition."""
         body = delayed.body
         budget = min(body.max_bytes, self._response_max_bytes, self._reply_room(), self._read_budget.room)
         found = ConsumerFetchResult()

@@ -1,7 +1,7 @@
-"""What a Fetch response says of one partition: records, a refusal, or only the watermarks.
+"""The part of a Fetch response about one partition: records, a refusal, or only the watermarks.
 
-Owns: reading the log for a fetch, and the words of a refusal. Refuses to know when an answer is sent, and which records
-may be read: the core's verdict says from where to where.
+Owns: reading the log for a fetch, and the content of a refusal. Leaves to others: when an answer is sent, and which
+records may be read; the core decides from where to where.
 """
 
 import logging
@@ -28,7 +28,7 @@ log = logging.getLogger("minibroker.fetch")
 
 
 class FetchAnswers:
-    """Of one broker."""
+    """The answers of one broker."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class FetchAnswers:
     def report_position(
         self, partition: "Partition", replica_id: int, replica_epoch: int, fetch: FetchPartition
     ) -> FetchGranted | FetchRefused:
-        """A follower's fetch is its progress report: tell the core, which says what it may read."""
+        """A follower's fetch is its progress report: pass it to the core, which decides what it may read."""
         epoch = from_wire(replica_epoch)
         return partition.handle_fetch(
             FollowerFetched(
@@ -72,7 +72,7 @@ class FetchAnswers:
     def read(
         self, partition: "Partition", fetch: FetchPartition, granted: FetchGranted, budget: int, first: bool
     ) -> FetchedRecords:
-        """Whole batches; the first of a response may exceed its limits, so that nobody is stuck (KIP-74)."""
+        """Whole batches; the first of a response may exceed its limits, so that no reader is stuck (KIP-74)."""
         if budget <= 0 or not partition.log.has_data(granted.fetch_offset, granted.end_offset):
             return watermarks_only(fetch.partition, granted)
         limit = max(0, min(budget, fetch.partition_max_bytes))
@@ -112,7 +112,7 @@ class FetchAnswers:
         return self._without_records(response)
 
     def unknown(self, topic_partition: TopicPartition) -> FetchedRecords:
-        """No replica of it is here."""
+        """This broker has no replica of it."""
         known = self._is_known(topic_partition)
         code = ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         hint = self._leader_hint(topic_partition) if known else None
@@ -128,7 +128,7 @@ class FetchAnswers:
 
 
 def watermarks_only(index: int, granted: FetchGranted) -> FetchedRecords:
-    """No records, only how far the partition is."""
+    """No records, only the partition's watermarks and log start."""
     return _fetched(index, granted, (), 0)
 
 

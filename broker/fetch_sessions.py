@@ -1,7 +1,8 @@
-"""Followers' standing fetches: only partitions that changed are listed, only those with news are looked at (KIP-227).
+"""Incremental fetch sessions of followers: a request lists only changed partitions, an answer reads only updated ones
+(KIP-227).
 
-Owns: what each session knows of its follower, and the answer to it. Refuses to know what a consumer is. Unlike Kafka a
-session belongs to its connection and dies with it, and a new request of a session ends the delayed one.
+Owns: what each session knows of its follower, and the answer to it. Leaves to others: consumers. Unlike in Kafka, a
+session belongs to its connection and ends with it, and a new request of a session ends the delayed one.
 """
 
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from minibroker.broker.partition import Partition
 
 SESSIONS_PER_BROKER_MAX = 2
-"""A broker that connects anew has one; its old connection may not have been missed yet. The oldest gives way."""
+"""A broker that reconnects has one more while its old connection is not yet known to be lost. The oldest is dropped."""
 
 Refusals = dict[str, list[FetchedRecords]]
 
@@ -42,14 +43,14 @@ class SessionPartition:
         self.partition = partition
         self.fetch = fetch
         self.awaits_position = False
-        """Records were sent; nothing more before the follower reports where it stands."""
+        """Records were sent; nothing more is sent before the follower reports its position."""
         self.sent_high_watermark = -1
         self.sent_log_start_offset = -1
         self.sent_low_watermark: int | None = -1
 
     @property
     def is_at_the_end(self) -> bool:
-        """Nothing to send and nothing to refuse: the usual case right after the follower reported its position."""
+        """Nothing to send and no error: the usual case right after the follower reported its position."""
         state, fetch = self.partition.state, self.fetch
         return (
             fetch.fetch_offset == state.log_end_offset
@@ -69,12 +70,12 @@ class SessionPartition:
 
     @property
     def has_records(self) -> bool:
-        """The follower lacks some: what an answer has no room for stays news, whatever else that answer tells."""
+        """The follower lacks records; those that an answer has no room for keep the partition in `updated`."""
         return self.partition.log.has_data(self.fetch.fetch_offset, self.partition.state.log_end_offset)
 
 
 class FetchSession:
-    """One follower's standing fetch on one connection, which is of one registration of it (`authorization`)."""
+    """One follower's session on one connection, which belongs to one registration of it (`authorization`)."""
 
     __slots__ = ("connection", "delayed", "epoch", "id", "partitions", "replica_epoch", "replica_id", "updated")
 
@@ -86,9 +87,9 @@ class FetchSession:
         self.replica_epoch = body.replica_epoch
         self.partitions: dict[TopicPartition, SessionPartition] = {}
         self.updated: dict[TopicPartition, None] = {}
-        """Partitions that may have something to send, looked at with the next answer in this order.
+        """Partitions that may have something to send; the next answer reads them in this order.
 
-        One that was served leaves, and its position report puts it behind those that had no room: nobody starves.
+        A served partition is removed, and its position report puts it behind those that had no room: none starves.
         """
         self.delayed: DelayedFetch | None = None
 
@@ -120,11 +121,11 @@ class FetchSessions:
 
     # --------------------------------------------------------------------------------------------------- requests
     def handle(self, request: IncomingRequest, body: FetchRequest) -> None:
-        """Open a session or go on with it; answer now, or park."""
+        """Open a session or continue it; answer now, or delay."""
         session = self._sessions.get(request.connection)
         if body.session_epoch == 0:
             session = self._open(request.connection, body)
-        elif session is None or body.session_id not in (0, session.id):  # 0: it has not heard the id yet, and asks on
+        elif session is None or body.session_id not in (0, session.id):  # 0: it does not know the id yet
             request.respond(FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
             return
         elif body.session_epoch != session.epoch:
@@ -134,7 +135,7 @@ class FetchSessions:
         if session.delayed is not None:
             self.answer(session.delayed, force=True)
         refused = self._update(session, body)
-        request.send_answers()  # producers that waited for this report go on while the rest is done
+        request.send_answers()  # answer the producers that waited for this report before the rest is done
         delayed = DelayedFetch(request, body, session)
         session.delayed = delayed
         if self.answer(delayed, body.max_wait_ms <= 0 or bool(refused), refused):
@@ -143,7 +144,7 @@ class FetchSessions:
             self.answer(delayed, force=True)
             request.connection.mute(delayed.wait_seconds)
         elif session.updated:
-            self._waiting.wake_for_watermark(delayed)  # this very report may have raised the mark
+            self._waiting.wake_for_watermark(delayed)  # this report itself may have raised the high watermark
 
     def connection_closed(self, connection: ServerConnection) -> None:
         session = self._sessions.get(connection)
@@ -161,7 +162,7 @@ class FetchSessions:
         return session
 
     def _end(self, session: FetchSession) -> None:
-        """Its partitions are watched no more; a request that waits is answered with nothing, if its peer is there."""
+        """Stop watching its partitions; a request that waits gets an empty answer, if its peer is still connected."""
         delayed = session.delayed
         if delayed is not None:
             self._waiting.answered(delayed)
@@ -171,7 +172,7 @@ class FetchSessions:
         del self._sessions[session.connection]
 
     def _update(self, session: FetchSession, body: FetchRequest) -> Refusals:
-        """Take in the positions the follower reports; what is refused is answered and leaves the session."""
+        """Apply the positions that the follower reports; a refused partition is answered and leaves the session."""
         for forgotten in body.forgotten_topics_data:
             for index in forgotten.partitions:
                 session.drop(TopicPartition(forgotten.topic, index))
@@ -207,7 +208,7 @@ class FetchSessions:
 
     # ----------------------------------------------------------------------------------------------------- answer
     def answer(self, delayed: DelayedFetch, force: bool, refused: Refusals | None = None) -> bool:
-        """Answer if there is something to say, or if it must end now. Looks only at partitions with news."""
+        """Answer if there is something to send, or if it must end now. Reads only updated partitions."""
         session = delayed.session
         assert session is not None
         topics: dict[str, list[FetchedRecords]] = refused or {}
@@ -251,7 +252,7 @@ class FetchSessions:
     def _answer_entry(
         self, session: FetchSession, entry: SessionPartition, budget: int, first: bool
     ) -> tuple[FetchedRecords | None, bool]:
-        """(records or refusal for one partition, whether it is a refusal). The follower's state is not touched here."""
+        """(records or refusal for one partition, whether it is a refusal). Does not change the follower's state."""
         partition, fetch = entry.partition, entry.fetch
         refusal = refuse_fetch(
             partition.state,

@@ -1,14 +1,14 @@
-"""Retention on a full disk: replicas that are offline for lack of room give back what nobody needs.
+"""Retention on a full disk: replicas that are offline for lack of room delete records that are no longer needed.
 
-Owns: up to where such a replica may delete its head, and asking its leader for that. Refuses to decide where a log
-starts (its leader does) and to know when a disk is full (`log.storage`).
+Owns: up to where such a replica may delete its head, and asking its leader for that. Leaves to others: where a log
+starts (its leader decides) and when a disk is full (`log.storage`).
 
-Theory: the cure of a full disk is retention, and who decides it is the leader; a replica on a full disk leads nothing
-and follows nobody. Two can tell how far it may go. Where another replica leads, that leader: it is asked for its low
-watermark, up to which every in-sync replica has recorded that nothing is promised; whoever is elected from them starts
-no earlier, so this replica never begins behind its leader (I39). Where nobody leads and this replica is the whole
-in-sync set, by the controller's word, itself: nobody else can be elected but it, so it was the last leader, and what
-it has below its own high watermark may go by its own retention. In all other cases nothing may go.
+Theory: the cure of a full disk is retention, which the leader decides; but a replica on a full disk neither leads nor
+follows. There are two ways to know how far it may delete. If another replica leads, that leader is asked for its low
+watermark: every in-sync replica has recorded a log start up to there, and a leader elected from them starts no earlier,
+so this replica never begins behind its leader (I39). If there is no leader and, according to the controller, this
+replica is the whole ISR, it decides itself: only it can be elected, so it was the last leader, and its own retention
+may delete records below its own high watermark. In all other cases nothing is deleted.
 """
 
 import logging
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("minibroker.full_disk")
 
 RELIEF_MS = 2_000
-"""How often a full disk is looked after: the leader's answer moves with its own retention check."""
+"""Interval of attempts to free room: the leader's answer changes with its own retention check."""
 ASK_MS = 2_000
-"""A leader that does not answer is asked again in the next round."""
+"""Timeout; a leader that does not answer is asked again in the next round."""
 ASKED_MAX = 200
 """Partitions in one request."""
 
@@ -74,7 +74,7 @@ class FullDisk:
         return self._manager.log_directory.full and not self._manager.log_directory.offline
 
     def _limit_source(self, partition: Partition) -> int | None:
-        """The broker that says how far this replica may go; itself if it is the whole in-sync set; None: nobody."""
+        """The broker that decides how far this replica may delete; itself if it is the whole ISR; None: no broker."""
         me, name = self._manager.config.broker_id, partition.topic_partition
         info = self._manager.image.partition(name)
         if partition.state.role is not Role.OFFLINE or partition.state.damage is not None or info is None:
@@ -112,7 +112,7 @@ class FullDisk:
                     await self._trim(partition, low, LogStartReason.COPIED)
 
     def _request(self, partitions: list[Partition]) -> ListOffsetsRequest:
-        """Under the leader epoch that the controller told: a deposed leader does not answer it."""
+        """With the leader epoch that the controller sent: a deposed leader does not answer it."""
         topics: dict[str, list[ListOffsetsPartition]] = {}
         for partition in partitions:
             topic, number = partition.topic_partition
@@ -128,7 +128,7 @@ class FullDisk:
         )
 
     async def _trim(self, partition: Partition, start: int, reason: LogStartReason) -> None:
-        """One that cannot even record its start hinders no other: on some file systems that takes room, too."""
+        """A replica that cannot even record its start does not affect others: on some file systems this needs room."""
         try:
             await self._trim_one(partition, start, reason)
         except (DiskFull, OutOfDescriptors) as error:
@@ -143,7 +143,7 @@ class FullDisk:
             if self._is_idle(partition):
                 log_of_it.trim_before(start, reason)
         if not self._is_idle(partition):
-            return  # offered again meanwhile: its leader has the word
+            return  # offered again meanwhile: its leader decides
         before = log_of_it.segments[0].base_offset
         first = delete_head(log_of_it, start)
         if first > before:
@@ -157,8 +157,8 @@ class FullDisk:
 
 
 def reported_low_watermark(answer: ListOffsetsPartitionResponse) -> int | None:
-    """What the leader says of it beside its log start. Above that it contradicts itself (I10), and counts for nothing:
-    what is deleted for it does not come back."""
+    """The low watermark that the leader sent with its log start. A value above the log start is contradictory (I10) and
+    ignored: records deleted because of it could not be restored."""
     if answer.error_code != ErrorCode.NONE or not 0 <= answer.low_watermark <= answer.offset:
         return None
     return answer.low_watermark

@@ -1,4 +1,4 @@
-"""One look at a running broker, for metrics and readiness. Changes nothing."""
+"""Reads the state of a running broker for metrics and readiness. Changes nothing."""
 
 from typing import TYPE_CHECKING
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 
 
 def readiness(broker: "Broker") -> Readiness:
-    """Ready: registered, and told by the controller what the cluster looks like."""
+    """Ready: registered, and the controller has sent the metadata of the cluster."""
     if broker.registration.is_fenced():
-        return Readiness(False, "no ZooKeeper session that surely lives")
+        return Readiness(False, "ZooKeeper session not confirmed alive")
     if not broker.image.has_been_updated:
-        return Readiness(False, "registered, but the controller has not told of the cluster yet")
+        return Readiness(False, "registered, but no metadata received from the controller yet")
     return Readiness(True, f"registered under broker epoch {broker.registration.broker_epoch}")
 
 
 def read_gauges(broker: "Broker") -> BrokerGauges:
-    """Count now; called when somebody asks for metrics."""
+    """Count now; called for each scrape of the metrics."""
     states = list(broker.manager.states().values())
     led = [s for s in states if s.is_leader]
     sizes = [len(s.in_sync_replicas) - s.effective_min_insync_replicas for s in led]

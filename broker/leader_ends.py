@@ -1,6 +1,8 @@
-"""Where a leader's log starts and ends, and who wrote below its start: asked by a follower that may have to start anew.
+"""Asks a leader for its log start, log end and the producers below the start, for a follower that may have to reset its
+log.
 
-Owns: the question and the reading of its answer. Refuses to know connections and what follows from it. Pure.
+Owns: building the request and reading its answer. Leaves to others: connections, and what follows from the answer.
+Pure.
 """
 
 from collections.abc import Mapping
@@ -21,11 +23,11 @@ from minibroker.protocol.messages import (
 from minibroker.runtime.rpc import RpcError
 
 PARTITIONS_PER_QUESTION_MAX = 8
-"""Of each the leader tells the producers, too: an answer has room for some thousands of these together."""
+"""The answer also lists the producers of each partition, and has room for some thousands of them in total."""
 
 
 def ends_question(broker_id: int, asked: Mapping[TopicPartition, int]) -> ListOffsetsRequest:
-    """`asked`: partitions, with the leader epoch that is meant."""
+    """`asked`: partitions with the expected leader epoch."""
     topics: dict[str, list[ListOffsetsPartition]] = {}
     for (topic, index), leader_epoch in asked.items():
         for timestamp in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP):
@@ -39,7 +41,7 @@ def ends_question(broker_id: int, asked: Mapping[TopicPartition, int]) -> ListOf
 def read_ends(
     asked: Mapping[TopicPartition, int], reply: Response | RpcError
 ) -> dict[TopicPartition, LeaderEndsAnswered]:
-    """For each partition that was asked for; an error where the reply lacks it."""
+    """The answer for each requested partition; an error where the reply lacks it."""
     answers: dict[TopicPartition, list[ListOffsetsPartitionResponse]] = {}
     if isinstance(reply, ListOffsetsResponse):
         for topic in reply.topics:

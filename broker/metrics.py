@@ -168,7 +168,7 @@ class BrokerGauges(msgspec.Struct, frozen=True, kw_only=True):
     live_brokers: Annotated[int, Metric("controller_live_brokers", "Live brokers of the cluster, as known here.")] = 0
     topics: Annotated[int, Metric("controller_topics", "Topics of the cluster, as known here.")] = 0
     is_fenced: Annotated[
-        int, Metric("broker_is_fenced", "1 while this broker must not serve: no ZooKeeper session that surely lives.")
+        int, Metric("broker_is_fenced", "1 while this broker must not serve: ZooKeeper session not confirmed alive.")
     ] = 0
     broker_epoch: Annotated[int, Metric("broker_epoch", "The broker epoch; -1 while not registered.")] = -1
     connections: Annotated[int, Metric("network_connections", "Open connections of clients and brokers.")] = 0
