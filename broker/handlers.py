@@ -1,9 +1,9 @@
 """One handler for each API a broker answers.
 
-Owns: the table from API to handler, and which requests need the broker to be in good standing. Refuses to hold state:
-handlers turn a request into calls on the parts, and their result into a response.
+Owns: the table from API to handler, and the checks before a handler runs. Leaves to others: state; a handler turns a
+request into calls on the parts, and their result into a response.
 
-Produce, Fetch and questions are answered in the call itself (or delayed by their handler); requests that need ZooKeeper
+Produce, Fetch and queries are answered in the call itself (or delayed by their handler); requests that need ZooKeeper
 or the controller run as tasks, a bounded number at a time.
 """
 
@@ -40,9 +40,11 @@ from minibroker.runtime.server import IncomingRequest, ServerConnection
 log = logging.getLogger("minibroker.handlers")
 
 CLIENTS_TASKS_MAX = 200
-"""Requests of clients that wait for ZooKeeper or the controller at once; more are refused, to be tried again."""
+"""Requests of clients that may wait for ZooKeeper or the controller at a time; more are refused with a retriable
+error."""
 BROKERS_TASKS_MAX = 2_000
-"""The same of brokers, who ask little: no number of clients' requests keeps out an order or a proposal."""
+"""The same for brokers, which send few of them. The limits are separate, so that clients' requests cannot block an
+order of the controller or a proposal."""
 
 VERSION = "0.1.0"
 
@@ -50,14 +52,14 @@ Handle = Callable[[IncomingRequest, Any], None]
 
 
 class ControllerRole(Protocol):
-    """What the broker needs of the controller candidate in the same process."""
+    """The part of the controller candidate in the same process that the broker uses."""
 
     async def handle(self, request: m.Request) -> m.Response:
         """Answer, or NOT_CONTROLLER."""
         ...
 
     def left_alone(self) -> dict[str, str]:
-        """Nodes of ZooKeeper that it leaves alone, and why; none unless it is the controller."""
+        """Znodes that it leaves alone, and why; none unless it is the controller."""
         ...
 
 
@@ -93,7 +95,7 @@ class RequestHandlers:
         self._monotonic_ns = monotonic_ns
         self._clients_tasks, self._brokers_tasks = OwnedTasks(), OwnedTasks()
         self.failed_reads: list[str] = []
-        """Questions that met a bug of our own: for tests, which must see them."""
+        """Queries that hit a bug of our own: for tests, which must detect them."""
         self._table: dict[int, Handle] = {
             ApiKey.PRODUCE: produce.handle,
             ApiKey.FETCH: manager.fetches.handle,
@@ -135,7 +137,7 @@ class RequestHandlers:
 
     # ---------------------------------------------------------------------------------------------------- styles
     def _for_brokers(self, handle: Handle) -> Handle:
-        """Only what a broker asks in its own name."""
+        """Handles only requests that a broker sends in its own name."""
 
         def checked(request: IncomingRequest, body: Any) -> None:
             refusal = refuse(request.connection.principal, body, self._image.broker_epoch)
@@ -155,7 +157,7 @@ class RequestHandlers:
         return handle
 
     def _ordered(self, obey: Callable[[IncomingRequest, Any], m.Response]) -> Handle:
-        """An order of a controller whose epoch this broker has not heard of yet waits until ZooKeeper confirms it."""
+        """An order under a controller epoch that is new to this broker waits until ZooKeeper confirms the epoch."""
 
         def handle(request: IncomingRequest, body: Any) -> None:
             if self._controller_epochs.is_known(body.controller_epoch):
@@ -171,8 +173,8 @@ class RequestHandlers:
         return handle
 
     def _read(self, answer: Callable[[IncomingRequest, Any], m.Response]) -> Handle:
-        """A question, which changes nothing: a bug of ours that it meets costs its asker an answer, and nobody else
-        anything. An assertion still ends the process, for what it found may be shared."""
+        """A query, which changes nothing. If it hits a bug of our own, only its sender gets an error. A failed
+        assertion still ends the process, because it may concern shared state."""
 
         def handle(request: IncomingRequest, body: Any) -> None:
             try:
@@ -196,7 +198,7 @@ class RequestHandlers:
         return handle
 
     def _begin(self, request: IncomingRequest, answer: Callable[[], Awaitable[m.Response]]) -> None:
-        """Answer it in a task of its own."""
+        """Answer the request in a task of its own."""
         is_brokers = request.connection.is_broker
         tasks = self._brokers_tasks if is_brokers else self._clients_tasks
         if len(tasks) >= (BROKERS_TASKS_MAX if is_brokers else CLIENTS_TASKS_MAX):
@@ -211,12 +213,12 @@ class RequestHandlers:
         request.respond(response)
 
     def connection_closed(self, connection: ServerConnection) -> None:
-        """What was kept for it goes."""
+        """Drop everything that was kept for this connection."""
         self._authentication.connection_closed(connection)
         self._manager.fetches.connection_closed(connection)
 
     async def stop(self) -> None:
-        """End what is under way."""
+        """Cancel all running tasks."""
         await self._clients_tasks.stop()
         await self._brokers_tasks.stop()
 
@@ -229,7 +231,7 @@ class RequestHandlers:
         return self._manager.orders.leader_and_isr(body)
 
     def _describe_cluster(self, request: IncomingRequest, body: m.DescribeClusterRequest) -> m.Response:
-        """Of what the controller leaves alone only its own broker can tell."""
+        """Only the controller's own broker can list the znodes that the controller leaves alone."""
         left_alone = [
             m.NodeLeftAlone(path=clipped(path), reason=clipped(reason))
             for path, reason in self._controller.left_alone().items()
@@ -264,7 +266,7 @@ class RequestHandlers:
         return self._manager.orders.stop_replica(body)
 
     def _after(self, change: MetadataChange) -> None:
-        """What else a request of the controller set in motion."""
+        """Perform what follows from a request of the controller."""
         if change.controller_changed or change.brokers_changed:
             self._manager.alter_partition.controller_changed()
         if change.brokers_changed:

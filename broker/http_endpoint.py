@@ -1,12 +1,12 @@
-"""A very small HTTP/1.1 server for /metrics, /healthz and /readyz, through the network door.
+"""A very small HTTP/1.1 server for /metrics, /healthz and /readyz, on the network port of the runtime.
 
-Owns: reading one request head, the answer, and what a hostile peer may cost: HEAD_BYTES_MAX of memory on each of
-CONNECTIONS_MAX connections for DEADLINE_SECONDS. Refuses to know what a path means: `routes` does.
+Owns: reading one request head, the answer, and the limits for a hostile peer: HEAD_BYTES_MAX of memory on each of
+CONNECTIONS_MAX connections for DEADLINE_SECONDS. Leaves to others: the meaning of a path (`routes`).
 
-One connection more ends the one that has been open longest without asking: who asks at once is always answered,
-whoever holds all the others open, so that no supervisor takes a healthy broker for a dead one.
+A further connection closes the oldest one: a client that sends its request at once is always answered, even if another
+client holds all other connections open, so that no supervisor takes a healthy broker for a dead one.
 
-One request a connection, then it is closed: scrapes come every few seconds, and nothing else is served here.
+One request per connection, then it is closed: scrapes come every few seconds, and nothing else is served here.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ log = logging.getLogger("minibroker.http")
 
 
 class HttpAnswer(msgspec.Struct, frozen=True):
-    """What a route says."""
+    """The answer of a route."""
 
     status: int
     body: bytes
@@ -59,7 +59,7 @@ class HttpEndpoint:
         self._listener: Listener | None = None
 
     async def start(self, host: str, port: int) -> int:
-        """The port really listened on. Raises AddressInUse, NetworkError."""
+        """Returns the actual port. Raises AddressInUse, NetworkError."""
         self._listener = await self._network.listen(lambda: HttpConnection(self), host, port)
         return self._listener.port
 
@@ -90,7 +90,7 @@ class HttpEndpoint:
             return b"", HttpAnswer(400, b"not an HTTP request\n")
         method, target, version = words
         if not version.startswith(b"HTTP/1."):
-            return method, HttpAnswer(505, b"HTTP/1.1 is spoken here\n")
+            return method, HttpAnswer(505, b"HTTP/1.1 is supported\n")
         if method not in (b"GET", b"HEAD"):
             return method, HttpAnswer(405, b"only GET\n")
         route = self._routes.get(target.split(b"?", 1)[0].decode("latin-1"))
@@ -131,7 +131,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._is_answered or self._filled == len(self._buffer):
-            return memoryview(bytearray(1024))  # whatever else comes is dropped
+            return memoryview(bytearray(1024))  # further bytes are dropped
         return memoryview(self._buffer)[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -180,7 +180,7 @@ def broker_routes(
         return HttpAnswer(200, page(), CONTENT_TYPE)
 
     def healthz() -> HttpAnswer:
-        return HttpAnswer(200, b"ok\n")  # the event loop answers: the process lives
+        return HttpAnswer(200, b"ok\n")  # the event loop answers, so the process is alive
 
     def readyz() -> HttpAnswer:
         state = readiness()

@@ -1,6 +1,7 @@
-"""Log starts as the broker works on them: what retention asks for, the durable record, the files in front of it.
+"""Raises log starts: the start that retention decides, its durable record, and the files in front of it.
 
-Owns: the order 'decide, record, tell, delete'. Refuses to know what may go: `log.retention`, `replication.log_starts`.
+Owns: the order 'decide, record, report, delete'. Leaves to others: what may be deleted (`log.retention`,
+`replication.log_starts`).
 """
 
 import logging
@@ -31,7 +32,7 @@ class LogStarts:
         self._recording: set[TopicPartition] = set()
 
     async def apply_retention(self, clock: Clock) -> None:
-        """Of each partition that is led here: whole segments below the high watermark (KAFKA-5634)."""
+        """For each partition that is led here: whole segments below the high watermark (KAFKA-5634)."""
         for partition in list(self._partitions.values()):
             state = partition.state
             if state.is_leader and not state.fenced:
@@ -42,8 +43,8 @@ class LogStarts:
                     self._manager.disk.log_failed(partition, error)
 
     async def raise_start(self, partition: Partition, start: int, reason: LogStartReason) -> bool:
-        """Record that the log starts later, then let it start there; whether it does. What was decided in an epoch that
-        is over when the record is written is forgotten, and the record corrected."""
+        """Record a later log start, then apply it; returns whether the log starts there now. If the epoch of the
+        decision is over when the record is written, the decision is dropped, and the record corrected."""
         state = partition.state
         epoch = state.leader_epoch
         if start <= state.log_start_offset or epoch is None:
@@ -59,7 +60,7 @@ class LogStarts:
         return True
 
     def record_soon(self, partition: Partition) -> None:
-        """Where it starts by its leader's word; then its leader is told."""
+        """Record the log start that the leader sent, then report it to the leader."""
         key = partition.topic_partition
         if key not in self._recording:
             self._recording.add(key)
@@ -82,6 +83,6 @@ class LogStarts:
         return self._partitions.get(partition.topic_partition) is partition and not partition.state.is_offline
 
     def delete_heads(self) -> None:
-        """Of all partitions, as far as all in-sync replicas have recorded their starts."""
+        """For all partitions, as far as all in-sync replicas have recorded their starts."""
         for partition in list(self._partitions.values()):
             partition.delete_head()

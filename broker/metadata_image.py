@@ -1,13 +1,13 @@
-"""What this broker knows of the cluster, as the controller told it. Pure.
+"""This broker's knowledge of the cluster, as received from the controller. Pure.
 
-Owns: live brokers, leaders and in-sync replicas of every partition, topic ids, topic settings, and who the controller
-is; and the answers that follow from nothing else (Metadata, DescribeCluster, who may join an ISR). Refuses to know
-ZooKeeper, sockets and this broker's own replicas: what is known here may be behind, and never decides a write.
+Owns: live brokers, leaders and in-sync replicas of every partition, topic ids, topic settings, and the controller; and
+the answers that follow from these alone (Metadata, DescribeCluster, eligibility for an ISR). Leaves to others:
+ZooKeeper, sockets and this broker's own replicas. This knowledge may be stale, and never decides a write.
 
-Theory: UpdateMetadata of one controller arrives in order, controllers are ordered by their epoch, and a request made
-for an earlier incarnation of this broker is refused by the broker epoch (replication rules, section 7). A request that
-was resent after its connection broke may still be handled twice and late, so a partition additionally never goes back:
-not below its leader epoch, not below its partition epoch, and not to a topic id that was deleted.
+Theory: UpdateMetadata of one controller arrives in order, controllers are ordered by their epoch, and the broker epoch
+refuses a request made for an earlier incarnation of this broker (replication rules, section 7). A request that was
+resent after its connection broke may still be handled twice and late, so a partition additionally never goes back: not
+below its leader epoch, not below its partition epoch, and not to a topic id that was deleted.
 """
 
 from collections.abc import Iterator, Set
@@ -34,7 +34,7 @@ from minibroker.protocol.messages import (
 )
 
 DELETED_TOPICS_REMEMBERED = 10_000
-"""Ids of deleted topics, against a late request that would bring one back. Older ones are forgotten."""
+"""Ids of deleted topics, so that a late request does not bring one back. Older ones are dropped."""
 
 
 class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,11 +46,11 @@ class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
     replicas: tuple[BrokerId, ...]
     isr: tuple[BrokerId, ...]
     offline_replicas: tuple[BrokerId, ...] = ()
-    """Live brokers whose log directory failed, or dead ones, by the controller's word."""
+    """Replicas on dead brokers, or on live ones whose log directory failed, as the controller reported."""
 
 
 class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One topic; its dict is replaced, never changed, so that a reader may keep it over an await."""
+    """One topic. Its dicts are replaced, never changed, so that a reader may keep them over an await."""
 
     topic_id: str
     configs: dict[str, str]
@@ -63,12 +63,12 @@ class MetadataChange(msgspec.Struct, frozen=True, kw_only=True):
     error_code: ErrorCode = ErrorCode.NONE
     error_message: str | None = None
     controller_changed: bool = False
-    """Another controller, or the same under a new epoch: what was asked of the old one must be asked anew."""
+    """Another controller, or the same under a new epoch: requests to the old one must be repeated."""
     brokers_changed: bool = False
     partitions_changed: tuple[TopicPartition, ...] = ()
     partitions_deleted: tuple[TopicPartition, ...] = ()
     configs_changed: tuple[str, ...] = ()
-    """Topics whose own settings are others now."""
+    """Topics whose own settings changed."""
 
 
 class MetadataImage:
@@ -80,9 +80,9 @@ class MetadataImage:
         self.controller_id: BrokerId | None = None
         self.controller_epoch: ControllerEpoch = 0
         self.has_been_updated = False
+        """Whether this process has received an UpdateMetadata yet."""
         self._addressed_epoch: BrokerEpoch | None = None
-        """The registration of this broker that a controller spoke to last."""
-        """Whether a controller has told this process about the cluster yet."""
+        """The registration of this broker at which it last accepted a controller's request."""
         self._counters = counters if counters is not None else BrokerCounters()
         self._brokers: dict[BrokerId, LiveBroker] = {}
         self._topics: dict[str, TopicInfo] = {}
@@ -112,7 +112,7 @@ class MetadataImage:
         return {} if info is None else info.configs
 
     def leader_hint(self, partition: TopicPartition) -> CurrentLeader | None:
-        """Whom a client should ask instead, to put beside NOT_LEADER_OR_FOLLOWER (KIP-951)."""
+        """The leader that a client should use instead, sent with NOT_LEADER_OR_FOLLOWER (KIP-951)."""
         info = self.partition(partition)
         if info is None or info.leader is None:
             return None
@@ -134,8 +134,8 @@ class MetadataImage:
         broker_epoch: BrokerEpoch | None = None,
         partition: TopicPartition | None = None,
     ) -> bool:
-        """Whether a replica may join an ISR: its broker lives, is not stopping (KIP-841), is the incarnation that asked
-        (KIP-903), and holds this partition in a log directory that works (hardening rule 13)."""
+        """Whether a replica may join an ISR: its broker is alive, is not stopping (KIP-841), is the incarnation that
+        fetched (KIP-903), and holds this partition in a working log directory (hardening rule 13)."""
         broker = self._brokers.get(broker_id)
         if broker is None or broker.shutting_down:
             return False
@@ -163,9 +163,9 @@ class MetadataImage:
         asked_broker_epoch: BrokerEpoch,
         own_broker_epoch: BrokerEpoch | None,
     ) -> MetadataChange:
-        """Whether a controller's request may be obeyed (I29); takes over its epoch if so.
+        """Whether a controller's request is accepted (I29); if so, adopts its epoch.
 
-        A broker epoch above ours is possible: the controller saw our registration before its answer reached us.
+        A broker epoch above ours is possible: the controller saw our registration before its result reached us.
         """
         if own_broker_epoch is None or asked_broker_epoch < own_broker_epoch:
             return MetadataChange(
@@ -185,7 +185,7 @@ class MetadataImage:
         return MetadataChange(controller_changed=changed)
 
     def apply_update(self, request: UpdateMetadataRequest, own_broker_epoch: BrokerEpoch | None) -> MetadataChange:
-        """Take in an UpdateMetadata: live brokers as a whole (none listed: unchanged), partitions one by one."""
+        """Apply an UpdateMetadata: live brokers as a whole (none listed: unchanged), partitions one by one."""
         admitted = self.admit(request.controller_id, request.controller_epoch, request.broker_epoch, own_broker_epoch)
         if admitted.error_code != ErrorCode.NONE:
             return admitted
@@ -199,7 +199,7 @@ class MetadataImage:
     def apply_leader_and_isr(
         self, request: LeaderAndIsrRequest, own_broker_epoch: BrokerEpoch | None
     ) -> MetadataChange:
-        """Learn from a LeaderAndIsr, which may come before the UpdateMetadata that says the same."""
+        """Apply a LeaderAndIsr, which may come before the UpdateMetadata with the same content."""
         admitted = self.admit(request.controller_id, request.controller_epoch, request.broker_epoch, own_broker_epoch)
         if admitted.error_code != ErrorCode.NONE:
             return admitted
@@ -216,7 +216,7 @@ class MetadataImage:
         return changed
 
     def _add_brokers(self, live: list[LiveBroker]) -> bool:
-        """A LeaderAndIsr names the brokers it needs, not all that live."""
+        """A LeaderAndIsr names the brokers it needs, not all live ones."""
         changed = False
         for broker in live:
             known = self._brokers.get(broker.id)
@@ -232,7 +232,7 @@ class MetadataImage:
             return
         known = self._topics.get(name)
         if known is not None and known.topic_id != topic.topic_id:
-            self._forget(name, known, tally)  # deleted and created again, and we missed the deletion
+            self._forget(name, known, tally)  # deleted and created again, and this broker missed the deletion
             known = None
         partitions = {} if known is None else dict(known.partitions)
         for state in topic.partition_states:
@@ -255,7 +255,7 @@ class MetadataImage:
         self._topics[name] = TopicInfo(topic_id=topic.topic_id, configs=configs, partitions=partitions)
 
     def _count_election(self, state: Any, known: PartitionInfo | None) -> None:
-        """LeaderAndIsr alone says whether an election was unclean, and reaches the elected before UpdateMetadata."""
+        """Only LeaderAndIsr marks an election as unclean, and it reaches the new leader before UpdateMetadata."""
         is_new = known is None or state.leader_epoch > known.leader_epoch
         if state.leader == self.broker_id and is_new:
             self._counters.leader_elections += 1
@@ -272,16 +272,16 @@ class MetadataImage:
 
     # ------------------------------------------------------------------------------------------------------ answers
     def is_of_an_earlier_registration(self, own_broker_epoch: BrokerEpoch | None) -> bool:
-        """Whether a controller spoke to this broker, but not since it registered anew: leaderships may have moved, and
-        as long as the controller cannot reach it nobody tells it (hardening rule 17)."""
+        """Whether controllers sent requests to this broker, but none since it registered again: leaderships may have
+        moved, and it learns nothing while the controller cannot reach it (hardening rule 17)."""
         return own_broker_epoch is not None and self._addressed_epoch not in (None, own_broker_epoch)
 
     def answer_metadata(
         self, request: MetadataRequest, listener_name: str, is_fenced: bool = False
     ) -> MetadataResponse:
-        """Brokers with their addresses of the listener the client came in by, and the topics asked for (None: all).
+        """Brokers with their addresses on the listener that the client uses, and the requested topics (None: all).
 
-        A fenced broker does not name itself as a leader: it would refuse whoever comes (hardening rule 11)."""
+        A fenced broker does not name itself as a leader: it would refuse every client (hardening rule 11)."""
         reachable = {
             broker_id: address
             for broker_id, broker in self._brokers.items()
@@ -345,7 +345,7 @@ class MetadataImage:
 
 
 class _Tally:
-    """Collects what a request changes; dicts, because they keep their order."""
+    """Collects the changes of a request, in dicts, because they keep their order."""
 
     def __init__(self) -> None:
         self.changed: dict[TopicPartition, None] = {}
@@ -363,7 +363,8 @@ class _Tally:
 
 
 def _is_newer(state: Any, known: PartitionInfo | None) -> bool:
-    """Whether a description replaces what is known: the same again does, so that offline replicas can change."""
+    """Whether a description replaces the known one. One of the same epochs does, so that offline replicas can
+    change."""
     if known is None or state.leader_epoch > known.leader_epoch:
         return True
     return bool(state.leader_epoch == known.leader_epoch and state.partition_epoch >= known.partition_epoch)

@@ -1,9 +1,9 @@
-"""What a broker counts and what it can be asked about itself, as plain numbers.
+"""Counters and gauges of a broker, as plain numbers.
 
-Owns: the counters that the hot path raises (an integer addition each), the gauges that are worked out only when
-somebody looks, and the name and meaning of each metric. Refuses to know Prometheus (`prometheus_page`) and HTTP.
+Owns: the counters that the hot path raises (an integer addition each), the gauges that are computed only for a scrape,
+and the name and meaning of each metric. Leaves to others: Prometheus (`prometheus_page`) and HTTP.
 
-Names follow Kafka's beans in snake_case, so that alerts people know carry over: UnderReplicatedPartitions of the
+Names follow Kafka's beans in snake_case, so that known alerts carry over: UnderReplicatedPartitions of the
 ReplicaManager is `minibroker_replica_manager_under_replicated_partitions`. Counters end in `_total`, units are seconds
 and bytes.
 """
@@ -28,7 +28,7 @@ class ApiCounter(msgspec.Struct):
 
     count: int = 0
     nanoseconds: int = 0
-    """Of the event loop's time: what was waited for is not counted."""
+    """Time on the event loop; waiting is not counted."""
 
 
 class BrokerCounters(msgspec.Struct):
@@ -66,7 +66,7 @@ class BrokerCounters(msgspec.Struct):
     ] = 0
     repairs_begun: Annotated[
         int,
-        Metric("replica_manager_repairs_begun", "Damaged replicas here that set their log aside to fetch it anew."),
+        Metric("replica_manager_repairs_begun", "Damaged replicas here that set their log aside to fetch it again."),
     ] = 0
     repairs_done: Annotated[
         int, Metric("replica_manager_repairs_done", "Damaged replicas here that are in sync again with a new log.")
@@ -75,7 +75,7 @@ class BrokerCounters(msgspec.Struct):
         int,
         Metric(
             "replica_manager_salvaged_bytes",
-            "Bytes that replicas here took from their damaged logs, for the leader's was damaged there.",
+            "Bytes that replicas here took from their damaged logs, because the leader's log was damaged there.",
         ),
     ] = 0
     scrubbed_bytes: Annotated[int, Metric("log_scrubbed_bytes", "Bytes of logs read again by the scrubber.")] = 0
@@ -84,7 +84,7 @@ class BrokerCounters(msgspec.Struct):
         int, Metric("log_scrubbed_damaged_logs", "Replicas here whose damage the scrubber was the first to find.")
     ] = 0
     scrubbed_indexes: Annotated[
-        int, Metric("log_scrubbed_indexes_made_again", "Damaged indexes that the scrubber found and made again.")
+        int, Metric("log_scrubbed_indexes_made_again", "Damaged indexes that the scrubber found and rebuilt.")
     ] = 0
     fenced: Annotated[int, Metric("broker_fenced", "Times that this broker lost its place in ZooKeeper.")] = 0
     descriptor_shortages: Annotated[
@@ -117,7 +117,7 @@ class BrokerCounters(msgspec.Struct):
 
 
 class BrokerGauges(msgspec.Struct, frozen=True, kw_only=True):
-    """One look at a broker."""
+    """The state of a broker at one moment."""
 
     partitions: Annotated[int, Metric("replica_manager_partitions", "Replicas on this broker.")] = 0
     leaders: Annotated[int, Metric("replica_manager_leaders", "Partitions that this broker leads.")] = 0
@@ -146,7 +146,7 @@ class BrokerGauges(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Metric(
             "replica_manager_damaged_replicas",
-            "Replicas here whose log is known as damaged: offline, or leading as the only one in sync.",
+            "Replicas here whose log is known to be damaged: offline, or leading as the only one in sync.",
         ),
     ] = 0
     waiting_produce_requests: Annotated[
@@ -178,17 +178,17 @@ class BrokerGauges(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Metric(
             "broker_witness_age_seconds",
-            "Since ZooKeeper last took all that this broker notes of what is committed (witness.interval.ms).",
+            "Time since ZooKeeper last accepted all of this broker's notes on what is committed (witness.interval.ms).",
         ),
     ] = 0
 
 
 class Readiness(msgspec.Struct, frozen=True):
-    """Whether clients should be sent here."""
+    """Whether clients should use this broker."""
 
     is_ready: bool
     reason: str
-    """In words, also when ready."""
+    """In words, even if ready."""
 
 
 API_LABELS: dict[int, str] = {key: ApiKey(key).name.lower() for key in APIS}

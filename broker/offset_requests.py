@@ -1,7 +1,7 @@
 """Answers ListOffsets and OffsetForLeaderEpoch.
 
-Owns: the way from a request over many partitions to the core's pure answers, one per partition. Refuses to decide what
-an offset means.
+Owns: mapping a request over many partitions to the core's pure answers, one per partition. Leaves to others: what an
+offset means.
 """
 
 from msgspec.structs import replace
@@ -37,7 +37,7 @@ from minibroker.runtime.ports import DiskError
 def answer_offset_for_leader_epoch(
     manager: ReplicaManager, body: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
-    """Where did that epoch end? (KIP-101, KIP-279, fenced as KIP-320 says)"""
+    """Answers where an epoch ended (KIP-101, KIP-279, fenced according to KIP-320)."""
     topics = []
     for topic in body.topics:
         answers = []
@@ -64,7 +64,7 @@ def answer_offset_for_leader_epoch(
 
 
 def answer_list_offsets(manager: ReplicaManager, body: ListOffsetsRequest) -> ListOffsetsResponse:
-    """Earliest, latest, or the first record that is not older than a time."""
+    """Answers with the earliest offset, the latest, or that of the first record not older than a timestamp."""
     manager.check_fence()
     topics = []
     entries = sum(len(topic.partitions) for topic in body.topics)  # a follower lists each partition twice

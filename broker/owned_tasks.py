@@ -1,7 +1,7 @@
-"""Tasks that somebody waits for.
+"""Tasks that live and end with their owner.
 
-Owns: a set of running tasks, and their end together with their owner. A task that ends with an exception is our own
-bug, for what can go wrong outside is handled in the task. Refuses to know what they do.
+Owns: a set of running tasks, and their end together with their owner. A task that ends with an exception is a bug of
+our own, because a task handles external errors itself. Leaves to others: what the tasks do.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ from collections.abc import Coroutine
 
 
 class OwnedTasks:
-    """asyncio keeps weak references only: a task that nobody owns may vanish, and its error with it."""
+    """Holds references: asyncio keeps only weak ones, so a task without an owner may vanish, and its error with it."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
@@ -18,7 +18,7 @@ class OwnedTasks:
         return len(self._tasks)
 
     def own(self, work: Coroutine[None, None, None], name: str) -> None:
-        """Run it to its end, or to `stop`."""
+        """Run `work` to its end, or until `stop`."""
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._finished)
@@ -27,10 +27,10 @@ class OwnedTasks:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            raise error  # our own bug: the loop's handler ends the process
+            raise error  # a bug of our own: the loop's exception handler ends the process
 
     async def stop(self) -> None:
-        """Cancel what is under way and wait for it, in an order that does not depend on addresses."""
+        """Cancel all tasks and wait for them, in an order that does not depend on memory addresses."""
         tasks = sorted(self._tasks, key=lambda task: task.get_name())
         for task in tasks:
             task.cancel()

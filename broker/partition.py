@@ -1,7 +1,7 @@
-"""One local replica: the pure state, its log, and the performing of effects.
+"""One local replica: its pure state, its log, and the code that performs effects.
 
-Owns: the order 'decide, write, report back' for one partition. Refuses to decide anything (that is
-`replication.replica.step`) and to know sockets: what must leave the partition goes through `PartitionServices`.
+Owns: the order 'decide, write, report back' for one partition. Leaves to others: all decisions
+(`replication.replica.step`) and sockets; what must leave the partition goes through `PartitionServices`.
 
 Between a decision and its write there is no await: `handle` runs from event to effects in one synchronous call, and an
 effect that reports back (an append, a truncation) does so before the next effect is performed.
@@ -36,14 +36,14 @@ _RELEASED = bytearray()
 
 
 class PartitionServices(Protocol):
-    """What a partition asks of the broker around it."""
+    """What a partition needs from its broker."""
 
     observer: Observer
 
     def now_ms(self) -> int: ...
     @property
     def fenced(self) -> bool:
-        """Whether the ZooKeeper deadline had passed when somebody looked last."""
+        """Whether the ZooKeeper deadline had passed at the last check."""
         ...
 
     def check_fence(self) -> None:
@@ -51,12 +51,12 @@ class PartitionServices(Protocol):
         ...
 
     def appended(self, partition: "Partition") -> None:
-        """New records: followers' waiting fetches may go on."""
+        """There are new records for the followers' waiting fetches."""
         ...
 
     def high_watermark_rose(self, partition: "Partition") -> None: ...
     def leader_changed(self, partition: "Partition") -> None:
-        """Waiting fetches end; the fetcher takes the partition or lets it go."""
+        """Waiting fetches end; a fetcher starts or stops copying the partition."""
         ...
 
     def propose_isr(self, partition: "Partition", proposal: ev.ProposeIsr) -> None: ...
@@ -74,32 +74,32 @@ class PartitionServices(Protocol):
     def log_starts(self) -> "LogStartServices": ...
     @property
     def repairs(self) -> "RepairServices":
-        """What happens when the log is damaged."""
+        """Handles a damaged log."""
         ...
 
 
 class LogStartServices(Protocol):
-    """Of a partition whose log starts elsewhere."""
+    """What a partition needs when its log start changes."""
 
     def record_soon(self, partition: "Partition") -> None:
-        """Make that durable, then report it to its leader."""
+        """Make the log start durable, then report it to the leader."""
         ...
 
 
 class RepairServices(Protocol):
-    """Of a partition's log that is damaged."""
+    """What a partition needs when its log is damaged."""
 
     def damaged(self, partition: "Partition", reason: str) -> None:
-        """Somebody read bytes that are not what was written."""
+        """Bytes were read that are not what was written."""
         ...
 
     def noted(self, partition: "Partition", reason: str) -> None: ...
     def salvage(self, partition: "Partition", max_bytes: int) -> memoryview | None:
-        """What the leader's log cannot give: sound batches at this log's end, from a damaged log that was set aside."""
+        """Batches that the leader's log cannot provide: sound ones at this log's end, from a damaged log set aside."""
         ...
 
     def out_of_use(self, partition: "Partition") -> None:
-        """A damaged replica went offline: the controller must hear of it."""
+        """A damaged replica went offline: report it to the controller."""
         ...
 
 
@@ -139,7 +139,7 @@ class Partition:
             self._observer.notify(ReplicaLoaded(self))
 
     def _loaded_state(self, config: ReplicationConfig, high_watermark: int) -> ReplicaState:
-        """As recovered: the mark is what the checkpoint says, within the log; no role until the controller speaks."""
+        """As recovered: the high watermark of the checkpoint, within the log; no role before the controller's order."""
         start, end = self.log.log_start_offset, self.log.log_end_offset
         return ReplicaState(
             config=config,
@@ -159,7 +159,7 @@ class Partition:
 
     # ----------------------------------------------------------------------------------------------------- decide
     def handle(self, event: ev.Event) -> None:
-        """Let the core decide, then do what it says."""
+        """Let the core decide, then perform its effects."""
         if type(event) is ev.LeaderAndIsrReceived:
             event = self._under_present_fence(event)
         elif self.state.role is Role.LEADER and not self.state.fenced:
@@ -173,13 +173,13 @@ class Partition:
         self._perform(effects)
 
     def _under_present_fence(self, order: ev.LeaderAndIsrReceived) -> ev.LeaderAndIsrReceived:
-        """An order lifts the fence, unless the deadline has passed by now: what came before this step, such as making
-        the log on a disk that hangs, may have taken longer than the session has (hardening rule 8)."""
+        """An order lifts the fence, unless the deadline has passed by now: earlier work, such as creating the log on a
+        disk that hangs, may have taken longer than the session lasts (hardening rule 8)."""
         self.services.check_fence()
         return replace(order, fenced=self.services.fenced)
 
     def handle_fetch(self, event: ev.FollowerFetched) -> FetchGranted | FetchRefused:
-        """A follower's fetch: learn its end, say what it may read."""
+        """A follower's fetch: record its log end, decide what it may read."""
         if self.state.role is Role.LEADER and not self.state.fenced:
             self.services.check_fence()
         answer, effects = step_fetch(self.state, event)
@@ -203,7 +203,7 @@ class Partition:
             self.handle(ev.ConfigChanged(config=config, now_ms=self.services.now_ms()))
 
     def log_healed(self) -> None:
-        """Its directory is well again: the log, not what was decided meanwhile, says what it holds."""
+        """Its directory works again: reload the state from the log, not from what was decided meanwhile."""
         self.log.finish_cut()
         self.state.producers = self.log.producers
         self.handle(
@@ -222,10 +222,10 @@ class Partition:
                 _PERFORMERS[type(effect)](self, effect)
             except DiskError as error:
                 self.services.log_failed(self, error)
-                break  # LogFailed has settled everything that was still to do
+                break  # LogFailed has replaced all remaining effects
             except CorruptLog as error:
                 self.services.repairs.damaged(self, str(error))
-                break  # likewise, for only a leader goes on, and a leader cuts nothing
+                break  # likewise: only a leader continues, and a leader truncates nothing
 
     def _append_batches(self, effect: ev.AppendBatches) -> None:
         items: tuple[ProduceItem, ...] = effect.tokens
@@ -244,7 +244,7 @@ class Partition:
                 item.fail_storage(str(error))
             return
         for item in items:
-            item.records = _RELEASED  # the log's memory has it; a waiting producer must not keep a second hold
+            item.records = _RELEASED  # the log keeps the bytes; a waiting request must not keep them, too
         self._decide(
             ev.BatchesAppended(
                 tokens=items,
@@ -305,13 +305,14 @@ class Partition:
                 self._observer.notify(LogCut(self, has_failed))
 
     def _producers_from_leader(self, effect: ev.ResetTo) -> ProducerStates:
-        """By the leader. Without them a retry of what lies below the start would be written a second time."""
+        """The producer states sent by the leader. Without them, a retry of records below the start would be written a
+        second time."""
         if not effect.producers:
             return ProducerStates()
         try:
             return ProducerStates.load(effect.producers)
         except CorruptSnapshot as error:
-            log.error("%s: what the leader told of producers is not readable: %s", self.topic_partition, error)
+            log.error("%s: the producer states sent by the leader are not readable: %s", self.topic_partition, error)
             return ProducerStates()
 
     def _log_was_cut(self) -> None:
@@ -332,7 +333,7 @@ class Partition:
         self.services.log_starts.record_soon(self)
 
     def delete_head(self) -> None:
-        """What lies in front of the log's start, as far as nobody in sync needs it any more."""
+        """Delete what lies in front of the log start, as far as no in-sync replica needs it."""
         before = self.log.segments[0].base_offset
         try:
             first = delete_head(self.log, self.state.low_watermark)
@@ -349,7 +350,7 @@ class Partition:
         self.services.log_starts.record_soon(self)
 
     def _starts_changed(self, effect: ev.StartsChanged) -> None:
-        self.services.high_watermark_rose(self)  # followers hear of both in the same way
+        self.services.high_watermark_rose(self)  # both reach followers in the same way
 
     def _write_epoch_history(self, effect: ev.WriteEpochHistory) -> None:
         self.log.write_epoch_entries(self.state.epoch_history.entries, sync=False)

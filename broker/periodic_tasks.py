@@ -1,7 +1,7 @@
-"""What a broker does by the clock: lag, deadlines, checkpoints, retention, flushing, healing.
+"""Periodic tasks of a broker: lag, deadlines, checkpoints, retention, flushing, recovery from disk errors.
 
-Owns: the intervals and the loops. Refuses to know why: each periodic task hands an event to the core or calls its
-owner. All loops use the loop's time and are tasks of `run`, which the broker owns.
+Owns: the intervals and the loops. Leaves to others: the work itself; each periodic task passes an event to the core or
+calls its owner. All loops use the loop's time and are tasks of `run`, which the broker owns.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ from minibroker.runtime.ports import BadEntry, Clock, DiskError
 log = logging.getLogger("minibroker.periodic_tasks")
 
 TICK_MS = 100
-"""Fencing, request deadlines and stalls of this process are looked at so often."""
+"""Interval of the checks for fencing, request deadlines and stalls of this process."""
 STALL_MS = TICK_MS
-"""A tick that is late by more than this is a stall of our own (a pause, a slow disk call), not of the followers. Short
-ones count, too: they add up under load, and the lag limit may be near to them."""
+"""A tick that is late by more than this is a stall of this process (a pause, a slow disk call), not of the followers.
+Short ones count, too: they add up under load, and the lag limit may be close to them."""
 LONG_STALL_MS = 500
-"""Worth a line in the log."""
+"""A stall of this length is logged."""
 ISR_RETRY_MS = 500
-"""How often partitions with replicas out of sync are looked at for somebody who caught up meanwhile."""
+"""Interval at which partitions with replicas out of sync are checked for replicas that have caught up."""
 MAINTAIN_MS = 1_000
 PRODUCER_EXPIRY_CHECK_MS = 600_000
 
@@ -95,8 +95,8 @@ class PeriodicTasks:
             self._produce.expire()
 
     def _notice_stall(self) -> None:
-        """Lag counts only time in which this loop ran (hardening rule 7). Of the timers that are late after a stall
-        any may fire first, so who looks at lag asks this, too."""
+        """Lag counts only time in which this loop ran (hardening rule 7). After a stall, any of the late timers may
+        fire first, so each lag check calls this, too."""
         now_ms = self._manager.now_ms()
         stalled_ms = now_ms - self._ticked_ms - TICK_MS
         if stalled_ms > STALL_MS:
@@ -115,7 +115,7 @@ class PeriodicTasks:
         self._to_leaders(ev.LagChecked(now_ms=self._manager.now_ms()))
 
     def _retry_expansion(self) -> None:
-        """An idle follower sends nothing: without this, one refused proposal would keep it out for ever."""
+        """An idle follower sends nothing: without this, one refused proposal would keep it out of the ISR forever."""
         self._notice_stall()
         event = ev.LagChecked(now_ms=self._manager.now_ms())
         for partition in list(self._manager.partitions.values()):
@@ -129,8 +129,8 @@ class PeriodicTasks:
             await directory.checkpoint_high_watermarks(self._manager.high_watermarks())
 
     async def _checkpoint_logs(self) -> None:
-        """Data first, then the recovery point, then its checkpoint (KAFKA-10101). Nothing is forced to disk that the
-        configuration does not ask for: only segments that were closed are synced by `maintain`."""
+        """Data first, then the recovery point, then its checkpoint (KAFKA-10101). This syncs nothing that the
+        configuration does not ask for: `maintain` syncs only closed segments."""
         directory = self._manager.log_directory
         if not directory.offline:
             await directory.checkpoint_recovery_points()

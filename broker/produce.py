@@ -1,7 +1,7 @@
 """Produce requests: from the frame to one answer.
 
-Owns: the check of each batch before it may reach the core, one pending answer per request with a slot per batch, in
-the order of the request, and the request's own deadline. Refuses to know when a record is safe: the core says so.
+Owns: the check of each batch before it reaches the core, one pending answer per request with a slot per batch in the
+order of the request, and the request's own deadline. Leaves to others: when a record is safe (the core).
 """
 
 import heapq
@@ -39,16 +39,16 @@ log = logging.getLogger("minibroker.produce")
 
 ACKS = (-1, 0, 1)
 TIMEOUT_MS_MAX = 300_000
-"""A producer may not park a request for longer than this, whatever it asks."""
+"""Limit of a request's timeout_ms."""
 COMPRESSION_MASK = 0b111
 DECODED_RECORDS_MAX = 32
-"""Batches of so many records are decoded before they are taken: some microseconds. Of a batch of a thousand short ones
-that took a tenth to a fifth of what a produce request costs (docs/PERFORMANCE.md); those are taken by their CRC and
-count, and a consumer that cannot decode one says so, or skips it by choice."""
+"""Batches of up to so many records are decoded before they are accepted, which takes some microseconds. For a batch of
+a thousand short records, decoding took a tenth to a fifth of a produce request (docs/PERFORMANCE.md); larger batches
+are accepted by their CRC and count, and a consumer that cannot decode one reports it, or skips it if configured so."""
 
 
 class ProduceItem:
-    """One batch of one request: the token that the core hands back."""
+    """One batch of one request: the token that the core returns with its answer."""
 
     __slots__ = ("_pending", "answer", "header", "index", "name", "records", "retry", "settled")
 
@@ -83,7 +83,7 @@ class ProduceItem:
         )
 
     def refuse(self, error_code: ErrorCode, message: str | None = None, hint: CurrentLeader | None = None) -> None:
-        """Refused before the core saw it."""
+        """Refuse it before it reaches the core."""
         self._answer(
             ProducePartitionResponse(
                 index=self.index, error_code=error_code, error_message=message, current_leader=hint
@@ -116,20 +116,20 @@ class PendingProduce:
         self._remaining = len(self.items)
 
     def settled(self, response: ProducePartitionResponse) -> None:
-        """One batch more has its answer."""
+        """Another batch has its answer."""
         self.handler.counters.failed_produce += response.error_code != ErrorCode.NONE
         self._remaining -= 1
         if self._remaining == 0:
             self.finish()
 
     def finish(self) -> None:
-        """Everything is known: answer, or for acks=0 keep quiet unless something went wrong."""
+        """All batches have results: answer, or for acks=0 send nothing unless there was an error."""
         self.done = True
         answers: dict[str, list[ProducePartitionResponse]] = {}
-        for item in self.items:  # in order of the request: several batches may be of one partition
+        for item in self.items:  # in order of the request: several batches may belong to one partition
             assert item.answer is not None
             answers.setdefault(item.name, []).append(item.answer)
-        self.items = []  # its deadline may keep this object for a while: not the records with it
+        self.items = []  # the deadline may keep this object for a while, but must not keep the records
         if self.acks == ACKS_NONE:
             self._finish_quietly(answers)
             return
@@ -181,7 +181,7 @@ class ProduceHandler:
             heapq.heappush(self._deadlines, (self._now_ms() + timeout_ms, self._sequence, pending))
 
     def _handle_items(self, items: list[ProduceItem], acks: int) -> None:
-        """In their order; those of a partition that continue one another are judged and written together."""
+        """In order; consecutive batches of a partition that continue one another are checked and written together."""
         run: list[ProduceItem] = []
         partition: Partition | None = None
         name, index = "", -1
@@ -218,7 +218,7 @@ class ProduceHandler:
         partition.handle(ProduceReceived(tokens=tuple(run), acks=acks, headers=headers, is_retry=run[0].retry))
 
     def _check(self, item: ProduceItem, partition: "Partition") -> bool:
-        """Exactly one whole, sound batch of a size the topic allows."""
+        """Whether the item is exactly one complete, sound batch of a size the topic allows; refuses it if not."""
         size, limit = len(item.records), partition.log.config.max_message_bytes
         where = partition.topic_partition
         if size > limit:
@@ -244,7 +244,7 @@ class ProduceHandler:
         return True
 
     def expire(self) -> None:
-        """Answer those whose own timeout has passed. Called by the owner's tick."""
+        """Answer requests that have timed out. Called by the owner's tick."""
         now_ms = self._now_ms()
         while self._deadlines and (self._deadlines[0][2].done or self._deadlines[0][0] <= now_ms):
             _, _, pending = heapq.heappop(self._deadlines)

@@ -1,11 +1,11 @@
 """Producer ids that no two producers of the cluster share (hardening rule 12, KIP-98, KIP-730).
 
-Owns: this broker's block of ids and how it gets the next one from ZooKeeper. Refuses to know what producers do with
+Owns: this broker's block of ids and how it gets the next one from ZooKeeper. Leaves to others: what producers do with
 their id; brokers learn about producers from batches only.
 
-Theory: /latest_producer_id_block names the block handed out last. Whoever sets it to the next one, with the version it
-read, owns that block. An id may be lost (a write whose outcome is unknown is not looked into, the next block is taken);
-it is never given twice.
+Theory: /latest_producer_id_block names the block handed out last. The broker that sets it to the next block, with the
+version it read, owns that block. An id may be lost (a write of unknown outcome is not examined, the next block is
+taken); it is never given twice.
 """
 
 import asyncio
@@ -30,13 +30,13 @@ BLOCK_SIZE = 1000
 PRODUCER_ID_MAX = 2**63 - 1
 PRODUCER_EPOCH_MAX = 2**15 - 1
 ATTEMPTS_MAX = 20
-"""Brokers that take a block at the same moment overtake each other at most once each."""
+"""Each of the brokers that take a block at the same moment makes another one fail at most once."""
 
 log = logging.getLogger("minibroker.producer_ids")
 
 
 class ProducerIdsUnavailable(Exception):
-    """No new block can be had now."""
+    """No new block of ids is available now."""
 
 
 class ProducerIds:
@@ -61,7 +61,7 @@ class ProducerIds:
         return self._next - 1
 
     async def answer(self, request: InitProducerIdRequest) -> InitProducerIdResponse:
-        """A new id, or the next epoch of the producer that asks under its own id (KIP-360)."""
+        """A new id, or for a request with a producer id its next epoch (KIP-360)."""
         if request.transactional_id is not None:
             return _refused(ErrorCode.INVALID_REQUEST, "there are no transactions: leave transactional_id out")
         if (request.producer_id < 0) != (request.producer_epoch < 0):

@@ -1,7 +1,7 @@
-"""Writes a broker's numbers as Prometheus reads them. Imported only when metrics.listener is set.
+"""Writes a broker's metrics in the format of Prometheus. Imported only if metrics.listener is set.
 
 Owns: the translation of counters and gauges into prometheus_client's families, at the moment of the scrape; nothing
-here runs otherwise. Refuses to know what a number means: `metrics` says.
+here runs otherwise. Leaves to others: the meaning of a metric (`metrics`).
 """
 
 import typing
@@ -21,7 +21,7 @@ Family = CounterMetricFamily | GaugeMetricFamily | InfoMetricFamily
 
 
 def metrics_of(struct: type[Any]) -> dict[str, Metric]:
-    """The metrics that a struct of numbers defines, by field."""
+    """The metrics that a struct defines, by field."""
     hints = typing.get_type_hints(struct, include_extras=True)
     return {
         field: hint.__metadata__[0]
@@ -31,7 +31,7 @@ def metrics_of(struct: type[Any]) -> dict[str, Metric]:
 
 
 class BrokerCollector(Collector):
-    """Reads everything when asked."""
+    """Reads everything at each scrape."""
 
     def __init__(self, info: dict[str, str], counters: BrokerCounters, read_gauges: Callable[[], BrokerGauges]) -> None:
         self._info = info
@@ -43,7 +43,7 @@ class BrokerCollector(Collector):
         return []
 
     def collect(self) -> Iterator[Family]:
-        yield InfoMetricFamily(PREFIX + "broker", "Who this broker is.", value=self._info)
+        yield InfoMetricFamily(PREFIX + "broker", "Identity of this broker.", value=self._info)
         gauges = self._read_gauges()
         for field, metric in metrics_of(BrokerGauges).items():
             yield GaugeMetricFamily(PREFIX + metric.name, metric.doc, value=getattr(gauges, field))
@@ -68,7 +68,7 @@ class BrokerCollector(Collector):
 def make_page(
     info: dict[str, str], counters: BrokerCounters, read_gauges: Callable[[], BrokerGauges], with_process: bool = True
 ) -> Callable[[], bytes]:
-    """What renders the page anew at each call. `with_process`: also memory, CPU time and open files."""
+    """A function that renders the page at each call. `with_process`: also memory, CPU time and open files."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(BrokerCollector(info, counters, read_gauges))
     if with_process:

@@ -1,30 +1,30 @@
-"""Brokers whose address refused this one a moment ago, by registration.
+"""Brokers that recently refused a connection of this one, by registration.
 
-Owns: that memory. Where an address goes away with its process (a container), a kernel refuses for some milliseconds
-only, and nothing answers afterwards: who is asked for a second opinion then can only say what it met by itself. So a
-fetcher that loses its leader and is refused notes it here, as does a candidate that loses the controller, and
+Owns: that record. If an address disappears with its process (a container), its kernel refuses for some milliseconds
+only, and nothing answers afterwards: then a confirmer can only report a refusal that it met earlier. So a fetcher that
+loses its leader and is refused records it here, as does a candidate that loses the controller, and
 `failure_confirmation` may rely on it (docs/decisions/0011).
 """
 
 import asyncio
 
 REMEMBERED_SECONDS = 2.0
-"""Longer than it takes until somebody asks, also on a busy machine; shorter than anything that a refusal might be mixed
-up with. A later registration of the same broker is another one: nothing is known of it."""
+"""Longer than a request for confirmation takes, also on a busy machine; short enough that a refusal cannot belong to
+another event. For a later registration of the same broker, no refusal is known."""
 
 
 class Refusals:
-    """What fetchers and the candidate met."""
+    """Recent refusals met by fetchers and by the controller candidate."""
 
     def __init__(self) -> None:
         self._met: dict[int, tuple[int, float]] = {}
 
     def note(self, broker_id: int, broker_epoch: int | None) -> None:
-        """Its address refuses; `broker_epoch` is the registration under which that address was known when dialled."""
+        """Its address refuses; `broker_epoch` is the registration to which that address belonged when dialled."""
         if broker_epoch is not None:
             self._met[broker_id] = (broker_epoch, asyncio.get_running_loop().time())
 
     def has_met(self, broker_id: int, broker_epoch: int) -> bool:
-        """Whether this very registration refused a moment ago."""
+        """Whether exactly this registration refused recently."""
         epoch, at = self._met.get(broker_id, (None, 0.0))
         return epoch == broker_epoch and asyncio.get_running_loop().time() - at <= REMEMBERED_SECONDS

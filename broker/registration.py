@@ -1,18 +1,18 @@
-"""A broker's life in ZooKeeper: its cluster, its id, its broker epoch, and when it must stop serving.
+"""A broker's registration in ZooKeeper: its cluster, its id, its broker epoch, and when it must stop serving.
 
-Owns: the session's opening, the agreement on the cluster id, the node /brokers/ids/<id> and its renewal, and the answer
-to 'am I fenced'. Refuses to know what a broker does with that, and who is controller.
+Owns: opening the session, the agreement on the cluster id, the node /brokers/ids/<id> and its renewal, and whether the
+broker is fenced. Leaves to others: what a broker does with that, and which broker is controller.
 
 Theory:
 - The broker epoch is the czxid of our node: a number that grows with each registration in the whole cluster.
-- ZooKeeper tells the owner of a session last that it is over. So the deadline that our own clock proves counts, not a
-  message (hardening rule 8): `is_fenced` compares the loop's time with it, for every request.
-- Each process start draws an incarnation id. A node of our log directory with another incarnation is what our killed
-  predecessor left (we hold the directory's lock, so it is dead): it is replaced at once, and with it a /controller that
-  its session still holds, so that the cluster need not wait for that session to end (hardening rule 1).
-- A node of another log directory is somebody else, or ourselves before the disk was wiped: wait until its session would
-  have ended, then give up. A process that was registered and finds another in its place gives up, too: two processes
-  with copies of one directory must not push each other out for ever.
+- The owner of a session is the last to learn from ZooKeeper that it has ended. So the deadline by our own clock counts,
+  not a message (hardening rule 8): `is_fenced` compares the loop's time with it, for every request.
+- Each process start draws an incarnation id. A node with our directory id and another incarnation was left by our
+  killed predecessor (we hold the directory's lock, so it is dead): it is replaced at once, together with a /controller
+  that its session still holds, so that the cluster need not wait for that session to end (hardening rule 1).
+- A node of another log directory belongs to another broker, or to this one before its disk was wiped: wait until its
+  session would have ended, then give up. A process that was registered and finds another one in its place gives up,
+  too: two processes with copies of one directory must not replace each other forever.
 """
 
 import asyncio
@@ -56,19 +56,20 @@ from minibroker.runtime.ports import (
 )
 
 RETRY_SECONDS = 0.2
-"""Pause after ZooKeeper could not be asked; the adapter reconnects by itself meanwhile."""
+"""Pause after ZooKeeper did not answer; the adapter reconnects by itself meanwhile."""
 
 PATIENCE_SECONDS = 2.0
-"""A start that waits for ZooKeeper longer than this says so, once."""
+"""A start that waits for ZooKeeper longer than this logs it, once."""
 
 FOREIGN_NODE_SESSIONS = 1.25
-"""Sessions to wait for a foreign node to vanish: one, and what ZooKeeper adds by expiring sessions by the tick."""
+"""Sessions to wait for a foreign node to vanish: one, plus the delay because ZooKeeper expires sessions by the tick."""
 
 CONFLICTS_MAX = 50
-"""Times that the nodes may change between reading and writing before the start is given up: somebody fights us."""
+"""Times that the nodes may change between reading and writing before the start is given up: another writer
+interferes."""
 
 PASSING_ERRORS = (CoordinationUnavailable, OutcomeUnknown, SessionExpired)
-"""ZooKeeper cannot be asked now, or may not have done it: read again later."""
+"""Transient errors: ZooKeeper does not answer, or the outcome is unknown. Read again later."""
 
 log = logging.getLogger("minibroker.registration")
 T = TypeVar("T")
@@ -83,11 +84,11 @@ class ZooKeeperUnreachable(RegistrationError):
 
 
 class ClusterMismatch(RegistrationError):
-    """ZooKeeper does not know the cluster that the log directory belongs to, or lost what it knew of it."""
+    """ZooKeeper does not know the cluster of the log directory, or has lost its data."""
 
 
 class ZooKeeperRefuses(RegistrationError):
-    """This broker has not proven to ZooKeeper what it lets brokers alone do."""
+    """This process lacks the ZooKeeper credentials of a broker of this cluster."""
 
 
 class BrokerIdTaken(RegistrationError):
@@ -95,11 +96,11 @@ class BrokerIdTaken(RegistrationError):
 
 
 class BrokerIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """Who a broker process is."""
+    """Identity of a broker process."""
 
     broker_id: BrokerId
     directory_id: str
-    """Of its log directory (meta.properties)."""
+    """Id of its log directory (meta.properties)."""
     incarnation_id: str
     """Drawn by this start of the process."""
     cluster_id: str | None = None
@@ -107,7 +108,7 @@ class BrokerIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def draw_id(source: random.Random) -> str:
-    """A name that no other start, directory or cluster will draw."""
+    """A random id that no other start, directory or cluster will draw."""
     return f"{source.getrandbits(128):032x}"
 
 
@@ -141,7 +142,7 @@ async def open_session(
 
 
 class Registration:
-    """One broker's place in the cluster. Use: `prepare`, `register`, then `run` in a task of the owner."""
+    """One broker's registration. Use: `prepare`, `register`, then `run` in a task of the owner."""
 
     def __init__(
         self, coordination: Coordination, clock: Clock, identity: BrokerIdentity, source: random.Random
@@ -151,12 +152,12 @@ class Registration:
         self.on_registered: Callable[[BrokerEpoch], None] = lambda broker_epoch: None
         """Called each time a new broker epoch begins."""
         self.on_session_lost: Callable[[], None] = lambda: None
-        """Called each time a broker epoch ends by no will of ours: stop serving, answer all waiters."""
+        """Called each time a broker epoch ends unintentionally: stop serving, answer all waiting requests."""
         self.on_fenced: Callable[[], None] = lambda: None
-        """Called when the session's deadline passes while registered: answer all waiters. The broker epoch may go on,
-        if it turns out that ZooKeeper kept the session: then `on_unfenced` follows."""
+        """Called when the session's deadline passes while registered: answer all waiting requests. If ZooKeeper kept
+        the session, the broker epoch continues, and `on_unfenced` follows."""
         self.on_unfenced: Callable[[], None] = lambda: None
-        """Called when ZooKeeper has confirmed, after `on_fenced`, that broker epoch and session never ended."""
+        """Called when ZooKeeper confirms, after `on_fenced`, that broker epoch and session never ended."""
         self._coordination = coordination
         self._clock = clock
         self._random = source
@@ -164,7 +165,7 @@ class Registration:
         self._endpoints: tuple[BrokerEndpoint, ...] = ()
         self._broker_epoch: BrokerEpoch | None = None
         self._youngest_epoch: BrokerEpoch = -1
-        """Of all that this process was registered under; ZooKeeper's numbers only grow, unless it loses data."""
+        """Newest broker epoch of this process; ZooKeeper's numbers only grow, unless it loses data."""
         self._was_registered = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._attention = asyncio.Event()
@@ -201,7 +202,7 @@ class Registration:
         return self.cluster_id
 
     async def register(self, endpoints: Sequence[BrokerEndpoint], wait_ms: int) -> BrokerEpoch:
-        """Announce this broker under its advertised endpoints; the broker epoch. Raises RegistrationError."""
+        """Register this broker with its advertised endpoints; returns the broker epoch. Raises RegistrationError."""
         assert endpoints, "a broker without an address"
         self._endpoints = tuple(endpoints)
         self._loop = asyncio.get_running_loop()
@@ -210,8 +211,8 @@ class Registration:
         return self._broker_epoch
 
     async def run(self) -> None:
-        """Keep the registration until cancelled. Raises BrokerIdTaken when another process took our place, and
-        ClusterMismatch when ZooKeeper has lost its data."""
+        """Keep the registration until cancelled. Raises BrokerIdTaken if another process replaced ours, and
+        ClusterMismatch if ZooKeeper has lost its data."""
         assert self._loop is not None, "register first"
         self._check_deadline(self._loop)
         try:
@@ -228,7 +229,7 @@ class Registration:
             self._deadline_timer.cancel()
 
     def _check_deadline(self, loop: asyncio.AbstractEventLoop) -> None:
-        """One timer: runs when the deadline known last passes, about once a session while ZooKeeper answers."""
+        """Runs on one timer, at the last known deadline: about once a session while ZooKeeper answers."""
         if not self.is_fenced():
             if self._has_reported_fence:
                 self._has_reported_fence = False
@@ -262,8 +263,8 @@ class Registration:
         open_paths = await self._coordination.protect((*PERSISTENT_PATHS, CLUSTER_ID, CLUSTER_SECRET))
         if open_paths:
             raise ZooKeeperRefuses(
-                f"zookeeper.digest.credentials are set, and anybody may change {', '.join(open_paths[:3])} in ZooKeeper"
-                " all the same: this cluster was made without them. Leave them out, or start a new cluster with them"
+                f"zookeeper.digest.credentials are set, but any client may change {', '.join(open_paths[:3])} in"
+                " ZooKeeper: this cluster was created without them. Leave them out, or start a new cluster with them"
             )
         return await self._agree_on_cluster(self.identity.cluster_id)
 
@@ -300,8 +301,8 @@ class Registration:
         raise ClusterMismatch(f"{CLUSTER_ID} comes and goes: another program writes to this ZooKeeper")
 
     async def _check_permanent_nodes(self) -> None:
-        """Nobody removes these from a cluster that runs; what hung on them is gone, too. On the one for registrations
-        hangs nothing that does not come again."""
+        """A running cluster never loses these nodes; if one is missing, so is everything below it. Only the node for
+        registrations can be created again, because brokers restore what was below it."""
         missing = [path for path in PERSISTENT_PATHS if await self._coordination.exists(path) is None]
         if missing == [BROKER_IDS]:
             log.error("%s is missing in ZooKeeper, making it again", BROKER_IDS)
@@ -315,12 +316,12 @@ class Registration:
 
     # --------------------------------------------------------------------------------------------------- our node
     async def _settle(self) -> None:
-        """Read our node and do what it takes until it is ours, under the session of now."""
+        """Read our node, and write until it is ours under the current session."""
         for _ in range(CONFLICTS_MAX):
             found = await self._read_node()
             if found is None:
                 self._lost("its registration is gone")
-                if self._was_registered:  # then ZooKeeper may have lost its data meanwhile
+                if self._was_registered:  # ZooKeeper may have lost its data meanwhile
                     await self._agree_on_cluster(self.cluster_id)
                     await self._check_permanent_nodes()
                 await self._write([self._create_operation()])
@@ -340,7 +341,7 @@ class Registration:
         raise BrokerIdTaken(f"broker id {self.identity.broker_id}: its registration is rewritten all the time")
 
     async def _read_node(self) -> tuple[BrokerRegistration | None, Stat] | None:
-        """Our node as it stands, watched; None if there is none, with None inside if it is not readable."""
+        """Our node as it is now, watched; None if there is none, (None, stat) if it is not readable."""
         try:
             content, stat = await self._coordination.get(self._path, self._attention.set)
         except NoNode:
@@ -352,7 +353,7 @@ class Registration:
             return None, stat
 
     async def _controller_of(self, session_id: int) -> list[Operation]:
-        """What removes /controller, if that session holds it."""
+        """The operation that removes /controller, if that session holds it."""
         try:
             _, stat = await self._coordination.get(CONTROLLER)
         except NoNode:
@@ -360,7 +361,7 @@ class Registration:
         return [DeleteOp(path=CONTROLLER, version=stat.version)] if stat.ephemeral_owner == session_id else []
 
     async def _write(self, operations: Sequence[Operation]) -> None:
-        """The caller reads next, so it does not matter here who was first."""
+        """The caller reads next, so a conflicting write is no error here."""
         try:
             await self._coordination.multi(operations)
         except (NodeExists, NoNode, BadVersion) as conflict:
@@ -387,11 +388,11 @@ class Registration:
         if node is None:
             return False
         if self._is_ours(node):
-            return True  # of our own session before this one
+            return True  # written under an earlier session of this process
         return not self._was_registered and node.directory_id == self.identity.directory_id
 
     async def _wait_until_gone(self, node: BrokerRegistration | None) -> None:
-        """Return when the foreign node's session has ended; raises BrokerIdTaken if it goes on living."""
+        """Return when the foreign node's session has ended; raises BrokerIdTaken if it stays alive."""
         wait_seconds = self._coordination.negotiated_timeout_ms * FOREIGN_NODE_SESSIONS / 1000
         log.warning(
             "broker id %d is registered by another process, waiting up to %.1f s for it to go",
@@ -440,7 +441,7 @@ class Registration:
         self.on_registered(stat.czxid)
 
     def _lost(self, reason: str) -> None:
-        """The broker epoch ends; nothing happens if none had begun."""
+        """End the broker epoch; no effect if there is none."""
         if self._broker_epoch is None:
             return
         log.warning("broker %d: broker epoch %d is over: %s", self.identity.broker_id, self._broker_epoch, reason)
@@ -449,8 +450,8 @@ class Registration:
         self.on_session_lost()
 
     def observe_removal(self) -> None:
-        """Another reader of this process, on the same session, was told that our node is gone. ZooKeeper answers a
-        session in order, so whatever we read before is older: from now on this broker knows, and serves nothing."""
+        """Another reader in this process, on the same session, has seen that our node is gone. ZooKeeper answers a
+        session in order, so everything we read before is older: from now on this broker serves nothing."""
         self._lost("its registration is gone")
         self._attention.set()
 

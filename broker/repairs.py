@@ -1,10 +1,11 @@
-"""Damaged replicas of this broker: who hears of them, and how they start anew.
+"""Repair of damaged replicas of this broker: reports, and the start with an empty log.
 
-Owns: what is done once the core has decided (`replication.damage`): the log line, the counters, the report to the
-controller, the directory that is set aside, and its end. Refuses to decide whether a log is damaged or may be dropped.
+Owns: what follows a decision of the core (`replication.damage`): the log line, the counters, the report to the
+controller, setting the directory aside, and removing it later. Leaves to others: whether a log is damaged or may be
+dropped.
 
-Theory (Protocol-Aware Recovery, FAST'18): the damaged bytes are nobody's truth, so they are neither served nor copied;
-but until the replica is in sync again they are kept, for they may be the only trace of something.
+Theory (Protocol-Aware Recovery, FAST'18): damaged bytes are neither served nor copied, because they are not what was
+written; but they are kept until the replica is in sync again, because they may be the only trace of a record.
 """
 
 import logging
@@ -23,12 +24,12 @@ log = logging.getLogger("minibroker.repairs")
 
 REPAIRS_MAX = 3
 REPAIRS_WITHIN_MS = 3_600_000
-"""A replica that was damaged again so often in so short a time stays offline: its disk, or its leader's log, is at
-fault, and fetching the log anew for ever would only wear out both."""
+"""A replica that was damaged more than REPAIRS_MAX times within this time stays offline: its disk, or its leader's log,
+is faulty, and fetching the log again forever would only wear out both."""
 
 
 class InterruptedRepair(NamedTuple):
-    """A replica that could not start anew, and what it is to be then."""
+    """A replica that could not begin its repair, and the parameters to begin it with."""
 
     partition: Partition
     topic_id: str
@@ -41,17 +42,17 @@ class Repairs:
     def __init__(self, manager: "ReplicaManager") -> None:
         self._manager = manager
         self._begun_ms: dict[TopicPartition, list[int]] = {}
-        """When replicas started anew, of late."""
+        """Recent times at which repairs began, by replica."""
         self._interrupted: dict[TopicPartition, InterruptedRepair] = {}
-        """Damaged replicas that were to start anew, and the disk had no room for it."""
+        """Damaged replicas that could not begin their repair for lack of room on the disk."""
 
     def loaded(self, partition: Partition) -> None:
-        """It was found at the start; perhaps damaged."""
+        """A replica was loaded at the start, possibly damaged."""
         if partition.state.damage is not None:
             self.noted(partition, partition.state.damage)
 
     def damaged(self, partition: Partition, reason: str) -> None:
-        """Somebody read bytes that are not what was written."""
+        """Bytes were read that are not what was written."""
         if self._manager.partitions.get(partition.topic_partition) is partition:
             partition.handle(ev.LogDamaged(reason=reason))
 
@@ -66,7 +67,7 @@ class Repairs:
         self._manager.disk.on_changed()
 
     def start_anew(self, damaged: Partition, topic_id: str, topic_config: TopicConfig) -> Partition:
-        """Set the damaged log aside and begin an empty one: its leader has what belongs into it."""
+        """Set the damaged log aside and begin with an empty one, to be fetched from the leader."""
         manager, topic_partition = self._manager, damaged.topic_partition
         if self._is_hopeless(topic_partition):
             log.error("%s: damaged %d times within an hour, stays offline", topic_partition, REPAIRS_MAX + 1)
@@ -97,7 +98,8 @@ class Repairs:
         return len(recent) >= REPAIRS_MAX
 
     def salvage(self, partition: Partition, max_bytes: int) -> memoryview | None:
-        """The leader's log is damaged where this one ends. Perhaps the one that was set aside is sound there."""
+        """The leader's log is damaged where this one ends. Returns sound batches from there of the log set aside, if
+        any."""
         manager, offset = self._manager, partition.state.log_end_offset
         if partition.topic_partition not in manager.log_directory.set_aside or manager.log_directory.offline:
             return None
@@ -111,8 +113,8 @@ class Repairs:
         return found
 
     def go_on(self) -> None:
-        """There is room again: start anew what could not. The controller gives no second order for it, since it hears
-        that the replica is offline still."""
+        """If there is room again, begin the interrupted repairs. The controller sends no second order for them, because
+        to it the replica is still offline."""
         manager, me = self._manager, self._manager.config.broker_id
         if not self._interrupted or manager.log_directory.full or manager.log_directory.offline:
             return
@@ -124,8 +126,8 @@ class Repairs:
                 self.start_anew(each.partition, each.topic_id, each.topic_config)
 
     def finish(self) -> None:
-        """A replica that is in sync again needs its damaged log no more. The controller's word counts, of an epoch in
-        which the new log was followed."""
+        """Remove the damaged log of a replica that is in sync again, according to the controller, in the epoch in which
+        the new log follows."""
         manager = self._manager
         for topic_partition in tuple(manager.log_directory.set_aside):
             partition, info = manager.partitions.get(topic_partition), manager.image.partition(topic_partition)
@@ -139,5 +141,6 @@ class Repairs:
 
 
 def is_damaged_log_of(partition: Partition, topic_id: str) -> bool:
-    """Nothing is written into a damaged directory, not even the topic id that it lacks."""
+    """Whether this is the topic's damaged log. Nothing is written into a damaged directory, not even a missing topic
+    id."""
     return partition.state.damage is not None and partition.log.topic_id in (None, topic_id)

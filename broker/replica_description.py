@@ -1,6 +1,6 @@
-"""Answers DescribeReplicaState: what this broker knows of its replicas at this moment.
+"""Answers DescribeReplicaState: the current state of this broker's replicas.
 
-Owns: the way from replica states to the message that `replicas`, `top` and the tests read. Changes nothing.
+Owns: mapping replica states to the message that `replicas`, `top` and the tests read. Changes nothing.
 """
 
 from minibroker.broker.metadata_image import MetadataImage
@@ -21,7 +21,7 @@ from minibroker.protocol.messages import (
 )
 
 EPOCHS_MAX = 10_000
-"""Of a history that are told, the newest ones."""
+"""Limit for the epochs of a history in an answer, the newest ones."""
 
 
 def describe_replicas(

@@ -1,10 +1,10 @@
-"""Copying from one leader: a connection, a fetch session, and the questions that come before fetching.
+"""Copying from one leader: a connection, a fetch session, and the queries that precede fetching.
 
-Owns: what is asked of one leader broker and when, for all partitions it leads and this broker follows. Refuses to
-decide where to cut or whether an answer counts: that is the core's. Every question carries the leader epoch it was
-asked under, and its answer goes to the core with it.
+Owns: the requests to one leader broker and their timing, for all partitions it leads and this broker follows. Leaves to
+others: where to truncate and whether an answer counts (the core). Every query carries the leader epoch under which it
+was sent, and its answer goes to the core with that epoch.
 
-The next fetch leaves in the callback of the last reply: no task switch lies between copying records and reporting
+The next fetch is sent in the callback of the last reply: there is no task switch between copying records and reporting
 them. Source: replication rules 4.5; KIP-227 (sessions), hardening rule 9.
 """
 
@@ -49,16 +49,17 @@ if TYPE_CHECKING:
 log = logging.getLogger("minibroker.fetcher")
 
 FETCHES_IN_FLIGHT_MAX = 2
-"""One that waits at the leader, and one that ends it because there is something new to ask for."""
+"""One that waits at the leader, and one that ends it with new positions."""
 CONNECT_TIMEOUT_MS = 2_000
 REDIAL_TIMEOUT_MS = 200
-"""A lost connection is dialled again at once, where it led to: a kernel that refuses does so within one round trip, and
-where an address goes away with its process (a container) it does so for some milliseconds only."""
+"""A lost connection is dialled again at once, at the same address: a kernel that refuses does so within one round trip,
+and if the address disappears with its process (a container), for some milliseconds only."""
 REDIAL_PAUSES_MS = (0, 10, 20, 40)
-"""Before each such attempt. A dying process may close its listening socket last: then it takes another connection and
-loses it at once, or resets who dials just then. All together take no longer than a container's address refuses."""
+"""Before each such attempt. A dying process may close its listening socket last: then it accepts another connection and
+loses it at once, or resets one that is being opened. Together the attempts take no longer than a container's address
+refuses."""
 STEADY_SECONDS = 1.0
-"""A connection that was held for so long is dialled again without a pause."""
+"""A connection that lasted this long is dialled again without a pause."""
 RECONNECT_MS = (50, 100, 200, 400, 800, 1_000)
 """Pauses between attempts to reach the leader; the last one repeats."""
 
@@ -75,14 +76,14 @@ class FetcherConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Redial(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a connection led to that was lost a moment ago."""
+    """The address of a connection that was just lost, to be dialled again."""
 
     address: tuple[str, int]
     registration: int | None
-    """Of the leader, when it was opened."""
+    """The leader's registration when the connection was opened."""
     lost_at: float
     attempt: int = 0
-    """How often it was dialled since."""
+    """Number of attempts since."""
 
 
 class ReplicaFetcher:
@@ -118,7 +119,8 @@ class ReplicaFetcher:
         self._forgotten: dict[TopicPartition, None] = {}
         self._positions: dict[TopicPartition, tuple[int, int, int]] = {}
         """(leader epoch, fetch offset, number of the request) as last listed in the session. A reply answers what was
-        listed in its own request or before: if a later one listed the partition again, it speaks of an old position."""
+        listed in its own request or before: if a later one listed the partition again, the reply is about an old
+        position."""
         self._requests = 0
         self._session_id = 0
         self._session_epoch = 0
@@ -161,7 +163,7 @@ class ReplicaFetcher:
 
     # ------------------------------------------------------------------------------------------------- connection
     async def run(self) -> None:
-        """Keep a connection while there is somebody to follow, for ever."""
+        """Keep a connection while there are partitions to follow, forever."""
         failures = 0
         redial: Redial | None = None
         while True:
@@ -186,7 +188,8 @@ class ReplicaFetcher:
                 redial = None
 
     async def _use(self, redial: Redial | None) -> Redial | None:
-        """Until the open connection ends; what is to be dialled next, if not what the leader's name leads to."""
+        """Use the open connection until it ends; returns what to dial next, None for the leader's registered
+        address."""
         opened_at, registration = self._loop.time(), self._leader_registration(self.leader_id)
         try:
             was_lost = await self._watch()
@@ -200,7 +203,7 @@ class ReplicaFetcher:
         return self._once_more(redial)
 
     def _once_more(self, redial: Redial | None) -> Redial | None:
-        """Unless that was the last time, or it took so long that nobody answers there."""
+        """The next attempt; None after the last one, or if it took so long that no host answers there."""
         if redial is None or self._loop.time() - redial.lost_at >= REDIAL_TIMEOUT_MS / 1000:
             return None
         attempt = redial.attempt + 1
@@ -227,7 +230,7 @@ class ReplicaFetcher:
         self._schedule()
 
     async def _watch(self) -> bool:
-        """Until the connection is lost (True), or silent for too long with something asked, or not needed any more."""
+        """Wait until the connection is lost (True), gives no answer for too long, or is not needed any more (False)."""
         loop = asyncio.get_running_loop()
         limit = (self._config.socket_timeout_ms + self._config.max_wait_ms) / 1000
         while not self._lost.is_set():
@@ -244,7 +247,7 @@ class ReplicaFetcher:
         return True
 
     def _close(self) -> tuple[str, int] | None:
-        """Where the connection led to."""
+        """Close the connection; returns its remote address."""
         connection, self._connection = self._connection, None
         self._in_flight = 0
         if connection is None:
@@ -254,7 +257,7 @@ class ReplicaFetcher:
         return connection.remote_address
 
     def _ask_anew(self) -> None:
-        """On a new connection every partition says again what it waits for."""
+        """On a new connection or session, list every fetching partition again."""
         for topic_partition, partition in self.partitions.items():
             if isinstance(partition.state.phase, Fetching):
                 self._to_list[topic_partition] = None
@@ -331,7 +334,8 @@ class ReplicaFetcher:
 
     # --------------------------------------------------------------------------------------------------- fetching
     def _send_fetch(self, connection: RpcConnection) -> None:
-        """List what changed. With nothing changed one fetch stays delayed at the leader, so that news come at once."""
+        """List what changed. If nothing changed, one fetch stays delayed at the leader, so that updates come at
+        once."""
         changed = self._take_positions()
         if self._in_flight >= FETCHES_IN_FLIGHT_MAX or (self._in_flight and not changed and not self._forgotten):
             self._put_back(changed)
@@ -375,7 +379,7 @@ class ReplicaFetcher:
                 continue
             state = partition.state
             if state.config.counts_only_synced and state.synced_end_offset < state.log_end_offset:
-                continue  # its end must not count yet: the sync that is under way lists it (hardening rule 2)
+                continue  # its end must not count yet: it is listed after the running sync (hardening rule 2)
             unchecked = state.config.truncation_rule is TruncationRule.HIGH_WATERMARK
             changed[topic_partition] = FetchPartition(
                 partition=topic_partition.partition,
@@ -399,7 +403,7 @@ class ReplicaFetcher:
         if not isinstance(reply, FetchResponse):
             self._lost.set()
             return
-        self._scheduled = True  # what this reply gives rise to leaves below, in this very turn of the loop
+        self._scheduled = True  # requests that this reply causes are sent below, in the same loop iteration
         if reply.error_code:
             self._on_session_error(error_code(reply.error_code))
         else:

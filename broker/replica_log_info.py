@@ -1,7 +1,7 @@
-"""Answers GetReplicaLogInfo: what the files of this broker hold, for a controller that has to choose among brokers that
-were all started again (hardening rule 16; KIP-966).
+"""Answers GetReplicaLogInfo: the state of this broker's log files, for a controller that has to choose among brokers
+that were all restarted (hardening rule 16; KIP-966).
 
-Owns: the way from logs to the message. Changes nothing, and judges nothing but what contradicts itself.
+Owns: mapping logs to the message. Changes nothing, and decides nothing.
 """
 
 from minibroker.broker.log.partition_log import PartitionLog
@@ -20,7 +20,7 @@ from minibroker.protocol.messages import (
 def answer_log_info(
     manager: ReplicaManager, registration: Registration, body: GetReplicaLogInfoRequest
 ) -> GetReplicaLogInfoResponse:
-    """About the partitions that are named."""
+    """Describe the named partitions."""
     return GetReplicaLogInfoResponse(
         broker_epoch=to_wire(registration.broker_epoch),
         whole_since=list(manager.log_directory.wholeness.proven),
@@ -60,8 +60,8 @@ def _info(manager: ReplicaManager, topic_partition: TopicPartition) -> ReplicaLo
 
 
 def last_written_epoch(log: PartitionLog) -> int:
-    """Of the last record. An epoch that began at the log's end wrote nothing: it must not outweigh the records of a
-    replica that never heard of it. Of a log whose records were all deleted by age, the epoch it is in."""
+    """Epoch of the last record. An epoch that began at the log end wrote nothing: it must not outweigh the records of a
+    replica that does not know it. If retention has deleted all records, the current epoch."""
     start, end = log.log_start_offset, log.log_end_offset
     written = [epoch for epoch, began in log.epoch_entries() if began < end or end == start > 0]
     return max(written, default=NONE)

@@ -1,8 +1,8 @@
-"""All local replicas: found, created, and served with what they ask for.
+"""All local replicas: loads and creates them, and provides the services they need.
 
-Owns: the map of partitions, fencing of all partitions at once, and fetchers per leader. Refuses to decide about
-replication (the core does) and to parse requests. What the controller orders is in `replica_orders`, periodic work in
-`periodic_tasks`; what an error of the disk means for replicas is in `disk_health`.
+Owns: the map of partitions, fencing of all partitions at once, and fetchers per leader. Leaves to others: decisions on
+replication (the core), parsing requests, the controller's orders (`replica_orders`), periodic work (`periodic_tasks`),
+and the effects of disk errors on replicas (`disk_health`).
 
 Source: replication rules, section 7; hardening rules 7, 8, 13.
 """
@@ -45,7 +45,7 @@ log = logging.getLogger("minibroker.replica_manager")
 
 BACK_OFF_MS = (20, 50, 100, 200, 500)
 """Pauses after an error of the leader, per partition; then replica.fetch.backoff.ms. Right after an election the new
-leader often has not heard of it yet: waiting a second would be a second of refused writes."""
+leader often does not know of it yet: waiting a second would be a second of refused writes."""
 
 
 class ReplicaManager:
@@ -110,7 +110,7 @@ class ReplicaManager:
 
     # ----------------------------------------------------------------------------------------------------- loading
     def load(self) -> None:
-        """A partition for every log found, so that its mark stays in the checkpoint whatever happens (KAFKA-1647)."""
+        """A partition for every log found, so that its high watermark always stays in the checkpoint (KAFKA-1647)."""
         high_watermarks = self.log_directory.read_high_watermarks()
         for topic_partition in self.log_directory.logs:
             partition = self._add(
@@ -149,7 +149,7 @@ class ReplicaManager:
             partition.configure(self.replication_config(topic_config), log_config(topic_config))
 
     def opened(self, topic_partition: TopicPartition, topic_id: str, topic_config: TopicConfig) -> Partition:
-        """The partition, with its log; created where there is none, or where the name stood for another topic."""
+        """The partition with its log; created if there is none, or if the log belongs to another topic of that name."""
         known = self.partitions.get(topic_partition)
         if known is not None and (known.log.topic_id == topic_id or is_damaged_log_of(known, topic_id)):
             return known
@@ -166,13 +166,13 @@ class ReplicaManager:
         self._unfollow(topic_partition)
         self.fetches.partition_changed(partition)
         self._back_offs.pop(topic_partition, None)
-        self.log_directory.delete_log(topic_partition)  # an error leaves everything there, for another attempt
+        self.log_directory.delete_log(topic_partition)  # on an error everything stays, for another attempt
         del self.partitions[topic_partition]
         log.info("%s: removed: %s", topic_partition, reason)
 
     def brokers_changed(self, partitions: Iterable[TopicPartition]) -> None:
-        """The controller told of other live brokers, or of these partitions: who may join an ISR is another question
-        now. Of these alone, since one request after the other tells of some of very many."""
+        """The controller sent other live brokers, or changes of these partitions, so that other replicas may join their
+        ISRs. Only these are checked, because consecutive requests each name a few of very many partitions."""
         eligible = {
             broker_id: epoch
             for broker_id in self.image.live_broker_ids()
@@ -185,7 +185,7 @@ class ReplicaManager:
                 partition.handle(event)
 
     def controller_address(self) -> tuple[int, str, int] | None:
-        """(id, host, port) of the controller, as UpdateMetadata told it."""
+        """(id, host, port) of the controller, according to UpdateMetadata."""
         controller_id = self.image.controller_id
         if controller_id is None:
             return None
@@ -197,12 +197,12 @@ class ReplicaManager:
 
     # -------------------------------------------------------------------------------------------------------- fencing
     def check_fence(self) -> None:
-        """Before each decision of a leader: has the ZooKeeper deadline passed? (hardening rule 8)"""
+        """Fence if the ZooKeeper deadline has passed; called before each decision of a leader (hardening rule 8)."""
         if not self.fenced and self.registration.is_fenced():
             self.fence()
 
     def fence(self) -> None:
-        """Stop acting as leader everywhere, now."""
+        """Stop acting as leader of all partitions, now."""
         if self.fenced:
             return
         self.fenced = True
@@ -214,8 +214,8 @@ class ReplicaManager:
             self.fetches.partition_changed(partition)
 
     def unfence(self) -> None:
-        """ZooKeeper answers. If the registration is still the same the leaderships are, too; otherwise each partition
-        waits for a LeaderAndIsr addressed to the new broker epoch."""
+        """ZooKeeper answers again. If the registration is still the same, so are the leaderships; otherwise each
+        partition waits for a LeaderAndIsr to the new broker epoch."""
         if not self.fenced or self.registration.is_fenced():
             return
         same = self._fenced_broker_epoch == self.registration.broker_epoch
@@ -227,7 +227,7 @@ class ReplicaManager:
 
     # --------------------------------------------------------------------------------------------- partition services
     def now_ms(self) -> int:
-        """The loop's time: the only clock that replication knows."""
+        """The loop's time: the only clock that replication uses."""
         return int(self._loop.time() * 1000)
 
     def appended(self, partition: Partition) -> None:
@@ -256,7 +256,7 @@ class ReplicaManager:
         self.alter_partition.propose(partition, proposal)
 
     def leader_changed(self, partition: Partition) -> None:
-        """Follow, or stop following; waiting fetches hear of it. Which leader is asked is found at each connect."""
+        """Follow, or stop following, and wake waiting fetches. The fetcher looks up the address at each connect."""
         topic_partition = partition.topic_partition
         followed = self._followed.get(topic_partition)
         if followed is not None and followed.leader_id != partition.state.leader_id:
@@ -323,7 +323,7 @@ class ReplicaManager:
             attempts = self._back_offs.get(partition.topic_partition)
             partition.handle(ev.PhaseRetried())
             if attempts is not None:
-                self._back_offs[partition.topic_partition] = attempts  # asking again is no success yet
+                self._back_offs[partition.topic_partition] = attempts  # a retry is no success yet
 
     # ----------------------------------------------------------------------------------------- disk in the background
     def sync(self, partition: Partition) -> None:
@@ -351,7 +351,7 @@ class ReplicaManager:
             self._syncing.pop(partition, None)
 
     async def _flushed(self, partition: Partition) -> int:
-        """The end of what is synced; without a descriptor whoever waits for it waits on."""
+        """The synced end; without a file descriptor, retries until there is one."""
         while True:
             try:
                 return await partition.log.flush()
@@ -359,7 +359,7 @@ class ReplicaManager:
                 await asyncio.sleep(DESCRIPTOR_RETRY_MS / 1000)
 
     def store_epochs(self, partition: Partition) -> None:
-        """Epoch files touched by one LeaderAndIsr are synced together, off the loop (hardening rule 7)."""
+        """Epoch files changed by one LeaderAndIsr are synced together, off the loop (hardening rule 7)."""
         self._epochs_to_store.set()
 
     async def run_epoch_storing(self) -> None:
@@ -381,7 +381,7 @@ class ReplicaManager:
         self.disk.log_failed(partition, error)
 
     async def stop(self) -> None:
-        """Let go of all leaders."""
+        """Stop following all leaders."""
         await self._tasks.stop()
 
     def high_watermarks(self) -> dict[TopicPartition, int]:

@@ -1,7 +1,7 @@
-"""What the controller orders of local replicas: LeaderAndIsr and StopReplica, partition by partition.
+"""Executes the controller's orders for local replicas: LeaderAndIsr and StopReplica, partition by partition.
 
-Owns: the checks of an order, and their error codes. Refuses to decide about replication (the core does), and to keep
-partitions (`replica_manager`).
+Owns: the checks of an order, and their error codes. Leaves to others: decisions on replication (the core), and the map
+of partitions (`replica_manager`).
 
 Source: replication rules, section 7; hardening rule 16.
 """
@@ -45,11 +45,11 @@ class ReplicaOrders:
         self._logged_missing: set[TopicPartition] = set()
 
     def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
-        """Become what the controller says, partition by partition. The whole request was admitted already."""
+        """Apply the roles in the request, partition by partition. The request as a whole was already admitted."""
         manager = self._manager
         self._report_admitted(request.controller_epoch)
         manager.check_fence()
-        manager.unfence()  # a new registration counts from now on, not from the next tick
+        manager.unfence()  # a new registration takes effect now, not at the next tick
         errors: list[PartitionError] = []
         for topic in request.topic_states:
             topic_config = resolve_topic_config(manager.config, topic.configs)
@@ -80,7 +80,7 @@ class ReplicaOrders:
             return ErrorCode.KAFKA_STORAGE_ERROR
         self._log_missing(topic_partition)
         if state.leader == NONE and not self._has_log_of(topic_partition, topic.topic_id):
-            return ErrorCode.NONE  # nothing to follow; an empty log where one is missing would look like the truth
+            return ErrorCode.NONE  # nothing to follow; an empty log in place of a missing one would look authentic
         try:
             partition = manager.opened(topic_partition, topic.topic_id, topic_config)
         except OutOfDescriptors:
@@ -109,7 +109,8 @@ class ReplicaOrders:
         return ErrorCode.KAFKA_STORAGE_ERROR if partition.state.is_offline else ErrorCode.NONE
 
     def _log_missing(self, topic_partition: TopicPartition) -> None:
-        """Once of each: what another replica has is fetched anew, an only copy is lost unless it is put back."""
+        """Log each missing directory once: the log is fetched again if another replica has it; an only copy is lost
+        unless the directory is put back."""
         is_missing = topic_partition in self._manager.log_directory.wholeness.missing
         if is_missing and topic_partition not in self._logged_missing:
             self._logged_missing.add(topic_partition)
@@ -142,7 +143,7 @@ class ReplicaOrders:
         if partition is None:
             return ErrorCode.NONE
         if topic_id and partition.log.topic_id not in (None, topic_id):
-            return ErrorCode.NONE  # meant for the topic that had this name before: that one is gone
+            return ErrorCode.NONE  # meant for an earlier topic of this name, which is gone
         deleting = order.leader_epoch == LEADER_EPOCH_DURING_DELETE
         epoch = None if deleting else from_wire(order.leader_epoch)
         known = partition.state.leader_epoch

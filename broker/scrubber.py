@@ -1,13 +1,14 @@
-"""The scrubber: it reads all logs in the background, slowly, and finds rot that nobody else would read for months.
+"""The scrubber: reads all logs slowly in the background to find damage in bytes that no client would read for months.
 
-Owns: which segment is next, the speed (`log.scrub.bytes.per.second`), and what a finding becomes: damage of the
-replica, or an index that is made again. Refuses to read by itself (`log.scrub`) and to decide what a damaged replica
-does (`replication.damage`).
+Owns: the order of the segments, the speed (`log.scrub.bytes.per.second`), and the consequence of a finding: a damaged
+replica, or a rebuilt index. Leaves to others: reading (`log.scrub`), and what a damaged replica does
+(`replication.damage`).
 
-Theory: replicas protect a record only as long as the rot of one copy is seen before the last good copy rots, too
+Theory: replicas protect a record only if damage of one copy is found before the last good copy is damaged, too
 ("Latent sector errors", Bairavasundaram et al., 2007); bytes of closed segments may not be read for months. A finding
-is confirmed on the event loop, for the log may have been cut or deleted while its bytes were read off it. Sound batches
-of another log (a segment of another partition, or of an older backup, under the same name) show by the digest alone.
+is confirmed on the event loop, because the log may have been truncated or deleted while its bytes were read off it.
+Sound batches of another log (a segment of another partition, or of an older backup, under the same name) are only
+detected by the digest.
 """
 
 import asyncio
@@ -31,12 +32,12 @@ TICK_SECONDS = 1.0
 ROUND_MS_MIN = 60_000
 """A few small logs need not be read every second."""
 PIECE_BYTES = 128 * 1024
-"""Read by one call in the background: of the smallest batches some milliseconds, which is what a thread may hold the
-interpreter while the event loop waits for it."""
+"""Read by one call in the background: with the smallest batches this takes some milliseconds, which is how long a
+thread may hold the interpreter while the event loop waits."""
 
 
 class Scrubber:
-    """Of one broker. `run` is a task of its periodic tasks."""
+    """The scrubber of one broker. `run` is one of its periodic tasks."""
 
     def __init__(self, manager: ReplicaManager, clock: Clock) -> None:
         self._manager = manager
@@ -45,7 +46,7 @@ class Scrubber:
         """Bytes that may be read now; a piece may overdraw it."""
 
     async def run(self) -> None:
-        """Round after round, for ever."""
+        """Round after round, forever."""
         while True:
             next_round = self._manager.now_ms() + ROUND_MS_MIN
             await self._wait()
@@ -53,7 +54,7 @@ class Scrubber:
             await asyncio.sleep(max(0, next_round - self._manager.now_ms()) / 1000)
 
     async def _wait(self) -> None:
-        """Until something may be read again."""
+        """Wait until bytes may be read again."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
             rate = self._manager.config.log_scrub_bytes_per_second
@@ -65,7 +66,8 @@ class Scrubber:
                 return
 
     async def _round(self) -> None:
-        """All logs once. A restart begins elsewhere, so that frequent ones do not leave the same logs unread."""
+        """Read all logs once. Each round begins at another log, so that frequent restarts do not leave the same logs
+        unread."""
         manager, counters = self._manager, self._manager.counters
         partitions = sorted(manager.partitions)
         if not partitions:
@@ -96,13 +98,13 @@ class Scrubber:
                 self._confirm(partition, segment, scrub)
 
     def _segments(self, partition: Partition) -> Iterator[tuple[Segment, SegmentScrub]]:
-        """Those there are now, the active one last."""
+        """The segments that exist now, the active one last."""
         for segment in tuple(partition.log.segments):
             if self._is_scrubbable(partition, segment) and segment.size:
                 yield segment, _begin(partition.log, segment)
 
     def _is_scrubbable(self, partition: Partition, segment: Segment) -> bool:
-        """Whether a finding would mean anything: the log is in use and not known as damaged, the segment is there."""
+        """Whether a finding would be valid: the log is in use and not known to be damaged, and the segment exists."""
         manager = self._manager
         return (
             manager.partitions.get(partition.topic_partition) is partition
@@ -113,13 +115,13 @@ class Scrubber:
         )
 
     async def _read_piece(self, partition: Partition, segment: Segment, scrub: SegmentScrub) -> bool:
-        """False: there is nothing to judge."""
+        """False: there is nothing to confirm."""
         storage, interval = partition.log.storage, partition.log.config.index_interval_bytes
         try:
             read = await storage.disk.in_background(lambda: scrub.read_piece(storage.disk, PIECE_BYTES, interval))
         except FileMissing as error:
             storage.failed(error)
-            if self._is_scrubbable(partition, segment):  # else it was deleted meanwhile
+            if self._is_scrubbable(partition, segment):  # otherwise it was deleted meanwhile
                 self._report_damage(partition, str(error))
             return False
         except DiskError as error:
@@ -131,7 +133,7 @@ class Scrubber:
         return True
 
     def _confirm(self, partition: Partition, segment: Segment, scrub: SegmentScrub) -> None:
-        """Look at a suspicion once more, on the loop, where nothing changes meanwhile."""
+        """Check a suspicion again, on the loop, where nothing changes meanwhile."""
         try:
             if scrub.suspicion is not None:
                 partition.log.check_at(scrub.offset)
@@ -147,8 +149,8 @@ class Scrubber:
             self._manager.disk.read_failed(partition, error)
 
     def _compare_digest(self, partition: Partition, segment: Segment, scrub: SegmentScrub) -> None:
-        """Each batch is sound by itself, but is it what was written here? An unchanged digest means that nothing was
-        written or cut meanwhile."""
+        """Each batch is sound by itself, but may not be what was written here. An unchanged digest means that nothing
+        was written or truncated meanwhile."""
         if scrub.recorded_digest is None:
             segment.digest.complete(scrub.size, scrub.total_digest)
         elif segment.digest.value == scrub.recorded_digest != scrub.total_digest:

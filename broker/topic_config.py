@@ -1,7 +1,7 @@
-"""The settings of one topic: what it overrides itself, else what its broker gives to every topic.
+"""The settings of one topic: its own overrides, and the broker's settings for the rest.
 
-Owns: how overrides and the broker's settings become one effective set, and whether an override is allowed. Refuses to
-know where overrides are stored (`/config/topics/<t>`) and who may change them.
+Owns: how overrides and the broker's settings become one effective set, and whether an override is allowed. Leaves to
+others: where overrides are stored (`/config/topics/<t>`) and which peers may change them.
 """
 
 from collections.abc import Mapping
@@ -32,17 +32,18 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     flush_messages: int = NEVER
     flush_ms: int = NEVER
     producer_id_expiration_ms: int = DAY_MS
-    """Of the broker; a topic cannot override it."""
+    """The broker's setting; a topic cannot override it."""
 
     @property
     def counts_only_synced(self) -> bool:
-        """Whether replicas vote with what survives power loss, instead of what is written (hardening rule 2)."""
+        """Whether only what survives power loss counts for the high watermark, not all that is written (hardening rule
+        2)."""
         return self.flush_messages < NEVER or self.flush_ms < NEVER
 
 
 def resolve_topic_config(broker_config: BrokerConfig, overrides: Mapping[str, str]) -> TopicConfig:
-    """The effective settings. An override that is not understood is passed over: it was checked when it was made, and
-    a broker of another version must still open the log."""
+    """The effective settings. An override that is not understood is skipped: it was checked when it was set, and a
+    broker of another version must still open the log."""
     values: dict[str, Any] = {"producer_id_expiration_ms": broker_config.producer_id_expiration_ms}
     for name, setting in TOPIC_SETTINGS.items():
         value = getattr(broker_config, setting.field)

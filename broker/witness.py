@@ -1,13 +1,13 @@
-"""What this broker notes in ZooKeeper of partitions that it leads: how far they are committed, and the digest of it.
+"""The witness: notes in ZooKeeper how far each partition led by this broker is committed, and its digest up to there.
 
-Owns: the committed point of each led partition, when it is noted, and this broker's shards of `/witness`. Refuses to
-know who compares it with the logs (`audit`), and to hinder anybody: an error of ZooKeeper is said once and tried again.
+Owns: the committed point of each led partition, when it is noted, and this broker's shards of `/witness`. Leaves to
+others: comparing notes with the logs (`audit`). It blocks nothing: a ZooKeeper error is logged once and tried again.
 
-Theory: a committed point is the log's end as it once was, with the digest up to it; it counts as soon as the high
-watermark has reached it. So the digest of the log's end is all that must be known, and the path of records pays
-nothing. A note outlives its leader: whoever leads next notes the same partition under a later epoch, in its own shard
-(`protocol.witness.newer`). So a note stays when leadership goes, also over a restart and on an emptied disk; it goes
-with its topic. See docs/decisions/0023.
+Theory: a committed point is a former log end with the digest up to it; it counts as soon as the high watermark has
+reached it. So only the digest at the log end must be known, at no cost to the path of records. A note outlives its
+leader: the next leader notes the same partition under a later epoch, in its own shard (`protocol.witness.newer`). So a
+note stays when leadership moves, also after a restart and with an emptied disk; it is removed with its topic. See
+docs/decisions/0023.
 """
 
 import asyncio
@@ -33,17 +33,17 @@ from minibroker.protocol.znodes import CorruptZnode
 from minibroker.runtime.ports import Clock, Coordination, CoordinationError, NodeExists, NoNode
 
 TICK_MS = 2_000
-"""How often committed points are taken; a partition that changed its leader, ISR or start is noted then, too."""
+"""Interval of updating committed points; a partition that changed its leader, ISR or start is then noted at once."""
 CLOSE_MS = 3_000
-"""At a clean stop: ZooKeeper answers in milliseconds, or the stop goes on without it."""
+"""Limit at a clean stop: ZooKeeper answers in milliseconds, or the stop continues without it."""
 LAST_DIGESTS_MS = 1_000
-"""Before that, for digests that are not known yet."""
+"""Limit before that for computing digests that are not known yet."""
 COMPLETE_MS = 10_000
-"""Pause after a round in which the digest of nothing more could be found."""
+"""Pause after a round that could compute no further digest."""
 NODE_BYTES_MAX = 1_000_000
-"""ZooKeeper breaks the connection of who sends more. With usual names 60,000 partitions led by one broker fit."""
+"""ZooKeeper closes a connection that sends more. With usual names, 60,000 partitions led by one broker fit."""
 PARTITIONS_AT_ONCE = 200
-"""Looked at in one turn of the loop: some hundred microseconds."""
+"""Checked in one loop iteration: some hundred microseconds."""
 
 log = logging.getLogger("minibroker.witness")
 
@@ -65,13 +65,13 @@ class LedPartition:
     def __init__(self, leader_epoch: int, topic_id: str | None) -> None:
         self.leader_epoch = leader_epoch
         self.topic_id = topic_id
-        """Of the log: a topic of the same name, made later, has the same epochs."""
+        """Topic id of the log: a later topic of the same name has the same epochs."""
         self.pending: WitnessPoint | None = None
-        """The log's end when it was taken; not committed yet."""
+        """A former log end that is not committed yet."""
         self.committed: WitnessPoint | None = None
 
     def observe(self, partition: Partition, head: Head | None, now_ms: int) -> None:
-        """Move the committed point as far as the high watermark allows."""
+        """Advance the committed point as far as the high watermark allows."""
         high_watermark = partition.state.high_watermark
         self._settle(high_watermark)
         if self.pending is None and self._is_worth_it(partition, head):
@@ -92,7 +92,7 @@ class LedPartition:
         )
 
     def conclude(self, partition: Partition, head: Head | None, now_ms: int) -> None:
-        """Nothing is appended any more: the high watermark itself, if it is of this epoch."""
+        """When nothing is appended any more, use the high watermark itself, if it belongs to this epoch."""
         state = partition.state
         if state.leader_epoch_start is not None and state.high_watermark >= state.leader_epoch_start:
             self.committed = _witness_point(partition, state.high_watermark, head, now_ms)
@@ -121,7 +121,7 @@ def _witness_point(partition: Partition, end_offset: int, head: Head | None, now
 
 
 class WitnessWriter:
-    """Of one broker. `run` is a task of its owner; then `conclude`, while the session still lives."""
+    """The witness of one broker. `run` is a task of its owner; then `conclude`, while the session is still alive."""
 
     def __init__(self, manager: ReplicaManager, coordination: Coordination, clock: Clock) -> None:
         self._manager = manager
@@ -131,27 +131,28 @@ class WitnessWriter:
         self._heads: dict[TopicPartition, Head] = {}
         self._notes: list[dict[str, PartitionWitness]] = [{} for _ in range(SHARDS)]
         self._unread = set(range(SHARDS))
-        """Shards of an earlier start of this broker that were not read yet: nothing is written over them."""
+        """Shards of an earlier start of this broker that are not read yet, and must not be overwritten."""
         self._unwritten: set[int] = set()
         self._gone: set[tuple[str, str]] = set()
-        """Partition and topic id of notes whose topic was not there an interval ago."""
+        """Partition and topic id of notes on topics that were missing at the last interval."""
         self._next_ms = manager.now_ms()
         self._up_to_date_ms = manager.now_ms()
         self._is_failing = False
 
     @property
     def age_ms(self) -> int:
-        """Since ZooKeeper last had all that was to be noted."""
+        """Time since ZooKeeper last had all notes."""
         return self._manager.now_ms() - self._up_to_date_ms
 
     async def run(self) -> None:
-        """For ever."""
+        """Run until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._note_for_ever(), name="witness-notes")
             group.create_task(self._complete_for_ever(), name="witness-digests")
 
     async def conclude(self) -> None:
-        """At a clean stop, when nothing is appended any more: exactly what is committed. Within some seconds."""
+        """At a clean stop, when nothing is appended any more, note exactly what is committed. Takes some seconds at
+        most."""
         try:
             async with asyncio.timeout(LAST_DIGESTS_MS / 1000):
                 await self._complete_all()
@@ -183,7 +184,7 @@ class WitnessWriter:
 
     # ------------------------------------------------------------------------------------------------ what is noted
     async def _observe(self) -> set[TopicPartition]:
-        """Look at all partitions that are led here; which are not noted as they are, but for the records."""
+        """Update the points of all partitions led here; returns those with an outdated note, records aside."""
         urgent: set[TopicPartition] = set()
         now_ms = self._clock.now_ms()
         led: dict[TopicPartition, LedPartition] = {}
@@ -215,7 +216,7 @@ class WitnessWriter:
         )
 
     def _take(self, partitions: set[TopicPartition]) -> None:
-        """Into the shards; those that change are to be written."""
+        """Put the notes into the shards; changed shards are to be written."""
         for topic_partition in partitions:
             led, partition = self._led.get(topic_partition), self._manager.partitions.get(topic_partition)
             note = led.note(partition) if led is not None and partition is not None else None
@@ -228,8 +229,8 @@ class WitnessWriter:
                 self._unwritten.add(shard)
 
     def _forget_deleted(self) -> None:
-        """Topics that are gone; one of the same name has another id. Only if they were gone one interval ago, too: a
-        note that is forgotten too early is evidence that is lost."""
+        """Remove the notes on deleted topics; a new topic of the same name has another id. Only if the topic was
+        missing one interval ago, too: a note removed too early is lost evidence."""
         image, before = self._manager.image, self._gone
         self._gone = set()
         if not image.has_been_updated:
@@ -246,7 +247,7 @@ class WitnessWriter:
     # -------------------------------------------------------------------------------------------------- in ZooKeeper
     async def _note(self, partitions: set[TopicPartition]) -> None:
         if self._manager.registration.is_fenced():
-            return  # ZooKeeper does not answer, and somebody else may lead
+            return  # ZooKeeper does not answer, and another broker may lead
         try:
             await self._read_own()
             self._take(partitions)
@@ -261,7 +262,7 @@ class WitnessWriter:
         self._up_to_date_ms = self._manager.now_ms()
 
     async def _read_own(self) -> None:
-        """What an earlier start of this broker noted stays until somebody notes something newer."""
+        """Notes of an earlier start of this broker stay until newer ones replace them."""
         for shard in sorted(self._unread):
             path = witness_path(self._manager.config.broker_id, shard)
             try:
@@ -270,7 +271,7 @@ class WitnessWriter:
             except NoNode:
                 pass
             except CorruptZnode as error:
-                log.warning("%s cannot be read, it is written anew: %s", path, error)
+                log.warning("%s cannot be read and will be overwritten: %s", path, error)
             self._unread.discard(shard)
 
     async def _write(self, shard: int) -> None:
@@ -292,12 +293,12 @@ class WitnessWriter:
     async def _create(self, path: str, content: bytes) -> None:
         try:
             await self._coordination.create(path, content, make_parents=True)
-        except NodeExists:  # an earlier attempt whose outcome was not known
+        except NodeExists:  # created by an earlier attempt with unknown outcome
             await self._coordination.set(path, content)
 
     # ------------------------------------------------------------------------------------------------ unknown digests
     async def _complete_for_ever(self) -> None:
-        """Find digests that nothing recorded, of an earlier version's logs for instance."""
+        """Compute digests that were not recorded, for instance of logs of an earlier version."""
         while True:
             await asyncio.sleep(COMPLETE_MS / 1000)
             await self._complete_all()
@@ -307,7 +308,7 @@ class WitnessWriter:
             pass
 
     async def _complete_round(self) -> bool:
-        """Whether there may be more to find."""
+        """Returns whether there may be more to compute."""
         found = False
         partitions = dict(self._manager.partitions)
         self._heads = {each: head for each, head in self._heads.items() if each in partitions}

@@ -124,7 +124,7 @@ ORDERS = (
             Edit(
                 "broker.replica_orders",
                 "        if topic_id and partition.log.topic_id not in (None, topic_id):\n"
-                "            return ErrorCode.NONE  # meant for the topic that had this name before: that one is gone\n",
+                "            return ErrorCode.NONE  # meant for an earlier topic of this name, which is gone\n",
                 "",
             ),
         ),
