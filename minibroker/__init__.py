@@ -69,7 +69,7 @@ __all__ = [
 
 
 def _real_runtime() -> "Runtime":
-    """The doors of this machine, for clients that are given none."""
+    """The ports of this machine, for clients that are given no runtime."""
     from minibroker.runtime.real import real_runtime
 
     return real_runtime()

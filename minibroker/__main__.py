@@ -1,4 +1,4 @@
-"""The `minibroker` command, also `python -m minibroker`: one small file a command, in commands/, imported when run."""
+"""The `minibroker` command, also `python -m minibroker`. Each command is a file of commands/, imported when it runs."""
 
 import click
 
@@ -7,30 +7,30 @@ from minibroker.command_line import LazyGroup, exit_with, run_command_line
 
 COMMANDS = {
     "cluster": ("minibroker.commands.cluster:cluster", "Start, watch, break and stop a cluster on this machine."),
-    "doctor": ("minibroker.commands.doctor:doctor", "Check what minibroker needs here; one cure a line."),
+    "doctor": ("minibroker.commands.doctor:doctor", "Check this machine and cluster; one cure per problem."),
     "broker": ("minibroker.commands.broker:broker", "Run one broker in the foreground."),
     "topic": ("minibroker.commands.topic:topic", "Create, list, describe, alter and delete topics."),
     "produce": ("minibroker.commands.produce:produce", "Write the lines of a file or of stdin to a topic."),
     "consume": ("minibroker.commands.consume:consume", "Print a topic's records."),
     "offsets": ("minibroker.commands.offsets:offsets", "Print the first and end offsets of partitions."),
     "replicas": ("minibroker.commands.replicas:replicas", "Print each replica's role, epoch, LEO, HW, lag and ISR."),
-    "partition": ("minibroker.commands.partition:partition", "Elect where nobody can without a loss."),
+    "partition": ("minibroker.commands.partition:partition", "Elect leaders where an election may lose records."),
     "top": ("minibroker.commands.top:top", "Watch the replicas live, with each election and truncation."),
-    "log": ("minibroker.commands.log:log", "Look into segment files, offline."),
+    "log": ("minibroker.commands.log:log", "Inspect and repair segment files, offline."),
     "verifiable-producer": (
         "minibroker.commands.verifiable_producer:verifiable_producer",
-        "Write numbered records; one JSON event a line.",
+        "Write numbered records; one JSON event per line.",
     ),
     "verifiable-consumer": (
         "minibroker.commands.verifiable_consumer:verifiable_consumer",
-        "Read records; one JSON event a line.",
+        "Read records; one JSON event per line.",
     ),
-    "scenario": ("minibroker.commands.scenario:scenario", "Tell a story of replication, step by step."),
+    "scenario": ("minibroker.commands.scenario:scenario", "Run a replication scenario, step by step."),
     "simulate": (
         "minibroker.commands.simulate:simulate",
-        "Run a cluster under faults drawn from a seed, and judge it.",
+        "Run a cluster under faults drawn from a seed, and check it.",
     ),
-    "bench": ("minibroker.commands.bench:bench", "Measure a cluster on this machine, alone or beside a real Kafka."),
+    "bench": ("minibroker.commands.bench:bench", "Measure a cluster on this machine, alone or next to a real Kafka."),
     "audit": ("minibroker.commands.audit:audit", "Prove from the files that the replicas agree."),
 }
 
@@ -40,7 +40,7 @@ COMMANDS = {
 def minibroker() -> None:
     """A small replicated log: three brokers, leader epochs, in-sync replicas, and an audit that proves them equal.
 
-    Begin with `minibroker cluster up`. Exit codes: 0 fine, 1 could not, 2 usage, 10 asked and found something wrong.
+    Begin with `minibroker cluster up`. Exit codes: 0 fine, 1 failed, 2 wrong usage, 10 a check found a problem.
     """
 
 

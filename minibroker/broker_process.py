@@ -1,6 +1,6 @@
 """One broker of a local cluster as a background process: its configuration file, its environment, its start.
 
-Owns: what a local broker is told. Refuses to know when to start or stop one: that is local_cluster's.
+Owns: the configuration that a local broker gets. Leaves to others: when to start or stop one (local_cluster).
 """
 
 import os
@@ -12,18 +12,18 @@ from minibroker.cluster_file import PRIVATE_FILE, PRIVATE_UMASK, BrokerRecord, C
 from minibroker.processes import ProcessIdentity, identify
 
 SESSION_TIMEOUT_MS = 3_000
-"""ZooKeeper's tick is 500 ms here, so a dead broker is noticed after about 3 s, not Kafka's 18."""
+"""ZooKeeper's tick is 500 ms here, so a dead broker's session ends after about 3 s, not Kafka's 18."""
 REPLICA_LAG_TIME_MAX_MS = 10_000
 """On one machine a follower that is 10 s behind is stuck; Kafka's 30 s suit networks."""
 INHERITED_VARIABLES = ("MINIBROKER_LOG_LEVEL",)
-"""Any other MINIBROKER_ variable may be a setting meant for one broker: the file alone says what holds here."""
+"""Any other MINIBROKER_ variable may be a setting meant for one broker: here only the file counts."""
 
 _CHILDREN: list["subprocess.Popen[bytes]"] = []
-"""Kept, because a Popen that is collected while its process runs complains; the processes are meant to outlive us."""
+"""Kept, because Popen warns when it is collected while its process runs, and these processes outlive this one."""
 
 
 def configuration_text(data_directory: Path, record: ClusterRecord, broker_id: int) -> str:
-    """The broker's configuration: the local defaults, then what `cluster up --set` changed."""
+    """The broker's configuration: the local defaults, overridden by `cluster up --set`."""
     count = len(record.brokers)
     values = (
         {
@@ -49,8 +49,8 @@ def configuration_file(data_directory: Path, broker_id: int) -> Path:
 
 
 def start_broker(data_directory: Path, record: ClusterRecord, broker_id: int) -> BrokerRecord:
-    """Start the process in the background, its output appended to broker-<id>.log; returns the record of it. The
-    broker rotates the file (`runtime/log_file`); what it says before it has begun to is led there, too."""
+    """Start the process in the background and return its record. Its output is appended to broker-<id>.log, which the
+    broker rotates (`runtime/log_file`); output from before it opens its log goes there, too."""
     configuration = configuration_file(data_directory, broker_id)
     configuration.touch(PRIVATE_FILE)
     configuration.write_text(configuration_text(data_directory, record, broker_id))
@@ -67,7 +67,7 @@ def start_broker(data_directory: Path, record: ClusterRecord, broker_id: int) ->
             env=_environment(),
             cwd=data_directory,
             umask=PRIVATE_UMASK,
-            start_new_session=True,  # a Ctrl-C for the command line is none for the brokers
+            start_new_session=True,  # Ctrl-C of the command line must not reach the brokers
         )
     _CHILDREN.append(child)
     process = identify(child.pid) or ProcessIdentity(child.pid, "ended at once")
@@ -76,7 +76,7 @@ def start_broker(data_directory: Path, record: ClusterRecord, broker_id: int) ->
 
 
 def _environment() -> dict[str, str]:
-    """This environment, with this very minibroker importable."""
+    """This process's environment, with the same minibroker importable."""
     environment = {
         name: value
         for name, value in os.environ.items()

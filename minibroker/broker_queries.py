@@ -1,8 +1,8 @@
-"""Questions to brokers, one connection an address: what the command line and the launcher need beside the client.
+"""Queries to brokers, one connection per address, for what the client does not offer the command line and the launcher.
 
-Owns: connecting, asking within a time limit, and saying plainly who did not answer. Refuses to retry or to follow a
-leader: that is the client's. What it asks is harmless (Metadata, DescribeCluster, DescribeReplicaState), but for the
-elections that an operator orders (ElectLeaders).
+Owns: connecting, asking within a time limit, and naming the broker that did not answer. Leaves to others: retries and
+finding a leader, which the client does. All queries only read (Metadata, DescribeCluster, DescribeReplicaState), except
+the elections that an operator orders (ElectLeaders).
 """
 
 import asyncio
@@ -29,17 +29,17 @@ from minibroker.runtime.ports import NetworkError
 from minibroker.runtime.rpc import RpcConnection, RpcError, connect
 
 ASK_TIMEOUT_S = 3.0
-"""A broker that is well answers these questions in milliseconds."""
+"""A healthy broker answers these queries in milliseconds."""
 
 R = TypeVar("R", bound=Response)
 
 
 class NoAnswer(Exception):
-    """A broker, or all of several, did not answer; the message names it and the cause."""
+    """A broker did not answer, or none of several; the message names them and the cause."""
 
 
 class BrokerQueries:
-    """Connections for questions; close it, or use it with `async with`."""
+    """Connections to brokers; close it, or use it with `async with`."""
 
     def __init__(self, client_id: str = "minibroker") -> None:
         self._client_id = client_id
@@ -47,7 +47,7 @@ class BrokerQueries:
         self._connections: dict[str, RpcConnection] = {}
 
     async def ask(self, server: str, request: Request, kind: type[R], timeout_s: float = ASK_TIMEOUT_S) -> R:
-        """The answer of HOST:PORT. Raises NoAnswer."""
+        """Return the answer of HOST:PORT. Raises NoAnswer."""
         timeout_ms = max(1, round(timeout_s * 1000))
         try:
             connection = self._connections.get(server)
@@ -66,7 +66,7 @@ class BrokerQueries:
         return cast(R, response)
 
     async def ask_any(self, servers: str, request: Request, kind: type[R], timeout_s: float = ASK_TIMEOUT_S) -> R:
-        """The first answer from a list 'HOST:PORT,..', asked in order. Raises NoAnswer naming all that failed."""
+        """Ask each of 'HOST:PORT,..' in order; return the first answer. Raises NoAnswer naming all that failed."""
         problems = []
         for server in servers.split(","):
             try:
@@ -75,7 +75,7 @@ class BrokerQueries:
                 problems.append(str(error))
         raise NoAnswer(
             f"no broker answers ({'; '.join(problems)}): start one with `minibroker cluster up`,"
-            " or name the right servers with -b"
+            " or give the right servers with -b"
         )
 
     async def describe_cluster(self, servers: str, timeout_s: float = ASK_TIMEOUT_S) -> DescribeClusterResponse:
@@ -90,7 +90,7 @@ class BrokerQueries:
     async def replica_states(
         self, servers: list[str], topics: list[str] | None = None, timeout_s: float = ASK_TIMEOUT_S
     ) -> list[DescribeReplicaStateResponse | NoAnswer]:
-        """What each of the servers says of its own replicas, asked at the same time; in the given order."""
+        """Ask all servers at the same time for their own replicas; the answers are in the given order."""
 
         async def one(server: str) -> DescribeReplicaStateResponse | NoAnswer:
             request = DescribeReplicaStateRequest(topics=topics)
@@ -104,7 +104,7 @@ class BrokerQueries:
     async def elections(
         self, servers: str, request: ElectLeadersRequest, timeout_s: float = ASK_TIMEOUT_S
     ) -> list[ElectionOutlook]:
-        """What the controller says of partitions without a leader, or has done about them."""
+        """Ask the controller about partitions without a leader, or order their elections."""
         described = await self.describe_cluster(servers, timeout_s)
         address = next(
             (f"{b.host}:{b.port}" for b in described.brokers if b.broker_id == described.controller_id), None

@@ -1,7 +1,7 @@
-"""What this machine must have for a cluster and for the audit, and what is wrong with it: the doctor's checks.
+"""The doctor's checks: does this machine have what a cluster and the audit need, and is the cluster healthy?
 
-Owns: each check, its verdict and its one cure. Refuses to print and to change anything. `doctor` runs all of them;
-`cluster up`, `audit` and the demo run those they need before they start.
+Owns: each check, its result and its cure. Leaves to others: printing. It changes nothing. `doctor` runs all checks;
+`cluster up`, `audit` and the demo run the ones they need before they start.
 """
 
 import os
@@ -30,16 +30,16 @@ from minibroker.runtime.server_limits import ServerLimits
 
 PYTHON_MIN = (3, 11)
 DISK_FREE_BYTES_MIN = 1_000_000_000
-"""The demo writes 64 MB three times; a broker out of space refuses writes."""
+"""The demo writes 64 MB to three replicas; a broker without space refuses writes."""
 BROKER_PACKAGES = ("uvloop", "msgpack", "msgspec", "kazoo", "crc32c", "click", "rich", "prometheus_client")
 AUDIT_PACKAGES = {"pyspark": "4", "pyarrow": "18", "pandas": "2.2"}
-HEALS_CURE = "start the brokers that are down; it heals by itself where another replica leads"
+HEALS_CURE = "start the brokers that are down; where another replica leads, it recovers by itself"
 PARTITIONS_SHOWN = 10
 INSTALL_CURE = "run `make setup`, or pip install 'minibroker[audit]'"
 
 
 class CheckResult(msgspec.Struct, frozen=True):
-    """The answer of one check."""
+    """The result of one check."""
 
     check: str
     well: bool
@@ -107,14 +107,14 @@ def _number(text: str) -> tuple[int, ...]:
 
 
 def check_open_files(max_connections: int = ServerLimits().connections_max) -> CheckResult:
-    """Of a broker that is started here: it raises its soft limit to the hard one."""
+    """Of a broker started here, which raises its soft limit to the hard one."""
     limit = hard_limit()
     shares = share_out(limit, max_connections)
     return _open_files("open files", f"{_some_files(limit)} a process", shares.shortage)
 
 
 def check_open_files_of_brokers(directory: Path) -> list[CheckResult]:
-    """Of each running broker of a local cluster: its own limit, against its settings and its partitions."""
+    """Compare the limit of each running broker of a local cluster with its settings and its partitions."""
     try:
         record = read_cluster_file(directory)
     except ClusterMissing:
@@ -145,7 +145,7 @@ def _some_files(limit: int) -> str:
 
 
 def _limit_of(pid: int) -> int | None:
-    """The soft limit of a process; None where it cannot be seen."""
+    """The soft limit of a process; None where it cannot be read."""
     try:
         lines = Path(f"/proc/{pid}/limits").read_text().splitlines()
     except OSError:
@@ -176,7 +176,7 @@ def check_disk(directory: Path) -> CheckResult:
 
 
 def check_ports(ports: Sequence[int], *, must_be_free: bool) -> list[CheckResult]:
-    """One finding a port: who holds it. A cluster of ours may, unless the ports are wanted for another one."""
+    """One result per port, naming the process that holds it. A local cluster may hold it, unless it must be free."""
     return [_check_port(port, must_be_free) for port in ports]
 
 
@@ -217,13 +217,13 @@ def cluster_of_process(pid: int) -> Path | None:
 def checks_for_cluster(directory: Path, ports: Sequence[int]) -> list[CheckResult]:
     """What `cluster up` needs."""
     here = [check_python(), check_packages(), check_java(), check_zookeeper_jars()]
-    if hard_limit() < LIMIT_MIN:  # with less than it would like a broker goes on, and says so
+    if hard_limit() < LIMIT_MIN:  # between this and the limit it needs, a broker runs with a warning
         here.append(check_open_files())
     return [*here, check_disk(directory), *check_ports(ports, must_be_free=True)]
 
 
 def checks_for_audit(engine: str, master: str | None = None) -> list[CheckResult]:
-    """What `audit` needs. PYSPARK_PYTHON is looked for here only if Spark's workers run here."""
+    """What `audit` needs. PYSPARK_PYTHON is checked here only if Spark's workers run here."""
     if engine != "spark":
         return [check_python(), check_packages()]
     local_workers = (master or os.environ.get("SPARK_MASTER") or "local").startswith("local")
@@ -231,7 +231,7 @@ def checks_for_audit(engine: str, master: str | None = None) -> list[CheckResult
 
 
 def complaint(findings: Iterable[CheckResult]) -> str | None:
-    """All that is wrong in one sentence, each with its cure; None if all is well."""
+    """All problems in one sentence, each with its cure; None if there is none."""
     by_cure: dict[str | None, list[CheckResult]] = {}
     for finding in findings:
         if not finding.well:
@@ -256,7 +256,7 @@ def ports_of_cluster_in(directory: Path) -> tuple[list[int], str | None]:
 
 
 async def check_zookeeper(connect: str) -> CheckResult:
-    """Whether one of the servers answers that it serves."""
+    """Does one of the servers report that it serves?"""
     for server in connect.split("/")[0].split(","):
         host, _, port = server.strip().rpartition(":")
         if not port.isdigit():
@@ -276,29 +276,29 @@ async def check_zookeeper(connect: str) -> CheckResult:
 
 
 async def check_listeners(servers: str) -> list[CheckResult]:
-    """Whether every advertised address is reached from here and leads to the broker it is said to."""
+    """Is every advertised address reachable from here, and does the right broker answer there?"""
     async with BrokerQueries("minibroker-doctor") as queries:
         try:
             metadata = await queries.metadata(servers, [])
         except NoAnswer:
-            return [CheckResult("brokers", True, f"nobody answers at {servers}: no cluster to check")]
+            return [CheckResult("brokers", True, f"no broker answers at {servers}: no cluster to check")]
         return [await _check_listener(queries, broker) for broker in metadata.brokers]
 
 
 async def check_partitions(servers: str) -> list[CheckResult]:
-    """What `cluster status` says of them, in the same words."""
+    """The partition problems of `cluster status`, in the same words."""
     async with BrokerQueries("minibroker-doctor") as queries:
         try:
             return partition_findings(await view_cluster(queries, servers))
         except NoAnswer:
-            return []  # `check_listeners` has said so
+            return []  # `check_listeners` reports that
 
 
 def partition_findings(view: ClusterView) -> list[CheckResult]:
-    """One for each thing that is wrong; the first ones, where there are many."""
+    """One result per problem; only the first ones where there are many."""
     wrong = partition_problems(view)
     if not wrong:
-        return [CheckResult("partitions", True, f"all {len(view.partitions)} are led, and in sync on every replica")]
+        return [CheckResult("partitions", True, f"all {len(view.partitions)} have a leader and all replicas in sync")]
     shown = [CheckResult("partitions", False, each.what, each.cure or HEALS_CURE) for each in wrong[:PARTITIONS_SHOWN]]
     if len(wrong) > PARTITIONS_SHOWN:
         more = f"{len(wrong) - PARTITIONS_SHOWN} more findings like these"
@@ -310,13 +310,13 @@ async def _check_listener(queries: BrokerQueries, broker: MetadataBroker) -> Che
     name, server = f"broker {broker.node_id}", f"{broker.host}:{broker.port}"
     (state,) = await queries.replica_states([server])
     if isinstance(state, NoAnswer):
-        cure = "start that broker, or set its advertised.listeners to an address that is reached from here"
-        return CheckResult(name, False, f"advertises {server}, which is not reached from here: {state}", cure)
+        cure = "start that broker, or set its advertised.listeners to an address that can be reached from here"
+        return CheckResult(name, False, f"advertises {server}, which cannot be reached from here: {state}", cure)
     if state.broker_id != broker.node_id:
         cure = f"set the advertised.listeners of broker {broker.node_id} to its own address"
         return CheckResult(name, False, f"advertises {server}, where broker {state.broker_id} answers", cure)
     if state.fenced:
-        return CheckResult(name, False, f"{server} is fenced: it has lost ZooKeeper", "see whether ZooKeeper runs")
+        return CheckResult(name, False, f"{server} is fenced: it has lost ZooKeeper", "check whether ZooKeeper runs")
     if state.log_directory != "online":
         cure = cures.of_log_directory(state.log_directory, state.log_directory_reason)
         return CheckResult(

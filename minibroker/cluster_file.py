@@ -1,14 +1,14 @@
-"""`cluster.json`: what a local cluster's data directory says of its processes and ports, and where its files are.
+"""`cluster.json`: the processes and ports of a local cluster, and the layout of its data directory.
 
-Owns: the layout of the data directory, which files in it are a cluster's and may be removed with it, the format of the
-two JSON files, and that two commands do not change them at once. Refuses to start or stop anything.
+Owns: the layout of the data directory, which of its files belong to the cluster and may be removed with it, the format
+of the two JSON files, and the lock against two commands that change them at once. Leaves to others: processes.
 
     <data-dir>/cluster.json            processes and ports (this module)
     <data-dir>/cluster.lock            held by a command while it changes cluster.json
-    <data-dir>/cluster-state.json      what the cluster said of itself when it went down, for the audit
+    <data-dir>/cluster-state.json      the cluster's state when it went down, for the audit
     <data-dir>/zookeeper/              ZooKeeper's configuration, data and log
-    <data-dir>/broker-<id>.properties  configuration; broker-<id>.log what the process printed,
-                                       broker-<id>.log.1 what it printed before that
+    <data-dir>/broker-<id>.properties  configuration; broker-<id>.log the output of the process,
+                                       broker-<id>.log.1 the output before that
     <data-dir>/broker-<id>/            the broker's log.dir
 """
 
@@ -30,20 +30,20 @@ CLUSTER_FILE = "cluster.json"
 STATE_FILE = CLUSTER_STATE
 LOCK_FILE = "cluster.lock"
 LOCK_TIMEOUT_S = 10.0
-"""A command holds it while it starts processes and writes the file, not while it waits for them."""
+"""A command holds the lock while it starts processes and writes the file, not while it waits for them."""
 ZOOKEEPER_DIRECTORY = "zookeeper"
 OF_ONE_BROKER = re.compile(r"broker-(0|[1-9]\d{0,9})(\.properties|\.log(\.[1-9])?|)")
 OF_THE_CLUSTER = {CLUSTER_FILE, STATE_FILE, f"{CLUSTER_FILE}.tmp", f"{STATE_FILE}.tmp", LOCK_FILE}
 PRIVATE_DIRECTORY, PRIVATE_FILE, PRIVATE_UMASK = 0o700, 0o600, 0o077
-"""Records and settings are for their owner alone, on a machine with other users, too."""
+"""Only their owner may read records and settings, even on a machine with other users."""
 
 
 class ClusterMissing(Exception):
-    """The directory holds no cluster, or its file cannot be read. One sentence with the cure."""
+    """The directory holds no cluster, or its file cannot be read. The message ends with the cure."""
 
 
 class ClusterBusy(Exception):
-    """Another command is changing the cluster, and does not end. One sentence with the cure."""
+    """Another command has been changing the cluster for too long. The message ends with the cure."""
 
 
 class BrokerRecord(msgspec.Struct, kw_only=True):
@@ -52,13 +52,13 @@ class BrokerRecord(msgspec.Struct, kw_only=True):
     port: int
     process: ProcessIdentity | None = None
     ended_by: str | None = None
-    """How we ended it: 'stop', 'kill', 'power loss'; None while it should run."""
+    """How a command ended it: 'stop', 'kill', 'power loss'; None while it should run."""
     settings: dict[str, str] = {}
-    """Of this broker alone."""
+    """Of this broker only."""
 
 
 class ZooKeeperRecord(msgspec.Struct, kw_only=True):
-    """Its ZooKeeper: ours (with a process), or another's (`cluster up --zookeeper`)."""
+    """The cluster's ZooKeeper: its own (with a port), or an external one (`cluster up --zookeeper`)."""
 
     connect: str
     port: int | None = None
@@ -66,7 +66,7 @@ class ZooKeeperRecord(msgspec.Struct, kw_only=True):
 
 
 class ClusterRecord(msgspec.Struct, kw_only=True):
-    """All that a later command must know."""
+    """All that a later command needs to know."""
 
     version: int = 1
     zookeeper: ZooKeeperRecord
@@ -79,27 +79,27 @@ class ClusterRecord(msgspec.Struct, kw_only=True):
 
 
 class RequestedCluster(msgspec.Struct, frozen=True, kw_only=True):
-    """What `cluster up` was told. None: what the cluster in this directory had, or the default."""
+    """The options of `cluster up`. None: as the cluster in this directory was, else the default."""
 
     brokers: int | None = None
     port: int | None = None
     """Of the first broker."""
     zookeeper_port: int | None = None
     zookeeper: str | None = None
-    """Another's, instead of ours."""
+    """An external one to use."""
     settings: dict[str, str] = {}
 
 
 def continued(earlier: ClusterRecord, requested: RequestedCluster) -> ClusterRecord:
-    """A stopped cluster is started again: ports, ZooKeeper and settings are what they were, but for what is requested.
-    A broker that is added gets the port behind the last one's."""
+    """The record of a stopped cluster that is started again: as it was, except for what is requested. An added broker
+    gets the port after the highest one."""
     brokers = dict(earlier.brokers)
     if requested.port is not None:
         brokers = {each: _on_port(brokers[each], requested.port + each - 1) for each in brokers}
     for each in range(1, (requested.brokers or 0) + 1):
         if each not in brokers:
             brokers[each] = BrokerRecord(port=max(broker.port for broker in brokers.values()) + 1)
-    if requested.brokers is not None:  # fewer than there are is refused where they are started
+    if requested.brokers is not None:  # `LocalCluster.up` refuses fewer than there are
         brokers = {each: brokers[each] for each in sorted(brokers) if each <= requested.brokers}
     zookeeper = earlier.zookeeper
     if requested.zookeeper is not None:
@@ -125,8 +125,8 @@ def read_cluster_file(data_directory: Path) -> ClusterRecord:
         ) from None
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ClusterMissing(
-            f"{path} cannot be read ({error}): remove it and start the cluster anew, with the --brokers, --port,"
-            " --zookeeper-port and --set that it had (broker-ID.properties beside it has them): its data is used again"
+            f"{path} cannot be read ({error}): remove it and start the cluster again with its former --brokers, --port,"
+            " --zookeeper-port and --set (see broker-ID.properties next to it): its data is used again"
         ) from None
 
 
@@ -139,7 +139,7 @@ def write_cluster_state(data_directory: Path, state: ClusterState) -> None:
 
 
 def forget_cluster_state(data_directory: Path) -> None:
-    """An old snapshot would mislead the audit once the cluster runs again."""
+    """Remove the snapshot: it would mislead the audit once the cluster runs again."""
     (data_directory / STATE_FILE).unlink(missing_ok=True)
 
 
@@ -151,28 +151,28 @@ def _replace(path: Path, content: bytes) -> None:
     os.replace(temporary, path)
 
 
-# ---------------------------------------------------------------------------------------------- whose the files are
+# ---------------------------------------------------------------------------------------------- the cluster's files
 def refuse_foreign_directory(data_directory: Path) -> None:
-    """Raise ClusterMissing where somebody keeps other files: a cluster there would be removed together with them."""
+    """Raise ClusterMissing for a directory with other files: `down --wipe` must not put them at risk."""
     names = sorted(os.listdir(data_directory)) if data_directory.is_dir() else []
-    foreign = [name for name in names if not _is_a_clusters(name)]
+    foreign = [name for name in names if not _belongs_to_a_cluster(name)]
     if foreign and CLUSTER_FILE not in names:
         raise ClusterMissing(
-            f"{data_directory} holds no cluster, but other files ({_told(foreign)}): choose another --data-dir,"
-            " one that does not exist yet"
+            f"{data_directory} holds no cluster, but other files ({_listed(foreign)}): choose a --data-dir"
+            " that does not exist yet"
         )
 
 
-def _told(names: list[str]) -> str:
+def _listed(names: list[str]) -> str:
     return ", ".join([*names[:3], *([".."] if len(names) > 3 else [])])
 
 
-def _is_a_clusters(name: str) -> bool:
+def _belongs_to_a_cluster(name: str) -> bool:
     return name in OF_THE_CLUSTER or name == ZOOKEEPER_DIRECTORY or OF_ONE_BROKER.fullmatch(name) is not None
 
 
 def remove_cluster_files(data_directory: Path, record: ClusterRecord) -> str | None:
-    """Remove this cluster's files, and the directory if nothing else is in it. Returns what stays, in words."""
+    """Remove this cluster's files, and the directory if nothing else is in it. Returns a sentence on what stays."""
     for name in sorted(os.listdir(data_directory)):
         found = OF_ONE_BROKER.fullmatch(name)
         is_brokers = found is not None and int(found[1]) in record.brokers
@@ -185,19 +185,19 @@ def remove_cluster_files(data_directory: Path, record: ClusterRecord) -> str | N
                 path.unlink(missing_ok=True)
     rest = sorted(os.listdir(data_directory))
     if rest:
-        return f"{data_directory} stays, for it holds what is not the cluster's: {_told(rest)}"
+        return f"{data_directory} stays, because it holds files that are not the cluster's: {_listed(rest)}"
     with contextlib.suppress(OSError):  # a mount point stays
         data_directory.rmdir()
     return None
 
 
 _HELD: set[Path] = set()
-"""Locks of this process: what holds one may take it again."""
+"""Locks that this process holds: it may take them again."""
 
 
 @contextlib.contextmanager
 def cluster_lock(data_directory: Path) -> Iterator[None]:
-    """Nobody else changes cluster.json until the block ends. Raises ClusterBusy."""
+    """No other command changes cluster.json until the block ends. Raises ClusterBusy."""
     if data_directory in _HELD:
         yield
         return

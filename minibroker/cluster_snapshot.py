@@ -1,7 +1,7 @@
-"""What goes into `cluster-state.json` when a cluster is stopped: the brokers' words before, ZooKeeper's after.
+"""What goes into `cluster-state.json` when a cluster is stopped: the brokers' state before, ZooKeeper's after.
 
 Owns: how both are joined. The ISR before the stop comes from the running brokers, the rest from ZooKeeper, which runs
-until the last broker has written its witness. Where ZooKeeper cannot be read, what the brokers said must do.
+until the last broker has written its witness. If ZooKeeper cannot be read, only the brokers' state is used.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ log = logging.getLogger("minibroker.cluster")
 
 
 def state_of_view(view: ClusterView) -> ClusterState:
-    """As far as brokers tell it."""
+    """The state as the brokers describe it."""
     replicas = view.replicas()
     return ClusterState(
         version=VERSION,
@@ -41,7 +41,7 @@ def state_of_view(view: ClusterView) -> ClusterState:
 def _snapshot(
     known: MetadataPartition, leader: ReplicaStateDescription | None, topic_id: str | None
 ) -> PartitionSnapshot:
-    """The leader says in one breath who is in sync and how far it is committed: each of them holds all below that."""
+    """The leader gives ISR and high watermark in one answer: each member of that ISR holds all records below it."""
     if leader is not None and (leader.role != "leader" or leader.leader_epoch != known.leader_epoch):
         leader = None
     return PartitionSnapshot(
@@ -56,26 +56,27 @@ def _snapshot(
 
 
 async def ask_zookeeper(connect: str) -> ClusterState | None:
-    """None: no broker ever came to it, so there is nothing to note; or it cannot be read, which is logged."""
+    """ZooKeeper's state; None if no broker ever registered there, or if it cannot be read, which is logged."""
     try:
         return await asyncio.to_thread(read_cluster_from_zookeeper, connect, ZOOKEEPER_TIMEOUT_S)
     except NoCluster:
         return None
     except AuditError as error:
-        log.warning("cluster-state.json holds what the brokers said: %s", error)
+        log.warning("cluster-state.json holds only what the brokers reported: %s", error)
         return None
 
 
 def joined(
     before: ClusterState | None, running: ClusterState | None, after: ClusterState, stopped_cleanly: Sequence[int]
 ) -> ClusterState:
-    """`before`: of the brokers; `running`: of ZooKeeper while they were registered; `after`: of ZooKeeper, at last."""
+    """`before` is from the brokers, `running` from ZooKeeper while they were registered, `after` from ZooKeeper at the
+    end."""
     directories = {} if running is None else {each: known for each, known in running.brokers.items() if known}
-    unheard = {} if before is None else before.brokers
+    without_directory = {} if before is None else before.brokers
     return replace(
         after,
         stopped_cleanly=tuple(stopped_cleanly),
-        brokers=unheard | after.brokers | directories,
+        brokers=without_directory | after.brokers | directories,
         partitions={
             name: replace(
                 each,

@@ -1,7 +1,7 @@
-"""One look at a whole cluster: who is there, who leads, what each replica says of itself, and what is wrong with it.
+"""The state of a whole cluster at one moment: its brokers, its leaders, each replica, and its problems.
 
-Owns: joining the answers of all brokers, and the word 'healthy'. Refuses to know how the cluster was started: it works
-with any that answers (local, compose).
+Owns: joining the answers of all brokers, and the meaning of 'healthy'. Leaves to others: how the cluster was started;
+it works with any cluster that answers (local, compose).
 """
 
 import time
@@ -23,15 +23,15 @@ NAMES_SHOWN = 5
 """Partitions named in one sentence."""
 
 LEFT_ALONE_CURE = (
-    "correct the node, or delete it if it is nobody's; then delete /controller in ZooKeeper: the next controller reads"
-    " all again"
+    "correct the node, or delete it if nothing uses it; then delete /controller in ZooKeeper: the next controller"
+    " reads everything again"
 )
-COPIES_CURE = "start the brokers that hold a copy, or cut the log with `minibroker log repair` where none does"
-ELECT_CURE = "says what each replica holds, and elects one of them with --accept-loss"
+COPIES_CURE = "start the brokers that hold a copy, or cut the log with `minibroker log repair` if none does"
+ELECT_CURE = "shows what each replica holds; with --accept-loss it elects one of them"
 
 
 class BrokerView(msgspec.Struct, frozen=True, kw_only=True):
-    """A registered broker, and its own words if it answered."""
+    """A registered broker, and its description of itself if it answered."""
 
     broker_id: int
     server: str
@@ -40,7 +40,7 @@ class BrokerView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
-    """What the cluster says at one moment. Brokers and partitions are sorted."""
+    """The cluster at one moment. Brokers and partitions are sorted."""
 
     taken_at: float
     cluster_id: str
@@ -48,16 +48,16 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     brokers: list[BrokerView]
     partitions: dict[TopicPartition, MetadataPartition]
     waits: dict[TopicPartition, str] = {}
-    """Why nobody leads a partition, and whom that waits for, in the controller's words."""
+    """Why a partition has no leader, and which brokers it waits for, in the controller's words."""
     topic_ids: dict[str, str] = {}
     left_alone: dict[str, str] = {}
-    """Nodes of ZooKeeper that the controller cannot read or does not believe, and why, in its words."""
+    """Znodes that the controller ignores because they cannot be parsed or are implausible; with its reason."""
 
     def broker(self, broker_id: int) -> BrokerView | None:
         return next((broker for broker in self.brokers if broker.broker_id == broker_id), None)
 
     def replicas(self) -> dict[TopicPartition, dict[int, ReplicaStateDescription]]:
-        """Every replica that some broker described, by partition and broker."""
+        """Every described replica, by partition and broker."""
         found: dict[TopicPartition, dict[int, ReplicaStateDescription]] = {}
         for broker in self.brokers:
             for topic in broker.description.topics if broker.description is not None else ():
@@ -69,7 +69,7 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
 async def view_cluster(
     queries: BrokerQueries, servers: str, topics: list[str] | None = None, timeout_s: float = ASK_TIMEOUT_S
 ) -> ClusterView:
-    """Ask one broker for the map and every broker for its replicas. Raises NoAnswer if nobody answers."""
+    """Ask one broker for the metadata and every broker for its replicas. Raises NoAnswer if no broker answers."""
     metadata = await queries.metadata(servers, topics, timeout_s)
     addresses = {broker.node_id: f"{broker.host}:{broker.port}" for broker in metadata.brokers}
     ids = sorted(addresses)
@@ -100,7 +100,7 @@ async def view_cluster(
 
 
 async def _left_alone(queries: BrokerQueries, controller: str | None, timeout_s: float) -> dict[str, str]:
-    """Known to the controller alone; one that does not answer is named for that."""
+    """Only the controller knows these; one that does not answer is itself a problem of the view."""
     if controller is None:
         return {}
     try:
@@ -113,7 +113,7 @@ async def _left_alone(queries: BrokerQueries, controller: str | None, timeout_s:
 async def _waits(
     queries: BrokerQueries, controller: str | None, leaderless: list[TopicPartition], timeout_s: float
 ) -> dict[TopicPartition, str]:
-    """Asked only where nobody leads; a controller that does not answer says nothing."""
+    """Asked only if a partition has no leader; empty if the controller does not answer."""
     if controller is None or not leaderless:
         return {}
     try:
@@ -134,7 +134,7 @@ def partitions_of(metadata: MetadataResponse) -> dict[TopicPartition, MetadataPa
 
 
 class HealthProblem(msgspec.Struct, frozen=True):
-    """A reason why the cluster is not healthy, and what an operator does about it, where that is not plain."""
+    """A reason why the cluster is not healthy, and its cure where that is not obvious."""
 
     what: str
     cure: str | None = None
@@ -144,23 +144,25 @@ class HealthProblem(msgspec.Struct, frozen=True):
 
 
 def health_problems(view: ClusterView, brokers_expected: int | None = None) -> list[str]:
-    """Why the cluster is not healthy, one sentence a reason; empty if it is."""
+    """Why the cluster is not healthy, one sentence per reason; empty if it is."""
     reasons = []
     if brokers_expected is not None and len(view.brokers) < brokers_expected:
         ids = [broker.broker_id for broker in view.brokers]
         reasons.append(f"{len(view.brokers)} of {brokers_expected} brokers are registered: {ids}")
-    reasons += [reason for broker in view.brokers for reason in _wrong_with(view, broker)]
+    reasons += [reason for broker in view.brokers for reason in _broker_problems(view, broker)]
     return reasons + [str(each) for each in partition_problems(view)]
 
 
 def partition_problems(view: ClusterView) -> list[HealthProblem]:
-    """What no broker would say of itself."""
+    """Problems of partitions, of their replicas and of the controller."""
     found = []
     if view.broker(view.controller_id) is None:
         found.append(
-            HealthProblem("no controller is elected", "start the brokers that are down, or see whether ZooKeeper runs")
+            HealthProblem(
+                "no controller is elected", "start the brokers that are down, or check whether ZooKeeper runs"
+            )
         )
-    found += _left_alone_by_the_controller(view)
+    found += _ignored_nodes(view)
     for name, partition in view.partitions.items():
         replicas, isr = list(partition.replica_nodes), list(partition.isr_nodes)
         if view.broker(partition.leader_id) is None:
@@ -171,30 +173,31 @@ def partition_problems(view: ClusterView) -> list[HealthProblem]:
         elif set(isr) < set(replicas):
             missing = sorted(set(replicas) - set(isr))
             found.append(HealthProblem(f"{name} is under-replicated: ISR {isr} of {replicas}, missing {missing}"))
-    return found + _wrong_with_replicas(view) + [HealthProblem(each) for each in _ahead_of_the_map(view)]
+    return found + _replica_problems(view) + [HealthProblem(each) for each in _newer_epochs(view)]
 
 
-def _left_alone_by_the_controller(view: ClusterView) -> list[HealthProblem]:
+def _ignored_nodes(view: ClusterView) -> list[HealthProblem]:
     named = [
-        HealthProblem(f"the controller leaves {path} in ZooKeeper alone: {reason}", LEFT_ALONE_CURE)
+        HealthProblem(f"the controller ignores {path} in ZooKeeper: {reason}", LEFT_ALONE_CURE)
         for path, reason in list(view.left_alone.items())[:NAMES_SHOWN]
     ]
     more = len(view.left_alone) - len(named)
-    return [*named, HealthProblem(f"the controller leaves {more} more nodes in ZooKeeper alone")] if more else named
+    return [*named, HealthProblem(f"the controller ignores {more} more nodes in ZooKeeper")] if more else named
 
 
-def _wrong_with(view: ClusterView, broker: BrokerView) -> list[str]:
-    says = broker.description
-    if says is None:
+def _broker_problems(view: ClusterView, broker: BrokerView) -> list[str]:
+    description = broker.description
+    if description is None:
         silent = [str(name) for name, each in view.partitions.items() if broker.broker_id in each.replica_nodes]
-        which = f" (nor its replicas of {_some(silent)})" if silent else ""
+        which = f" (it has replicas of {_some(silent)})" if silent else ""
         return [f"broker {broker.broker_id} does not answer: {broker.problem}{which}"]
     reasons = []
-    if says.fenced:
+    if description.fenced:
         reasons.append(f"broker {broker.broker_id} is fenced: it has lost ZooKeeper")
-    if says.log_directory != "online":
-        what = f"log directory of broker {broker.broker_id} is {says.log_directory}: {says.log_directory_reason}"
-        reasons.append(f"{what} ({cures.of_log_directory(says.log_directory, says.log_directory_reason)})")
+    if description.log_directory != "online":
+        state, reason = description.log_directory, description.log_directory_reason
+        what = f"log directory of broker {broker.broker_id} is {state}: {reason}"
+        reasons.append(f"{what} ({cures.of_log_directory(state, reason)})")
     return reasons
 
 
@@ -203,9 +206,9 @@ def _some(names: list[str]) -> str:
     return shown if len(names) <= NAMES_SHOWN else f"{shown} and {len(names) - NAMES_SHOWN} more"
 
 
-def _wrong_with_replicas(view: ClusterView) -> list[HealthProblem]:
-    """Every replica that should be there is asked for: one that nobody describes is not healthy because it is silent.
-    Of a broker that does not answer, or whose directory is offline, that is said once."""
+def _replica_problems(view: ClusterView) -> list[HealthProblem]:
+    """Problems of every assigned replica; one that no broker describes is a problem, too. A broker that does not
+    answer, or whose log directory is offline, is one problem of its own instead."""
     described = view.replicas()
     reasons = []
     for name, partition in view.partitions.items():
@@ -213,15 +216,13 @@ def _wrong_with_replicas(view: ClusterView) -> list[HealthProblem]:
             broker, replica = view.broker(broker_id), described.get(name, {}).get(broker_id)
             if broker is None:
                 if broker_id in partition.isr_nodes:
-                    reasons.append(
-                        HealthProblem(f"{name}: broker {broker_id}, in the ISR, gives no answer: it is not registered")
-                    )
+                    reasons.append(HealthProblem(f"{name}: broker {broker_id} is in the ISR but not registered"))
             elif broker.description is None:
                 continue
             elif replica is None and name in view.waits:
-                continue  # that says why
+                continue  # `waits` gives the reason
             elif replica is None:
-                reasons.append(HealthProblem(f"{name}: broker {broker_id} answers, and has no replica of it"))
+                reasons.append(HealthProblem(f"{name}: broker {broker_id} answers, but has no replica of it"))
             elif replica.role == "offline":
                 if broker.description.log_directory == "online" and name not in view.waits:
                     reasons.append(
@@ -230,27 +231,27 @@ def _wrong_with_replicas(view: ClusterView) -> list[HealthProblem]:
             elif replica.damage is not None:
                 reasons.append(HealthProblem(f"{name}: {serves_damaged(broker_id, replica.damage)}", COPIES_CURE))
             elif replica.leader_epoch < partition.leader_epoch:
-                epochs = f"leader epoch {replica.leader_epoch}, the map in {partition.leader_epoch}"
+                epochs = f"leader epoch {replica.leader_epoch}, the metadata in {partition.leader_epoch}"
                 reasons.append(HealthProblem(f"{name}: the replica on broker {broker_id} is still in {epochs}"))
             elif replica.leader_epoch == partition.leader_epoch:
                 role = "leader" if broker_id == partition.leader_id else "follower"
                 if replica.role != role and partition.leader_id >= 0:
                     reasons.append(
-                        HealthProblem(f"{name}: broker {broker_id} should be {role}, and says '{replica.role}'")
+                        HealthProblem(f"{name}: broker {broker_id} should be {role}, but is '{replica.role}'")
                     )
     return reasons
 
 
 def serves_damaged(broker_id: int, damage: str) -> str:
-    """Of a replica that is not offline although its log is damaged: nobody else is in sync."""
+    """Of a replica that stays online with a damaged log, because no other one is in sync."""
     return f"broker {broker_id} leads with a damaged log, and readers of the damaged range are refused: {damage}"
 
 
-def _ahead_of_the_map(view: ClusterView) -> list[str]:
-    """Who knows of a newer leader than the broker that told the map: one that stood still tells what was, at first."""
+def _newer_epochs(view: ClusterView) -> list[str]:
+    """Replicas with a newer leader epoch than the metadata: a broker that was paused gives old metadata at first."""
     return [
         f"{name}: broker {broker_id} is in leader epoch {replica.leader_epoch}, "
-        f"the map still in {partition.leader_epoch}"
+        f"the metadata still in {partition.leader_epoch}"
         for name, replicas in view.replicas().items()
         for broker_id, replica in replicas.items()
         if (partition := view.partitions.get(name)) is not None and replica.leader_epoch > partition.leader_epoch

@@ -1,9 +1,9 @@
 """How every command behaves: lazy groups, exit codes, errors, JSON, tables, time limits, Ctrl-C, broken pipes.
 
-Owns: the conventions of the command line. Refuses to know any command, the client or the cluster. Imports click and
-nothing else that is heavy, because `minibroker --help` pays for it (tests/minibroker/test_import_time.py).
+Owns: the conventions of the command line. Leaves to others: the commands, the client and the cluster. It imports no
+heavy package but click, because `minibroker --help` would pay for it (tests/minibroker/test_import_time.py).
 
-Exit codes: 0 fine, 1 could not, 2 wrong usage, 10 asked and the answer is bad, 130 stopped by Ctrl-C.
+Exit codes: 0 fine, 1 failed, 2 wrong usage, 10 a check found a problem, 130 stopped by Ctrl-C.
 """
 
 import os
@@ -25,7 +25,7 @@ DEFAULT_BOOTSTRAP_SERVERS = "localhost:9092"
 DEFAULT_DATA_DIRECTORY = "./minibroker-data"
 JSON_OPTIONS = frozenset({"--json", "-J"})
 PROGRESS_AFTER_S = 2.0
-"""Progress that ends sooner than a reader could read it is noise."""
+"""Progress of shorter work would be gone before it could be read."""
 PROGRESS_EVERY_S = 0.2
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class CommandFailed(click.ClickException):
-    """The command could not do what it was asked. The message is one sentence that ends with the cure."""
+    """The command failed. The message is one sentence that ends with the cure."""
 
     exit_code = EXIT_COULD_NOT
 
@@ -42,7 +42,7 @@ class CommandFailed(click.ClickException):
 
 
 class WrongUsage(CommandFailed):
-    """What was asked makes no sense (a configuration, an option's value)."""
+    """An option's value or a configuration is invalid."""
 
     exit_code = EXIT_USAGE
 
@@ -50,8 +50,8 @@ class WrongUsage(CommandFailed):
 class LazyGroup(click.Group):
     """A group that imports a command's file only when that command runs.
 
-    `lazy` maps a command's name to (module:attribute, one-line help); the help is repeated here so that listing the
-    commands imports none of them. A test holds the two texts to each other.
+    `lazy` maps a command's name to (module:attribute, one-line help). The help is repeated here so that listing the
+    commands imports none of them. A test checks that the two texts are equal.
     """
 
     def __init__(self, *args: Any, lazy: dict[str, tuple[str, str]], **kwargs: Any) -> None:
@@ -89,7 +89,7 @@ def _unknown_command(name: str, known: Sequence[str]) -> str:
 
 
 def run_command_line(command: click.Command) -> NoReturn:
-    """Run `command` with this process's arguments and leave with its exit code; no traceback for what users cause."""
+    """Run `command` with this process's arguments and exit with its code; user errors print no traceback."""
     stdout = sys.stdout
     try:
         code = command.main(prog_name="minibroker", standalone_mode=False)
@@ -106,7 +106,7 @@ def run_command_line(command: click.Command) -> NoReturn:
         _show(CommandFailed(f"{missing}: run `make setup`, or pip install 'minibroker[audit]'"))
         code = EXIT_COULD_NOT
     except BrokenPipeError:
-        code = EXIT_FINE  # the reader (head, less) has what it wanted
+        code = EXIT_FINE  # the reader (head, less) has read enough
     except SystemExit:
         if sys.stdout is stdout:  # click replaces it when the pipe is broken
             raise
@@ -117,7 +117,7 @@ def run_command_line(command: click.Command) -> NoReturn:
 
 
 def _show(error: click.ClickException) -> None:
-    """On stderr; as JSON for who asked for JSON, also where the command line could not be read so far."""
+    """Print an error on stderr; as JSON if an argument asks for it, even if the arguments could not be parsed."""
     if not JSON_OPTIONS.intersection(sys.argv[1:]):
         error.show()
         return
@@ -127,7 +127,7 @@ def _show(error: click.ClickException) -> None:
 
 
 def exit_with(code: object, **parameters: object) -> None:
-    """Result callback of the outermost group: what a command returns is the exit code."""
+    """Result callback of the outermost group: a command returns its exit code."""
     if isinstance(code, int) and not isinstance(code, bool):
         click.get_current_context().exit(code)
 
@@ -143,7 +143,7 @@ def _leave(code: int) -> NoReturn:
 
 # ---------------------------------------------------------------------------------------------------------- options
 def bootstrap_option(function: F) -> F:
-    """`-b`: where the cluster is."""
+    """`-b`: the brokers to ask first."""
     return click.option(
         "-b",
         "--bootstrap-servers",
@@ -158,7 +158,7 @@ def bootstrap_option(function: F) -> F:
 
 
 def default_servers() -> str:
-    """All brokers of the cluster that `cluster up` started here, so that any of them may be down; else one address."""
+    """All brokers of the cluster that `cluster up` started here, because any of them may be down; else one address."""
     directory = os.environ.get("MINIBROKER_DATA_DIR") or DEFAULT_DATA_DIRECTORY
     try:
         with open(os.path.join(directory, "cluster.json"), "rb") as file:
@@ -173,12 +173,12 @@ def default_servers() -> str:
 def _check_servers(ctx: click.Context, param: click.Parameter, value: str) -> str:
     servers = [server.strip() for server in value.split(",") if server.strip()]
     if not servers:
-        raise click.BadParameter("names no server; give HOST:PORT,...")
+        raise click.BadParameter("names no server: give HOST:PORT,...")
     return ",".join(with_port(server) for server in servers)
 
 
 def with_port(server: str, port: int = 9092) -> str:
-    """`host` or `host:port` as host:port; raises BadParameter where the port is no number from 1 to 65535."""
+    """`host` or `host:port` as host:port. Raises BadParameter unless the port is a number from 1 to 65535."""
     host, colon, text = server.rpartition(":")
     if not colon or server.endswith("]"):
         return f"{server}:{port}"
@@ -201,7 +201,7 @@ def timeout_option(default: float, text: str = "Give up after this many seconds.
 
 
 class ExistingPath(click.Path):
-    """A path that has to be there. One that is not is no wrong usage: every command leaves with 1 then."""
+    """A path that must exist. If it does not, every command exits with 1: that is a failure, not wrong usage."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(exists=True, **options)
@@ -213,7 +213,7 @@ class ExistingPath(click.Path):
 
 
 def json_option(function: F) -> F:
-    return click.option("--json", "as_json", is_flag=True, help="One JSON object a line on stdout.")(function)
+    return click.option("--json", "as_json", is_flag=True, help="One JSON object per line on stdout.")(function)
 
 
 # ----------------------------------------------------------------------------------------------------------- output
@@ -224,7 +224,7 @@ def print_json(value: Any) -> None:
     text = json.dumps(value, ensure_ascii=False)
     try:
         text.encode()
-    except UnicodeEncodeError:  # bytes that are no UTF-8, decoded with surrogate escapes
+    except UnicodeEncodeError:  # not UTF-8: decoded with surrogate escapes
         text = json.dumps(value)
     click.echo(text)
 
@@ -262,7 +262,7 @@ def is_number(cell: str) -> bool:
 
 
 def note(text: str) -> None:
-    """A remark for the person at the terminal: stderr, never stdout."""
+    """Print a remark for the user on stderr, never on stdout."""
     click.echo(text, err=True)
 
 
@@ -271,7 +271,7 @@ def warn(text: str) -> None:
 
 
 class ProgressLine:
-    """One line on stderr that is written over; silent unless stderr is a terminal and the work takes a while."""
+    """One line on stderr that is overwritten. Shown only on a terminal, and only if the work takes a while."""
 
     def __init__(self, after_s: float = PROGRESS_AFTER_S) -> None:
         self.enabled = sys.stderr.isatty()
@@ -279,7 +279,7 @@ class ProgressLine:
         self._shown = False
 
     def due(self) -> bool:
-        """Whether it is time to show something: lets callers skip the formatting."""
+        """Is it time to show something? Lets callers skip the formatting."""
         return self.enabled and time.monotonic() >= self._next
 
     def show(self, text: str) -> None:
@@ -291,7 +291,7 @@ class ProgressLine:
         sys.stderr.flush()
 
     def clear(self) -> None:
-        """Wipe the line, so that what follows stands alone."""
+        """Erase the line before other output."""
         if self._shown:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
@@ -299,7 +299,7 @@ class ProgressLine:
 
 
 def human_bytes(count: float) -> str:
-    """`64.0 MB`: powers of ten, as disks and networks are sold."""
+    """`64.0 MB`: in powers of ten."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -311,9 +311,9 @@ def human_bytes(count: float) -> str:
 def run_async(
     work: Coroutine[Any, Any, T], timeout_s: float | None = None, doing: str = "the command", *, fast_loop: bool = False
 ) -> T:
-    """Run `work` on a fresh event loop within the time limit; its cancellation by Ctrl-C is a KeyboardInterrupt.
+    """Run `work` on a new event loop within the time limit. Ctrl-C cancels it and raises KeyboardInterrupt.
 
-    `fast_loop` takes uvloop, which costs some milliseconds to import: for commands that move records.
+    `fast_loop` uses uvloop, which takes some milliseconds to import: for commands that move records.
     """
     import asyncio
 
@@ -328,7 +328,7 @@ def run_async(
             if not deadline.expired():
                 raise
             raise CommandFailed(
-                f"{doing} did not end within {timeout_s:g} s; look at `minibroker doctor`, or give a longer --timeout"
+                f"{doing} did not end within {timeout_s:g} s: run `minibroker doctor`, or give a longer --timeout"
             ) from None
 
     factory = None

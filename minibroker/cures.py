@@ -1,12 +1,12 @@
-"""What an operator does about a log directory that is not in use: one cure for each reason, the same in every command.
+"""What an operator does about a log directory that is not in use: one cure per reason, the same in every command.
 
-Owns: the choice by the reason that the broker gives. Refuses to look at anything itself.
+Owns: the choice of the cure by the reason that the broker gives. Leaves to others: examining the directory.
 """
 
 MAKE_ROOM = "make room: lower retention.bytes, delete a topic, or enlarge the disk"
 PUT_BACK = "put that directory back (is its disk mounted?), and start the broker again"
 MAKE_WRITABLE = "mount it for writing, and start the broker again"
-MAKE_USABLE = "move that entry away, or give the broker's user the right to it, and start the broker again"
+MAKE_USABLE = "move that entry away, or give the broker's user access to it, and start the broker again"
 START_AGAIN = (
     "start the broker again; if its disk fails again, replace it, and start the broker with an empty directory"
 )
@@ -19,7 +19,7 @@ _BY_WORDS = (
     ("is a directory", MAKE_USABLE),
     ("cannot use ", MAKE_USABLE),
 )
-"""Words of the operating system and of the broker's disk door."""
+"""Words of the operating system and of the broker's disk port."""
 
 
 def of_log_directory(state: str, reason: str | None) -> str:

@@ -1,7 +1,7 @@
-"""Whose log a partition's directory holds, read offline from the two files that say so.
+"""The owner of the log in a partition's directory, read offline from the two files that name it.
 
-Owns: what `log dump`, `log verify` and `log repair` tell of a directory that was put in another one's place. Uses the
-formats of protocol/ only. Refuses to move anything: where a log came from, its files name, but a person must say so.
+Owns: what `log dump`, `log verify` and `log repair` report of a directory that was put in another one's place. Uses the
+formats of protocol/ only. It moves nothing: the files name where a log came from, but the operator must decide.
 """
 
 from collections.abc import Callable
@@ -20,20 +20,20 @@ T = TypeVar("T")
 
 
 class DirectoryOwner(msgspec.Struct, frozen=True, kw_only=True):
-    """What the files of one directory say."""
+    """What the files of one directory name as owner."""
 
     foreign: tuple[tuple[str, str], ...]
-    """(file, why) of what keeps a broker from using the directory under its name."""
+    """(file, why) of files that keep a broker from using the directory under its name."""
     unreadable: tuple[tuple[str, str], ...]
-    """(file, why) of what says nothing; a broker does with the other file."""
+    """(file, why) of files that name no owner; the other file is enough for a broker."""
     owner: TopicPartition
-    """Whose log it is, as far as the files agree; else whose name it bears."""
+    """The partition that the files agree on; else the one that the directory is named after."""
     metadata: PartitionMetadata | None
     start: LogStart | None
 
 
 def read_owner(directory: Path, partition: TopicPartition) -> DirectoryOwner:
-    """Of a directory that bears the partition's name. Raises OSError."""
+    """Read the owner of a directory that is named after the partition. Raises OSError."""
     unreadable: list[tuple[str, str]] = []
     versions: list[tuple[str, str]] = []
 
@@ -50,9 +50,9 @@ def read_owner(directory: Path, partition: TopicPartition) -> DirectoryOwner:
     metadata = read(checkpoints.PARTITION_METADATA, parse_partition_metadata)
     start = read(checkpoints.LOG_START, lambda content: checkpoints.parse_log_start(content)[0])
     foreign = list(_foreign(directory, partition, metadata, start))
-    said = {(claim.topic_id, claim.partition) for claim in (metadata, start) if claim is not None}
-    (unreadable if said else foreign).extend(versions)
-    numbers = {number for _, number in said}
+    named = {(claim.topic_id, claim.partition) for claim in (metadata, start) if claim is not None}
+    (unreadable if named else foreign).extend(versions)
+    numbers = {number for _, number in named}
     owner = TopicPartition(partition.topic, numbers.pop()) if len(numbers) == 1 else partition
     return DirectoryOwner(
         foreign=tuple(foreign), unreadable=tuple(unreadable), owner=owner, metadata=metadata, start=start

@@ -1,7 +1,7 @@
-"""One JSON event a line: the format of verifiable-producer and verifiable-consumer, which is Kafka's.
+"""One JSON event per line: Kafka's format for verifiable-producer and verifiable-consumer.
 
-Owns: `timestamp` (ms) and `name` in front of each event's own fields, and flushing each line: whoever reads these
-events decides by them while the tool still runs.
+Owns: `timestamp` (ms) and `name` in front of each event's own fields, and flushing each line, because a program that
+reads these events acts on them while the tool still runs.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Records out of a file or a stream: a record is the bytes between b'\\n'.
 
 Owns: splitting bytes into records (empty lines and CR are kept; a last line without its newline is a record, an empty
-rest is none) and reading a stream without ever blocking the event loop. Refuses to know what becomes of the records.
+rest is none) and reading a stream without ever blocking the event loop. Leaves to others: the use of the records.
 """
 
 import asyncio
@@ -10,11 +10,11 @@ import stat
 from collections.abc import AsyncIterator
 
 CHUNK_BYTES = 64 * 1024
-"""Small enough that sending its records takes the event loop a few milliseconds, then others get their turn."""
+"""Small enough that sending its records blocks the event loop for a few milliseconds only."""
 
 
 class LineSplitter:
-    """Feed it chunks; it gives whole records and keeps the beginning of the next one."""
+    """Splits chunks into whole records, and keeps the beginning of the next one."""
 
     def __init__(self) -> None:
         self._rest: list[bytes] = []
@@ -58,7 +58,7 @@ async def read_lines(descriptor: int) -> AsyncIterator[list[bytes]]:
 
 
 async def _readable(descriptor: int) -> None:
-    """Wait until a read returns at once, without a thread: Ctrl-C must not wait for one that hangs in read."""
+    """Wait until a read returns at once; without a thread, because Ctrl-C would wait for one that hangs in a read."""
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
     try:

@@ -1,7 +1,7 @@
-"""A real cluster on this machine: a ZooKeeper and brokers as background processes, and what one may do to them.
+"""A real cluster on this machine: ZooKeeper and brokers as background processes, and operations on them.
 
 Owns: starting, watching, breaking and stopping the processes of one data directory (its layout: cluster_file). The
-processes outlive this one; a later `LocalCluster.open` finds them again. Refuses to know topics and records.
+processes outlive this one; a later `LocalCluster.open` finds them again. Leaves to others: topics and records.
 
     async with LocalCluster("/tmp/data") as cluster:     # brokers 1, 2 and 3 on free ports
         ... cluster.bootstrap_servers ...
@@ -44,21 +44,21 @@ from minibroker.protocol.cluster_state import ClusterState
 
 CLIENT_ID = "minibroker-cluster"
 UP_TIMEOUT_S = 40.0
-"""It takes 3 to 5 s; a busy machine is given time."""
+"""A start takes 3 to 5 s; a busy machine needs longer."""
 STOP_TIMEOUT_S = 30.0
 """A clean stop hands over leadership and syncs every log."""
 KILL_TIMEOUT_S = 10.0
 PORT_TIMEOUT_S = 5.0
 POLL_S = 0.1
-START_CURE = "when it is mended, `minibroker cluster start ID` starts it"
+START_CURE = "after the repair, `minibroker cluster start ID` starts it"
 
 
 class ClusterFailed(Exception):
-    """The cluster is not in the state that was asked for. One sentence that says what is wrong, and the cure."""
+    """The cluster is not in the requested state. The message names the problem and the cure."""
 
 
 class LocalCluster:
-    """One cluster of one data directory. `port` 0 takes free ports, else brokers take port, port + 1, .."""
+    """The cluster of one data directory. With `port` 0 brokers use free ports, else port, port + 1, .."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class LocalCluster:
 
     @classmethod
     def resumed(cls, data_directory: str | Path, requested: RequestedCluster) -> "LocalCluster":
-        """The cluster whose data lies there, stopped, as it was but for what is requested. Raises ClusterMissing."""
+        """The stopped cluster whose data is there, as it was except for what is requested. Raises ClusterMissing."""
         cluster = cls.open(data_directory)
         cluster.record = continued(cluster.record, requested)
         return cluster
@@ -114,11 +114,11 @@ class LocalCluster:
         return self.data_directory / f"broker-{broker_id}"
 
     def process_log(self, broker_id: int) -> Path:
-        """What the broker's process printed."""
+        """The output of the broker's process."""
         return self.data_directory / f"broker-{broker_id}.log"
 
     def process_state(self, broker_id: int) -> str:
-        """'running', 'paused', 'down' (we ended it) or 'dead' (it ended by itself)."""
+        """'running', 'paused', 'down' (a command ended it) or 'dead' (it ended by itself)."""
         broker = self.record.brokers[broker_id]
         if broker.process is not None and broker.process.was_started_with(
             configuration_file(self.data_directory, broker_id)
@@ -131,11 +131,11 @@ class LocalCluster:
         return process is not None and process.was_started_with(self.data_directory / "zookeeper" / "zoo.cfg")
 
     def is_running(self) -> bool:
-        """Whether any of its processes lives."""
+        """Is any of its processes alive?"""
         return bool(self.running_brokers()) or self.zookeeper_is_running()
 
     def require_zookeeper(self) -> None:
-        """Raise ClusterFailed if it is ours and does not run: no broker would start."""
+        """Raise ClusterFailed if the cluster's own ZooKeeper does not run: no broker would start."""
         if self.record.zookeeper.port is not None and not self.zookeeper_is_running():
             raise ClusterFailed(
                 f"ZooKeeper of the cluster in {self.data_directory} does not run: `minibroker cluster up` starts it,"
@@ -146,12 +146,12 @@ class LocalCluster:
         return [each for each in self.broker_ids if self.process_state(each) in ("running", "paused")]
 
     def answering_servers(self) -> str:
-        """Addresses of the brokers that run now, for questions."""
+        """Addresses of the brokers that run now."""
         ids = [broker_id for broker_id in self.broker_ids if self.process_state(broker_id) == "running"]
         if not ids:
             raise ClusterFailed(
-                f"no broker runs in {self.data_directory}: start them with `minibroker cluster up`, with --data-dir if"
-                " it is another than ./minibroker-data"
+                f"no broker runs in {self.data_directory}: start them with `minibroker cluster up`, or give the right"
+                " --data-dir"
             )
         return ",".join(self.server(broker_id) for broker_id in ids)
 
@@ -162,11 +162,11 @@ class LocalCluster:
         elif name == "controller":
             broker_id = (await self.look()).controller_id
             if broker_id < 0:
-                raise ClusterFailed("there is no controller at the moment: try again in a few seconds")
+                raise ClusterFailed("there is no controller now: try again in a few seconds")
         elif name.startswith("leader:"):
             broker_id = await self._leader_of(name.removeprefix("leader:"))
         else:
-            raise ClusterFailed(f"'{name}' is no broker: give a number, 'controller' or 'leader:TOPIC-PARTITION'")
+            raise ClusterFailed(f"'{name}' is not a broker: give a number, 'controller' or 'leader:TOPIC-PARTITION'")
         if broker_id not in self.record.brokers:
             raise ClusterFailed(f"there is no broker {broker_id}: this cluster has {self.broker_ids}")
         return broker_id
@@ -179,17 +179,17 @@ class LocalCluster:
         if found is None:
             raise ClusterFailed(f"there is no partition {name}: `minibroker topic describe` lists them")
         if found.leader_id < 0:
-            raise ClusterFailed(f"{name} has no leader at the moment: try again in a few seconds")
+            raise ClusterFailed(f"{name} has no leader now: try again in a few seconds")
         return found.leader_id
 
     # ---------------------------------------------------------------------------------------------- all of it
     async def up(
-        self, timeout_s: float = UP_TIMEOUT_S, *, first: int | None = None, stays: bool = False
+        self, timeout_s: float = UP_TIMEOUT_S, *, first: int | None = None, keep_running: bool = False
     ) -> ClusterView:
-        """Start ZooKeeper and all brokers at once, and wait until the cluster is healthy. `first` is started before
-        the others, and so becomes controller. One that is not healthy in time is ended; `stays`: only if no broker
-        runs, for what is wrong with old data is mended in a cluster that runs. A ZooKeeper of ours that still runs is
-        used."""
+        """Start ZooKeeper and all brokers at once, and wait until the cluster is healthy. Broker `first` starts before
+        the others, and so becomes controller. A cluster that is not healthy in time is stopped; with `keep_running`
+        only if no broker runs, because damage in old data is repaired in a running cluster. The cluster's own ZooKeeper
+        is used if it still runs."""
         self._begin([] if first is not None else self.broker_ids)
         try:
             if first is not None:
@@ -200,14 +200,15 @@ class LocalCluster:
             return await self.wait_healthy(timeout_s)
         except (ClusterFailed, asyncio.CancelledError) as error:
             states = [self.process_state(broker_id) for broker_id in self.broker_ids]
-            if stays and "running" in states and isinstance(error, ClusterFailed):
-                who = "it runs" if all(state == "running" for state in states) else f"the others run on; {START_CURE}"
-                raise ClusterFailed(f"{error}; {who}: see `minibroker cluster status`") from None
+            if keep_running and "running" in states and isinstance(error, ClusterFailed):
+                all_run = all(state == "running" for state in states)
+                rest = "it keeps running" if all_run else f"the other brokers keep running; {START_CURE}"
+                raise ClusterFailed(f"{error}; {rest}: see `minibroker cluster status`") from None
             await self.down(timeout_s=5.0)
             raise
 
     def _begin(self, broker_ids: list[int]) -> None:
-        """Start ZooKeeper and these brokers, unless somebody else does, or did."""
+        """Start ZooKeeper and these brokers, unless another command does so or has done so."""
         refuse_foreign_directory(self.data_directory)
         self.data_directory.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
         with cluster_lock(self.data_directory):
@@ -233,7 +234,7 @@ class LocalCluster:
             some = f"start broker {', '.join(map(str, down))} with `minibroker cluster start ID`, " if down else ""
             raise ClusterFailed(
                 f"a cluster already runs in {self.data_directory} ({earlier.bootstrap_servers}):"
-                f" {some}end it with `minibroker cluster down`, or choose another --data-dir"
+                f" {some}stop it with `minibroker cluster down`, or choose another --data-dir"
             )
         if is_used:
             self.record.zookeeper.process = zookeeper.process
@@ -244,13 +245,13 @@ class LocalCluster:
             )
 
     async def down(self, *, timeout_s: float = STOP_TIMEOUT_S, wipe: bool = False) -> list[str]:
-        """Stop everything, brokers first; returns what did not go cleanly. `cluster-state.json` is left."""
+        """Stop everything, brokers first, and write `cluster-state.json`; returns what did not stop cleanly."""
         controller_id, before = await self._snapshot_if_possible()
         connected = await self._ask_zookeeper()
         running = self.running_brokers()
         others = [broker_id for broker_id in running if broker_id != controller_id]
         problems = await asyncio.gather(*(self._end(broker_id, timeout_s) for broker_id in others))
-        if controller_id in running:  # last: the others ask it to move their leaderships
+        if controller_id in running:  # last, because the others ask it to move their leaderships
             problems.append(await self._end(controller_id, timeout_s))
         after = None if wipe else await self._ask_zookeeper()
         if after is not None:
@@ -263,7 +264,7 @@ class LocalCluster:
         return [problem for problem in problems if problem is not None]
 
     async def _snapshot_if_possible(self) -> tuple[int | None, ClusterState | None]:
-        """And the controller. Nothing if no broker is left to ask."""
+        """The controller and the state; None for both if no broker answers."""
         try:
             view = await self.save_state()
         except (ClusterFailed, NoAnswer):
@@ -271,7 +272,7 @@ class LocalCluster:
         return view.controller_id, state_of_view(view)
 
     async def _ask_zookeeper(self) -> ClusterState | None:
-        """What it says now; of one of ours that does not run: nothing."""
+        """ZooKeeper's state now; None if it is the cluster's own and does not run."""
         if self.record.zookeeper.port is not None and not self.zookeeper_is_running():
             return None
         return await ask_zookeeper(self.record.zookeeper.connect)
@@ -289,22 +290,22 @@ class LocalCluster:
         if zookeeper.port is not None:
             child = zookeeper_process.start_zookeeper(str(self.data_directory / "zookeeper"), zookeeper.port)
             zookeeper.process = identify(child.pid)
-            self._zookeeper_child = child  # kept: it reaps the process when it ends
+            self._zookeeper_child = child  # kept, because it reaps the process
         self._save()
 
     async def start_zookeeper(self, timeout_s: float = UP_TIMEOUT_S) -> None:
-        """Start ours again over its data, and wait until it answers. Raises ZooKeeperFailed."""
+        """Start the cluster's own ZooKeeper again over its data, and wait until it answers. Raises ZooKeeperFailed."""
         if self.record.zookeeper.port is None or self.zookeeper_is_running():
-            raise ClusterFailed(f"ZooKeeper at {self.record.zookeeper.connect} runs already, or is not ours")
+            raise ClusterFailed(f"ZooKeeper at {self.record.zookeeper.connect} runs already, or is external")
         self._spawn_zookeeper()
         assert self._zookeeper_child is not None
         await self._zookeeper_child.wait_ready(timeout_s)
 
     async def kill_zookeeper(self) -> None:
-        """SIGKILL: what it has answered is on its disk."""
+        """SIGKILL: all that it has acknowledged is on its disk."""
         process = self.record.zookeeper.process
         if process is None or not process.send(signal.SIGKILL):
-            raise ClusterFailed(f"ZooKeeper at {self.record.zookeeper.connect} does not run, or is not ours")
+            raise ClusterFailed(f"ZooKeeper at {self.record.zookeeper.connect} does not run, or is external")
         await wait_until(lambda: not self.zookeeper_is_running(), KILL_TIMEOUT_S)
 
     async def _stop_zookeeper(self) -> None:
@@ -322,14 +323,14 @@ class LocalCluster:
         return view
 
     async def look(self, topics: list[str] | None = None, timeout_s: float = 3.0) -> ClusterView:
-        """What the running brokers say. Raises NoAnswer, ClusterFailed."""
+        """The cluster as the running brokers describe it. Raises NoAnswer, ClusterFailed."""
         async with BrokerQueries(CLIENT_ID) as queries:
             return await view_cluster(queries, self.answering_servers(), topics, timeout_s)
 
     async def wait_healthy(
         self, timeout_s: float = UP_TIMEOUT_S, tell: Callable[[str], None] | None = None
     ) -> ClusterView:
-        """Wait until every broker is there, every partition led and every replica in sync. Raises ClusterFailed."""
+        """Wait until all brokers are registered, all partitions led and all replicas in sync. Raises ClusterFailed."""
         deadline = time.monotonic() + timeout_s
         while True:
             self._refuse_dead(*self.broker_ids)
@@ -356,11 +357,11 @@ class LocalCluster:
             raise ClusterFailed("; ".join(ended))
 
     def ended_by_themselves(self, *broker_ids: int) -> list[str]:
-        """Of these brokers, and why."""
+        """Which of these brokers ended by themselves, with the end of their logs."""
         dead = [broker_id for broker_id in broker_ids if self.process_state(broker_id) == "dead"]
-        return [f"broker {broker_id} has ended by itself: {self._last_words(broker_id)}" for broker_id in dead]
+        return [f"broker {broker_id} has ended by itself: {self._end_of_log(broker_id)}" for broker_id in dead]
 
-    def _last_words(self, broker_id: int) -> str:
+    def _end_of_log(self, broker_id: int) -> str:
         path = self.process_log(broker_id)
         lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
         return f"{path} ends with: {' | '.join(lines[-2:]) or '(nothing)'}"
@@ -374,7 +375,7 @@ class LocalCluster:
         deadline = time.monotonic() + timeout_s
         while True:
             self._refuse_dead(broker_id)
-            missing = await self._what_it_lacks(self.server(broker_id))
+            missing = await self._why_not_serving(self.server(broker_id))
             if missing is None:
                 return
             if time.monotonic() > deadline:
@@ -382,8 +383,8 @@ class LocalCluster:
             await asyncio.sleep(POLL_S)
 
     @staticmethod
-    async def _what_it_lacks(server: str) -> str | None:
-        """Why a starting broker is not of use yet."""
+    async def _why_not_serving(server: str) -> str | None:
+        """Why a starting broker does not serve yet; None if it does."""
         async with BrokerQueries(CLIENT_ID) as queries:
             (state,) = await queries.replica_states([server], [], 1.0)
             if isinstance(state, NoAnswer):
@@ -394,10 +395,10 @@ class LocalCluster:
                 known = await queries.metadata(server, [], 1.0)
             except NoAnswer as error:
                 return str(error)
-            return None if known.brokers else "the controller has not told it of the cluster"
+            return None if known.brokers else "the controller has not sent it the cluster's metadata"
 
     async def _wait_for_port(self, broker_id: int) -> None:
-        """A process that was just killed may hold its port a moment longer, until its last thread is gone."""
+        """Wait for a port that a process just killed may hold until its last thread ends."""
         port = self.record.brokers[broker_id].port
         deadline = time.monotonic() + PORT_TIMEOUT_S
         while True:
@@ -421,20 +422,20 @@ class LocalCluster:
             )
 
     async def kill(self, broker_id: int) -> None:
-        """SIGKILL: what it wrote stays in the page cache, nothing is handed over."""
+        """SIGKILL: what it wrote stays in the page cache, and it hands nothing over."""
         await self._kill(broker_id, "kill")
 
     async def lose_power(self, broker_id: int) -> list[CutTail]:
-        """SIGKILL, then cut off what was written but not synced, as a power cut might."""
+        """SIGKILL, then cut off what was written but not synced, as a power loss might."""
         await self._kill(broker_id, "power loss")
         return self.cut_unsynced(broker_id)
 
     def cut_unsynced(self, broker_id: int) -> list[CutTail]:
-        """What a power cut takes from a broker that is down."""
+        """Cut off what a power loss might take from a broker that is down."""
         return cut_unsynced_tails(self.log_directory(broker_id))
 
     async def pause(self, broker_id: int) -> None:
-        """SIGSTOP: it hangs, its connections stay open."""
+        """SIGSTOP: it hangs, and its connections stay open."""
         process = self._running(broker_id)
         process.send(signal.SIGSTOP)
         await wait_until(process.is_paused, KILL_TIMEOUT_S)
@@ -476,7 +477,7 @@ class LocalCluster:
 
     # ------------------------------------------------------------------------------------------------- bookkeeping
     def _read_again(self) -> None:
-        """What other commands have done meanwhile; without a file that can be read, what we know."""
+        """Take over what other commands have changed; keep the current record if the file cannot be read."""
         with contextlib.suppress(ClusterMissing):
             self.record = read_cluster_file(self.data_directory)
 

@@ -1,7 +1,7 @@
-"""What stands at the top of a stopped broker's log.dir and says what its logs must hold. Offline; changes nothing.
+"""What the files at the top of a stopped broker's log.dir prove of its logs. Offline; changes nothing.
 
-Owns: reading the small files of a log.dir whatever lies in their place, and what they prove of one partition. Refuses
-to look into a log (`log_examination`). Uses the formats of protocol/ only.
+Owns: reading these small files, whatever is in their place, and what they prove of one partition. Leaves to others: the
+logs themselves (`log_examination`). Uses the formats of protocol/ only.
 """
 
 import errno
@@ -19,14 +19,14 @@ from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.meta_properties import parse_meta_properties
 
 SMALL_FILE_BYTES_MAX = 64 * 1024 * 1024
-"""A checkpoint of a million partitions fits; what is larger is none."""
+"""A checkpoint of a million partitions fits; a larger file is not one."""
 
 T = TypeVar("T")
 
 
 def read_small(file: Path) -> bytes:
-    """The content of a small file. Raises OSError, also for a pipe or a device, which would keep us waiting; and
-    CorruptCheckpoint for one that is far too large."""
+    """The content of a small file. Raises OSError, also for a pipe or a device, which would block; and
+    CorruptCheckpoint for a file that is far too large."""
     found = file.stat()
     if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(file))
@@ -38,73 +38,73 @@ def read_small(file: Path) -> bytes:
 
 
 class PartitionEvidence(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one partition: what a broker that starts here now knows from outside of its directory."""
+    """What a broker that starts here now knows of one partition from files outside of its directory."""
 
     recovery_point: int | None = 0
-    """None: its checkpoint cannot be read."""
+    """None if its checkpoint cannot be read."""
     clean: bool = False
-    """The last stop was clean: all of it was synced."""
-    ran_on: bool = False
-    """The process was killed, and the machine has run on: the kernel has all that was written."""
+    """The last stop was clean: the whole log was synced."""
+    same_boot: bool = False
+    """The process was killed but the machine has not rebooted: the kernel has all that was written."""
     high_watermark: int = 0
-    """As it was last written down, where the machine has run on; else it may be ahead of what was synced."""
+    """As last checkpointed, if `same_boot`; else 0, because the checkpoint may be ahead of what was synced."""
     clean_end: int = 0
-    """Where the last clean stop wrote that the log ends."""
+    """The log end that the last clean stop recorded."""
     synced_end: int = 0
-    """All below was on the disk once, however the broker ended: it lies below both checkpoints."""
+    """Everything below was once on the disk, however the broker ended: it is below both checkpoints."""
 
     def kept_end(self, last_base_offset: int) -> int:
-        """Below it nothing is a torn tail. After a power cut a broker believes the recovery point only up to the last
-        segment, for a cut may have lowered it since; a person who looks should hear of what lies below it."""
-        if self.ran_on:
+        """Nothing below it counts as a torn tail. After a power loss a broker trusts the recovery point only up to the
+        last segment, because a cut may have lowered it since; here damage below it is reported to the operator."""
+        if self.same_boot:
             return max(last_base_offset, self.high_watermark)
         return last_base_offset if self.recovery_point is None else self.recovery_point
 
     @property
     def reached(self) -> int:
-        """Where the log ended at least, once."""
+        """The log once ended there or later."""
         return max(self.recovery_point or 0, self.high_watermark, self.clean_end)
 
-    def promised_end(self, began_anew: bool) -> int:
-        """Who ends below it has lost what it had promised to keep. What the checkpoints say may be of the log in whose
-        place this one began anew."""
+    def promised_end(self, started_over: bool) -> int:
+        """A log that ends below it has lost records that it had promised to keep. If the log started over, the
+        checkpoints may be those of the log before."""
         checkpointed = (self.recovery_point or 0) if self.clean else max(self.synced_end, self.high_watermark)
-        return self.clean_end if began_anew and not self.clean else max(self.clean_end, checkpointed)
+        return self.clean_end if started_over and not self.clean else max(self.clean_end, checkpointed)
 
 
 class DirectoryEvidence(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a log.dir."""
+    """What the files of a log.dir prove."""
 
     points: dict[TopicPartition, int] | None
     point_topic_ids: dict[TopicPartition, str]
-    marks: dict[TopicPartition, int]
-    mark_topic_ids: dict[TopicPartition, str]
+    high_watermarks: dict[TopicPartition, int]
+    high_watermark_topic_ids: dict[TopicPartition, str]
     clean: bool
-    ran_on: bool
+    same_boot: bool
     clean_ends: dict[TopicPartition, int]
     listed: frozenset[TopicPartition] = frozenset()
     """The logs that the last run of the broker had, by its checkpoints and `whole-since`."""
 
     def of(self, partition: TopicPartition, topic_id: str | None) -> PartitionEvidence:
-        """A line counts for the topic that it was written for."""
-        known = self.mark_topic_ids.get(partition)
+        """What they prove of one partition. A line of a checkpoint counts only for the topic it was written for."""
+        known = self.high_watermark_topic_ids.get(partition)
         is_its_own = known is not None and topic_id in (None, known)
-        mark = self.marks.get(partition, 0) if is_its_own else 0
+        high_watermark = self.high_watermarks.get(partition, 0) if is_its_own else 0
         point = None if self.points is None else self.points.get(partition, 0)
         if topic_id not in (None, self.point_topic_ids.get(partition, topic_id)):
             point = 0
         return PartitionEvidence(
             recovery_point=point,
             clean=self.clean,
-            ran_on=self.ran_on,
-            high_watermark=mark if self.ran_on else 0,
+            same_boot=self.same_boot,
+            high_watermark=high_watermark if self.same_boot else 0,
             clean_end=self.clean_ends.get(partition, 0),
-            synced_end=min(point or 0, mark),
+            synced_end=min(point or 0, high_watermark),
         )
 
 
 def read_evidence(log_directory: Path, boot_id: str) -> DirectoryEvidence:
-    """`boot_id`: of this machine, as it runs now."""
+    """`boot_id` is the current one of this machine."""
 
     def read(name: str, parse: Callable[[bytes], T]) -> T | None:
         try:
@@ -118,15 +118,16 @@ def read_evidence(log_directory: Path, boot_id: str) -> DirectoryEvidence:
     meta = read(checkpoints.META_PROPERTIES, parse_meta_properties)
     clean = read(checkpoints.CLEAN_SHUTDOWN, lambda content: (checkpoints.parse_clean_shutdown(content),)) is not None
     whole = read(checkpoints.WHOLE_SINCE, checkpoints.parse_whole_since)
-    marks = read(checkpoints.HIGH_WATERMARK_CHECKPOINT, checkpoints.parse_offset_checkpoint) or {}
+    high_watermarks = read(checkpoints.HIGH_WATERMARK_CHECKPOINT, checkpoints.parse_offset_checkpoint) or {}
     ends = whole.log_ends if whole is not None and whole.log_ends is not None else {}
     return DirectoryEvidence(
         clean_ends=ends,
-        listed=frozenset([*(points or {}), *marks, *ends]),
+        listed=frozenset([*(points or {}), *high_watermarks, *ends]),
         points=points,
         point_topic_ids=read(checkpoints.RECOVERY_POINT_CHECKPOINT, checkpoints.parse_checkpoint_topic_ids) or {},
-        marks=marks,
-        mark_topic_ids=read(checkpoints.HIGH_WATERMARK_CHECKPOINT, checkpoints.parse_checkpoint_topic_ids) or {},
+        high_watermarks=high_watermarks,
+        high_watermark_topic_ids=read(checkpoints.HIGH_WATERMARK_CHECKPOINT, checkpoints.parse_checkpoint_topic_ids)
+        or {},
         clean=clean,
-        ran_on=not clean and meta is not None and meta.boot_id == boot_id,
+        same_boot=not clean and meta is not None and meta.boot_id == boot_id,
     )

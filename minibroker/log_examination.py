@@ -1,8 +1,8 @@
-"""What is wrong in one partition's directory of a stopped broker, as the broker itself will see it at its next start.
+"""The damage in one partition's directory of a stopped broker, as the broker itself will see it at its next start.
 
-Owns: the verdict on each file and on what is not there. Its rules are those of the broker (docs/REPLICATION.md, 11 and
-12): what counted as stored and does not fit is damage, an end that never did is a torn tail, what a broker makes again
-by itself is neither. It reads every batch, also those that a start does not look at. Refuses to change anything.
+Owns: the examination of each file, and of what is missing. Its rules are those of the broker (docs/REPLICATION.md, 11
+and 12): stored records that do not fit are damage, an end that never counted as stored is a torn tail, and a file that
+a broker rebuilds is neither. It reads every batch, even those that a start skips. It changes nothing.
 """
 
 from itertools import pairwise
@@ -34,16 +34,16 @@ Kind = Literal["damaged", "index", "torn tail", "leftover"]
 
 
 class LogDamage(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that is wrong in a partition's directory."""
+    """One problem in a partition's directory."""
 
     kind: Kind
-    """damaged: records that counted as stored are not as they were written, or not there. index: made again by itself,
-    once it is gone. torn tail: an end that never counted as stored; the next start cuts it. leftover: of a deletion,
-    in front of the log's start; the next start removes it."""
+    """damaged: records that counted as stored are changed or missing. index: the broker rebuilds the file once it is
+    removed. torn tail: an end that never counted as stored; the next start cuts it. leftover: of a deletion, before the
+    log's start; the next start removes it."""
     file: str
     position: int | None
     offset: int | None
-    """The first one that cannot be read."""
+    """The first offset that cannot be read."""
     what: str
 
 
@@ -55,31 +55,31 @@ class ExaminedLog(msgspec.Struct, frozen=True, kw_only=True):
     segments: int
     bytes: int
     start_offset: int
-    """What is in front of it was deleted on purpose."""
+    """Everything before it was deleted on purpose."""
     end_offset: int
-    """Of the sound part in front of the first damage."""
+    """End of the sound part, which is before the first damage."""
     begins_at: int | None
-    """The first offset that there is a file for, where that is behind the start: what lies between is lost."""
+    """The first offset that a file holds, if that is after the start: the records in between are lost."""
     promised_end: int
-    """Up to there this replica had promised to keep all, by the checkpoints and `whole-since`; 0: nobody knows."""
+    """This replica had promised to keep all below it, by the checkpoints and `whole-since`; 0 if that is unknown."""
     belongs_to: str
-    """The partition whose log its files say that it is."""
+    """The partition that its files name as owner."""
     found: tuple[LogDamage, ...]
 
     @property
     def damage(self) -> LogDamage | None:
-        """The first that a broker must not be started on without a cure."""
+        """The first damage that must be repaired before the broker starts."""
         return next((each for each in self.found if each.kind == "damaged"), None)
 
     @property
     def loses_what_was_promised(self) -> bool:
-        """By a cut, or by what is gone already."""
-        is_headless = self.begins_at is not None and self.start_offset < self.promised_end
-        return is_headless or self.end_offset < self.promised_end
+        """Would a cut lose promised records, or are some lost already?"""
+        is_head_lost = self.begins_at is not None and self.start_offset < self.promised_end
+        return is_head_lost or self.end_offset < self.promised_end
 
     @property
     def is_foreign(self) -> bool:
-        """A broker does not use it under this name, and finds out by itself."""
+        """It is another partition's log: a broker notices that and does not use it."""
         return self.belongs_to != self.partition
 
     @property
@@ -89,12 +89,12 @@ class ExaminedLog(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_unreadable(self) -> bool:
-        """Something there cannot be read at all: the broker finds that by itself, too."""
+        """Something in it cannot be read at all: a broker notices that, too."""
         return any(each.kind == "damaged" and each.file == self.directory for each in self.found)
 
 
 def examine_directory(log_directory: Path, evidence: DirectoryEvidence) -> list[ExaminedLog]:
-    """Every partition in a log.dir."""
+    """Examine every partition in a log.dir."""
     found = []
     for path in sorted(log_directory.iterdir()):
         partition = checkpoints.parse_partition_directory_name(path.name)
@@ -106,9 +106,9 @@ def examine_directory(log_directory: Path, evidence: DirectoryEvidence) -> list[
 
 
 def _missing(log_directory: Path, partition: TopicPartition, evidence: DirectoryEvidence) -> ExaminedLog:
-    """A broker that starts here says that it had this log, and leads nothing with an empty one."""
+    """A broker that starts here reports that it had this log, and does not lead with an empty one."""
     directory = str(log_directory / checkpoints.partition_directory_name(partition))
-    end = max((evidence.points or {}).get(partition, 0), evidence.marks.get(partition, 0))
+    end = max((evidence.points or {}).get(partition, 0), evidence.high_watermarks.get(partition, 0))
     what = f"its directory is missing; its log had reached offset {end} at least"
     return ExaminedLog(
         partition=str(partition),
@@ -125,7 +125,7 @@ def _missing(log_directory: Path, partition: TopicPartition, evidence: Directory
 
 
 class _Examination:
-    """Of one directory; its steps share what was found."""
+    """The examination of one directory; its steps share what was found."""
 
     def __init__(self, path: Path, partition: TopicPartition, evidence: DirectoryEvidence) -> None:
         self.path = path
@@ -140,10 +140,10 @@ class _Examination:
         self.end: int | None = None
         self.begins_at: int | None = None
         self.is_broken = False
-        """Whether damage was met: what is behind it is no part of the sound one."""
+        """Set at the first damage: nothing after it belongs to the sound part."""
         self.epochs: list[checkpoints.EpochEntry] = []
         self.doubtful_epoch: tuple[Path, int, int, str] | None = None
-        """The first batch that contradicts the history: it is wrong, or the history is."""
+        """The first batch that contradicts the epoch history: either of them is wrong."""
         self.last_epoch: int | None = None
 
     def run(self) -> ExaminedLog:
@@ -188,27 +188,27 @@ class _Examination:
         self._note("damaged", note, None, f"a broker found: {text}")
 
     def _read_owner(self) -> int:
-        """Whose log it is, and where it starts by its own record."""
-        said = read_owner(self.path, self.partition)
-        self.owner = said.owner
-        for file, why in said.foreign:
+        """Read the log's owner; returns the recorded start of the log."""
+        found = read_owner(self.path, self.partition)
+        self.owner = found.owner
+        for file, why in found.foreign:
             self._note("damaged", Path(file), None, why)
-        topic_id = said.metadata.topic_id if said.metadata is not None else None
+        topic_id = found.metadata.topic_id if found.metadata is not None else None
         self.known = self.evidence.of(self.owner, topic_id)
-        self.recorded_start: LogStart | None = said.start
-        self.promised_end = self.known.promised_end(self._began_anew())
-        return 0 if said.start is None or said.foreign else said.start.offset
+        self.recorded_start: LogStart | None = found.start
+        self.promised_end = self.known.promised_end(self._started_over())
+        return 0 if found.start is None or found.foreign else found.start.offset
 
     def _read_epochs(self) -> list[checkpoints.EpochEntry]:
         try:
             return read_epochs(self.path)
         except CorruptCheckpoint as error:
-            self._note("index", self.path / checkpoints.EPOCH_CHECKPOINT, None, f"does not read as one: {error}")
+            self._note("index", self.path / checkpoints.EPOCH_CHECKPOINT, None, f"is damaged: {error}")
             return []
 
     # ----------------------------------------------------------------------------------------------- what must be there
     def _drop_leftovers(self) -> None:
-        """Segments in front of a gap below the log's start."""
+        """Note and skip the segments before a gap that lies below the log's start."""
         gaps = [
             number + 1
             for number, ((base, path), (following, _)) in enumerate(pairwise(self.segments))
@@ -217,7 +217,7 @@ class _Examination:
         if not gaps:
             return
         for _, path in self.segments[: gaps[-1]]:
-            self._note("leftover", path, None, f"left in front of the log's start {self.start} by a deletion")
+            self._note("leftover", path, None, f"left before the log's start {self.start} by a deletion")
         self.segments = self.segments[gaps[-1] :]
 
     def _check_head(self) -> None:
@@ -229,31 +229,31 @@ class _Examination:
                 self._note("damaged", self.segments[0][1], None, what, self.start)
                 self.begins_at = first
             return
-        if self.known.reached > self.start and not self._began_anew():
+        if self.known.reached > self.start and not self._started_over():
             file = self.path / checkpoints.segment_file_name(self.start)
-            self._note("damaged", file, None, f"no segment is there, the log once reached to {self.known.reached}")
+            self._note("damaged", file, None, f"there is no segment, but the log once reached {self.known.reached}")
 
-    def _began_anew(self) -> bool:
+    def _started_over(self) -> bool:
         return self.recorded_start is not None and self.recorded_start.reason is LogStartReason.STARTED_ANEW
 
     def _check_end(self) -> None:
-        """Behind the last batch, where nothing else is wrong."""
+        """Compare the log's end with the evidence, if nothing else is damaged."""
         if self.is_broken or self.end is None:
             return
         known, last = self.known, self.segments[-1][1]
         if known.clean and self.end < (known.recovery_point or 0):
-            what = f"the log ends at {self.end}, a clean stop synced it up to {known.recovery_point}"
+            what = f"the log ends at {self.end}, but a clean stop synced it up to {known.recovery_point}"
             self._note("damaged", last, None, what, self.end)
         elif self.end < known.high_watermark:
-            what = f"the log ends at {self.end}, its process had committed it up to {known.high_watermark}"
+            what = f"the log ends at {self.end}, but it was committed up to {known.high_watermark}"
             self._note("damaged", last, None, what, self.end)
         elif self.end < self.promised_end:
-            what = f"the log ends at {self.end}, it was synced up to {self.promised_end}"
+            what = f"the log ends at {self.end}, but it was synced up to {self.promised_end}"
             self._note("damaged", last, None, what, self.end)
 
     def _check_epochs(self) -> None:
-        """The batches are the truth where the history does not know the last one's epoch: it is an older copy, and a
-        broker makes it again."""
+        """Decide whether a batch or the epoch history is wrong. A history that lacks the last batch's epoch is an older
+        copy, which a broker rebuilds from the batches."""
         if self.doubtful_epoch is None:
             return
         path, position, offset, what = self.doubtful_epoch
@@ -270,8 +270,8 @@ class _Examination:
         size = path.stat().st_size
         self.bytes += size
         if self.end is not None and base_offset != self.end and not self.is_broken:
-            gap = f"it begins at offset {base_offset}, what is in front of it ends at {self.end}"
-            self._breaks_off("damaged" if self._is_kept(self.end) else "torn tail", path, 0, gap, self.end)
+            gap = f"it begins at offset {base_offset}, but the log before it ends at {self.end}"
+            self._break_at("damaged" if self._is_kept(self.end) else "torn tail", path, 0, gap, self.end)
         content = open_segment(path)
         positions: dict[int, int] = {}
         expected, epoch = base_offset, 0
@@ -281,10 +281,10 @@ class _Examination:
                 positions[item.position] = item.header.last_offset
                 what = what or _misfit(item.header, expected, epoch)
             if what is not None:
-                self._ends_at(expected)
-                is_whole = isinstance(item, SegmentBatch) and item.problem is None  # no write that was torn leaves one
+                self._set_end(expected)
+                is_whole = isinstance(item, SegmentBatch) and item.problem is None  # no torn write leaves one
                 kind = "damaged" if is_whole else self._kind_at(content, item.position, expected)
-                self._breaks_off(kind, path, item.position, what, expected)
+                self._break_at(kind, path, item.position, what, expected)
                 return
             assert isinstance(item, SegmentBatch)
             self._doubt_epoch(item, path)
@@ -292,22 +292,22 @@ class _Examination:
             self.last_epoch = epoch
         for problem in index_problems(path, base_offset, positions):
             self._note("index", Path(problem.file), problem.position, problem.what)
-        self._ends_at(expected)
+        self._set_end(expected)
 
     def _kind_at(self, content: Buffer, position: int, offset: int) -> Kind:
-        is_torn = not self._is_kept(offset) and (not self.known.ran_on or is_cut_off(content, position))
+        is_torn = not self._is_kept(offset) and (not self.known.same_boot or is_cut_off(content, position))
         return "torn tail" if is_torn else "damaged"
 
     def _is_kept(self, offset: int) -> bool:
-        """Whether what lies there counted as stored, or is in the memory of a machine that has run on."""
+        """Did the record there count as stored, or is it in the page cache of a machine that has not rebooted?"""
         return self.known.clean or offset < max(self.known.kept_end(self.segments[-1][0]), self.promised_end)
 
-    def _breaks_off(self, kind: Kind, path: Path, position: int, what: str, offset: int) -> None:
+    def _break_at(self, kind: Kind, path: Path, position: int, what: str, offset: int) -> None:
         self._note(kind, path, position, what, offset)
         self.is_broken = True
 
-    def _ends_at(self, offset: int) -> None:
-        """The sound part, as far as it goes."""
+    def _set_end(self, offset: int) -> None:
+        """Set the end of the sound part."""
         if not self.is_broken:
             self.end = offset
 
@@ -326,7 +326,7 @@ def _misfit(header: BatchHeader, expected: int, epoch: int) -> str | None:
 
 
 def _end_of(path: Path, base_offset: int) -> int:
-    """Behind the last batch of a segment whose headers fit."""
+    """The end of the last batch of a segment that follows the one before."""
     end = base_offset
     for item in walk(open_segment(path)):
         if isinstance(item, SegmentProblem) or item.header.base_offset != end:

@@ -1,8 +1,8 @@
-"""Cures for what `log_examination` finds in the log directory of a stopped broker. Offline.
+"""Repairs of what `log_examination` finds in the log directory of a stopped broker. Offline.
 
-Owns: two of them. `mark`: a note that tells the next start not to use the log, so that the replica fetches it anew from
-its leader. `cut`: for the only copy there is, keep what lies in front of the damage, write down that a lost head is
-gone, and put the rest aside. Refuses to delete a record: what is taken out of a log stays in a directory beside it.
+Owns: two repairs. `write_damage_note` leaves a note by which the next start does not use the log, so that the replica
+fetches it again from its leader. `cut` is for the only copy: it keeps what is before the damage, records that a lost
+head is gone, and puts the rest aside. No record is deleted: what is taken out of a log stays in a directory next to it.
 Uses the formats of protocol/ only.
 """
 
@@ -18,15 +18,15 @@ from minibroker.protocol.checkpoints import LogStart, LogStartReason
 from minibroker.protocol.ids import TopicPartition
 
 CUT_DIRECTORY_SUFFIX = "-cut"
-"""Of the directory that takes what was behind a cut. No broker looks at it or removes it."""
+"""Of the directory that takes what was after a cut. No broker reads it or removes it."""
 
 
 class CannotCut(Exception):
-    """What it lacks, in words."""
+    """A cut is not possible; the message says why."""
 
 
-def remove_what_is_made_again(examined: ExaminedLog) -> list[str]:
-    """Files of kind index: a broker makes them again from the batches. Returns what was removed."""
+def remove_rebuildable_files(examined: ExaminedLog) -> list[str]:
+    """Remove files of kind index, which a broker rebuilds from the batches. Returns what was removed."""
     removed: list[str] = []
     for each in examined.found:
         if each.kind != "index":
@@ -42,9 +42,9 @@ def remove_what_is_made_again(examined: ExaminedLog) -> list[str]:
     return removed
 
 
-def mark(examined: ExaminedLog) -> str:
-    """Leave the note that keeps the next start from using this log: its replica fetches everything anew once another
-    one leads, and keeps the damaged log until it is in sync. Returns the note's path."""
+def write_damage_note(examined: ExaminedLog) -> str:
+    """Leave the note that keeps the next start from using this log: the replica fetches everything again once another
+    replica leads, and keeps the damaged log until it is in sync. Returns the note's path."""
     assert examined.damage is not None
     note = Path(examined.directory) / checkpoints.DAMAGE_NOTE
     if not note.exists():
@@ -53,11 +53,11 @@ def mark(examined: ExaminedLog) -> str:
 
 
 def cut(log_directory: Path, examined: ExaminedLog) -> str:
-    """Keep what lies in front of the damage, and put the rest into a directory beside the log, also a file of another
-    log that says whose this is. Returns its path. What speaks of the rest, or says that nothing can be missing, is
-    taken back. Raises CannotCut."""
+    """Keep what is before the damage, and move the rest into a directory next to the log, including a wrong file that
+    names the owner. Corrects the checkpoints, and removes what claims that nothing can be missing. Returns the
+    directory's path. Raises CannotCut."""
     directory, end = Path(examined.directory), examined.end_offset
-    start = _start_of_what_is_left(directory, examined)
+    start = _recorded_start(directory, examined)
     places: dict[str, int] = {}
     for each in examined.found:
         if each.kind == "damaged" and each.position:
@@ -81,20 +81,20 @@ def cut(log_directory: Path, examined: ExaminedLog) -> str:
             shutil.move(each.file, rest / Path(each.file).name)
     if start is not None:
         _write_start(directory, rest, start)
-    _take_back(log_directory, directory, examined, end)
+    _correct_checkpoints(log_directory, directory, examined, end)
     return str(rest)
 
 
-def _start_of_what_is_left(directory: Path, examined: ExaminedLog) -> LogStart | None:
-    """What explains from now on that the head is gone; None where it is not."""
+def _recorded_start(directory: Path, examined: ExaminedLog) -> LogStart | None:
+    """The log start that will explain the lost head; None if the head is not lost."""
     if examined.begins_at is None:
         return None
     partition = _partition_of(examined)
-    said = read_owner(directory, partition)
-    claims = [claim for claim in (said.metadata, said.start) if claim is not None]
+    found = read_owner(directory, partition)
+    claims = [claim for claim in (found.metadata, found.start) if claim is not None]
     own = next((claim.topic_id for claim in claims if claim.partition == partition.partition), None)
     if own is None:
-        raise CannotCut(f"{examined.partition}: no file says of which topic it is, so its start cannot be written down")
+        raise CannotCut(f"{examined.partition}: no file names its topic id, so its new start cannot be recorded")
     return LogStart(topic_id=own, partition=partition.partition, offset=examined.begins_at, reason=LogStartReason.TRIM)
 
 
@@ -112,7 +112,7 @@ def _partition_of(examined: ExaminedLog) -> TopicPartition:
     return partition
 
 
-def _take_back(log_directory: Path, directory: Path, examined: ExaminedLog, end: int) -> None:
+def _correct_checkpoints(log_directory: Path, directory: Path, examined: ExaminedLog, end: int) -> None:
     (directory / checkpoints.DAMAGE_NOTE).unlink(missing_ok=True)
     epochs = directory / checkpoints.EPOCH_CHECKPOINT
     try:
@@ -121,9 +121,9 @@ def _take_back(log_directory: Path, directory: Path, examined: ExaminedLog, end:
         epochs.write_bytes(checkpoints.format_epoch_checkpoint(kept, owner))
     except (FileNotFoundError, checkpoints.CorruptCheckpoint):
         epochs.unlink(missing_ok=True)
-    for mark in (log_directory / checkpoints.CLEAN_SHUTDOWN, log_directory / checkpoints.WHOLE_SINCE):
-        if mark.is_file():
-            mark.unlink()
+    for claim in (log_directory / checkpoints.CLEAN_SHUTDOWN, log_directory / checkpoints.WHOLE_SINCE):
+        if claim.is_file():
+            claim.unlink()
     partition = _partition_of(examined)
     for name in (checkpoints.RECOVERY_POINT_CHECKPOINT, checkpoints.HIGH_WATERMARK_CHECKPOINT):
         file = log_directory / name

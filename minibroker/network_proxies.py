@@ -1,11 +1,11 @@
-"""A network of gates around the processes of a local cluster: what passes between two of them can be held.
+"""TCP proxies around the processes of a local cluster, which can hold what passes between two of them.
 
-Theory: every broker advertises the port of a gate, and the gate forwards to the broker, so that other brokers and
-clients meet only gates. Who asks is told by the first request (its client id); until that has come nothing is
-forwarded. Each direction between two parties is held by itself: held bytes wait, as TCP would keep sending them, and
-connections stay open. Each broker reaches ZooKeeper through a gate of its own.
+Theory: every broker advertises the port of a proxy that forwards to it, so that other brokers and clients connect only
+to proxies. The client id of the first request names the source of a connection; before it has arrived nothing is
+forwarded. Each direction between two parties is held separately: held bytes wait, as if TCP kept retransmitting them,
+and connections stay open. Each broker reaches ZooKeeper through a proxy of its own.
 
-Owns: the listening sockets (loopback only) and which directions are held. Refuses to know processes.
+Owns: the listening sockets (loopback only) and which directions are held. Leaves to others: processes.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ LOOPBACK = "127.0.0.1"
 CLIENTS = "clients"
 ZOOKEEPER = "zookeeper"
 OBSERVER = "observer"
-"""The launcher's own questions, which nothing holds back."""
+"""The launcher's own queries, which are never held."""
 BROKER_CLIENT_ID = re.compile(r"(?:broker|controller)-([0-9]+)(?:-fetcher)?")
 FIRST_FRAME_BYTES_MAX = 1 << 20
 READ_BYTES = 65_536
@@ -33,7 +33,7 @@ def broker_name(broker_id: int) -> str:
 
 
 class NetworkProxies:
-    """Forwards until told to hold. Open gates, use their ports, `close` at the end."""
+    """Forwards what is not held. Open proxies, use their ports, `close` at the end."""
 
     def __init__(self) -> None:
         self._held: set[tuple[str, str]] = set()
@@ -43,7 +43,7 @@ class NetworkProxies:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def surround(self, cluster: LocalCluster, ports: dict[int, int]) -> None:
-        """Stand before every broker of a cluster that is not started yet; `ports` gets those for clients."""
+        """Open proxies before every broker of a cluster that is not started yet; `ports` gets those for clients."""
         zookeeper_port = cluster.record.zookeeper.port
         assert zookeeper_port is not None, "a ZooKeeper of the cluster's own"
         for broker_id in cluster.broker_ids:
@@ -56,17 +56,17 @@ class NetworkProxies:
             }
 
     async def open_before_broker(self, broker_id: int, port: int) -> int:
-        """The port that others shall use instead of the broker's own."""
+        """Open a proxy; returns the port to use instead of the broker's own."""
         target = broker_name(broker_id)
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             first = await _first_frame(reader)
-            await self._connect(_who_asks(first), target, port, reader, writer, first)
+            await self._connect(_source_of(first), target, port, reader, writer, first)
 
         return await self._listen(serve)
 
     async def open_before_zookeeper(self, broker_id: int, port: int) -> int:
-        """The port by which this broker shall reach ZooKeeper."""
+        """Open a proxy; returns the port through which this broker reaches ZooKeeper."""
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await self._connect(broker_name(broker_id), ZOOKEEPER, port, reader, writer, b"")
@@ -85,25 +85,25 @@ class NetworkProxies:
 
     # ------------------------------------------------------------------------------------------------- what passes
     def hold(self, source: str, target: str) -> None:
-        """What goes from source to target waits, requests and replies alike."""
+        """Hold all bytes from source to target, requests and replies."""
         self._held.add((source, target))
 
     def release(self, source: str, target: str) -> None:
-        """What waited goes on."""
+        """Forward what was held."""
         self._held.discard((source, target))
-        self._tell()
+        self._wake_waiting()
 
     def release_all(self) -> None:
         self._held.clear()
-        self._tell()
+        self._wake_waiting()
 
     def forget(self, party: str) -> None:
-        """It is dead: its connections are reset, and what was held of them is lost."""
+        """Reset the connections of a dead party; what was held of them is lost."""
         for writer, ends in tuple(self._writers.items()):
             if party in ends:
                 writer.transport.abort()
 
-    def _tell(self) -> None:
+    def _wake_waiting(self) -> None:
         self._change.set()
         self._change = asyncio.Event()
 
@@ -159,7 +159,7 @@ class NetworkProxies:
             writer.write(data)
             await writer.drain()
         await self._may_pass(source, target)
-        raise ConnectionResetError  # one end has closed: so does the other, once all has arrived
+        raise ConnectionResetError  # one end has closed: close the other one, too, once all has arrived
 
 
 async def _first_frame(reader: asyncio.StreamReader) -> bytes:
@@ -170,7 +170,7 @@ async def _first_frame(reader: asyncio.StreamReader) -> bytes:
     return head + await reader.readexactly(length)
 
 
-def _who_asks(frame: bytes) -> str:
+def _source_of(frame: bytes) -> str:
     try:
         client_id = decode_request_frame(frame[4:]).client_id
     except ProtocolError:
@@ -184,7 +184,7 @@ def _who_asks(frame: bytes) -> str:
 
 
 async def _quietly(serving: Coroutine[Any, Any, None], writer: asyncio.StreamWriter) -> None:
-    """Connections end in many ways; none of them matters to the gate."""
+    """Serve one connection; how it ends does not matter to the proxy."""
     with contextlib.suppress(OSError, asyncio.IncompleteReadError, ExceptionGroup):
         await serving
     writer.transport.abort()

@@ -1,8 +1,7 @@
-"""A client that a command opens: a person at a terminal is told when no broker answers at first, and what the client
-warns of later.
+"""A client that a command opens: shows the user when no broker answers at first, and the client's later warnings.
 
-Owns: these lines. A client looks for a first broker for ten seconds, even where all refuse, for a cluster may be
-starting; without a word that looks like a command that hangs. So does a partition whose leader refuses to serve it.
+Owns: these messages. A client tries to reach a first broker for ten seconds, even if all refuse, because a cluster may
+be starting; without a message the command would seem to hang. So would a partition whose leader refuses to serve it.
 """
 
 import asyncio
@@ -14,17 +13,17 @@ from typing import TypeVar
 from minibroker.command_line import ProgressLine, warn
 
 LOOKING_AFTER_S = 1.0
-"""A broker that is well answers a client's first question in milliseconds."""
+"""A healthy broker answers a client's first request in milliseconds."""
 
 T = TypeVar("T")
 
 
 @asynccontextmanager
 async def opened(client: AbstractAsyncContextManager[T], servers: str) -> AsyncIterator[T]:
-    """The client for the block, as `async with client` gives it."""
+    """Open the client for the block, like `async with client`."""
     progress = ProgressLine(after_s=0.0)
     looking = asyncio.get_running_loop().call_later(
-        LOOKING_AFTER_S, progress.show, f"no broker answers yet at {servers}: still looking (Ctrl-C ends it)"
+        LOOKING_AFTER_S, progress.show, f"no broker answers yet at {servers}: still trying (Ctrl-C ends it)"
     )
     async with AsyncExitStack() as stack:
         stack.enter_context(_client_warnings(progress))
@@ -38,7 +37,7 @@ async def opened(client: AbstractAsyncContextManager[T], servers: str) -> AsyncI
 
 @contextmanager
 def _client_warnings(progress: ProgressLine) -> Iterator[None]:
-    """What the client logs as a warning goes to stderr like any other warning of a command."""
+    """Print the client's logged warnings on stderr like other warnings of a command."""
     handler = _Warnings(progress)
     log = logging.getLogger("minibroker.client")
     log.addHandler(handler)

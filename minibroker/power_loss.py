@@ -1,10 +1,9 @@
-"""A simulated power cut: what a killed broker had written but not synced is cut off its logs.
+"""A simulated power loss: cuts off a killed broker's logs what was written but not synced.
 
-Owns: which bytes of a log directory survive the loss of power. It takes the hardest case that a disk may present: of
-every log only what lies below its recovery point stays (`recovery-point-offset-checkpoint`: offsets below it are known
-to be synced), whole batches only. Index files may stay as they are: a broker rebuilds them from the recovery point on.
-The machine boots anew: `meta.properties` names another boot id.
-Refuses to know processes: the caller has killed the broker.
+Owns: which bytes of a log directory survive. It takes the worst case that a disk allows: of every log only whole
+batches below its recovery point stay (`recovery-point-offset-checkpoint`: offsets below it are known to be synced).
+Index files stay as they are: a broker rebuilds them from the recovery point on. Afterwards `meta.properties` names
+another boot id, as after a reboot. Leaves to others: processes; the caller has killed the broker.
 """
 
 from collections.abc import Iterator
@@ -34,18 +33,18 @@ def cut_unsynced_tails(log_directory: Path) -> list[CutTail]:
         partition = checkpoints.parse_partition_directory_name(directory.name)
         if partition is not None:
             cuts.append(_cut_log(directory, partition, recovery_points.get(partition, 0)))
-    _boot_anew(log_directory / checkpoints.META_PROPERTIES)
+    _change_boot_id(log_directory / checkpoints.META_PROPERTIES)
     return cuts
 
 
-def _boot_anew(file: Path) -> None:
-    """The broker must not believe that its machine ran on."""
+def _change_boot_id(file: Path) -> None:
+    """Let the broker see that its machine has rebooted."""
     try:
         meta = meta_properties.parse_meta_properties(file.read_bytes())
     except (FileNotFoundError, checkpoints.CorruptCheckpoint):
-        return  # the broker says what is wrong with it
-    anew = msgspec.structs.replace(meta, boot_id=f"{meta.boot_id}-lost-power")
-    file.write_bytes(meta_properties.format_meta_properties(anew))
+        return  # the broker itself reports the problem
+    changed = msgspec.structs.replace(meta, boot_id=f"{meta.boot_id}-lost-power")
+    file.write_bytes(meta_properties.format_meta_properties(changed))
 
 
 def read_recovery_points(log_directory: Path) -> dict[TopicPartition, int]:
@@ -62,7 +61,7 @@ def _cut_log(directory: Path, partition: TopicPartition, recovery_point: int) ->
     cut = False
     for base_offset, segment in list(list_segments(directory)):
         size = segment.stat().st_size
-        if cut:  # a file behind the cut was never synced: it is missing altogether
+        if cut:  # a file after the cut was never synced: all of it is lost
             _remove_segment(segment)
             lost += size
             continue
@@ -84,7 +83,7 @@ def list_segments(directory: Path) -> Iterator[tuple[int, Path]]:
 
 
 def _end_of_synced(segment: Path, recovery_point: int) -> int:
-    """Position behind the last batch that ends at or below the recovery point."""
+    """The end position of the last batch that ends at or below the recovery point."""
     position = 0
     with segment.open("rb") as file:
         while True:

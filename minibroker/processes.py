@@ -1,7 +1,7 @@
-"""Processes of this machine: who they are, whether they still live, and ports that nobody uses yet.
+"""Processes of this machine: their identity, whether they are alive, and ports that no process uses.
 
-Owns: telling one process from a later one that was given the same number (pid and start time), and signals to it.
-Refuses to know what a process does. Linux's /proc where there is one, `ps` elsewhere.
+Owns: telling a process from a later one with the same number (by pid and start time), and signals to it. Leaves to
+others: what a process does. Uses Linux's /proc, or `ps` elsewhere.
 """
 
 import asyncio
@@ -18,25 +18,24 @@ import msgspec
 
 PROC = Path("/proc")
 COMMAND_LINE_WAIT_S = 0.5
-"""For the words of a program that has just been started: they come within a millisecond of processor time."""
+"""For the command line of a program that has just started: it appears within a millisecond of processor time."""
 
 
 class ProcessIdentity(msgspec.Struct, frozen=True):
-    """One process, never another that was given the same number later."""
+    """One process, never a later one with the same number."""
 
     pid: int
     started: str
-    """When it started, in the words of its system."""
+    """When it started, as its system reports it."""
 
     def is_alive(self) -> bool:
-        """Runs or is paused. A zombie, which only waits for its parent to read its exit code, is dead."""
+        """Is it running or paused? A zombie, which waits for its parent to read its exit code, is dead."""
         _reap(self.pid)
         return _start_of(self.pid) == self.started
 
     def was_started_with(self, file: Path) -> bool:
-        """Whether it lives and its command line names this file: then it is no stranger's process, whoever wrote its
-        number down. Linux tells a parent that the program runs before it shows the program's words: those of a process
-        that has none yet are waited for."""
+        """Is it alive, and does its command line name this file? Then it is ours, even if its number was forged. Linux
+        lets a parent continue before it shows the new program's command line, so a missing one is waited for."""
         deadline = time.monotonic() + COMMAND_LINE_WAIT_S
         while self.is_alive():
             words = command_line(self.pid)
@@ -60,13 +59,13 @@ class ProcessIdentity(msgspec.Struct, frozen=True):
 
 
 def identify(pid: int) -> ProcessIdentity | None:
-    """The process that has this number now."""
+    """The process with this number now."""
     started = _start_of(pid)
     return None if started is None else ProcessIdentity(pid, started)
 
 
 def command_line(pid: int) -> list[str]:
-    """The words that it was started with; none of a process that is gone."""
+    """The arguments that it was started with; none if the process is gone."""
     if not PROC.joinpath("self").exists():
         return (_ask_ps(pid, "args") or "").split()
     try:
@@ -84,7 +83,7 @@ def _is_same_file(word: str, file: Path) -> bool:
 
 
 def _reap(pid: int) -> None:
-    """Read the exit code if it is our own dead child, so that it does not stay a zombie."""
+    """Read the exit code of our own dead child, so that it does not stay a zombie."""
     try:
         os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:
@@ -96,7 +95,7 @@ def _stat_fields(pid: int) -> list[str] | None:
         text = (PROC / str(pid) / "stat").read_text()
     except OSError:
         return None
-    return text[text.rindex(")") + 2 :].split()  # the name before it may hold anything
+    return text[text.rindex(")") + 2 :].split()  # the name before it may contain anything
 
 
 def _start_of(pid: int) -> str | None:
@@ -127,7 +126,7 @@ def _ask_ps(pid: int, field: str) -> str | None:
 
 
 async def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
-    """Whether it came true in time, asked again and again."""
+    """Poll the condition; returns whether it became true in time."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
@@ -138,11 +137,11 @@ async def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
 
 # ------------------------------------------------------------------------------------------------------------ ports
 PORTS_TO_CHOOSE_FROM = range(15_000, 30_000)
-"""Below the ports that Linux gives to outgoing connections: no client may sit on a broker's port while it is down."""
+"""Below Linux's ports for outgoing connections, so that no client takes a broker's port while it is down."""
 
 
 def free_ports(count: int) -> list[int]:
-    """Different ports that nobody listens on now."""
+    """Different ports that no process listens on now."""
     found: list[int] = []
     for port in random.sample(PORTS_TO_CHOOSE_FROM, 1000):
         if len(found) == count:

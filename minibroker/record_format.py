@@ -1,6 +1,6 @@
 """How a record is printed: kcat's format tokens and kcat's JSON, plus the leader epoch.
 
-Owns: parsing a format once into steps, and the JSON form of a record. Refuses to read records or write to anything.
+Owns: parsing a format once into steps, and the JSON form of a record. Leaves to others: reading and writing.
 
     %t topic  %p partition  %o offset  %e leader epoch  %k key  %K its length  %s value  %S its length (-1: null)
     %T timestamp in ms  %h headers  %R value's length as 4 bytes, big-endian  %% a percent sign
@@ -17,7 +17,7 @@ import msgspec
 
 
 class StoredRecord(Protocol):
-    """What both a log's and a consumer's record have."""
+    """What records of a log and of a consumer have in common."""
 
     @property
     def offset(self) -> int: ...
@@ -32,7 +32,7 @@ class StoredRecord(Protocol):
 
 
 class ReadRecord(StoredRecord, Protocol):
-    """What a consumer returns."""
+    """A consumer's record."""
 
     @property
     def topic(self) -> str: ...
@@ -43,12 +43,12 @@ class ReadRecord(StoredRecord, Protocol):
 
 
 class BadFormat(ValueError):
-    """A token that does not exist."""
+    """An unknown token or escape."""
 
 
-Step = Callable[[ReadRecord], bytes]
+TokenPrinter = Callable[[ReadRecord], bytes]
 
-_TOKENS: dict[str, Step] = {
+_TOKENS: dict[str, TokenPrinter] = {
     "t": lambda record: record.topic.encode(),
     "p": lambda record: b"%d" % record.partition,
     "o": lambda record: b"%d" % record.offset,
@@ -70,7 +70,7 @@ _PLAIN = {
     "s": (b"%b", "value"),
     "T": (b"%d", "timestamp_ms"),
 }
-"""Tokens that are members of a record, and how they are printed where they are not null."""
+"""Tokens that are fields of a record, and how they are printed if they are not null."""
 _ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "\\": b"\\"}
 
 
@@ -83,7 +83,7 @@ def _headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
 
 
 def compile_format(text: str) -> Callable[[ReadRecord], bytes]:
-    """A function that prints a record as `text` says. Raises BadFormat naming the token."""
+    """Compile `text` to a function that prints a record. Raises BadFormat naming the token."""
     steps: list[str | bytes] = []
     """Tokens as text, literals as bytes."""
     position = 0
@@ -93,7 +93,7 @@ def compile_format(text: str) -> Callable[[ReadRecord], bytes]:
         if character == "%":
             if following not in _TOKENS or not following:
                 raise BadFormat(
-                    f"%{following} is no format token: there are {' '.join('%' + token for token in _TOKENS)}"
+                    f"%{following} is not a format token: there are {' '.join('%' + token for token in _TOKENS)}"
                 )
             steps.append(following)
             position += 2
@@ -108,13 +108,13 @@ def compile_format(text: str) -> Callable[[ReadRecord], bytes]:
 
 
 def _step_by_step(steps: Sequence[str | bytes]) -> Callable[[ReadRecord], bytes]:
-    """Prints anything."""
+    """Works for all tokens and values."""
     calls = [step if isinstance(step, bytes) else _TOKENS[step] for step in steps]
     return lambda record: b"".join(call if isinstance(call, bytes) else call(record) for call in calls)
 
 
 def _by_template(steps: Sequence[str | bytes]) -> Callable[[ReadRecord], bytes]:
-    """The same with one call where all tokens are plain members of the record and none is null: four times faster."""
+    """The same with one call, if all tokens are plain fields of the record and none is null: four times faster."""
     print_any = _step_by_step(steps)
     if not all(isinstance(step, bytes) or step in _PLAIN for step in steps):
         return print_any
@@ -137,14 +137,14 @@ def _escape(text: str, position: int) -> tuple[bytes, int]:
         try:
             return bytes.fromhex(digits), 4
         except ValueError:
-            raise BadFormat(f"\\x{digits} is no byte: give two hexadecimal digits") from None
+            raise BadFormat(f"\\x{digits} is not a byte: give two hexadecimal digits") from None
     if following not in _ESCAPES:
-        raise BadFormat(f"\\{following} is no escape: there are \\n \\r \\t \\0 \\\\ \\xNN")
+        raise BadFormat(f"\\{following} is not an escape: there are \\n \\r \\t \\0 \\\\ \\xNN")
     return _ESCAPES[following], 2
 
 
 def parse_delimiter(text: str) -> bytes:
-    """A delimiter as given on the command line, with the same escapes. Raises BadFormat."""
+    """Parse a delimiter of the command line, with the same escapes. Raises BadFormat."""
     parts = []
     position = 0
     while position < len(text):
@@ -158,7 +158,7 @@ def parse_delimiter(text: str) -> bytes:
 
 
 def record_as_json(record: StoredRecord) -> dict[str, object]:
-    """kcat -J's fields. Bytes that are no UTF-8 are decoded with surrogate escapes: nothing is lost."""
+    """The fields of kcat -J. Bytes that are not UTF-8 are decoded with surrogate escapes, so nothing is lost."""
     return {
         "offset": record.offset,
         "tstype": "create",
@@ -170,13 +170,13 @@ def record_as_json(record: StoredRecord) -> dict[str, object]:
 
 
 def consumed_as_json(record: ReadRecord) -> dict[str, object]:
-    """The same, with where it was read."""
+    """The same, with topic, partition and leader epoch."""
     place = {"topic": record.topic, "partition": record.partition, "leader_epoch": record.leader_epoch}
     return place | record_as_json(record)
 
 
 def json_line(record: ReadRecord) -> bytes:
-    """`consumed_as_json` in one line with its newline, compact as kcat prints it."""
+    """`consumed_as_json` as one line with a newline, compact like kcat's."""
     key, value = record.key, record.value
     try:
         line = _JsonLine(

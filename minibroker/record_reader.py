@@ -1,6 +1,6 @@
-"""Reads partitions through the public Consumer until an end, or for ever: what `consume` and its kin read with.
+"""Reads partitions through the public Consumer until an end, or for ever: for `consume` and similar commands.
 
-Owns: which partitions, from where, until when, and how long silence of the leaders is borne. Refuses to print.
+Owns: which partitions, from where, until when, and how long leaders may stay silent. Leaves to others: printing.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ POLL_MS = 500
 
 
 class RecordReader:
-    """One reading of some partitions of a topic. `start` it, then take `batches` or `records`."""
+    """Reads some partitions of a topic once. `start` it, then use `batches` or `records`."""
 
     def __init__(
         self, consumer: Consumer, topic: str, partitions: Iterable[int], point: StartingPoint, timeout_ms: int
@@ -31,11 +31,11 @@ class RecordReader:
         """End offsets when the reading began: where `until_end` ends."""
         self.partitions: list[TopicPartition] = []
         self._silent_since: dict[TopicPartition, float] = {}
-        """When each of those that give nothing was first seen so."""
+        """Since when each unhealthy partition has been so."""
         self._look_again_at = 0.0
 
     async def start(self) -> None:
-        """Find the partitions and go to where reading begins. Raises MinibrokerError."""
+        """Find the partitions and seek to where reading begins. Raises MinibrokerError."""
         known = await self._find_partitions()
         missing = sorted(set(self._wanted) - set(known))
         if missing:
@@ -57,7 +57,7 @@ class RecordReader:
             raise CallTimedOut(f"topic {self._topic!r} was not found within {seconds:g} s: {cure}", error) from None
 
     async def batches(self, until_end: bool) -> AsyncIterator[list[RecordBatch]]:
-        """Records in columns, as they come; ends when every end was reached, if asked to."""
+        """Record batches as they arrive; with `until_end` it stops when every end is reached."""
         left = self._unread() if until_end else {}
         while left or not until_end:
             batches = await self._consumer.getmany_batches(timeout_ms=POLL_MS)
@@ -84,8 +84,8 @@ class RecordReader:
         return {partition: end for partition, end in self.ends.items() if self._offsets[partition] < end}
 
     def _check_silence(self, partitions: Iterable[TopicPartition]) -> None:
-        """No data is fine. A partition of which nobody answers, or whose leader answers with errors only, is not, for
-        longer than the time limit: what else comes would hide that it is missing."""
+        """Give up on a partition whose leader does not answer, or answers only with errors, for longer than the time
+        limit: records of other partitions would hide that it is missing. A leader without new data is fine."""
         now = asyncio.get_running_loop().time()
         if now < self._look_again_at:
             return
@@ -100,5 +100,5 @@ class RecordReader:
     def _give_up(self, partition: TopicPartition, state: ConnectionState) -> None:
         seconds = f"{self._timeout_ms / 1000:g} s"
         if state.state == "refused":
-            raise CallTimedOut(f"{partition} gave nothing but errors for {seconds}", state.error)
+            raise CallTimedOut(f"{partition} gave only errors for {seconds}", state.error)
         raise CallTimedOut(f"no leader of {partition} has answered for {seconds}", state.error)

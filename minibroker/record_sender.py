@@ -1,8 +1,8 @@
-"""Sends many records through the public Producer and keeps account of each: what `produce` and the demo write with.
+"""Sends many records through the public Producer and accounts for each of them: for `produce` and the demo.
 
-Owns: which records are on their way, which were acknowledged where, and what is told of each to the list of
-acknowledged records (`protocol.acked_list`), which `audit --acked` reads. Refuses to know where records come from, and
-to retry: the Producer does.
+Owns: which records are in flight, which were acknowledged at which offset, and the list of acknowledged records
+(`protocol.acked_list`) that `audit --acked` reads. Leaves to others: where records come from, and retries, which the
+Producer does.
 """
 
 import asyncio
@@ -19,10 +19,10 @@ from minibroker.protocol.acked_list import AckedListWriter, record_checksum
 from minibroker.protocol.ids import TopicPartition
 
 COLLECT_EVERY = 4_096
-"""Records between two looks at what was acknowledged; bounds the cost of looking, not the records on their way."""
+"""Records between two checks for acknowledgements; bounds the cost of the checks, not the records in flight."""
 
 OnAcknowledged = Callable[[TopicPartition, int, int, int], None]
-"""(partition, offset, leader epoch, the record's tag): called once a record, in order of offsets per partition."""
+"""(partition, offset, leader epoch, the record's tag): called once per record, in order of offsets per partition."""
 
 
 class Tally(msgspec.Struct):
@@ -37,12 +37,12 @@ class Tally(msgspec.Struct):
 
     @property
     def in_doubt(self) -> int:
-        """Sent, and not acknowledged."""
+        """Sent but not acknowledged."""
         return self.sent - self.acknowledged
 
 
 class RecordSender:
-    """`send` or `send_many` records, `collect` now and then, `finish` at the end; `tally` says how it went."""
+    """`send` or `send_many` records, `collect` now and then, `finish` at the end; `tally` counts the outcomes."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class RecordSender:
         self._waiting: dict[TopicPartition, deque[tuple[Delivery, int, int, int]]] = {}
         """Per partition, in order: (delivery, bytes, checksum of the record, tag)."""
         self._calls: deque[tuple[Deliveries, list[bytes]]] = deque()
-        """Of `send_many`, in order, with their values."""
+        """The calls of `send_many`, in order, with their values."""
         self._until_collect = COLLECT_EVERY
 
     async def send_many(
@@ -75,7 +75,7 @@ class RecordSender:
         headers: tuple[tuple[str, bytes | None], ...] = (),
     ) -> None:
         """Send many records for a fraction of what `send` costs each, without a callback for each.
-        Raises what Producer.send_many raises: what was taken by then counts as sent, also where the call is
+        Raises what Producer.send_many raises: records accepted by then count as sent, even if the call is
         cancelled."""
         assert self._on_acknowledged is None
         try:
@@ -96,7 +96,7 @@ class RecordSender:
         keys: list[bytes | None] | None,
         headers: tuple[tuple[str, bytes | None], ...],
     ) -> None:
-        if self._report is not None:  # which is about single records
+        if self._report is not None:  # it lists single records
             for number, (delivery, value) in enumerate(zip(deliveries, values, strict=True)):
                 self._keep(delivery, value, keys[number] if keys is not None else None, headers, 0)
             return
@@ -108,7 +108,7 @@ class RecordSender:
             self.collect()
 
     def _collect_calls(self) -> None:
-        """Those of which every record has its outcome."""
+        """Count the calls of which all records have an outcome."""
         while self._calls and self._calls[0][0].done:
             deliveries, values = self._calls.popleft()
             written = values
@@ -132,7 +132,7 @@ class RecordSender:
         headers: tuple[tuple[str, bytes | None], ...] = (),
         tag: int = 0,
     ) -> None:
-        """Send one record. Raises what Producer.send raises; then the record was not taken."""
+        """Send one record. Raises what Producer.send raises; then the record was not accepted."""
         delivery = self._producer.try_send(self._topic, value, key, partition, headers)
         if delivery is None:
             self.collect()
@@ -162,7 +162,7 @@ class RecordSender:
             self.collect()
 
     def collect(self) -> None:
-        """Look which records have their outcome by now."""
+        """Count and report the records that have an outcome by now."""
         self._until_collect = COLLECT_EVERY
         self._collect_calls()
         for name, waiting in self._waiting.items():
@@ -177,18 +177,18 @@ class RecordSender:
                     continue
                 count += 1
                 size_bytes += size
-                if metadata.offset is not None:  # acks=0: nobody knows
+                if metadata.offset is not None:  # None for acks=0
                     settled.append((metadata.offset, metadata, checksum, tag))
             self.tally.acknowledged += count
             self.tally.acknowledged_bytes += size_bytes
-            self._tell(name, settled)
+            self._report_settled(name, settled)
 
     def _failed(self, error: MinibrokerError) -> None:
         self.tally.failed += 1
         if self.tally.first_failure is None:
             self.tally.first_failure = error
 
-    def _tell(self, name: TopicPartition, settled: list[tuple[int, RecordMetadata, int, int]]) -> None:
+    def _report_settled(self, name: TopicPartition, settled: list[tuple[int, RecordMetadata, int, int]]) -> None:
         """Report what was acknowledged in one partition."""
         if self._report is not None and settled:
             records = [(offset, checksum) for offset, _, checksum, _ in settled]
@@ -209,15 +209,15 @@ class RecordSender:
         return self._list
 
     def end_report(self) -> None:
-        """Everything was collected: the list gets its end. None where the topic is another one meanwhile: nobody knows
-        from which record on."""
+        """Write the end of the list, after everything was collected. The list gets no end if the topic was recreated
+        meanwhile, because it is unknown from which record on."""
         if self._report is not None:
             known = self._acked_list(self._report)
             if self._known_topic_id() == self._topic_id:
                 known.finish()
 
     async def finish(self, timeout_ms: float | None = None) -> Tally:
-        """Wait for every outcome. Failures are in the tally, not raised."""
+        """Wait for all outcomes. Failures are counted in the tally, not raised."""
         try:
             await self._producer.flush(timeout_ms)
         except MinibrokerError as error:

@@ -1,7 +1,7 @@
-"""What happened between two looks at a cluster: elections, truncations, changes of the ISR, brokers that come and go.
+"""What happened between two views of a cluster: elections, truncations, ISR changes, brokers that come and go.
 
-Owns: telling events from snapshots, for `top` and the demo. Pure. Two events between two looks may show as one: the
-looks are what the brokers say, half a second apart.
+Owns: deriving events from views, for `top` and the demo. Pure. Views are half a second apart, so two events between
+them may show as one.
 """
 
 import msgspec
@@ -12,7 +12,7 @@ from minibroker.protocol.messages import MetadataPartition, ReplicaStateDescript
 
 
 class ReplicaChange(msgspec.Struct, frozen=True, kw_only=True):
-    """One event, as a word for machines and a sentence for people."""
+    """One event: a kind for programs and a sentence for people."""
 
     kind: str
     """'election', 'isr', 'truncation', 'controller', 'broker-up', 'broker-down', 'broker-restarted', 'topic'."""
@@ -22,7 +22,7 @@ class ReplicaChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def changes_between(before: ClusterView, after: ClusterView) -> list[ReplicaChange]:
-    """Everything that a person at the screen would want to be told, brokers first."""
+    """All events between two views, brokers first."""
     changes = _broker_changes(before, after)
     if before.controller_id != after.controller_id:
         what = f"controller {_name(before.controller_id)} -> {_name(after.controller_id)}"

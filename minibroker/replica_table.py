@@ -1,6 +1,6 @@
-"""The table of replicas: one row for each replica of each partition, as `replicas` prints it and `top` keeps it fresh.
+"""The table of replicas, one row per replica of each partition: `replicas` prints it, `top` updates it.
 
-Owns: the columns and how lag is told. Refuses to ask and to print.
+Owns: the columns and the meaning of lag. Leaves to others: queries and printing.
 """
 
 import msgspec
@@ -12,7 +12,7 @@ HEADER = ("PARTITION", "BROKER", "ROLE", "EPOCH", "START", "LEO", "HW", "LAG", "
 
 
 class ReplicaRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One replica. None where nobody could say."""
+    """One replica. None where no broker reported a value."""
 
     partition: str
     broker: int
@@ -32,9 +32,9 @@ class ReplicaRow(msgspec.Struct, frozen=True, kw_only=True):
         isr = ",".join(map(str, self.isr)) + (
             f" ({self.isr_state})" if self.isr_state not in (None, "committed") else ""
         )
-        start, end, mark = self.log_start_offset, self.log_end_offset, self.high_watermark
+        offsets = (self.log_start_offset, self.log_end_offset, self.high_watermark)
         sync = "yes" if self.in_sync else "NO"
-        return (self.partition, self.broker, self.role, self.leader_epoch, start, end, mark, self.lag, sync, isr)
+        return (self.partition, self.broker, self.role, self.leader_epoch, *offsets, self.lag, sync, isr)
 
 
 def replica_rows(view: ClusterView) -> list[ReplicaRow]:
@@ -58,7 +58,7 @@ def _row(
 ) -> ReplicaRow:
     in_sync, isr = broker_id in partition.isr_nodes, list(partition.isr_nodes)
     if replica is None:
-        lag = _lag_told_by(leader, broker_id)
+        lag = _lag_known_to(leader, broker_id)
         return ReplicaRow(partition=name, broker=broker_id, role="no answer", lag=lag, in_sync=in_sync, isr=isr)
     lag = None
     if leader is not None:
@@ -80,8 +80,8 @@ def _row(
     )
 
 
-def _lag_told_by(leader: ReplicaStateDescription | None, broker_id: int) -> int | None:
-    """What the leader knows of a follower that does not answer us."""
+def _lag_known_to(leader: ReplicaStateDescription | None, broker_id: int) -> int | None:
+    """The lag of a silent follower, as its leader knows it."""
     if leader is None:
         return None
     known = next((remote for remote in leader.remotes if remote.replica_id == broker_id), None)

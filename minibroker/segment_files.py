@@ -1,7 +1,7 @@
-"""Segment files read offline, for `log dump` and `log verify`: batches, records, and what is wrong with them.
+"""Segment files read offline, for `log dump` and `log verify`: their batches, records and problems.
 
-Owns: finding the segment files under a path and walking one of them. Uses the formats of protocol/ only, so it works
-without a broker and on files of a dead one. Refuses to compare replicas: that is the audit's.
+Owns: finding the segment files under a path and walking through one. Uses the formats of protocol/ only, so it works
+without a broker. Leaves to others: comparing replicas, which the audit does.
 """
 
 import errno
@@ -23,16 +23,16 @@ Buffer = bytes | mmap.mmap
 
 
 class SegmentProblem(msgspec.Struct, frozen=True):
-    """Something that should not be so, and where."""
+    """A problem, and where it is."""
 
     file: str
     position: int
-    """In the file, in bytes."""
+    """Byte position in the file."""
     what: str
 
 
 class SegmentBatch(msgspec.Struct, frozen=True):
-    """One whole batch, checked (`problem` None) or not what was written."""
+    """One whole batch; `problem` is None if its check passed."""
 
     position: int
     header: BatchHeader
@@ -40,7 +40,7 @@ class SegmentBatch(msgspec.Struct, frozen=True):
 
 
 def find_segments(path: Path) -> list[Path]:
-    """The `.log` files meant by a path: a file, a partition's directory, a log.dir, or a cluster's data directory."""
+    """The `.log` files under a path: a file, a partition's directory, a log.dir, or a cluster's data directory."""
     if path.is_file():
         return [path]
     found = [segment for _, segment in list_segments(path)] if path.is_dir() else []
@@ -54,30 +54,30 @@ def find_segments(path: Path) -> list[Path]:
 
 
 def owner_problems(segments: list[Path]) -> dict[Path, list[SegmentProblem]]:
-    """What is wrong with the two files that say whose log lies there, by the directory of these segments."""
+    """Problems of the two files that name a log's owner, by the directory of these segments."""
     found: dict[Path, list[SegmentProblem]] = {}
     for directory in dict.fromkeys(segment.absolute().parent for segment in segments):
         partition = checkpoints.parse_partition_directory_name(directory.name)
         if partition is not None:
             try:
-                said = read_owner(directory, partition)
+                owner = read_owner(directory, partition)
             except OSError as error:
                 found[directory] = [unreadable(Path(error.filename or directory), error)]
                 continue
-            found[directory] = [SegmentProblem(file, 0, why) for file, why in (*said.foreign, *said.unreadable)]
+            found[directory] = [SegmentProblem(file, 0, why) for file, why in (*owner.foreign, *owner.unreadable)]
     return found
 
 
 def open_segment(path: Path) -> Buffer:
-    """The file's bytes without reading them all; an empty file cannot be mapped. Raises OSError."""
+    """The file's bytes, mapped where it is not empty. Raises OSError."""
     if path.exists() and not path.is_file() and not path.is_dir():
-        raise OSError(errno.EINVAL, "is no regular file", str(path))  # a pipe would keep us waiting
+        raise OSError(errno.EINVAL, "is no regular file", str(path))  # a pipe would block
     with path.open("rb") as file:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if path.stat().st_size else b""
 
 
 def walk(content: Buffer) -> Iterator[SegmentBatch | SegmentProblem]:
-    """Every batch of a segment, its CRC checked; ends with a SegmentProblem (file '') where the bytes make no batch."""
+    """Every batch of a segment, its CRC checked; ends with a SegmentProblem (file '') at bytes that are no batch."""
     position = 0
     while position < len(content):
         try:
@@ -103,8 +103,8 @@ def walk(content: Buffer) -> Iterator[SegmentBatch | SegmentProblem]:
 
 
 def verify_segment(path: Path) -> tuple[int, int, list[SegmentProblem]]:
-    """(batches, records, problems): CRCs, offsets without a gap or overlap, epochs that never fall and are those of the
-    history beside it, indexes. What cannot be read is a problem, too."""
+    """(batches, records, problems). Checks CRCs, offsets without a gap or overlap, epochs that never fall and fit the
+    epoch history, and indexes. A file that cannot be read is a problem, too."""
     parsed = checkpoints.parse_segment_file_name(path.name)
     problems: list[SegmentProblem] = []
     try:
@@ -127,7 +127,7 @@ def verify_segment(path: Path) -> tuple[int, int, list[SegmentProblem]]:
 
 
 class _SegmentCheck:
-    """Of one segment, batch by batch."""
+    """The check of one segment, batch by batch."""
 
     def __init__(self, path: Path, base_offset: int | None, epochs: list[EpochEntry]) -> None:
         self.path = path
@@ -163,7 +163,7 @@ def unreadable(path: Path, error: OSError) -> SegmentProblem:
 
 
 def read_epochs(directory: Path) -> list[EpochEntry]:
-    """The history beside a log; none if there is no file. Raises CorruptCheckpoint, OSError."""
+    """The epoch history of a log; empty if there is no file. Raises CorruptCheckpoint, OSError."""
     try:
         return checkpoints.parse_epoch_checkpoint(read_small(directory / checkpoints.EPOCH_CHECKPOINT))
     except FileNotFoundError:
@@ -171,16 +171,16 @@ def read_epochs(directory: Path) -> list[EpochEntry]:
 
 
 def wrong_epoch(header: BatchHeader, epochs: list[EpochEntry]) -> str | None:
-    """How a batch contradicts the history: the last entry at or below its offset is its epoch."""
-    said = [known for known, start in epochs if start <= header.base_offset]
-    if not said or said[-1] == header.partition_leader_epoch:
+    """How a batch contradicts the epoch history, whose last entry at or below its offset must be its epoch."""
+    recorded = [known for known, start in epochs if start <= header.base_offset]
+    if not recorded or recorded[-1] == header.partition_leader_epoch:
         return None
-    return f"leader epoch {header.partition_leader_epoch}, the epoch checkpoint says {said[-1]}"
+    return f"leader epoch {header.partition_leader_epoch}, but {recorded[-1]} in the epoch checkpoint"
 
 
 def is_cut_off(content: Buffer, position: int) -> bool:
-    """Whether what begins there is the front part of one batch, as a write leaves it that was cut off. A whole batch
-    that is not sound, or one that a sound one follows, is none."""
+    """Does the first part of a batch begin there, as an interrupted write leaves it? A whole batch that is damaged, or
+    one that a sound batch follows, is not such a part."""
     if len(content) - position < HEADER_BYTES:
         return True
     try:
@@ -191,7 +191,7 @@ def is_cut_off(content: Buffer, position: int) -> bool:
 
 
 def _is_followed(content: Buffer, position: int, base_offset: int) -> bool:
-    """Whether a sound batch that begins with this offset lies anywhere behind the position."""
+    """Is there a sound batch with this base offset anywhere after the position?"""
     found = position + HEADER_BYTES
     while (found := content.find(base_offset.to_bytes(8), found)) >= 0:
         if _is_sound(content, found):
@@ -210,7 +210,7 @@ def _is_sound(content: Buffer, position: int) -> bool:
 
 
 def index_problems(path: Path, base_offset: int, positions: dict[int, int]) -> list[SegmentProblem]:
-    """Each entry of the offset index must name a batch and that batch's last offset."""
+    """Entries of the offset index that do not name a batch and its last offset."""
     index = path.with_suffix(checkpoints.INDEX_SUFFIX)
     if not os.path.lexists(index):
         return []
@@ -223,6 +223,6 @@ def index_problems(path: Path, base_offset: int, positions: dict[int, int]) -> l
         last_offset = positions.get(entry.position)
         if last_offset != base_offset + entry.relative_offset:
             found = "no batch begins" if last_offset is None else f"the batch ending at {last_offset} begins"
-            what = f"entry {number} says offset {base_offset + entry.relative_offset}, but at {entry.position} {found}"
+            what = f"entry {number} has offset {base_offset + entry.relative_offset}, but at {entry.position} {found}"
             problems.append(SegmentProblem(str(index), number * checkpoints.INDEX_ENTRY_BYTES, what))
     return problems

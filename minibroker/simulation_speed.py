@@ -1,7 +1,7 @@
-"""How fast the simulation is: virtual seconds per real one, under a fixed load, and how that grows.
+"""How fast the simulation is: virtual seconds per real second, under several fixed loads.
 
-Owns: the loads and the measurement. It runs on one core, without faults and judges, as a bare cluster does. Seconds are
-CPU seconds of this process, so that other programs on the machine disturb less.
+Owns: the loads and the measurement. It runs on one core, without faults and checkers. Real seconds are CPU seconds of
+this process, so that other programs on the machine disturb less.
 """
 
 import asyncio
@@ -20,17 +20,18 @@ TOPIC = "load"
 
 
 class SimulationLoad(msgspec.Struct, frozen=True):
-    """What a cluster has to do: replication factor 3, acks=all."""
+    """The load of a cluster: replication factor 3, acks=all."""
 
     brokers: int = 3
     partitions: int = 6
     records_per_second: int = 100
     linger_ms: int = 0
-    """0: each record is a request of its own, to the partitions in turn. Otherwise without a partition, in batches."""
+    """0: each record is its own request, to the partitions in turn. Otherwise records name no partition and are
+    batched."""
 
 
 class SimulationSpeed(msgspec.Struct, kw_only=True):
-    """One measured cluster; the time to start up is not counted."""
+    """The measurement of one cluster, without its start."""
 
     load: SimulationLoad
     acknowledged: int
@@ -41,7 +42,7 @@ class SimulationSpeed(msgspec.Struct, kw_only=True):
 
     @property
     def factor(self) -> float:
-        """Virtual seconds per real one."""
+        """Virtual seconds per real second."""
         return self.virtual_seconds / self.cpu_seconds
 
 
@@ -63,7 +64,7 @@ def measure_all(virtual_seconds: float) -> Iterator[SimulationSpeed]:
 
 
 def measure(load: SimulationLoad, virtual_seconds: float) -> SimulationSpeed:
-    """Run it once."""
+    """Run the load once."""
     cluster = SimulatedCluster(1, load.brokers, settings={"replica.fetch.wait.max.ms": str(FETCH_WAIT_MS)})
     found: list[SimulationSpeed] = []
     cluster.world.run(_live(cluster, load, virtual_seconds, found))
@@ -94,7 +95,7 @@ async def _live(
 
 
 async def _send(producer: Producer, load: SimulationLoad, virtual_seconds: float) -> int:
-    """Records acknowledged."""
+    """Send the load's records; returns how many were acknowledged."""
     if not load.records_per_second:
         await asyncio.sleep(virtual_seconds)
         return 0

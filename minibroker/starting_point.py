@@ -1,6 +1,6 @@
 """Where to begin reading: kcat's `-o`, as a value, and as offsets of a topic's partitions.
 
-Owns: the words beginning, end, N, -N and @TIMESTAMP (milliseconds or ISO-8601). Refuses to read records.
+Owns: the forms beginning, end, N, -N and @TIMESTAMP (milliseconds or ISO-8601). Leaves to others: reading records.
 """
 
 from datetime import datetime
@@ -21,11 +21,11 @@ class StartKind(Enum):
 
 
 class BadStartingPoint(ValueError):
-    """A word that names no place. One sentence."""
+    """The text is not a starting point; the message is one sentence."""
 
 
 class StartingPoint(msgspec.Struct, frozen=True):
-    """One place, the same for every partition."""
+    """Where to begin in every partition."""
 
     start: StartKind
     number: int = 0
@@ -42,7 +42,7 @@ def parse_start(text: str) -> StartingPoint:
         return StartingPoint(StartKind.TIME, _milliseconds(text[1:]))
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdigit() and len(digits) <= 19 and int(digits) < 2**63):
-        raise BadStartingPoint(f"'{text}' is no offset: give beginning, end, N, -N (before the end) or @TIMESTAMP")
+        raise BadStartingPoint(f"'{text}' is not an offset: give beginning, end, N, -N (before the end) or @TIMESTAMP")
     return StartingPoint(StartKind.BEFORE_END if text.startswith("-") else StartKind.OFFSET, int(digits))
 
 
@@ -52,7 +52,7 @@ def _milliseconds(text: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise BadStartingPoint(f"'@{text}' is no time: give milliseconds since 1970 or ISO-8601") from None
+        raise BadStartingPoint(f"'@{text}' is not a time: give milliseconds since 1970 or ISO-8601") from None
     return round(moment.timestamp() * 1000)
 
 
@@ -63,7 +63,7 @@ async def find_offsets(
     ends: dict[TopicPartition, int],
     timeout_ms: float,
 ) -> dict[TopicPartition, int]:
-    """The offset meant in each partition; `ends` are their end offsets."""
+    """The offset of the starting point in each partition; `ends` are the end offsets."""
     if point.start is StartKind.END:
         return ends
     if point.start is StartKind.OFFSET:
@@ -78,5 +78,5 @@ async def find_offsets(
     for partition in partitions:
         answer = found[partition]
         offset = None if answer is None else answer.offset
-        offsets[partition] = ends[partition] if offset is None else offset  # all are older: the end
+        offsets[partition] = ends[partition] if offset is None else offset  # the end if all records are older
     return offsets

@@ -1,7 +1,7 @@
-"""Many simulated runs on all cores, and the sum of what they saw.
+"""Many simulated runs on all cores, and the sum of their results.
 
-Owns: the worker processes, the order in which results are taken, and the judgement whether the swarm as a whole saw
-enough. Refuses to know what a run is (`simulation.swarm.run`).
+Owns: the worker processes, the order in which results are taken, and the check that the swarm as a whole covered
+enough. Leaves to others: a single run (`simulation.swarm.run`).
 """
 
 import multiprocessing
@@ -16,46 +16,46 @@ from typing import Any
 import msgspec
 
 RUNS_TO_SEE_ALL = 200
-"""A kind of event that so many runs never saw is a hole in the swarm; fewer runs may miss a rare one."""
+"""A kind of event that this many runs never saw is a gap in the swarm; fewer runs may miss a rare one."""
 RUNS_TO_SEE_RARE = 1_000
 RUNS_PER_PROCESS = 100
-"""Then a worker is replaced: memory that leaks between runs would hide behind them."""
+"""Then a worker is replaced, so that memory leaked by earlier runs is freed."""
 MUST_COUNT_SHARE = 0.95
 NAMED_MAX = 20
 
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run came to, as it travels between processes."""
+    """The result of one run, as a worker process returns it."""
 
     seed: int
     findings: list[str]
     missing: list[str]
-    """What it lacks to count."""
+    """What it lacks to count as a run."""
     losses: int
-    """Acknowledged records that are gone, all of them named: beyond the promise only."""
+    """Acknowledged records that are lost, all of them named: only with `beyond`."""
     trace_hash: str
     acknowledged: int
     read: int
     virtual_seconds: float
     real_seconds: float
     deliveries: int
-    """Arrivals of bytes on the virtual network."""
+    """Deliveries of bytes on the virtual network."""
     events: int
-    """Callbacks of the loop."""
+    """Callbacks of the event loop."""
     seen: dict[str, int]
     injected: dict[str, int]
     seconds_to_repair: list[float] = []
-    """From each damage of a disk to its broker's return to every ISR."""
+    """From each disk damage until its broker is in every ISR again."""
     seconds_to_full_isr: list[float] = []
-    """The same of disks that were lost whole."""
+    """The same for disks that were lost entirely."""
 
 
 class SwarmSummary(msgspec.Struct, kw_only=True):
-    """Of many runs."""
+    """The sum of many runs."""
 
     beyond: bool = False
     disk_faults: bool | None = None
-    """Whether each run, or none, had them; None: as its seed says."""
+    """Did each run, or none, have them? None: as its seed decides."""
     runs: int = 0
     counted: int = 0
     acknowledged: int = 0
@@ -63,7 +63,7 @@ class SwarmSummary(msgspec.Struct, kw_only=True):
     runs_with_losses: int = 0
     virtual_seconds: float = 0.0
     run_seconds: float = 0.0
-    """Real ones, of all cores together."""
+    """Real seconds of all cores together."""
     deliveries: int = 0
     events: int = 0
     seen: Counter[str] = msgspec.field(default_factory=Counter)
@@ -94,9 +94,9 @@ class SwarmSummary(msgspec.Struct, kw_only=True):
 
     @property
     def repairs(self) -> dict[str, str]:
-        """How many disks became whole again, and after how many virtual seconds."""
+        """How many disks were repaired, and after how many virtual seconds."""
         found = (
-            ("damaged disks whole again", self.seconds_to_repair),
+            ("damaged disks repaired", self.seconds_to_repair),
             ("of these lost disks, back in every ISR", self.seconds_to_full_isr),
         )
         return {
@@ -107,7 +107,7 @@ class SwarmSummary(msgspec.Struct, kw_only=True):
 
     @property
     def never_seen(self) -> list[str]:
-        """Kinds of event and of fault that no run had; empty while there are too few runs to tell."""
+        """Kinds of event and of fault that no run had; empty if there are too few runs."""
         from minibroker.simulation.swarm.beyond import DISASTERS
         from minibroker.simulation.swarm.coverage import MUST_SEE, RARELY_SEEN
         from minibroker.simulation.swarm.disk_options import CLUSTER_SEQUENCES, DISK_FAULTS
@@ -154,7 +154,7 @@ class SwarmSummary(msgspec.Struct, kw_only=True):
 
 
 def run_one(job: tuple[int, int, bool, bool | None]) -> RunResult:
-    """In a worker: (seed, brokers, beyond the promise, with faulty disks or without; None: as the seed says)."""
+    """Run one job in a worker: (seed, brokers, beyond, disk faults or not; None: as the seed decides)."""
     from minibroker.simulation.swarm.run import run_beyond, run_seed
 
     seed, brokers, beyond, disk_faults = job
@@ -187,7 +187,7 @@ def run_many(
     beyond: bool = False,
     disk_faults: bool | None = None,
 ) -> Generator[RunResult]:
-    """Results as they come, in no order. Closing the iterator (or Ctrl-C) ends the workers."""
+    """Results as they arrive, in no order. Closing the iterator (or Ctrl-C) ends the workers."""
     context = multiprocessing.get_context("spawn")
     number = min(workers or len(os.sched_getaffinity(0)), len(seeds))
     pool = context.Pool(number, initializer=_ignore_interrupts, maxtasksperchild=RUNS_PER_PROCESS)
@@ -200,5 +200,5 @@ def run_many(
 
 
 def _ignore_interrupts() -> None:
-    """Ctrl-C reaches the whole group; the parent ends the workers."""
+    """Ctrl-C reaches the whole process group; the parent ends the workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,6 +1,6 @@
-"""Entries at the top of a stopped broker's log.dir for which it would refuse to start. Offline; changes nothing.
+"""Entries at the top of a stopped broker's log.dir because of which it would not start. Offline; changes nothing.
 
-Owns: the same look that a broker takes before it loads anything. Refuses to look into partitions (`log_examination`).
+Owns: the same checks that a broker makes before it loads anything. Leaves to others: partitions (`log_examination`).
 """
 
 from pathlib import Path
@@ -21,13 +21,13 @@ OWN_FILES = (
     checkpoints.RECOVERY_POINT_CHECKPOINT,
     checkpoints.HIGH_WATERMARK_CHECKPOINT,
 )
-RIGHT_CURE = "give the broker's user the right to it (chmod, chown), and start the broker"
-AWAY_CURE = "move that entry away, and start the broker: it makes the file anew"
-META_CURE = "write its five lines again (docs/FORMATS.md says where each is found), and start the broker"
+RIGHT_CURE = "give the broker's user access to it (chmod, chown), and start the broker"
+AWAY_CURE = "move that entry away, and start the broker: it creates the file again"
+META_CURE = "write its five lines again (docs/FORMATS.md says where to find each), and start the broker"
 
 
 class StartRefusal(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a broker would not start on this directory."""
+    """A reason why a broker would not start on this directory."""
 
     file: str
     what: str
@@ -35,7 +35,7 @@ class StartRefusal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def refusals(log_directory: Path) -> list[StartRefusal]:
-    """In the order in which a broker would meet them."""
+    """All reasons, in the order in which a broker would find them."""
     found = []
     for name in OWN_FILES:
         for entry in (log_directory / name, log_directory / f"{name}{checkpoints.TEMPORARY_SUFFIX}"):
@@ -55,5 +55,5 @@ def refusals(log_directory: Path) -> list[StartRefusal]:
 
 
 def cure_of(what: str, otherwise: str) -> str:
-    """What is there and is sound stays where it is."""
+    """The cure of an unreadable entry: access rights if they are missing, because the entry may be sound."""
     return RIGHT_CURE if "Permission denied" in what or "Operation not permitted" in what else otherwise

@@ -1,8 +1,8 @@
-"""The real ZooKeeper as a background process, from the jars that PySpark brings.
+"""The real ZooKeeper as a background process, from the jars that PySpark contains.
 
-Owns: which Java and which jars, the configuration of a local ZooKeeper, and what 'ready' means. Knows nothing of the
-cluster around it: the launcher and the tests share it. A ZooKeeper is known by its pid, so that a later command can
-stop what an earlier one started.
+Owns: which Java and which jars, the configuration of a local ZooKeeper, and what 'ready' means. Leaves to others: the
+cluster around it; the launcher and the tests share this module. A ZooKeeper is identified by its pid, so that a later
+command can stop one that an earlier command started.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ JAR_NAMES = (
     "log4j-api",
     "log4j-core",
 )
-"""All that a standalone server loads, without its version; the whole of PySpark's jars costs a second at start."""
+"""The jars that a standalone server needs, without their versions; all of PySpark's jars would cost a second."""
 
 JVM_OPTIONS = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dlog4j2.level=ERROR")
 """80 MB resident and up in a second, instead of 300 MB and four."""
@@ -65,7 +65,7 @@ class PortTaken(Exception):
 
 
 class ZooKeeperFailed(Exception):
-    """It ended, or did not become ready; the message holds the end of its log."""
+    """ZooKeeper ended, or did not become ready; the message contains the end of its log."""
 
 
 class Java(msgspec.Struct, frozen=True):
@@ -76,7 +76,7 @@ class Java(msgspec.Struct, frozen=True):
 
 
 class PortOwner(msgspec.Struct, frozen=True):
-    """Who listens on a port. `pid` is None for a process whose files we may not see."""
+    """The process that listens on a port. `pid` is None if its files may not be read."""
 
     pid: int | None
     command: str
@@ -84,7 +84,7 @@ class PortOwner(msgspec.Struct, frozen=True):
 
 # ---------------------------------------------------------------------------------------------- what is needed
 def find_java(environment: Mapping[str, str] = os.environ) -> Java:
-    """The Java that Spark would take: JAVA_HOME if it is set, else PATH. Raises MissingJava."""
+    """The Java that Spark would use: JAVA_HOME if it is set, else PATH. Raises MissingJava."""
     home = environment.get("JAVA_HOME")
     if home:
         path = os.path.join(home, "bin", "java")
@@ -113,11 +113,11 @@ def java_version(path: str) -> int | None:
 
 
 def zookeeper_jars() -> list[str]:
-    """The jars a standalone ZooKeeper needs, from PySpark's (which is not imported). Raises MissingZooKeeper."""
+    """The jars that a standalone ZooKeeper needs, from PySpark, which is not imported. Raises MissingZooKeeper."""
     spec = importlib.util.find_spec("pyspark")
     places = list(spec.submodule_search_locations or []) if spec is not None else []
     if not places:
-        raise MissingZooKeeper("PySpark, which brings ZooKeeper, is not installed: pip install 'minibroker[audit]'")
+        raise MissingZooKeeper("PySpark, which contains ZooKeeper, is not installed: pip install 'minibroker[audit]'")
     directory = os.path.join(places[0], "jars")
     try:
         present = sorted(os.listdir(directory))
@@ -135,7 +135,7 @@ def zookeeper_jars() -> list[str]:
 
 # ------------------------------------------------------------------------------------------------------- ports
 def find_port_owner(port: int) -> PortOwner | None:
-    """Who listens on a TCP port of this machine; None if nobody does (read from /proc)."""
+    """The process that listens on a TCP port of this machine, from /proc; None if there is none."""
     inodes = listening_inodes(port)
     if not inodes:
         return None
@@ -172,7 +172,7 @@ def command_of(pid: int) -> str:
 
 
 def refuse_taken_port(port: int, host: str = "127.0.0.1") -> None:
-    """Raises PortTaken, naming the owner, if nobody else could listen there now."""
+    """Raise PortTaken, naming the owner, unless a process could listen there now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -189,7 +189,7 @@ def refuse_taken_port(port: int, host: str = "127.0.0.1") -> None:
 
 # ------------------------------------------------------------------------------------------------- the process
 class ZooKeeperProcess:
-    """A ZooKeeper that runs in the background, started by this or by an earlier process."""
+    """A ZooKeeper in the background, started by this or by an earlier process."""
 
     def __init__(self, pid: int, port: int, log_file: str, child: "subprocess.Popen[bytes] | None" = None) -> None:
         self.pid = pid
@@ -214,7 +214,7 @@ class ZooKeeperProcess:
         ).read_bytes().decode(errors="replace")
 
     async def wait_ready(self, timeout: float) -> None:
-        """Return when this very process serves clients. Raises ZooKeeperFailed with the end of its log."""
+        """Return when this process, not another one on its port, serves clients. Raises ZooKeeperFailed."""
         deadline = time.monotonic() + timeout
         while True:
             if not self.is_alive():
@@ -234,17 +234,17 @@ class ZooKeeperProcess:
             lines = Path(self.log_file).read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
             lines = []
-        telling = [line.strip() for line in lines if line.strip() and not line.startswith("\tat ")]
-        return f"{self.log_file} ends with: {' | '.join(telling[-3:]) or '(nothing)'}"
+        relevant = [line.strip() for line in lines if line.strip() and not line.startswith("\tat ")]
+        return f"{self.log_file} ends with: {' | '.join(relevant[-3:]) or '(nothing)'}"
 
     async def stop(self, timeout: float = STOP_SECONDS) -> None:
-        """End it: politely, then by force. Fine if it has ended already."""
+        """Stop it with SIGTERM, then with SIGKILL. It may have ended already."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             if not self.is_alive():
                 return
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
-                os.kill(self.pid, signal.SIGCONT)  # a paused one cannot end politely
+                os.kill(self.pid, signal.SIGCONT)  # a paused process ignores SIGTERM
             for _ in range(round(timeout / READY_POLL_SECONDS)):
                 if not self.is_alive():
                     return
@@ -254,7 +254,7 @@ class ZooKeeperProcess:
 
 
 async def ask_zookeeper(port: int, word: str, host: str = "127.0.0.1") -> str:
-    """The answer to a four-letter word; empty if there is none."""
+    """The answer to a four-letter command; empty if there is none."""
     try:
         async with asyncio.timeout(ANSWER_SECONDS):
             reader, writer = await asyncio.open_connection(host, port)
@@ -287,7 +287,7 @@ def start_zookeeper(data_directory: str, port: int, *, tick_ms: int = TICK_MS) -
             stderr=log,
             cwd=directory,
             umask=PRIVATE_UMASK,
-            start_new_session=True,  # a Ctrl-C for the command line is none for ZooKeeper
+            start_new_session=True,  # Ctrl-C of the command line must not reach ZooKeeper
         )
     return ZooKeeperProcess(child.pid, port, str(log_file), child)
 

@@ -1,1 +1,1 @@
-"""One file a command group. Each is imported only when its command runs, and imports only what that command needs."""
+"""One file per command group. Each is imported only when its command runs, and imports only what that command needs."""

@@ -19,22 +19,24 @@ def _note_if_interrupted() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        note("interrupted: nothing was judged to the end")
+        note("interrupted: the audit has no result")
         raise
 
 
 @click.command()
 @click.argument("directories", nargs=-1, required=True, metavar="DIR...", type=click.Path(path_type=Path))
 @click.option("--engine", type=click.Choice(["spark", "local"]), default="spark", show_default=True)
-@click.option("--acked", type=click.Path(path_type=Path), metavar="FILE", help="What `produce --report` wrote.")
 @click.option(
-    "--output", type=click.Path(path_type=Path, file_okay=False), help="Write JSON, Parquet and a page there."
+    "--acked", type=click.Path(path_type=Path), metavar="FILE", help="The list that `produce --report` wrote."
+)
+@click.option(
+    "--output", type=click.Path(path_type=Path, file_okay=False), help="Write a report there: JSON, Parquet and HTML."
 )
 @click.option("--records", is_flag=True, help="Decode every record, too.")
-@click.option("--zookeeper", metavar="HOST:PORT", help="Ask it which replicas should be there.")
-@click.option("--allow-unproven", is_flag=True, help="Exit code 0 if nothing worse than unproven.")
+@click.option("--zookeeper", metavar="HOST:PORT", help="Ask it which replicas should exist.")
+@click.option("--allow-unproven", is_flag=True, help="Exit code 0 also if some offsets are unproven.")
 @click.option("--master", help="Spark's master.  [default: $SPARK_MASTER, else local[*]]")
-@click.option("--ship-package", is_flag=True, help="Give this package to a cluster's workers that lack it.")
+@click.option("--ship-package", is_flag=True, help="Send this package to Spark workers that lack it.")
 @click.option("--timeout", "timeout_s", type=click.IntRange(1), default=3600, show_default=True, metavar="SECONDS")
 @json_option
 @_note_if_interrupted()
@@ -91,8 +93,8 @@ def audit(
 
 @contextmanager
 def _ended_after(timeout_s: int) -> Iterator[None]:
-    """Spark blocks this thread: an alarm is what bounds it. It interrupts as Ctrl-C does: an error would be caught by
-    py4j and told as one of the connection."""
+    """Bound the audit with an alarm, because Spark blocks this thread. The alarm interrupts as Ctrl-C does: py4j would
+    catch an error and report it as one of the connection."""
     import signal
 
     is_late = False

@@ -1,4 +1,4 @@
-"""`minibroker bench`: throughput and latency of a cluster on this machine, alone or beside a real Kafka."""
+"""`minibroker bench`: throughput and latency of a cluster on this machine, alone or next to a real Kafka."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ ALTERNATIONS = 7
 QUICK_ALTERNATIONS, QUICK_VOLUME = 2, 0.1
 JSON_FILE, SVG_FILE = "bench.json", "bench.svg"
 COMMANDS = {
-    "list": ("minibroker.commands.bench:list_cases", "Name the cases, and about how long each takes."),
+    "list": ("minibroker.commands.bench:list_cases", "List the cases, and about how long each takes."),
     "profile": (
         "minibroker.bench.profile.command:profile",
         "Where the microseconds of a produce and of a fetch go, system calls included.",
@@ -42,17 +42,24 @@ COMMANDS = {
     "peers",
     type=click.Choice(["minibroker", "kafka"]),
     multiple=True,
-    help="Measure minibroker alone (the default), or `--peer kafka`: beside a real Kafka, in turn.",
+    help="Measure minibroker alone (the default), or with `--peer kafka` a real Kafka in turn with it.",
 )
-@click.option("--cases", metavar="NAME,...", default="", help="These; `produce-*` names all that begin so, `*` all.")
-@click.option("--alternations", type=click.IntRange(1), metavar="N", help=f"Rounds a case.  [default: {ALTERNATIONS}]")
-@click.option("--quick", is_flag=True, help="Little load, two rounds, no warm-up: does it work? Not for figures.")
+@click.option("--cases", metavar="NAME,...", default="", help="Only these; `produce-*` selects a prefix, `*` all.")
+@click.option(
+    "--alternations", type=click.IntRange(1), metavar="N", help=f"Rounds per case.  [default: {ALTERNATIONS}]"
+)
+@click.option(
+    "--quick", is_flag=True, help="Little load, two rounds, no warm-up: a test of the benchmark, not for figures."
+)
 @click.option("--heap", default="1g", show_default=True, metavar="SIZE", help="-Xmx of a Kafka broker.")
 @click.option(
     "--out", type=click.Path(file_okay=False), metavar="FOLDER", help=f"Write {JSON_FILE} and {SVG_FILE} there."
 )
 @click.option(
-    "--data-dir", type=click.Path(file_okay=False), metavar="FOLDER", help="Clusters' files.  [default: temporary]"
+    "--data-dir",
+    type=click.Path(file_okay=False),
+    metavar="FOLDER",
+    help="Files of the clusters.  [default: temporary]",
 )
 @json_option
 @click.pass_context
@@ -67,10 +74,10 @@ def bench(
     data_dir: str | None,
     as_json: bool,
 ) -> int:
-    """Measure a cluster on this machine, alone or beside a real Kafka.
+    """Measure a cluster on this machine, alone or next to a real Kafka.
 
-    Starts clusters of three brokers on free ports, plays each case several times on each of them in turn, and stops
-    them. Cases that take long (failover, start, recovery, audit, memory) are played when --cases names them.
+    Starts clusters of three brokers on free ports, runs each case several times on each of them in turn, and stops
+    them. Long cases (failover, start, recovery, audit, memory) run only if --cases names them.
     """
     if context.invoked_subcommand is not None:
         return EXIT_FINE
@@ -83,7 +90,7 @@ def bench(
     named = ("minibroker", "kafka") if "kafka" in peers else ("minibroker",)
     chosen = [case for case in chosen if set(case.peers) & set(named)]
     if not chosen:
-        raise WrongUsage("these cases are of Kafka alone: give --peer kafka")
+        raise WrongUsage("these cases are only for Kafka: give --peer kafka")
     from minibroker.bench.peers.peer import PeerFailed
     from minibroker.bench.session import BenchOptions, run
 
@@ -110,7 +117,7 @@ def bench(
         raise CommandFailed(str(error)) from None
     finally:
         progress.clear()
-        if kept:  # an interrupted run has something to show, too
+        if kept:  # also after an interrupt
             show(kept[0], as_json)
             if out is not None:
                 note(f"written: {Path(out) / JSON_FILE} and {Path(out) / SVG_FILE}")
@@ -120,16 +127,16 @@ def bench(
 @click.command("list")
 @json_option
 def list_cases(as_json: bool) -> int:
-    """Name the cases, and about how long each takes.
+    """List the cases, and about how long each takes.
 
-    On a small quiet machine; two minutes of warm-up come on top.
+    On a small idle machine; two minutes of warm-up come on top.
     """
     from minibroker.bench.cases.catalogue import BY_DEFAULT, CASES
 
     if as_json:
         for case in CASES:
-            told = {"name": case.name, "title": case.title, "unit": case.unit, "peers": list(case.peers)}
-            print_json(told | {"by_default": case in BY_DEFAULT, "about_minutes": case.about_minutes(2, ALTERNATIONS)})
+            facts = {"name": case.name, "title": case.title, "unit": case.unit, "peers": list(case.peers)}
+            print_json(facts | {"by_default": case in BY_DEFAULT, "about_minutes": case.about_minutes(2, ALTERNATIONS)})
         return EXIT_FINE
     rows = [
         (
@@ -147,13 +154,17 @@ def list_cases(as_json: bool) -> int:
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=ExistingPath(dir_okay=False))
-@click.option("--write", "page", type=ExistingPath(dir_okay=False), metavar="PAGE", help="Renew its tables.")
-@click.option("--svg", type=click.Path(dir_okay=False, writable=True), metavar="FILE", help="Draw the ratios.")
+@click.option(
+    "--write", "page", type=ExistingPath(dir_okay=False), metavar="PAGE", help="Update the tables of this page."
+)
+@click.option(
+    "--svg", type=click.Path(dir_okay=False, writable=True), metavar="FILE", help="Write a chart of the ratios."
+)
 @json_option
 def report(files: tuple[str, ...], page: str | None, svg: str | None, as_json: bool) -> int:
     """Tables, chart and page from the JSON of earlier runs.
 
-    Several files are parts of one run on one machine: other cases, or more rounds of the same ones and commit.
+    Several files must be parts of one run on one machine and commit: other cases, or more rounds of the same ones.
     """
     from minibroker.bench.chart import render
     from minibroker.bench.document import BadDocument, decode, merge
@@ -171,7 +182,7 @@ def report(files: tuple[str, ...], page: str | None, svg: str | None, as_json: b
             path = Path(page)
             path.write_text(with_tables(path.read_text(encoding="utf-8"), document), encoding="utf-8")
     except BadDocument as error:
-        raise CommandFailed(f"{error}: report them apart") from None
+        raise CommandFailed(f"{error}: report them separately") from None
     except NoTableMarkers as error:
         raise WrongUsage(f"{page}: {error}") from None
     if svg is not None:

@@ -1,4 +1,4 @@
-"""`minibroker broker`: one broker in the foreground. The only command that is a broker instead of talking to one."""
+"""`minibroker broker`: one broker in the foreground."""
 
 import os
 from pathlib import Path
@@ -20,10 +20,9 @@ from minibroker.command_line import EXIT_FINE, CommandFailed, WrongUsage, json_o
 @click.option(
     "--log-file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Write the log, and all other output, to this file; it is rotated at 10 MiB, and four older ones are kept."
-    " [default: stderr]",
+    help="Write all output to this file; it is rotated at 10 MiB, and four older files are kept. [default: stderr]",
 )
-@click.option("--print-config", is_flag=True, help="Print every setting, its value and its source; do not start.")
+@click.option("--print-config", is_flag=True, help="Print each setting with its value and source; do not start.")
 @json_option
 def broker(
     config_file: Path | None, settings: tuple[str, ...], log_file: Path | None, print_config: bool, as_json: bool

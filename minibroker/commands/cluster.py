@@ -32,8 +32,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 COMMANDS = {
     "up": ("minibroker.commands.cluster:up", "Start a ZooKeeper and brokers in the background."),
-    "status": ("minibroker.commands.cluster:status", "Print who runs, who leads, and what is wrong."),
-    "wait": ("minibroker.commands.cluster:wait", "Wait until a cluster, any cluster, is healthy."),
+    "status": ("minibroker.commands.cluster:status", "Print brokers, leaders and problems."),
+    "wait": ("minibroker.commands.cluster:wait", "Wait until a cluster is healthy."),
     "kill": ("minibroker.commands.cluster_broker:kill", "SIGKILL a broker; --power-loss cuts its unsynced tail."),
     "pause": ("minibroker.commands.cluster_broker:pause", "SIGSTOP a broker: it hangs."),
     "resume": ("minibroker.commands.cluster_broker:resume", "SIGCONT a paused broker."),
@@ -51,7 +51,7 @@ def data_dir_option(function: F) -> F:
         type=click.Path(path_type=Path, file_okay=False),
         default=DEFAULT_DATA_DIRECTORY,
         show_default=True,
-        help="Holds everything of this cluster.",
+        help="Holds all files of this cluster.",
     )(function)
 
 
@@ -59,12 +59,12 @@ def data_dir_option(function: F) -> F:
 def cluster() -> None:
     """Start, watch, break and stop a cluster on this machine.
 
-    A broker is named by its number, or as controller or leader:TOPIC-PARTITION.
+    Name a broker by its number, or as controller or leader:TOPIC-PARTITION.
     """
 
 
 def run_on_cluster(work: Coroutine[Any, Any, Any], timeout_s: float, doing: str) -> Any:
-    """Run it; every failure of the launcher becomes one sentence."""
+    """Run `work`; every error of the launcher becomes a CommandFailed."""
     from minibroker.broker_queries import NoAnswer
     from minibroker.cluster_file import ClusterBusy, ClusterMissing
     from minibroker.local_cluster import ClusterFailed
@@ -81,7 +81,9 @@ def run_on_cluster(work: Coroutine[Any, Any, Any], timeout_s: float, doing: str)
 @click.command()
 @click.option("--brokers", type=click.IntRange(1, 50), help="[default: as before, else 3]")
 @data_dir_option
-@click.option("--port", type=click.IntRange(1, 65000), help="Of the first broker.  [default: as before, else 9092]")
+@click.option(
+    "--port", type=click.IntRange(1, 65000), help="Port of the first broker.  [default: as before, else 9092]"
+)
 @click.option("--zookeeper-port", type=click.IntRange(1, 65535), help="[default: as before, else 2181]")
 @click.option("--zookeeper", metavar="HOST:PORT", help="Use this ZooKeeper instead of starting one.")
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting of every broker.")
@@ -99,9 +101,9 @@ def up(
 ) -> int:
     """Start a ZooKeeper and brokers in the background.
 
-    They go on when this command ends; `minibroker cluster down` stops them. Replication factor is 3 (or the number of
-    brokers, if fewer), min.insync.replicas 2. Data that is there is used again, with the ports and settings that the
-    cluster had: what is given now is changed, the rest stays.
+    They keep running when this command ends; `minibroker cluster down` stops them. The replication factor is 3 (or the
+    number of brokers, if fewer), min.insync.replicas 2. Existing data is used again, with the cluster's former ports
+    and settings; options given now override them.
     """
     from minibroker import checkup
     from minibroker.cluster_file import RequestedCluster
@@ -123,19 +125,19 @@ def up(
     kept = {key: value for key, value in local.record.settings.items() if key not in requested.settings}
     if is_old and kept and not held:
         texts = " ".join(f"--set {key}={value}" for key, value in kept.items())
-        note(f"kept from the cluster that was in {data_dir}: {texts}")
-    view = run_on_cluster(local.up(timeout_s, stays=is_old), timeout_s + 15, "cluster up")
+        note(f"kept from the former cluster in {data_dir}: {texts}")
+    view = run_on_cluster(local.up(timeout_s, keep_running=is_old), timeout_s + 15, "cluster up")
     if as_json:
         print_json({"bootstrap_servers": local.bootstrap_servers, "zookeeper": local.record.zookeeper.connect})
         return EXIT_FINE
     _print_brokers(local, view)
     if local.record.brokers[1].port != 9092:
-        note(f"for the commands to come: export MINIBROKER_BOOTSTRAP_SERVERS={local.bootstrap_servers}")
+        note(f"for further commands: export MINIBROKER_BOOTSTRAP_SERVERS={local.bootstrap_servers}")
     return EXIT_FINE
 
 
 def _local_cluster(data_dir: Path, requested: "RequestedCluster") -> "tuple[LocalCluster, bool]":
-    """The one whose data lies there, or a new one; also which of the two."""
+    """The cluster whose data is there, or a new one; and whether there was data."""
     from minibroker.cluster_file import CLUSTER_FILE, ClusterMissing
     from minibroker.local_cluster import LocalCluster
 
@@ -172,7 +174,7 @@ def _print_brokers(local: "LocalCluster", view: "ClusterView | None") -> None:
         rows.append((broker_id, local.process_state(broker_id), local.server(broker_id), pid, led, role))
     print_table(("BROKER", "STATE", "ADDRESS", "PID", "LEADS", ""), rows)
     zookeeper = local.record.zookeeper
-    state = "running" if local.zookeeper_is_running() else ("down" if zookeeper.port else "not ours")
+    state = "running" if local.zookeeper_is_running() else ("down" if zookeeper.port else "external")
     click.echo(f"zookeeper {state} at {zookeeper.connect}; data in {local.data_directory}")
 
 
@@ -181,7 +183,7 @@ def _print_brokers(local: "LocalCluster", view: "ClusterView | None") -> None:
 @timeout_option(15)
 @json_option
 def status(data_dir: Path, timeout_s: float, as_json: bool) -> int:
-    """Print who runs, who leads, and what is wrong.
+    """Print brokers, leaders and problems.
 
     Exit code 10 unless the cluster is healthy.
     """
@@ -225,16 +227,16 @@ def _print_health(reasons: list[str]) -> None:
 
 @click.command()
 @bootstrap_option
-@click.option("--brokers", type=click.IntRange(1, 1000), default=1, show_default=True, help="At least so many.")
+@click.option("--brokers", type=click.IntRange(1, 1000), default=1, show_default=True, help="At least this many.")
 @timeout_option(60)
 @json_option
 def wait(bootstrap_servers: str, brokers: int, timeout_s: float, as_json: bool) -> int:
-    """Wait until a cluster, any cluster, is healthy.
+    """Wait until a cluster is healthy.
 
-    Healthy: so many brokers are registered and answer, a controller is elected, every partition has a leader and all
-    its replicas in sync, every replica that should be there speaks for itself, no log that is served is known as
-    damaged, and no log directory is full or offline.
-    Exit code 1 if that does not happen in time.
+    Works with any cluster. Healthy: at least --brokers brokers are registered and answer, a controller is elected,
+    every partition has a leader and all its replicas in sync, every assigned replica exists, no served log is damaged,
+    and no log directory is full or offline.
+    Exit code 1 if it is not healthy in time.
     """
     import asyncio
     import time
@@ -272,8 +274,8 @@ def wait(bootstrap_servers: str, brokers: int, timeout_s: float, as_json: bool) 
 
 @click.command()
 @data_dir_option
-@click.option("--wipe", is_flag=True, help="Remove the cluster's files, too; others stay.")
-@timeout_option(30, "Kill what has not stopped cleanly after this many seconds.")
+@click.option("--wipe", is_flag=True, help="Also remove the cluster's files; other files stay.")
+@timeout_option(30, "Kill processes that have not stopped after this many seconds.")
 @json_option
 def down(data_dir: Path, wipe: bool, timeout_s: float, as_json: bool) -> int:
     """Stop everything; --wipe removes the data.

@@ -1,4 +1,4 @@
-"""`minibroker cluster kill|pause|resume|stop|start`: what is done to one broker of a cluster on this machine."""
+"""`minibroker cluster kill|pause|resume|stop|start`: commands for one broker of a cluster on this machine."""
 
 from collections.abc import Callable, Coroutine
 from functools import wraps
@@ -43,7 +43,9 @@ def _on_broker(doing: str) -> Callable[[Callable[..., Coroutine[Any, Any, dict[s
 
 
 @click.command()
-@click.option("--power-loss", is_flag=True, help="Then cut its logs above their recovery points: unsynced bytes go.")
+@click.option(
+    "--power-loss", is_flag=True, help="Then cut its logs above their recovery points: unsynced bytes are lost."
+)
 @_on_broker("killed")
 async def kill(local: "LocalCluster", broker_id: int, timeout_s: float, power_loss: bool) -> dict[str, Any]:
     """SIGKILL a broker; --power-loss cuts its unsynced tail."""

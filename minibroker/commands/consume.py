@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 @click.option("-t", "--topic", "topics", required=True, multiple=True, metavar="TOPIC", help="One.")
 @click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="[default: all]")
 @click.option("-o", "--offset", default="beginning", show_default=True, metavar="beginning|end|N|-N|@TIME")
-@click.option("-c", "--count", type=click.IntRange(1), help="End after so many records.")
-@click.option("-e", "--exit-at-end", is_flag=True, help="End at what was the end when the command began.")
+@click.option("-c", "--count", type=click.IntRange(1), help="End after this many records.")
+@click.option("-e", "--exit-at-end", is_flag=True, help="Stop at the end offsets of the moment when the command began.")
 @click.option("-f", "--format", "format_text", help="%t %p %o %e %k %K %s %S %T %h %R %% \\n \\t \\xNN")
-@click.option("-J", "--json", "as_json", is_flag=True, help="One JSON object a line.")
-@click.option("--skip-undecodable", is_flag=True, help="Go on behind batches that nobody can decode, with a warning.")
-@timeout_option(30, "Give up when a partition has given no answer, or nothing but errors, for so many seconds.")
+@click.option("-J", "--json", "as_json", is_flag=True, help="One JSON object per line.")
+@click.option("--skip-undecodable", is_flag=True, help="Skip batches that cannot be decoded, with a warning.")
+@timeout_option(30, "Give up when a partition has given no answer, or only errors, for this many seconds.")
 def consume(
     bootstrap_servers: str,
     topics: tuple[str, ...],
@@ -40,8 +40,8 @@ def consume(
 ) -> int:
     """Print a topic's records.
 
-    Values are written byte for byte, each followed by a newline. Without -e or -c it waits for more until Ctrl-C.
-    @TIME is milliseconds since 1970 or ISO-8601; -N is N records before the end of each partition.
+    Values are printed byte for byte, each followed by a newline. Without -e or -c it waits for more until Ctrl-C.
+    @TIME is milliseconds since 1970 or ISO-8601; -N starts N records before the end of each partition.
     """
     from minibroker.client.consumer import Consumer
     from minibroker.starting_point import BadStartingPoint, parse_start
@@ -73,7 +73,7 @@ def consume(
 
 
 def _printer(format_text: str | None, as_json: bool) -> "Callable[[Record], bytes] | None":
-    """How a record is printed; None for the fast way: the value and a newline."""
+    """How a record is printed; None for the fast way, a value and a newline."""
     if as_json:
         from minibroker.record_format import json_line
 

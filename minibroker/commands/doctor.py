@@ -1,4 +1,4 @@
-"""`minibroker doctor`: every check, one line each, with one cure."""
+"""`minibroker doctor`: all checks, one line each, with the cure."""
 
 from pathlib import Path
 
@@ -20,9 +20,11 @@ from minibroker.command_line import (
 @bootstrap_option
 @click.option("--data-dir", envvar="MINIBROKER_DATA_DIR", default=DEFAULT_DATA_DIRECTORY, show_default=True)
 @click.option("--brokers", type=click.IntRange(1, 50), default=3, show_default=True)
-@click.option("--port", type=click.IntRange(1, 65535), default=9092, show_default=True, help="Of the first broker.")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), default=9092, show_default=True, help="Port of the first broker."
+)
 @click.option("--zookeeper-port", type=click.IntRange(1, 65535), default=2181, show_default=True)
-@click.option("--zookeeper", metavar="HOST:PORT", help="Check this ZooKeeper, too.")
+@click.option("--zookeeper", metavar="HOST:PORT", help="Also check this ZooKeeper.")
 @timeout_option(30)
 @json_option
 def doctor(
@@ -35,7 +37,7 @@ def doctor(
     timeout_s: float,
     as_json: bool,
 ) -> int:
-    """Check what minibroker needs here; one cure a line.
+    """Check this machine and cluster; one cure per problem.
 
     Exit code 10 if anything is wrong. It changes nothing.
     """
@@ -68,7 +70,7 @@ def doctor(
         if as_json:
             print_json({"check": finding.check, "well": finding.well, "what": finding.what, "cure": finding.cure})
         else:
-            mark = click.style("fine ", fg="green") if finding.well else click.style("WRONG", fg="red", bold=True)
+            label = click.style("fine ", fg="green") if finding.well else click.style("WRONG", fg="red", bold=True)
             cure = "" if finding.well else f". Cure: {finding.cure}"
-            click.echo(f"{mark}  {finding.check}: {finding.what}{cure}")
+            click.echo(f"{label}  {finding.check}: {finding.what}{cure}")
     return EXIT_FINE if all(finding.well for finding in findings) else EXIT_FOUND_WRONG

@@ -1,4 +1,4 @@
-"""`minibroker log dump` and `log verify`: segment files, offline. `log repair` is in `log_repair`."""
+"""`minibroker log dump` and `log verify`: read segment files, offline. `log repair` is in `log_repair`."""
 
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,10 @@ from minibroker.command_line import (
 
 COMMANDS = {
     "dump": ("minibroker.commands.log:dump", "Print batches, and with --records their records."),
-    "verify": ("minibroker.commands.log:verify", "Check CRCs, offsets, epochs and indexes, and whose log it is."),
+    "verify": ("minibroker.commands.log:verify", "Check CRCs, offsets, epochs, indexes and owner."),
     "repair": (
         "minibroker.commands.log_repair:repair",
-        "Name what is damaged in a stopped broker's log.dir; cure it.",
+        "Find damage in a stopped broker's log.dir, and repair it.",
     ),
 }
 PATH = click.argument("path", type=ExistingPath(path_type=Path))
@@ -29,7 +29,7 @@ PATH = click.argument("path", type=ExistingPath(path_type=Path))
 
 @click.group(cls=LazyGroup, lazy=COMMANDS)
 def log() -> None:
-    """Look into segment files, offline.
+    """Inspect and repair segment files, offline.
 
     PATH is a segment file, a partition's directory, a broker's log.dir or a cluster's data directory.
     """
@@ -42,7 +42,7 @@ def _segments(path: Path) -> list[Path]:
         segments = find_segments(path)
     except OSError as error:
         what = f"{error.filename or path} cannot be read: {error.strerror}"
-        raise CommandFailed(f"{what}: give yourself the right to it, or run this as the broker's user") from None
+        raise CommandFailed(f"{what}: give yourself access to it, or run this as the broker's user") from None
     if not segments:
         raise CommandFailed(f"{path} holds no segment files (*.log of a partition): give a log.dir or a file in it")
     return segments
@@ -50,7 +50,7 @@ def _segments(path: Path) -> list[Path]:
 
 @click.command()
 @PATH
-@click.option("--records", "with_records", is_flag=True, help="Print each record, too.")
+@click.option("--records", "with_records", is_flag=True, help="Also print each record.")
 @json_option
 def dump(path: Path, with_records: bool, as_json: bool) -> int:
     """Print batches, and with --records their records.
@@ -60,7 +60,7 @@ def dump(path: Path, with_records: bool, as_json: bool) -> int:
     from minibroker.segment_files import SegmentProblem, open_segment, unreadable, walk
 
     segments = _segments(path)
-    damaged = bool(_tell_owners(segments, as_json))
+    damaged = bool(_print_owner_problems(segments, as_json))
     for segment in segments:
         if not as_json:
             click.secho(str(segment), bold=True)
@@ -86,8 +86,8 @@ def dump(path: Path, with_records: bool, as_json: bool) -> int:
     return EXIT_FOUND_WRONG if damaged else EXIT_FINE
 
 
-def _tell_owners(segments: list[Path], as_json: bool) -> int:
-    """Directories that hold another partition's log; how much is wrong with them."""
+def _print_owner_problems(segments: list[Path], as_json: bool) -> int:
+    """Print which directories hold another partition's log; returns the number of problems."""
     from minibroker.segment_files import owner_problems
 
     problems = [problem for found in owner_problems(segments).values() for problem in found]
@@ -104,7 +104,7 @@ def _print_problem(segment: Path, position: int, what: str, as_json: bool) -> No
 
 
 def _fields(header: Any, problem: str | None) -> dict[str, Any]:
-    """Kafka's words for a batch, as kafka-dump-log prints them."""
+    """The fields of a batch under the names that kafka-dump-log prints."""
     return {
         "baseOffset": header.base_offset,
         "lastOffset": header.last_offset,
@@ -150,15 +150,15 @@ def _text(value: bytes | None) -> str:
 @PATH
 @json_option
 def verify(path: Path, as_json: bool) -> int:
-    """Check CRCs, offsets, epochs and indexes, and whose log it is.
+    """Check CRCs, offsets, epochs, indexes and owner.
 
-    Exit code 10 if anything is wrong. To compare replicas with each other, use `minibroker audit`.
+    Exit code 10 if there is a problem. To compare replicas with each other, use `minibroker audit`.
     """
     from minibroker.segment_files import verify_segment
 
     batches = records = 0
     segments = _segments(path)
-    wrong = _tell_owners(segments, as_json)
+    wrong = _print_owner_problems(segments, as_json)
     progress = ProgressLine()
     for number, segment in enumerate(segments, start=1):
         progress.show(f"{number} of {len(segments)} files, {records} records")

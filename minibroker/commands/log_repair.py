@@ -1,4 +1,4 @@
-"""`minibroker log repair`: what is damaged in the log directory of a stopped broker, and the cures."""
+"""`minibroker log repair`: damage in the log directory of a stopped broker, and its repair."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,33 +21,33 @@ if TYPE_CHECKING:
 
 
 class RepairStep(msgspec.Struct, frozen=True):
-    """What becomes of a finding."""
+    """What is done about a problem."""
 
     text: str
     by_hand: bool = False
-    """This command does nothing about it."""
+    """The operator must do it, not this command."""
 
 
 @click.command()
 @click.argument("log_dir", type=ExistingPath(file_okay=False, path_type=Path))
-@click.option("--apply", "is_applied", is_flag=True, help="Do it; without this, only say what would be done.")
+@click.option("--apply", "is_applied", is_flag=True, help="Do it; without this, only print what would be done.")
 @click.option(
     "--cut",
     "cuts",
     multiple=True,
     metavar="TOPIC-PARTITION",
-    help="For the only copy there is: keep what lies in front of the damage, put the rest aside.",
+    help="For the only copy: keep what is before the damage, put the rest aside.",
 )
-@click.option("--accept-loss", is_flag=True, help="Cut also what this replica had promised to keep.")
+@click.option("--accept-loss", is_flag=True, help="Cut even records that this replica had synced or committed.")
 @json_option
 def repair(log_dir: Path, is_applied: bool, cuts: tuple[str, ...], accept_loss: bool, as_json: bool) -> int:
-    """Name what is damaged in a stopped broker's log.dir; cure it.
+    """Find damage in a stopped broker's log.dir, and repair it.
 
     Nothing is changed without --apply. A damaged log gets a note: the broker
-    then does not use it, sets it aside and fetches it anew from its leader.
-    With --cut of a partition its records from the damage on are lost to the cluster: they are named, and stay in a
-    directory beside the log. Where records are among them that this replica had synced or committed, --apply wants
-    --accept-loss, too. Exit code 10 if anything is damaged.
+    then sets it aside and fetches it again from its leader.
+    With --cut of a partition the cluster loses its records from the damage on: they are named, and stay in a directory
+    next to the log. If this replica had synced or committed some of them, --apply also needs --accept-loss. Exit code
+    10 if anything is damaged.
     """
     from minibroker.log_evidence import read_evidence
     from minibroker.log_examination import examine_directory
@@ -74,7 +74,7 @@ def repair(log_dir: Path, is_applied: bool, cuts: tuple[str, ...], accept_loss: 
         verdict = click.style(", ".join(words), fg="red") if words else click.style("fine", fg="green")
         click.echo(f"{verdict}: {len(examined)} partitions, {sum(each.bytes for each in examined)} bytes")
         if damaged and not is_applied:
-            click.echo("nothing was changed; --apply does it")
+            click.echo("nothing was changed; repair with --apply")
     return EXIT_FOUND_WRONG if damaged or refused else EXIT_FINE
 
 
@@ -87,7 +87,7 @@ def _require_names(cuts: tuple[str, ...]) -> None:
 
 
 def _require_cuts(log_dir: Path, examined: "list[ExaminedLog]", cuts: tuple[str, ...], accepts_loss: bool) -> None:
-    """Before anything is changed: each of them can be made, and what it loses is accepted."""
+    """Check before any change that each cut is possible and its loss is accepted."""
     unknown = sorted(set(cuts) - {each.partition for each in examined})
     if unknown:
         raise CommandFailed(f"there is no log of {', '.join(unknown)} in {log_dir}, so nothing is cut")
@@ -96,10 +96,10 @@ def _require_cuts(log_dir: Path, examined: "list[ExaminedLog]", cuts: tuple[str,
         raise CommandFailed(f"not damaged, so nothing is cut: {', '.join(sound)}")
     unreadable = sorted(each.partition for each in examined if each.is_unreadable and each.partition in cuts)
     if unreadable:
-        raise CommandFailed(f"cannot be read, so it is not known where to cut: {', '.join(unreadable)}")
+        raise CommandFailed(f"cannot be read, so nothing is cut: {', '.join(unreadable)}")
     foreign = sorted(each.partition for each in examined if each.is_foreign and each.partition in cuts)
     if foreign:
-        raise CommandFailed(f"of another partition, so a cut cures nothing: {', '.join(foreign)}")
+        raise CommandFailed(f"log of another partition, which a cut does not repair: {', '.join(foreign)}")
     promised = [each for each in examined if each.loses_what_was_promised and each.partition in cuts]
     if promised and not accepts_loss:
         losses = "; ".join(f"{each.partition}: {_lost(each)}" for each in promised)
@@ -107,7 +107,7 @@ def _require_cuts(log_dir: Path, examined: "list[ExaminedLog]", cuts: tuple[str,
 
 
 def _lock(log_dir: Path) -> Any:
-    """A broker that runs would change what is examined."""
+    """Lock the directory: a running broker would change it during the examination."""
     from minibroker.protocol.checkpoints import LOCK, META_PROPERTIES, parse_partition_directory_name
     from minibroker.runtime.disk import RealDisk
     from minibroker.runtime.ports import BadEntry, LockHeld
@@ -117,12 +117,12 @@ def _lock(log_dir: Path) -> Any:
         names = (each for each in log_dir.iterdir() if parse_partition_directory_name(each.name) is not None)
         if any(next(each.glob("*.log"), None) is not None for each in names):
             raise CommandFailed(
-                f"{log_dir} has logs and no {META_PROPERTIES}: put the former one back; a broker makes a new one, and"
-                " the logs count for nothing then until they have caught up with a leader"
+                f"{log_dir} has logs and no {META_PROPERTIES}: put the former one back; if a broker makes a new one,"
+                " these logs do not count until they have caught up with a leader"
             )
         raise CommandFailed(
-            f"{log_dir} is no log.dir of a broker, for it has no {META_PROPERTIES}: give the log.dir that the broker's"
-            " settings name, such as minibroker-data/broker-1"
+            f"{log_dir} is not a broker's log.dir, it has no {META_PROPERTIES}: give the log.dir of the broker's"
+            " settings, such as minibroker-data/broker-1"
         )
     try:
         return RealDisk().lock(f"{log_dir}/{LOCK}")
@@ -134,56 +134,56 @@ def _lock(log_dir: Path) -> Any:
 
 
 def _cure(log_dir: Path, examined: "ExaminedLog", is_cut: bool, is_applied: bool) -> "list[RepairStep]":
-    """What is done, or would be, or has to be done by somebody else."""
+    """Repair one log, or list what would be done, and what the operator must do."""
     from minibroker import log_repair
     from minibroker.top_entries import cure_of
 
     steps: list[RepairStep] = []
     if examined.damage is not None and is_cut:
         try:
-            where = log_repair.cut(log_dir, examined) if is_applied else "a directory beside the log"
+            where = log_repair.cut(log_dir, examined) if is_applied else "a directory next to the log"
         except log_repair.CannotCut as error:
             raise CommandFailed(str(error)) from None
         steps.append(RepairStep(f"cut at offset {examined.end_offset}, the rest goes to {where}: {_lost(examined)}"))
     elif examined.is_foreign:
         name = Path(examined.directory).with_name(examined.belongs_to)
         text = (
-            f"leave it alone: if it came from there, name it {name} again; as it is, the broker sets it aside and"
-            f" fetches {examined.partition} anew once another one leads"
+            f"rename it to {name} if it came from there; otherwise the broker sets it aside and fetches"
+            f" {examined.partition} again once another broker leads"
         )
         steps.append(RepairStep(text, by_hand=True))
     elif examined.is_missing:
         text = (
-            "put the directory back if you have it; as it is, the broker fetches the partition anew once another one"
-            f" leads (`minibroker partition elect {examined.partition}` where nobody does)"
+            "put the directory back if you have it; otherwise the broker fetches the partition again once another"
+            f" broker leads (without a leader: `minibroker partition elect {examined.partition}`)"
         )
         steps.append(RepairStep(text, by_hand=True))
     elif examined.is_unreadable:
         assert examined.damage is not None
         cure = cure_of(examined.damage.what, "move away what cannot be read, to use the rest")
         text = (
-            f"leave it alone: {cure}; as it is, the broker sets the directory aside and fetches the partition anew"
-            " once another one leads"
+            f"{cure}; otherwise the broker sets the directory aside and fetches the partition again once another"
+            " broker leads"
         )
         steps.append(RepairStep(text, by_hand=True))
     elif examined.damage is not None:
-        note = log_repair.mark(examined) if is_applied else "a note"
-        text = f"not to be used, by {note}: the broker sets it aside and fetches it anew once another one leads"
+        note = log_repair.write_damage_note(examined) if is_applied else "a note"
+        text = f"write {note}: the broker sets the log aside and fetches it again once another broker leads"
         steps.append(RepairStep(text))
-    made_again = [each.file for each in examined.found if each.kind == "index"]
-    if made_again:
-        removed = log_repair.remove_what_is_made_again(examined) if is_applied else sorted(set(made_again))
-        steps.append(RepairStep(f"made again at the start: {', '.join(removed)}"))
+    rebuildable = [each.file for each in examined.found if each.kind == "index"]
+    if rebuildable:
+        removed = log_repair.remove_rebuildable_files(examined) if is_applied else sorted(set(rebuildable))
+        steps.append(RepairStep(f"remove, the next start rebuilds it: {', '.join(removed)}"))
     return steps
 
 
 def _lost(examined: "ExaminedLog") -> str:
-    """By a cut, and by what happened before it."""
+    """The records that a cut loses, and those that are gone already."""
     head = "" if examined.begins_at is None else f" {examined.start_offset} to {examined.begins_at - 1}, and those"
-    lost = f"records{head} from offset {examined.end_offset} on are lost to the cluster"
+    lost = f"the cluster loses records{head} from offset {examined.end_offset} on"
     if not examined.loses_what_was_promised:
         return lost
-    return f"{lost}; this replica had promised to keep all up to {examined.promised_end}"
+    return f"{lost}; this replica had promised to keep all below {examined.promised_end}"
 
 
 def _report(examined: "ExaminedLog", steps: "list[RepairStep]", is_applied: bool, as_json: bool) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.command()
 @bootstrap_option
 @click.option("-t", "--topic", "topics", multiple=True, help="[default: all topics]")
-@click.option("--at", "moment", metavar="@TIME", help="The first offset not older than this, as a third column.")
+@click.option("--at", "moment", metavar="@TIME", help="Also print the first offset not older than this.")
 @timeout_option(30)
 @json_option
 def offsets(

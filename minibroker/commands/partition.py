@@ -1,4 +1,4 @@
-"""`minibroker partition elect`: elections that may lose records, on purpose and named before."""
+"""`minibroker partition elect`: elections that may lose records, after the loss was shown."""
 
 from typing import TYPE_CHECKING
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 COMMANDS = {
     "elect": (
         "minibroker.commands.partition:elect",
-        "Show partitions without a leader, whom they wait for, and what each replica holds.",
+        "Show leaderless partitions, and what each replica holds.",
     ),
 }
 
 
 @click.group(cls=LazyGroup, lazy=COMMANDS)
 def partition() -> None:
-    """Elect where nobody can without a loss."""
+    """Elect leaders where an election may lose records."""
 
 
 @click.command()
@@ -49,11 +49,11 @@ def elect(
     timeout_s: float,
     as_json: bool,
 ) -> int:
-    """Show partitions without a leader, whom they wait for, and what each replica holds.
+    """Show leaderless partitions, and what each replica holds.
 
-    With --accept-loss one replica is made leader and the only member of the ISR: what other members of the ISR held
-    beyond its log is lost. The order holds as long as all is as it was shown; else nobody is elected. Exit code 10 if
-    partitions are without a leader at the end.
+    With --accept-loss one replica becomes leader and the only member of the ISR: records that only other members of the
+    ISR hold are lost. If anything has changed since it was shown, no leader is elected. Exit code 10 if partitions are
+    without a leader at the end.
     """
     from minibroker.protocol.messages import ElectLeadersRequest, confirmation_of
 
@@ -63,33 +63,33 @@ def elect(
     chosen = -1 if leader is None else leader
     timeout_ms = round(timeout_s * 1000)
     question = ElectLeadersRequest(topics=topics, leader=chosen, timeout_ms=timeout_ms)
-    told = run_async(_ask(bootstrap_servers, question, timeout_s), timeout_s + 5, "partition elect")
+    outlooks = run_async(_ask(bootstrap_servers, question, timeout_s), timeout_s + 5, "partition elect")
     if not as_json or (accept_loss and not yes):
-        for each in told:
+        for each in outlooks:
             _describe(each, accept_loss, leader)
-    able = [each for each in told if not each.error_code]
+    able = [each for each in outlooks if not each.error_code]
     if accept_loss and able and not yes and not _accepts(len(able)):
-        click.echo("nobody is elected: the loss was not accepted (--yes accepts it unasked)", err=True)
+        click.echo("no leader is elected: the loss was not accepted (--yes accepts it without a question)", err=True)
         accept_loss = False
     if accept_loss and able:
         confirmed = [confirmation_of(each) for each in able]
         order = ElectLeadersRequest(confirmed=confirmed, leader=chosen, timeout_ms=timeout_ms)
         elected = run_async(_ask(bootstrap_servers, order, timeout_s), timeout_s + 5, "partition elect")
-        told = [*(each for each in told if each.error_code), *elected]
+        outlooks = [*(each for each in outlooks if each.error_code), *elected]
         able = []
         for each in elected if not as_json else ():
-            _tell(each)
+            _print_election(each)
     if as_json:
-        for each in told:
+        for each in outlooks:
             _print_json(each, accept_loss)
-    failed = [each for each in told if each.error_code and not _is_led(each)]
+    failed = [each for each in outlooks if each.error_code and not _is_led(each)]
     return EXIT_FOUND_WRONG if failed or able else EXIT_FINE
 
 
 def _accepts(partitions: int) -> bool:
-    """Nobody there to answer is a no; Ctrl-C is none."""
+    """No input means no; Ctrl-C interrupts."""
     try:
-        return click.confirm(f"Elect for {partitions} partitions, and lose what is named above?", err=True)
+        return click.confirm(f"Elect leaders of {partitions} partitions, with the loss named above?", err=True)
     except click.Abort as error:
         if isinstance(error.__context__, EOFError):
             return False
@@ -122,7 +122,7 @@ async def _ask(servers: str, request: "ElectLeadersRequest", timeout_s: float) -
 
 
 def _describe(each: "ElectionOutlook", accepts_loss: bool, leader: int | None) -> None:
-    """What is, and what would be lost. `leader`: the only one that is to be elected."""
+    """Print the replicas, and what an election would lose. `leader`: the only broker that may be elected."""
     name = f"{each.topic_name}-{each.partition_index}"
     if not each.reason:
         click.echo(each.error_message)
@@ -134,36 +134,38 @@ def _describe(each: "ElectionOutlook", accepts_loss: bool, leader: int | None) -
         holds = f"holds {candidate.log_start_offset} to {candidate.log_end_offset}, last epoch {candidate.last_epoch}"
         click.echo(f"  broker {candidate.broker_id} ({place}): {candidate.problem or holds}")
     if each.error_code:
-        click.echo(f"  {_why_nobody(each, leader)}")
+        click.echo(f"  {_why_none(each, leader)}")
         return
     click.echo(f"  {'will elect' if accepts_loss else 'could elect'} broker {each.chosen}; {_loss(each)}")
 
 
-def _why_nobody(each: "ElectionOutlook", leader: int | None) -> str:
+def _why_none(each: "ElectionOutlook", leader: int | None) -> str:
     able = [found.broker_id for found in each.candidates if found.problem is None]
     if able:
         why = next((found.problem for found in each.candidates if found.broker_id == leader), "has no replica of it")
         return f"broker {leader} cannot be elected now: it {why}; {able} can (--leader)"
     damaged = [found.broker_id for found in each.candidates if "damaged log" in (found.problem or "")]
-    cure = "; stop one that has a damaged log: `minibroker log repair` keeps what is sound of it" if damaged else ""
-    return f"nobody can be elected now{cure}"
+    cure = "; stop one with a damaged log: `minibroker log repair` keeps its sound part" if damaged else ""
+    return f"no replica can be elected now{cure}"
 
 
 def _loss(each: "ElectionOutlook") -> str:
-    """In words."""
+    """What an election of the chosen broker loses."""
     end = next(found.log_end_offset for found in each.candidates if found.broker_id == each.chosen)
     others = [found for found in each.candidates if found.is_in_sync and found.broker_id != each.chosen]
     known = [f"{found.log_end_offset - end} records of broker {found.broker_id}" for found in others]
     known = [text for text, found in zip(known, others, strict=True) if found.log_end_offset > end]
     unknown = [found.broker_id for found in others if found.problem is not None or not found.is_on_its_directory]
-    parts = [f"lost are {', '.join(known)}"] if known else []
+    parts = [f"this loses {', '.join(known)}"] if known else []
     parts += (
-        [f"whatever brokers {unknown} held from offset {end} on may be lost, acknowledged or not"] if unknown else []
+        [f"records from offset {end} on that brokers {unknown} hold may be lost, acknowledged or not"]
+        if unknown
+        else []
     )
-    return "; ".join(parts) or f"what was acknowledged from offset {end} on, if anything, is lost"
+    return "; ".join(parts) or f"acknowledged records from offset {end} on, if any, are lost"
 
 
-def _tell(each: "ElectionOutlook") -> None:
+def _print_election(each: "ElectionOutlook") -> None:
     name = f"{each.topic_name}-{each.partition_index}"
     click.echo(each.error_message if each.error_code else f"{name}: broker {each.chosen} is elected")
 

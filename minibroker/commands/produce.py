@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from minibroker.record_sender import RecordSender, Tally
 
 BATCH_BYTES = 256 * 1024
-"""Of a file's records sent together: throughput counts here, and a slow pipe's batches leave after 5 ms anyway."""
+"""Large for throughput; batches of a slow pipe are sent after 5 ms anyway."""
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -35,11 +35,17 @@ Headers = tuple[tuple[str, bytes | None], ...]
 @bootstrap_option
 @click.option("-t", "--topic", required=True)
 @click.option("-p", "--partition", type=click.IntRange(0), help="[default: by key, else batch by batch]")
-@click.option("-K", "--key-delimiter", metavar="DELIM", help="A line is KEY DELIM VALUE; \\t and \\xNN are understood.")
+@click.option("-K", "--key-delimiter", metavar="DELIM", help="Each line is KEY DELIM VALUE; \\t and \\xNN are escapes.")
 @click.option("-k", "--key", help="One key for all records.")
 @click.option("-H", "--header", "headers", metavar="NAME=VALUE", multiple=True, help="A header of every record.")
 @click.option("--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True)
-@click.option("--report", "report_file", type=click.Path(dir_okay=False), metavar="FILE", help="List what was written.")
+@click.option(
+    "--report",
+    "report_file",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="List the acknowledged records there.",
+)
 @timeout_option(120, "Time for each record to be acknowledged.")
 @json_option
 @click.argument("file", default="-", metavar="[FILE|-]")
@@ -86,13 +92,13 @@ def produce(
 
 
 class _Account:
-    """Of the records, also of a run that Ctrl-C or an error ends: the report holds what was acknowledged."""
+    """Counts the records, even if Ctrl-C or an error ends the run: the report lists all acknowledged ones."""
 
     def __init__(self) -> None:
         self.sender: RecordSender | None = None
 
     def closed(self) -> "Tally | None":
-        """None: it did not come to sending."""
+        """The counts; None if nothing was sent."""
         if self.sender is None:
             return None
         self.sender.collect()
@@ -101,7 +107,7 @@ class _Account:
 
 
 class _Options:
-    """What holds for every record."""
+    """Options that apply to every record."""
 
     def __init__(self, partition: int | None, delimiter: bytes | None, key: bytes | None, headers: Headers) -> None:
         self.partition = partition
@@ -118,7 +124,7 @@ def _delimiter(text: str | None) -> bytes | None:
     except BadFormat as error:
         raise click.BadParameter(str(error), param_hint="-K") from None
     if delimiter == b"" or (delimiter is not None and b"\n" in delimiter):
-        raise click.BadParameter("must not be empty or hold a newline", param_hint="-K")
+        raise click.BadParameter("must not be empty or contain a newline", param_hint="-K")
     return delimiter
 
 
@@ -179,7 +185,7 @@ async def _produce(
 
 
 async def _send_all(sender: "RecordSender", descriptor: int, options: _Options) -> None:
-    """Every line, until the input ends or a record fails."""
+    """Send every line, until the input ends or a record fails."""
     from minibroker.line_source import read_lines, split_key
 
     progress = ProgressLine()

@@ -1,4 +1,4 @@
-"""`minibroker replicas`: what each broker says of each of its replicas."""
+"""`minibroker replicas`: the state of each replica, as its broker reports it."""
 
 from typing import TYPE_CHECKING
 
@@ -40,7 +40,7 @@ def replicas(bootstrap_servers: str, topics: tuple[str, ...], check: bool, timeo
     view = run_async(_look(bootstrap_servers, list(topics) or None), timeout_s, "replicas")
     missing = sorted(set(topics) - {partition.topic for partition in view.partitions})
     if missing:
-        raise CommandFailed(f"there is no topic {', '.join(missing)}: `minibroker topic list` prints what there is")
+        raise CommandFailed(f"there is no topic {', '.join(missing)}: `minibroker topic list` prints all topics")
     rows = replica_rows(view)
     if as_json:
         for row in rows:

@@ -1,4 +1,4 @@
-"""`minibroker scenario list` and `scenario run`: the stories of replication, told step by step."""
+"""`minibroker scenario list` and `scenario run`: replication scenarios, run step by step."""
 
 import sys
 from collections.abc import Callable
@@ -24,41 +24,41 @@ if TYPE_CHECKING:
     from minibroker.scenarios.staging.stage import ScenarioStep
 
 COMMANDS = {
-    "list": ("minibroker.commands.scenario:list_stories", "Name the stories."),
-    "run": ("minibroker.commands.scenario:run", "Play a story and audit its disks."),
+    "list": ("minibroker.commands.scenario:list_scenarios", "List the scenarios."),
+    "run": ("minibroker.commands.scenario:run", "Run a scenario and audit its disks."),
 }
 
 
 @click.group(cls=LazyGroup, lazy=COMMANDS)
 def scenario() -> None:
-    """Tell a story of replication, step by step, on simulated brokers.
+    """Run a replication scenario, step by step.
 
-    They are the real broker, controller and client in one process and in virtual time, with control over every message.
-    docs/scenarios/ has a page for each story.
+    The real broker, controller and client run in one process, in virtual time, with control over every message.
+    docs/scenarios/ has a page for each scenario.
     """
 
 
 @click.command("list")
 @json_option
-def list_stories(as_json: bool) -> int:
-    """Name the stories."""
+def list_scenarios(as_json: bool) -> int:
+    """List the scenarios."""
     from minibroker.scenarios.catalogue import all_scenarios
 
-    stories = all_scenarios()
+    scenarios = all_scenarios()
     if as_json:
-        for story in stories:
-            rules = [rule.value for rule in story.rules]
-            acts = [{"name": act.name, "title": act.title, "live": act.live} for act in story.acts]
-            print_json({"name": story.name, "title": story.title, "truncation": rules, "acts": acts})
+        for each in scenarios:
+            rules = [rule.value for rule in each.rules]
+            acts = [{"name": act.name, "title": act.title, "live": act.live} for act in each.acts]
+            print_json({"name": each.name, "title": each.title, "truncation": rules, "acts": acts})
         return EXIT_FINE
     rows = [
         (
-            story.name,
-            "both" if len(story.rules) > 1 else "either",
-            "yes" if any(act.live for act in story.acts) else "",
-            story.title,
+            each.name,
+            "both" if len(each.rules) > 1 else "either",
+            "yes" if any(act.live for act in each.acts) else "",
+            each.title,
         )
-        for story in stories
+        for each in scenarios
     ]
     print_table(("NAME", "TRUNCATION", "LIVE", "SCENARIO"), rows)
     return EXIT_FINE
@@ -71,12 +71,12 @@ def list_stories(as_json: bool) -> int:
     type=click.Choice(["leader-epoch", "high-watermark"]),
     default="leader-epoch",
     show_default=True,
-    help="How a follower cuts its log when it begins to follow; high-watermark is what Kafka did before 0.11.",
+    help="How a new follower truncates its log; high-watermark is Kafka's way before 0.11.",
 )
 @click.option(
     "--lag-rule",
     type=click.Choice(["messages", "time"]),
-    help="burst-lag: by what a follower is out of sync. [default: first messages, then time]",
+    help="burst-lag: what makes a follower out of sync. [default: first messages, then time]",
 )
 @click.option("--live", is_flag=True, help="On a real ZooKeeper and real broker processes; needs Java.")
 @click.option(
@@ -84,14 +84,14 @@ def list_stories(as_json: bool) -> int:
     type=click.Choice(["local", "spark"]),
     default="local",
     show_default=True,
-    help="The audit of a live story: in this process, or on Spark.",
+    help="Where the audit of a live scenario runs: in this process, or on Spark.",
 )
 @click.option("--step", "by_step", is_flag=True, help="Wait for a key after each step.")
 @json_option
 def run(name: str, truncation: str, lag_rule: str | None, live: bool, engine: str, by_step: bool, as_json: bool) -> int:
-    """Play a story and audit its disks.
+    """Run a scenario and audit its disks.
 
-    Exit code 0 if it went as it is told under this rule, the expected loss included; 10 if not.
+    Exit code 0 if it ended as expected under this rule, expected losses included; 10 if not.
     """
     from minibroker.scenarios.catalogue import UnknownScenario, find_scenario
     from minibroker.scenarios.staging.scenario import TruncationRule
@@ -102,21 +102,21 @@ def run(name: str, truncation: str, lag_rule: str | None, live: bool, engine: st
         raise WrongUsage(str(error)) from None
     rule = TruncationRule(truncation)
     if rule not in found.rules:
-        told = ", ".join(each.value for each in found.rules)
-        raise WrongUsage(f"{name} is told under --truncation {told}: the rule makes no difference to it")
+        rules = ", ".join(each.value for each in found.rules)
+        raise WrongUsage(f"{name} runs with --truncation {rules}: the rule makes no difference to it")
     acts = [act for act in found.acts if lag_rule in (None, act.name)]
     if not acts:
         raise WrongUsage(f"--lag-rule belongs to burst-lag; leave it out for {name}")
     if live:
         acts = [act for act in acts if act.live]
         if not acts:
-            raise WrongUsage(f"{name} needs what only a simulation can do: run it without --live")
+            raise WrongUsage(f"{name} needs a simulation: run it without --live")
     reached = [_play(found, act, rule, engine if live else None, by_step, as_json) for act in acts]
     return EXIT_FINE if all(reached) else EXIT_FOUND_WRONG
 
 
 def _play(
-    story: "Scenario", act: "Act", rule: "TruncationRule", live_engine: str | None, by_step: bool, as_json: bool
+    played: "Scenario", act: "Act", rule: "TruncationRule", live_engine: str | None, by_step: bool, as_json: bool
 ) -> bool:
     from minibroker.scenarios.staging import slides
     from minibroker.scenarios.staging.performance import perform
@@ -135,15 +135,15 @@ def _play(
 
     def wait_for_key() -> None:
         progress.clear()
-        if sys.stdin.isatty():  # not click.pause: that takes Ctrl-C for a key
-            click.echo("-- a key for the next step --", err=True, nl=False)
+        if sys.stdin.isatty():  # not click.pause, which treats Ctrl-C as a key
+            click.echo("-- press a key for the next step --", err=True, nl=False)
             click.getchar()
             click.echo("\r\x1b[K", err=True, nl=False)
 
     if as_json:
-        print_json(slides.act_as_json(story, act, rule))
+        print_json(slides.act_as_json(played, act, rule))
     else:
-        slides.print_heading(story, act, rule)
+        slides.print_heading(played, act, rule)
     if live_engine is None:
         performance = perform(act, rule, show)
     else:

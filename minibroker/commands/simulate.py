@@ -1,4 +1,4 @@
-"""`minibroker simulate`: a whole cluster in one process, its faults and its order of events drawn from a seed."""
+"""`minibroker simulate`: a whole cluster in one process, with faults and the order of events drawn from a seed."""
 
 import sys
 import time
@@ -31,23 +31,27 @@ SPEED_VIRTUAL_SECONDS = 60
 
 @click.command()
 @click.option("--seed", type=click.IntRange(0), metavar="N", help="Show this one run, line by line.")
-@click.option("--seeds", metavar="NUMBER or A-B", help="Run so many seeds (or these) on all cores, and sum up.")
+@click.option(
+    "--seeds", metavar="NUMBER or A-B", help="Run this many seeds (or this range) on all cores, and summarize."
+)
 @click.option("--first-seed", type=click.IntRange(0), default=1, show_default=True, metavar="N")
-@click.option("--beyond", is_flag=True, help="Lose acknowledged records on purpose: is the loss noticed and named?")
+@click.option(
+    "--beyond", is_flag=True, help="Lose acknowledged records on purpose, and check that the loss is found and named."
+)
 @click.option(
     "--disk-faults/--no-disk-faults",
     default=None,
-    help="A disk rots, lies or is lost, or all brokers stop, in every run or in none.  [default: in half of them]",
+    help="Disk faults, and stops of all brokers, in every run or in none.  [default: in half of them]",
 )
 @click.option("--brokers", type=click.IntRange(3, 9), default=3, show_default=True)
-@click.option("--speed", is_flag=True, help="Measure virtual seconds per real one under a fixed load, on one core.")
-@click.option("--quiet", is_flag=True, help="With --seed: only the summary, and what was found.")
+@click.option("--speed", is_flag=True, help="Measure virtual seconds per real second under a fixed load, on one core.")
+@click.option("--quiet", is_flag=True, help="With --seed: only the summary and the findings.")
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="With --seeds.  [default: all cores]")
 @click.option(
     "--history",
     type=click.Path(dir_okay=False, writable=True),
     metavar="FILE",
-    help="With --seed: write what the clients did and saw, as JSON lines.",
+    help="With --seed: write the clients' operations and their results, as JSON lines.",
 )
 @json_option
 def simulate(
@@ -63,10 +67,10 @@ def simulate(
     history: str | None,
     as_json: bool,
 ) -> int:
-    """Run a cluster under faults drawn from a seed, and judge it.
+    """Run a cluster under faults drawn from a seed, and check it.
 
-    One seed and one commit are one run, to the last byte (its trace hash). Exit code 10 if an invariant broke, or if
-    many runs never saw a kind of event.
+    A seed and a commit determine a run to the last byte (its trace hash). Exit code 10 if an invariant is violated, or
+    if a kind of event never happened in many runs.
     """
     if beyond and disk_faults:
         raise WrongUsage("--beyond breaks the promise on purpose, --disk-faults stays within it: give one of them")
@@ -245,7 +249,7 @@ def _many(
 
 
 def _with_progress(results: "Iterable[RunResult]", number: int) -> "Iterable[RunResult]":
-    """Shown on a terminal only."""
+    """The results, with progress on a terminal."""
     if not sys.stderr.isatty():
         yield from results
         return

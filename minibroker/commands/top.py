@@ -1,4 +1,4 @@
-"""`minibroker top`: the table of replicas, live, with a line for each election, truncation and change of an ISR."""
+"""`minibroker top`: the live table of replicas, with a line for each election, truncation and ISR change."""
 
 import sys
 from collections import deque
@@ -31,8 +31,8 @@ EVENTS_SHOWN = 12
 @click.option(
     "--interval", "interval_s", type=click.FloatRange(0.05), default=0.5, show_default=True, metavar="SECONDS"
 )
-@click.option("-n", "--looks", type=click.IntRange(1), help="End after so many looks.  [default: at Ctrl-C]")
-@timeout_option(10, "Give up when no broker has answered for so many seconds.")
+@click.option("-n", "--looks", type=click.IntRange(1), help="End after this many updates.  [default: at Ctrl-C]")
+@timeout_option(10, "Give up when no broker has answered for this many seconds.")
 @json_option
 def top(
     bootstrap_servers: str,
@@ -44,14 +44,14 @@ def top(
 ) -> int:
     """Watch the replicas live, with each election and truncation.
 
-    Without a terminal, or with --json, only the events are printed, one a line.
+    Without a terminal, or with --json, only the events are printed, one per line.
     """
     screen: LiveScreen | EventLines = EventLines(as_json) if as_json or not sys.stdout.isatty() else LiveScreen()
     try:
         with screen:
             run_async(_watch(bootstrap_servers, list(topics) or None, interval_s, looks, timeout_s, screen))
     except KeyboardInterrupt:
-        return EXIT_INTERRUPTED if looks else EXIT_FINE  # Ctrl-C is how top is meant to end
+        return EXIT_INTERRUPTED if looks else EXIT_FINE  # Ctrl-C is the normal end of top
     return EXIT_FINE
 
 
@@ -92,13 +92,13 @@ async def _watch(
 
 
 def _with_all_brokers(servers: str, view: "ClusterView") -> str:
-    """Whoever answers names the others: the broker we were told of may die while we watch."""
+    """Add the brokers of the last answer: the ones given with -b may fail while we watch."""
     known = servers.split(",")
     return ",".join([*known, *(broker.server for broker in view.brokers if broker.server not in known)])
 
 
 class EventLines:
-    """Events only, one a line."""
+    """Events only, one per line."""
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
@@ -135,7 +135,7 @@ class LiveScreen:
 
     def __exit__(self, *details: Any) -> None:
         self._live.__exit__(None, None, None)
-        for event in self._events:  # the alternate screen is gone: leave what happened on the real one
+        for event in self._events:  # the alternate screen is gone: print the events on the real one
             click.echo(event)
 
     def show(self, view: "ClusterView", changes: "list[ReplicaChange]") -> None:

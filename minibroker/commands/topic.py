@@ -41,7 +41,7 @@ def topic() -> None:
 
 
 def _ask(servers: str, timeout_s: float, work: "Callable[[AdminClient, float], Awaitable[T]]") -> T:
-    """Run `work(admin, timeout_ms)`; every error of the client becomes one sentence."""
+    """Run `work(admin, timeout_ms)`; every error of the client becomes a CommandFailed."""
     from minibroker.client.admin import AdminClient
     from minibroker.client.errors import MinibrokerError
     from minibroker.opened_client import opened
@@ -71,7 +71,7 @@ def _parse_configs(configs: tuple[str, ...]) -> dict[str, str]:
 @click.option("--partitions", type=click.IntRange(1), help="[default: num.partitions of the brokers]")
 @click.option("--replication-factor", type=click.IntRange(1), help="[default: default.replication.factor]")
 @click.option("--config", "configs", metavar="KEY=VALUE", multiple=True)
-@click.option("--if-not-exists", is_flag=True, help="Fine if there is a topic of this name.")
+@click.option("--if-not-exists", is_flag=True, help="Succeed if the topic exists already.")
 @timeout_option(30)
 @json_option
 def create(
@@ -86,8 +86,8 @@ def create(
 ) -> int:
     """Create a topic.
 
-    Returns when every broker knows a leader for each partition. Warns where an acknowledged record might not survive
-    the loss of one broker.
+    Returns when every broker knows a leader for each partition. Warns if an acknowledged record might not survive the
+    loss of one broker.
     """
     from minibroker.client.errors import TopicAlreadyExists
 
@@ -120,14 +120,14 @@ def create(
 
 
 def _risks(name: str, replicas: int, values: Mapping[str, str | None]) -> list[str]:
-    """Why an acknowledged record might not survive any single fault."""
+    """Reasons why an acknowledged record might not survive a single fault."""
     risks = []
     least = int(values.get("min.insync.replicas") or 1)
     if replicas < 2:
-        risks.append(f"{name} has one replica: what that broker loses is lost; use --replication-factor 3")
+        risks.append(f"{name} has one replica: records that its broker loses are lost; use --replication-factor 3")
     elif least < 2:
         risks.append(
-            f"{name} has min.insync.replicas={least}: a record may be acknowledged that only the leader holds;"
+            f"{name} has min.insync.replicas={least}: an acknowledged record may be on the leader only;"
             " use --config min.insync.replicas=2"
         )
     elif least >= replicas:
@@ -214,7 +214,7 @@ def _as_dict(partition: Any) -> dict[str, Any]:
 @click.command()
 @bootstrap_option
 @topic_option
-@click.option("--if-exists", is_flag=True, help="Fine if there is no topic of this name.")
+@click.option("--if-exists", is_flag=True, help="Succeed if the topic does not exist.")
 @timeout_option(30)
 @json_option
 def delete(bootstrap_servers: str, name: str, if_exists: bool, timeout_s: float, as_json: bool) -> int:
@@ -241,7 +241,7 @@ def delete(bootstrap_servers: str, name: str, if_exists: bool, timeout_s: float,
 @click.command()
 @bootstrap_option
 @topic_option
-@click.option("--config", "configs", metavar="KEY=VALUE", multiple=True, help="Set.")
+@click.option("--config", "configs", metavar="KEY=VALUE", multiple=True, help="Set it.")
 @click.option("--unset", "unset", metavar="KEY", multiple=True, help="Go back to the brokers' default.")
 @timeout_option(30)
 @json_option

@@ -1,4 +1,4 @@
-"""`minibroker verifiable-consumer`: what was read, one JSON event a line, as Kafka's tool of that name."""
+"""`minibroker verifiable-consumer`: reports records read, one JSON event per line, like Kafka's tool of that name."""
 
 from typing import TYPE_CHECKING
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 @click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="[default: all]")
 @click.option("-o", "--offset", default="beginning", show_default=True, metavar="beginning|end|N|-N|@TIME")
 @click.option("-n", "--max-messages", type=int, default=-1, help="[default: until Ctrl-C]")
-@click.option("-e", "--exit-at-end", is_flag=True, help="End at what was the end when the command began.")
-@click.option("--verbose", is_flag=True, help="One record_data event a record, too.")
-@timeout_option(30, "Give up when a partition has given no answer, or nothing but errors, for so many seconds.")
+@click.option("-e", "--exit-at-end", is_flag=True, help="Stop at the end offsets of the moment when the command began.")
+@click.option("--verbose", is_flag=True, help="Also print one record_data event per record.")
+@timeout_option(30, "Give up when a partition has given no answer, or only errors, for this many seconds.")
 @json_option
 def verifiable_consumer(
     bootstrap_servers: str,
@@ -33,10 +33,10 @@ def verifiable_consumer(
     timeout_s: float,
     as_json: bool,
 ) -> int:
-    """Read records; one JSON event a line.
+    """Read records; one JSON event per line.
 
-    Events: startup_complete, partitions_assigned, records_consumed, record_data (--verbose), shutdown_complete. It
-    always speaks JSON. Ctrl-C ends it cleanly.
+    Events: startup_complete, partitions_assigned, records_consumed, record_data (--verbose), shutdown_complete. The
+    output is always JSON. Ctrl-C ends it cleanly.
     """
     from minibroker.starting_point import BadStartingPoint, parse_start
 
@@ -48,7 +48,7 @@ def verifiable_consumer(
         work = _consume(bootstrap_servers, topic, partitions, point, max_messages, exit_at_end, verbose, timeout_s)
         run_async(work, fast_loop=True)
     except KeyboardInterrupt:
-        pass  # how an endless run ends
+        pass  # the normal end of an endless run
     print_event("shutdown_complete")
     return EXIT_FINE
 
@@ -86,7 +86,7 @@ async def _consume(
                 return
             async for records in reader.records(exit_at_end):
                 some = records if left is None else records[:left]
-                _tell(some, verbose)
+                _print_records(some, verbose)
                 if left is not None:
                     left -= len(some)
                     if left <= 0:
@@ -95,8 +95,8 @@ async def _consume(
         raise CommandFailed(str(error)) from None
 
 
-def _tell(records: "list[Record]", verbose: bool) -> None:
-    """Records of one partition, consecutive."""
+def _print_records(records: "list[Record]", verbose: bool) -> None:
+    """Print consecutive records of one partition."""
     first, last = records[0], records[-1]
     place = {"topic": first.topic, "partition": first.partition}
     summary = place | {"count": len(records), "minOffset": first.offset, "maxOffset": last.offset}

@@ -1,4 +1,4 @@
-"""`minibroker verifiable-producer`: numbered records, one JSON event a line, as Kafka's tool of that name."""
+"""`minibroker verifiable-producer`: numbered records, one JSON event per line, like Kafka's tool of that name."""
 
 import time
 from collections import deque
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 @bootstrap_option
 @click.option("-t", "--topic", required=True)
 @click.option("-n", "--max-messages", type=int, default=-1, help="[default: until Ctrl-C]")
-@click.option("--throughput", type=int, default=-1, help="Records a second.  [default: as fast as possible]")
+@click.option("--throughput", type=int, default=-1, help="Records per second.  [default: as fast as possible]")
 @click.option("--acks", type=click.Choice(["all", "-1", "1", "0"]), default="all", show_default=True)
 @click.option("--value-prefix", type=int, help="Values are PREFIX.NUMBER instead of NUMBER.")
-@click.option("--repeating-keys", type=click.IntRange(1), help="Keys 0 to N-1, again and again.  [default: none]")
+@click.option("--repeating-keys", type=click.IntRange(1), help="Keys 0 to N-1, repeated.  [default: none]")
 @timeout_option(120, "Time for each record to be acknowledged.")
 @json_option
 def verifiable_producer(
@@ -43,24 +43,24 @@ def verifiable_producer(
     timeout_s: float,
     as_json: bool,
 ) -> int:
-    """Write numbered records; one JSON event a line.
+    """Write numbered records; one JSON event per line.
 
-    Events: startup_complete, producer_send_success, producer_send_error, shutdown_complete, tool_data. It always speaks
-    JSON. Ctrl-C ends it cleanly. Exit code 1 unless every record was acknowledged.
+    Events: startup_complete, producer_send_success, producer_send_error, shutdown_complete, tool_data. The output is
+    always JSON. Ctrl-C ends it cleanly. Exit code 1 unless every record was acknowledged.
     """
     source = _Records(max_messages, throughput, value_prefix, repeating_keys)
     run = _Run(topic, source)
     try:
         run_async(run.whole(bootstrap_servers, acks, timeout_s), fast_loop=True)
     except KeyboardInterrupt:
-        pass  # how an endless run ends
+        pass  # the normal end of an endless run
     print_event("shutdown_complete")
     run.print_tool_data(throughput)
     return EXIT_FINE if run.acknowledged == run.sent else EXIT_COULD_NOT
 
 
 class _Records:
-    """What is written next, and not before its time."""
+    """The records to write, and when."""
 
     def __init__(self, limit: int, throughput: int, prefix: int | None, repeating_keys: int | None) -> None:
         self._limit = limit
@@ -81,7 +81,7 @@ class _Records:
 
 
 class _Run:
-    """Sends, and tells the outcome of each record in the order of sending."""
+    """Sends records, and prints the outcome of each in the order of sending."""
 
     def __init__(self, topic: str, records: _Records) -> None:
         self.sent = 0
@@ -110,11 +110,11 @@ class _Run:
         try:
             async with producer:
                 print_event("startup_complete")
-                telling = asyncio.create_task(self._tell_regularly())
+                printing = asyncio.create_task(self._print_regularly())
                 try:
                     await self._send(producer)
                 finally:
-                    telling.cancel()
+                    printing.cancel()
                     await self._finish(producer)
         except MinibrokerError as error:
             raise CommandFailed(str(error)) from None
@@ -131,7 +131,7 @@ class _Run:
                 delivery = await producer.send(self._topic, value.encode(), None if key is None else key.encode())
             except MinibrokerError as error:
                 self.sent += 1
-                self._tell_error(key, value, error)
+                self._print_error(key, value, error)
                 continue
             self.sent += 1
             self._waiting.append((delivery, key, value))
@@ -139,15 +139,15 @@ class _Run:
             if pause_s:
                 await asyncio.sleep(pause_s)
 
-    async def _tell_regularly(self) -> None:
+    async def _print_regularly(self) -> None:
         import asyncio
 
         while True:
-            self._tell_outcomes()
+            self._print_outcomes()
             await asyncio.sleep(0.02)
 
     async def _finish(self, producer: "Producer") -> None:
-        """Also after Ctrl-C: what was sent gets its outcome within a second."""
+        """Wait for the outcomes; after Ctrl-C for one second at most."""
         import asyncio
 
         from minibroker.client.errors import MinibrokerError
@@ -157,10 +157,10 @@ class _Run:
         try:
             await producer.flush(1_000 if stopping else None)
         except MinibrokerError:
-            pass  # told record by record
-        self._tell_outcomes()
+            pass  # each record prints its own error
+        self._print_outcomes()
 
-    def _tell_outcomes(self) -> None:
+    def _print_outcomes(self) -> None:
         from minibroker.client.errors import MinibrokerError
 
         while self._waiting and self._waiting[0][0].done:
@@ -168,13 +168,13 @@ class _Run:
             try:
                 metadata = delivery.result()
             except MinibrokerError as error:
-                self._tell_error(key, value, error)
+                self._print_error(key, value, error)
                 continue
             self.acknowledged += 1
             place = {"topic": metadata.topic, "partition": metadata.partition, "offset": metadata.offset}
             print_event("producer_send_success", **place, key=key, value=value)
 
-    def _tell_error(self, key: str | None, value: str, error: Exception) -> None:
+    def _print_error(self, key: str | None, value: str, error: Exception) -> None:
         facts: dict[str, Any] = {"exception": type(error).__name__, "message": str(error)}
         print_event("producer_send_error", topic=self._topic, key=key, value=value, **facts)
 

@@ -1,4 +1,4 @@
-"""`python -m minibroker.demo`: environment FILE, DEMO_SABOTAGE and DEMO_ENGINE; an exit code that can be trusted."""
+"""`python -m minibroker.demo`: reads FILE, DEMO_SABOTAGE and DEMO_ENGINE from the environment; returns an exit code."""
 
 import asyncio
 import os
@@ -25,7 +25,7 @@ EXPECTED = (ClusterFailed, NoAnswer, MinibrokerError, AuditError, PortTaken, Zoo
 
 
 def main() -> int:
-    """Run it; 0 only if everything held, 10 if something did not, 1 if it could not run, 130 after Ctrl-C."""
+    """Run it; 0 only if all checks hold, 10 if one does not, 1 if it could not run, 130 after Ctrl-C."""
     story = Story()
     sabotage = os.environ.get("DEMO_SABOTAGE") or None
     if sabotage is not None and sabotage not in SABOTAGES:

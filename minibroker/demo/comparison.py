@@ -1,7 +1,7 @@
 """The demo reads everything back and compares it with what was written, byte for byte.
 
-Owns: the comparison per partition: every acknowledged record at its offset, in the order in which it was sent, and
-nothing else in the log.
+Owns: the comparison per partition: the log holds every acknowledged record at its offset, in the order of sending, and
+nothing else.
 """
 
 from minibroker.client.consumer import Consumer
@@ -19,7 +19,7 @@ DIFFERENCES_SHOWN = 3
 
 
 async def compare_with_input(story: Story, servers: str, topic: str, lines: InputLines, ledger: Ledger) -> None:
-    """Read the topic from the beginning to the end. What must hold is in the story."""
+    """Read the topic from the beginning to the end. The checks go into the story."""
     started = story.seconds
     differences: list[str] = list(ledger.conflicts)
     positions: dict[TopicPartition, int] = {}
@@ -35,7 +35,7 @@ async def compare_with_input(story: Story, servers: str, topic: str, lines: Inpu
     for partition, expected in sorted(ledger.lines.items()):
         read = positions.get(partition, 0)
         if read != len(expected):
-            differences.append(f"{partition}: {len(expected)} records were acknowledged, {read} are there")
+            differences.append(f"{partition}: {len(expected)} records were acknowledged, {read} were read")
         _check_order(partition, ledger, differences)
     seconds = story.seconds - started
     story.tell(f"read {count} records back in {seconds:.1f} s ({human_bytes(size / max(seconds, 0.001))}/s)")
@@ -53,7 +53,7 @@ def _compare(
     positions: dict[TopicPartition, int],
     differences: list[str],
 ) -> int:
-    """Compare a batch with the input behind its offsets; returns the bytes of its values."""
+    """Compare a batch with the input lines at its offsets; returns the bytes of its values."""
     partition, offset = batch.topic_partition, batch.base_offset
     expected_offset = positions.get(partition, 0)
     if offset != expected_offset:

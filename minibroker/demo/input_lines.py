@@ -1,7 +1,7 @@
 """What the demo writes: every line of Python's standard library, or of a file.
 
-Owns: which files, in which order, how often. Files are read as bytes and split on b'\\n' only: some are no UTF-8, some
-hold CR. Each distinct pass is kept in memory once; record number n is line n modulo the number of lines.
+Owns: which files, in which order, how often. Files are read as bytes and split on b'\\n' only, because some are not
+UTF-8 and some contain CR. The lines are in memory once: record number n is line n modulo the number of lines.
 """
 
 import sysconfig
@@ -11,11 +11,11 @@ from minibroker.line_source import LineSplitter
 
 TARGET_BYTES = 64_000_000
 LINES_MIN = 1_000
-"""Fewer lines leave nothing to be written while the leader is dead."""
+"""With fewer lines nothing would be left to write while the leader is down."""
 
 
 class BadInput(Exception):
-    """FILE cannot be used. One sentence."""
+    """FILE cannot be used; the message is one sentence."""
 
 
 class InputLines:

@@ -1,7 +1,7 @@
-"""Which record went where, as the deliveries said: what the log is compared with.
+"""The offset of each acknowledged record: what the log is compared with.
 
-Owns: the number of the input line behind each acknowledged offset, four bytes a record, and how many records of each
-partition carry which leader epoch. Refuses to know the lines themselves.
+Owns: the number of the input line at each acknowledged offset, four bytes per record, and how many records of each
+partition carry which leader epoch. Leaves to others: the lines themselves.
 """
 
 from array import array
@@ -13,14 +13,14 @@ NOTHING = -1
 
 
 class Ledger:
-    """Filled while records are acknowledged."""
+    """Collects acknowledgements."""
 
     def __init__(self) -> None:
         self.lines: dict[TopicPartition, array[int]] = {}
         """By partition: the number of the input line at each offset, NOTHING where none was acknowledged."""
         self.epochs: dict[TopicPartition, Counter[int]] = {}
         self.conflicts: list[str] = []
-        """Offsets that were given to two records."""
+        """Offsets that two records were acknowledged at."""
 
     def acknowledged(self, partition: TopicPartition, offset: int, leader_epoch: int, line: int) -> None:
         """As RecordSender reports it."""
@@ -42,7 +42,7 @@ class Ledger:
         return sum(epochs.total() for epochs in self.epochs.values())
 
     def share_of_epoch_above(self, partition: TopicPartition, epoch: int) -> float:
-        """The part of the partition's records that carries a later epoch than this."""
+        """The share of the partition's records with a later epoch than this."""
         epochs = self.epochs.get(partition, Counter())
         later = sum(count for number, count in epochs.items() if number > epoch)
         return later / epochs.total() if epochs else 0.0

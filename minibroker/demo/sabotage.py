@@ -1,6 +1,6 @@
-"""The lies that DEMO_SABOTAGE plants, to see that the demo finds them: one each, in files, after the cluster stopped.
+"""The errors that DEMO_SABOTAGE plants, to prove that the demo finds them: one per run, in files of a stopped cluster.
 
-Owns: what each lie does to the segment files. `no-kill` does nothing here: the script leaves the kill out.
+Owns: what each error does to the segment files. `no-kill` does nothing here: the script leaves the kill out.
 """
 
 from pathlib import Path
@@ -17,14 +17,14 @@ SABOTAGES = {
 
 
 def plant(name: str, log_directories: list[Path]) -> str:
-    """Do it to a stopped cluster; says what was done and where."""
+    """Plant it in a stopped cluster; returns what was done and where."""
     if name == "drop-record":
         return _drop_last_batch([directory / "lines-1" for directory in log_directories])
     if name == "flip-bit":
         return _flip_bit(log_directories[1] / "lines-2")
     if name == "swap-batch":
         return _swap_batches(log_directories[-1] / "lines-0")
-    raise AssertionError(f"{name} is nothing that is done to files")
+    raise AssertionError(f"{name} changes no files")
 
 
 def _batches(segment: Path) -> list[SegmentBatch]:

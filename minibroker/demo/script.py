@@ -1,4 +1,4 @@
-"""The demo's story, step by step. Each step is one function; what must hold is noted with `story.check`."""
+"""The demo's story, step by step. Each step is one function; `story.check` notes what must hold."""
 
 import asyncio
 import contextlib
@@ -30,11 +30,11 @@ SESSION_S = SESSION_TIMEOUT_MS / 1000
 
 
 class DemoFailed(Exception):
-    """The demo could not go on. One sentence."""
+    """The demo could not go on; the message is one sentence."""
 
 
 async def run_demo(story: Story, directory: Path, lines: InputLines, sabotage: str | None, engine: str) -> None:
-    """The whole story; raises what stops it, everything else is in the story's checks."""
+    """The whole story. Raises what stops it; failed checks are in the story."""
     story.tell(f"input: {lines.count} lines, {human_bytes(lines.total_bytes)}, from {lines.source}")
     if sabotage is not None:
         story.tell(f"sabotage: {sabotage} ({SABOTAGES[sabotage]})")
@@ -88,7 +88,7 @@ async def _wait_for_topic(cluster: LocalCluster) -> ClusterView:
 
 @contextlib.asynccontextmanager
 async def _watched(story: Story, cluster: LocalCluster) -> AsyncIterator[None]:
-    """Tell each election, truncation and change of an ISR as it happens."""
+    """Print each election, truncation and ISR change as it happens."""
     watching = asyncio.create_task(_watch(story, cluster))
     try:
         yield
@@ -111,7 +111,7 @@ async def _watch(story: Story, cluster: LocalCluster) -> None:
 
 
 async def _bring_back(story: Story, cluster: LocalCluster, killed: int) -> None:
-    """Restart the killed broker and wait until every replica of it is in sync again."""
+    """Restart the killed broker and wait until all its replicas are in sync again."""
     before = story.seconds
     await cluster.start(killed)
     story.tell(f"restarted broker {killed}")
@@ -125,7 +125,7 @@ async def _bring_back(story: Story, cluster: LocalCluster, killed: int) -> None:
 
 
 async def _lose_power(story: Story, cluster: LocalCluster) -> None:
-    """A leader loses power and is back within its ZooKeeper session: nobody may follow its shortened log."""
+    """A leader loses power and is back within its ZooKeeper session: no replica may follow its truncated log."""
     name = TopicPartition(TOPIC, 1)
     before = (await cluster.look()).partitions[name]
     victim = before.leader_id

@@ -1,7 +1,6 @@
-"""What the demo tells: each step with its time, progress while it works, and the verdict.
+"""The demo's output: each step with its time, progress of long steps, and the verdict.
 
-Owns: the clock of the demo, its output on the terminal and without one, and the list of what had to hold. Refuses to
-know what the steps do.
+Owns: the demo's clock, its output with and without a terminal, and the list of checks. Leaves to others: the steps.
 """
 
 import sys
@@ -13,7 +12,7 @@ import msgspec
 from minibroker.command_line import ProgressLine, print_table
 
 PLAIN_PROGRESS_EVERY_S = 5.0
-"""Without a terminal (CI), progress is a line now and then."""
+"""Without a terminal (CI), progress is one line per interval."""
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -25,7 +24,7 @@ class Check(msgspec.Struct, frozen=True):
 
 
 class Story:
-    """Told while it happens; `print_summary` repeats the essence."""
+    """Prints steps while they happen; `print_summary` repeats them as a table."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
@@ -43,20 +42,20 @@ class Story:
         return bool(self.checks) and all(check.held for check in self.checks)
 
     def tell(self, what: str) -> None:
-        """A step, worth a line in the table at the end."""
+        """Print a step, and keep it for the table at the end."""
         seconds = self.seconds
         self.events.append((seconds, what))
         self._print(seconds, what)
 
     def check(self, name: str, held: bool, detail: str) -> bool:
-        """Note that something held, or that it did not."""
+        """Note and print whether something holds."""
         self.checks.append(Check(name, held, detail))
-        mark = click.style("held", fg="green") if held else click.style("DID NOT HOLD", fg="red", bold=True)
-        self._print(self.seconds, f"{name}: {mark} ({detail})")
+        result = click.style("held", fg="green") if held else click.style("DID NOT HOLD", fg="red", bold=True)
+        self._print(self.seconds, f"{name}: {result} ({detail})")
         return held
 
     def progress(self, text: str) -> None:
-        """Where a long step stands."""
+        """Show the progress of a long step."""
         if self._line.enabled:
             self._line.show(f"{self.seconds:6.1f} s  {text}")
         elif time.monotonic() >= self._next_plain:
@@ -73,7 +72,7 @@ class Story:
         sys.stdout.flush()
 
     def print_summary(self, stopped_by: Exception | None = None) -> None:
-        """The table of what happened, and the verdict."""
+        """Print the table of steps, the table of checks, and the verdict."""
         self._line.clear()
         click.echo()
         print_table(("SECONDS", "WHAT HAPPENED"), [(f"{seconds:.1f}", what) for seconds, what in self.events])

@@ -1,4 +1,4 @@
-"""The demo's judge: the audit of the three data directories, joined with what was acknowledged."""
+"""The demo's last checks: the audit of the three data directories, joined with the acknowledged records."""
 
 import asyncio
 from pathlib import Path
@@ -9,11 +9,11 @@ from minibroker.audit.run import run_audit
 from minibroker.demo.ledger import Ledger
 from minibroker.demo.story import Story
 
-FINDINGS_TOLD = 5
+FINDINGS_SHOWN = 5
 
 
 async def audit_files(story: Story, directory: Path, acked_file: Path, ledger: Ledger, engine: str) -> None:
-    """Run the audit; what must hold is in the story."""
+    """Run the audit. The checks go into the story."""
     started = story.seconds
     step = "starting"
 
@@ -30,11 +30,11 @@ async def audit_files(story: Story, directory: Path, acked_file: Path, ledger: L
     report = await auditing
     seconds = story.seconds - started
     story.tell(f"{engine} audit of three data directories in {seconds:.1f} s: {report.summary}")
-    _judge(story, report, ledger)
+    _check_report(story, report, ledger)
 
 
-def _judge(story: Story, report: AuditReport, ledger: Ledger) -> None:
-    for finding in report.findings[:FINDINGS_TOLD]:
+def _check_report(story: Story, report: AuditReport, ledger: Ledger) -> None:
+    for finding in report.findings[:FINDINGS_SHOWN]:
         story.tell(f"  {finding.severity}: {describe(finding)}")
     errors = [finding for finding in report.findings if finding.severity is Severity.ERROR]
     judged = f"{report.statistics.judged_offsets} of {report.statistics.total_offsets} offsets judged"

@@ -1,7 +1,7 @@
-"""The demo writes: every line, through the public Producer, while the leader of lines-0 is killed.
+"""The demo writes every line through the public Producer, and kills the leader of lines-0 meanwhile.
 
-Owns: when the leader is killed, and what is measured of it: who was elected, when writes went on, how many records
-carry the new epoch. Refuses to know how records are sent again: that is the Producer's.
+Owns: when the leader is killed, and what is measured: the new leader, when writes went on, how many records carry the
+new epoch. Leaves to others: retries, which the Producer does.
 """
 
 import asyncio
@@ -22,12 +22,12 @@ from minibroker.record_sender import RecordSender
 
 VICTIM = TopicPartition("lines", 0)
 KILL_AT = 0.4
-"""Share of the records that is acknowledged when the leader is killed."""
+"""Share of the records that are acknowledged when the leader is killed."""
 HOLD_AT = 0.6
-"""Share of the records beyond which none is sent before the kill, so that a small input, too, meets a dead leader."""
+"""Share of the records that are sent before the kill at most, so that even a small input meets a dead leader."""
 NEW_EPOCH_SHARE_MIN = 0.1
 GO_ON_WITHIN_S = SESSION_TIMEOUT_MS / 1000 + 2.5
-"""ZooKeeper needs the session timeout to notice the death; the election and the client get the rest."""
+"""ZooKeeper needs the session timeout to notice the failure; the rest is for the election and the client."""
 BATCHES_WANTED = 400
 """A small input gets small batches, so that each partition has enough of them."""
 ELECTION_TIMEOUT_S = 30.0
@@ -35,8 +35,8 @@ LOOK_EVERY_S = 0.05
 YIELD_EVERY = 256
 
 
-class _Kill:
-    """The death of the leader, and what followed."""
+class _LeaderKill:
+    """The kill of the leader, and what followed."""
 
     def __init__(self, story: Story, cluster: LocalCluster, ledger: Ledger, needed: int, wanted: bool) -> None:
         self._story = story
@@ -47,14 +47,14 @@ class _Kill:
         self._count = 0
         self._due = asyncio.Event()
         self.over = asyncio.Event()
-        """Killed, or left out on purpose."""
+        """Set when the leader was killed, or the kill was left out on purpose."""
         self.broker: int | None = None
         self.old_epoch = -1
         self.at_s = 0.0
         self.went_on_s: float | None = None
 
     def acknowledged(self, partition: TopicPartition, offset: int, leader_epoch: int, line: int) -> None:
-        """Called for each record."""
+        """Called once per record."""
         self._ledger.acknowledged(partition, offset, leader_epoch, line)
         self._count += 1
         if self._count == self._needed:
@@ -63,14 +63,14 @@ class _Kill:
             self.went_on_s = self._story.seconds
 
     async def happen(self) -> None:
-        """Wait for the moment, kill, and tell who is elected."""
+        """Wait for the moment, kill the leader, and print the election."""
         try:
             await self._due.wait()
             await self._kill()
         finally:
             self.over.set()
         if self.broker is not None:
-            await self._tell_election()
+            await self._print_election()
 
     async def _kill(self) -> None:
         before = (await self._cluster.look([VICTIM.topic])).partitions[VICTIM]
@@ -85,7 +85,7 @@ class _Kill:
         epoch = f"epoch {before.leader_epoch}"
         self._story.tell(f"{share}; killed broker {self.broker}, leader of {VICTIM} ({epoch}), with SIGKILL")
 
-    async def _tell_election(self) -> None:
+    async def _print_election(self) -> None:
         async with BrokerQueries("minibroker-demo-election") as queries:
             while True:
                 with contextlib.suppress(NoAnswer):
@@ -95,44 +95,44 @@ class _Kill:
                         break
                 await asyncio.sleep(LOOK_EVERY_S)
         seconds = self._story.seconds - self.at_s
-        who = f"broker {now.leader_id} was elected leader of {VICTIM} with epoch {now.leader_epoch}"
-        self._story.tell(f"{who}, {seconds:.1f} s after the kill; ISR {sorted(now.isr_nodes)}")
+        election = f"broker {now.leader_id} was elected leader of {VICTIM} with epoch {now.leader_epoch}"
+        self._story.tell(f"{election}, {seconds:.1f} s after the kill; ISR {sorted(now.isr_nodes)}")
 
 
 async def write_all(
     story: Story, cluster: LocalCluster, lines: InputLines, ledger: Ledger, acked_file: Path, *, kill: bool
 ) -> int | None:
-    """Write every line; returns the killed broker, None if no kill was wanted. What must hold is in the story."""
-    death = _Kill(story, cluster, ledger, int(lines.count * KILL_AT), kill)
+    """Write every line; returns the killed broker, None without `kill`. The checks go into the story."""
+    leader_kill = _LeaderKill(story, cluster, ledger, int(lines.count * KILL_AT), kill)
     batch_size = max(4_096, min(131_072, lines.total_bytes // BATCHES_WANTED))
     started = story.seconds
     report = acked_file.open("wb", 1 << 20)
-    dying = asyncio.create_task(death.happen())
+    killing = asyncio.create_task(leader_kill.happen())
     try:
         async with Producer(cluster.bootstrap_servers, client_id="demo", acks="all", batch_size=batch_size) as producer:
-            sender = RecordSender(producer, VICTIM.topic, report=report, on_acknowledged=death.acknowledged)
-            await _send(story, sender, lines, death)
+            sender = RecordSender(producer, VICTIM.topic, report=report, on_acknowledged=leader_kill.acknowledged)
+            await _send(story, sender, lines, leader_kill)
             finishing = asyncio.create_task(sender.finish())
             while not finishing.done():
                 _show(story, sender, lines)
                 await asyncio.wait([finishing], timeout=0.2)
             tally = await finishing
             sender.end_report()
-        if death.over.is_set():
-            await asyncio.wait_for(dying, ELECTION_TIMEOUT_S)
+        if leader_kill.over.is_set():
+            await asyncio.wait_for(killing, ELECTION_TIMEOUT_S)
     finally:
-        dying.cancel()
+        killing.cancel()
         report.close()
     seconds = story.seconds - started
     story.tell(f"wrote {tally.acknowledged} records in {seconds:.1f} s ({human_bytes(lines.total_bytes / seconds)}/s)")
     failure = f"; first failure: {tally.first_failure}" if tally.first_failure else ""
     detail = f"{tally.acknowledged} of {lines.count} acknowledged with acks=all{failure}"
     story.check("every record is acknowledged", tally.acknowledged == lines.count, detail)
-    _judge_election(story, death, ledger)
-    return death.broker
+    _check_election(story, leader_kill, ledger)
+    return leader_kill.broker
 
 
-async def _send(story: Story, sender: RecordSender, lines: InputLines, death: _Kill) -> None:
+async def _send(story: Story, sender: RecordSender, lines: InputLines, leader_kill: _LeaderKill) -> None:
     hold_at = int(lines.count * HOLD_AT)
     for number in range(lines.count):
         await sender.send(lines[number], tag=number)
@@ -140,7 +140,7 @@ async def _send(story: Story, sender: RecordSender, lines: InputLines, death: _K
             _show(story, sender, lines)
             await asyncio.sleep(0)
         if number == hold_at:
-            while not death.over.is_set():
+            while not leader_kill.over.is_set():
                 _show(story, sender, lines)
                 sender.collect()
                 await asyncio.sleep(0.005)
@@ -151,15 +151,15 @@ def _show(story: Story, sender: RecordSender, lines: InputLines) -> None:
     story.progress(f"{100 * tally.acknowledged / lines.count:.0f} % of {lines.count} records acknowledged")
 
 
-def _judge_election(story: Story, death: _Kill, ledger: Ledger) -> None:
+def _check_election(story: Story, leader_kill: _LeaderKill, ledger: Ledger) -> None:
     epochs = ", ".join(f"{count} under epoch {epoch}" for epoch, count in sorted(ledger.epochs[VICTIM].items()))
-    if death.went_on_s is None:
+    if leader_kill.went_on_s is None:
         why = f"no election happened: all records of {VICTIM} carry one epoch ({epochs})"
         story.check("a new leader takes over", False, why)
         return
-    seconds = death.went_on_s - death.at_s
+    seconds = leader_kill.went_on_s - leader_kill.at_s
     goal = f"goal: {GO_ON_WITHIN_S:g} s, ZooKeeper session + 2.5 s"
     story.check("a new leader takes over", True, f"writes to {VICTIM} went on {seconds:.1f} s after the kill ({goal})")
-    share = ledger.share_of_epoch_above(VICTIM, death.old_epoch)
+    share = ledger.share_of_epoch_above(VICTIM, leader_kill.old_epoch)
     name = f"a tenth of {VICTIM} carries the new epoch"
     story.check(name, share >= NEW_EPOCH_SHARE_MIN, f"{100 * share:.0f} %: {epochs}")

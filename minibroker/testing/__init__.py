@@ -7,10 +7,10 @@
         ... your service, with Producer(c.bootstrap_servers) ...
         await c.kill_leader("orders", 0)
 
-The brokers, the controller and the clients are the real ones; network, disks, ZooKeeper and time are simulated, so that
-a seed repeats a run exactly. The code around `cluster` therefore runs in virtual time: a test that uses the fixture
-`minibroker_cluster` or carries `@pytest.mark.minibroker` does, and so does what `simulated` decorates or `run` runs.
-With `real=True` the same calls reach processes on this machine (needs Java for ZooKeeper). docs/TESTING.md tells more.
+Brokers, controller and clients are the real ones; network, disks, ZooKeeper and time are simulated, so that a seed
+repeats a run exactly. The code around `cluster` must therefore run in virtual time: in a test with the fixture
+`minibroker_cluster` or the mark `@pytest.mark.minibroker`, in a function decorated with `simulated`, or under `run`.
+With `real=True` the same calls act on processes of this machine (needs Java for ZooKeeper). See docs/TESTING.md.
 """
 
 from minibroker.testing.opening import ClusterOptions as ClusterOptions

@@ -1,7 +1,7 @@
-"""How a tested cluster is opened: in a virtual loop that runs already, in one made for the purpose, or for real.
+"""How a tested cluster is opened: on a running virtual loop, on a new one, or as real processes.
 
-Owns: the entry points. `cluster` never guesses: on an ordinary loop a simulation would have to lie about time, so it
-says what to do instead.
+Owns: the entry points. On an ordinary event loop `cluster` raises an error that names the alternatives, because a
+simulation cannot run in real time.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 VIRTUAL_SECONDS_MAX = 600.0
-"""A test that waits longer waits for what never comes, while heartbeats go on. It costs some 10 s of real time."""
+"""A test that runs longer probably waits for something that never happens. It costs some 10 s of real time."""
 
 
 class NeedsVirtualTime(RuntimeError):
@@ -29,21 +29,21 @@ class NeedsVirtualTime(RuntimeError):
 
 
 class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What `cluster`, `simulated` and `@pytest.mark.minibroker` take."""
+    """The options of `cluster`, `simulated` and `@pytest.mark.minibroker`."""
 
     brokers: int = 3
     seed: int = 0
-    """Of a simulation: one seed is one order of events."""
+    """Of a simulation: the seed determines the order of events."""
     settings: dict[str, str] = {}
-    """Of every broker, by their dotted names (docs/CONFIGURATION.md)."""
+    """Settings of every broker, by their dotted names (docs/CONFIGURATION.md)."""
     real: bool = False
     """Processes on this machine instead of a simulation."""
     virtual_seconds_max: float = VIRTUAL_SECONDS_MAX
-    """A simulated test that lasts longer fails where it waits."""
+    """A simulated test that takes longer fails where it waits."""
 
 
 class CommandLine:
-    """What pytest's command line says goes before what a test says. Written by the plugin."""
+    """Options of pytest's command line, which override those of a test. Set by the plugin."""
 
     seed: int | None = None
     is_real = False
@@ -91,7 +91,7 @@ def _virtual_loop() -> "VirtualLoop":
     loop = asyncio.get_running_loop()
     if not isinstance(loop, VirtualLoop):
         raise NeedsVirtualTime(
-            "a simulated cluster lives in virtual time, and this event loop runs in real time: mark the test with"
+            "a simulated cluster needs virtual time, but this event loop runs in real time: mark the test with"
             " @pytest.mark.minibroker (or use the fixture minibroker_cluster), decorate it with"
             " @minibroker.testing.simulated, run it with minibroker.testing.run(..), or ask for cluster(real=True)"
         )
@@ -107,14 +107,16 @@ def run(main: Coroutine[Any, Any, T], *, virtual_seconds_max: float = VIRTUAL_SE
 
 
 async def limited(main: Coroutine[Any, Any, T], virtual_seconds_max: float) -> T:
-    """What hangs would take no time and never end: it is told so where it waits."""
+    """Await `main`; a hang raises TimeoutError where it waits, because in virtual time it would never end."""
     try:
         async with asyncio.timeout(virtual_seconds_max) as deadline:
             return await main
     except TimeoutError as error:
         if not deadline.expired():
             raise
-        late = f"not done after {virtual_seconds_max:g} virtual seconds (virtual_seconds_max); where it waits is above"
+        late = (
+            f"not done after {virtual_seconds_max:g} virtual seconds (virtual_seconds_max); it waits at the place above"
+        )
         raise TimeoutError(late) from error.__cause__
 
 
@@ -133,9 +135,10 @@ def simulated(
     settings: Mapping[str, str] | None = None,
     virtual_seconds_max: float = VIRTUAL_SECONDS_MAX,
 ) -> Any:
-    """Make an ordinary function of an async one: it runs in virtual time, with an open cluster as first argument.
+    """Turn an async function into an ordinary one that runs in virtual time, with an open cluster as first argument.
 
-    For any test runner: pytest with or without pytest-asyncio (fixtures are the other arguments), unittest, a script.
+    Works with any test runner: pytest with or without pytest-asyncio (fixtures are the other arguments), unittest, a
+    script.
     """
 
     def decorate(test: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Any]:
@@ -152,8 +155,8 @@ def simulated(
         signature = inspect.signature(test)
         names = list(signature.parameters)
         first = names[0] if names else ""
-        lent = 1 if first == "self" else 0
-        kept = [signature.parameters[name] for index, name in enumerate(names) if index != lent]
+        cluster_index = 1 if first == "self" else 0
+        kept = [signature.parameters[name] for index, name in enumerate(names) if index != cluster_index]
         in_virtual_time.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
         del in_virtual_time.__wrapped__
         return in_virtual_time

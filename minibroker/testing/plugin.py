@@ -1,8 +1,8 @@
-"""The pytest plugin: tests that use a cluster run in virtual time, and their failures say how to replay them.
+"""The pytest plugin: tests that use a cluster run in virtual time, and their failures print how to replay them.
 
-Loaded by itself where minibroker is installed, else by `pytest_plugins = ["minibroker.testing.plugin"]`. It touches
-only tests that use the fixture `minibroker_cluster` or carry `@pytest.mark.minibroker(..)` (the keywords are those of
-`cluster`). Needs pytest-asyncio for these, in either mode. Nothing of the simulation is imported before it is used.
+Loaded automatically where minibroker is installed, else by `pytest_plugins = ["minibroker.testing.plugin"]`. It affects
+only tests with the fixture `minibroker_cluster` or the mark `@pytest.mark.minibroker(..)`, whose keywords are those of
+`cluster`. It needs pytest-asyncio for these, in either mode. The simulation is imported only when it is used.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _options_of(node: pytest.Item, config: pytest.Config) -> "ClusterOptions | None":
-    """None for a test that has nothing to do with clusters."""
+    """The options of a test's cluster; None for a test without one."""
     marker = node.get_closest_marker(MARKER)
     if marker is None and FIXTURE not in getattr(node, "fixturenames", ()):
         return None
@@ -82,7 +82,7 @@ SEED = "minibroker_seed"
 
 
 class VirtualLoops:
-    """While one test is being collected: pytest-asyncio is told which loop it needs."""
+    """Names the virtual loop to pytest-asyncio while one test is collected."""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_asyncio_loop_factories(self) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
@@ -114,7 +114,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None, None, No
 
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_pycollect_makeitem(collector: Any, name: str, obj: object) -> Generator[None, Any, Any]:
-    made = yield  # ours is the inner wrapper: pytest-asyncio looks for its marker after this
+    made = yield  # this is the inner wrapper: pytest-asyncio looks for its marker afterwards
     for node in made if isinstance(made, list) else [made]:
         if isinstance(node, pytest.Function) and _options_of(node, node.config) is not None:
             _ask_for_own_loop(node)
@@ -122,7 +122,7 @@ def pytest_pycollect_makeitem(collector: Any, name: str, obj: object) -> Generat
 
 
 def _ask_for_own_loop(node: pytest.Item) -> None:
-    """Asyncio's marker, in strict mode, too; and a loop of its own, whatever the project's default is."""
+    """Add asyncio's marker, which strict mode needs, with a loop of its own, whatever the project's default is."""
     if has_loop_factories and inspect.iscoroutinefunction(getattr(node, "obj", None)):
         node.add_marker(pytest.mark.asyncio(loop_scope="function"), append=False)
 

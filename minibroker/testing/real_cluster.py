@@ -1,7 +1,8 @@
-"""The real kind of a tested cluster: ZooKeeper and brokers as processes on this machine, gates in between.
+"""The real kind of a tested cluster: ZooKeeper and brokers as processes on this machine, with proxies in between.
 
-Owns: a data directory that lives as long as the test, and the gates. Starting and breaking them is local_cluster's. All
-listening sockets are on the loopback interface. Every process is stopped by its own number at the end.
+Owns: a data directory that exists as long as the test, and the proxies. Leaves to others: starting and breaking
+processes (local_cluster). All listening sockets are on the loopback interface. Every process is stopped by its own
+number at the end.
 """
 
 import asyncio
@@ -25,22 +26,22 @@ from minibroker.testing.tested_cluster import CLIENTS, SETTINGS, Party, TestedCl
 POLL_SECONDS = 0.1
 ASK_SECONDS = 1.0
 DOWN_SECONDS = 10.0
-"""For a clean stop at the end of a test; what has not stopped then is killed."""
+"""For a clean stop at the end of a test; then processes are killed."""
 
 
 class RealTestedCluster(TestedCluster):
-    """See the head of this file."""
+    """See the module's docstring."""
 
     def __init__(self, brokers: int, settings: dict[str, str]) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="minibroker-testing-"))
         self.local = LocalCluster(self.directory / "cluster", brokers, settings=SETTINGS | settings)
         self.broker_ids = tuple(self.local.broker_ids)
-        self.gates = NetworkProxies()
+        self.proxies = NetworkProxies()
         self._ports: dict[int, int] = {}
 
     async def __aenter__(self) -> Self:
         try:
-            await self.gates.surround(self.local, self._ports)
+            await self.proxies.surround(self.local, self._ports)
             await self.local.up()
         except BaseException:
             await self._end()
@@ -58,7 +59,7 @@ class RealTestedCluster(TestedCluster):
             await self.heal()
             await self.local.down(timeout_s=DOWN_SECONDS)
         finally:
-            await self.gates.close()
+            await self.proxies.close()
             shutil.rmtree(self.directory, ignore_errors=True)
 
     # ---------------------------------------------------------------------------------------------------- questions
@@ -75,14 +76,14 @@ class RealTestedCluster(TestedCluster):
         return POLL_SECONDS
 
     async def _answers(self) -> list[DescribeReplicaStateResponse]:
-        """Of every broker that runs, answers and is not fenced: metadata of one that is cut off would be old."""
+        """Answers of all brokers that run and are not fenced: one that is cut off would answer with old state."""
         running = [self.local.server(b) for b in self.broker_ids if self.local.process_state(b) == "running"]
         async with BrokerQueries(CLIENT_ID) as queries:
             answers = await queries.replica_states(running, timeout_s=ASK_SECONDS)
         return [each for each in answers if not isinstance(each, NoAnswer) and not each.fenced]
 
     async def _replicas(self) -> dict[TopicPartition, dict[int, ReplicaStateDescription]]:
-        """What each says of its own replicas."""
+        """The replicas as their brokers describe them."""
         found: dict[TopicPartition, dict[int, ReplicaStateDescription]] = {}
         for answer in await self._answers():
             for topic in answer.topics:
@@ -91,8 +92,8 @@ class RealTestedCluster(TestedCluster):
         return dict(sorted(found.items()))
 
     async def controller(self) -> int | None:
-        told = [(each.controller_epoch, each.controller_id) for each in await self._answers()]
-        found = max(told, default=(-1, -1))[1]
+        claims = [(each.controller_epoch, each.controller_id) for each in await self._answers()]
+        found = max(claims, default=(-1, -1))[1]
         return found if found >= 0 and self.is_running(found) else None
 
     async def leader(self, topic: str, partition: int = 0) -> int | None:
@@ -106,7 +107,7 @@ class RealTestedCluster(TestedCluster):
 
     async def under_replicated(self, topic: str | None = None) -> list[str]:
         partitions = {name: each for name, each in (await self._replicas()).items() if topic in (None, name.topic)}
-        problems = [f"no broker has heard of {topic}"] if topic is not None and not partitions else []
+        problems = [f"no broker knows {topic}"] if topic is not None and not partitions else []
         for name, replicas in partitions.items():
             leader = _leader_among(replicas)
             if leader is None:
@@ -125,17 +126,17 @@ class RealTestedCluster(TestedCluster):
         for broker_id in self.broker_ids:
             log = self.local.process_log(broker_id)
             last = log.read_text(errors="replace").splitlines()[-3:] if log.exists() else []
-            lines += [f"minibroker: broker {broker_id} said: {line}" for line in last]
+            lines += [f"minibroker: broker {broker_id} logged: {line}" for line in last]
         return lines
 
     # ------------------------------------------------------------------------------------------------------- faults
     async def kill(self, broker_id: int) -> None:
         await self.local.kill(broker_id)
-        self.gates.forget(broker_name(broker_id))
+        self.proxies.forget(broker_name(broker_id))
 
     async def power_loss(self, broker_id: int) -> None:
         await self.local.lose_power(broker_id)
-        self.gates.forget(broker_name(broker_id))
+        self.proxies.forget(broker_name(broker_id))
 
     async def stop(self, broker_id: int) -> None:
         await self.local.stop(broker_id)
@@ -150,14 +151,14 @@ class RealTestedCluster(TestedCluster):
         await self.local.resume(broker_id)
 
     async def partition(self, some: Party | Sequence[Party], others: Party | Sequence[Party]) -> None:
-        for one in map(_gate_name, parties(some)):
-            for other in map(_gate_name, parties(others)):
-                self.gates.hold(one, other)
-                self.gates.hold(other, one)
+        for one in map(_proxy_name, parties(some)):
+            for other in map(_proxy_name, parties(others)):
+                self.proxies.hold(one, other)
+                self.proxies.hold(other, one)
         await asyncio.sleep(0)
 
     async def heal(self) -> None:
-        self.gates.release_all()
+        self.proxies.release_all()
         await asyncio.sleep(0)
 
     async def zookeeper_down(self) -> None:
@@ -170,18 +171,18 @@ class RealTestedCluster(TestedCluster):
         try:
             await self.local.save_state()
         except (NoAnswer, ClusterFailed):
-            return self.local.data_directory  # nobody is left to ask: judged without a snapshot
+            return self.local.data_directory  # no broker answers: audit without a snapshot
         return self.local.data_directory
 
 
 def _leader_among(replicas: Mapping[int, ReplicaStateDescription]) -> int | None:
-    """Of those who lead in their own eyes, the one with the highest epoch; None if another leads a higher one."""
+    """The replica that considers itself leader in the highest epoch; None if only a follower knows that epoch."""
     leading = {broker_id: replica for broker_id, replica in replicas.items() if replica.role == "leader"}
     highest = max((replica.leader_epoch for replica in replicas.values()), default=-1)
     return next((b for b, replica in leading.items() if replica.leader_epoch == highest), None)
 
 
-def _gate_name(party: Party) -> str:
+def _proxy_name(party: Party) -> str:
     if isinstance(party, int):
         return broker_name(party)
     return network_proxies.CLIENTS if party == CLIENTS else network_proxies.ZOOKEEPER

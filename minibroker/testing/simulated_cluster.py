@@ -1,7 +1,7 @@
-"""The simulated kind of a tested cluster: the loop that runs already is virtual, and everything happens inside it.
+"""The simulated kind of a tested cluster, which runs on the virtual event loop of the test.
 
-Owns: the world's life around a test, and the doors of clients that are given none. Determinism is the loop's and the
-doors' (simulation/); here only the order of calls counts.
+Owns: opening and closing the simulated world around a test, and the runtime of clients that are given none. Leaves to
+others: determinism (the loop and ports of simulation/); here only the order of calls matters.
 """
 
 import asyncio
@@ -23,16 +23,15 @@ from minibroker.simulation.world import PROVISIONED_DIRECTORY
 from minibroker.testing.tested_cluster import CLIENTS, SETTINGS, ZOOKEEPER, Party, TestedCluster, parties
 
 START_SECONDS = 30.0
-"""Virtual; it takes about one."""
-TRACE_LINES_TOLD = 5
+"""Virtual seconds; a start takes about one."""
 
 
 class ClusterInUse(AssertionError):
-    """Two simulated clusters at a time: a client that is given no doors could not tell them apart."""
+    """Two simulated clusters at a time: a client that is given no runtime could not tell them apart."""
 
 
 class SimulatedTestedCluster(TestedCluster):
-    """See the head of this file."""
+    """See the module's docstring."""
 
     def __init__(self, brokers: int, seed: int, settings: dict[str, str], loop: VirtualLoop) -> None:
         self.seed = seed
@@ -78,10 +77,10 @@ class SimulatedTestedCluster(TestedCluster):
             self._forget_dead_tasks()
 
     def _forget_dead_tasks(self) -> None:
-        """Tasks of killed processes never end; whoever closes the loop would wait for them."""
+        """Unregister the tasks of killed processes, which never end: closing the loop would wait for them."""
         for task in self._loop.tasks():
             if task.process is not None and not task.process.alive:
-                asyncio._unregister_task(task)  # documented for those who extend asyncio
+                asyncio._unregister_task(task)  # documented for extensions of asyncio
 
     def _lend_runtime(self) -> None:
         before, loop, lend = default_runtime.open_default, self._loop, self.simulation.client_runtime
@@ -107,7 +106,7 @@ class SimulatedTestedCluster(TestedCluster):
 
     @property
     def trace_hash(self) -> str:
-        """Two runs with the same hash did the same things at the same times."""
+        """Equal for two runs that did the same things at the same times."""
         return self.world.trace_hash
 
     @property
@@ -145,8 +144,8 @@ class SimulatedTestedCluster(TestedCluster):
         lines = [f"minibroker: seed {self.seed}, trace hash {self.trace_hash}, {elapsed:.3f} virtual seconds"]
         lines.append("minibroker: brokers " + ", ".join(f"{b} {self._condition(b)}" for b in self.broker_ids))
         for (name, number), state in sorted(self._states().items()):
-            who = "no leader" if state.leader < 0 else f"leader {state.leader}"
-            lines.append(f"minibroker: {name}-{number} {who}, epoch {state.leader_epoch}, ISR {state.isr}")
+            leader = "no leader" if state.leader < 0 else f"leader {state.leader}"
+            lines.append(f"minibroker: {name}-{number} {leader}, epoch {state.leader_epoch}, ISR {state.isr}")
         return lines
 
     def _condition(self, broker_id: int) -> str:
@@ -156,7 +155,7 @@ class SimulatedTestedCluster(TestedCluster):
         return "paused" if process.paused else "running"
 
     def _states(self) -> dict[tuple[str, int], PartitionState]:
-        """Every partition as ZooKeeper has it: nobody knows better."""
+        """Every partition's state in ZooKeeper, which is authoritative."""
         found = {}
         for path, node in self.world.zookeeper.tree.nodes.items():
             words = path.split("/")

@@ -1,7 +1,7 @@
-"""What a test may do to a cluster, and ask of it: the same calls for simulated brokers and for real processes.
+"""What a test may do to a cluster, and ask it: the same calls for simulated brokers and for real processes.
 
-Owns: the vocabulary, and what can be said in it once for both kinds. A broker is a number from 1 on; `CLIENTS` are all
-clients together, the test's own included.
+Owns: the interface, and what both kinds share. A broker is a number, beginning with 1; `CLIENTS` are all clients
+together, including the test's own.
 """
 
 import asyncio
@@ -24,12 +24,12 @@ from minibroker.runtime.ports import Runtime
 CLIENTS: Literal["clients"] = "clients"
 ZOOKEEPER: Literal["zookeeper"] = "zookeeper"
 Party = int | Literal["clients", "zookeeper"]
-"""An end of the network: a broker, the clients, or ZooKeeper."""
+"""A party on the network: a broker, the clients, or ZooKeeper."""
 
 WAIT_SECONDS = 30.0
 CHECKPOINT_MS = 500
 CHECKPOINTED_SECONDS = 1.2
-"""The audit judges up to the high watermark on disk, which is written twice a second here."""
+"""The audit compares up to the high watermark on disk, which is written twice per second here."""
 
 SETTINGS = {
     "auto.create.topics.enable": "false",
@@ -38,23 +38,23 @@ SETTINGS = {
     "replica.lag.time.max.ms": "10000",
     "zookeeper.session.timeout.ms": "3000",
 }
-"""Of the brokers, unless the test gives others: a dead broker is noticed after 3 s, not Kafka's 18."""
+"""Of the brokers, unless the test gives others. Sessions last 3 s, not Kafka's 18 s, so that failures show soon."""
 
 
 class Acknowledged(NamedTuple):
-    """A record that a producer was told is safe."""
+    """A record that was acknowledged to a producer."""
 
     metadata: RecordMetadata
-    """What `send_and_wait` returned."""
+    """The result of `send_and_wait`."""
     value: bytes | None
     key: bytes | None = None
     headers: Sequence[Header] = ()
 
 
 class TestedCluster(ABC):
-    """Made by `cluster(..)`. Times are seconds of the loop the test runs in: virtual ones in a simulation."""
+    """A cluster opened by `cluster(..)`. Times are seconds of the test's event loop: virtual ones in a simulation."""
 
-    __test__ = False  # pytest: it is no test, whatever its name begins with
+    __test__ = False  # it is not a test, although its name begins with Test
 
     broker_ids: tuple[int, ...]
 
@@ -62,19 +62,19 @@ class TestedCluster(ABC):
     @property
     @abstractmethod
     def bootstrap_servers(self) -> str:
-        """For `Producer`, `Consumer` and `AdminClient`, also those that your service makes by itself."""
+        """For `Producer`, `Consumer` and `AdminClient`, including those that your service creates."""
 
     @property
     @abstractmethod
     def runtime(self) -> Runtime:
-        """The clients' doors. Clients take them by themselves as long as the cluster is open."""
+        """The clients' runtime. While the cluster is open, clients use it by default."""
 
     def producer(self, **settings: Any) -> Producer:
         """A producer of this cluster: `async with c.producer(acks="all") as producer`."""
         return Producer(self.bootstrap_servers, **settings)
 
     def consumer(self, *topics: str, **settings: Any) -> Consumer:
-        """A consumer of this cluster that begins at the earliest record, unless told otherwise."""
+        """A consumer of this cluster. By default it begins at the earliest record."""
         return Consumer(
             *topics, **{"bootstrap_servers": self.bootstrap_servers, "auto_offset_reset": "earliest"} | settings
         )
@@ -90,7 +90,8 @@ class TestedCluster(ABC):
         replication_factor: int | None = None,
         configs: Mapping[str, str] | None = None,
     ) -> None:
-        """Create it (replication factor: 3, or the number of brokers if fewer); all replicas are in sync at the end."""
+        """Create it (replication factor: 3, or the number of brokers if fewer), and wait until all replicas are in
+        sync."""
         factor = replication_factor or min(3, len(self.broker_ids))
         async with self.admin() as admin:
             await admin.create_topic(topic, partitions=partitions, replication_factor=factor, configs=configs)
@@ -99,7 +100,7 @@ class TestedCluster(ABC):
     # ---------------------------------------------------------------------------------------------------- questions
     @abstractmethod
     async def leader(self, topic: str, partition: int = 0) -> int | None:
-        """The broker that leads; None while there is none."""
+        """The leader; None while there is none."""
 
     @abstractmethod
     async def controller(self) -> int | None:
@@ -111,19 +112,19 @@ class TestedCluster(ABC):
 
     @abstractmethod
     async def under_replicated(self, topic: str | None = None) -> list[str]:
-        """Partitions without a leader or with replicas that are not in sync, a sentence each."""
+        """Partitions without a leader or with replicas that are not in sync, one sentence each."""
 
     async def wait_for_leader(
         self, topic: str, partition: int = 0, *, other_than: int | None = None, timeout_s: float = WAIT_SECONDS
     ) -> int:
-        """The leader as soon as there is one. Raises AssertionError when the time is over."""
+        """Wait for a leader and return it. Raises AssertionError at the timeout."""
         async with self._deadline(timeout_s, lambda: f"{topic}-{partition} has no new leader"):
             while (found := await self.leader(topic, partition)) is None or found == other_than:  # noqa: ASYNC110
                 await asyncio.sleep(self._poll_seconds)
         return found
 
     async def wait_in_sync(self, topic: str | None = None, timeout_s: float = WAIT_SECONDS) -> None:
-        """Until every replica (of this topic) is in sync again. Raises AssertionError saying which are not."""
+        """Wait until every replica (of this topic) is in sync. Raises AssertionError naming those that are not."""
         missing: list[str] = ["not asked yet"]
         async with self._deadline(timeout_s, lambda: "; ".join(missing)):
             while missing := await self.under_replicated(topic):  # noqa: ASYNC110
@@ -132,11 +133,11 @@ class TestedCluster(ABC):
     # ------------------------------------------------------------------------------------------------------ brokers
     @abstractmethod
     async def kill(self, broker_id: int) -> None:
-        """SIGKILL: what it wrote stays, nothing is handed over."""
+        """SIGKILL: what it wrote stays, and it hands nothing over."""
 
     @abstractmethod
     async def power_loss(self, broker_id: int) -> None:
-        """Its machine is off: what it wrote and did not sync is lost."""
+        """Turn its machine off: what it wrote but did not sync is lost."""
 
     @abstractmethod
     async def stop(self, broker_id: int) -> None:
@@ -148,7 +149,7 @@ class TestedCluster(ABC):
 
     @abstractmethod
     async def pause(self, broker_id: int) -> None:
-        """SIGSTOP: it hangs, its connections stay open."""
+        """SIGSTOP: it hangs, and its connections stay open."""
 
     @abstractmethod
     async def resume(self, broker_id: int) -> None:
@@ -156,10 +157,10 @@ class TestedCluster(ABC):
 
     @abstractmethod
     def is_running(self, broker_id: int) -> bool:
-        """Started and not ended; a paused one runs."""
+        """Has it started and not ended? A paused broker counts as running."""
 
     async def restart(self, broker_id: int) -> None:
-        """Start it; if it runs, stop it cleanly before."""
+        """Start it; if it runs, stop it cleanly first."""
         if self.is_running(broker_id):
             await self.stop(broker_id)
         await self.start(broker_id)
@@ -173,34 +174,34 @@ class TestedCluster(ABC):
     # ------------------------------------------------------------------------------------------ network, ZooKeeper
     @abstractmethod
     async def partition(self, some: Party | Sequence[Party], others: Party | Sequence[Party]) -> None:
-        """Nothing gets through between these and those, either way, until `heal`."""
+        """Block both directions between `some` and `others` until `heal`."""
 
     @abstractmethod
     async def heal(self) -> None:
-        """The network is whole again."""
+        """Unblock the whole network."""
 
     async def isolate(self, broker_id: int, *, zookeeper: bool = False) -> None:
-        """Cut a broker off from all others and the clients; with `zookeeper` from ZooKeeper, too."""
+        """Cut a broker off from all others and the clients; with `zookeeper` also from ZooKeeper."""
         others: list[Party] = [other for other in self.broker_ids if other != broker_id]
         await self.partition(broker_id, [*others, CLIENTS, *([ZOOKEEPER] if zookeeper else [])])
 
     @abstractmethod
     async def zookeeper_down(self) -> None:
-        """ZooKeeper ends; what it knows stays on its disk."""
+        """Stop ZooKeeper; its data stays on its disk."""
 
     @abstractmethod
     async def zookeeper_up(self) -> None:
-        """And is there again."""
+        """Start ZooKeeper again."""
 
     # -------------------------------------------------------------------------------------------------------- audit
     async def audit(
         self, acknowledged: Iterable[tuple[RecordMetadata, bytes | None] | Acknowledged] = ()
     ) -> AuditReport:
-        """Compare the files of all brokers, byte for byte, as `minibroker audit` does; `.success` is the verdict.
+        """Compare the files of all brokers byte for byte, as `minibroker audit` does; `.success` is the verdict.
 
-        `acknowledged`: what producers were told is safe (with acks=all), as pairs of what `send_and_wait` returned and
-        the value, or as `Acknowledged` where a record has a key or headers; each must be in its place as it was sent.
-        Where a broker did not say at which offset a record is (RecordMetadata.offset is None), it is not looked for.
+        `acknowledged`: the records acknowledged with acks=all, as pairs of the result of `send_and_wait` and the value,
+        or as `Acknowledged` if a record has a key or headers. Each must be unchanged at its offset. A record without a
+        known offset (RecordMetadata.offset is None) is not looked for.
         """
         await asyncio.sleep(CHECKPOINTED_SECONDS)
         with tempfile.TemporaryDirectory(prefix="minibroker-audit-") as name:
@@ -215,10 +216,10 @@ class TestedCluster(ABC):
 
     @abstractmethod
     def describe(self) -> list[str]:
-        """How things stand, for the report of a failure."""
+        """The state of the cluster, for the report of a failure."""
 
     def explain(self, error: BaseException | None) -> None:
-        """Add how things stand to what ends the test."""
+        """Add the state of the cluster to the exception that ends the test."""
         if error is not None:
             for line in self.describe():
                 error.add_note(line)
@@ -234,7 +235,7 @@ class TestedCluster(ABC):
 
 
 def _write_promised(file: Path, acknowledged: Iterable[Acknowledged]) -> bool:
-    """The list for the audit; whether there is anything in it."""
+    """Write the list for the audit; returns whether it has any record."""
     known = [(metadata.offset, each) for each in acknowledged if (metadata := each.metadata).offset is not None]
     with file.open("wb") as content:
         promised = AckedListWriter(content.write, {})
@@ -246,7 +247,7 @@ def _write_promised(file: Path, acknowledged: Iterable[Acknowledged]) -> bool:
 
 
 class _Deadline:
-    """`asyncio.timeout` whose error says what did not come."""
+    """`asyncio.timeout` with an error that names what did not happen."""
 
     def __init__(self, seconds: float, what: Callable[[], str]) -> None:
         self._seconds = seconds
@@ -264,5 +265,5 @@ class _Deadline:
 
 
 def parties(given: Party | Sequence[Party]) -> tuple[Party, ...]:
-    """One party or several, as several."""
+    """One party or several, as a tuple."""
     return (given,) if isinstance(given, int | str) else tuple(given)

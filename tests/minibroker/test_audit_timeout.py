@@ -1,4 +1,4 @@
-"""`minibroker audit --timeout` ends an audit that hangs, with its one sentence, whatever it waits in."""
+"""`minibroker audit --timeout` ends an audit that hangs, with one sentence, wherever it waits."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from minibroker.audit.report import AuditReport
 from minibroker.commands.audit import audit
 
 
-def test_an_audit_that_waits_where_errors_are_caught_still_ends(
+def test_an_audit_that_hangs_in_code_that_catches_errors_still_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def wait_as_py4j_does(*_: object, **__: object) -> AuditReport:

@@ -1,4 +1,4 @@
-"""What the doctor looks at."""
+"""The doctor's checks."""
 
 import os
 import resource
@@ -16,7 +16,7 @@ from minibroker.processes import identify
 from tests.minibroker.test_cluster_view import broker, replica, view, without_replica
 
 
-def test_this_machine_is_well() -> None:
+def test_this_machine_passes_all_checks() -> None:
     findings = [checkup.check_python(), checkup.check_packages(), checkup.check_java(), checkup.check_zookeeper_jars()]
     assert checkup.complaint([*findings, checkup.check_audit_packages(), checkup.check_open_files()]) is None
 
@@ -33,7 +33,7 @@ def test_too_few_open_files_are_named_with_a_cure(monkeypatch: pytest.MonkeyPatc
     assert "128 open files are too few" in (checkup.complaint(checkup.checks_for_cluster(Path("/tmp"), [])) or "")
 
 
-def test_open_files_of_a_running_broker_are_held_against_its_partitions(
+def test_open_files_of_a_running_broker_are_compared_with_its_partitions(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     me = identify(os.getpid())
@@ -76,12 +76,12 @@ def test_worker_python_that_does_not_exist_is_named(monkeypatch: pytest.MonkeyPa
     assert (finding.well, finding.cure) == (False, "unset PYSPARK_PYTHON")
 
 
-def test_place_that_does_not_exist_yet_is_judged_by_its_parent(tmp_path: Path) -> None:
+def test_disk_check_of_a_missing_directory_uses_its_parent(tmp_path: Path) -> None:
     finding = checkup.check_disk(tmp_path / "not" / "yet")
     assert str(tmp_path) in finding.what
 
 
-def test_complaint_joins_what_has_the_same_cure() -> None:
+def test_complaint_joins_problems_with_the_same_cure() -> None:
     findings = [
         CheckResult("java", False, "no Java", "install it"),
         CheckResult("port 1", False, "held by x", "end x"),
@@ -96,19 +96,19 @@ async def test_silent_zookeeper_is_named() -> None:
     assert (finding.well, finding.what) == (False, "127.0.0.1:1 does not answer")
 
 
-async def test_without_a_cluster_there_is_nothing_to_reach() -> None:
+async def test_listener_check_passes_without_a_cluster() -> None:
     (finding,) = await checkup.check_listeners("127.0.0.1:1")
     assert finding.well
 
 
-def test_a_partition_without_a_leader_is_wrong() -> None:
-    """All was fine where two partitions had no leader."""
+def test_a_partition_without_a_leader_is_a_problem() -> None:
+    """Once the doctor found no problem although two partitions had no leader."""
     (led,) = checkup.partition_findings(view())
     assert led.well
     (lost, silent) = checkup.partition_findings(view(leader=-1, three=without_replica(3)))
     assert (lost.well, lost.what) == (False, "t-0 has no leader: replicas [1, 2, 3], ISR [1, 2, 3]")
     assert lost.cure is not None and "`minibroker partition elect t-0`" in lost.cure
-    assert silent.what == "t-0: broker 3 answers, and has no replica of it"
+    assert silent.what == "t-0: broker 3 answers, but has no replica of it"
 
 
 def test_a_damaged_log_is_named_with_its_partition() -> None:

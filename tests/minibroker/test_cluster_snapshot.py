@@ -1,4 +1,4 @@
-"""What a stopped cluster leaves for the audit, where ZooKeeper has little to say."""
+"""The snapshot of a stopped cluster for the audit, if ZooKeeper is empty or cannot be read."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def refusing(monkeypatch: pytest.MonkeyPatch, error: AuditError) -> None:
     monkeypatch.setattr(cluster_snapshot, "read_cluster_from_zookeeper", read)
 
 
-async def test_a_zookeeper_to_which_no_broker_came_is_no_warning(
+async def test_a_zookeeper_without_brokers_causes_no_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     refusing(monkeypatch, NoCluster("knows no cluster"))
@@ -23,9 +23,9 @@ async def test_a_zookeeper_to_which_no_broker_came_is_no_warning(
     assert not caplog.records
 
 
-async def test_a_zookeeper_that_cannot_be_read_is_said(
+async def test_a_zookeeper_that_cannot_be_read_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     refusing(monkeypatch, AuditError("does not answer"))
     assert await cluster_snapshot.ask_zookeeper("localhost:1") is None
-    assert caplog.messages == ["cluster-state.json holds what the brokers said: does not answer"]
+    assert caplog.messages == ["cluster-state.json holds only what the brokers reported: does not answer"]

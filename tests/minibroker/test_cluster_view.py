@@ -1,4 +1,4 @@
-"""Health, events and the table of replicas, from what brokers say."""
+"""Health, events and the table of replicas, from the brokers' answers."""
 
 import msgspec
 import pytest
@@ -17,8 +17,8 @@ from minibroker.replica_changes import changes_between
 from minibroker.replica_table import replica_rows
 
 T0 = TopicPartition("t", 0)
-ELECT = "(`minibroker partition elect t-0` says what each replica holds, and elects one of them with --accept-loss)"
-NO_CONTROLLER = "(start the brokers that are down, or see whether ZooKeeper runs)"
+ELECT = "(`minibroker partition elect t-0` shows what each replica holds; with --accept-loss it elects one of them)"
+NO_CONTROLLER = "(start the brokers that are down, or check whether ZooKeeper runs)"
 
 
 def replica(role: str, log_end_offset: int, epoch: int = 0) -> ReplicaStateDescription:
@@ -32,8 +32,8 @@ def broker(broker_id: int, described: ReplicaStateDescription | None, incarnatio
     if described is None:
         return BrokerView(broker_id=broker_id, server=f"h:{broker_id}", description=None, problem="refused")
     topics = [DescribedReplicaTopic(topic="t", partitions=[described])]
-    says = DescribeReplicaStateResponse(broker_id=broker_id, incarnation_id=incarnation, topics=topics)
-    return BrokerView(broker_id=broker_id, server=f"h:{broker_id}", description=says, problem=None)
+    answer = DescribeReplicaStateResponse(broker_id=broker_id, incarnation_id=incarnation, topics=topics)
+    return BrokerView(broker_id=broker_id, server=f"h:{broker_id}", description=answer, problem=None)
 
 
 def view(leader: int = 1, epoch: int = 0, isr: tuple[int, ...] = (1, 2, 3), **changes: BrokerView) -> ClusterView:
@@ -51,9 +51,9 @@ def view(leader: int = 1, epoch: int = 0, isr: tuple[int, ...] = (1, 2, 3), **ch
 
 
 def without_replica(broker_id: int) -> BrokerView:
-    """It answers, and does not speak of the replica that the map gives it."""
-    says = DescribeReplicaStateResponse(broker_id=broker_id, incarnation_id="a")
-    return BrokerView(broker_id=broker_id, server=f"h:{broker_id}", description=says, problem=None)
+    """A broker that answers without the replica that the metadata assigns to it."""
+    answer = DescribeReplicaStateResponse(broker_id=broker_id, incarnation_id="a")
+    return BrokerView(broker_id=broker_id, server=f"h:{broker_id}", description=answer, problem=None)
 
 
 def without_broker(broker_id: int) -> ClusterView:
@@ -63,29 +63,29 @@ def without_broker(broker_id: int) -> ClusterView:
 
 def on_directory(healthy: BrokerView, state: str, reason: str) -> BrokerView:
     assert healthy.description is not None
-    says = msgspec.structs.replace(healthy.description, log_directory=state, log_directory_reason=reason)
-    return msgspec.structs.replace(healthy, description=says)
+    answer = msgspec.structs.replace(healthy.description, log_directory=state, log_directory_reason=reason)
+    return msgspec.structs.replace(healthy, description=answer)
 
 
-def test_of_many_nodes_that_are_left_alone_the_first_are_named() -> None:
+def test_of_many_ignored_znodes_the_first_are_named() -> None:
     left_alone = {f"/brokers/topics/{number}": "why" for number in range(NAMES_SHOWN + 3)}
-    said = health_problems(msgspec.structs.replace(view(), left_alone=left_alone))
-    assert len(said) == NAMES_SHOWN + 1
-    assert said[-1] == "the controller leaves 3 more nodes in ZooKeeper alone"
+    problems = health_problems(msgspec.structs.replace(view(), left_alone=left_alone))
+    assert len(problems) == NAMES_SHOWN + 1
+    assert problems[-1] == "the controller ignores 3 more nodes in ZooKeeper"
 
 
-def test_healthy_cluster_has_nothing_wrong() -> None:
+def test_healthy_cluster_has_no_problems() -> None:
     assert health_problems(view(), 3) == []
 
 
 @pytest.mark.parametrize(
-    ("sick", "reason"),
+    ("unhealthy", "reason"),
     [
         (
             msgspec.structs.replace(view(), left_alone={"/brokers/topics/x": "'partitions' is missing"}),
-            "the controller leaves /brokers/topics/x in ZooKeeper alone: 'partitions' is missing"
-            " (correct the node, or delete it if it is nobody's; then delete /controller in ZooKeeper: the next"
-            " controller reads all again)",
+            "the controller ignores /brokers/topics/x in ZooKeeper: 'partitions' is missing"
+            " (correct the node, or delete it if nothing uses it; then delete /controller in ZooKeeper: the next"
+            " controller reads everything again)",
         ),
         (view(isr=(1, 2)), "t-0 is under-replicated: ISR [1, 2] of [1, 2, 3], missing [3]"),
         (view(leader=-1), f"t-0 has no leader: replicas [1, 2, 3], ISR [1, 2, 3] {ELECT}"),
@@ -93,14 +93,14 @@ def test_healthy_cluster_has_nothing_wrong() -> None:
             msgspec.structs.replace(view(leader=-1), waits={TopicPartition("t", 0): "waiting for brokers [3]"}),
             f"t-0 has no leader: replicas [1, 2, 3], ISR [1, 2, 3]; waiting for brokers [3] {ELECT}",
         ),
-        (view(three=broker(3, None)), "broker 3 does not answer: refused (nor its replicas of t-0)"),
-        (view(three=without_replica(3)), "t-0: broker 3 answers, and has no replica of it"),
-        (without_broker(3), "t-0: broker 3, in the ISR, gives no answer: it is not registered"),
-        (view(two=broker(2, replica("none", 9))), "t-0: broker 2 should be follower, and says 'none'"),
-        (view(two=broker(2, replica("leader", 9))), "t-0: broker 2 should be follower, and says 'leader'"),
+        (view(three=broker(3, None)), "broker 3 does not answer: refused (it has replicas of t-0)"),
+        (view(three=without_replica(3)), "t-0: broker 3 answers, but has no replica of it"),
+        (without_broker(3), "t-0: broker 3 is in the ISR but not registered"),
+        (view(two=broker(2, replica("none", 9))), "t-0: broker 2 should be follower, but is 'none'"),
+        (view(two=broker(2, replica("leader", 9))), "t-0: broker 2 should be follower, but is 'leader'"),
         (
             view(epoch=1, one=broker(1, replica("leader", 10, 1)), two=broker(2, replica("follower", 9, 1))),
-            "t-0: the replica on broker 3 is still in leader epoch 0, the map in 1",
+            "t-0: the replica on broker 3 is still in leader epoch 0, the metadata in 1",
         ),
         (
             view(two=broker(2, msgspec.structs.replace(replica("offline", 9), why_offline="a bit flipped"))),
@@ -109,7 +109,7 @@ def test_healthy_cluster_has_nothing_wrong() -> None:
         (
             view(one=broker(1, msgspec.structs.replace(replica("leader", 10), damage="a bit flipped"))),
             "t-0: broker 1 leads with a damaged log, and readers of the damaged range are refused: a bit flipped (start"
-            " the brokers that hold a copy, or cut the log with `minibroker log repair` where none does)",
+            " the brokers that hold a copy, or cut the log with `minibroker log repair` if none does)",
         ),
         (
             view(two=on_directory(broker(2, replica("offline", 9)), "full", "no space left")),
@@ -122,13 +122,13 @@ def test_healthy_cluster_has_nothing_wrong() -> None:
         (msgspec.structs.replace(view(), controller_id=-1), f"no controller is elected {NO_CONTROLLER}"),
         (msgspec.structs.replace(view(), controller_id=9), f"no controller is elected {NO_CONTROLLER}"),
         (
-            view(two=broker(2, replica("leader", 9, epoch=1))),  # told by a leader that stood still, and has just woken
-            "t-0: broker 2 is in leader epoch 1, the map still in 0",
+            view(two=broker(2, replica("leader", 9, epoch=1))),  # the metadata is from a leader that was paused
+            "t-0: broker 2 is in leader epoch 1, the metadata still in 0",
         ),
     ],
 )
-def test_each_sickness_is_named(sick: ClusterView, reason: str) -> None:
-    assert health_problems(sick, 3 if len(sick.brokers) == 3 else None) == [reason]
+def test_each_problem_is_named(unhealthy: ClusterView, reason: str) -> None:
+    assert health_problems(unhealthy, 3 if len(unhealthy.brokers) == 3 else None) == [reason]
 
 
 def test_a_damaged_only_copy_is_named_once() -> None:
@@ -142,35 +142,35 @@ def test_missing_brokers_are_counted() -> None:
     assert health_problems(view(), 4) == ["3 of 4 brokers are registered: [1, 2, 3]"]
 
 
-def told(before: ClusterView, after: ClusterView) -> list[tuple[str, str]]:
+def changes(before: ClusterView, after: ClusterView) -> list[tuple[str, str]]:
     return [(change.kind, change.what) for change in changes_between(before, after)]
 
 
-def test_nothing_is_told_when_nothing_happens() -> None:
-    assert told(view(), view()) == []
+def test_equal_views_have_no_changes() -> None:
+    assert changes(view(), view()) == []
 
 
-def test_election_is_told_with_its_epoch() -> None:
-    assert told(view(), view(leader=2, epoch=1)) == [("election", "t-0: leader 1 -> 2, epoch 0 -> 1")]
-    assert told(view(), view(epoch=1)) == [("election", "t-0: leader 1 stays, epoch 0 -> 1")]
+def test_election_is_reported_with_its_epoch() -> None:
+    assert changes(view(), view(leader=2, epoch=1)) == [("election", "t-0: leader 1 -> 2, epoch 0 -> 1")]
+    assert changes(view(), view(epoch=1)) == [("election", "t-0: leader 1 stays, epoch 0 -> 1")]
 
 
-def test_change_of_the_isr_is_told() -> None:
-    assert told(view(), view(isr=(1, 2))) == [("isr", "t-0: ISR shrinks [1, 2, 3] -> [1, 2]")]
-    assert told(view(isr=(1,)), view()) == [("isr", "t-0: ISR grows [1] -> [1, 2, 3]")]
+def test_change_of_the_isr_is_reported() -> None:
+    assert changes(view(), view(isr=(1, 2))) == [("isr", "t-0: ISR shrinks [1, 2, 3] -> [1, 2]")]
+    assert changes(view(isr=(1,)), view()) == [("isr", "t-0: ISR grows [1] -> [1, 2, 3]")]
 
 
-def test_truncation_is_told_with_its_extent() -> None:
+def test_truncation_is_reported_with_its_size() -> None:
     after = view(two=broker(2, replica("follower", 4)))
-    assert told(view(), after) == [("truncation", "t-0: broker 2 truncated 5 records, LEO 9 -> 4")]
+    assert changes(view(), after) == [("truncation", "t-0: broker 2 truncated 5 records, LEO 9 -> 4")]
 
 
-def test_brokers_that_go_come_and_restart_are_told() -> None:
+def test_brokers_that_fail_return_and_restart_are_reported() -> None:
     gone = view(three=broker(3, None))
-    assert told(view(), gone) == [("broker-down", "broker 3 does not answer")]
-    assert told(gone, view()) == [("broker-up", "broker 3 answers")]
+    assert changes(view(), gone) == [("broker-down", "broker 3 does not answer")]
+    assert changes(gone, view()) == [("broker-up", "broker 3 answers")]
     restarted = view(three=broker(3, replica("follower", 7), "b"))
-    assert told(view(), restarted) == [("broker-restarted", "broker 3 has restarted")]
+    assert changes(view(), restarted) == [("broker-restarted", "broker 3 has restarted")]
 
 
 def test_lag_is_counted_from_the_leader() -> None:
@@ -182,6 +182,6 @@ def test_lag_is_counted_from_the_leader() -> None:
     ]
 
 
-def test_lag_of_a_silent_broker_is_what_the_leader_knows() -> None:
+def test_lag_of_a_silent_broker_comes_from_the_leader() -> None:
     row = replica_rows(view(three=broker(3, None), isr=(1, 2)))[2]
     assert (row.role, row.lag, row.in_sync, row.log_end_offset) == ("no answer", 3, False, None)

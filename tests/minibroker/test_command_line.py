@@ -1,4 +1,4 @@
-"""The conventions that every command keeps."""
+"""The conventions of every command."""
 
 import importlib
 import json
@@ -50,7 +50,7 @@ def all_commands() -> list[tuple[str, click.Command]]:
     return found
 
 
-def test_listed_help_is_the_commands_own() -> None:
+def test_listed_help_equals_the_commands_own_help() -> None:
     for group in groups():
         for name, (target, text) in group.lazy.items():
             module, _, attribute = target.partition(":")
@@ -83,7 +83,7 @@ def test_bootstrap_servers_come_from_the_environment() -> None:
     assert "127.0.0.1:1" in result.output
 
 
-def test_without_a_word_the_local_cluster_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_default_servers_are_those_of_the_local_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("MINIBROKER_DATA_DIR", str(tmp_path))
     assert default_servers() == "localhost:9092"
     write_cluster_file(tmp_path, LocalCluster(tmp_path, 2, port=19_092).record)
@@ -113,14 +113,14 @@ def no_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_failure_is_one_sentence_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     def fail() -> None:
-        raise CommandFailed("it is broken: mend it")
+        raise CommandFailed("it is broken: repair it")
 
     assert leave(fail) == EXIT_COULD_NOT
-    assert capsys.readouterr() == ("", "error: it is broken: mend it\n")
+    assert capsys.readouterr() == ("", "error: it is broken: repair it\n")
 
 
 @pytest.mark.parametrize("arguments", [["status", "--json"], ["consume", "-J"]])
-def test_failure_is_json_for_who_asked_for_json(
+def test_failure_is_json_if_json_was_asked_for(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["minibroker", *arguments])
@@ -137,7 +137,7 @@ def test_failure_is_json_for_who_asked_for_json(
     assert (out, json.loads(err)) == ("", {"error": "no broker answers: start one", "exit_code": 1})
 
 
-def test_wrong_usage_is_json_for_who_asked_for_json() -> None:
+def test_wrong_usage_is_json_if_json_was_asked_for() -> None:
     run = subprocess.run(
         [sys.executable, "-m", "minibroker", "offsets", "--json", "--nonsense"], capture_output=True, text=True
     )
@@ -149,14 +149,14 @@ def test_wrong_usage_is_json_for_who_asked_for_json() -> None:
 @pytest.mark.parametrize(
     "arguments", ["log dump", "log verify", "log repair", "audit --engine local", "bench report", "produce -t t"]
 )
-def test_a_path_that_is_not_there_is_no_wrong_usage(arguments: str, tmp_path: Path) -> None:
+def test_a_missing_path_is_a_failure_and_not_wrong_usage(arguments: str, tmp_path: Path) -> None:
     path = str(tmp_path / "nosuch")
     result = CliRunner().invoke(minibroker, [*arguments.split(), path], standalone_mode=True)
     assert result.exit_code == EXIT_COULD_NOT
     assert path in result.output
 
 
-def test_a_cluster_that_is_taken_down_by_halves_is_said(
+def test_an_interrupted_cluster_down_says_that_a_part_may_still_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(work: Coroutine[Any, Any, Any], *rest: object) -> None:
@@ -181,7 +181,7 @@ def test_callback_decides_the_exit_code() -> None:
     assert leave(lambda: None) == EXIT_FINE
 
 
-def test_reader_that_went_away_is_no_failure() -> None:
+def test_a_closed_pipe_is_no_failure() -> None:
     script = """if True:
         import click
         from minibroker.command_line import run_command_line
@@ -213,7 +213,7 @@ def test_table_aligns_numbers_right(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "NAME  COUNT\na         1\nbcd    1000\ne         -\n"
 
 
-def test_json_keeps_bytes_that_are_no_text(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_keeps_bytes_that_are_not_utf8(capsys: pytest.CaptureFixture[str]) -> None:
     print_json({"a": "ü", "b": b"\xff".decode(errors="surrogateescape")})
     print_json({"a": "ü"})
     assert capsys.readouterr().out == '{"a": "\\u00fc", "b": "\\udcff"}\n{"a": "ü"}\n'
@@ -225,13 +225,13 @@ def test_bytes_for_people(count: float, text: str) -> None:
 
 
 def test_consume_takes_one_topic() -> None:
-    """Of `-t A -t B` it read B alone, without a word."""
+    """Once `-t A -t B` read only B, without a warning."""
     result = CliRunner().invoke(minibroker, ["consume", "-b", "localhost:1", "-t", "A", "-t", "B"])
     assert result.exit_code == EXIT_USAGE
     assert "A, B: one topic at a time" in result.output
 
 
-def test_a_file_of_settings_that_is_not_there_is_one_plain_sentence(tmp_path: Path) -> None:
+def test_a_missing_configuration_file_is_reported_in_one_sentence(tmp_path: Path) -> None:
     result = CliRunner().invoke(minibroker, ["broker", "--config", str(tmp_path / "none")])
     assert result.exit_code == 1
     assert "none cannot be read: No such file or directory. Give the broker's settings with --config" in result.output

@@ -1,4 +1,4 @@
-"""One cure for each reason why a log directory is not in use."""
+"""One cure per reason why a log directory is not in use."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The pieces of the demo."""
+"""The parts of the demo."""
 
 import sysconfig
 from pathlib import Path
@@ -23,7 +23,7 @@ def test_lines_repeat_until_there_are_enough_bytes() -> None:
     assert [lines[number] for number in range(lines.count)] == [b"a", b"bc", b"a", b"bc", b"a"]
 
 
-def test_file_is_taken_once(tmp_path: Path) -> None:
+def test_file_is_used_once(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"line\n" * 1_000)
     assert InputLines.load(str(tmp_path / "f")).count == 1_000
 
@@ -46,7 +46,7 @@ def test_standard_library_is_read_as_bytes(monkeypatch: pytest.MonkeyPatch, tmp_
     assert lines.total_bytes >= 64_000_000
 
 
-def test_ledger_knows_the_line_behind_each_offset() -> None:
+def test_ledger_keeps_the_line_at_each_offset() -> None:
     ledger = Ledger()
     ledger.acknowledged(PARTITION, 1, 0, 11)
     ledger.acknowledged(PARTITION, 0, 0, 10)
@@ -73,7 +73,7 @@ def log_directories(tmp_path: Path) -> list[Path]:
 
 
 def damaged(log_directories: list[Path]) -> list[str]:
-    """Partitions whose segment is not what it was."""
+    """Partitions whose segment is damaged."""
     files = [path for directory in log_directories for path in sorted(directory.glob("*/*.log"))]
     whole = max(path.stat().st_size for path in files)
     return [
@@ -91,14 +91,14 @@ def damaged(log_directories: list[Path]) -> list[str]:
         ("swap-batch", ["broker-3/lines-0"]),
     ],
 )
-def test_each_lie_damages_what_it_says(log_directories: list[Path], sabotage: str, expected: list[str]) -> None:
+def test_each_sabotage_damages_the_named_files(log_directories: list[Path], sabotage: str, expected: list[str]) -> None:
     assert sabotage in SABOTAGES
     assert damaged(log_directories) == []
     plant(sabotage, log_directories)
     assert damaged(log_directories) == expected
 
 
-def test_swapped_batches_are_all_still_there(log_directories: list[Path]) -> None:
+def test_swapped_batches_keep_all_bytes(log_directories: list[Path]) -> None:
     segment = log_directories[2] / "lines-0" / checkpoints.segment_file_name(0)
     before = segment.read_bytes()
     plant("swap-batch", log_directories)
@@ -115,7 +115,7 @@ def test_verdict_names_what_did_not_hold(capsys: pytest.CaptureFixture[str]) -> 
     assert "verdict: FAILED: that" in capsys.readouterr().out
 
 
-def test_story_that_was_cut_short_never_held(capsys: pytest.CaptureFixture[str]) -> None:
+def test_story_that_was_stopped_is_failed(capsys: pytest.CaptureFixture[str]) -> None:
     story = Story()
     story.check("this", True, "fine")
     story.print_summary(OSError("disk"))

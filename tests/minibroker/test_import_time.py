@@ -1,4 +1,4 @@
-"""Commands import what they need and nothing heavy: start-up is what users of a command line feel first."""
+"""Commands import what they need and no heavy package, because users wait for the start of every command."""
 
 import subprocess
 import sys
@@ -33,7 +33,7 @@ def test_help_imports_neither_asyncio_nor_the_protocol(arguments: list[str]) -> 
     "arguments",
     [["produce", "-t", "t", *REFUSED], ["consume", "-t", "t", "-e", *REFUSED], ["offsets", "-t", "t", *REFUSED]],
 )
-def test_records_travel_without_heavy_imports(arguments: list[str]) -> None:
+def test_record_commands_import_no_heavy_package(arguments: list[str]) -> None:
     imported = imported_by(arguments)
     assert "asyncio" in imported, "the command did not get as far as asking a broker"
     assert imported & HEAVY == set()

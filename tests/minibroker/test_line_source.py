@@ -10,7 +10,7 @@ from minibroker.line_source import LineSplitter, read_lines, split_key
 
 
 @given(st.lists(st.binary(max_size=5).map(lambda part: part.replace(b"a", b"\n"))))
-def test_chunks_do_not_matter(chunks: list[bytes]) -> None:
+def test_lines_do_not_depend_on_chunks(chunks: list[bytes]) -> None:
     splitter = LineSplitter()
     lines = [line for chunk in chunks for line in splitter.feed(chunk)] + splitter.finish()
     whole = b"".join(chunks)

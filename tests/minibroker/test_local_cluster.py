@@ -1,4 +1,4 @@
-"""What a local cluster writes down, without starting one."""
+"""The files and rules of a local cluster, without starting one."""
 
 import fcntl
 import os
@@ -33,7 +33,7 @@ def test_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert read_cluster_file(tmp_path) == cluster.record
 
 
-def test_missing_and_damaged_record_are_one_sentence(tmp_path: Path) -> None:
+def test_missing_and_damaged_record_are_reported_in_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(ClusterMissing, match="minibroker cluster up"):
         read_cluster_file(tmp_path)
     (tmp_path / "cluster.json").write_text("{")
@@ -42,9 +42,7 @@ def test_missing_and_damaged_record_are_one_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("brokers", "factor", "least"), [(1, 1, 1), (2, 2, 2), (3, 3, 2), (5, 3, 2)])
-def test_brokers_get_a_configuration_that_fits_their_number(
-    tmp_path: Path, brokers: int, factor: int, least: int
-) -> None:
+def test_configuration_depends_on_the_number_of_brokers(tmp_path: Path, brokers: int, factor: int, least: int) -> None:
     cluster = LocalCluster(tmp_path, brokers, port=9092, zookeeper_port=2181)
     config = load_config(configuration_text(tmp_path, cluster.record, brokers))
     assert (config.broker_id, config.default_replication_factor, config.min_insync_replicas) == (brokers, factor, least)
@@ -62,7 +60,7 @@ async def test_name_of_a_broker_is_checked(tmp_path: Path) -> None:
     assert await cluster.resolve("2") == 2
     for name, why in (
         ("4", "there is no broker 4"),
-        ("boss", "'boss' is no broker"),
+        ("boss", "'boss' is not a broker"),
         ("leader:x", "not TOPIC-PARTITION"),
     ):
         with pytest.raises(ClusterFailed, match=why):
@@ -71,10 +69,10 @@ async def test_name_of_a_broker_is_checked(tmp_path: Path) -> None:
         await cluster.resolve("controller")
 
 
-async def test_start_of_a_broker_is_not_hindered_by_another_that_is_dead(
+async def test_a_dead_broker_does_not_prevent_the_start_of_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It said 'broker 2 has ended by itself' of broker 1, which ran."""
+    """Once the start of broker 1 failed with 'broker 2 has ended by itself'."""
     cluster = LocalCluster(tmp_path)
 
     async def at_once(*_: object) -> None:
@@ -84,7 +82,7 @@ async def test_start_of_a_broker_is_not_hindered_by_another_that_is_dead(
     states = {1: "down", 2: "dead", 3: "dead"}
     monkeypatch.setattr(cluster, "process_state", states.__getitem__)
     monkeypatch.setattr(cluster, "_wait_for_port", at_once)
-    monkeypatch.setattr(cluster, "_what_it_lacks", at_once)
+    monkeypatch.setattr(cluster, "_why_not_serving", at_once)
     monkeypatch.setattr(cluster, "_spawn", started.append)
     await cluster.start(1)
     assert started == [1]
@@ -94,7 +92,7 @@ async def test_start_of_a_broker_is_not_hindered_by_another_that_is_dead(
 
 
 def _at_once(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, states: dict[int, str]) -> list[int]:
-    """Nothing is started really; these are the states afterwards. Returns who was spawned, 0 for ZooKeeper."""
+    """Start nothing; `states` are those afterwards. Returns which brokers would be spawned, 0 for ZooKeeper."""
     spawned: list[int] = []
     monkeypatch.setattr(cluster, "process_state", states.__getitem__)
     monkeypatch.setattr(cluster, "_spawn", spawned.append)
@@ -105,7 +103,7 @@ def _at_once(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, states: dic
 async def test_a_broker_that_refuses_its_disk_does_not_end_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They were stopped with ZooKeeper, and `cluster start` could not start the one that was mended."""
+    """Once they were stopped with ZooKeeper, and `cluster start` could not start the repaired one."""
     cluster = LocalCluster(tmp_path)
     write_cluster_file(tmp_path, cluster.record)
     _at_once(cluster, monkeypatch, {1: "dead", 2: "running", 3: "running"})
@@ -113,26 +111,24 @@ async def test_a_broker_that_refuses_its_disk_does_not_end_the_others(
     monkeypatch.setattr(cluster, "down", lambda **_: ended.append("down"))
     cluster.process_log(1).write_text("it is a directory; move that entry away\n")
     with pytest.raises(ClusterFailed) as failure:
-        await cluster.up(stays=True)
-    said = str(failure.value)
-    assert "broker 1 has ended by itself: " in said
-    assert "it is a directory; move that entry away; the others run on; " in said
-    assert "`minibroker cluster start ID` starts it" in said
+        await cluster.up(keep_running=True)
+    message = str(failure.value)
+    assert "broker 1 has ended by itself: " in message
+    assert "it is a directory; move that entry away; the other brokers keep running; " in message
+    assert "`minibroker cluster start ID` starts it" in message
     assert ended == []
 
 
-async def test_up_goes_on_with_a_zookeeper_whose_brokers_were_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`up` named `down`, and everything else named `up`."""
+async def test_up_uses_the_running_zookeeper_of_killed_brokers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once `up` said to run `down` first, and all other commands said to run `up`."""
     cluster = LocalCluster(tmp_path)
     cluster.record.zookeeper.process = identify(os.getpid())
     write_cluster_file(tmp_path, cluster.record)
     monkeypatch.setattr(LocalCluster, "zookeeper_is_running", lambda _: True)
     again = LocalCluster.resumed(tmp_path, RequestedCluster())
     spawned = _at_once(again, monkeypatch, {1: "dead", 2: "running", 3: "running"})
-    with pytest.raises(ClusterFailed, match="the others run on"):
-        await again.up(stays=True)
+    with pytest.raises(ClusterFailed, match="the other brokers keep running"):
+        await again.up(keep_running=True)
     assert spawned == [1, 2, 3]
     with pytest.raises(ClusterFailed, match="a cluster already runs in"):
         await LocalCluster.resumed(tmp_path, RequestedCluster(zookeeper="other:2181")).up()
@@ -143,8 +139,8 @@ def test_without_its_zookeeper_a_broker_is_not_started(tmp_path: Path) -> None:
         LocalCluster(tmp_path).require_zookeeper()
 
 
-def test_a_cluster_that_is_started_again_keeps_what_it_had(tmp_path: Path) -> None:
-    """It moved to the default ports, and forgot what `--set` had given."""
+def test_a_cluster_that_is_started_again_keeps_its_ports_and_settings(tmp_path: Path) -> None:
+    """Once it moved to the default ports and lost the settings given with `--set`."""
     settings = {"log.segment.bytes": "1048576", "min.insync.replicas": "1"}
     first = LocalCluster(tmp_path, 3, port=19_092, zookeeper_port=12_181, settings=settings)
     first.record.brokers[2].settings["num.partitions"] = "5"
@@ -162,13 +158,13 @@ def test_a_cluster_that_is_started_again_keeps_what_it_had(tmp_path: Path) -> No
     assert (moved.zookeeper.connect, moved.zookeeper.port) == ("other:2181", None)
 
 
-async def test_fewer_brokers_than_there_is_data_of_are_refused(tmp_path: Path) -> None:
+async def test_fewer_brokers_than_the_data_directory_has_are_refused(tmp_path: Path) -> None:
     write_cluster_file(tmp_path, LocalCluster(tmp_path, 3).record)
     with pytest.raises(ClusterFailed, match="holds the data of 3 brokers"):
         await LocalCluster.resumed(tmp_path, RequestedCluster(brokers=2)).up()
 
 
-# --------------------------------------------------------------------------------------------------- whose it all is
+# ---------------------------------------------------------------------------------------- foreign processes and files
 @pytest.fixture
 def stranger() -> Iterator[ProcessIdentity]:
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
@@ -179,7 +175,7 @@ def stranger() -> Iterator[ProcessIdentity]:
     child.wait()
 
 
-async def test_a_process_that_a_forged_file_names_is_not_touched(tmp_path: Path, stranger: ProcessIdentity) -> None:
+async def test_a_process_named_by_a_forged_file_is_not_killed(tmp_path: Path, stranger: ProcessIdentity) -> None:
     cluster = LocalCluster(tmp_path, 1)
     cluster.record.brokers[1].process = cluster.record.zookeeper.process = stranger
     write_cluster_file(tmp_path, cluster.record)
@@ -194,7 +190,7 @@ async def test_a_process_that_a_forged_file_names_is_not_touched(tmp_path: Path,
 
 
 async def test_wipe_removes_a_clusters_files_and_no_others(tmp_path: Path) -> None:
-    """It removed the user's project: the data directory was '.'."""
+    """Once it removed the user's project, because the data directory was '.'."""
     cluster = LocalCluster(tmp_path, 2)
     write_cluster_file(tmp_path, cluster.record)
     for name in ("broker-1/a-0/x.log", "broker-2.log", "broker-2.log.4", "broker-1.properties", "zookeeper/data/y"):
@@ -204,8 +200,8 @@ async def test_wipe_removes_a_clusters_files_and_no_others(tmp_path: Path) -> No
     for name in theirs:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    (said,) = await cluster.down(wipe=True)
-    assert "stays, for it holds what is not the cluster's" in said
+    (problem,) = await cluster.down(wipe=True)
+    assert "stays, because it holds files that are not the cluster's" in problem
     assert sorted(os.listdir(tmp_path)) == [".git", "broker-1.log.gz", "broker-1.py", "broker-7", "main.py"]
     assert all((tmp_path / name).exists() for name in theirs)
 
@@ -224,13 +220,13 @@ async def test_wipe_follows_no_link(tmp_path: Path) -> None:
 
 async def test_a_directory_of_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "main.py").touch()
-    with pytest.raises(ClusterMissing, match=r"holds no cluster, but other files \(main\.py\): choose another"):
+    with pytest.raises(ClusterMissing, match=r"holds no cluster, but other files \(main\.py\): choose a --data-dir"):
         await LocalCluster(tmp_path).up()
     assert os.listdir(tmp_path) == ["main.py"]
 
 
-def test_two_commands_lose_nothing_of_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both had read the file before the other one wrote, and a broker was orphaned."""
+def test_two_commands_keep_each_others_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once both read the file before the other one wrote it, and a broker was orphaned."""
     write_cluster_file(tmp_path, LocalCluster(tmp_path, 2).record)
     one, other = LocalCluster.open(tmp_path), LocalCluster.open(tmp_path)
 
@@ -244,7 +240,7 @@ def test_two_commands_lose_nothing_of_each_other(tmp_path: Path, monkeypatch: py
     assert [written[each].process for each in (1, 2)] == [ProcessIdentity(1, "now"), ProcessIdentity(2, "now")]
 
 
-def test_a_cluster_that_another_command_changes_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_locked_by_another_command_is_not_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_file, "LOCK_TIMEOUT_S", 0.05)
     with (tmp_path / cluster_file.LOCK_FILE).open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -254,7 +250,7 @@ def test_a_cluster_that_another_command_changes_is_left_alone(tmp_path: Path, mo
         pass
 
 
-def test_what_a_cluster_writes_is_for_its_owner_alone(tmp_path: Path) -> None:
+def test_files_of_a_cluster_are_private_to_their_owner(tmp_path: Path) -> None:
     write_cluster_file(tmp_path, LocalCluster(tmp_path, 1).record)
     with cluster_lock(tmp_path):
         pass

@@ -1,4 +1,4 @@
-"""Gates between processes: who asks is told by the first request, and each direction is held by itself."""
+"""Proxies between processes: the first request names the source, and each direction is held separately."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def request_of(client_id: str) -> bytes:
 
 
 class Target:
-    """Stands for broker 2's process."""
+    """Replaces broker 2's process."""
 
     def __init__(self) -> None:
         self.accepted: asyncio.Queue[Ends] = asyncio.Queue()
@@ -35,10 +35,10 @@ class Target:
 
 
 class Scene:
-    """Gates before broker 2, and before ZooKeeper for broker 1."""
+    """Proxies before broker 2, and before ZooKeeper for broker 1."""
 
-    def __init__(self, gates: NetworkProxies, target: Target, port: int, zookeeper_port: int) -> None:
-        self.gates = gates
+    def __init__(self, proxies: NetworkProxies, target: Target, port: int, zookeeper_port: int) -> None:
+        self.proxies = proxies
         self.target = target
         self.port = port
         self.zookeeper_port = zookeeper_port
@@ -55,12 +55,14 @@ class Scene:
 
 @pytest.fixture
 async def scene() -> AsyncIterator[Scene]:
-    target, gates = Target(), NetworkProxies()
+    target, proxies = Target(), NetworkProxies()
     server = await asyncio.start_server(target.serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    opened = Scene(gates, target, await gates.open_before_broker(2, port), await gates.open_before_zookeeper(1, port))
+    opened = Scene(
+        proxies, target, await proxies.open_before_broker(2, port), await proxies.open_before_zookeeper(1, port)
+    )
     yield opened
-    await gates.close()
+    await proxies.close()
     server.close()
     while not target.accepted.empty():
         target.accepted.get_nowait()[1].close()
@@ -78,30 +80,30 @@ async def got_nothing(reader: asyncio.StreamReader) -> None:
 
 @pytest.mark.parametrize("client_id", ["broker-1", "broker-1-fetcher", "controller-1"])
 async def test_replies_to_a_broker_are_held_while_its_requests_pass(scene: Scene, client_id: str) -> None:
-    asker, asking = await scene.ask_as(client_id)
+    replies, asking = await scene.ask_as(client_id)
     served, serving = await scene.arrival()
     await got(served, request_of(client_id))
-    scene.gates.hold(TWO, ONE)
+    scene.proxies.hold(TWO, ONE)
     serving.write(b"reply")
     asking.write(b"next")
     await got(served, b"next")
-    await got_nothing(asker)
-    scene.gates.release(TWO, ONE)
-    await got(asker, b"reply")
+    await got_nothing(replies)
+    scene.proxies.release(TWO, ONE)
+    await got(replies, b"reply")
     for writer in (asking, serving):
         writer.close()
 
 
-async def test_what_a_held_broker_sends_waits_and_others_pass(scene: Scene) -> None:
-    scene.gates.hold(ONE, TWO)
-    scene.gates.hold(CLIENTS, TWO)
+async def test_requests_of_a_held_broker_wait_while_others_pass(scene: Scene) -> None:
+    scene.proxies.hold(ONE, TWO)
+    scene.proxies.hold(CLIENTS, TWO)
     _, held = await scene.ask_as("broker-1")
     _, also_held = await scene.ask_as("my-service")
     _, observing = await scene.ask_as(CLIENT_ID)
     served, _ = await scene.arrival()
     await got(served, request_of(CLIENT_ID))
     assert scene.target.accepted.empty()
-    scene.gates.release_all()
+    scene.proxies.release_all()
     arrived = [await scene.arrival(), await scene.arrival()]
     firsts = {bytes(await reader.readexactly(len(request_of("broker-1")))) for reader, _ in arrived}
     assert request_of("broker-1") in firsts
@@ -109,36 +111,36 @@ async def test_what_a_held_broker_sends_waits_and_others_pass(scene: Scene) -> N
         writer.close()
 
 
-async def test_of_the_dead_nothing_held_arrives(scene: Scene) -> None:
-    asker, asking = await scene.ask_as("broker-1")
+async def test_held_bytes_of_a_dead_broker_are_lost(scene: Scene) -> None:
+    replies, asking = await scene.ask_as("broker-1")
     _, serving = await scene.arrival()
-    scene.gates.hold(TWO, ONE)
+    scene.proxies.hold(TWO, ONE)
     serving.write(b"last words")
-    await got_nothing(asker)
-    scene.gates.forget(TWO)
-    scene.gates.release(TWO, ONE)
+    await got_nothing(replies)
+    scene.proxies.forget(TWO)
+    scene.proxies.release(TWO, ONE)
     with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
-        await got(asker, b"last words")
+        await got(replies, b"last words")
     asking.close()
 
 
-async def test_each_broker_has_its_own_way_to_zookeeper(scene: Scene) -> None:
-    scene.gates.hold(ONE, ZOOKEEPER)
+async def test_each_broker_has_its_own_proxy_to_zookeeper(scene: Scene) -> None:
+    scene.proxies.hold(ONE, ZOOKEEPER)
     _, writer = await asyncio.open_connection("127.0.0.1", scene.zookeeper_port)
     writer.write(b"session")
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(scene.target.accepted.get(), NOT_YET_SECONDS)
-    scene.gates.release(ONE, ZOOKEEPER)
+    scene.proxies.release(ONE, ZOOKEEPER)
     served, _ = await scene.arrival()
     await got(served, b"session")
     writer.close()
 
 
-async def test_an_end_that_closes_closes_the_other(scene: Scene) -> None:
-    asker, asking = await scene.ask_as("broker-1")
+async def test_closing_one_end_of_a_connection_closes_the_other(scene: Scene) -> None:
+    replies, asking = await scene.ask_as("broker-1")
     _, serving = await scene.arrival()
     serving.close()
     async with asyncio.timeout(SOON_SECONDS):
         with contextlib.suppress(ConnectionResetError):  # closed or reset: both are an end
-            assert await asker.read() == b""
+            assert await replies.read() == b""
     asking.close()

@@ -1,4 +1,4 @@
-"""A simulated power cut leaves whole batches below the recovery point, and nothing else."""
+"""A simulated power loss leaves whole batches below the recovery point, and nothing else."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def batch(base_offset: int, count: int = 10) -> bytes:
 
 @pytest.fixture
 def log_directory(tmp_path: Path) -> Path:
-    """Segments 0 (offsets 0 to 29), 30 (30 to 59) and 60 (60 to 69), ten records a batch."""
+    """Segments 0 (offsets 0 to 29), 30 (30 to 59) and 60 (60 to 69), ten records per batch."""
     directory = tmp_path / "t-0"
     directory.mkdir()
     for base, batches in ((0, 3), (30, 3), (60, 1)):
@@ -48,7 +48,7 @@ def test_batches_below_the_recovery_point_stay(log_directory: Path) -> None:
     assert (cut.partition, cut.recovery_point, cut.bytes_lost) == (PARTITION, 40, 3 * len(batch(0)))
 
 
-def test_all_goes_without_a_recovery_point(log_directory: Path) -> None:
+def test_everything_is_cut_without_a_recovery_point(log_directory: Path) -> None:
     cut_unsynced_tails(log_directory)
     assert sizes(log_directory) == {name(0): 0}
     assert not (log_directory / "t-0" / checkpoints.segment_file_name(30, ".index")).exists()
@@ -62,7 +62,7 @@ def test_synced_log_loses_nothing(log_directory: Path) -> None:
     assert sizes(log_directory) == before
 
 
-def test_torn_batch_above_the_recovery_point_goes(log_directory: Path) -> None:
+def test_torn_batch_above_the_recovery_point_is_cut(log_directory: Path) -> None:
     set_recovery_point(log_directory, 60)
     with (log_directory / "t-0" / name(60)).open("ab") as file:
         file.write(b"torn")

@@ -1,4 +1,4 @@
-"""A process is known by more than its number."""
+"""A process is identified by more than its number."""
 
 import os
 import signal
@@ -39,10 +39,10 @@ def test_recycled_number_is_another_process(sleeper: "subprocess.Popen[bytes]") 
     assert sleeper.poll() is None
 
 
-def test_process_that_has_no_words_yet_is_no_stranger(
+def test_process_without_a_command_line_yet_is_waited_for(
     sleeper: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A broker that had just been started 'has ended by itself: (nothing)': Linux showed no command line yet."""
+    """Once a new broker 'has ended by itself: (nothing)', because Linux did not show its command line yet."""
     answers: list[list[str]] = [[], [], [sys.executable]]
     monkeypatch.setattr(processes, "command_line", lambda pid: answers.pop(0))
     identity = identify(sleeper.pid)
@@ -51,7 +51,7 @@ def test_process_that_has_no_words_yet_is_no_stranger(
     assert not answers
 
 
-def test_killed_child_is_dead_though_nobody_waited(sleeper: "subprocess.Popen[bytes]") -> None:
+def test_killed_child_is_dead_before_its_exit_code_is_read(sleeper: "subprocess.Popen[bytes]") -> None:
     identity = identify(sleeper.pid)
     assert identity is not None
     assert identity.send(signal.SIGKILL)
@@ -68,7 +68,7 @@ def test_stopped_process_is_paused(sleeper: "subprocess.Popen[bytes]") -> None:
     identity.send(signal.SIGCONT)
 
 
-def test_nobody_has_an_unused_number() -> None:
+def test_no_process_has_an_unused_number() -> None:
     assert identify(2**22 + 1) is None
 
 

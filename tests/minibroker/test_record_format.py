@@ -75,7 +75,7 @@ def test_json_has_kcats_fields() -> None:
         Read(value=b"\xff\x00\xfe", headers=(("ü", b"\x80"),)),
     ],
 )
-def test_a_json_line_holds_the_same_whatever_the_bytes_are(record: Read) -> None:
+def test_a_json_line_has_the_same_content_for_any_bytes(record: Read) -> None:
     line = json_line(record)
     assert line.endswith(b"}\n")
     assert line.count(b"\n") == 1

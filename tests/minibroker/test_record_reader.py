@@ -1,4 +1,4 @@
-"""The reader of `consume`: it ends at the ends, and gives up on a partition that gives nothing, in simulated time."""
+"""The reader of `consume`: it stops at the ends, and gives up on a partition without answers, in simulated time."""
 
 import asyncio
 
@@ -33,7 +33,7 @@ def cluster() -> FakeCluster:
 
 
 def damage(cluster: FakeCluster) -> None:
-    """The only copy of partition 0 is damaged where reading begins: its leader says so to each fetch."""
+    """Damage the only copy of partition 0 where reading begins: its leader answers each fetch with an error."""
 
     def refuse(broker: int, request: IncomingRequest) -> Response | None:
         body = request.body
@@ -47,7 +47,7 @@ def damage(cluster: FakeCluster) -> None:
 
 
 def read(cluster: FakeCluster, *, until_end: bool, columns: bool) -> tuple[int, float, str]:
-    """Records that came, the seconds it took, and with what words it was given up."""
+    """Returns the number of records, the seconds, and the message of giving up."""
 
     async def main(runtime: Runtime) -> tuple[int, float, str]:
         loop, count = asyncio.get_running_loop(), 0
@@ -75,15 +75,15 @@ def test_a_damaged_range_ends_the_reading_within_the_time_limit(
     fill(cluster, 30)
     fill(cluster, 20, index=1)
     damage(cluster)
-    count, seconds, said = read(cluster, until_end=until_end, columns=columns)
+    count, seconds, message = read(cluster, until_end=until_end, columns=columns)
     assert count == 20, "the other partition"
     assert TIMEOUT_MS / 1000 <= seconds < TIMEOUT_MS / 1000 + 2
-    assert said.startswith("t-0 gave nothing but errors for 8 s; last error: CORRUPT_MESSAGE from broker 1 for t-0")
-    assert "damaged at offset 0" in said
-    assert "start the brokers that hold a copy" in said
+    assert message.startswith("t-0 gave only errors for 8 s; last error: CORRUPT_MESSAGE from broker 1 for t-0")
+    assert "damaged at offset 0" in message
+    assert "start the brokers that hold a copy" in message
 
 
-def test_a_partition_without_an_answer_ends_the_reading_though_another_one_answers(cluster: FakeCluster) -> None:
+def test_a_silent_partition_ends_the_reading_although_another_one_answers(cluster: FakeCluster) -> None:
     fill(cluster, 10)
     fill(cluster, 10, index=1)
 
@@ -91,7 +91,7 @@ def test_a_partition_without_an_answer_ends_the_reading_though_another_one_answe
         return True if broker == 1 and isinstance(request.body, FetchRequest) else None
 
     cluster.intercept = fall_silent
-    count, seconds, said = read(cluster, until_end=True, columns=True)
+    count, seconds, message = read(cluster, until_end=True, columns=True)
     assert count == 10
     assert seconds < 60
-    assert "t-0" in said
+    assert "t-0" in message

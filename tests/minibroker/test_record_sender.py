@@ -1,4 +1,4 @@
-"""What became of the records that `produce` hands over, counted and reported."""
+"""The outcomes of the records that `produce` sends, counted and reported."""
 
 import asyncio
 import io
@@ -69,7 +69,7 @@ def test_the_report_lists_each_record(cluster: FakeCluster) -> None:
     assert end == b"#end 3 %08x\n" % crc32c(b"".join(lines))
 
 
-def test_records_that_fail_are_told_from_the_others_of_their_call(cluster: FakeCluster) -> None:
+def test_failed_records_are_counted_apart_from_the_others_of_their_call(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
         async with Producer(
             cluster.bootstrap, batch_size=1_024, max_in_flight_requests_per_connection=1, runtime=runtime
@@ -89,7 +89,7 @@ def test_records_that_fail_are_told_from_the_others_of_their_call(cluster: FakeC
     cluster.run(main)
 
 
-def test_what_was_taken_of_a_call_that_did_not_end_counts_as_sent(cluster: FakeCluster) -> None:
+def test_accepted_records_of_a_call_that_times_out_count_as_sent(cluster: FakeCluster) -> None:
     refuse_always(cluster, ErrorCode.NOT_ENOUGH_REPLICAS)
 
     async def main(runtime: Runtime) -> None:
@@ -106,7 +106,7 @@ def test_what_was_taken_of_a_call_that_did_not_end_counts_as_sent(cluster: FakeC
     cluster.run(main)
 
 
-def test_what_was_taken_of_a_call_that_was_cancelled_is_counted_and_reported(cluster: FakeCluster) -> None:
+def test_accepted_records_of_a_cancelled_call_are_counted_and_reported(cluster: FakeCluster) -> None:
     report = io.BytesIO()
 
     async def main(runtime: Runtime) -> None:

@@ -76,7 +76,7 @@ def test_torn_tail_is_named(data_directory: Path) -> None:
 def test_index_that_points_elsewhere_is_named(data_directory: Path) -> None:
     index = data_directory / "broker-1" / "t-0" / checkpoints.segment_file_name(0, checkpoints.INDEX_SUFFIX)
     index.write_bytes(checkpoints.encode_index_entry(5, 1))
-    assert problems(data_directory) == ["0: entry 0 says offset 5, but at 1 no batch begins"]
+    assert problems(data_directory) == ["0: entry 0 has offset 5, but at 1 no batch begins"]
 
 
 def test_verify_exits_with_10_when_something_is_wrong(data_directory: Path) -> None:
@@ -96,7 +96,9 @@ def test_verify_exits_with_10_when_something_is_wrong(data_directory: Path) -> N
     ],
 )
 @pytest.mark.parametrize("below", ["", f"broker-1/t-0/{SEGMENT}"])
-def test_whose_log_it_is_is_told(data_directory: Path, command: str, content: bytes, what: str, below: str) -> None:
+def test_a_wrong_owner_of_a_log_is_named(
+    data_directory: Path, command: str, content: bytes, what: str, below: str
+) -> None:
     file = data_directory / "broker-1" / "t-0" / checkpoints.PARTITION_METADATA
     file.write_bytes(content)
     result = CliRunner().invoke(minibroker, ["log", command, str(data_directory / below)])
@@ -115,13 +117,13 @@ def test_dump_prints_batches_and_records(data_directory: Path) -> None:
     assert len(lines) == 1 + 2 * 4
 
 
-def test_dump_as_json_is_one_object_a_line(data_directory: Path) -> None:
+def test_dump_as_json_is_one_object_per_line(data_directory: Path) -> None:
     result = CliRunner().invoke(minibroker, ["log", "dump", str(data_directory), "--json"])
     batches = [json.loads(line) for line in result.stdout.splitlines()]
     assert [(batch["baseOffset"], batch["isvalid"]) for batch in batches] == [(0, True), (3, True)]
 
 
-def test_directory_without_segments_is_said(tmp_path: Path) -> None:
+def test_directory_without_segments_is_refused(tmp_path: Path) -> None:
     result = CliRunner().invoke(minibroker, ["log", "dump", str(tmp_path)])
     assert result.exit_code == 1
     assert "holds no segment files" in result.output
@@ -129,7 +131,7 @@ def test_directory_without_segments_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", ["verify", "dump"])
 @pytest.mark.parametrize("put", [Path.mkdir, lambda path: path.symlink_to(path.name), os.mkfifo])
-def test_an_entry_that_is_no_segment_is_a_problem_and_no_traceback(
+def test_an_entry_that_is_not_a_file_is_a_problem_and_no_traceback(
     data_directory: Path, command: str, put: Callable[[Path], None]
 ) -> None:
     path = data_directory / "broker-1" / "t-0" / checkpoints.segment_file_name(6)
@@ -140,7 +142,7 @@ def test_an_entry_that_is_no_segment_is_a_problem_and_no_traceback(
 
 
 @pytest.mark.parametrize("name", [checkpoints.segment_file_name(0, checkpoints.INDEX_SUFFIX), checkpoints.LOG_START])
-def test_a_directory_in_the_place_of_a_file_beside_a_segment_is_a_problem(data_directory: Path, name: str) -> None:
+def test_a_directory_in_place_of_a_file_next_to_a_segment_is_a_problem(data_directory: Path, name: str) -> None:
     path = data_directory / "broker-1" / "t-0" / name
     path.unlink(missing_ok=True)
     path.mkdir()
@@ -154,4 +156,4 @@ def test_an_epoch_that_the_history_contradicts_is_named(data_directory: Path) ->
     history.write_bytes(checkpoints.format_epoch_checkpoint([(0, 0), (1, 3)]))
     assert problems(data_directory) == []
     rewrite(data_directory, batch(0) + batch(3, 5))
-    assert problems(data_directory) == [f"{len(batch(0))}: leader epoch 5, the epoch checkpoint says 1"]
+    assert problems(data_directory) == [f"{len(batch(0))}: leader epoch 5, but 1 in the epoch checkpoint"]

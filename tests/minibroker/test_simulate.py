@@ -40,7 +40,7 @@ def test_failure_shows_rule_facts_history_and_the_command_that_replays_it(monkey
     def planted(seed: int, **options: Any) -> RunOutcome:
         outcome = run_seed(seed, **options)
         partition = outcome.coverage.partitions()[0]
-        facts = ("broker 1 says so", "broker 2 says otherwise")
+        facts = ("broker 1 has a", "broker 2 has b")
         finding = CheckerFinding(invariant="I99", text="they differ", at_seconds=3.0, partition=partition, facts=facts)
         outcome.findings.append(finding)
         return outcome
@@ -49,13 +49,13 @@ def test_failure_shows_rule_facts_history_and_the_command_that_replays_it(monkey
     result = CliRunner().invoke(minibroker, ["simulate", "--seed", "11", "--quiet"])
     assert result.exit_code == EXIT_FOUND_WRONG
     assert "I99 broke at 3.000 s of a-0: they differ" in result.output
-    assert "broker 1 says so" in result.output
-    assert "broker 2 says otherwise" in result.output
+    assert "broker 1 has a" in result.output
+    assert "broker 2 has b" in result.output
     assert "the history of a-0 since its replicas last agreed" in result.output
     assert "replay with: minibroker simulate --seed 11" in result.output
 
 
-def test_many_seeds_are_summed_up() -> None:
+def test_many_seeds_are_summarized() -> None:
     result = CliRunner().invoke(minibroker, ["simulate", "--seeds", "11-12", "--workers", "2", "--json"])
     total = json.loads(result.output)
     assert result.exit_code == EXIT_FINE, result.output
@@ -71,6 +71,6 @@ def test_seeds_are_a_number_or_a_range() -> None:
             _parse(wrong, 1)
 
 
-def test_one_of_the_modes_is_asked_for() -> None:
+def test_exactly_one_mode_must_be_given() -> None:
     for arguments in ([], ["--seed", "1", "--seeds", "2"], ["--speed", "--seed", "1"]):
         assert CliRunner().invoke(minibroker, ["simulate", *arguments]).exit_code != EXIT_FINE

@@ -1,4 +1,4 @@
-"""kcat's words for where to begin."""
+"""kcat's forms of a starting point."""
 
 import pytest
 
@@ -17,11 +17,11 @@ from minibroker.starting_point import BadStartingPoint, StartingPoint, StartKind
         ("@2023-11-14T22:13:20Z", StartingPoint(StartKind.TIME, 1_700_000_000_000)),
     ],
 )
-def test_words_are_understood(text: str, point: StartingPoint) -> None:
+def test_valid_starting_points_are_parsed(text: str, point: StartingPoint) -> None:
     assert parse_start(text) == point
 
 
 @pytest.mark.parametrize("text", ["", "middle", "--1", "1e3", "@", "@yesterday", "9" * 20, "٣"])
-def test_other_words_are_refused(text: str) -> None:
+def test_invalid_starting_points_are_refused(text: str) -> None:
     with pytest.raises(BadStartingPoint):
         parse_start(text)

@@ -1,4 +1,4 @@
-"""Clusters for users' tests, simulated: plain clients reach them, every fault heals, one seed is one run."""
+"""Simulated clusters for users' tests: plain clients reach them, each fault can be undone, a seed repeats a run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Acked = list[tuple[RecordMetadata, bytes]]
 
 
 async def order_service(servers: str, orders: int) -> Acked:
-    """A user's service: it knows nothing of simulations, and writes an order a second."""
+    """A user's service: it knows nothing of simulations, and writes one order per second."""
     acked: Acked = []
     async with Producer(servers, acks="all") as producer:
         for number in range(orders):
@@ -46,7 +46,7 @@ async def read(servers: str, count: int) -> list[bytes | None]:
 
 
 @simulated(brokers=3, seed=7)
-async def test_a_service_survives_the_death_of_a_leader(c: TestedCluster) -> None:
+async def test_a_service_survives_the_failure_of_a_leader(c: TestedCluster) -> None:
     await c.create_topic("orders")
     service = asyncio.create_task(order_service(c.bootstrap_servers, 20))
     await asyncio.sleep(5)
@@ -112,7 +112,7 @@ def follower(leader: int | None) -> int:
     "fault",
     [pause_a_follower, cut_power, isolate_the_leader, lose_a_follower_in_the_network, stop_zookeeper, roll],
 )
-def test_after_each_fault_nothing_is_lost(fault: Callable[[TestedCluster], Awaitable[None]]) -> None:
+def test_no_acknowledged_record_is_lost_after_a_fault(fault: Callable[[TestedCluster], Awaitable[None]]) -> None:
     async def story() -> None:
         async with cluster(brokers=3, seed=1) as c:
             await c.create_topic("orders")
@@ -127,7 +127,7 @@ def test_after_each_fault_nothing_is_lost(fault: Callable[[TestedCluster], Await
     run(story())
 
 
-def test_one_seed_is_one_run_and_another_seed_is_another() -> None:
+def test_a_seed_repeats_a_run_and_another_seed_does_not() -> None:
     async def story(seed: int) -> str:
         async with cluster(brokers=3, seed=seed) as c:
             assert isinstance(c, SimulatedTestedCluster)
@@ -140,7 +140,7 @@ def test_one_seed_is_one_run_and_another_seed_is_another() -> None:
     assert run(story(6)) != first
 
 
-def test_an_hour_passes_in_no_time() -> None:
+def test_a_virtual_hour_takes_less_than_a_minute() -> None:
     async def story() -> float:
         async with cluster(brokers=1):
             began = asyncio.get_running_loop().time()
@@ -153,7 +153,7 @@ def test_an_hour_passes_in_no_time() -> None:
 
 
 @simulated(seed=3)
-async def test_the_audit_finds_what_is_wrong_on_a_disk(c: TestedCluster) -> None:
+async def test_the_audit_finds_a_missing_record(c: TestedCluster) -> None:
     await c.create_topic("orders")
     acked = await order_service(c.bootstrap_servers, 3)
     missing = (RecordMetadata("orders", 0, 1_000, 0, 0), b"never written")
@@ -173,7 +173,7 @@ async def test_the_audit_compares_whole_records(c: TestedCluster) -> None:
 
 
 @simulated(seed=3)
-async def test_a_record_whose_offset_is_not_known_is_not_looked_for(c: TestedCluster) -> None:
+async def test_the_audit_skips_a_record_without_a_known_offset(c: TestedCluster) -> None:
     await c.create_topic("orders")
     acked = await order_service(c.bootstrap_servers, 1)
     unknown = (RecordMetadata("orders", 0, None, None, 0), b"somewhere")
@@ -186,7 +186,7 @@ async def test_an_ordinary_loop_is_refused_with_the_cure() -> None:
             pass
 
 
-def test_a_failure_says_which_seed_and_how_things_stood() -> None:
+def test_a_failure_prints_the_seed_and_the_state_of_the_cluster() -> None:
     async def story() -> None:
         async with cluster(brokers=2, seed=11) as c:
             await c.create_topic("orders")
@@ -201,7 +201,7 @@ def test_a_failure_says_which_seed_and_how_things_stood() -> None:
     assert "orders-0 leader " in notes
 
 
-def test_what_hangs_is_told_so_where_it_waits() -> None:
+def test_a_test_that_hangs_times_out_where_it_waits() -> None:
     async def story() -> None:
         async with cluster(brokers=1):
             await asyncio.Event().wait()
@@ -211,7 +211,7 @@ def test_what_hangs_is_told_so_where_it_waits() -> None:
 
 
 @simulated(brokers=1)
-async def test_a_wait_that_is_over_says_what_did_not_come(c: TestedCluster) -> None:
+async def test_a_wait_that_times_out_names_what_did_not_happen(c: TestedCluster) -> None:
     with pytest.raises(AssertionError, match="after 5 s: orders-0 has no new leader"):
         await c.wait_for_leader("orders", timeout_s=5)
 
@@ -247,7 +247,7 @@ def test_threads_that_ran_before_may_sleep_and_start_threads() -> None:
 
 
 @simulated(brokers=1)
-async def test_two_at_a_time_are_refused(c: TestedCluster) -> None:
+async def test_two_clusters_at_a_time_are_refused(c: TestedCluster) -> None:
     with pytest.raises(ClusterInUse, match="one simulated cluster at a time"):
         async with cluster(brokers=1):
             pass

@@ -1,4 +1,4 @@
-"""The pytest plugin in a user's plain project: another process, another folder, nothing of ours but the package."""
+"""The pytest plugin in a user's project: another process and another folder, with only the package of ours."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class TestInAClass:
         assert minibroker_cluster.broker_ids == (1,)
 
 @pytest.mark.asyncio
-async def test_ordinary_ones_keep_their_loop():
+async def test_ordinary_tests_keep_their_loop():
     before = time.monotonic()
     await asyncio.sleep(0.05)
     assert time.monotonic() - before > 0.04
@@ -70,7 +70,7 @@ async def test_misspelt(minibroker_cluster): ...
 
 
 def pytest_in(folder: Path, *arguments: str, before: Path | None = None) -> str:
-    """What pytest prints in a folder of a user; modules in `before` hide those that are installed."""
+    """The output of pytest in a user's folder; modules in `before` hide the installed ones."""
     path = [str(each) for each in (before, ROOT) if each is not None]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
     environment.pop("PYTEST_ADDOPTS", None)
@@ -92,14 +92,14 @@ def test_a_users_suite_runs_in_either_mode(project: Path, mode: str) -> None:
     printed = pytest_in(project, f"--asyncio-mode={mode}", "-rA")
     passed = sorted(re.findall(r"^PASSED test_orders.py::(\S+)", printed, re.MULTILINE))
     expected = ["TestInAClass::test_method", "test_decorated", "test_fixture", "test_inline", "test_misspelt"]
-    assert passed == [*expected, "test_ordinary_ones_keep_their_loop"], printed
+    assert passed == [*expected, "test_ordinary_tests_keep_their_loop"], printed
     assert "2 failed" in printed
     assert "TimeoutError: not done after 20 virtual seconds" in printed
     assert re.search(r"minibroker: seed 3, trace hash [0-9a-f]{32}, [0-9.]+ virtual seconds", printed)
     assert "replay with: pytest 'test_orders.py::test_failing' --minibroker-seed 3" in printed
 
 
-def test_a_failure_is_replayed_and_searched_by_seed(project: Path) -> None:
+def test_a_failure_is_found_by_many_seeds_and_replayed_by_one(project: Path) -> None:
     hashes = re.compile(r"minibroker: seed (\d+), trace hash (\w+)")
     several = pytest_in(project, "--minibroker-seeds", "5", "-k", "failing")
     by_seed = dict(hashes.findall(several))
@@ -116,7 +116,7 @@ def test_a_misspelt_option_is_named(tmp_path: Path) -> None:
     assert "mark.minibroker" in printed and "brokerz" in printed, printed
 
 
-def test_without_pytest_asyncio_the_cure_is_named_and_decorated_tests_run(tmp_path: Path) -> None:
+def test_without_pytest_asyncio_decorated_tests_run_and_others_name_the_cure(tmp_path: Path) -> None:
     hidden = tmp_path / "hidden" / "pytest_asyncio"
     hidden.mkdir(parents=True)
     (hidden / "__init__.py").write_text("raise ImportError('as if it were not installed')")

@@ -1,4 +1,4 @@
-"""The background ZooKeeper: which Java, which jars, whose port, and when it is ready."""
+"""The background ZooKeeper: which Java, which jars, the port's owner, and when it is ready."""
 
 import asyncio
 import os
@@ -35,7 +35,7 @@ def fake_java(directory: Path, version_line: str) -> Path:
     return path
 
 
-def test_java_home_goes_before_the_path(tmp_path: Path) -> None:
+def test_java_home_is_preferred_to_the_path(tmp_path: Path) -> None:
     home, on_path = tmp_path / "home", tmp_path / "path"
     chosen = fake_java(home, 'openjdk version "21.0.1" 2023-10-17')
     fake_java(on_path, 'openjdk version "17.0.15" 2025-04-15')
@@ -46,15 +46,15 @@ def test_java_home_goes_before_the_path(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version_line", "told"), [('java version "1.8.0_402"', "Java 8"), ('openjdk version "11.0.2"', "Java 11")]
+    ("version_line", "found"), [('java version "1.8.0_402"', "Java 8"), ('openjdk version "11.0.2"', "Java 11")]
 )
-def test_old_java_is_refused_with_the_cure(tmp_path: Path, version_line: str, told: str) -> None:
+def test_old_java_is_refused_with_the_cure(tmp_path: Path, version_line: str, found: str) -> None:
     fake_java(tmp_path, version_line)
-    with pytest.raises(MissingJava, match=f"{told}, but 17 or newer is needed: apt-get install"):
+    with pytest.raises(MissingJava, match=f"{found}, but 17 or newer is needed: apt-get install"):
         find_java({"JAVA_HOME": str(tmp_path)})
 
 
-def test_missing_java_is_told_with_the_cure(tmp_path: Path) -> None:
+def test_missing_java_is_reported_with_the_cure(tmp_path: Path) -> None:
     with pytest.raises(MissingJava, match="no Java found in JAVA_HOME or PATH: apt-get install"):
         find_java({"PATH": str(tmp_path)})
     with pytest.raises(MissingJava, match="JAVA_HOME is /nowhere"):
@@ -99,7 +99,7 @@ async def test_nothing_is_started_on_a_taken_port(zookeeper: ZooKeeperProcess, t
 
 
 @pytest.mark.system
-def test_another_zookeeper_on_the_port_is_not_ours(zookeeper: ZooKeeperProcess, tmp_path: Path) -> None:
+def test_another_zookeeper_on_the_port_does_not_make_ours_ready(zookeeper: ZooKeeperProcess, tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as ours:
         process = ZooKeeperProcess(ours.pid, zookeeper.port, str(tmp_path / "log"), ours)
         with pytest.raises(ZooKeeperFailed, match="not ready"):
@@ -108,11 +108,11 @@ def test_another_zookeeper_on_the_port_is_not_ours(zookeeper: ZooKeeperProcess, 
 
 
 @pytest.mark.system
-async def test_started_ready_stopped_and_known_by_pid(tmp_path: Path) -> None:
+async def test_a_started_zookeeper_is_found_by_its_pid_and_stopped(tmp_path: Path) -> None:
     started = start_zookeeper(str(tmp_path / "zookeeper"), free_port())
     try:
         await started.wait_ready(30)
-        assert os.getpgid(started.pid) != os.getpgid(0), "Ctrl-C of ours is none for it"
+        assert os.getpgid(started.pid) != os.getpgid(0), "our Ctrl-C must not reach it"
         later = ZooKeeperProcess(started.pid, started.port, started.log_file)
         await later.wait_ready(1)
     finally:
@@ -125,7 +125,7 @@ async def test_started_ready_stopped_and_known_by_pid(tmp_path: Path) -> None:
 
 
 @pytest.mark.system
-async def test_a_paused_one_is_stopped_too(tmp_path: Path) -> None:
+async def test_a_paused_zookeeper_is_stopped(tmp_path: Path) -> None:
     started = start_zookeeper(str(tmp_path / "zookeeper"), free_port())
     os.kill(started.pid, signal.SIGSTOP)
     await started.stop(timeout=2)
@@ -133,7 +133,7 @@ async def test_a_paused_one_is_stopped_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.system
-async def test_a_start_that_fails_tells_the_end_of_the_log(tmp_path: Path) -> None:
+async def test_a_failed_start_reports_the_end_of_the_log(tmp_path: Path) -> None:
     directory = tmp_path / "zookeeper"
     (directory / "data").mkdir(parents=True)
     (directory / "data" / "version-2").write_bytes(b"where a directory should be")

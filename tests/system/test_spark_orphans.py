@@ -46,7 +46,7 @@ def test_an_interrupted_audit_ends_its_jvm(tmp_path: Path, after_s: float, numbe
     _, said = process.communicate(timeout=40)
     if after_s == 0.0 and number is signal.SIGINT:
         assert process.returncode == 130
-        assert said.strip() == b"interrupted: nothing was judged to the end"
+        assert said.strip() == b"interrupted: the audit has no result"
     deadline = time.monotonic() + 15  # after SIGTERM the JVM itself has to find out
     while left := alive_in_session(process.pid):
         assert time.monotonic() < deadline, left
