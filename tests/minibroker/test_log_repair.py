@@ -477,13 +477,12 @@ def test_the_cure_of_a_file_without_permission_is_to_give_access(
 
 
 @pytest.mark.parametrize(
-    ("name", "code", "message"),
-    [("nosuch-0", 1, "there is no log of nosuch-0"), ("lines", 2, "is not TOPIC-PARTITION")],
+    ("name", "code", "why"), [("nosuch-0", 1, "there is no log of nosuch-0"), ("lines", 2, "is not TOPIC-PARTITION")]
 )
-def test_a_cut_of_a_missing_log_is_refused(log_dir: Path, name: str, code: int, message: str) -> None:
+def test_a_cut_of_a_missing_log_is_refused(log_dir: Path, name: str, code: int, why: str) -> None:
     result = CliRunner().invoke(minibroker, ["log", "repair", str(log_dir), "--cut", name])
     assert result.exit_code == code
-    assert message in result.output
+    assert why in result.output
 
 
 @pytest.mark.parametrize("command", ["verify", "dump"])
