@@ -1,1 +1,1 @@
-"""The same doors, virtual: loop, network, disk, ZooKeeper."""
+"""The ports of `runtime/ports.py`, simulated: loop, network, disk, ZooKeeper."""

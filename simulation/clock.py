@@ -1,4 +1,4 @@
-"""The virtual clock door: a wall clock that follows virtual time and can be set wrong."""
+"""The simulated clock port: a wall clock that follows virtual time and can be set wrong."""
 
 from collections.abc import Callable
 

@@ -1,7 +1,7 @@
-"""A whole cluster in one process: the unmodified broker and controller, and clients, on simulated doors.
+"""A whole cluster in one process: the unmodified broker and controller, and clients, on simulated ports.
 
-Owns: how brokers are configured and started in a simulated world, and small questions about the cluster's state that
-tests and stories ask. Refuses to know anything about replication: it reads states, it changes none.
+Owns: how brokers are configured and started in a simulated world, and queries about the cluster's state for tests and
+stories. Leaves to others: replication; it reads states and changes none.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ POLL_SECONDS = 0.05
 
 
 class SimulatedCluster:
-    """Brokers `broker-1`.. in a world; `client` is a node of its own."""
+    """Brokers `broker-1`.. in a world; `client` is a separate node."""
 
     def __init__(
         self,
@@ -37,23 +37,23 @@ class SimulatedCluster:
         self._settings = settings or {}
         self._stops: dict[int, asyncio.Event] = {}
         self.asked_to_stop_at: dict[int, float] = {}
-        """When a process of that broker was last asked to end, whichever became of it."""
+        """When a process of that broker was last asked to stop."""
         self.starting: set[int] = set()
-        """Whose new process has not run a line yet: `brokers` still holds the one before it."""
+        """Brokers whose new process has not run yet: `brokers` still holds the previous one."""
 
     @property
     def bootstrap_servers(self) -> str:
         return ",".join(f"broker-{b}:{PORT}" for b in self.broker_ids)
 
     def client_runtime(self) -> Runtime:
-        """The doors for a producer or consumer."""
+        """The ports for a producer or consumer."""
         return self.world.runtime("client")
 
     # ------------------------------------------------------------------------------------------------------ brokers
     def start(self, broker_id: int) -> None:
         """Start a broker's process, again over its old disk if it ran before."""
         self.starting.add(broker_id)
-        self._stops[broker_id] = asyncio.Event()  # at once: a SIGTERM may come before the process has run a line
+        self._stops[broker_id] = asyncio.Event()  # at once: a SIGTERM may come before the process runs
         self.world.start(f"broker-{broker_id}", lambda runtime: self._run(broker_id, runtime))
 
     def start_all(self) -> None:
@@ -94,9 +94,9 @@ class SimulatedCluster:
         self.asked_to_stop_at[broker_id] = self.world.loop.elapsed
         self._stops[broker_id].set()
 
-    # ---------------------------------------------------------------------------------------------------- questions
+    # ------------------------------------------------------------------------------------------------------ queries
     def is_stopping(self, broker_id: int) -> bool:
-        """Whether its newest process was asked to end."""
+        """Whether its newest process was asked to stop."""
         return broker_id in self._stops and self._stops[broker_id].is_set()
 
     def alive(self) -> list[int]:
@@ -119,7 +119,7 @@ class SimulatedCluster:
         return max(found)[1] if found else None
 
     def controller(self) -> int | None:
-        """By ZooKeeper's word; it may have fallen, and nobody has noticed yet."""
+        """The controller in ZooKeeper; it may have failed unnoticed."""
         node = self.world.zookeeper.tree.nodes.get(CONTROLLER)
         return None if node is None else ControllerNode.decode(node.data).brokerid
 
@@ -133,13 +133,13 @@ class SimulatedCluster:
         """Wait in virtual time."""
         try:
             async with asyncio.timeout(seconds):
-                while not condition():  # noqa: ASYNC110  (conditions are looked at from outside, nobody signals them)
+                while not condition():  # noqa: ASYNC110  (conditions are polled from outside, nothing signals them)
                     await asyncio.sleep(POLL_SECONDS)
         except TimeoutError:
             raise AssertionError(f"{what} did not come true within {seconds} virtual seconds") from None
 
     async def until_ready(self) -> None:
-        """All brokers registered and told of the cluster."""
+        """Wait until all brokers are registered and have the metadata of all."""
         await self.until(
             lambda: (
                 all(

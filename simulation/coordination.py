@@ -1,7 +1,7 @@
-"""The virtual coordination door: a process's client of the simulated ZooKeeper.
+"""The simulated coordination port: a process's client of the simulated ZooKeeper.
 
-It behaves as the real adapter does, measured against the same cases: it fails at once while there is no link, notices
-a silent link after two thirds of a session, tries again every 0.1 to 1 s, keeps watches over an outage, and counts the
+It behaves as the real adapter does, measured by the same cases: it fails at once while there is no link, gives up a
+silent link after two thirds of a session, retries every 0.1 to 1 s, keeps watches over an outage, and counts the
 session's deadline from the time of sending.
 """
 
@@ -34,7 +34,7 @@ RECONNECT_DELAY_SECONDS = 0.1
 RECONNECT_DELAY_SECONDS_MAX = 1.0
 
 SILENCE_SHARE = 2 / 3
-"""Of a session: a link that answers nothing for this long is given up, as kazoo does."""
+"""Share of a session: a link that answers nothing for this long is given up, as kazoo does."""
 
 
 class SimulatedCoordination(LinkOwner):
@@ -131,7 +131,7 @@ class SimulatedCoordination(LinkOwner):
             delay = min(2 * delay, RECONNECT_DELAY_SECONDS_MAX)
 
     async def _connect(self) -> Link | None:
-        """One attempt; None if nobody answers, or the session turns out to be over."""
+        """One attempt; None if there is no answer, or the session turns out to be over."""
         if not self._server.is_running:
             return None
         link = Link(self._server, self._process, self)
@@ -207,7 +207,7 @@ class SimulatedCoordination(LinkOwner):
             if link is not None and self._is_silent():
                 self.on_broken(link)
             elif link is not None:
-                self._ask(link, ZooKeeperRequest("exists", "/"), is_write=False)
+                self._send(link, ZooKeeperRequest("exists", "/"), is_write=False)
             await asyncio.sleep(self._granted_ms / 1000 / HEARTBEATS_PER_SESSION)
 
     def _is_silent(self) -> bool:
@@ -228,8 +228,8 @@ class SimulatedCoordination(LinkOwner):
             self._loop.call_soon(watcher)
 
     # --------------------------------------------------------------------------------------------------- calls
-    def _ask(self, link: Link, request: ZooKeeperRequest, is_write: bool) -> "asyncio.Future[Any]":
-        """Send, and return the future of the answer; its error is set when the link breaks."""
+    def _send(self, link: Link, request: ZooKeeperRequest, is_write: bool) -> "asyncio.Future[Any]":
+        """Send, and return the future of the answer; it gets an error when the link breaks."""
         self._serial += 1
         serial, sent_at, session_id = self._serial, self._loop.time(), self._session_id
         answered: asyncio.Future[Any] = self._loop.create_future()
@@ -263,7 +263,7 @@ class SimulatedCoordination(LinkOwner):
         what = f"{request.kind} {request.path or [operation.path for operation in request.operations]}"
         if self._link is None or self._closed:
             raise CoordinationUnavailable(f"{what}: no connection to ZooKeeper {self._servers}")
-        answered = self._ask(self._link, request, is_write)
+        answered = self._send(self._link, request, is_write)
         try:
             async with asyncio.timeout(self._timeout_ms / 1000):
                 return await answered
@@ -273,7 +273,7 @@ class SimulatedCoordination(LinkOwner):
 
     @contextlib.contextmanager
     def _watching(self, watcher: Watcher | None) -> Iterator[int | None]:
-        """A number for the watch of one call; a call that fails leaves none."""
+        """A number for the watch of one call; a failed call leaves no watch."""
         if watcher is None:
             yield None
             return
@@ -341,7 +341,7 @@ class SimulatedCoordination(LinkOwner):
                 await self.create("/" + "/".join(names[:depth]), b"")
 
     async def protect(self, paths: Sequence[str]) -> list[str]:
-        """Nobody has credentials here."""
+        """There are no credentials here."""
         return []
 
     async def set(self, path: str, data: bytes, version: int = -1) -> Stat:
@@ -361,6 +361,7 @@ class SimulatedCoordination(LinkOwner):
 
 
 def _set_error(answered: "asyncio.Future[Any]", error: CoordinationError) -> None:
-    """Nobody need ask for it: who waited may have been cancelled, or killed at this very moment (seed 17004982)."""
+    """Set the error and mark it as retrieved: the waiting task may have been cancelled, or killed just now (seed
+    17004982)."""
     answered.set_exception(error)
     answered.exception()

@@ -1,7 +1,7 @@
-"""The virtual disk door: the file system of a machine, as one of its processes uses it.
+"""The simulated disk port: a machine's file system, as one of its processes uses it.
 
-What survives a crash and what may go wrong is `storage.py`'s; here is what calls do and cost. Paths are those of one
-machine; every process on it has a door to the same files.
+`storage.py` owns what survives a crash and what may go wrong; this module owns what calls do and cost. Paths belong to
+one machine; all its processes share the same files.
 """
 
 import asyncio
@@ -115,7 +115,7 @@ class SimulatedDisk:
         self._in_background = False
 
     def spend(self, seconds: float) -> None:
-        """A synchronous call holds the process; in the background it was paid for by waiting."""
+        """A synchronous call holds the process; background work has paid by waiting."""
         if not self._in_background:
             self.storage.loop.charge(seconds + self.storage.hangs_for)
 
@@ -282,7 +282,7 @@ class SimulatedDisk:
         return self.storage.boot_id
 
     async def in_background(self, call: Callable[[], T]) -> T:
-        """The work happens at some moment of the wait, as a thread's would; a crash may come before or after it."""
+        """The work happens at some moment of the wait, as in a thread; a crash may come before or after it."""
         self.process.check_alive()
         mean = self.storage.cost.background_mean
         before, after = (self.storage.random.expovariate(2 / mean) if mean else 0.0 for _ in range(2))

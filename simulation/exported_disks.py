@@ -1,6 +1,6 @@
-"""A simulated machine's files from outside, for those who write them to a real directory: the audit reads only such.
+"""A simulated machine's files, for export to a real directory: the audit reads only real ones.
 
-Owns: nothing but the walk. Whether their process lives does not matter; nothing is changed on the simulated disk.
+Owns: only the walk. Whether the machine's process lives does not matter; nothing on the simulated disk changes.
 """
 
 import posixpath
@@ -10,7 +10,7 @@ from minibroker.simulation.storage import DirectoryNode, Storage
 
 
 def files_below(storage: Storage, path: str) -> Iterator[tuple[str, bytes]]:
-    """(relative path, bytes as a reader sees them now) of every file below a directory. Raises FileMissing."""
+    """(relative path, bytes as a reader sees them now) for every file below a directory. Raises FileMissing."""
     return _walk(storage.find_directory(path), "")
 
 

@@ -1,13 +1,12 @@
 """A virtual-time event loop: asyncio without an operating system.
 
 Theory: nothing here waits. When no callback is ready, time jumps to the next timer, and if there is none the run is
-stuck and says so. One seed yields one run because nothing outside it is consulted: ready callbacks run first in, first
-out, timers by time and then by age, and tasks and futures, which asyncio itself keeps in sets, hash by a counter of
-their loop instead of by their address. Variety comes from the doors' seeded delays, never from shuffling callbacks.
+stuck and reports it. One seed yields one run because nothing else is consulted: ready callbacks run first in, first
+out, timers by time and then by age; tasks and futures, which asyncio itself keeps in sets, hash by a counter of their
+loop instead of by their address. Variety comes from the ports' seeded delays, never from shuffling callbacks.
 
-Callbacks carry the process they belong to (`node.PROCESS`): a paused or busy process keeps them for later, a dead one
-drops them. Leans on BaseEventLoop's `_ready`, `_stopping` and `_run_once`; `tests/simulation` runs them on each
-supported Python.
+Callbacks carry their process (`node.PROCESS`): a paused or busy process keeps them for later, a dead one drops them.
+Relies on BaseEventLoop's `_ready`, `_stopping` and `_run_once`; `tests/simulation` runs them on each supported Python.
 """
 
 import asyncio
@@ -29,22 +28,22 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 START_TIME = 1_000.0
-"""Loop time at the start: not 0, which hides bugs that take 'never' for 'at the beginning'."""
+"""Loop time at the start: not 0, which hides bugs that confuse 'never' with 'at the beginning'."""
 
 SECONDS_MAX = 30 * 86_400.0
-"""A run that lasts longer waits for something that never comes, while heartbeats go on."""
+"""A longer run waits for something that never comes, while heartbeats go on."""
 
 CALLBACKS_PER_INSTANT_MAX = 1_000_000
-"""More callbacks than this without time passing mean two tasks that wake each other for ever."""
+"""More callbacks than this without time passing mean two tasks that wake each other endlessly."""
 
 CANCELLED_TIMERS_KEPT = 1_000
-"""Deadlines are mostly cancelled: when so many have gathered, and they are the majority, the heap is cleaned."""
+"""Most deadlines are cancelled: at this many, if they are the majority, the heap is cleaned."""
 
 GARBAGE_OBJECTS_MAX = 100_000
-"""Objects made and not freed before the garbage collector looks: some 20 MB."""
+"""Allocated objects after which the garbage collector runs: some 20 MB."""
 
 WORLD = contextvars.Context()
-"""The context of callbacks that belong to no process: the network's and the disks' own."""
+"""The context of callbacks of no process: those of the network and the disks."""
 
 
 class Stuck(AssertionError):
@@ -56,7 +55,7 @@ class Livelock(AssertionError):
 
 
 class Unhandled(AssertionError):
-    """A callback or a task raised and nobody took it; the first such exception is the cause."""
+    """A callback or a task raised an exception that was never handled; the first such exception is the cause."""
 
 
 class RealWaiting(AssertionError):
@@ -64,8 +63,8 @@ class RealWaiting(AssertionError):
 
 
 class NodeHandle(events.Handle):
-    """A ready callback and the process it belongs to. The loop runs it: a handle made and run 2,000 times a virtual
-    second must not cost three calls."""
+    """A ready callback and its process. The loop runs it: a handle made and run 2,000 times a virtual second must not
+    cost three calls."""
 
     __slots__ = ("_process",)
 
@@ -87,7 +86,7 @@ class NodeHandle(events.Handle):
 
 
 class NodeTimerHandle(events.TimerHandle):
-    """A timer and the process it belongs to."""
+    """A timer and its process."""
 
     __slots__ = ("_process",)
 
@@ -118,7 +117,7 @@ class NodeTimerHandle(events.TimerHandle):
 
 
 class VirtualFuture(asyncio.Future[T]):
-    """A future with a hash that is the same in every run: drawn when it is first asked for, which it seldom is."""
+    """A future with the same hash in every run, drawn at its first use, which is rare."""
 
     _serial = 0
 
@@ -129,7 +128,7 @@ class VirtualFuture(asyncio.Future[T]):
 
 
 class VirtualTask(asyncio.Task[T]):
-    """A task with a hash and a name that are the same in every run, and the process it belongs to."""
+    """A task with the same hash and name in every run, and its process."""
 
     def __init__(
         self,
@@ -166,13 +165,13 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._callbacks_this_instant = 0
         self.callbacks_run = 0
         self.unhandled: list[str] = []
-        """What nobody handled: exceptions of callbacks and of tasks that were never awaited."""
+        """Unhandled exceptions of callbacks and of tasks that were never awaited."""
         self._first_unhandled: BaseException | None = None
         self.set_exception_handler(self._record_unhandled)
 
     # ------------------------------------------------------------------------------------------------- running
     def run(self, main: Coroutine[Any, Any, T], seconds_max: float = SECONDS_MAX) -> T:
-        """Run to the end, once; cancel what is left over, and raise if anything went wrong unnoticed."""
+        """Run to the end, once; cancel remaining tasks, and raise if anything failed unnoticed."""
         self._end_of_time = START_TIME + seconds_max
         with forbid_real_waiting(), garbage_collected_seldom():
             try:
@@ -201,14 +200,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return sorted(found, key=lambda task: task.serial)
 
     def discard_tasks(self, belongs: Callable[[VirtualTask[Any]], bool]) -> None:
-        """Forget tasks of the dead. Their coroutines are closed; what their `finally` blocks ask of a door is refused
-        there, and what they await never comes."""
+        """Discard tasks of dead processes. Their coroutines are closed; a port refuses what their `finally` blocks
+        request, and what they await never comes."""
         for task in self.tasks():
             if belongs(task):
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
                 coroutine = cast(Coroutine[Any, Any, Any], task.get_coro())
                 if getattr(coroutine, "cr_running", False):
-                    continue  # it is the one that calls us: it unwinds by ProcessDead
+                    continue  # it is the caller: ProcessDead unwinds it
                 context = task.process.context if task.process is not None else WORLD
                 context.copy().run(close_coroutine, coroutine)
 
@@ -217,7 +216,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self._serial
 
     def time(self) -> float:
-        """Virtual seconds; ahead of the others for a process that is in a slow synchronous call."""
+        """Virtual seconds; ahead of the other processes for one that is in a slow synchronous call."""
         current = self._current
         return self._now if current is None or current.busy_until <= self._now else current.busy_until
 
@@ -227,16 +226,16 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self._now - START_TIME
 
     def charge(self, seconds: float) -> None:
-        """The running process is in a synchronous call that takes this long; nothing else of it runs meanwhile."""
+        """The running process makes a synchronous call that takes this long; nothing else of it runs meanwhile."""
         if self._current is not None and seconds > 0:
             self._current.busy_until = self.time() + seconds
 
     def _hold(self, process: Process) -> None:
-        """The process was charged for a synchronous call: nothing of it runs until that is over."""
+        """The process was charged for a synchronous call: nothing of it runs until the call ends."""
         process.runs = False
-        self.call_at(process.busy_until, self._let_go, process, context=WORLD)
+        self.call_at(process.busy_until, self._release, process, context=WORLD)
 
-    def _let_go(self, process: Process) -> None:
+    def _release(self, process: Process) -> None:
         process.wake(self._now)
 
     def run_again(self, handles: "deque[NodeHandle | NodeTimerHandle]") -> None:
@@ -247,7 +246,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return cast("deque[NodeHandle | NodeTimerHandle]", self._ready)  # type: ignore[attr-defined]
 
     def _run_once(self) -> None:
-        """Turn after turn, until somebody stops the loop."""
+        """Iterate until the loop is stopped."""
         ready = self._ready_queue
         while True:
             if not ready and not self._stopping:  # type: ignore[attr-defined]
@@ -278,7 +277,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             self._callbacks_this_instant = 0
 
     def _run_some(self, ready: "deque[NodeHandle | NodeTimerHandle]", count: int) -> None:
-        """The hot path of every run: one callback after the other, each in the name of its process."""
+        """The hot path of every run: run one callback after the other, each on behalf of its process."""
         for _ in range(count):
             handle = ready.popleft()
             if handle._cancelled:
@@ -347,7 +346,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
         return task
 
-    # ---------------------------------------------------------------------------------------- not in this world
+    # ---------------------------------------------------------------------------------------- not available here
     def call_soon_threadsafe(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> NodeHandle:
@@ -356,21 +355,21 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self.call_soon(callback, *args, context=context)
 
     def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> NoReturn:
-        refuse("a thread (use the disk door's in_background)")
+        refuse("a thread (use the disk port's in_background)")
 
     async def getaddrinfo(self, *args: Any, **kwargs: Any) -> NoReturn:
         refuse("name resolution")
 
     async def create_connection(self, *args: Any, **kwargs: Any) -> NoReturn:
-        refuse("a socket (use the network door)")
+        refuse("a socket (use the network port)")
 
     async def create_server(self, *args: Any, **kwargs: Any) -> NoReturn:
-        refuse("a socket (use the network door)")
+        refuse("a socket (use the network port)")
 
     def _record_unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error, task = context.get("exception"), context.get("future")
         if isinstance(task, VirtualTask) and task.process is not None and not task.process.alive:
-            return  # whoever waited for it died before it could hear of the error
+            return  # its waiting task was killed before it could receive the error
         if not isinstance(error, ProcessDead):
             self.unhandled.append(f"{context['message']}: {error!r} {describe_origin(error)}")
             self._first_unhandled = self._first_unhandled or error
@@ -408,8 +407,8 @@ def refuse(what: str) -> NoReturn:
 
 @contextlib.contextmanager
 def forbid_real_waiting() -> Iterator[None]:
-    """While a virtual loop runs, nothing in its thread may sleep or start a thread: it would do so in real time.
-    Threads that ran before (of a test runner, of a user's program) go on as they like."""
+    """While a virtual loop runs, its thread may not sleep or start a thread: that would take real time. Threads that
+    already ran (of a test runner, of a user's program) are not affected."""
     sleep, start, here = time.sleep, threading.Thread.start, threading.get_ident()
 
     def guarded_sleep(seconds: Any, /) -> None:
@@ -433,7 +432,7 @@ def forbid_real_waiting() -> Iterator[None]:
 
 @contextlib.contextmanager
 def garbage_collected_seldom() -> Iterator[None]:
-    """The collector looks at a run's objects again and again for little: a tenth of the time without this."""
+    """Run the collector rarely: it finds little in a run's objects, and takes a tenth of the time otherwise."""
     before = gc.get_threshold()
     gc.set_threshold(GARBAGE_OBJECTS_MAX, *before[1:])
     try:

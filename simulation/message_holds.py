@@ -1,10 +1,10 @@
-"""Gates on links: hold back, drop or count single frames of the wire protocol, for schedules that a test directs.
+"""Message holds on links: they hold back, drop or count single frames of the wire protocol, as a test directs.
 
-Theory: a hold stands before the receiver. Bytes arrive, whole frames are cut from them, and a frame that the hold wants
-stops there with everything behind it on its connection, as TCP keeps the order; other connections of the same link go
+Theory: a hold stands in front of the receiver. Bytes arrive, whole frames are cut from them, and a frame that matches a
+hold stops there with all that follows on its connection, as TCP keeps the order; other connections of the same link go
 on. What waits at a hold counts as unread, so its sender feels the window; and it outlives its sender, as bytes in a
-kernel do: a killed controller's last order may still arrive. Frames are cut only from the first hold of a run on, and
-on each connection from the first byte of the next write; so a response to a request from before is of no known API.
+kernel do: a killed controller's last order may still arrive. Frames are cut only after the first hold of a run is made,
+and on each connection from the first byte of the next write; so the API of a response to an earlier request is unknown.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from minibroker.simulation.transport import SimulatedTransport
 
 FRAME_MAX_BYTES = 192 * 1024
-"""A longer frame passes unseen: waiting for all of it could fill the window, and never end."""
+"""A longer frame passes unexamined: waiting for all of it could fill the window and never end."""
 
 UNLIMITED = 1_000_000_000
 
@@ -36,7 +36,7 @@ LENGTH_BYTES = 4
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """One frame on a link, as a hold sees it."""
+    """One frame on a link, as holds see it."""
 
     source: str
     """Machine that sent it."""
@@ -48,8 +48,8 @@ class Frame(msgspec.Struct, frozen=True):
     body: memoryview
 
     def message(self) -> Request | Response:
-        """The typed body. Raises ProtocolError for what is no valid message."""
-        assert self.api is not None, "a response to a request that nobody saw"
+        """The typed body. Raises ProtocolError for an invalid message."""
+        assert self.api is not None, "a response to a request that passed before the first hold"
         if not self.is_request:
             return decode_response_body(self.api, self.body)
         return decode_request_body(IncomingFrame(self.api, 0, self.correlation_id, "", msgspec.Raw(self.body)))
@@ -60,7 +60,7 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 class Action(enum.Enum):
-    """What a hold does with the frames that it wants."""
+    """What a hold does with matching frames."""
 
     PASS = enum.auto()
     HOLD = enum.auto()
@@ -85,7 +85,7 @@ class MessageHold:
 
     def __init__(self, source: str | None, target: str | None, match: Match | None, action: Action, times: int) -> None:
         self.seen: list[Frame] = []
-        """Every frame that it wanted, in order of arrival: held, dropped or counted."""
+        """Every matching frame, in order of arrival: held, dropped or counted."""
         self._source = source
         self._target = target
         self._match = match
@@ -102,7 +102,7 @@ class MessageHold:
         return sum(1 for end in self._waiting if not end.is_gone)
 
     def decide(self, frame: Frame, end: "SimulatedTransport") -> Action:
-        """What becomes of a frame that has arrived for this end."""
+        """The action for a frame that has arrived for this end."""
         if self.is_open or self._source not in (None, frame.source) or self._target not in (None, frame.target):
             return Action.PASS
         if self._match is not None and not self._match(frame):
@@ -120,27 +120,27 @@ class MessageHold:
         return self._action
 
     async def caught(self) -> Frame:
-        """Wait until it has seen a frame since the last call; returns the newest."""
+        """Wait until it has caught a frame since the last call; returns the newest."""
         await self._caught.wait()
         self._caught.clear()
         return self.seen[-1]
 
     def let_one_pass(self) -> None:
-        """The frame that waits (on each connection) goes on; the next that is wanted is held again."""
+        """Pass the waiting frame of each connection; the next match is held again."""
         waiting, self._waiting = self._waiting, []
         self._passes += len(waiting)
         for end in waiting:
             end.go_on()
 
     def release(self) -> None:
-        """Open for good: what waits goes on, in its order."""
+        """Open permanently: waiting frames go on, in order."""
         self.is_open = True
         waiting, self._waiting = self._waiting, []
         for end in waiting:
             end.go_on()
 
     def drop(self) -> None:
-        """Open for good, but what waits is lost with its connections: both ends see a reset."""
+        """Open permanently, but waiting frames are lost with their connections: both ends see a reset."""
         self.is_open = True
         waiting, self._waiting = self._waiting, []
         for end in waiting:
@@ -148,24 +148,24 @@ class MessageHold:
 
 
 class FrameCutter:
-    """Cuts the frames of one direction of a connection, and asks the holds about each."""
+    """Cuts the frames of one direction of a connection, and offers each to the holds."""
 
     def __init__(self, end: "SimulatedTransport") -> None:
         self._end = end
         self._arrived = bytearray()
         self._passing = 0
-        """Bytes still to come of a long frame that was let through."""
+        """Remaining bytes of a long frame that was passed."""
         self._is_protocol = True
         self._asked: dict[int, ApiKey] = {}
-        """Of requests that passed: API by correlation id, for the responses of the other direction."""
+        """API by correlation id of passed requests, for the responses in the other direction."""
 
     def add(self, data: bytes) -> None:
         self._arrived += data
 
     def take(self, holds: "Sequence[MessageHold]") -> tuple[bytes, Action]:
-        """Bytes that go on, and what stopped the rest (PASS: nothing, or a frame is not complete)."""
-        arrived, position, verdict = self._arrived, 0, Action.PASS
-        while verdict is Action.PASS and position < len(arrived):
+        """Bytes that pass, and the action that stopped the rest (PASS: none, or a frame is incomplete)."""
+        arrived, position, action = self._arrived, 0, Action.PASS
+        while action is Action.PASS and position < len(arrived):
             if not self._is_protocol:
                 self._passing = len(arrived) - position
             if not self._passing:
@@ -174,17 +174,17 @@ class FrameCutter:
                 if there < LENGTH_BYTES or (there < length <= FRAME_MAX_BYTES):
                     break
                 if length <= FRAME_MAX_BYTES:
-                    verdict = self._decide(bytes(arrived[position + LENGTH_BYTES : position + length]), holds)
-                self._passing = length if verdict is Action.PASS else 0
+                    action = self._decide(bytes(arrived[position + LENGTH_BYTES : position + length]), holds)
+                self._passing = length if action is Action.PASS else 0
             step = min(self._passing, len(arrived) - position)
             self._passing -= step
             position += step
         passed = bytes(arrived[:position])
         del arrived[:position]
-        return passed, verdict
+        return passed, action
 
     def rest(self) -> bytes:
-        """A piece of a frame whose end will never come."""
+        """The start of a frame that will never be complete."""
         rest = bytes(self._arrived)
         self._arrived.clear()
         return rest
@@ -193,12 +193,12 @@ class FrameCutter:
         try:
             frame = self._decode(data)
         except ProtocolError:
-            self._is_protocol = False  # an HTTP request, or a hostile peer: nothing of it is a frame
+            self._is_protocol = False  # an HTTP request, or a hostile peer: it sends no frames
             return Action.PASS
         for hold in holds:
-            verdict = hold.decide(frame, self._end)
-            if verdict is not Action.PASS:
-                return verdict
+            action = hold.decide(frame, self._end)
+            if action is not Action.PASS:
+                return action
         if frame.is_request and frame.api is not None:
             self._asked[frame.correlation_id] = frame.api
         return Action.PASS
@@ -215,5 +215,5 @@ class FrameCutter:
         return Frame(end.peer.host, end.host, api, False, correlation_id, body)
 
     def asked(self, correlation_id: int) -> ApiKey | None:
-        """What a response answers. Asked again for a frame that was held, so it is not forgotten at once."""
+        """The API that a response answers. Kept, because a held frame is decoded again."""
         return self._asked.get(correlation_id)

@@ -1,14 +1,14 @@
-"""The virtual network: machines by name, TCP connections between them, and their faults.
+"""The simulated network: machines by name, TCP connections between them, and their faults.
 
 Theory: each direction of a connection is a first-in-first-out pipe of segments with arrival times. A writer's bytes
-leave for the pipe while fewer than WINDOW_BYTES wait there unread; the rest stays in the transport's buffer, which
-makes back-pressure. What was written is kept by reference and read on arrival, as uvloop may do: whoever changes it
-after `write` is found out. A cut link holds the pipe and nothing is lost, as TCP would resend; a connection attempt
-over it is never answered. A killed process ends its connections and refuses new ones, for its kernel lives on: the peer
-sees the end of the stream behind all that was sent, or a reset where the dead one had left bytes unread. A machine
-without power, or behind a cut, says nothing at all and refuses nobody; its peers learn of it from a reset when they
-have sent something and it is up again. A firewall that rejects (`reject`) looks like a killed process to whom it turns
-away, while the process behind it lives.
+enter the pipe while fewer than WINDOW_BYTES wait there unread; the rest stays in the transport's buffer, which makes
+back-pressure. Written data is kept by reference and read on arrival, as uvloop may do: a writer that changes it after
+`write` is found out. A cut link holds the pipe and nothing is lost, as TCP would resend; a connection attempt over it
+is never answered. A killed process ends its connections and refuses new ones, for its kernel lives on: the peer sees
+the end of the stream after all that was sent, or a reset where the dead process had left bytes unread. A machine
+without power, or behind a cut, sends nothing and refuses nothing; its peers get a reset when they have sent something
+and it is up again. A firewall that rejects (`reject`) looks like a killed process to the rejected machine, while the
+process behind it lives.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from minibroker.simulation.transport import RESEND_SECONDS, ProtocolFactory, Sim
 EPHEMERAL_PORT = 40_000
 
 RESET_AFTER_BOOT_SECONDS = (0.2, 1.0)
-"""When a peer's resent segment reaches a machine that is up again and knows nothing of the connection."""
+"""When a peer's resent segment reaches a restarted machine that does not know the connection."""
 
 LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "::1"})
 ANY_NAMES = frozenset({"", "0.0.0.0", "::"})
@@ -48,16 +48,16 @@ class Latency(msgspec.Struct):
 
 
 class Contact(msgspec.Struct):
-    """What one machine last saw of another, in loop time; None: never. For judges: no process is told of it."""
+    """What one machine last saw of another, in loop time; None: never. For checkers only: no process reads it."""
 
     lost_at: float | None = None
-    """A connection between them ended, and not by its own doing."""
+    """A connection between them ended, not closed by this machine."""
     refused_at: float | None = None
-    """A connection that it asked for was refused."""
+    """A connection attempt of this machine was refused."""
     made_at: float | None = None
-    """A connection that it asked for was made."""
+    """A connection attempt of this machine succeeded."""
     answered_at: float | None = None
-    """Something arrived on a connection that it had asked for."""
+    """Something arrived on a connection that this machine opened."""
 
 
 class Fabric:
@@ -71,38 +71,38 @@ class Fabric:
         self.slow_links: dict[tuple[str, str], float] = {}
         """Extra seconds from one machine to another."""
         self.bandwidth: dict[tuple[str, str], float] = {}
-        """Bytes per second from one machine to another, for all connections together; others are as fast as light."""
+        """Bytes per second from one machine to another, for all connections together; others are unlimited."""
         self._busy_until: dict[tuple[str, str], float] = {}
         self.holds: tuple[MessageHold, ...] = ()
         self.cuts_frames = False
-        """From the first hold on, whole frames are cut from what arrives."""
+        """Once there was a hold, whole frames are cut from what arrives."""
         self._addresses: dict[str, str] = {}
-        """Of each machine, by name; both will do to connect to it."""
+        """Address of each machine, by name; a client may connect to either."""
         self._nameless: set[str] = set()
         self.without_descriptors: set[str] = set()
-        """Machines whose processes can open no connection; what is open stays, and who connects to them is served."""
+        """Machines whose processes can open no connection; open ones stay, and connections from others are accepted."""
         self._powered_off: set[str] = set()
         self._cut: dict[tuple[str, str], float] = {}
-        """Since when, in loop time."""
+        """Time of each present cut, in loop time."""
         self._healed: dict[tuple[str, str], tuple[float, float]] = {}
-        """The last one that was healed: from when, until when."""
+        """The last healed cut: from when, until when."""
         self._rejected: set[tuple[str | None, str]] = set()
         self.contacts: dict[tuple[str, str], Contact] = {}
-        """By who saw it, and of whom."""
+        """By observer and observed machine."""
         self._listeners: dict[tuple[str, int], SimulatedListener] = {}
         self._ends: dict[int, SimulatedTransport] = {}
         self._serial = 0
         self._next_port: dict[str, int] = {}
 
     def network_for(self, process: Process) -> "SimulatedNetwork":
-        """The door of one process."""
+        """The network port of one process."""
         number = len(self._addresses) + 1
         self._addresses.setdefault(process.name, f"10.0.{number // 256}.{number % 256}")
         return SimulatedNetwork(self, process)
 
     # -------------------------------------------------------------------------------------------------- faults
     def cut(self, source: str, target: str) -> None:
-        """Nothing gets from source to target any more (one way)."""
+        """Nothing gets from source to target from now on (one way)."""
         self._cut.setdefault((source, target), self.loop.time())
 
     def heal(self, source: str, target: str) -> None:
@@ -119,19 +119,19 @@ class Fabric:
         self.cut(other, one)
 
     def isolate(self, host: str) -> None:
-        """From everybody else, both ways."""
+        """From all other machines, both ways."""
         for other in sorted(self._addresses.keys() - {host}):
             self.partition(host, other)
 
     def join(self, host: str) -> None:
-        """Undo `isolate`, and whatever else was cut there."""
+        """Undo `isolate` and every other cut there."""
         for source, target in sorted(pair for pair in self._cut if host in pair):
             self.heal(source, target)
 
     def reject(self, source: str | None, target: str) -> None:
-        """A firewall on `target` turns away who connects from `source` (None: from anywhere else), as iptables' REJECT
-        with tcp-reset does: open connections that were made that way are reset, new ones refused. The process behind it
-        lives and hears nothing of it, and what it opens itself passes."""
+        """A firewall on `target` rejects connections from `source` (None: from any other machine), as iptables' REJECT
+        with tcp-reset does: open connections made that way are reset, new ones refused. The process behind it lives and
+        notices nothing, and connections that it opens pass."""
         self._rejected.add((source, target))
         for end in list(self._ends.values()):
             is_client = end.is_client and end.peer.host == target and not end.is_gone
@@ -140,7 +140,7 @@ class Fabric:
                     side.lose_soon(ConnectionResetError("connection reset by a firewall"), 0.0)
 
     def forget_name(self, host: str) -> None:
-        """Whoever looks the machine up by its name finds nothing; its address is what it was."""
+        """Lookups of the machine's name find nothing; its address stays valid."""
         self._nameless.add(host)
 
     def restore_name(self, host: str) -> None:
@@ -180,7 +180,7 @@ class Fabric:
         return self._hold(MessageHold(source, target, match, Action.PASS, times))
 
     def lose_replies(self, asker: str | None, answerer: str | None, *apis: ApiKey, times: int = 1) -> MessageHold:
-        """A request is carried out, and its reply lost with the connection: its sender repeats it."""
+        """A request is carried out, and its reply lost with the connection: the sender repeats it."""
         return self.drop_frames(answerer, asker, responses(*apis), times)
 
     def _hold(self, hold: MessageHold) -> MessageHold:
@@ -189,14 +189,14 @@ class Fabric:
         return hold
 
     def half_open(self, one: str, other: str) -> int:
-        """One machine loses every connection to the other, which learns of it only when it sends something."""
+        """One machine loses every connection to the other, which notices only when it sends something."""
         ends = [end for end in self._ends.values() if end.host == one and end.peer.host == other and not end.is_gone]
         for end in ends:
             end.lose_for_this_end_only()
         return len(ends)
 
     def reset_connections(self, one: str, other: str) -> int:
-        """Break every connection between two machines, in the middle of a frame if one is under way."""
+        """Break every connection between two machines, in the middle of a frame if one is in flight."""
         broken = 0
         for end in list(self._ends.values()):
             if end.host == one and end.peer.host == other and not end.is_gone:
@@ -234,12 +234,12 @@ class Fabric:
                     end.end_by_kernel()
                 end.vanish()
 
-    # ----------------------------------------------------------------------------------------------- machinery
+    # ----------------------------------------------------------------------------------------------- internals
     def is_open(self, source: str, target: str) -> bool:
         return (source, target) not in self._cut
 
     def last_cut(self, source: str, target: str) -> tuple[float, float] | None:
-        """From when until when (now, if it lasts) the last cut on this way was; None: there was none."""
+        """Start and end (now, if it lasts) of the last cut on this way; None: there was none."""
         since = self._cut.get((source, target))
         return self._healed.get((source, target)) if since is None else (since, self.loop.time())
 
@@ -273,7 +273,7 @@ class Fabric:
         return seconds + self.slow_links.get((source, target), 0.0) if self.slow_links else seconds
 
     def transmission(self, source: str, target: str, length: int) -> float:
-        """Seconds until the last byte has left, on a link of limited bandwidth: after all that was sent before."""
+        """Seconds until the last byte has left, on a link of limited bandwidth: after all that was sent earlier."""
         rate = self.bandwidth.get((source, target))
         if rate is None:
             return 0.0
@@ -379,7 +379,7 @@ class SimulatedNetwork:
 
 
 class ConnectionAttempt:
-    """One connection being opened: SYN there, answer back. Lost ones are sent again."""
+    """One connection attempt: a SYN there, an answer back. Lost ones are sent again."""
 
     def __init__(self, fabric: Fabric, process: Process, factory: ProtocolFactory, target: str, port: int) -> None:
         self._fabric = fabric
@@ -394,7 +394,7 @@ class ConnectionAttempt:
         self._send()
 
     def abandon(self) -> None:
-        """Nobody waits for it any more; what was established in the same instant is closed again."""
+        """Nothing waits for it any more; a connection established in the same instant is closed again."""
         self._abandoned = True
         done = self.established.done() and not self.established.cancelled()
         if done and self.established.exception() is None and not self.is_taken:
@@ -439,7 +439,7 @@ class ConnectionAttempt:
         if self._abandoned or self.established.done():
             client.abort()
             return
-        if client.is_gone:  # accepted, and reset before the answer was here
+        if client.is_gone:  # accepted, and reset before the answer arrived
             self.established.set_exception(ConnectionResetError())
             return
         self._fabric.contact(client.host, self._target).made_at = self._fabric.loop.time()

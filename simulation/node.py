@@ -1,8 +1,8 @@
 """Simulated machines and the processes that run on them.
 
 A node is a machine: it has a name, a disk, an address and a power switch. A process is one run of code on it; killing
-it ends it for good, and starting the node again makes a new process over the same disk. Which process a piece of code
-belongs to is a context variable, so every task and callback it starts belongs to it, too.
+it ends it for good, and starting the node again makes a new process over the same disk. A context variable holds the
+process that code belongs to, so every task and callback that the code starts belongs to the same process.
 """
 
 import contextvars
@@ -18,7 +18,7 @@ class ProcessDead(BaseException):
 
 
 class Schedule(Protocol):
-    """What a process needs of its loop."""
+    """The part of the loop that a process uses."""
 
     def run_again(self, handles: "deque[NodeHandle | NodeTimerHandle]") -> None:
         """Make these callbacks ready, in order."""
@@ -47,7 +47,7 @@ class Process:
         return f"{self.name}#{self.incarnation}"
 
     def check_alive(self) -> None:
-        """Called by every door: what a dead process asks for must not happen."""
+        """Called by every port: nothing that a dead process requests may happen."""
         if not self.alive:
             raise ProcessDead(self.name)
 
@@ -60,7 +60,7 @@ class Process:
         self.wake(now)
 
     def wake(self, now: float) -> None:
-        """Go on, if nothing holds it any more."""
+        """Go on, unless something still holds it."""
         self.runs = self.alive and not self.paused and self.busy_until <= now
         if self.runs and self.backlog:
             self._schedule.run_again(self.backlog)

@@ -1,11 +1,11 @@
-"""The virtual disk of one machine: what is written, what is synced, what a crash leaves of it, and its faults.
+"""The simulated disk of one machine: what is written, what is synced, what a crash leaves of it, and its faults.
 
 Theory: a killed process loses nothing that it wrote, for the kernel holds it. Power loss keeps what was synced: of a
-file the bytes of its last `sync`, and of a directory the entries of its last `sync_directory`; a new or renamed file
-whose directory was not synced is gone or old again. Of appended bytes that were not synced a torn prefix may survive,
-with a hole of zeros or bytes that nobody wrote. Beyond that a disk may rot, hang, fill up, fail calls, forget what a
-failed sync should have made stable, lie about syncing, and write to the wrong place; and its machine may have no file
-descriptor left. One test per sentence of this model.
+file the bytes of its last `sync`, and of a directory the entries of its last `sync_directory`; a new or renamed file in
+a directory that was not synced is gone or old again. Of unsynced appended bytes a torn prefix may survive, with a hole
+of zeros or bytes that were never written. Beyond that a disk may rot, hang, fill up, fail calls, forget what a failed
+sync should have made stable, lie about syncing, and write to the wrong place; and its machine may run out of file
+descriptors. There is one test per sentence of this model.
 """
 
 import posixpath
@@ -23,7 +23,7 @@ from minibroker.simulation.trace import Trace
 CAPACITY_BYTES = 1 << 40
 
 GARBAGE_BYTES_MAX = 64
-"""A torn write may end in bytes that nobody wrote."""
+"""A torn write may end in bytes that were never written."""
 
 GARBAGE_PROBABILITY = 0.3
 HOLE_PROBABILITY = 0.1
@@ -31,20 +31,20 @@ SECTOR_BYTES = 512
 """A torn write may lack a sector in its middle: pages reach the platter in any order."""
 
 PATHS_KEPT = 1_000
-"""Paths whose parts are remembered: brokers ask for the same few again and again."""
+"""Paths whose parts are cached: brokers use the same few again and again."""
 
 LINKS_MAX = 40
-"""As many as Linux follows, one after the other."""
+"""As many links as Linux follows, one after the other."""
 
 UNLIMITED = 1_000_000_000
 
 SYNCS = frozenset({"sync", "sync_directory"})
 CHANGES = SYNCS | {"append", "write_at", "truncate", "replace_file", "rename", "remove", "make_directory"}
-"""Calls after which a crash leaves something else than before."""
+"""Calls after which a crash leaves another state than before."""
 
 
 class CallCost(msgspec.Struct):
-    """Virtual seconds that synchronous calls take from the process, and background work from nobody."""
+    """Virtual seconds that synchronous calls take from the process; background work takes none."""
 
     append: float = 0.0
     read: float = 0.0
@@ -59,13 +59,13 @@ class Fault(msgspec.Struct):
     path_prefix: str = "/"
     times: int = UNLIMITED
     is_full: bool = False
-    """For lack of space; of a sync it is a SyncFailed as any other."""
+    """It fails for lack of space; a sync then raises SyncFailed as always."""
     forgets: bool = False
-    """Of a failed sync: what it should have made stable never will be, though later syncs succeed (as on Linux)."""
+    """What a failed sync should have made stable never will be, though later syncs succeed (as on Linux)."""
     no_descriptor: bool = False
-    """For lack of a file descriptor."""
+    """It fails for lack of a file descriptor."""
     is_bad_entry: bool = False
-    """For what lies there: a mount point, say."""
+    """It fails because of what lies there: a mount point, for example."""
 
 
 class FileNode:
@@ -77,7 +77,7 @@ class FileNode:
         self.synced_copy: bytes | None = None
         """The synced bytes, once they are no longer a prefix of the content."""
         self.cached_only: list[tuple[int, int]] = []
-        """Ranges that only the kernel's cache holds, although it takes them for stable: a sync of them failed."""
+        """Ranges that only the kernel's cache holds, although it considers them stable: a sync of them failed."""
         self.modified_ms = 0
 
     def about_to_change(self, position: int) -> None:
@@ -100,12 +100,12 @@ class FileNode:
             self.synced_copy = bytes(stable)
 
     def forget_unsynced(self) -> None:
-        """A sync failed, and the kernel counts its pages as clean from now on."""
+        """A sync failed, and the kernel considers the pages clean from now on."""
         if self.synced_size < len(self.content):
             self.cached_only.append((self.synced_size, len(self.content)))
 
     def scribble(self, position: int, data: bytes) -> None:
-        """Bytes change on stable storage, and nobody has written them here."""
+        """Bytes change on stable storage without a write to this file."""
         data = data[: max(0, len(self.content) - position)]
         self.content[position : position + len(data)] = data
         if self.synced_copy is not None:
@@ -139,16 +139,16 @@ class FileNode:
 
 
 class LinkNode(FileNode):
-    """A symbolic link. No byte can be written to it: calls of files follow it."""
+    """A symbolic link. No byte can be written to it: file calls follow it."""
 
     def __init__(self, target: str) -> None:
         super().__init__()
         self.target = target
-        """An absolute path; perhaps of nothing."""
+        """An absolute path; it may not exist."""
 
 
 class SpecialNode(FileNode):
-    """A pipe, a socket or a device: nothing that a file can be made of."""
+    """A pipe, a socket or a device: not usable as a file."""
 
 
 class DirectoryNode:
@@ -158,7 +158,7 @@ class DirectoryNode:
         self.entries: dict[str, FileNode | DirectoryNode] = {}
         self.synced_entries: dict[str, FileNode | DirectoryNode] = {}
         self.cached_only: dict[str, FileNode | DirectoryNode | None] = {}
-        """Names that only the kernel's cache holds so (None: holds no more), although it takes them for stable."""
+        """Names that only the kernel's cache holds so (None: no longer holds), although it considers them stable."""
 
     def sync(self) -> None:
         stable = self.synced_entries
@@ -172,7 +172,7 @@ class DirectoryNode:
                 self.synced_entries.pop(name, None)
 
     def forget_unsynced(self) -> None:
-        """A sync failed, and the kernel counts its names as stable from now on."""
+        """A sync failed, and the kernel considers the names stable from now on."""
         for name in sorted(self.entries.keys() | self.synced_entries.keys()):
             if self.entries.get(name) is not self.synced_entries.get(name):
                 self.cached_only[name] = self.entries.get(name)
@@ -185,7 +185,7 @@ class DirectoryNode:
 
 
 class Storage:
-    """The disk of one machine: survives its processes. Faults are calls on it."""
+    """The disk of one machine: it survives the machine's processes. Faults are calls on it."""
 
     def __init__(self, host: str, loop: VirtualLoop, rng: random.Random, trace: Trace) -> None:
         self.host = host
@@ -200,21 +200,21 @@ class Storage:
         self.locks: dict[str, Process] = {}
         self.boots = 1
         self.ignores_sync = False
-        """A lying disk: it says that it has synced, and has not."""
+        """A lying disk: it reports syncs that it has not done."""
         self.lacks_descriptors = False
-        """No call gets a file descriptor; what is open stays."""
+        """No call gets a file descriptor; open files stay open."""
         self._hangs_until = 0.0
         self._misdirected: list[str] = []
         self._trap: tuple[int, Callable[[], None]] | None = None
 
     def trap(self, calls: int, act: Callable[[], None]) -> None:
-        """`act` comes in the place of the n-th call from now on that changes something: the end of the process between
-        two of its calls."""
+        """Run `act` instead of the n-th call from now on that changes something: the process ends between two of its
+        calls."""
         assert calls > 0
         self._trap = calls, act
 
     def clear_trap(self) -> None:
-        """Nothing waits for a call any more."""
+        """Remove the trap."""
         self._trap = None
 
     def fail(
@@ -227,14 +227,14 @@ class Storage:
         no_descriptor: bool = False,
         is_bad_entry: bool = False,
     ) -> Fault:
-        """Inject an error; `heal` takes it back. Calls: append, read, write_at, truncate, sync, open, replace_file,
+        """Inject an error; `heal` removes it. Calls: append, read, write_at, truncate, sync, open, replace_file,
         rename, remove, list_directory, make_directory, sync_directory."""
         fault = Fault(call, path_prefix, times, is_full, forgets, no_descriptor, is_bad_entry)
         self.faults.append(fault)
         return fault
 
     def heal(self) -> None:
-        """From now on it works. What was done to its bytes stays."""
+        """From now on the disk works. Changes to its bytes stay."""
         self.faults.clear()
         self._misdirected.clear()
         self.ignores_sync = False
@@ -244,7 +244,7 @@ class Storage:
 
     @property
     def boot_id(self) -> str:
-        """Of its machine, since the last power loss."""
+        """Boot id of its machine, since the last power loss."""
         return f"{self.host}-boot-{self.boots}"
 
     def hang(self, seconds: float) -> None:
@@ -257,15 +257,15 @@ class Storage:
         return max(0.0, self._hangs_until - self.loop.time()) if self._hangs_until else 0.0
 
     def fill(self, free_bytes: int = 0) -> None:
-        """Somebody else's files leave so much room."""
+        """Foreign files leave this much room."""
         self.capacity_bytes = self.used_bytes + free_bytes
 
     def misdirect_next_append(self, path_prefix: str = "/") -> None:
-        """The bytes of the next append below this path land in some other file's; where they belong are zeros."""
+        """The bytes of the next append below this path land in some other file; zeros take their place."""
         self._misdirected.append(path_prefix)
 
     def is_misdirected(self, path: str) -> bool:
-        """Asked by an append; once."""
+        """Whether this append is misdirected; asking consumes the fault."""
         for prefix in self._misdirected:
             if path.startswith(prefix):
                 self._misdirected.remove(prefix)
@@ -273,7 +273,7 @@ class Storage:
         return False
 
     def scribble_somewhere(self, path: str, data: bytes) -> None:
-        """What was meant for `path` overwrites another file, if there is one."""
+        """Data for `path` overwrites another file, if there is one."""
         others = [(name, file) for name, file in self.files("/") if name != normalize(path) and file.content]
         if others:
             name, file = self.random.choice(others)
@@ -309,16 +309,16 @@ class Storage:
             act()
 
     def check_descriptor(self, call: str, path: str) -> None:
-        """Asked by each call that takes a descriptor of its own."""
+        """Checked by each call that takes a descriptor."""
         if self.lacks_descriptors:
             raise OutOfDescriptors(f"cannot {call} {path}: too many open files (simulated)")
 
     def link(self, path: str, target: str) -> None:
-        """Somebody has made a symbolic link, on stable storage."""
+        """A foreign program makes a symbolic link, on stable storage."""
         self._put(path, LinkNode(target))
 
     def make_special(self, path: str) -> None:
-        """Somebody has made a pipe, a socket or a device, on stable storage."""
+        """A foreign program makes a pipe, a socket or a device, on stable storage."""
         self._put(path, SpecialNode())
 
     def _put(self, path: str, node: FileNode) -> None:
@@ -328,7 +328,7 @@ class Storage:
         parent.sync()
 
     def provision(self, path: str) -> None:
-        """A directory that was there before the machine's first start, on stable storage."""
+        """Make a directory that exists before the machine's first start, on stable storage."""
         node = self.root
         for name in parts_of(path):
             child = node.entries.setdefault(name, DirectoryNode())
@@ -340,14 +340,14 @@ class Storage:
         self.locks = {path: holder for path, holder in self.locks.items() if holder is not process}
 
     def lose_power(self, tear: bool) -> None:
-        """What was not synced is gone; with `tear`, by chance not all of it."""
+        """Unsynced data is gone; with `tear`, some of it may survive by chance."""
         self.root.lose_power(self.random if tear else None)
         self.locks.clear()
         self.boots += 1
         self.used_bytes = sum(len(file.content) for _, file in walk_files(self.root))
 
     def wipe(self) -> None:
-        """A blank disk is put in."""
+        """Replace the disk by a blank one."""
         self.root = DirectoryNode()
         self.used_bytes = 0
 
@@ -357,7 +357,7 @@ class Storage:
         return any(node.cached_only for node in walk_nodes(self.root))
 
     def keep_forgotten(self) -> None:
-        """What it shows is stable after all."""
+        """Make stable what the kernel shows."""
         for node in walk_nodes(self.root):
             if node.cached_only:
                 node.cached_only.clear()
@@ -380,7 +380,7 @@ class Storage:
         return name, position
 
     def files(self, path_prefix: str) -> list[tuple[str, FileNode]]:
-        """All files whose path begins so, in the order of their paths."""
+        """All files with this path prefix, in the order of their paths."""
         return [(path, file) for path, file in walk_files(self.root) if path.startswith(path_prefix)]
 
     def find(self, path: str, links: int = LINKS_MAX) -> FileNode | DirectoryNode:
@@ -398,7 +398,7 @@ class Storage:
         return node
 
     def entry(self, path: str) -> FileNode | DirectoryNode | None:
-        """What bears that name itself, be it a link."""
+        """The entry of that name itself, even if it is a link."""
         parent, name = self.parent_of(path)
         return parent.entries.get(name)
 
@@ -446,7 +446,7 @@ def walk_files(node: DirectoryNode, path: str = "") -> list[tuple[str, FileNode]
 
 
 def walk_nodes(node: FileNode | DirectoryNode) -> Iterator[FileNode | DirectoryNode]:
-    """This, and all that is below it."""
+    """The node and everything below it."""
     yield node
     if isinstance(node, DirectoryNode):
         for name in sorted(node.entries):

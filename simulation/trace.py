@@ -1,6 +1,6 @@
-"""What happened, as one hash: two runs with the same hash did the same things at the same times.
+"""The events of a run as one hash: two runs with the same hash did the same things at the same times.
 
-The doors record what crosses them (bytes delivered, bytes written, operations answered), never addresses, hashes or
+The ports record what crosses them (bytes delivered, bytes written, operations answered), never addresses, hashes or
 iteration orders of Python objects.
 """
 
@@ -12,19 +12,20 @@ from collections.abc import Callable
 from typing import Any
 
 LINES_KEPT = 10_000
-"""The last events, for the report of a failure."""
+"""Events kept for the report of a failure."""
 
 EVENTS_HASHED_AT_ONCE = 1_000
-"""One packing of so many events costs a tenth of a text for each."""
+"""Packing this many events at once costs a tenth of a text for each."""
 
 MARSHAL_VERSION = 2
-"""The last one that writes no references between equal objects: those depend on how the interpreter shares them."""
+"""The last version that writes no references between equal objects: those depend on how the
+interpreter shares objects."""
 
 Event = tuple[float, str, tuple[Any, ...]]
 
 
 class Trace:
-    """Records events in order. `now` tells the virtual seconds since the start."""
+    """Records events in order. `now` returns the virtual seconds since the start."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -34,20 +35,20 @@ class Trace:
         self._last: deque[Event] = deque(maxlen=LINES_KEPT)
         self._kinds: Counter[str] = Counter()
         self.listeners: list[Callable[[str], None]] = []
-        """Called with each line, for printing a run while it happens."""
+        """Called with each line, to print a run while it happens."""
 
     def record(self, kind: str, *facts: Any) -> None:
-        """Facts are plain numbers and strings, the same in every run (anything else is refused when it is hashed)."""
+        """Facts are plain numbers and strings, the same in every run (anything else fails when it is hashed)."""
         event = (self._now(), kind, facts)
         self._unhashed.append(event)
         if len(self._unhashed) >= EVENTS_HASHED_AT_ONCE:
-            self._catch_up()
+            self._hash_pending()
         if self.listeners:
             line = line_of(event)
             for listener in self.listeners:
                 listener(line)
 
-    def _catch_up(self) -> None:
+    def _hash_pending(self) -> None:
         self._hash.update(marshal.dumps(self._unhashed, MARSHAL_VERSION))
         self._hashed += len(self._unhashed)
         self._last.extend(self._unhashed)
@@ -56,7 +57,7 @@ class Trace:
 
     @property
     def kinds(self) -> Counter[str]:
-        """How many events of each kind there were."""
+        """The number of events of each kind."""
         return self._kinds + Counter(kind for _, kind, _ in self._unhashed)
 
     @property
@@ -70,7 +71,7 @@ class Trace:
 
     @property
     def trace_hash(self) -> str:
-        """Of everything so far; asking does not change what comes out later."""
+        """Hash of everything so far; reading it does not change later hashes."""
         so_far = self._hash.copy()
         so_far.update(marshal.dumps(self._unhashed, MARSHAL_VERSION))
         return so_far.hexdigest()
@@ -82,5 +83,5 @@ def line_of(event: Event) -> str:
 
 
 def checksum(data: bytes | bytearray | memoryview) -> int:
-    """Stands for the bytes themselves in a trace."""
+    """Represents the bytes in a trace."""
     return zlib.crc32(data)

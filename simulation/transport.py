@@ -1,7 +1,7 @@
-"""One end of a simulated connection: its pipe, its buffer, its flow control and its death.
+"""One end of a simulated connection: its pipe, its buffer, its flow control and its end.
 
-The theory is in `network.py`. The pipe that an end owns is the one that it reads from; its callbacks run in its own
-process, so a paused one reads late and a dead one never.
+The theory is in `network.py`. An end owns the pipe from which it reads; its callbacks run in its own process, so a
+paused process reads late and a dead one never.
 """
 
 import asyncio
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from minibroker.simulation.network import Fabric
 
 WINDOW_BYTES = 256 * 1024
-"""Bytes that the two kernels hold for a reader: the order of Linux's defaults for a young connection."""
+"""Bytes that the two kernels hold for a reader: the order of Linux's defaults for a new connection."""
 
 HIGH_WATER_BYTES = 64 * 1024
 """asyncio's default for pause_writing; a quarter of it for resume_writing."""
 
 RESEND_SECONDS = 1.0
-"""After a lost SYN or reset, the next try."""
+"""Time until a retry after a lost SYN or reset."""
 
 ProtocolFactory = Callable[[], asyncio.BufferedProtocol]
 
 
 class StreamSegment:
-    """Bytes under way, not copied; or the end of the stream (`parts` None)."""
+    """Bytes in flight, not copied; or the end of the stream (`parts` None)."""
 
     __slots__ = ("arrives_at", "length", "parts", "starts_write")
 
@@ -58,9 +58,9 @@ class SimulatedTransport:
         self.is_client = is_client
         self.cutter: FrameCutter | None = None
         self._is_held = False
-        """A hold holds the next frame for this end."""
+        """A hold keeps back the next frame for this end."""
         self.is_gone = False
-        """No longer in its kernel: closed, reset, killed, or without power."""
+        """Its kernel no longer has it: closed, reset, killed, or without power."""
         self._opened = False
         self._lost = False
         self._closing = False
@@ -151,7 +151,7 @@ class SimulatedTransport:
         pipe.append(StreamSegment(arrives_at, parts, length, starts_write))
         self._loop.call_at(arrives_at, peer.pump, context=peer.process.context)
 
-    def _room_again(self) -> None:
+    def _window_opened(self) -> None:
         """The window has opened."""
         if self.is_gone:
             return
@@ -169,7 +169,7 @@ class SimulatedTransport:
         self._loop.call_at(when, self.pump, context=self.process.context)
 
     def pump(self) -> None:
-        """Take what has arrived and injector it to the protocol."""
+        """Take what has arrived and hand it to the protocol."""
         now = self._loop.time()
         pipe = self._pipe
         while pipe and pipe[0].arrives_at <= now and not self.is_gone and self._opened and not self._is_held:
@@ -212,7 +212,7 @@ class SimulatedTransport:
             self.pump()
 
     def lose_frames(self) -> None:
-        """What waits at a hold, and all behind it, is lost with the connection."""
+        """What waits at a hold, and everything after it, is lost with the connection."""
         for side in (self, self.peer):
             side._is_held = False
             side._pipe.clear()
@@ -220,18 +220,18 @@ class SimulatedTransport:
             side.lose_soon(ConnectionResetError("connection reset by the network"), 0.0)
 
     def lose_what_is_held(self) -> None:
-        """Behind a cut; what arrived before is in the kernel of this end."""
+        """Drop what waits behind a cut; what arrived earlier is in the kernel of this end."""
         since = self._fabric.cut_since(self.peer.host, self.host)
         self._pipe = deque(segment for segment in self._pipe if segment.arrives_at <= since)
 
     def lose_for_this_end_only(self) -> None:
-        """Half open: the peer learns of it when it sends something."""
+        """Half open: the peer notices only when it sends something."""
         self._note_loss()
         self.vanish()
         self._loop.call_soon(self._lose, ConnectionResetError("connection reset"), context=self.process.context)
 
     def pump_some(self) -> None:
-        """Before a reset: a part of what is under way arrives, cut anywhere."""
+        """Before a reset, a part of what is in flight arrives, cut anywhere."""
         if self._pipe and self._pipe[0].parts is not None and self._opened and not self.is_gone and not self._is_held:
             data = b"".join(self._pipe[0].parts)
             self._unread += self.cutter.rest() if self.cutter is not None else b""
@@ -271,11 +271,11 @@ class SimulatedTransport:
                 self.close()
 
     def _acknowledge_reading(self, count: int) -> None:
-        """Its kernel knows at once; its process only if it waits for that."""
+        """The peer's kernel knows at once; its process only if it waits for that."""
         peer = self.peer
         peer.unread_by_peer -= count
         if (peer._buffer or peer._writer_paused) and not peer.is_gone:
-            self._loop.call_soon(peer._room_again, context=peer.process.context)
+            self._loop.call_soon(peer._window_opened, context=peer.process.context)
 
     def pause_reading(self) -> None:
         self._reading = False
@@ -312,7 +312,7 @@ class SimulatedTransport:
         self._loop.call_soon(self._lose, None, context=self.process.context)
 
     def lose_soon(self, error: Exception | None, seconds: float) -> None:
-        """The kernel of this end learns that the connection is broken; it waits behind a cut link."""
+        """The kernel of this end learns that the connection is broken; the news waits behind a cut link."""
         if not self.is_gone:
             when = self._loop.time() + max(0.0, seconds)
             self._loop.call_at(when, self._lose_when_reachable, error, context=self.process.context)
@@ -330,9 +330,9 @@ class SimulatedTransport:
             self._fabric.contact(self.host, self.peer.host).lost_at = self._loop.time()
 
     def end_by_kernel(self) -> None:
-        """Its process is dead. Linux ends the stream behind what was sent; what arrived unread, or arrives now, is
-        answered with a reset (tcp_close: data_was_unread), as is what comes when a cut is healed: by then it has given
-        the orphaned connection up."""
+        """Its process is dead. Linux ends the stream after what was sent. It answers what arrived unread, or arrives
+        now, with a reset (tcp_close: data_was_unread), also what comes when a cut is healed: by then it has given up
+        the orphaned connection."""
         now, peer, fabric = self._loop.time(), self.peer, self._fabric
         back = fabric.delay(self.host, peer.host)
         reset = ConnectionResetError("connection reset by peer")
@@ -345,7 +345,7 @@ class SimulatedTransport:
         if not self._fin_sent and not peer.is_gone:
             self._fin_sent = True
             self._send_segment(None, 0)
-        if self._pipe:  # under way to a socket that is no more
+        if self._pipe:  # in flight to a socket that no longer exists
             peer.lose_soon(reset, self._pipe[0].arrives_at - now + back)
 
     def _lose(self, error: Exception | None) -> None:
@@ -358,7 +358,7 @@ class SimulatedTransport:
             self.protocol.connection_lost(error)
 
     def vanish(self) -> None:
-        """Without a word: this end exists no more."""
+        """This end ceases to exist without notice to the peer."""
         self.is_gone = True
         self._pipe.clear()
         self._unread = b""
@@ -366,7 +366,7 @@ class SimulatedTransport:
         self._buffer_bytes = 0
         self._fabric.remove(self)
 
-    # --------------------------------------------------------------------------------------------------- facts
+    # ------------------------------------------------------------------------------------------------- queries
     def is_closing(self) -> bool:
         return self._closing
 

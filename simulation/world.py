@@ -1,4 +1,5 @@
-"""A whole simulated world: one loop, one network, one ZooKeeper, and machines whose processes are given their doors.
+"""A whole simulated world: one loop, one network, one ZooKeeper, and machines with processes that
+get their ports here.
 
 A program is a function from a Runtime to a coroutine; starting a node again runs it again over the surviving disk. The
 code that drives a world (a test, a fault schedule) runs in the same loop and belongs to no process.
@@ -24,7 +25,7 @@ T = TypeVar("T")
 Program = Callable[[Runtime], Coroutine[Any, Any, Any]]
 
 PROVISIONED_DIRECTORY = "/data"
-"""On every machine's disk from the beginning, and on stable storage: put log directories below it."""
+"""On every machine's disk from the start, on stable storage: log directories belong below it."""
 
 
 class ProcessCrashed(AssertionError):
@@ -49,7 +50,7 @@ class SimulatedWorld:
     """Build it, start nodes, then `run` a coroutine that drives it. One world is one run."""
 
     def __init__(self, seed: int = 0, loop: VirtualLoop | None = None) -> None:
-        """`loop`: one that runs already; then its owner calls `end` instead of `run`."""
+        """`loop`: a running loop, if given; then its owner calls `end` instead of `run`."""
         self.seed = seed
         self.loop = loop or VirtualLoop()
         self.trace = Trace(lambda: self.loop.elapsed)
@@ -59,10 +60,10 @@ class SimulatedWorld:
         """What all processes report; `simulation.node.PROCESS` says which one does."""
         self.machines: dict[str, SimulatedMachine] = {}
         self.crashes: list[tuple[str, BaseException]] = []
-        """Programs that ended with an exception; a run that expects one takes it out."""
+        """Programs that ended with an exception; a run that expects one removes it from the list."""
 
     def random(self, purpose: str) -> random.Random:
-        """An independent stream of the seed: drawing from one does not shift the others."""
+        """A random stream of its own for each purpose: drawing from one does not shift the others."""
         return random.Random(f"{self.seed}/{purpose}")
 
     @property
@@ -70,14 +71,14 @@ class SimulatedWorld:
         return self.trace.trace_hash
 
     def run(self, main: Coroutine[Any, Any, T], seconds_max: float = SECONDS_MAX) -> T:
-        """Drive the world to the end of `main`; then everything is killed. Raises what went wrong unnoticed."""
+        """Drive the world to the end of `main`; then kill everything. Raises what failed unnoticed."""
         try:
             return self.loop.run(main, seconds_max)
         finally:
             self.end()
 
     def end(self) -> None:
-        """Kill everything. Raises ProcessCrashed if a program ended with an exception that nobody took out."""
+        """Kill everything. Raises ProcessCrashed if `crashes` still holds an exception."""
         for name in self.machines:
             self.kill(name)
         if self.crashes:
@@ -105,7 +106,7 @@ class SimulatedWorld:
         return machine.process
 
     def runtime(self, name: str) -> Runtime:
-        """The doors of the node's living process."""
+        """The ports of the node's living process."""
         process, machine = self.process(name), self.machine(name)
         if machine.runtime is None:
             clock = SimulatedClock(self.loop, process, lambda: machine.clock_skew_ms)
@@ -167,7 +168,8 @@ class SimulatedWorld:
         self._discard(process)
 
     def power_loss(self, name: str, tear: bool = True) -> None:
-        """The machine is off: only what was synced stays (with `tear`, maybe a torn piece more), peers hear nothing."""
+        """The machine is off: only what was synced stays (with `tear`, maybe a torn piece more),
+        peers get no notice."""
         machine = self.machine(name)
         process = machine.process if machine.process is not None and machine.process.alive else None
         self.trace.record("power-loss", name)
@@ -183,13 +185,13 @@ class SimulatedWorld:
             self.loop.discard_tasks(lambda task: task.process is process)
 
     def take_descriptors(self, name: str) -> None:
-        """The machine has no file descriptor left, neither for files nor for connections."""
+        """The machine has no file descriptors left, neither for files nor for connections."""
         self.trace.record("no-descriptors", name)
         self.machine(name).storage.lacks_descriptors = True
         self.network.without_descriptors.add(name)
 
     def give_descriptors(self, name: str) -> None:
-        """Something was closed: there are descriptors again."""
+        """There are descriptors again."""
         self.trace.record("descriptors", name)
         self.machine(name).storage.lacks_descriptors = False
         self.network.without_descriptors.discard(name)

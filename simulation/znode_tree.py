@@ -1,7 +1,7 @@
-"""ZooKeeper's data: nodes, versions, transaction ids, and what each operation does to them. No time, no sessions' life.
+"""ZooKeeper's data: nodes, versions, transaction ids, and what each operation does to them.
 
 Owns: the rules of create, set, delete, check and multi as ZooKeeper 3.9 has them, in the order in which it checks them.
-A transaction tells which watches it triggers; who watches is the server's business.
+Leaves to others: time, the life of sessions, and watchers. A transaction only names the watches that it triggers.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ class ZNode(msgspec.Struct):
     version: int = 0
     children: set[str] = msgspec.field(default_factory=set)
     children_created: int = 0
-    """Gives sequence nodes their numbers; never falls."""
+    """Numbers sequence nodes; never falls."""
 
     def stat(self) -> Stat:
         return Stat(version=self.version, czxid=self.czxid, mzxid=self.mzxid, ephemeral_owner=self.ephemeral_owner)
@@ -74,7 +74,7 @@ class ZNodeTree:
     def transact(
         self, operations: Sequence[Operation], session_id: int
     ) -> tuple[list[str | Stat | None], list[ZNodeChange]]:
-        """All or nothing, under one transaction id. A failed one changes nothing and carries the index."""
+        """All or nothing, under one transaction id. A failed operation changes nothing and sets the error's index."""
         zxid = self.next_zxid()
         undo: list[Callable[[], None]] = []
         changed: list[ZNodeChange] = []
@@ -90,7 +90,7 @@ class ZNodeTree:
         return results, changed
 
     def delete_ephemerals(self, session_id: int) -> tuple[list[str], list[ZNodeChange]]:
-        """What the end of a session takes with it, in one transaction."""
+        """Delete what belongs to a session that ends, in one transaction."""
         zxid = self.next_zxid()
         owned = sorted(path for path, node in self.nodes.items() if node.ephemeral_owner == session_id)
         changed: list[ZNodeChange] = []

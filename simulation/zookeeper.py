@@ -1,9 +1,9 @@
-"""The virtual ZooKeeper: one server for a world, and a coordination door for each process.
+"""The simulated ZooKeeper: one server for a world.
 
-Theory: a session lives at the server and is kept by what the server hears of it; a link is one connection of it. Both
+Theory: a session lives at the server, which keeps it as long as requests arrive; a link is one connection of it. Both
 directions of a link are first in, first out, so a watch event arrives before the answer that could show the new data.
-Others see a session's end before its owner does. Requests under way when a link is cut are lost, or reach the server
-when it is healed: the owner has been told 'outcome unknown' by then.
+Others see a session's end before its owner does. Requests in flight when a link is cut are lost, or reach the server
+when it is healed: by then their sender has got 'outcome unknown'.
 """
 
 import asyncio
@@ -24,15 +24,15 @@ from minibroker.simulation.znode_tree import ZNodeChange, ZNodeTree
 
 FIRST_SESSION_ID = 0x1000_0000_0000_0000
 LATE_REQUEST_PROBABILITY = 0.5
-"""Of links that their client has given up: how many still bring to the server what is under way."""
+"""Share of links given up by their client that still deliver to the server what is in flight."""
 
 UNLIMITED = 1_000_000_000
 LINKS_KEPT = 1_000
-"""Links that a healed cut wakes; older ones are long given up."""
+"""Links that a healed cut wakes; older ones were given up long ago."""
 
 
 class ZooKeeperRequest(msgspec.Struct, frozen=True):
-    """What a client asks: to read something, or to change something."""
+    """A client's request: to read something, or to change something."""
 
     kind: str
     """'get', 'exists', 'children', 'write', 'close'."""
@@ -46,7 +46,7 @@ Answer = Callable[[Any, CoordinationError | None], None]
 
 
 class Session(msgspec.Struct):
-    """What the server knows of a client."""
+    """The server's state of one session."""
 
     session_id: int
     timeout_ms: int
@@ -65,8 +65,8 @@ class ServerOptions(msgspec.Struct):
 
 
 class RequestHold:
-    """Holds back requests of a machine before the server, with all that follow them on their link: a test directs when
-    a write happens. A client that hears nothing gives its link up, and what waits there is refused from then on."""
+    """Holds back requests of a machine in front of the server, with all that follow on their link: a test directs when
+    a write happens. A client without answers gives its link up, and what waits there is then refused."""
 
     def __init__(self, host: str | None, match: Callable[[ZooKeeperRequest], bool] | None, times: int) -> None:
         self._host = host
@@ -96,7 +96,7 @@ class RequestHold:
         return self.seen[-1]
 
     def release(self) -> None:
-        """Open for good: what waits goes on, in its order."""
+        """Open permanently: waiting requests go on, in order."""
         self.is_open = True
         waiting, self._waiting = self._waiting, []
         for pipe in waiting:
@@ -151,11 +151,11 @@ class Pipe:
 
 
 REFUSED = -1
-"""Instead of a granted timeout: the real server ends the connection without a word."""
+"""Instead of a granted timeout: the real server ends the connection without an answer."""
 
 
 class Link:
-    """One connection between a client and the server. `owner` is told of answers, watches and its end."""
+    """One connection between a client and the server. `owner` gets answers, watches and notice of its end."""
 
     def __init__(self, server: "SimulatedZooKeeper", process: Process, owner: "LinkOwner") -> None:
         self._server = server
@@ -187,7 +187,7 @@ class Link:
         self.deliver(self._owner.on_watch, self, number)
 
     def break_from_server(self) -> None:
-        """The server closes it; the client is told if it can be."""
+        """The server closes it; the client is notified if it can be reached."""
         self._server.forget_watches(self)
         self.deliver(self._owner.on_broken, self)
 
@@ -197,7 +197,7 @@ class Link:
         self._server.loop.call_soon(self._owner.on_broken, self, context=self.process.context)
 
     def break_from_client(self) -> None:
-        """The client has given it up. What it has sent may still be under way, and arrive."""
+        """The client has given it up. What it has sent may still be in flight, and arrive."""
         self._answers.clear()
         if self._server.random.random() >= LATE_REQUEST_PROBABILITY:
             self._requests.clear()
@@ -205,7 +205,7 @@ class Link:
 
 
 class LinkOwner:
-    """What a link needs of its client."""
+    """The part of a client that a link uses."""
 
     def on_watch(self, link: Link, number: int) -> None: ...
 
@@ -244,11 +244,11 @@ class SimulatedZooKeeper:
             self._unreachable.add(host)
 
     def cut_answers(self, host: str) -> None:
-        """One way: the server hears the machine and keeps its session, but nothing comes back."""
+        """One way: the server gets the machine's requests and keeps its session, but no answer comes back."""
         self._answers_cut.add(host)
 
     def heal(self, host: str | None = None) -> None:
-        """Take back cuts; for all, also slow links and holds."""
+        """Undo cuts; for all machines, also slow links and holds."""
         if host is None:
             self._is_all_cut = False
             self._unreachable.clear()
@@ -280,14 +280,14 @@ class SimulatedZooKeeper:
         return hold
 
     def drop_connection(self, host: str) -> None:
-        """A reset connection, wherever it was broken: both ends learn of it. The session lives."""
+        """Reset the machine's connections: both ends notice. The session lives."""
         for session in list(self.sessions.values()):
             if session.link is not None and session.link.process.name == host:
                 session.link.break_in_between()
                 session.link = None
 
     def expire_session(self, session_id: int) -> None:
-        """As if nothing had been heard of it: others see its ephemerals vanish first."""
+        """End the session as if no request had come: others see its ephemerals vanish first."""
         session = self.sessions.get(session_id)
         if session is not None:
             self._end_session(session)
@@ -308,7 +308,7 @@ class SimulatedZooKeeper:
                 session.link = None
 
     def start(self) -> None:
-        """Up again, if it was stopped: as ZooKeeper does, every session gets its full time anew."""
+        """Start again after `stop`: as in ZooKeeper, every session gets its full time again."""
         if not self._stopped:
             return
         self._stopped = False
@@ -332,8 +332,8 @@ class SimulatedZooKeeper:
     def connect(
         self, link: Link, session_id: int, zxid_seen: int, timeout_ms: int, answer: Callable[[int, int], None]
     ) -> None:
-        """Take a link into a session; answers (session id, granted timeout), the latter 0 if the session is over, and
-        REFUSED if it has seen younger data than there is."""
+        """Attach a link to a session; answers (session id, granted timeout): 0 if the session is over, REFUSED if the
+        client has seen younger data than there is."""
         if zxid_seen > self.tree.zxid:
             link.deliver(answer, session_id, REFUSED)
             return
@@ -403,7 +403,7 @@ class SimulatedZooKeeper:
     def receive(self, link: Link, request: ZooKeeperRequest, answer: Answer) -> None:
         session = self.sessions.get(link.session_id)
         if self._stopped or session is None or session.link is not link:
-            return  # the link is broken, and its client told so
+            return  # the link is broken, and its client notified
         self._touch(session)
         if request.kind == "close":
             session.link = None
@@ -470,7 +470,7 @@ class SimulatedZooKeeper:
                 del self._watches[change]
 
     async def settle(self) -> None:
-        """For tests: long enough that everything under way has arrived."""
+        """For tests: wait long enough for everything in flight to arrive."""
         await asyncio.sleep(0.1 + 2 * self.options.extra_delay)
 
 
