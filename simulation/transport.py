@@ -312,7 +312,7 @@ class SimulatedTransport:
         self._loop.call_soon(self._lose, None, context=self.process.context)
 
     def lose_soon(self, error: Exception | None, seconds: float) -> None:
-        """The kernel of this end learns that the connection is broken; the news waits behind a cut link."""
+        """The kernel of this end learns that the connection is broken; that waits behind a cut link."""
         if not self.is_gone:
             when = self._loop.time() + max(0.0, seconds)
             self._loop.call_at(when, self._lose_when_reachable, error, context=self.process.context)

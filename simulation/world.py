@@ -57,7 +57,7 @@ class SimulatedWorld:
         self.network = Fabric(self.loop, self.random("network"), self.trace)
         self.zookeeper = SimulatedZooKeeper(self.loop, self.random("zookeeper"), self.trace)
         self.observers = Observers()
-        """What all processes report; `simulation.node.PROCESS` says which one does."""
+        """Reports of all processes; `simulation.node.PROCESS` is the reporting one."""
         self.machines: dict[str, SimulatedMachine] = {}
         self.crashes: list[tuple[str, BaseException]] = []
         """Programs that ended with an exception; a run that expects one removes it from the list."""

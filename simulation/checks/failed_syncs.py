@@ -1,5 +1,5 @@
-"""After a failed sync the content of the disk is unknown, whatever the error said: nothing more is appended (I15), and
-the log's record of its file sizes matches the files (I12).
+"""After a failed sync the content of the disk is unknown, whatever its error: nothing more is appended (I15), and the
+log's record of its file sizes matches the files (I12).
 
 Owns: which processes have met a failed sync, and a look at segment sizes on disks that had faults. Leaves to others:
 the content of the files (`served`, `disks`). Source: "Can Applications Recover from fsync Failures?" (ATC'20).

@@ -170,7 +170,7 @@ class ReplicaChecker:
         return found
 
     def _check_dropped(self, broker_id: int, replica: Partition, is_damaged: bool) -> None:
-        """I40: a damaged log is given up only if no ISR counts on it. A log with mended bytes is exempt."""
+        """I40: a damaged log is given up only if no ISR counts on it. A log with repaired bytes is exempt."""
         actual = self.reference.state(replica.topic_partition)
         sound = self._last_sound.get((broker_id, replica.topic_partition))
         if sound is not None and not sound.batches:
@@ -417,7 +417,7 @@ class ReplicaChecker:
                 "its session is over",
             )
 
-    # ---------------------------------------------------------------------------------------------- state kept beside
+    # ---------------------------------------------------------------------------------------------- remembered state
     def _check_epochs(self, checked: CheckedReplica) -> None:
         """I13: the epoch history gives each batch its epoch."""
         history = checked.replica.state.epoch_history

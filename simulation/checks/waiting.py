@@ -1,5 +1,4 @@
-"""Waiting requests and high watermarks: none waits longer than the rules say, and no request is
-refused without need.
+"""Waiting requests and high watermarks: none waits longer than the rules say, and none is refused without need.
 
 Owns: the minimum of in-sync replicas as producers see it (I24: KAFKA-1555, hardening rule 5), and a high watermark that
 waits for a replica which may not join (I37: KAFKA-15021). Leaves to others: what is acknowledged (`replicas`).

@@ -213,12 +213,12 @@ def logs_reported(logs: tuple[Log, ...]) -> tuple[ce.ControllerEvent, ...]:
                     undisturbed_since=frozenset(map(incarnation, undisturbed_since)),
                     last_epoch=last_epoch,
                     log_end_offset=end,
-                    high_watermark=mark,
+                    high_watermark=high_watermark,
                     topic_id="t",
                 )
             },
         )
-        for broker_id, epoch, last_epoch, end, mark, whole_since, undisturbed_since in logs
+        for broker_id, epoch, last_epoch, end, high_watermark, whole_since, undisturbed_since in logs
     )
 
 

@@ -230,8 +230,8 @@ def _on_fetched(
     actor.note_high_watermark()
     if isinstance(answer, FetchRefused):
         is_diverging = answer.diverging is not None
-        mark = replica.state.high_watermark if is_diverging else None
-        return ("reply", leader_epoch, offset, int(answer.error_code), mark, is_diverging, (), ())
+        high_watermark = replica.state.high_watermark if is_diverging else None
+        return ("reply", leader_epoch, offset, int(answer.error_code), high_watermark, is_diverging, (), ())
     records = replica.log[offset : answer.end_offset]
     return ("reply", leader_epoch, offset, 0, answer.high_watermark, False, records, replica.log[:offset])
 
@@ -241,7 +241,7 @@ def _on_reply(
     leader_epoch: int,
     offset: int,
     code: int,
-    mark: int | None,
+    high_watermark: int | None,
     is_diverging: bool,
     records: tuple[Record, ...],
     _prefix: tuple[Record, ...],
@@ -252,8 +252,8 @@ def _on_reply(
             leader_epoch=leader_epoch,
             fetch_offset=offset,
             error_code=ErrorCode(code),
-            high_watermark=mark,
-            log_start_offset=None if mark is None else 0,
+            high_watermark=high_watermark,
+            log_start_offset=None if high_watermark is None else 0,
             diverging=is_diverging,
             batches=tuple(header_for(offset + index, epoch) for index, (epoch, _) in enumerate(records)),
         )

@@ -224,8 +224,8 @@ class ModelWorld:
             if replica.is_running and replica.broker_epoch == epoch:
                 last_epoch = replica.log[-1][0] if replica.log else -1
                 since = replica.whole_since, replica.undisturbed_since
-                mark = replica.state.high_watermark
-                found.append((broker_id, epoch, last_epoch, len(replica.log), mark, *since))
+                high_watermark = replica.state.high_watermark
+                found.append((broker_id, epoch, last_epoch, len(replica.log), high_watermark, *since))
         return tuple(found)
 
     def unregister(self, state: ModelState, broker_id: int) -> ModelState:

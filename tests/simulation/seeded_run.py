@@ -1,4 +1,4 @@
-"""A small world with everything in it. Run as a program it prints the trace hash of a seed: `seeded_run.py SEED`."""
+"""A small world that uses every port. As a program it prints the trace hash of a seed: `seeded_run.py SEED`."""
 
 import asyncio
 import contextlib
@@ -34,7 +34,7 @@ class Echo(asyncio.BufferedProtocol):
 
 
 class Sink(Echo):
-    """Only counts."""
+    """Discards what it receives."""
 
     def __init__(self) -> None:
         self._buffer = memoryview(bytearray(64))
@@ -63,7 +63,7 @@ async def register(runtime: Runtime, name: str) -> None:
         await asyncio.sleep(runtime.random.uniform(0.1, 1))
 
 
-async def talk(runtime: Runtime) -> None:
+async def send_at_random(runtime: Runtime) -> None:
     while True:
         await asyncio.sleep(runtime.random.expovariate(5))
         try:
@@ -81,7 +81,7 @@ async def node(runtime: Runtime) -> None:
     file = runtime.disk.open("/data/log", create=True)
     async with asyncio.TaskGroup() as group:
         for number in range(3):
-            group.create_task(talk(runtime), name=str(number))
+            group.create_task(send_at_random(runtime), name=str(number))
         group.create_task(register(runtime, f"n{runtime.random.randrange(10)}"))
         while True:
             await asyncio.sleep(0.5)

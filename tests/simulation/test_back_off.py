@@ -1,4 +1,4 @@
-"""A follower that gets an error for every fetch asks seldom; what goes well in between makes it quick again."""
+"""A follower whose every fetch fails fetches rarely; a success makes it quick again."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ FETCHES_MAX = 20
 
 
 async def _ask_for_damaged_bytes(cluster: SimulatedCluster) -> int:
-    """How often the follower asks in SECONDS."""
+    """Number of the follower's fetches in SECONDS."""
     cluster.start_all()
     await cluster.until_ready()
     network, servers, ports = cluster.world.network, cluster.bootstrap_servers, cluster.client_runtime()
@@ -24,7 +24,7 @@ async def _ask_for_damaged_bytes(cluster: SimulatedCluster) -> int:
     assert leader is not None
     follower = 3 - leader
     cluster.kill(follower)
-    await cluster.until(lambda: cluster.in_sync_replicas("a") == (leader,), what="a leader that nobody can replace")
+    await cluster.until(lambda: cluster.in_sync_replicas("a") == (leader,), what="a leader alone in the ISR")
     async with Producer(bootstrap_servers=servers, acks=1, runtime=ports) as producer:
         await producer.send_and_wait("a", b"will rot")
     replica = cluster.replica(leader, "a")
@@ -39,7 +39,7 @@ async def _ask_for_damaged_bytes(cluster: SimulatedCluster) -> int:
     return len(fetches.seen)
 
 
-def test_a_follower_whose_fetches_all_fail_asks_once_a_back_off() -> None:
+def test_a_follower_whose_fetches_all_fail_sends_one_per_back_off() -> None:
     cluster = SimulatedCluster(1, brokers=2, settings={"log.tail.cache.bytes": "0", "replica.lag.time.max.ms": "2000"})
     fetches = cluster.world.run(_ask_for_damaged_bytes(cluster), seconds_max=60)
     assert SECONDS < fetches <= FETCHES_MAX

@@ -1,7 +1,6 @@
-"""The unmodified broker, controller and client on simulated ports, with the settings that users have.
+"""The unmodified broker, controller and client on simulated ports, with the default settings.
 
-The swarm breaks more, with timeouts that are short; a broker that loses everything at once, ZooKeeper included, is here
-only.
+The swarm breaks more, with short timeouts; a broker that loses everything at once, ZooKeeper included, is only here.
 """
 
 from collections.abc import Callable
@@ -21,7 +20,7 @@ BROKEN_AT = 120
 SECONDS_MAX = 300
 
 Fault = Callable[[SimulatedCluster, int], Callable[[], None]]
-"""Breaks a broker, and returns what mends it."""
+"""Breaks a broker, and returns the repair."""
 
 
 def killed(cluster: SimulatedCluster, broker_id: int) -> Callable[[], None]:
@@ -29,22 +28,22 @@ def killed(cluster: SimulatedCluster, broker_id: int) -> Callable[[], None]:
     return lambda: cluster.start(broker_id)
 
 
-def alone(cluster: SimulatedCluster, broker_id: int) -> Callable[[], None]:
-    """From brokers, clients and ZooKeeper."""
+def cut_off(cluster: SimulatedCluster, broker_id: int) -> Callable[[], None]:
+    """Cut off from brokers, clients and ZooKeeper."""
     world, name = cluster.world, f"broker-{broker_id}"
     world.network.isolate(name)
     world.zookeeper.cut(name)
 
-    def mend() -> None:
+    def repair() -> None:
         world.network.heal_all()
         world.zookeeper.heal(name)
 
-    return mend
+    return repair
 
 
 @pytest.mark.invariant("I21", "I23", "I28", "I36", "I38")
-@pytest.mark.parametrize("fault", [killed, alone])
-def test_cluster_survives_the_loss_of_a_leader_and_takes_it_back(fault: Fault) -> None:
+@pytest.mark.parametrize("fault", [killed, cut_off])
+def test_cluster_survives_the_loss_of_a_leader_which_rejoins(fault: Fault) -> None:
     cluster = SimulatedCluster(1)
     written: dict[tuple[int, int], bytes] = {}
     epochs: set[int] = set()
@@ -56,19 +55,19 @@ def test_cluster_survives_the_loss_of_a_leader_and_takes_it_back(fault: Fault) -
         ports, servers = cluster.client_runtime(), cluster.bootstrap_servers
         async with AdminClient(bootstrap_servers=servers, runtime=ports) as admin:
             await admin.create_topic(TOPIC, partitions=len(PARTITIONS), replication_factor=3)
-        mend = None
+        repair = None
         async with Producer(bootstrap_servers=servers, acks="all", linger_ms=1, runtime=ports) as producer:
             for number in range(RECORDS):
                 if number == BROKEN_AT:
-                    mend = fault(cluster, cluster.leader(TOPIC) or 0)
+                    repair = fault(cluster, cluster.leader(TOPIC) or 0)
                 value = b"value-%d" % number
                 metadata = await producer.send_and_wait(TOPIC, value, partition=number % len(PARTITIONS))
                 assert metadata.offset is not None
                 assert metadata.leader_epoch is not None
                 written[metadata.partition, metadata.offset] = value
                 epochs.add(metadata.leader_epoch)
-        assert mend is not None
-        mend()
+        assert repair is not None
+        repair()
         await cluster.until(
             lambda: all(cluster.in_sync_replicas(TOPIC, partition) == (1, 2, 3) for partition in PARTITIONS),
             what="a full ISR",

@@ -1,4 +1,5 @@
-"""A broker ends between two calls to its disk, where the promise lets it fall; its next start goes on from there."""
+"""A broker ends between two of its disk calls, where the promise allows its failure; its next start continues from
+there."""
 
 import random
 
@@ -13,7 +14,7 @@ from tests.simulation.test_disk_faults import whole
 from tests.simulation.test_promise import SESSION_SECONDS, under_faults
 
 
-def test_trap_springs_in_the_place_of_the_nth_call_that_changes_something() -> None:
+def test_trap_replaces_the_nth_call_that_changes_something() -> None:
     world = SimulatedWorld()
 
     def end() -> None:
@@ -46,10 +47,10 @@ def test_broker_that_died_between_two_calls_is_in_sync_again(kind: str) -> None:
     under_faults(case)
 
 
-def test_who_may_not_fall_lives_on() -> None:
+def test_a_broker_that_may_not_fail_survives_its_crash_point() -> None:
     async def case(injector: FaultInjector) -> None:
         await whole(injector)
-        injector.kept_down.add(2)  # somebody is down on purpose, and maybe all will be
+        injector.kept_down.add(2)  # a sequence keeps one broker down, and may stop all
         points = CrashPoints(injector, random.Random(1))
         points.set_trap("dies_at_work", 1, (1, 1))
         injector.workload.burst(injector.partition(), 5, acks="all")

@@ -50,7 +50,7 @@ async def read(c: SimulatedTestedCluster, count: int, seconds: float = 60) -> di
 
 
 async def read_for(c: SimulatedTestedCluster, seconds: float) -> dict[int, bytes | None]:
-    """What a consumer gets in that time, whatever it is told."""
+    """What a consumer gets in that time; its errors are ignored."""
     found: dict[int, bytes | None] = {}
     async with Consumer(bootstrap_servers=c.bootstrap_servers, auto_offset_reset="earliest") as consumer:
         consumer.assign([FIRST])
@@ -72,7 +72,7 @@ def disk(c: SimulatedTestedCluster, broker_id: int) -> Storage:
 
 
 def rot(c: SimulatedTestedCluster, broker_id: int, segment: int, batch: int, byte: int, bit: int = 0) -> int:
-    """Flip a bit of a stored batch; its base offset."""
+    """Flip a bit of a stored batch; returns the batch's base offset."""
     storage = disk(c, broker_id)
     path = replica(c, broker_id).log.segments[segment].log_path
     content = bytes(storage.find_file(path).content)
@@ -112,7 +112,7 @@ async def test_a_leader_with_a_flipped_bit_is_replaced_and_repairs_itself(
 @pytest.mark.parametrize("call", ["rename", "make_directory", "replace_file"])
 @simulated(brokers=3, seed=3, settings=SETTINGS)
 async def test_a_replica_that_had_no_room_to_repair_itself_does_so_later(c: SimulatedTestedCluster, call: str) -> None:
-    """Seed 17111979: there is one order to start anew, and it came while the disk was full."""
+    """Seed 17111979: there is only one order to start over, and it came while the disk was full."""
     await c.create_topic(TOPIC)
     acked = await produce(c, 45)
     leader, _ = await followers(c)
@@ -132,13 +132,13 @@ async def test_a_replica_that_had_no_room_to_repair_itself_does_so_later(c: Simu
 async def test_a_leader_whose_files_are_gone_is_replaced_and_repairs_itself(
     c: SimulatedTestedCluster, gone: str
 ) -> None:
-    """The log directory goes on: no other partition is led by somebody else."""
+    """The log directory stays online: the leaders of other partitions do not change."""
     await c.create_topic(TOPIC)
     acked = await produce(c, 45)
     leader, _ = await followers(c)
     log = replica(c, leader).log
     parent, name = disk(c, leader).parent_of(log.segments[0].log_path if gone == "segment" else log.directory)
-    log.close()  # as of segments that are not of late
+    log.close()  # like a segment that was not used recently
     del parent.entries[name]
     assert await read(c, 45) == {m.offset: value for m, value in acked}
     assert await c.wait_for_leader(TOPIC, other_than=leader) != leader
@@ -149,7 +149,7 @@ async def test_a_leader_whose_files_are_gone_is_replaced_and_repairs_itself(
 
 
 @simulated(brokers=3, seed=4, settings=SETTINGS)
-async def test_the_only_in_sync_replica_leads_on_and_refuses_the_damaged_range_alone(
+async def test_the_only_in_sync_replica_stays_leader_and_refuses_only_the_damaged_range(
     c: SimulatedTestedCluster,
 ) -> None:
     await c.create_topic(TOPIC, configs={"min.insync.replicas": "1"})
@@ -160,7 +160,7 @@ async def test_the_only_in_sync_replica_leads_on_and_refuses_the_damaged_range_a
     await c.simulation.until(lambda: c.simulation.in_sync_replicas(TOPIC) == (leader,), what="a leader alone")
     damaged = rot(c, leader, 0, 2, PAYLOAD)
     found = await read_for(c, 5)
-    assert sorted(found) == list(range(damaged)), "what lies in front of the damage is served, and nothing else"
+    assert sorted(found) == list(range(damaged)), "only what precedes the damage is served"
     acked += await produce(c, 5, first=45)
     assert await c.leader(TOPIC) == leader
     for other in others:
@@ -186,7 +186,7 @@ async def test_two_copies_that_are_damaged_at_different_places_are_both_repaired
 
 
 @simulated(brokers=2, seed=5, settings=SETTINGS)
-async def test_each_of_two_damaged_copies_gives_what_the_other_lacks(c: SimulatedTestedCluster) -> None:
+async def test_each_of_two_damaged_copies_supplies_what_the_other_lacks(c: SimulatedTestedCluster) -> None:
     await c.create_topic(TOPIC, configs={"min.insync.replicas": "1"})
     acked = await produce(c, 45)
     leader, (other,) = await followers(c)
@@ -207,7 +207,7 @@ async def test_a_restart_does_not_make_a_damaged_log_look_sound(c: SimulatedTest
     leader, controller = await c.wait_for_leader(TOPIC), await c.controller()
     damaged = next(b for b in c.broker_ids if b not in (leader, controller))
     await c.partition(damaged, [b for b in c.broker_ids if b != damaged])
-    c.simulation.brokers[damaged].manager.repairs.damaged(replica(c, damaged), "somebody says so")
+    c.simulation.brokers[damaged].manager.repairs.damaged(replica(c, damaged), "reported by the test")
     await asyncio.sleep(0.1)
     await c.kill(damaged)
     await c.heal()
@@ -223,7 +223,7 @@ async def test_a_restart_does_not_make_a_damaged_log_look_sound(c: SimulatedTest
 async def test_a_partition_whose_directory_is_gone_at_a_start_is_an_error_of_its_brokers_log(
     c: SimulatedTestedCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The only copy: nobody leads, and the log of its broker said nothing."""
+    """The only copy: there is no leader, and the broker used to log nothing."""
     await c.create_topic(TOPIC)
     await produce(c, 5)
     await asyncio.sleep(2)
@@ -233,6 +233,6 @@ async def test_a_partition_whose_directory_is_gone_at_a_start_is_an_error_of_its
     del parent.entries[name]
     await c.start(1)
     await asyncio.sleep(10)
-    said = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
-    assert [each for each in said if "orders-0: its directory is missing" in each] == said
-    assert len(said) == 1
+    errors = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert [each for each in errors if "orders-0: its directory is missing" in each] == errors
+    assert len(errors) == 1

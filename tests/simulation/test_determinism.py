@@ -42,7 +42,7 @@ def test_other_seeds_are_other_runs() -> None:
     assert len({trace_of(seed).trace_hash for seed in range(5)}) == 5
 
 
-def test_a_trace_tells_what_happened() -> None:
+def test_a_trace_holds_every_kind_of_event() -> None:
     world = trace_of(1)
     kinds = {line.split()[1] for line in world.trace.lines}
     assert {"net", "append", "sync", "zk-write", "zk-connect", "start", "end"} <= kinds

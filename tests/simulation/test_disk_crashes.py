@@ -12,7 +12,7 @@ PATH = "/data/log"
 
 
 class Machine:
-    """One machine in a world that does nothing else."""
+    """One machine in an otherwise idle world."""
 
     def __init__(self, seed: int = 0) -> None:
         self.world = SimulatedWorld(seed)
@@ -225,7 +225,7 @@ def test_blank_disk_holds_nothing() -> None:
 
 
 def test_background_sync_covers_what_was_written_before_it_ran() -> None:
-    """A crash may find it not begun, or done and not yet reported: never reported and not done."""
+    """A crash may find it not begun, or done and not yet reported, but never reported and not done."""
     outcomes: set[tuple[bool, bytes]] = set()
 
     async def main(machine: Machine, delay: float) -> None:
@@ -248,7 +248,7 @@ def test_background_sync_covers_what_was_written_before_it_ran() -> None:
     assert outcomes == {(False, b""), (False, b"x"), (True, b"x")}
 
 
-def test_a_torn_piece_may_have_a_hole_of_zeros_and_what_was_synced_never() -> None:
+def test_a_torn_piece_may_have_a_hole_of_zeros_but_synced_bytes_never() -> None:
     holes = 0
     for seed in range(300):
         machine = Machine(seed)
@@ -264,7 +264,7 @@ def test_a_torn_piece_may_have_a_hole_of_zeros_and_what_was_synced_never() -> No
     assert 0 < holes < 100
 
 
-def test_a_failed_sync_may_forget_and_later_ones_succeed_for_what_comes_after() -> None:
+def test_a_failed_sync_may_forget_while_later_ones_succeed_for_later_writes() -> None:
     machine = Machine()
     file = machine.disk.open(PATH, create=True)
     machine.disk.sync_directory("/data")
@@ -313,7 +313,7 @@ def test_a_failed_sync_of_a_directory_may_forget_names() -> None:
     assert machine.disk.list_directory("/data") == ["kept", "later"]
 
 
-def test_a_failed_sync_is_no_full_disk_even_for_lack_of_space() -> None:
+def test_a_failed_sync_is_not_a_full_disk_even_for_lack_of_space() -> None:
     machine = Machine()
     file = machine.disk.open(PATH, create=True)
     for call, sync in (("sync", file.sync), ("sync_directory", lambda: machine.disk.sync_directory("/data"))):
@@ -322,7 +322,7 @@ def test_a_failed_sync_is_no_full_disk_even_for_lack_of_space() -> None:
             sync()
 
 
-def test_a_lying_disk_loses_what_it_said_was_synced() -> None:
+def test_a_lying_disk_loses_what_it_reported_as_synced() -> None:
     machine = Machine()
     file = machine.disk.open(PATH, create=True)
     machine.disk.sync_directory("/data")
@@ -360,7 +360,7 @@ def test_rot_flips_one_bit_somewhere_below_a_path() -> None:
     assert machine.storage.rot("/nowhere") is None
 
 
-def test_a_full_disk_leaves_the_room_that_was_said_until_it_heals() -> None:
+def test_a_full_disk_leaves_the_given_room_until_it_heals() -> None:
     machine = Machine()
     file = machine.disk.open(PATH, create=True)
     machine.storage.fill(free_bytes=2)

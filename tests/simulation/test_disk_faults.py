@@ -43,7 +43,7 @@ def test_second_disk_is_faulty_only_when_the_first_one_is_whole() -> None:
     under_faults(case)
 
 
-def test_nobody_falls_while_a_faulty_disk_and_he_are_the_only_copies() -> None:
+def test_no_broker_fails_that_holds_the_only_copy_besides_a_faulty_disk() -> None:
     async def case(injector: FaultInjector) -> None:
         await whole(injector)
         FaultyDisk(injector).mark_faulty(1)
@@ -69,19 +69,19 @@ def test_rot_is_gone_when_the_file_is_another_one() -> None:
     under_faults(case)
 
 
-def test_broker_is_not_blamed_for_what_it_believes_of_files_that_were_taken_from_under_it() -> None:
+def test_broker_is_not_blamed_for_its_view_of_files_that_a_fault_removed() -> None:
     async def case(injector: FaultInjector) -> None:
         await whole(injector)
-        judge, process = FailedSyncs(injector.cluster, injector.reference), injector.world.process("broker-1")
-        judge._had_errors.add(process)
+        checker, process = FailedSyncs(injector.cluster, injector.reference), injector.world.process("broker-1")
+        checker._had_errors.add(process)
         injector.reference.lost_files.add(process)
         working = injector.world.loop.create_task(injector.workload.run())
         await injector.wait(lambda: injector.log_end(1, PARTITION) > 0, SESSION_SECONDS)
         assert FileChanges(random.Random(1)).all_segments_gone(injector.storage(1)) is not None
-        judge.look()
+        checker.look()
         assert injector.reference.findings == []
         injector.reference.lost_files.clear()
-        judge.look()
+        checker.look()
         assert [found.invariant for found in injector.reference.findings] == ["I12"]
         working.cancel()
 
@@ -107,7 +107,7 @@ def test_disk_is_not_whole_while_the_kernel_shows_what_a_failed_sync_lost() -> N
     under_faults(case)
 
 
-def test_broker_that_refuses_its_rotten_identity_starts_once_it_is_taken_back() -> None:
+def test_broker_that_refuses_its_rotten_identity_starts_once_the_rot_is_undone() -> None:
     async def case(injector: FaultInjector) -> None:
         await whole(injector)
         disk, path = FaultyDisk(injector), "/data/log/meta.properties"
@@ -129,7 +129,7 @@ def test_broker_that_refuses_its_rotten_identity_starts_once_it_is_taken_back() 
     under_faults(case)
 
 
-def test_disk_is_not_whole_while_its_broker_has_open_what_is_gone_and_while_a_segment_is_zeroed() -> None:
+def test_disk_is_not_whole_while_lost_files_are_open_or_a_segment_is_zeroed() -> None:
     async def case(injector: FaultInjector) -> None:
         await whole(injector)
         working = injector.world.loop.create_task(injector.workload.run())

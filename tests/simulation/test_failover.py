@@ -1,4 +1,4 @@
-"""How long writes stand still when a process dies, hangs or is accused: a whole cluster, in virtual time."""
+"""How long writes stop when a process dies, hangs or is wrongly suspected: a whole cluster, in virtual time."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -16,13 +16,14 @@ from minibroker.simulation.transport import ProtocolFactory
 TOPIC = "t"
 SESSION_MS = 6_000
 SOON_MS = 300.0
-"""The goal for writes after the death of a leader; virtual brokers take no time to compute, so it is generous here."""
+"""The goal for writes after the failure of a leader; virtual brokers compute in no time, so the
+goal is generous here."""
 REFUSES_SECONDS = 0.005
-"""Some round trips: so long a killed container's address refuses before it is gone."""
+"""Some round trips: how long a killed container's address refuses before it is gone."""
 LISTENS_SECONDS = 0.003
-"""So long a dying process may still take connections while those it had are closed already."""
+"""How long a dying process may still accept connections after its existing ones are closed."""
 CONTAINER_REFUSES_SECONDS = 0.03
-"""Less than the 50 ms that a container's address was seen to refuse for, on a quiet machine and on a busy one."""
+"""Less than the 50 ms that a container's address was observed to refuse for, on an idle machine and on a busy one."""
 CONTAINER_MS = 500.0
 """The goal in containers."""
 
@@ -30,7 +31,7 @@ Story = Callable[["Scene"], Awaitable[None]]
 
 
 class Scene:
-    """A cluster of three with one topic of one partition, and a session that is far longer than any fast failover."""
+    """A cluster of three with one topic of one partition, and a session far longer than any fast failover."""
 
     def __init__(self, seed: int = 1, detection: str = "connection", brokers: int = 3, **others: str) -> None:
         settings = {"zookeeper.session.timeout.ms": str(SESSION_MS), "broker.failure.detection": detection}
@@ -58,7 +59,7 @@ class Scene:
             await story(self)
 
     async def kill_container(self, broker_id: int, refuses_seconds: float) -> None:
-        """Its name is unknown at once, and its address goes away with its process, a moment later."""
+        """Its name is unknown at once, and its address disappears with its process, a moment later."""
         name = f"broker-{broker_id}"
         self.world.network.forget_name(name)
         self.cluster.kill(broker_id)
@@ -66,7 +67,7 @@ class Scene:
         self.world.network.isolate(name)
 
     def close_connections_to(self, broker_id: int) -> None:
-        """All there are, from outside its process."""
+        """Close all its connections from outside its process."""
         for each in self.cluster.broker_ids:
             if each != broker_id:
                 self.world.network.reset_connections(f"broker-{each}", f"broker-{broker_id}")
@@ -78,7 +79,7 @@ class Scene:
         return leader
 
     async def write(self) -> float:
-        """Milliseconds until it is acknowledged."""
+        """Write a record; returns the milliseconds until it is acknowledged."""
         begun = self.world.loop.time()
         await self.producer.send_and_wait(TOPIC, b"value")
         return (self.world.loop.time() - begun) * 1000
@@ -87,7 +88,7 @@ class Scene:
         return [b for b in self.cluster.broker_ids if f"/brokers/ids/{b}" in self.world.zookeeper.tree.nodes]
 
 
-def test_writes_go_on_at_once_after_the_death_of_a_leader() -> None:
+def test_writes_resume_at_once_after_the_failure_of_a_leader() -> None:
     async def story(scene: Scene) -> None:
         dead = scene.leader
         scene.cluster.kill(dead)
@@ -103,7 +104,7 @@ def test_writes_go_on_at_once_after_the_death_of_a_leader() -> None:
         Scene(seed).play(story)
 
 
-def test_writes_go_on_at_once_after_the_death_of_the_controller_that_leads() -> None:
+def test_writes_resume_at_once_after_the_failure_of_a_controller_that_leads() -> None:
     async def story(scene: Scene) -> None:
         dead = scene.leader
         assert scene.cluster.controller() == dead
@@ -128,7 +129,7 @@ def test_dead_controller_that_leads_nothing_is_succeeded_at_once() -> None:
 
 
 @pytest.mark.parametrize("leader_is_controller", [False, True])
-def test_container_that_takes_its_address_along_is_replaced_at_once(leader_is_controller: bool) -> None:
+def test_container_whose_address_disappears_with_it_is_replaced_at_once(leader_is_controller: bool) -> None:
     async def story(scene: Scene) -> None:
         dead = scene.leader
         await scene.kill_container(dead, REFUSES_SECONDS)
@@ -151,8 +152,9 @@ def test_container_of_a_controller_that_leads_nothing_is_replaced_at_once() -> N
 
 
 @pytest.mark.parametrize("leader_is_controller", [False, True])
-def test_container_that_takes_connections_while_it_dies_is_replaced_at_once(leader_is_controller: bool) -> None:
-    """A kernel may close a dead process's listening socket last: who dials again too soon is taken, and lost again."""
+def test_container_that_accepts_connections_while_it_dies_is_replaced_at_once(leader_is_controller: bool) -> None:
+    """A kernel may close a dead process's listening socket last: a broker that dials again too soon connects, and loses
+    the connection."""
 
     async def story(scene: Scene) -> None:
         dead = scene.leader
@@ -167,10 +169,11 @@ def test_container_that_takes_connections_while_it_dies_is_replaced_at_once(lead
 
 
 @pytest.mark.parametrize("leader_is_controller", [False, True])
-def test_container_that_resets_who_dials_it_while_it_dies_is_replaced_at_once(
+def test_container_that_resets_connections_while_it_dies_is_replaced_at_once(
     leader_is_controller: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The listening socket is closed between the two halves of the attempt: that is neither taken nor refused."""
+    """The listening socket is closed between the two halves of the attempt, which is then neither
+    accepted nor refused."""
     dying: list[str] = []
     connect = SimulatedNetwork.connect
 
@@ -195,7 +198,7 @@ def test_container_that_resets_who_dials_it_while_it_dies_is_replaced_at_once(
         Scene(seed).play(story, leader_is_controller)
 
 
-def test_container_that_refused_nobody_in_time_is_replaced_when_its_session_ends() -> None:
+def test_container_that_never_refuses_is_replaced_when_its_session_ends() -> None:
     async def story(scene: Scene) -> None:
         await scene.kill_container(scene.leader, 0.0)
         assert SESSION_MS / 2 < await scene.write() < 2 * SESSION_MS
@@ -203,7 +206,7 @@ def test_container_that_refused_nobody_in_time_is_replaced_when_its_session_ends
     Scene().play(story)
 
 
-def test_controller_and_leader_that_die_together_leave_nobody_to_confirm() -> None:
+def test_controller_and_leader_that_die_together_leave_no_broker_to_confirm() -> None:
     async def story(scene: Scene) -> None:
         controller, leader = scene.cluster.controller(), scene.leader
         scene.cluster.kill(controller or 0)
@@ -265,7 +268,7 @@ def test_leader_that_is_back_within_a_moment_is_a_restarted_one() -> None:
 
 
 @pytest.mark.parametrize("leader_is_controller", [False, True])
-def test_leader_that_stops_cleanly_is_not_called_dead(
+def test_leader_that_stops_cleanly_is_not_reported_dead(
     leader_is_controller: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def story(scene: Scene) -> None:
@@ -280,18 +283,18 @@ def test_leader_that_stops_cleanly_is_not_called_dead(
     assert "refuses connections" not in caplog.text
 
 
-def test_living_leader_that_is_accused_falsely_is_fenced_first_and_loses_nothing() -> None:
+def test_wrongly_suspected_leader_is_fenced_first_and_loses_nothing() -> None:
     async def story(scene: Scene) -> None:
-        accused = scene.leader
-        epoch = scene.cluster.brokers[accused].registration.broker_epoch
-        scene.world.network.reject(None, f"broker-{accused}")
+        suspected = scene.leader
+        epoch = scene.cluster.brokers[suspected].registration.broker_epoch
+        scene.world.network.reject(None, f"broker-{suspected}")
         await scene.cluster.until(
-            lambda: scene.cluster.brokers[accused].registration.broker_epoch not in (None, epoch),
+            lambda: scene.cluster.brokers[suspected].registration.broker_epoch not in (None, epoch),
             SOON_MS / 1000,
-            "a new registration of the accused",
+            "a new registration of the suspected broker",
         )
         assert await scene.write() < SESSION_MS
-        scene.world.network.reject_no_more(None, f"broker-{accused}")
+        scene.world.network.reject_no_more(None, f"broker-{suspected}")
         await scene.write()
         await scene.cluster.until(lambda: scene.cluster.in_sync_replicas(TOPIC) == (1, 2, 3), what="a full ISR")
 
@@ -300,10 +303,10 @@ def test_living_leader_that_is_accused_falsely_is_fenced_first_and_loses_nothing
 
 
 BOUND_MS = 20_000.0
-"""A probe of the controller every three seconds, six without an answer, another registration; with room."""
+"""A probe of the controller every three seconds, six without an answer, another registration; with a margin."""
 
 
-def test_leader_that_turns_everybody_away_is_replaced_though_it_registers_again_at_once() -> None:
+def test_leader_that_rejects_all_connections_is_replaced_though_it_registers_again() -> None:
     """The controller's ZooKeeper is slow: it sees the new registration of the leader, and never its absence."""
 
     async def story(scene: Scene) -> None:
@@ -334,7 +337,7 @@ def test_isr_changes_although_the_leader_does_not_reach_the_controller() -> None
         Scene(seed, replica_lag_time_max_ms="5000").play(story)
 
 
-def test_controller_that_nobody_hears_leaves_its_office() -> None:
+def test_controller_that_no_broker_can_reach_is_replaced() -> None:
     async def story(scene: Scene) -> None:
         controller = scene.cluster.controller()
         for each in {1, 2, 3} - {controller}:
@@ -348,7 +351,7 @@ def test_controller_that_nobody_hears_leaves_its_office() -> None:
         Scene(seed, replica_lag_time_max_ms="5000").play(story)
 
 
-def test_leader_that_hears_nothing_while_its_session_lives_is_replaced() -> None:
+def test_unreachable_leader_is_replaced_while_its_session_lives() -> None:
     async def story(scene: Scene) -> None:
         leader = scene.leader
         for each in {1, 2, 3} - {leader}:

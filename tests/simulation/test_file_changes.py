@@ -1,4 +1,4 @@
-"""Files of one disk that are gone, cut, emptied, zeroed, or older: each change does what it is called."""
+"""Files of one disk that are gone, cut, emptied, zeroed, or older: each change does what its name says."""
 
 import random
 
@@ -22,7 +22,7 @@ META = b"version=1\ndirectory.id=%s\n"
 
 
 def storage() -> Storage:
-    """Of a broker that has one log of two segments."""
+    """The disk of a broker with one log of two segments."""
     loop = VirtualLoop()
     disk = Storage("broker-1", loop, random.Random(1), Trace(lambda: 0.0))
     disk.provision(PARTITION)
@@ -42,14 +42,14 @@ def contents(disk: Storage) -> dict[str, bytes]:
 
 
 def aged(disk: Storage, changes: FileChanges) -> None:
-    """A copy is taken, and everything is written on."""
+    """Take a copy, then write on."""
     changes.copies.take(disk)
     put_file(disk, f"{LAST}.log", 6 * BATCH)
     put_file(disk, f"{PARTITION}/leader-epoch-checkpoint", b"later epochs")
 
 
 @pytest.mark.parametrize("kind", FILE_CHANGES)
-def test_change_of_files_is_there_after_a_power_cut_too_and_room_is_counted(kind: str) -> None:
+def test_change_of_files_survives_a_power_cut_and_its_space_is_counted(kind: str) -> None:
     disk, changes = storage(), FileChanges(random.Random(1))
     aged(disk, changes)
     before = contents(disk)
@@ -97,7 +97,7 @@ def test_zeroed_segment_keeps_its_length() -> None:
     assert sorted(found) == [bytes(4 * len(BATCH)), 4 * BATCH]
 
 
-def test_newest_segments_go_with_indexes_and_what_snapshots_say_behind_them() -> None:
+def test_newest_segments_go_with_their_indexes_and_later_snapshots() -> None:
     last = f"{4:020d}"
     assert gone(shortened("newest_segments_gone")) == {f"{last}.log", f"{last}.index"}
 
@@ -108,15 +108,15 @@ def test_all_segments_go_and_the_notes_stay() -> None:
     assert disk.find_file(f"{PARTITION}/log-start").content
 
 
-def test_directory_that_goes_takes_all_of_a_partition_and_nothing_else() -> None:
+def test_removed_directory_holds_all_of_a_partition_and_nothing_else() -> None:
     disk = shortened("directory_gone")
     assert set(contents(disk)) == {f"{LOG_DIRECTORY}/meta.properties", f"{LOG_DIRECTORY}/whole-since"}
 
 
 @pytest.mark.parametrize("kind", NOTES)
-def test_notes_that_suffer_are_of_every_kind(kind: str) -> None:
-    hurt = {FileChanges(random.Random(seed)).act(kind)(storage()) or "" for seed in range(40)}
-    names = {path.rpartition("/")[2] for path in hurt}
+def test_changes_of_notes_reach_every_kind(kind: str) -> None:
+    changed = {FileChanges(random.Random(seed)).act(kind)(storage()) or "" for seed in range(40)}
+    names = {path.rpartition("/")[2] for path in changed}
     assert names >= {"whole-since", "log-start", "leader-epoch-checkpoint", f"{4:020d}.snapshot"}
 
 
@@ -129,7 +129,7 @@ def test_notes_rot_where_something_is_written() -> None:
 
 
 @pytest.mark.parametrize("kind", OLDER)
-def test_older_copy_is_never_one_of_the_disk_that_was_there_before(kind: str) -> None:
+def test_older_copy_never_comes_from_an_earlier_disk(kind: str) -> None:
     disk, changes = storage(), FileChanges(random.Random(1))
     aged(disk, changes)
     put_file(disk, f"{LOG_DIRECTORY}/meta.properties", META % b"another")
@@ -137,7 +137,7 @@ def test_older_copy_is_never_one_of_the_disk_that_was_there_before(kind: str) ->
     assert changes.act(kind)(disk) is None
 
 
-def test_older_directory_holds_what_it_held_and_what_lies_beside_it_stays() -> None:
+def test_older_directory_holds_its_old_content_and_its_neighbours_stay() -> None:
     disk, changes = storage(), FileChanges(random.Random(1))
     before = contents(disk)
     aged(disk, changes)

@@ -1,4 +1,4 @@
-"""The virtual loop: asyncio as it is, in no time, the same every time."""
+"""The virtual loop: unmodified asyncio, in no real time, the same in every run."""
 
 import asyncio
 import gc
@@ -77,7 +77,7 @@ def test_a_failing_task_cancels_its_group() -> None:
 
 
 def cancellation_order() -> list[int]:
-    """asyncio cancels a group's tasks in the order of a set."""
+    """The order in which a set of tasks is cancelled, as asyncio does with a group."""
     order: list[int] = []
 
     async def wait(number: int) -> None:
@@ -129,7 +129,7 @@ def test_cancelled_timers_do_not_pile_up() -> None:
     assert loop.run(main()) < 5_000
 
 
-def test_waiting_for_nothing_is_reported_with_who_waits() -> None:
+def test_waiting_for_nothing_is_reported_with_the_waiting_tasks() -> None:
     async def wait_for_ever() -> None:
         await asyncio.Event().wait()
 
@@ -157,7 +157,7 @@ def test_time_that_stands_still_is_reported(monkeypatch: pytest.MonkeyPatch) -> 
         VirtualLoop().run(main())
 
 
-def test_errors_that_nobody_handled_fail_the_run() -> None:
+def test_unhandled_errors_fail_the_run() -> None:
     async def main() -> None:
         asyncio.get_running_loop().call_soon(lambda: 1 / 0)
         await asyncio.sleep(1)
@@ -215,7 +215,7 @@ def test_hashes_are_counters_and_equality_is_identity() -> None:
 
 
 def test_a_hundred_thousand_callbacks_a_second() -> None:
-    """150,000 and more on a quiet machine; this one may be busy."""
+    """150,000 and more on an idle machine; this one may be busy."""
 
     async def tick() -> None:
         for _ in range(1_000):

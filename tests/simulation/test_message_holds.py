@@ -1,4 +1,4 @@
-"""Gates: what a directed schedule may hold, drop and count, and what stays as TCP has it."""
+"""Message holds: what a test may hold, drop and count, and what stays as in TCP."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -19,7 +19,7 @@ from tests.runtime.test_network import Recorder
 
 PORT = 9092
 LONG_SECONDS = 5.0
-"""Virtual: whatever is to arrive has arrived."""
+"""Virtual seconds after which everything in flight has arrived."""
 
 
 def request(body: Request, correlation_id: int) -> bytes:
@@ -70,7 +70,7 @@ def in_a_world(case: Callable[[Link], Coroutine[Any, Any, None]]) -> Callable[[]
 
 
 @in_a_world
-async def test_a_gate_holds_the_frames_it_wants_and_those_behind_them(link: Link) -> None:
+async def test_a_hold_keeps_matching_frames_and_those_after_them(link: Link) -> None:
     link.network.hold("client", "server", requests(ApiKey.API_VERSIONS))
     link.ask(METADATA, VERSIONS, METADATA)
     await asyncio.sleep(LONG_SECONDS)
@@ -78,7 +78,7 @@ async def test_a_gate_holds_the_frames_it_wants_and_those_behind_them(link: Link
 
 
 @in_a_world
-async def test_a_frame_is_held_also_if_it_comes_in_one_write_with_others_or_in_pieces(link: Link) -> None:
+async def test_a_frame_is_held_even_if_it_comes_with_others_or_in_pieces(link: Link) -> None:
     link.network.hold("client", "server", requests(ApiKey.API_VERSIONS))
     stream = METADATA + METADATA + VERSIONS + METADATA
     for start in range(0, len(stream), 7):
@@ -88,7 +88,7 @@ async def test_a_frame_is_held_also_if_it_comes_in_one_write_with_others_or_in_p
 
 
 @in_a_world
-async def test_a_released_gate_lets_everything_go_on_in_its_order(link: Link) -> None:
+async def test_a_released_hold_passes_everything_in_order(link: Link) -> None:
     hold = link.network.hold("client", "server", requests(ApiKey.API_VERSIONS))
     link.ask(METADATA, VERSIONS, METADATA, VERSIONS)
     await hold.caught()
@@ -111,7 +111,7 @@ async def test_one_frame_may_pass_while_the_next_is_held(link: Link) -> None:
 
 
 @in_a_world
-async def test_responses_are_known_by_what_was_asked(link: Link) -> None:
+async def test_responses_are_matched_by_their_request(link: Link) -> None:
     hold = link.network.hold("server", "client", responses(ApiKey.API_VERSIONS))
     link.ask(METADATA, VERSIONS)
     await link.server.until_received(len(METADATA + VERSIONS))
@@ -126,7 +126,7 @@ async def test_responses_are_known_by_what_was_asked(link: Link) -> None:
 
 
 @in_a_world
-async def test_a_gate_may_look_into_the_message(link: Link) -> None:
+async def test_a_hold_may_match_the_message_body(link: Link) -> None:
     hold = link.network.hold(match=lambda frame: frame.message() == MetadataRequest(topics=None))
     link.ask(VERSIONS)
     await link.server.until_received(len(VERSIONS))
@@ -134,7 +134,7 @@ async def test_a_gate_may_look_into_the_message(link: Link) -> None:
 
 
 @in_a_world
-async def test_the_other_direction_goes_on(link: Link) -> None:
+async def test_the_other_direction_is_not_held(link: Link) -> None:
     hold = link.network.hold("client", "server")
     link.ask(METADATA)
     await hold.caught()
@@ -144,7 +144,7 @@ async def test_the_other_direction_goes_on(link: Link) -> None:
 
 
 @in_a_world
-async def test_what_a_gate_holds_outlives_its_sender(link: Link) -> None:
+async def test_held_frames_outlive_their_sender(link: Link) -> None:
     hold = link.network.hold("client", "server")
     link.ask(METADATA)
     await hold.caught()
@@ -157,7 +157,7 @@ async def test_what_a_gate_holds_outlives_its_sender(link: Link) -> None:
 
 
 @in_a_world
-async def test_a_dropped_gate_loses_what_it_holds_with_the_connection(link: Link) -> None:
+async def test_a_dropped_hold_loses_its_frames_with_the_connection(link: Link) -> None:
     hold = link.network.hold("client", "server", requests(ApiKey.API_VERSIONS))
     link.ask(METADATA, VERSIONS, METADATA)
     await hold.caught()
@@ -196,7 +196,7 @@ async def test_counted_frames_pass(link: Link) -> None:
 
 
 @in_a_world
-async def test_the_end_of_the_stream_waits_behind_a_held_frame(link: Link) -> None:
+async def test_the_end_of_the_stream_waits_after_a_held_frame(link: Link) -> None:
     hold = link.network.hold("client", "server")
     link.ask(METADATA)
     link.client.transport.close()
@@ -209,7 +209,7 @@ async def test_the_end_of_the_stream_waits_behind_a_held_frame(link: Link) -> No
 
 
 @in_a_world
-async def test_bytes_that_are_no_frames_and_frames_that_are_too_long_pass(link: Link) -> None:
+async def test_bytes_that_are_no_frames_and_too_long_frames_pass(link: Link) -> None:
     hold = link.network.hold("client", "server")
     long = (2 * FRAME_MAX_BYTES).to_bytes(4, "big") + bytes(2 * FRAME_MAX_BYTES)
     link.ask(long, b"\x00\x00\x00\x04GET ", b"more")
@@ -218,7 +218,7 @@ async def test_bytes_that_are_no_frames_and_frames_that_are_too_long_pass(link: 
 
 
 @in_a_world
-async def test_a_gate_in_the_middle_of_a_long_write_waits_for_the_next_one(link: Link) -> None:
+async def test_a_hold_made_during_a_long_write_applies_from_the_next_one(link: Link) -> None:
     link.server.transport.pause_reading()
     frame = (1_000_000).to_bytes(4, "big") + bytes(1_000_000)
     link.ask(frame)
@@ -232,7 +232,7 @@ async def test_a_gate_in_the_middle_of_a_long_write_waits_for_the_next_one(link:
 
 
 @in_a_world
-async def test_mending_the_network_opens_every_gate(link: Link) -> None:
+async def test_healing_the_network_opens_every_hold(link: Link) -> None:
     hold = link.network.hold("client", "server")
     link.ask(METADATA)
     await hold.caught()

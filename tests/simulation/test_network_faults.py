@@ -54,7 +54,7 @@ async def test_delivery_takes_time(link: Link) -> None:
 
 @in_a_world
 async def test_every_byte_arrives_whatever_the_clock_says(link: Link) -> None:
-    """Adding a delay to the time and taking it off again may miss the time by the last bit."""
+    """Adding a delay to the time and subtracting it again may be off by the last bit."""
     await link.open()
     source = link.world.random("pauses")
     for sent in range(1, 3_001):
@@ -107,7 +107,7 @@ async def test_a_cut_holds_bytes_until_it_is_healed(link: Link) -> None:
 
 
 @in_a_world
-async def test_nobody_answers_over_a_cut(link: Link) -> None:
+async def test_nothing_answers_over_a_cut(link: Link) -> None:
     await link.listen()
     for cut in (("client", "server"), ("server", "client")):
         link.world.network.cut(*cut)
@@ -137,7 +137,7 @@ async def test_joining_ends_an_isolation_and_every_cut_there(link: Link) -> None
 
 
 @in_a_world
-async def test_machine_without_power_says_nothing(link: Link) -> None:
+async def test_machine_without_power_sends_nothing(link: Link) -> None:
     await link.open()
     link.world.power_loss("server")
     link.client.transport.write(b"hello?")
@@ -170,7 +170,7 @@ async def test_writing_to_a_restarted_machine_is_reset(link: Link) -> None:
 
 
 @in_a_world
-async def test_a_machine_that_is_cut_off_refuses_nobody_though_its_process_is_dead(link: Link) -> None:
+async def test_a_machine_that_is_cut_off_refuses_nothing_though_its_process_is_dead(link: Link) -> None:
     """A refusal is an answer, and needs a way back."""
     await link.open()
     link.world.network.cut("server", "client")
@@ -186,7 +186,7 @@ async def test_a_machine_that_is_cut_off_refuses_nobody_though_its_process_is_de
 
 
 @in_a_world
-async def test_a_killed_process_knows_nothing_of_a_connection_that_it_had_lost(link: Link) -> None:
+async def test_a_killed_process_does_not_end_a_connection_that_it_had_lost(link: Link) -> None:
     await link.open()
     link.world.network.half_open("server", "client")
     await link.server.until_event("lost")
@@ -196,7 +196,7 @@ async def test_a_killed_process_knows_nothing_of_a_connection_that_it_had_lost(l
 
 
 @in_a_world
-async def test_a_firewall_turns_away_one_machine_and_the_process_behind_it_lives(link: Link) -> None:
+async def test_a_firewall_rejects_one_machine_and_the_process_behind_it_lives(link: Link) -> None:
     await link.open()
     link.world.network.reject("client", "server")
     await link.client.until_event("lost")
@@ -215,7 +215,7 @@ async def test_a_firewall_turns_away_one_machine_and_the_process_behind_it_lives
 
 
 @in_a_world
-async def test_a_firewall_turns_away_everybody_but_the_machine_itself_and_whom_it_asks(link: Link) -> None:
+async def test_a_firewall_rejects_all_but_the_machine_itself_and_its_own_connections(link: Link) -> None:
     await link.open()
     await link.world.runtime("client").network.listen(Recorder, "0.0.0.0", PORT)
     asked = Recorder()
@@ -235,7 +235,7 @@ async def test_a_firewall_turns_away_everybody_but_the_machine_itself_and_whom_i
 
 
 @in_a_world
-async def test_a_cut_link_answers_with_no_refusal_whatever_a_firewall_says(link: Link) -> None:
+async def test_a_cut_link_sends_no_refusal_even_with_a_firewall(link: Link) -> None:
     await link.listen()
     link.world.network.reject("client", "server")
     link.world.network.cut("client", "server")
@@ -244,7 +244,7 @@ async def test_a_cut_link_answers_with_no_refusal_whatever_a_firewall_says(link:
 
 
 @in_a_world
-async def test_what_one_machine_saw_of_another_is_remembered_for_judges(link: Link) -> None:
+async def test_contacts_between_machines_are_recorded_for_checkers(link: Link) -> None:
     await link.open()
     seen = link.world.network.contact("client", "server")
     assert seen.made_at is not None
@@ -260,7 +260,7 @@ async def test_what_one_machine_saw_of_another_is_remembered_for_judges(link: Li
 
 
 @in_a_world
-async def test_a_connection_that_one_closes_oneself_is_not_lost(link: Link) -> None:
+async def test_a_connection_that_a_machine_closes_itself_is_not_lost(link: Link) -> None:
     await link.open()
     link.client.transport.close()
     await link.server.until_event("lost")
@@ -363,7 +363,7 @@ async def test_two_machines_may_use_the_same_port(link: Link) -> None:
 
 
 @in_a_world
-async def test_a_link_of_limited_bandwidth_sends_one_after_the_other_whoever_sends(link: Link) -> None:
+async def test_connections_of_a_link_share_its_limited_bandwidth(link: Link) -> None:
     await link.open()
     second = Recorder()
     await link.world.runtime("client").network.connect(lambda: second, "server", PORT, 1_000)
@@ -376,11 +376,11 @@ async def test_a_link_of_limited_bandwidth_sends_one_after_the_other_whoever_sen
     link.server.transport.write(b"z" * 10_000)
     began = link.world.loop.time()
     await asyncio.sleep(0.1)
-    assert len(link.client.received) + len(second.received) == 10_000, "the other direction is as fast as ever"
+    assert len(link.client.received) + len(second.received) == 10_000, "the other direction is unlimited"
 
 
 @in_a_world
-async def test_a_link_that_was_idle_owes_nothing(link: Link) -> None:
+async def test_an_idle_link_delays_only_its_next_bytes(link: Link) -> None:
     await link.open()
     link.world.network.bandwidth["client", "server"] = 1_000.0
     for number in range(3):
@@ -392,20 +392,20 @@ async def test_a_link_that_was_idle_owes_nothing(link: Link) -> None:
 
 
 @in_a_world
-async def test_a_half_open_connection_is_noticed_by_who_sends_on_it(link: Link) -> None:
+async def test_a_half_open_connection_is_noticed_by_the_end_that_sends(link: Link) -> None:
     await link.open()
     assert link.world.network.half_open("server", "client") == 1
     await link.server.until_event("lost")
     await asyncio.sleep(30)
     assert "lost" not in link.client.events
-    link.client.transport.write(b"anybody?")
+    link.client.transport.write(b"hello?")
     await link.client.until_event("lost")
     assert isinstance(link.client.lost_with, ConnectionResetError)
     assert bytes(link.server.received) == b""
 
 
 @in_a_world
-async def test_mending_takes_slowness_away(link: Link) -> None:
+async def test_healing_removes_slowness(link: Link) -> None:
     await link.open()
     link.world.network.bandwidth["client", "server"] = 1.0
     link.world.network.slow_links["client", "server"] = 5.0

@@ -1,5 +1,5 @@
-"""The sequence of the only in-sync copy whose disk shows that it is damaged: what it may hurt, and who may lead
-then."""
+"""The sequence of the only in-sync copy on a disk that shows its damage: what it may damage, and which replica may then
+lead."""
 
 import random
 
@@ -33,7 +33,7 @@ def storage(*batches: bytes) -> Storage:
     return disk
 
 
-def test_log_on_a_disk_ends_where_its_batches_no_longer_follow_one_from_another() -> None:
+def test_log_on_a_disk_ends_where_its_batches_are_no_longer_consecutive() -> None:
     assert end_of(storage(*BATCHES), A) == 3
     assert end_of(storage(BATCHES[0], BATCHES[2]), A) == 1
     assert end_of(storage(bytes(100)), A) == 0
@@ -56,7 +56,7 @@ def played(injector: FaultInjector, seed: int) -> OnlyCopy:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_nobody_leads_on_a_damaged_only_copy_until_an_operator_orders_it_and_nothing_is_lost(seed: int) -> None:
+def test_no_replica_leads_after_damage_to_the_only_copy_until_an_operator_orders_it(seed: int) -> None:
     async def case(injector: FaultInjector) -> None:
         await whole(injector)
         working = injector.world.loop.create_task(injector.workload.run())

@@ -36,8 +36,8 @@ def test_killed_process_does_nothing_more() -> None:
 
 
 @pytest.mark.parametrize("is_killed", [True, False])
-def test_an_error_that_nobody_hears_of_fails_the_run_unless_its_process_is_dead(is_killed: bool) -> None:
-    """Seed 17060692: who waited for the task died in the moment in which it failed."""
+def test_an_unretrieved_error_fails_the_run_unless_its_process_is_dead(is_killed: bool) -> None:
+    """Seed 17060692: the task that waited for the failed one was killed at the same moment."""
     world = SimulatedWorld()
     failed: list[asyncio.Future[None]] = []
 
@@ -80,7 +80,7 @@ def test_cleanup_of_a_killed_process_reaches_no_port() -> None:
     world.run(main())
 
 
-def test_awaiting_cleanup_of_a_killed_process_is_cut_short() -> None:
+def test_cleanup_of_a_killed_process_that_awaits_is_cut_short() -> None:
     world = SimulatedWorld()
 
     async def program(runtime: Runtime) -> None:
@@ -108,7 +108,7 @@ def test_a_program_may_kill_its_own_process() -> None:
         world.kill("broker-1")
         reached.append("after the kill")
         runtime.disk.open("/data/log", create=True)
-        reached.append("after the door")
+        reached.append("after the port")
 
     async def main() -> None:
         world.start("broker-1", program)

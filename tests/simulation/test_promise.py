@@ -1,4 +1,4 @@
-"""What the swarm may break: of each acknowledged record one in-sync replica that is known keeps its copy."""
+"""What the swarm may break: of each acknowledged record, one known in-sync replica keeps its copy."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -34,8 +34,9 @@ def under_faults(case: Callable[[FaultInjector], Awaitable[None]]) -> None:
     cluster.world.run(drive(), seconds_max=SECONDS_MAX)
 
 
-def test_mending_kills_nobody_while_another_counts_for_what_it_lost() -> None:
-    """Else all members are strangers to the controller, and the one that lost its tail may be elected (seed 1862)."""
+def test_mending_kills_no_broker_while_another_counts_for_what_it_lost() -> None:
+    """Otherwise the controller knows no member's incarnation, and the one that lost its tail may be elected (seed
+    1862)."""
 
     async def case(injector: FaultInjector) -> None:
         was_weakened: list[bool] = []
@@ -55,7 +56,7 @@ def test_mending_kills_nobody_while_another_counts_for_what_it_lost() -> None:
     under_faults(case)
 
 
-def test_replica_whose_disk_has_failed_is_no_copy_to_rely_on() -> None:
+def test_replica_on_a_failed_disk_does_not_count_as_a_copy() -> None:
     async def case(injector: FaultInjector) -> None:
         leader = injector.leader(PARTITION)
         assert leader is not None
@@ -77,7 +78,7 @@ def test_replica_whose_disk_has_failed_is_no_copy_to_rely_on() -> None:
     under_faults(case)
 
 
-def test_broker_that_loses_its_disk_before_it_has_registered_anew_counts_for_what_it_lost() -> None:
+def test_broker_that_loses_its_disk_before_it_registers_again_counts_for_what_it_lost() -> None:
     """The ISR still lists its last incarnation, which held the bytes (seed 3036)."""
 
     async def case(injector: FaultInjector) -> None:
@@ -96,7 +97,7 @@ def test_broker_that_loses_its_disk_before_it_has_registered_anew_counts_for_wha
     under_faults(case)
 
 
-def test_killed_container_refuses_for_a_moment_is_silent_then_and_is_back_when_it_is_started() -> None:
+def test_killed_container_refuses_briefly_then_is_silent_until_it_is_started() -> None:
     async def case(injector: FaultInjector) -> None:
         injector.options.containers = True
         dead, other = injector.cluster.broker_ids[:2]

@@ -1,7 +1,7 @@
 """The unmodified cluster under random faults: nothing acknowledged is lost, nothing read changes, everything heals.
 
-`SEEDS=first-last` runs others than the few hundred that are run always. A failure prints its seed, what was found and
-what was done to the cluster; `minibroker simulate --seed N` shows the run.
+`SEEDS=first-last` replaces the few hundred default seeds. A failure prints its seed, the findings and the faults;
+`minibroker simulate --seed N` shows the run.
 """
 
 import json
@@ -26,13 +26,13 @@ SECONDS_MAX = 600
 
 
 def past_failures(mode: str) -> list[int]:
-    """Seeds that found a bug once, with faulty disks or without."""
+    """Seeds that once found a bug, with faulty disks or without."""
     lines = [line.partition("#")[0].split() for line in SEEDS_FILE.read_text().splitlines()]
     return [int(line[0]) for line in lines if line and line[1] == mode]
 
 
 def batches() -> list[tuple[Sequence[int], bool | None]]:
-    """As the environment says, or a fixed set; with faulty disks, without, or as each seed says."""
+    """The seeds of the environment, or a fixed set; with faulty disks, without, or as each seed draws."""
     wanted = os.environ.get("SEEDS")
     if not wanted:
         return [(ALWAYS, None), (past_failures("plain"), False), (past_failures("disks"), True)]
@@ -60,7 +60,7 @@ def test_cluster_keeps_its_promises_under_faults(swarm: SwarmSummary) -> None:
         pytest.fail(f"{len(swarm.failed)} of {swarm.runs} runs failed:\n" + "\n".join(shown), pytrace=False)
 
 
-def test_nearly_every_run_counts(swarm: SwarmSummary) -> None:
+def test_nearly_every_run_has_enough_events(swarm: SwarmSummary) -> None:
     """200 acknowledged records of 3 producers, 2 consumers, 2 elections, 1 truncation."""
     assert swarm.counted >= 0.98 * swarm.runs, swarm.not_counted
 
@@ -71,8 +71,8 @@ def test_swarm_sees_every_kind_of_event_and_injects_every_kind_of_fault(swarm: S
     assert swarm.never_seen == []
 
 
-# -------------------------------------------------------------------------------------------------- one run, the same
-def test_one_seed_is_one_run_also_after_others_and_when_it_is_told() -> None:
+# -------------------------------------------------------------------------------------------------------- determinism
+def test_one_seed_is_one_run_after_others_and_with_a_listener() -> None:
     lines: list[NarratedLine] = []
     first = run_seed(11)
     run_seed(5)
@@ -124,7 +124,7 @@ def test_loss_that_a_detector_does_not_name_is_a_finding() -> None:
     assert len(detection_errors(set(), by_history, by_audit)) == 1
 
 
-# ------------------------------------------------------------------------------------------------ what the swarm says
+# ------------------------------------------------------------------------------------------------ the swarm's summary
 def result(seed: int = 1, findings: tuple[str, ...] = (), **changed: dict[str, int]) -> RunResult:
     facts: dict[str, dict[str, int]] = {"seen": {}, "injected": {}, **changed}
     return RunResult(

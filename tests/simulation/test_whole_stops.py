@@ -1,4 +1,4 @@
-"""A cluster that stops as a whole, by any way, and starts in any order, with a disk replaced in between."""
+"""A whole cluster stops, by any way, and starts in any order, with a disk replaced in between."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -47,9 +47,9 @@ class Stop:
         await cluster.until(lambda: self.ends() == {1: RECORDS, 2: RECORDS, 3: RECORDS}, what="records on all replicas")
         await story(self)
 
-    # ------------------------------------------------------------------------------------------------------ looking
+    # ------------------------------------------------------------------------------------------------------ queries
     def state(self) -> PartitionState:
-        """By ZooKeeper's word."""
+        """The state in ZooKeeper."""
         path = partition_state_path(TopicPartition(TOPIC, 0))
         return PartitionState.decode(self.world.zookeeper.tree.nodes[path].data)
 
@@ -58,9 +58,9 @@ class Stop:
         replicas = {each: self.cluster.replica(each, TOPIC) for each in self.cluster.alive()}
         return {each: replica.state.log_end_offset for each, replica in replicas.items() if replica is not None}
 
-    # ------------------------------------------------------------------------------------------------------- acting
+    # ------------------------------------------------------------------------------------------------------- actions
     async def stop(self, *broker_ids: int) -> None:
-        """One after the other, each to its end."""
+        """Stop brokers one after the other, each until its process has ended."""
         for broker_id in broker_ids:
             self.cluster.stop(broker_id)
             await self.cluster.until(lambda b=broker_id: b not in self.cluster.alive(), what=f"the end of {broker_id}")  # type: ignore[misc]
@@ -70,13 +70,13 @@ class Stop:
             self.cluster.kill(broker_id)
 
     def replace_disk(self, broker_id: int) -> None:
-        """A blank one is put in."""
+        """Put in a blank disk."""
         storage = self.world.machine(f"broker-{broker_id}").storage
         storage.wipe()
         storage.provision("/data")
 
     def shorten(self, broker_id: int, share: float) -> None:
-        """Of its log only so much stays, whole batches."""
+        """Keep only this share of its log, in whole batches."""
         storage = self.world.machine(f"broker-{broker_id}").storage
         node = storage.find_file(f"/data/log/{TOPIC}-0/{0:020d}.log")
         ends = [*(position for position, _ in batches_of(node.content)), len(node.content)]
@@ -88,7 +88,7 @@ class Stop:
             await asyncio.sleep(pause_seconds)
 
     async def elections(self, request: ElectLeadersRequest) -> list[ElectionOutlook]:
-        """As an operator asks the controller."""
+        """Send the controller an operator's request."""
         network, controller = self.cluster.client_runtime().network, self.cluster.controller()
         connection = await connect(network, f"broker-{controller}", PORT, client_id="me", timeout_ms=1_000)
         response = await connection.request(request, 10_000)
@@ -97,12 +97,12 @@ class Stop:
         return response.partitions
 
     async def until_whole(self) -> None:
-        """All in sync with all records."""
+        """Wait until all replicas are in sync with all records."""
         await self.cluster.until(lambda: self.cluster.in_sync_replicas(TOPIC) == (1, 2, 3), 60, "a full ISR")
         assert self.ends() == {1: RECORDS, 2: RECORDS, 3: RECORDS}
 
     async def until_refused(self) -> None:
-        """Nobody leads, and writes fail in time; no replica has lost a record."""
+        """There is no leader, and writes fail in time; no replica has lost a record."""
         await asyncio.sleep(3 * SESSION_MS / 1000)
         assert self.cluster.leader(TOPIC) is None
         servers, runtime = self.cluster.bootstrap_servers, self.cluster.client_runtime()
@@ -112,7 +112,7 @@ class Stop:
 
 
 @pytest.mark.parametrize("order", [(3, 1, 2), (1, 3, 2), (1, 2, 3)])
-def test_replaced_disk_of_the_last_one_to_stop_is_not_elected(order: tuple[int, ...]) -> None:
+def test_replaced_disk_of_the_last_broker_to_stop_is_not_elected(order: tuple[int, ...]) -> None:
     async def story(stop: Stop) -> None:
         await stop.stop(1, 2, 3)
         assert stop.state().isr == [3]
@@ -124,18 +124,18 @@ def test_replaced_disk_of_the_last_one_to_stop_is_not_elected(order: tuple[int, 
     Stop().play(story)
 
 
-def test_operator_elects_in_spite_of_the_loss_where_the_disk_of_the_last_one_was_replaced() -> None:
+def test_operator_elects_despite_the_loss_after_the_last_members_disk_was_replaced() -> None:
     async def story(stop: Stop) -> None:
         await stop.stop(1, 2, 3)
         stop.replace_disk(3)
         await stop.start(1, 2, 3, pause_seconds=1.0)
         await asyncio.sleep(2)
-        (told,) = await stop.elections(ElectLeadersRequest())
-        assert (told.error_code, told.isr, told.waits_for, told.chosen) == (0, [3], [], 1)
-        assert "broker 3 has another log directory now" in told.reason
-        assert [each.log_end_offset for each in told.candidates] == [RECORDS, RECORDS, 0]
-        assert stop.cluster.leader(TOPIC) is None, "nobody is elected by a question"
-        (elected,) = await stop.elections(ElectLeadersRequest(confirmed=[confirmation_of(told)]))
+        (outlook,) = await stop.elections(ElectLeadersRequest())
+        assert (outlook.error_code, outlook.isr, outlook.waits_for, outlook.chosen) == (0, [3], [], 1)
+        assert "broker 3 has another log directory now" in outlook.reason
+        assert [each.log_end_offset for each in outlook.candidates] == [RECORDS, RECORDS, 0]
+        assert stop.cluster.leader(TOPIC) is None, "a query elects no leader"
+        (elected,) = await stop.elections(ElectLeadersRequest(confirmed=[confirmation_of(outlook)]))
         assert (elected.error_code, elected.chosen) == (0, 1)
         await stop.until_whole()
         assert await stop.elections(ElectLeadersRequest()) == []
@@ -143,8 +143,9 @@ def test_operator_elects_in_spite_of_the_loss_where_the_disk_of_the_last_one_was
     Stop().play(story)
 
 
-def test_operators_order_elects_whom_it_named_or_nobody() -> None:
-    """Told of the one with all records; it goes away before the order comes, and the one with few must not lead."""
+def test_operators_order_elects_the_named_replica_or_none() -> None:
+    """The outlook names the replica with all records; it goes away before the order comes, and the one with few must
+    not lead."""
 
     async def story(stop: Stop) -> None:
         await stop.stop(3, 2, 1)
@@ -152,14 +153,14 @@ def test_operators_order_elects_whom_it_named_or_nobody() -> None:
         stop.shorten(3, 0.5)
         await stop.start(1, 2, 3, pause_seconds=1.0)
         await asyncio.sleep(2)
-        (told,) = await stop.elections(ElectLeadersRequest())
-        assert (told.chosen, [each.broker_id for each in told.candidates]) == (2, [1, 2, 3])
-        order = ElectLeadersRequest(confirmed=[confirmation_of(told)])
+        (outlook,) = await stop.elections(ElectLeadersRequest())
+        assert (outlook.chosen, [each.broker_id for each in outlook.candidates]) == (2, [1, 2, 3])
+        order = ElectLeadersRequest(confirmed=[confirmation_of(outlook)])
         await stop.stop(2)
         await asyncio.sleep(1)
         (refused,) = await stop.elections(order)
         assert refused.error_code == ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
-        assert "t-0 has changed since you were told: broker 2 is not registered" in str(refused.error_message)
+        assert "t-0 has changed since you were outlook: broker 2 is not registered" in str(refused.error_message)
         assert (refused.chosen, stop.state().leader) == (-1, -1)
         await stop.start(2, pause_seconds=2.0)
         (elected,) = await stop.elections(order)
@@ -193,7 +194,7 @@ def test_all_that_stopped_cleanly_are_whole_again_in_any_order(order: tuple[int,
 
 
 async def lose_all_but(stop: Stop, broker_id: int) -> None:
-    """The power fails everywhere, and one machine had written its records out."""
+    """All lose power, and one machine had synced its records."""
     replica = stop.cluster.replica(broker_id, TOPIC)
     assert replica is not None
     await stop.world.spawn(f"broker-{broker_id}", replica.log.flush())
@@ -276,7 +277,7 @@ def test_the_only_member_whose_partition_is_gone_never_leads_however_often_it_st
 
 @pytest.mark.invariant("I28")
 def test_the_only_member_does_not_lead_with_less_than_the_others_know_to_be_committed() -> None:
-    """Its last records are gone, no checkpoint tells of them, and the others are there, out of the ISR (D17c)."""
+    """Its last records are gone, no checkpoint mentions them, and the other replicas run outside the ISR (D17c)."""
 
     async def story(stop: Stop) -> None:
         await stop.stop(3, 2)
@@ -286,9 +287,9 @@ def test_the_only_member_does_not_lead_with_less_than_the_others_know_to_be_comm
         await stop.start(2, 3, 1, pause_seconds=4.0)
         await stop.until_refused()
         assert stop.ends()[1] < RECORDS == stop.ends()[2] == stop.ends()[3]
-        (told,) = await stop.elections(ElectLeadersRequest())
-        assert "has lost records" in told.reason
-        await stop.elections(ElectLeadersRequest(confirmed=[confirmation_of(told)]))
+        (outlook,) = await stop.elections(ElectLeadersRequest())
+        assert "has lost records" in outlook.reason
+        await stop.elections(ElectLeadersRequest(confirmed=[confirmation_of(outlook)]))
         await stop.until_whole()
 
     Stop().play(story)
@@ -296,7 +297,7 @@ def test_the_only_member_does_not_lead_with_less_than_the_others_know_to_be_comm
 
 @pytest.mark.invariant("I28")
 def test_a_start_that_dies_before_its_first_check_does_not_hide_a_power_cut() -> None:
-    """The new boot id is written behind the removal of `whole-since` (D20)."""
+    """The new boot id is written after the removal of `whole-since` (D20)."""
 
     async def story(stop: Stop) -> None:
         stop.cluster.power_loss(1)
@@ -316,7 +317,7 @@ def test_a_start_that_dies_before_its_first_check_does_not_hide_a_power_cut() ->
 
 def test_a_killed_member_whose_partition_is_gone_from_its_disk_does_not_lead() -> None:
     async def story(stop: Stop) -> None:
-        await asyncio.sleep(6)  # a checkpoint names the partition
+        await asyncio.sleep(6)  # a checkpoint now names the partition
         stop.kill(1, 2, 3)
         stop.world.runtime("broker-1").disk.remove_tree(f"/data/log/{TOPIC}-0")
         stop.kill(1)

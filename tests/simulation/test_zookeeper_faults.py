@@ -1,4 +1,4 @@
-"""Faults of the simulated ZooKeeper beyond those that a proxy can make before a real one (tests/runtime)."""
+"""Faults of the simulated ZooKeeper beyond those that a proxy can inject in front of a real one (tests/runtime)."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -11,7 +11,7 @@ from minibroker.simulation.world import SimulatedWorld
 
 
 class Clients:
-    """A broker's client, and another's who looks on."""
+    """A broker's client, and another broker's client that observes."""
 
     def __init__(self, seed: int = 0) -> None:
         self.world = SimulatedWorld(seed)
@@ -108,7 +108,7 @@ async def test_slow_server_answers_late_but_in_order(clients: Clients) -> None:
     assert clients.kinds == ["connected"]
 
 
-def test_a_write_under_way_into_a_cut_may_happen_later() -> None:
+def test_a_write_in_flight_into_a_cut_may_happen_later() -> None:
     outcomes: set[bool] = set()
 
     async def case(clients: Clients) -> None:
@@ -156,7 +156,7 @@ async def test_two_clients_of_one_machine_are_cut_together(clients: Clients) -> 
 
 
 @in_a_world
-async def test_one_machine_may_have_a_slow_way_to_the_server(clients: Clients) -> None:
+async def test_one_machine_may_have_a_slow_link_to_the_server(clients: Clients) -> None:
     clients.zookeeper.slow_hosts["broker-1"] = 0.2
     began = clients.world.loop.time()
     await clients.other.create("/fast", b"")
@@ -174,7 +174,7 @@ async def test_a_lost_request_leaves_the_outcome_open_and_changes_nothing(client
 
 
 @in_a_world
-async def test_a_lost_reply_leaves_the_outcome_open_of_what_was_done(clients: Clients) -> None:
+async def test_a_lost_reply_leaves_the_outcome_open_after_the_write(clients: Clients) -> None:
     clients.zookeeper.lose_next_reply("broker-1")
     with pytest.raises(OutcomeUnknown):
         await clients.broker.create("/node", b"")
@@ -182,7 +182,7 @@ async def test_a_lost_reply_leaves_the_outcome_open_of_what_was_done(clients: Cl
 
 
 @in_a_world
-async def test_who_hears_no_answers_passes_its_deadline_while_its_session_lives(clients: Clients) -> None:
+async def test_a_client_without_answers_passes_its_deadline_while_its_session_lives(clients: Clients) -> None:
     await clients.broker.create("/me", b"", ephemeral=True)
     clients.zookeeper.cut_answers("broker-1")
     for _ in range(20):
@@ -195,7 +195,7 @@ async def test_who_hears_no_answers_passes_its_deadline_while_its_session_lives(
 
 
 @in_a_world
-async def test_a_gate_holds_a_write_and_what_follows_it_until_it_is_released(clients: Clients) -> None:
+async def test_a_hold_keeps_a_write_and_what_follows_it_until_it_is_released(clients: Clients) -> None:
     hold = clients.zookeeper.hold("broker-1", lambda request: request.kind == "write", times=1)
     first = asyncio.create_task(clients.broker.create("/first", b""))
     second = asyncio.create_task(clients.broker.exists("/first"))
@@ -210,7 +210,7 @@ async def test_a_gate_holds_a_write_and_what_follows_it_until_it_is_released(cli
 
 
 @in_a_world
-async def test_who_waits_at_a_gate_too_long_gives_up_and_the_write_never_happens(clients: Clients) -> None:
+async def test_a_client_held_for_too_long_gives_up_and_its_write_never_happens(clients: Clients) -> None:
     hold = clients.zookeeper.hold("broker-1", lambda request: request.kind == "write")
     with pytest.raises(OutcomeUnknown):
         await clients.broker.create("/late", b"")

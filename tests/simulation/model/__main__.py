@@ -136,10 +136,10 @@ def _show(progress: ProgressLine, prefix: str, text: str) -> None:
 def _line(found: SearchResult) -> str:
     end = "all states" if found.is_complete else f"to depth {found.depth}"
     rate = found.steps / max(found.seconds, 0.01)
-    says = f"BROKEN after {len(found.path)} steps: {found.broken}" if found.broken else end
+    outcome = f"BROKEN after {len(found.path)} steps: {found.broken}" if found.broken else end
     return (
         f"{found.mutant:14} {found.bounds:10} {found.states:9,} states {found.steps:10,} steps  depth {found.depth:2} "
-        f"{found.seconds:6.1f} s {rate:7,.0f} steps/s  {says}"
+        f"{found.seconds:6.1f} s {rate:7,.0f} steps/s  {outcome}"
     )
 
 
