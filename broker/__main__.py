@@ -100,11 +100,13 @@ def _settle_memory() -> None:
     gc.set_threshold(GC_THRESHOLD, 20, 50)
 
 
-def run_broker(config: BrokerConfig, log_file: str | None = None) -> int:
-    """Run in the foreground until SIGTERM or SIGINT; returns the exit code. Without a file the log goes to stderr."""
+def run_broker(config: BrokerConfig, log_file: str | None = None, log_format: str = "text") -> int:
+    """Run in the foreground until SIGTERM or SIGINT; returns the exit code. Without a file the log goes to stderr.
+    `log_format`: text or json."""
     import uvloop  # here, like the real ports below: the simulation composes the same broker without them
 
     from minibroker.runtime.allocator import return_freed_memory
+    from minibroker.runtime.event_log import JsonLines
     from minibroker.runtime.log_file import FORMAT, RotatedLog
 
     return_freed_memory()
@@ -113,11 +115,9 @@ def run_broker(config: BrokerConfig, log_file: str | None = None) -> int:
             "minibroker broker: run without -O and PYTHONOPTIMIZE: assertions end a broker with a bug", file=sys.stderr
         )
         return 2
-    logging.basicConfig(
-        level=os.environ.get("MINIBROKER_LOG_LEVEL", "INFO").upper(),
-        format=FORMAT,
-        handlers=[logging.StreamHandler(sys.stderr) if log_file is None else RotatedLog(log_file)],
-    )
+    handler = logging.StreamHandler(sys.stderr) if log_file is None else RotatedLog(log_file)
+    handler.setFormatter(JsonLines(config.broker_id) if log_format == "json" else logging.Formatter(FORMAT))
+    logging.basicConfig(level=os.environ.get("MINIBROKER_LOG_LEVEL", "INFO").upper(), handlers=[handler])
     logging.getLogger("kazoo").setLevel(logging.ERROR)
     try:
         uvloop.run(_main(config))

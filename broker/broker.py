@@ -36,6 +36,7 @@ from minibroker.broker.metrics import BrokerCounters
 from minibroker.broker.periodic_tasks import PeriodicTasks
 from minibroker.broker.produce import ProduceHandler
 from minibroker.broker.producer_ids import ProducerIds
+from minibroker.broker.recent_events import RecentEvents
 from minibroker.broker.registration import BrokerIdentity, Registration, draw_id, open_session
 from minibroker.broker.replica_manager import ReplicaManager
 from minibroker.broker.replication.state import Role
@@ -80,6 +81,7 @@ class Broker:
         self.config = config
         self.runtime = runtime
         self.counters = BrokerCounters()
+        self.events = RecentEvents(runtime.observer, runtime.clock)
         self._make_controller = make_controller
         self.loads_logs = False
         """From here on a start changes the disk, and runs to its end."""
@@ -161,7 +163,7 @@ class Broker:
             broker_places=BROKER_PLACES,
             idle_deadline_ms=config.connections_max_idle_ms,
         )
-        self.server = RpcServer(runtime.network, self._handle, limits, runtime.observer)
+        self.server = RpcServer(runtime.network, self._handle, limits, self.events)
         self.manager = ReplicaManager(
             config=config,
             log_directory=self.log_directory,
@@ -170,7 +172,7 @@ class Broker:
             dialer=self.dialer,
             counters=self.counters,
             reply_room=self.server.reply_room,
-            observer=runtime.observer,
+            observer=self.events,
         )
         self.manager.load()
         self.witness = WitnessWriter(self.manager, self.coordination, runtime.clock)
@@ -227,6 +229,7 @@ class Broker:
             authentication=authentication,
             controller_epochs=ControllerEpochs(self.coordination, lambda: self.image.controller_epoch),
             counters=self.counters,
+            events=self.events,
             monotonic_ns=runtime.clock.monotonic_ns,
         )
 

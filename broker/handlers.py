@@ -27,6 +27,7 @@ from minibroker.broker.offset_requests import answer_list_offsets, answer_offset
 from minibroker.broker.owned_tasks import OwnedTasks
 from minibroker.broker.produce import ProduceHandler
 from minibroker.broker.producer_ids import ProducerIds
+from minibroker.broker.recent_events import RecentEvents
 from minibroker.broker.registration import Registration
 from minibroker.broker.replica_description import describe_replicas
 from minibroker.broker.replica_log_info import answer_log_info
@@ -80,6 +81,7 @@ class RequestHandlers:
         authentication: Authentication,
         controller_epochs: ControllerEpochs,
         counters: BrokerCounters,
+        events: RecentEvents,
         monotonic_ns: Callable[[], int],
     ) -> None:
         self._manager = manager
@@ -112,6 +114,9 @@ class RequestHandlers:
             ApiKey.DESCRIBE_CONFIGS: self._read(self._describe_configs),
             ApiKey.DESCRIBE_REPLICA_STATE: self._read(
                 lambda r, body: describe_replicas(manager, registration, image, body)
+            ),
+            ApiKey.DESCRIBE_EVENTS: self._read(
+                lambda r, body: events.answer(image.broker_id, registration.incarnation_id, body)
             ),
             ApiKey.GET_REPLICA_LOG_INFO: self._read(lambda r, body: answer_log_info(manager, registration, body)),
             ApiKey.INIT_PRODUCER_ID: self._later(self._init_producer_id),

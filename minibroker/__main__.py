@@ -15,6 +15,7 @@ COMMANDS = {
     "offsets": ("minibroker.commands.offsets:offsets", "Print the first and end offsets of partitions."),
     "replicas": ("minibroker.commands.replicas:replicas", "Print each replica's role, epoch, LEO, HW, lag and ISR."),
     "partition": ("minibroker.commands.partition:partition", "Elect leaders where an election may lose records."),
+    "events": ("minibroker.commands.events:events", "Follow what brokers report: elections, ISR changes, failures."),
     "top": ("minibroker.commands.top:top", "Watch the replicas live, with each election and truncation."),
     "log": ("minibroker.commands.log:log", "Inspect and repair segment files, offline."),
     "verifiable-producer": (

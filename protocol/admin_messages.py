@@ -1,7 +1,7 @@
 """What administrators ask: topics, settings, and how cluster and replicas stand. Shapes and defaults.
 
 Owns: CreateTopics, DeleteTopics, DescribeConfigs, IncrementalAlterConfigs, ElectLeaders, DescribeCluster,
-DescribeReplicaState.
+DescribeEvents, DescribeReplicaState.
 Import from `messages`.
 """
 # ruff: noqa: RUF012 - msgspec gives every struct its own copy of a default list or map
@@ -257,6 +257,28 @@ class DescribeClusterResponse(Response, frozen=True, kw_only=True):
     brokers: Annotated[list[DescribeClusterBroker], Meta(max_length=BROKERS_MAX)] = []
     # about: ours: nodes that count as if they were not there; told by the controller alone
     left_alone: Annotated[list[NodeLeftAlone], Meta(max_length=LEFT_ALONE_MAX)] = []
+
+
+# --------------------------------------------------------------------------------------------------- DescribeEvents
+class DescribeEventsRequest(Request, frozen=True, kw_only=True):
+    first_number: I64 = 0
+    max_events: I32 = 500
+
+
+class ReportedEvent(Message, frozen=True, kw_only=True):
+    """One event of `protocol/cluster_events.py`."""
+
+    number: I64
+    at_ms: I64
+    content: Text  # about: a JSON object: 'event' (its name), its fields, 'level', 'text' (its sentence)
+
+
+class DescribeEventsResponse(Response, frozen=True, kw_only=True):
+    broker_id: I32 = -1
+    incarnation_id: Name = ""  # about: another one: the broker was started again, and counts from 0
+    first_number: I64 = 0  # about: of the oldest event that is kept
+    next_number: I64 = 0  # about: to ask for next
+    events: Annotated[list[ReportedEvent], Meta(max_length=1_000)] = []
 
 
 # --------------------------------------------------------------------------------------------- DescribeReplicaState

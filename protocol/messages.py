@@ -41,6 +41,8 @@ from minibroker.protocol.admin_messages import (
     DescribedConfig,
     DescribedEpoch,
     DescribedReplicaTopic,
+    DescribeEventsRequest,
+    DescribeEventsResponse,
     DescribeReplicaStateRequest,
     DescribeReplicaStateResponse,
     ElectionCandidate,
@@ -53,6 +55,7 @@ from minibroker.protocol.admin_messages import (
     NodeLeftAlone,
     RemoteReplicaState,
     ReplicaStateDescription,
+    ReportedEvent,
     ResourceType,
     confirmation_of,
 )
@@ -203,6 +206,8 @@ __all__ = [
     "DescribeConfigsResource",
     "DescribeConfigsResponse",
     "DescribeConfigsResult",
+    "DescribeEventsRequest",
+    "DescribeEventsResponse",
     "DescribeReplicaStateRequest",
     "DescribeReplicaStateResponse",
     "DescribedConfig",
@@ -263,6 +268,7 @@ __all__ = [
     "ReplicaLogInfo",
     "ReplicaLogInfoTopic",
     "ReplicaStateDescription",
+    "ReportedEvent",
     "Request",
     "ResourceType",
     "Response",
@@ -310,6 +316,7 @@ class ApiKey(IntEnum):
     GET_REPLICA_LOG_INFO = 93
     CONFIRM_FAILURE = 127
     DESCRIBE_REPLICA_STATE = 1000
+    DESCRIBE_EVENTS = 1001
 
 
 class Api(Struct, frozen=True):
@@ -348,6 +355,7 @@ APIS: dict[int, Api] = {
         Api(ApiKey.GET_REPLICA_LOG_INFO, GetReplicaLogInfoRequest, GetReplicaLogInfoResponse, is_cluster_action=True),
         Api(ApiKey.CONFIRM_FAILURE, ConfirmFailureRequest, ConfirmFailureResponse, is_cluster_action=True),
         Api(ApiKey.DESCRIBE_REPLICA_STATE, DescribeReplicaStateRequest, DescribeReplicaStateResponse),
+        Api(ApiKey.DESCRIBE_EVENTS, DescribeEventsRequest, DescribeEventsResponse),
     )
 }
 API_OF_REQUEST: dict[type[Request], Api] = {api.request: api for api in APIS.values()}

@@ -13,8 +13,10 @@ Subscriber = Callable[[object], None]
 class Observer(Protocol):
     """Gets each event right after it happened, in the same call."""
 
-    wants_details: bool
-    """Whether events of the data path are wanted, too. They cost time, so their reporters test this first."""
+    @property
+    def wants_details(self) -> bool:
+        """Whether events of the data path are wanted, too. They cost time, so their reporters test this first."""
+        ...
 
     def notify(self, event: object) -> None: ...
 
@@ -34,21 +36,25 @@ UNOBSERVED = Unobserved()
 class Observers:
     """Hands each event to all subscribers, in the order in which they subscribed."""
 
-    def __init__(self) -> None:
+    def __init__(self, *subscribers: Subscriber) -> None:
+        """`subscribers` want no details."""
         self.wants_details = False
-        self._subscribers: tuple[Subscriber, ...] = ()
+        self._subscribers: tuple[Subscriber, ...] = subscribers
+        self._detailed: tuple[Subscriber, ...] = ()
 
     def notify(self, event: object) -> None:
         for subscriber in self._subscribers:
             subscriber(event)
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Returns what ends the subscription."""
+        """Details included. Returns what ends the subscription."""
         self._subscribers += (subscriber,)
+        self._detailed += (subscriber,)
         self.wants_details = True
 
         def end() -> None:
             self._subscribers = tuple(each for each in self._subscribers if each is not subscriber)
-            self.wants_details = bool(self._subscribers)
+            self._detailed = tuple(each for each in self._detailed if each is not subscriber)
+            self.wants_details = bool(self._detailed)
 
         return end

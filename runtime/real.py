@@ -5,7 +5,9 @@ import random
 from minibroker.runtime.clock import RealClock
 from minibroker.runtime.descriptor_shares import UNLIMITED
 from minibroker.runtime.disk import RealDisk
+from minibroker.runtime.event_log import log_event
 from minibroker.runtime.network import RealNetwork
+from minibroker.runtime.observer import Observers
 from minibroker.runtime.ports import Coordination, Runtime
 
 
@@ -23,5 +25,6 @@ def real_runtime(open_files_max: int = UNLIMITED, zookeeper_credentials: str = "
         clock=RealClock(),
         random=random.SystemRandom(),
         open_coordination=open_coordination,
+        observer=Observers(log_event),
         open_files_max=open_files_max,
     )

@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from minibroker.runtime.event_log import log_event
 from minibroker.runtime.observer import Observers
 from minibroker.runtime.ports import Coordination, Runtime
 from minibroker.simulation.clock import SimulatedClock
@@ -56,7 +57,7 @@ class SimulatedWorld:
         self.trace = Trace(lambda: self.loop.elapsed)
         self.network = Fabric(self.loop, self.random("network"), self.trace)
         self.zookeeper = SimulatedZooKeeper(self.loop, self.random("zookeeper"), self.trace)
-        self.observers = Observers()
+        self.observers = Observers(log_event)
         """Reports of all processes; `simulation.node.PROCESS` is the reporting one."""
         self.machines: dict[str, SimulatedMachine] = {}
         self.crashes: list[tuple[str, BaseException]] = []

@@ -22,10 +22,22 @@ from minibroker.command_line import EXIT_FINE, CommandFailed, WrongUsage, json_o
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write all output to this file; it is rotated at 10 MiB, and four older files are kept. [default: stderr]",
 )
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="json: one object a line, with the typed events of docs/EVENTS.md.",
+)
 @click.option("--print-config", is_flag=True, help="Print each setting with its value and source; do not start.")
 @json_option
 def broker(
-    config_file: Path | None, settings: tuple[str, ...], log_file: Path | None, print_config: bool, as_json: bool
+    config_file: Path | None,
+    settings: tuple[str, ...],
+    log_file: Path | None,
+    log_format: str,
+    print_config: bool,
+    as_json: bool,
 ) -> int:
     """Run one broker in the foreground.
 
@@ -49,7 +61,7 @@ def broker(
         from minibroker.broker.__main__ import run_broker
 
         try:
-            return run_broker(config, None if log_file is None else str(log_file))
+            return run_broker(config, None if log_file is None else str(log_file), log_format)
         except OSError as error:
             raise CommandFailed(f"the log cannot be written to {log_file}: {error.strerror}") from None
     for setting in describe(config):

@@ -82,6 +82,7 @@ CLIENT_APIS: dict[ApiKey, ApiCase] = {
     ApiKey.DESCRIBE_REPLICA_STATE: ApiCase(lambda client, sender: m.DescribeReplicaStateRequest()),
     ApiKey.SASL_HANDSHAKE: ApiCase(lambda client, sender: m.SaslHandshakeRequest(mechanism="PLAIN")),
     ApiKey.SASL_AUTHENTICATE: ApiCase(lambda client, sender: m.SaslAuthenticateRequest(auth_bytes=b"?")),
+    ApiKey.DESCRIBE_EVENTS: ApiCase(lambda client, sender: m.DescribeEventsRequest()),
 }
 BROKER_APIS: dict[ApiKey, ApiCase] = {
     ApiKey.LEADER_AND_ISR: ApiCase(

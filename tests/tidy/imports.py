@@ -23,6 +23,7 @@ PORTABLE_RUNTIME = (
     "incoming_request",
     "loop_iteration",
     "observer",
+    "event_log",
     "refused_session",
     "unread_replies",
     "waiting_requests",

@@ -1,0 +1,53 @@
+"""The events that a broker keeps for whoever asks."""
+
+import json
+
+from minibroker.broker import recent_events
+from minibroker.broker.recent_events import RecentEvents
+from minibroker.protocol.cluster_events import ProcessStalled, ReplicaWarned
+from minibroker.protocol.messages import DescribeEventsRequest, DescribeEventsResponse
+from minibroker.runtime.observer import Observers
+from minibroker.simulation.world import SimulatedWorld
+
+
+def kept(events: int) -> RecentEvents:
+    recent = RecentEvents(Observers(), SimulatedWorld().runtime("broker").clock)
+    for number in range(events):
+        recent.notify(ProcessStalled(stalled_ms=number))
+    return recent
+
+
+def asked(recent: RecentEvents, first_number: int, max_events: int = 500) -> DescribeEventsResponse:
+    return recent.answer(1, "i", DescribeEventsRequest(first_number=first_number, max_events=max_events))
+
+
+def test_events_are_told_once_each_in_their_order() -> None:
+    recent, number, seen = kept(450), 0, []
+    while answer := asked(recent, number).events:
+        seen += [json.loads(each.content)["stalled_ms"] for each in answer]
+        number = answer[-1].number + 1
+    assert seen == list(range(450))
+    assert asked(recent, 450).next_number == 450
+
+
+def test_the_oldest_events_go_and_the_answer_says_so() -> None:
+    over = recent_events.EVENTS_KEPT + 10
+    answer = asked(kept(over), 0)
+    assert (answer.first_number, answer.events[0].number) == (10, 10)
+
+
+def test_absurd_questions_have_small_answers() -> None:
+    recent = kept(3)
+    assert asked(recent, -5).events[0].number == 0
+    assert asked(recent, 1 << 60).events == []
+    assert asked(recent, 1 << 60).next_number == 3
+    assert asked(recent, 0, -1).events == []
+    assert len(asked(kept(1_000), 0, 1 << 30).events) == recent_events.EVENTS_PER_ANSWER_MAX
+
+
+def test_a_long_event_is_told_by_its_beginning() -> None:
+    recent = kept(0)
+    recent.notify(ReplicaWarned(topic="a", partition=0, message="x" * 100_000))
+    (event,) = asked(recent, 0).events
+    assert len(event.content) < 1_500
+    assert json.loads(event.content)["event"] == "replica_warned"

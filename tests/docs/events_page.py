@@ -1,0 +1,63 @@
+"""docs/EVENTS.md, from protocol/cluster_events: `python -m tests.docs.events_page` writes it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import typing
+from pathlib import Path
+
+import msgspec
+
+from minibroker.protocol.cluster_events import EVENTS, ClusterEvent
+
+PAGE = Path(__file__).parents[2] / "docs" / "EVENTS.md"
+HEAD = """# Events
+
+What brokers and controllers report of themselves, as an interface. Each event has a name, fields, a level and a
+sentence. The same events are
+
+- the lines of a broker's log: the sentence (`broker --log-format text`, the default), or one JSON object a line
+  (`broker --log-format json`);
+- what `minibroker events` prints: it follows all brokers of a cluster, with filters by kind, topic and broker, and
+  `--json`. A broker keeps its last 2,000 events for that, since its start.
+
+A JSON line has `time` (UTC), `level`, `reported_by` (the broker), `event` (the name below), the fields of the event,
+and `text` (the sentence). Lines of the log that are no event of this list have the event `log` and a field `logger`.
+Names and fields stay; new ones may be added.
+
+This page is written by `python -m tests.docs.events_page`, from `protocol/cluster_events.py`.
+
+| event | level | meaning | fields |
+|---|---|---|---|
+"""
+
+
+def level_of(kind: type[ClusterEvent]) -> str:
+    if kind.level is not ClusterEvent.level:
+        return "INFO or WARNING"
+    return logging.getLevelName(kind.LEVEL)
+
+
+def made() -> str:
+    rows = []
+    for name, kind in sorted(EVENTS.items()):
+        hints = typing.get_type_hints(kind)
+        fields = [field.name for field in msgspec.structs.fields(kind)]
+        shown = ", ".join(f"`{field}` {_type_name(hints[field])}" for field in fields) or "-"
+        assert kind.__doc__ is not None, name
+        rows.append(f"| `{name}` | {level_of(kind)} | {' '.join(kind.__doc__.split())} | {shown} |")
+    return HEAD + "\n".join([*rows, ""])
+
+
+def _type_name(hint: object) -> str:
+    return str(hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else hint).replace("|", "or")
+
+
+def main() -> None:
+    PAGE.write_text(made())
+    sys.stdout.write(f"{PAGE} is up to date\n")
+
+
+if __name__ == "__main__":
+    main()
