@@ -106,7 +106,7 @@ def run_broker(config: BrokerConfig, log_file: str | None = None, log_format: st
     import uvloop  # here, like the real ports below: the simulation composes the same broker without them
 
     from minibroker.runtime.allocator import return_freed_memory
-    from minibroker.runtime.event_log import JsonLines
+    from minibroker.runtime.json_lines import JsonLines
     from minibroker.runtime.log_file import FORMAT, RotatedLog
 
     return_freed_memory()

@@ -220,7 +220,7 @@ class Consumer:
         return cursor.position
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """FaultInjector out nothing of these partitions until `resume`. They keep their position."""
+        """Return no records of these partitions until `resume`. They keep their position."""
         for partition in partitions:
             self._cursor(partition).paused = True
         if self._current_cursor is not None and self._current_cursor.paused:

@@ -1,15 +1,12 @@
-"""Typed events as log lines, for people or as JSON.
+"""Typed events as lines of the log.
 
-Owns: the subscriber that writes each event to the log, and the formatter of JSON lines. Leaves to others: where the log
-goes (`log_file`), and the events (`protocol/cluster_events.py`).
+Owns: the subscriber that logs each event. Leaves to others: how a line looks (`json_lines`, or the sentence alone),
+where the log goes (`log_file`), and the events (`protocol/cluster_events.py`).
 """
 
-import json
 import logging
-from datetime import UTC, datetime
-from typing import Any
 
-from minibroker.protocol.cluster_events import ClusterEvent, as_json_fields
+from minibroker.protocol.cluster_events import ClusterEvent
 
 log = logging.getLogger("minibroker.events")
 
@@ -18,22 +15,3 @@ def log_event(event: object) -> None:
     """Subscriber: the event's sentence, at its level. The record keeps the event itself for formatters."""
     if isinstance(event, ClusterEvent) and log.isEnabledFor(event.level):
         log.log(event.level, "%s", event.text(), extra={"cluster_event": event})
-
-
-class JsonLines(logging.Formatter):
-    """One JSON object a line: `time` (UTC), `level`, `event` and the event's fields; `text` is the sentence that the
-    text log shows. A line that is no event of the catalogue has the event `log`, and `logger`."""
-
-    def __init__(self, broker_id: int | None = None) -> None:
-        super().__init__()
-        self._origin = {} if broker_id is None else {"reported_by": broker_id}
-
-    def format(self, record: logging.LogRecord) -> str:
-        event = getattr(record, "cluster_event", None)
-        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        line: dict[str, Any] = {"time": at.replace("+00:00", "Z"), "level": record.levelname, **self._origin}
-        line |= {"event": "log", "logger": record.name} if event is None else as_json_fields(event)
-        line["text"] = record.getMessage()
-        if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)

@@ -40,7 +40,7 @@ class UnsyncedFiles:
         self._directories[path] = None
 
     def take(self) -> "UnsyncedFiles":
-        """FaultInjector all of them over; what is written from now on is unsynced again."""
+        """Return and forget all of them; what is written from now on is unsynced again."""
         taken = UnsyncedFiles()
         taken._paths, self._paths = self._paths, taken._paths
         taken._directories, self._directories = self._directories, taken._directories

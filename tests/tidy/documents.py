@@ -42,10 +42,15 @@ def check_identifiers(page: Path, root: Path, words: frozenset[str]) -> list[str
     for name in sorted({code.removesuffix("()") for code in re.findall(r"`([^`\n]*)`", text)}):
         if not IDENTIFIER.fullmatch(name) or name.lower().startswith("minibroker_"):
             continue
-        missing = [part for part in name.split(".") if part not in words]
+        missing = [part for part in name.split(".") if not {part, _class_name(part)} & words]
         if missing and not any(metric.endswith(name) for metric in metrics):
             problems.append(f"{page.relative_to(root)}: `{name}`: nothing has the name {missing[0]}")
     return problems
+
+
+def _class_name(snake_case: str) -> str:
+    """Names of events are those of their classes."""
+    return "".join(part.capitalize() for part in snake_case.split("_"))
 
 
 def anchors(text: str) -> set[str]:

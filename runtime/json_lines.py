@@ -1,0 +1,30 @@
+"""A broker's log as JSON lines, an interface for programs (docs/EVENTS.md).
+
+Owns: the formatter. Leaves to others: the events, and where the log goes.
+"""
+
+import json
+import logging
+from datetime import UTC, datetime
+from typing import Any
+
+from minibroker.protocol.cluster_events import as_json_fields
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line: `time` (UTC), `level`, `event` and the event's fields; `text` is the sentence that the
+    text log shows. A line that is no event of the catalogue has the event `log`, and `logger`."""
+
+    def __init__(self, broker_id: int | None = None) -> None:
+        super().__init__()
+        self._origin = {} if broker_id is None else {"reported_by": broker_id}
+
+    def format(self, record: logging.LogRecord) -> str:
+        event = getattr(record, "cluster_event", None)
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line: dict[str, Any] = {"time": at.replace("+00:00", "Z"), "level": record.levelname, **self._origin}
+        line |= {"event": "log", "logger": record.name} if event is None else as_json_fields(event)
+        line["text"] = record.getMessage()
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
