@@ -22,9 +22,9 @@ from minibroker.runtime.ports import (
     Coordination,
     CoordinationUnavailable,
     NoNode,
-    OutcomeUnknown,
     SessionEvent,
     SessionExpired,
+    WriteOutcomeUnknown,
 )
 
 RETRY_SECONDS = 0.5
@@ -82,7 +82,7 @@ class DynamicConfig:
         """Read once; if ZooKeeper does not answer, the static settings apply until it does."""
         try:
             await self._read()
-        except (CoordinationUnavailable, OutcomeUnknown, SessionExpired):
+        except (CoordinationUnavailable, WriteOutcomeUnknown, SessionExpired):
             self._attention.set()
         return self.current
 
@@ -92,7 +92,7 @@ class DynamicConfig:
             self._attention.clear()
             try:
                 await self._read()
-            except (CoordinationUnavailable, OutcomeUnknown, SessionExpired):
+            except (CoordinationUnavailable, WriteOutcomeUnknown, SessionExpired):
                 await asyncio.sleep(RETRY_SECONDS)
                 self._attention.set()
 

@@ -149,7 +149,7 @@ class RequestHandlers:
             if refusal is None:
                 handle(request, body)
             else:
-                request.connection.complain_of_request(ApiKey(request.api_key).name, refusal.error_message)
+                request.connection.log_refused_request(ApiKey(request.api_key).name, refusal.error_message)
                 request.respond(refusal)
 
         return checked

@@ -318,7 +318,7 @@ class Partition:
     def _log_was_cut(self) -> None:
         self.state.producers = self.log.producers
         self.services.log_was_cut(self)
-        cut = ev.LogTruncated(log_start_offset=self.log.log_start_offset, log_end_offset=self.log.log_end_offset)
+        cut = ev.LogWasCut(log_start_offset=self.log.log_start_offset, log_end_offset=self.log.log_end_offset)
         self._decide(cut)
 
     def _trim_before(self, effect: ev.TrimBefore) -> None:

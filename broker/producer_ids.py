@@ -22,7 +22,7 @@ from minibroker.runtime.ports import (
     CoordinationUnavailable,
     NodeExists,
     NoNode,
-    OutcomeUnknown,
+    WriteOutcomeUnknown,
 )
 
 BLOCK_SIZE = 1000
@@ -78,7 +78,7 @@ class ProducerIds:
         for _ in range(ATTEMPTS_MAX):
             try:
                 return await self._try_take_block()
-            except (NodeExists, NoNode, BadVersion, OutcomeUnknown) as error:
+            except (NodeExists, NoNode, BadVersion, WriteOutcomeUnknown) as error:
                 log.info("producer id block: %s, trying again", error)
             except CoordinationUnavailable as error:
                 raise ProducerIdsUnavailable(f"ZooKeeper cannot be reached ({error})") from error

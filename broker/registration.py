@@ -49,10 +49,10 @@ from minibroker.runtime.ports import (
     NoNode,
     NotAuthorized,
     Operation,
-    OutcomeUnknown,
     SessionEvent,
     SessionExpired,
     Stat,
+    WriteOutcomeUnknown,
 )
 
 RETRY_SECONDS = 0.2
@@ -68,7 +68,7 @@ CONFLICTS_MAX = 50
 """Times that the nodes may change between reading and writing before the start is given up: another writer
 interferes."""
 
-PASSING_ERRORS = (CoordinationUnavailable, OutcomeUnknown, SessionExpired)
+PASSING_ERRORS = (CoordinationUnavailable, WriteOutcomeUnknown, SessionExpired)
 """Transient errors: ZooKeeper does not answer, or the outcome is unknown. Read again later."""
 
 log = logging.getLogger("minibroker.registration")

@@ -39,7 +39,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from minibroker.client.batches import Batch, ProducerIdentity, split
 from minibroker.client.errors import BrokerError, MinibrokerError, OutcomeUnknown
-from minibroker.client.retry import LEAVES_DOUBT, Verdict, judge_produce
+from minibroker.client.retry import LEAVES_DOUBT, ProduceDecision, decide_produce
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
 from minibroker.protocol.message_types import PRODUCE_BATCHES_MAX
@@ -315,39 +315,41 @@ class Accumulator:
             self._finish(batch, None)
         self._rest(queue)
 
-    def refused(self, batch: Batch, error: BrokerError, retry_at_ms: float) -> Verdict:
+    def refused(self, batch: Batch, error: BrokerError, retry_at_ms: float) -> ProduceDecision:
         """The broker refused the batch; what follows from it."""
         queue = self._land(batch)
         code = error.code if error.code is not None else ErrorCode.UNKNOWN_SERVER_ERROR
-        verdict = judge_produce(code, batch.record_count)
-        assert verdict is not Verdict.WRITTEN
+        decision = decide_produce(code, batch.record_count)
+        assert decision is not ProduceDecision.WRITTEN
         batch.last_error = error
         if code in LEAVES_DOUBT:
             batch.maybe_written = True
         if batch.done:
             self._drop(queue, batch)
-            verdict = Verdict.FAIL
-        elif verdict is Verdict.RESTART and not self.idempotent:
-            verdict = Verdict.FAIL
-        elif verdict is Verdict.SPLIT and batch.maybe_written:
-            verdict = Verdict.FAIL  # written by an earlier attempt, its parts would be written twice
-        elif verdict in (Verdict.RESTART, Verdict.SPLIT) and (queue.attempted[0] is not batch or queue.in_flight):
-            verdict = Verdict.RETRY
-        if verdict is Verdict.RESTART:
+            decision = ProduceDecision.FAIL
+        elif decision is ProduceDecision.RESTART and not self.idempotent:
+            decision = ProduceDecision.FAIL
+        elif decision is ProduceDecision.SPLIT and batch.maybe_written:
+            decision = ProduceDecision.FAIL  # written by an earlier attempt, its parts would be written twice
+        elif decision in (ProduceDecision.RESTART, ProduceDecision.SPLIT) and (
+            queue.attempted[0] is not batch or queue.in_flight
+        ):
+            decision = ProduceDecision.RETRY
+        if decision is ProduceDecision.RESTART:
             if code is ErrorCode.UNKNOWN_PRODUCER_ID:
-                self._give_up_doubtful(queue, error)
+                self._fail_maybe_written(queue, error)
             self._restart(queue)
             if not batch.done:
                 self._back_off(batch, retry_at_ms)
-        elif verdict is Verdict.SPLIT:
+        elif decision is ProduceDecision.SPLIT:
             self._split(queue, batch)
-        elif verdict is Verdict.RETRY:
+        elif decision is ProduceDecision.RETRY:
             self._back_off(batch, retry_at_ms)
         elif not batch.done:
             self._drop(queue, batch)
             self._finish(batch, error)
         self._rest(queue)
-        return verdict
+        return decision
 
     def lost(self, batch: Batch, error: MinibrokerError, retry_at_ms: float) -> None:
         """No answer came: the batch may or may not have been written."""
@@ -410,7 +412,7 @@ class Accumulator:
             queue.fresh.appendleft(batch)
         queue.attempted.clear()
 
-    def _give_up_doubtful(self, queue: PartitionQueue, error: BrokerError) -> None:
+    def _fail_maybe_written(self, queue: PartitionQueue, error: BrokerError) -> None:
         """Rule 4: what may have been written is not sent a second time under another sequence."""
         unknown = OutcomeUnknown(ErrorCode.UNKNOWN_PRODUCER_ID, error.where, _in_doubt(error.broker_message))
         for batch in [batch for batch in queue.attempted if batch.maybe_written]:

@@ -12,7 +12,7 @@ JITTER = 0.2
 """A fifth up or down: clients that failed together should not come back together (as in Kafka)."""
 
 
-class Verdict(Enum):
+class ProduceDecision(Enum):
     """What the answer to a produced batch means."""
 
     WRITTEN = "it is in the log, and the answer says where"
@@ -23,17 +23,17 @@ class Verdict(Enum):
     FAIL = "it will never succeed"
 
 
-def judge_produce(code: ErrorCode, record_count: int) -> Verdict:
-    """The verdict on one batch. A duplicate without an offset (46) is no proof that it was written: FAIL, in doubt."""
+def decide_produce(code: ErrorCode, record_count: int) -> ProduceDecision:
+    """The decision on one batch. A duplicate without an offset (46) is no proof that it was written: FAIL, in doubt."""
     if code is ErrorCode.NONE:
-        return Verdict.WRITTEN
+        return ProduceDecision.WRITTEN
     if code in (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID):
-        return Verdict.RESTART
+        return ProduceDecision.RESTART
     if code is ErrorCode.INVALID_PRODUCER_EPOCH:
-        return Verdict.FENCED
+        return ProduceDecision.FENCED
     if code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
-        return Verdict.SPLIT if record_count > 1 else Verdict.FAIL
-    return Verdict.RETRY if code in RETRIABLE else Verdict.FAIL
+        return ProduceDecision.SPLIT if record_count > 1 else ProduceDecision.FAIL
+    return ProduceDecision.RETRY if code in RETRIABLE else ProduceDecision.FAIL
 
 
 LEAVES_DOUBT = frozenset(

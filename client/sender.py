@@ -1,6 +1,6 @@
 """Sends what the accumulator decides, and brings the answers back to it. The producer's shell.
 
-Owns: requests in flight (one lane a broker), timers, the producer's identity, and when to look for new leaders.
+Owns: requests in flight (one channel a broker), timers, the producer's identity, and when to look for new leaders.
 Decides nothing about order or sequences: that is `accumulator`. There is no task a batch and no future a record:
 everything here runs in callbacks of the loop, from an answer to the next request in one synchronous call.
 
@@ -29,7 +29,7 @@ from minibroker.client.errors import (
 from minibroker.client.limits import LEADER_CHANGE_BACKOFF_MS, Deadline
 from minibroker.client.metadata_cache import Address
 from minibroker.client.producer_settings import ProducerSettings
-from minibroker.client.retry import Verdict, backoff_ms
+from minibroker.client.retry import ProduceDecision, backoff_ms
 from minibroker.protocol.ids import BrokerId, from_wire
 from minibroker.protocol.messages import (
     ApiVersionsRequest,
@@ -62,7 +62,7 @@ class _Sent(msgspec.Struct, eq=False):
     sent_at_ms: float
 
 
-class _Lane:
+class _BrokerChannel:
     """The way to one broker."""
 
     __slots__ = ("broker_id", "in_flight")
@@ -95,7 +95,7 @@ class Sender:
         self._on_packed = on_packed
         self._loop = asyncio.get_running_loop()
         self._queues: list[PartitionQueue] = []
-        self._lanes: dict[BrokerId, _Lane] = {}
+        self._channels: dict[BrokerId, _BrokerChannel] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = 0.0
         self._look_at_ms: list[float] = []
@@ -159,8 +159,8 @@ class Sender:
 
     def _is_busy(self, leader: BrokerId) -> bool:
         """Is anything in flight to it?"""
-        lane = self._lanes.get(leader)
-        return lane is not None and bool(lane.in_flight)
+        channel = self._channels.get(leader)
+        return channel is not None and bool(channel.in_flight)
 
     def _send_opened(self) -> None:
         """What was opened in the turn of the loop before leaves. A whole tick only where nothing could."""
@@ -187,7 +187,7 @@ class Sender:
 
         A later request on the same connection is read after it, so any answer to one proves it.
         """
-        for broker_id in tuple(self._lanes):
+        for broker_id in tuple(self._channels):
             connection = self._cluster.open_connection(broker_id)
             if connection is not None:
                 try:
@@ -207,14 +207,14 @@ class Sender:
 
     # ------------------------------------------------------------------------------------------------------- sending
     def _drain(self, leader: BrokerId) -> None:
-        """Fill the lane to one broker."""
+        """Fill the channel to one broker."""
         accumulator = self._accumulator
-        lane = self._lanes.get(leader)
-        if lane is None:
-            lane = self._lanes[leader] = _Lane(leader)
+        channel = self._channels.get(leader)
+        if channel is None:
+            channel = self._channels[leader] = _BrokerChannel(leader)
         now_ms = self.now_ms() + TIMER_SLACK_MS
         while (
-            len(lane.in_flight) < self._settings.max_in_flight_requests_per_connection
+            len(channel.in_flight) < self._settings.max_in_flight_requests_per_connection
             and accumulator.has_work(leader)
             and not self._closed
         ):
@@ -222,12 +222,12 @@ class Sender:
             if connection is None:
                 break  # _on_connection goes on
             batches = accumulator.drain(leader, now_ms, self._settings.max_request_size)
-            if not batches or not self._send(lane, connection, batches):
+            if not batches or not self._send(channel, connection, batches):
                 break
         if accumulator.identity_wanted:
             self._obtain_identity()
 
-    def _send(self, lane: _Lane, connection: RpcConnection, batches: list[Batch]) -> bool:
+    def _send(self, channel: _BrokerChannel, connection: RpcConnection, batches: list[Batch]) -> bool:
         topics: dict[str, list[ProducePartition]] = {}
         for batch in batches:
             assert batch.packed is not None
@@ -248,14 +248,14 @@ class Sender:
                 return True
             self._sent_count = number = self._sent_count + 1
             now_ms = self.now_ms()
-            lane.in_flight[number] = _Sent(batches, connection, now_ms)
-            connection.send(request, partial(self._on_reply, lane, number))
+            channel.in_flight[number] = _Sent(batches, connection, now_ms)
+            connection.send(request, partial(self._on_reply, channel, number))
             self._arm(now_ms + self._look_after_ms)
         except ConnectionClosed as error:
-            lane.in_flight.pop(self._sent_count, None)
+            channel.in_flight.pop(self._sent_count, None)
             for batch in batches:
                 self._accumulator.unsend(batch)
-                batch.last_error = BrokerUnreachable(f"broker {lane.broker_id}: {error}", lane.broker_id)
+                batch.last_error = BrokerUnreachable(f"broker {channel.broker_id}: {error}", channel.broker_id)
             self._cluster.request_refresh()
             self.wake()
             return False
@@ -264,11 +264,11 @@ class Sender:
     def _finish_unanswered(self, batches: list[Batch]) -> None:
         for batch in batches:
             self._accumulator.written(batch, None, None)
-        self._tell()
+        self._report_finished()
 
     # ------------------------------------------------------------------------------------------------------- answers
-    def _on_reply(self, lane: _Lane, number: int, reply: Response | RpcError) -> None:
-        sent = lane.in_flight.pop(number)
+    def _on_reply(self, channel: _BrokerChannel, number: int, reply: Response | RpcError) -> None:
+        sent = channel.in_flight.pop(number)
         if isinstance(reply, ProduceResponse) and not reply.error_code:
             answers: dict[tuple[str, int], list[ProducePartitionResponse]] = {}
             for topic in reply.responses:
@@ -278,30 +278,32 @@ class Sender:
                 left = answers.get(batch.queue.topic_partition)
                 answer = left.pop() if left else None
                 if answer is None:
-                    self._on_lost(lane, batch, f"broker {lane.broker_id} did not answer for {batch.topic_partition}")
+                    self._on_lost(
+                        channel, batch, f"broker {channel.broker_id} did not answer for {batch.topic_partition}"
+                    )
                 elif answer.error_code == 0:
                     self._accumulator.written(batch, from_wire(answer.base_offset), from_wire(answer.leader_epoch))
                 else:
-                    self._on_error(lane, batch, answer)
+                    self._on_error(channel, batch, answer)
         elif isinstance(reply, Response):
             for batch in sent.batches:
                 index = batch.queue.topic_partition.partition
                 answer = ProducePartitionResponse(
                     index=index, error_code=reply.error_code, error_message=reply.error_message
                 )
-                self._on_error(lane, batch, answer)
+                self._on_error(channel, batch, answer)
         else:
             for batch in sent.batches:
-                self._on_lost(lane, batch, f"broker {lane.broker_id}: {reply}")
+                self._on_lost(channel, batch, f"broker {channel.broker_id}: {reply}")
         if self._accumulator.finished:
-            self._tell()
-        self._drain(lane.broker_id)
+            self._report_finished()
+        self._drain(channel.broker_id)
 
-    def _on_error(self, lane: _Lane, batch: Batch, answer: ProducePartitionResponse) -> None:
+    def _on_error(self, channel: _BrokerChannel, batch: Batch, answer: ProducePartitionResponse) -> None:
         partition = batch.queue.topic_partition
-        error = broker_error(answer.error_code, self._cluster.where(partition, lane.broker_id), answer.error_message)
-        verdict = self._accumulator.refused(batch, error, self._retry_at_ms(batch, error.refreshes_metadata))
-        if verdict is Verdict.FENCED:
+        error = broker_error(answer.error_code, self._cluster.where(partition, channel.broker_id), answer.error_message)
+        decision = self._accumulator.refused(batch, error, self._retry_at_ms(batch, error.refreshes_metadata))
+        if decision is ProduceDecision.FENCED:
             self._fresh_identity = True
         if error.refreshes_metadata:
             if self._cluster.metadata.apply_hint(partition, answer.current_leader):
@@ -310,8 +312,8 @@ class Sender:
             self._cluster.request_refresh()
         self._arm_for(batch.queue)
 
-    def _on_lost(self, lane: _Lane, batch: Batch, reason: str) -> None:
-        error = BrokerUnreachable(f"{reason} [{self._cluster.where(batch.queue.topic_partition)}]", lane.broker_id)
+    def _on_lost(self, channel: _BrokerChannel, batch: Batch, reason: str) -> None:
+        error = BrokerUnreachable(f"{reason} [{self._cluster.where(batch.queue.topic_partition)}]", channel.broker_id)
         self._accumulator.lost(batch, error, self._retry_at_ms(batch))
         self._cluster.request_refresh()
         self._arm_for(batch.queue)
@@ -324,7 +326,7 @@ class Sender:
             base_ms = min(base_ms, LEADER_CHANGE_BACKOFF_MS)
         return self.now_ms() + backoff_ms(batch.queue.failures + 1, base_ms, settings.retry_backoff_max_ms, unit_random)
 
-    def _tell(self) -> None:
+    def _report_finished(self) -> None:
         finished, self._accumulator.finished = self._accumulator.finished, []
         if finished:
             self._on_finished(finished)
@@ -369,13 +371,15 @@ class Sender:
             return
         now_ms = self.now_ms()
         self._expire(now_ms + TIMER_SLACK_MS)
-        self._check_lanes(now_ms + TIMER_SLACK_MS)
+        self._check_channels(now_ms + TIMER_SLACK_MS)
         for leader in self._accumulator.leaders():
             if leader is None:
                 self._cluster.request_refresh()
             else:
                 self._drain(leader)
-        next_ms = [lane_ms for lane in self._lanes.values() for lane_ms in self._lane_times(lane, now_ms)]
+        next_ms = [
+            channel_ms for channel in self._channels.values() for channel_ms in self._channel_times(channel, now_ms)
+        ]
         while self._look_at_ms and self._look_at_ms[0] <= now_ms + TIMER_SLACK_MS:
             heapq.heappop(self._look_at_ms)
             self._last_looked_at_ms = 0.0
@@ -385,10 +389,10 @@ class Sender:
         if next_ms:
             self._arm(max(min(next_ms), now_ms + 1))
 
-    def _lane_times(self, lane: _Lane, now_ms: float) -> list[float]:
-        if not lane.in_flight:
+    def _channel_times(self, channel: _BrokerChannel, now_ms: float) -> list[float]:
+        if not channel.in_flight:
             return []
-        oldest = next(iter(lane.in_flight.values()))
+        oldest = next(iter(channel.in_flight.values()))
         return [min(now_ms + SLOW_ANSWER_MS, oldest.sent_at_ms + self._settings.request_timeout_ms)]
 
     def _expire(self, now_ms: float) -> None:
@@ -403,7 +407,7 @@ class Sender:
                 self._accumulator.expire(batch, self._expiry_error(batch))
             if batch is not None:
                 self._expiry_at_ms = min(self._expiry_at_ms, batch.deadline_ms)
-        self._tell()
+        self._report_finished()
 
     def _expiry_error(self, batch: Batch) -> DeliveryTimedOut:
         partition = batch.topic_partition
@@ -421,16 +425,16 @@ class Sender:
             maybe_written=batch.maybe_written or batch.in_flight,
         )
 
-    def _check_lanes(self, now_ms: float) -> None:
+    def _check_channels(self, now_ms: float) -> None:
         """Who answers too slowly? A leader that was replaced meanwhile is not waited for."""
-        for lane in self._lanes.values():
-            if not lane.in_flight:
+        for channel in self._channels.values():
+            if not channel.in_flight:
                 continue
-            oldest = next(iter(lane.in_flight.values()))
+            oldest = next(iter(channel.in_flight.values()))
             age_ms = now_ms - oldest.sent_at_ms
             if age_ms < SLOW_ANSWER_MS:
                 continue
-            deposed = any(batch.queue.leader not in (lane.broker_id, None) for batch in oldest.batches)
+            deposed = any(batch.queue.leader not in (channel.broker_id, None) for batch in oldest.batches)
             if deposed or age_ms >= self._settings.request_timeout_ms:
                 oldest.connection.abort()  # all its requests come back as lost, and are retried elsewhere
             else:

@@ -30,10 +30,10 @@ from minibroker.runtime.ports import (
     NodeExists,
     NoNode,
     NotEmpty,
-    OutcomeUnknown,
     SessionExpired,
     Stat,
     Watcher,
+    WriteOutcomeUnknown,
 )
 
 RETRY_SECONDS = 0.1
@@ -44,7 +44,7 @@ CALLS_IN_FLIGHT_MAX = 256
 """Reads sent before the first answer; more only grows ZooKeeper's queue."""
 SHOWN_MAX = 200
 """Characters of a path that are shown: topic names have at most 249, other clients' names any number."""
-ANSWERS = (NoNode, NodeExists, BadVersion, NotEmpty, OutcomeUnknown)
+ANSWERS = (NoNode, NodeExists, BadVersion, NotEmpty, WriteOutcomeUnknown)
 """Errors that callers handle."""
 
 logger = logging.getLogger("minibroker.controller")
@@ -154,7 +154,7 @@ class ClusterReader:
                 logger.error("%s is missing in ZooKeeper, making it again", path)
             try:
                 await self.patiently(lambda: self._coordination.create(path, b"", make_parents=True))
-            except (NodeExists, OutcomeUnknown):
+            except (NodeExists, WriteOutcomeUnknown):
                 continue
 
     async def exists(self, path: str) -> bool:

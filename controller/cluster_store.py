@@ -33,9 +33,9 @@ from minibroker.runtime.ports import (
     NoNode,
     NotEmpty,
     Operation,
-    OutcomeUnknown,
     SetOp,
     Stat,
+    WriteOutcomeUnknown,
 )
 
 PARTITIONS_PER_MULTI = 200
@@ -56,7 +56,7 @@ class ClusterStore(ClusterReader):
         self._epoch_check = CheckOp(path=znodes.CONTROLLER_EPOCH, version=fence.epoch_version)
 
     async def multi(self, operations: Sequence[Operation]) -> list[str | Stat | None]:
-        """All or nothing, fenced. Raises Deposed, what the operations raise, and OutcomeUnknown."""
+        """All or nothing, fenced. Raises Deposed, what the operations raise, and WriteOutcomeUnknown."""
         try:
             results = await self.patiently(lambda: self._coordination.multi([self._epoch_check, *operations]))
         except (BadVersion, NoNode) as error:
@@ -88,7 +88,7 @@ class ClusterStore(ClusterReader):
                 await self.multi([op for change in changes for op in _write_operations(change, with_parents)])
                 written += [_as_written(change) for change in changes]
                 break
-            except (BadVersion, NodeExists, NoNode, OutcomeUnknown):
+            except (BadVersion, NodeExists, NoNode, WriteOutcomeUnknown):
                 stored, unreadable = await self.read_leaderships([change.partition for change in changes])
             broken |= unreadable
             pending = []
@@ -117,7 +117,7 @@ class ClusterStore(ClusterReader):
     async def _create_unless_there(self, path: str) -> None:
         try:
             await self.multi([CreateOp(path=path, data=b"")])
-        except (NodeExists, NoNode, OutcomeUnknown):
+        except (NodeExists, NoNode, WriteOutcomeUnknown):
             return  # the next attempt sees the result
 
     async def unregister(self, broker_id: BrokerId, broker_epoch: BrokerEpoch) -> None:
@@ -134,7 +134,7 @@ class ClusterStore(ClusterReader):
             try:
                 await self.multi([DeleteOp(path=path, version=stat.version)])
                 return
-            except (BadVersion, NoNode, OutcomeUnknown):
+            except (BadVersion, NoNode, WriteOutcomeUnknown):
                 continue
 
     async def create_topic(self, name: str, topic: Topic) -> None:
@@ -153,7 +153,7 @@ class ClusterStore(ClusterReader):
             try:
                 await self.multi(operations)
                 return
-            except (NodeExists, BadVersion, NoNode, OutcomeUnknown):
+            except (NodeExists, BadVersion, NoNode, WriteOutcomeUnknown):
                 there = await self.read_topic(name)
             if there is not None and there.topic_id == topic.topic_id:
                 return  # the answer was lost
@@ -167,7 +167,7 @@ class ClusterStore(ClusterReader):
                 return
             except NodeExists:
                 return
-            except OutcomeUnknown:
+            except WriteOutcomeUnknown:
                 continue
 
     async def begin_deletion(self, name: str) -> None:
@@ -178,7 +178,7 @@ class ClusterStore(ClusterReader):
                 return
             except NoNode:  # the marker was removed too late: the deletion has been decided
                 await self._create_unless_there(znodes.delete_topic_path(name))
-            except OutcomeUnknown:
+            except WriteOutcomeUnknown:
                 continue
 
     async def write_config(self, path: str, change: Callable[[dict[str, str]], dict[str, str]]) -> dict[str, str]:
@@ -195,7 +195,7 @@ class ClusterStore(ClusterReader):
             try:
                 await self.multi([operation])
                 return config
-            except (BadVersion, NodeExists, NoNode, OutcomeUnknown):
+            except (BadVersion, NodeExists, NoNode, WriteOutcomeUnknown):
                 continue
 
     async def erase_topic(self, name: str) -> None:
@@ -211,7 +211,7 @@ class ClusterStore(ClusterReader):
                 return
             except NotEmpty:
                 await self._clear(name)
-            except (NoNode, BadVersion, OutcomeUnknown):
+            except (NoNode, BadVersion, WriteOutcomeUnknown):
                 continue  # read again what is left
 
     async def _clear(self, name: str) -> None:
@@ -219,7 +219,7 @@ class ClusterStore(ClusterReader):
         await asyncio.sleep(RETRY_SECONDS)
         for root in (znodes.topic_path(name), znodes.topic_config_path(name), znodes.delete_topic_path(name)):
             for path in reversed(await self._below(root)):
-                with contextlib.suppress(NoNode, NotEmpty, BadVersion, OutcomeUnknown):
+                with contextlib.suppress(NoNode, NotEmpty, BadVersion, WriteOutcomeUnknown):
                     await self.multi([DeleteOp(path=path)])
 
     async def _below(self, root: str) -> list[str]:

@@ -44,9 +44,9 @@ from minibroker.runtime.ports import (
     NodeExists,
     NoNode,
     Operation,
-    OutcomeUnknown,
     SetOp,
     Stat,
+    WriteOutcomeUnknown,
 )
 
 RETRY_SECONDS = 0.1
@@ -98,7 +98,7 @@ async def contest(
             if not await _is_vacant(coordination, on_change):
                 return None
             fence = await _attempt(coordination, clock, candidate)
-        except (CoordinationUnavailable, OutcomeUnknown):
+        except (CoordinationUnavailable, WriteOutcomeUnknown):
             await asyncio.sleep(RETRY_SECONDS)
             continue
         if fence is not None:
@@ -173,7 +173,7 @@ async def _win(
         await coordination.multi(operations)
     except (NodeExists, BadVersion, NoNode):
         return None
-    except OutcomeUnknown:
+    except WriteOutcomeUnknown:
         return fence if await _was_won(coordination, fence) else None
     return fence
 

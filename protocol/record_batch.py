@@ -143,7 +143,7 @@ class BatchHeader(msgspec.Struct, frozen=True, gc=False):
         return (self.base_sequence + self.last_offset_delta) & SEQUENCE_MAX
 
 
-class Record(msgspec.Struct, frozen=True):
+class DecodedRecord(msgspec.Struct, frozen=True):
     """One record as its reader sees it."""
 
     offset: int
@@ -250,12 +250,12 @@ def iterate_headers(buffer: Buffer, position: int = 0, end: int | None = None) -
         position += header.size_bytes
 
 
-def decode_records(buffer: Buffer, position: int = 0) -> list[Record]:
+def decode_records(buffer: Buffer, position: int = 0) -> list[DecodedRecord]:
     """All records of the batch at `position`, after every check. Anything odd is a CorruptBatch."""
     header = check_batch(buffer, position)
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
     return [
-        Record(base_offset + delta, base_timestamp + timestamp_delta, key, value, headers)
+        DecodedRecord(base_offset + delta, base_timestamp + timestamp_delta, key, value, headers)
         for delta, timestamp_delta, key, value, headers in _decode_payload(buffer, position, header)
     ]
 

@@ -278,8 +278,8 @@ an outage, in the same session or a new one, for it may have changed unseen. Rea
 class Coordination(Protocol):
     """ZooKeeper, one session at a time; the adapter opens a new session after an expiry and says so.
 
-    Every call ends within the timeout given at creation: with an answer, one of the errors below, or OutcomeUnknown,
-    after which the caller reads before it acts again (a write may still happen later).
+    Every call ends within the timeout given at creation: with an answer, one of the errors below, or
+    WriteOutcomeUnknown. After that one the caller reads before it acts again: the write may still happen later.
     """
 
     @property
@@ -381,7 +381,7 @@ class SessionExpired(CoordinationError):
     """The session is gone; nothing was done."""
 
 
-class OutcomeUnknown(CoordinationError):
+class WriteOutcomeUnknown(CoordinationError):
     """The connection broke or the deadline passed while waiting: it may have happened, or may still happen."""
 
 

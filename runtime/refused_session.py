@@ -14,7 +14,7 @@ WIPED = (
 )
 
 
-class Refusals:
+class SessionRefusals:
     """Connections in a row that were taken, and ended instead of answered."""
 
     def __init__(self) -> None:

@@ -14,11 +14,11 @@ import logging
 from collections.abc import Callable
 
 from minibroker.protocol.session import MemoryBudget
-from minibroker.runtime.complaints import Complaints
 from minibroker.runtime.heavy_requests import HeavyRequests
 from minibroker.runtime.incoming_request import IncomingRequest
 from minibroker.runtime.loop_iteration import LoopIteration
 from minibroker.runtime.observer import UNOBSERVED, Observer
+from minibroker.runtime.peer_fault_log import PeerFaultLog
 from minibroker.runtime.ports import Listener, Network
 from minibroker.runtime.server_connection import ServerConnection
 from minibroker.runtime.server_limits import (
@@ -59,7 +59,7 @@ class RpcServer:
         self.waiting = WaitingRequests(self.limits.waiting_max_bytes, self._reconsider_soon)
         self.heavy = HeavyRequests(self.unread_replies.has_room)
         self.turn = LoopIteration()
-        self.complaints = Complaints()
+        self.complaints = PeerFaultLog()
         self.connections: dict[int, ServerConnection] = {}
         self.is_short_of_buffers = False
         """Somebody's frame had no room a moment ago: nobody keeps a buffer that is empty."""

@@ -170,7 +170,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def complain_of_request(self, api: str, problem: object) -> None:
+    def log_refused_request(self, api: str, problem: object) -> None:
         """The peer asked what it must not ask."""
         self._complain(
             f"{api} refused", "request of connection %d from %s refused: %s: %s", self.id, self.peer, api, problem
@@ -350,7 +350,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         except MalformedMessage as error:
             if frame.api_key == ApiKey.PRODUCE:
                 raise  # its sender may expect no reply (acks=0): only closing surely tells it
-            self.complain_of_request(ApiKey(frame.api_key).name, error)
+            self.log_refused_request(ApiKey(frame.api_key).name, error)
             refusal = f"malformed request: {error}"
             self.answer(encode_response(frame.correlation_id, _refusal(ErrorCode.INVALID_REQUEST, refusal)))
             return

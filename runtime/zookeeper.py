@@ -38,14 +38,14 @@ from minibroker.runtime.ports import (
     NotAuthorized,
     NotEmpty,
     Operation,
-    OutcomeUnknown,
     SessionEvent,
     SessionExpired,
     SetOp,
     Stat,
     Watcher,
+    WriteOutcomeUnknown,
 )
-from minibroker.runtime.refused_session import WIPED, Refusals
+from minibroker.runtime.refused_session import WIPED, SessionRefusals
 
 HEARTBEATS_PER_SESSION = 6
 """kazoo pings twice a session and does not say when; six leave room for lost ones before the deadline."""
@@ -93,7 +93,7 @@ class ZooKeeperCoordination:
         self._session_ended = False
         self._session_deadline = NEVER
         self._outage_began: float | None = None
-        self._refusals = Refusals()
+        self._refusals = SessionRefusals()
         self._held_watches: list[OneShot] = []
 
     # ------------------------------------------------------------------------------------------------- session
@@ -432,7 +432,7 @@ class OneShot:
 
 
 def no_answer(is_write: bool, message: str) -> CoordinationError:
-    return OutcomeUnknown(message) if is_write else CoordinationUnavailable(message)
+    return WriteOutcomeUnknown(message) if is_write else CoordinationUnavailable(message)
 
 
 def to_stat(stat: Any) -> Stat:

@@ -18,13 +18,13 @@ from minibroker.runtime.ports import (
     NodeExists,
     NoNode,
     Operation,
-    OutcomeUnknown,
     SessionEvent,
     SetOp,
     Stat,
     Watcher,
+    WriteOutcomeUnknown,
 )
-from minibroker.runtime.refused_session import Refusals
+from minibroker.runtime.refused_session import SessionRefusals
 from minibroker.simulation.node import Process
 from minibroker.simulation.zookeeper import REFUSED, Link, LinkOwner, SimulatedZooKeeper, ZooKeeperRequest
 
@@ -51,7 +51,7 @@ class SimulatedCoordination(LinkOwner):
         self._session_ended = False
         self._session_deadline = NEVER
         self._zxid_seen = 0
-        self._refusals = Refusals()
+        self._refusals = SessionRefusals()
         self._listeners: list[Callable[[SessionEvent], None]] = []
         self._link: Link | None = None
         self._unanswered: dict[int, tuple[float, asyncio.Future[Any], bool]] = {}
@@ -255,7 +255,7 @@ class SimulatedCoordination(LinkOwner):
         unanswered, self._unanswered = self._unanswered, {}
         for _, answered, is_write in unanswered.values():
             if not answered.done():
-                kind = OutcomeUnknown if is_write else CoordinationUnavailable
+                kind = WriteOutcomeUnknown if is_write else CoordinationUnavailable
                 _set_error(answered, kind("the connection to ZooKeeper broke"))
 
     async def _call(self, request: ZooKeeperRequest, is_write: bool = False) -> Any:
@@ -268,7 +268,7 @@ class SimulatedCoordination(LinkOwner):
             async with asyncio.timeout(self._timeout_ms / 1000):
                 return await answered
         except TimeoutError:
-            kind = OutcomeUnknown if is_write else CoordinationUnavailable
+            kind = WriteOutcomeUnknown if is_write else CoordinationUnavailable
             raise kind(f"{what}: no answer from ZooKeeper in {self._timeout_ms} ms") from None
 
     @contextlib.contextmanager

@@ -244,7 +244,7 @@ class PhaseRetried(Event, frozen=True, kw_only=True):
     """The back-off of a follower's phase ended."""
 
 
-class LogTruncated(Event, frozen=True, kw_only=True):
+class LogWasCut(Event, frozen=True, kw_only=True):
     """TruncateTo or ResetTo was done; where the log really ends now."""
 
     log_start_offset: int
@@ -307,7 +307,7 @@ class WriteEpochHistory(Effect, frozen=True, kw_only=True):
 
 
 class TruncateTo(Effect, frozen=True, kw_only=True):
-    """Cut the tail, then report LogTruncated."""
+    """Cut the tail, then report LogWasCut."""
 
     end_offset: int
     reason: str
@@ -316,7 +316,7 @@ class TruncateTo(Effect, frozen=True, kw_only=True):
 
 
 class ResetTo(Effect, frozen=True, kw_only=True):
-    """Drop everything, start empty at `offset`, then report LogTruncated."""
+    """Drop everything, start empty at `offset`, then report LogWasCut."""
 
     offset: int
     producers: bytes = b""

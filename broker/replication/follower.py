@@ -19,7 +19,7 @@ from minibroker.broker.replication.events import (
     FetchedAppended,
     FetchNext,
     LeaderEndsAnswered,
-    LogTruncated,
+    LogWasCut,
     LowerStart,
     ReportDamage,
     ResetTo,
@@ -331,7 +331,7 @@ def _truncate(state: ReplicaState, end_offset: int, reason: str, effects: list[E
         effects.append(WriteEpochHistory(sync=True))
 
 
-def on_log_truncated(state: ReplicaState, event: LogTruncated) -> None:
+def on_log_truncated(state: ReplicaState, event: LogWasCut) -> None:
     """What the log really is after a cut: a cut inside a batch drops the whole batch."""
     state.epoch_history.truncate_to(event.log_end_offset)
     _log_is(state, event.log_start_offset, event.log_end_offset)

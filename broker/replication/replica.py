@@ -231,9 +231,7 @@ def _on_log_healed(state: ReplicaState, event: ev.LogHealed, effects: list[ev.Ef
         return
     state.role = Role.NONE
     state.epoch_history = EpochHistory(event.epoch_entries)
-    on_log_truncated(
-        state, ev.LogTruncated(log_start_offset=event.log_start_offset, log_end_offset=event.log_end_offset)
-    )
+    on_log_truncated(state, ev.LogWasCut(log_start_offset=event.log_start_offset, log_end_offset=event.log_end_offset))
     state.low_watermark = max(state.low_watermark, min(event.first_offset, state.log_start_offset))
 
 
@@ -263,7 +261,7 @@ def _on_leader_stalled(state: ReplicaState, event: ev.LeaderStalled, effects: li
         remote.last_fetch_ms += event.stalled_ms
 
 
-def _on_log_truncated(state: ReplicaState, event: ev.LogTruncated, effects: list[ev.Effect]) -> None:
+def _on_log_truncated(state: ReplicaState, event: ev.LogWasCut, effects: list[ev.Effect]) -> None:
     on_log_truncated(state, event)
 
 
@@ -299,6 +297,6 @@ _HANDLERS: dict[type[ev.Event], Callable[[ReplicaState, Any, list[ev.Effect]], N
     ev.LeaderEndsAnswered: on_leader_ends_answered,
     ev.FetchAnswered: on_fetch_answered,
     ev.FetchedAppended: on_fetched_appended,
-    ev.LogTruncated: _on_log_truncated,
+    ev.LogWasCut: _on_log_truncated,
     ev.PhaseRetried: _on_phase_retried,
 }

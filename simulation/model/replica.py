@@ -151,7 +151,7 @@ class _Actor:
                     )
                 case ev.TruncateTo(end_offset=end) | ev.ResetTo(offset=end):
                     replica.log = replica.log[:end]
-                    self.handle(ev.LogTruncated(log_start_offset=0, log_end_offset=len(replica.log)))
+                    self.handle(ev.LogWasCut(log_start_offset=0, log_end_offset=len(replica.log)))
                 case ev.ProposeIsr():
                     epochs_of = effect.new_isr_with_epochs
                     self.proposals.append((effect.proposal_id, effect.leader_epoch, effect.partition_epoch, epochs_of))

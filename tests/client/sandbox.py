@@ -6,7 +6,7 @@ Owns: the moves that tests of the producer's rules are made of, and the judgemen
 from minibroker.client.accumulator import Accumulator, PartitionQueue
 from minibroker.client.batches import Batch, ProducerIdentity
 from minibroker.client.errors import BrokerUnreachable, DeliveryTimedOut, OutcomeUnknown, broker_error
-from minibroker.client.retry import Verdict
+from minibroker.client.retry import ProduceDecision
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.message_types import PRODUCE_BATCHES_MAX
@@ -88,7 +88,7 @@ class Sandbox:
         else:
             self.accumulator.refused(batch, broker_error(code), self.now_ms)
 
-    def refuse(self, code: ErrorCode, position: int = 0) -> Verdict:
+    def refuse(self, code: ErrorCode, position: int = 0) -> ProduceDecision:
         batch, _ = self.under_way.pop(position)
         return self.accumulator.refused(batch, broker_error(code), self.now_ms)
 

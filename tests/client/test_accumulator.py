@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from minibroker.client.accumulator import Accumulator, PartitionQueue
 from minibroker.client.batches import Batch
 from minibroker.client.errors import BrokerUnreachable, OutcomeUnknown, broker_error
-from minibroker.client.retry import Verdict
+from minibroker.client.retry import ProduceDecision
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
 from tests.client.sandbox import LEADER, PARTITION, Sandbox, acquainted
@@ -261,7 +261,7 @@ def test_a_broker_that_forgot_us_is_met_under_a_new_epoch(code: ErrorCode) -> No
     sandbox = Sandbox()
     sandbox.fill()
     sandbox.send()
-    assert sandbox.refuse(code) is Verdict.RESTART
+    assert sandbox.refuse(code) is ProduceDecision.RESTART
     assert sandbox.send() is None
     assert sandbox.accumulator.identity_wanted
     sandbox.settle()
@@ -293,7 +293,7 @@ def test_out_of_order_by_a_broker_that_knows_us_proves_that_nothing_was_written(
     first = sandbox.batches[0]
     assert first.maybe_written
     sandbox.send()
-    assert sandbox.refuse(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER) is Verdict.RESTART
+    assert sandbox.refuse(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER) is ProduceDecision.RESTART
     sandbox.settle()
     assert first.error is None
     assert sequences(sandbox) == [(0, 0), (1, 0), (1, 2)]
@@ -301,7 +301,7 @@ def test_out_of_order_by_a_broker_that_knows_us_proves_that_nothing_was_written(
 
 def test_out_of_order_behind_an_unsettled_batch_only_means_wait() -> None:
     sandbox = two_in_flight()
-    assert sandbox.refuse(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, position=1) is Verdict.RETRY
+    assert sandbox.refuse(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, position=1) is ProduceDecision.RETRY
     sandbox.answer()
     sandbox.settle()
     assert sequences(sandbox) == [(0, 0), (0, 1), (0, 3)]
@@ -328,7 +328,7 @@ def test_a_single_record_too_large_fails() -> None:
     sandbox = Sandbox()
     batch = sandbox.fill(1)
     sandbox.send()
-    assert sandbox.refuse(ErrorCode.MESSAGE_TOO_LARGE) is Verdict.FAIL
+    assert sandbox.refuse(ErrorCode.MESSAGE_TOO_LARGE) is ProduceDecision.FAIL
     assert batch.error is not None
     assert batch.error.code is ErrorCode.MESSAGE_TOO_LARGE
 

@@ -8,7 +8,7 @@ from minibroker.client.errors import InvalidCall
 from minibroker.client.limits import parse_servers
 from minibroker.client.metadata_cache import Address, MetadataCache
 from minibroker.client.partitioner import murmur2, murmur2_partitioner, positive_murmur2
-from minibroker.client.retry import Verdict, backoff_ms, judge_produce, search_pause_ms
+from minibroker.client.retry import ProduceDecision, backoff_ms, decide_produce, search_pause_ms
 from minibroker.protocol.errors import RETRIABLE, ErrorCode
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import (
@@ -67,12 +67,12 @@ def test_what_is_looked_for_is_found_a_third_later_at_most_and_the_search_costs_
 
 @pytest.mark.parametrize("code", sorted(RETRIABLE))
 def test_a_retriable_code_is_retried(code: ErrorCode) -> None:
-    assert judge_produce(code, 1) is Verdict.RETRY
+    assert decide_produce(code, 1) is ProduceDecision.RETRY
 
 
 def test_too_large_is_split_only_if_there_is_more_than_one_record() -> None:
-    assert judge_produce(ErrorCode.MESSAGE_TOO_LARGE, 2) is Verdict.SPLIT
-    assert judge_produce(ErrorCode.MESSAGE_TOO_LARGE, 1) is Verdict.FAIL
+    assert decide_produce(ErrorCode.MESSAGE_TOO_LARGE, 2) is ProduceDecision.SPLIT
+    assert decide_produce(ErrorCode.MESSAGE_TOO_LARGE, 1) is ProduceDecision.FAIL
 
 
 # ------------------------------------------------------------------------------------------------------ metadata cache

@@ -22,7 +22,7 @@ from minibroker.client.errors import (
 from minibroker.client.limits import YIELD_BYTES, Deadline
 from minibroker.client.producer import Producer
 from minibroker.protocol.errors import ErrorCode
-from minibroker.protocol.record_batch import Record, decode_records
+from minibroker.protocol.record_batch import DecodedRecord, decode_records
 from minibroker.runtime.ports import Runtime
 from minibroker.simulation.world import SimulatedWorld
 from tests.client.fake_cluster import FakeCluster
@@ -481,5 +481,5 @@ def test_no_call_hangs_when_every_broker_is_down(cluster: FakeCluster) -> None:
     cluster.run(main)
 
 
-def records_of(cluster: FakeCluster, topic: str, index: int = 0) -> list[Record]:
+def records_of(cluster: FakeCluster, topic: str, index: int = 0) -> list[DecodedRecord]:
     return [record for batch in cluster.partition(topic, index).batches for record in decode_records(batch)]

@@ -10,13 +10,13 @@ ACCEPT_ANY = Edit(
 )
 BELIEVE_DUPLICATE = Edit(
     "client.sender",
-    "        error = broker_error(answer.error_code, self._cluster.where(partition, lane.broker_id), "
-    "answer.error_message)\n        verdict =",
+    "        error = broker_error(answer.error_code, self._cluster.where(partition, channel.broker_id), "
+    "answer.error_message)\n        decision =",
     "        if answer.error_code == 46:\n"
     "            self._accumulator.written(batch, None, None)\n"
     "            return\n"
-    "        error = broker_error(answer.error_code, self._cluster.where(partition, lane.broker_id), "
-    "answer.error_message)\n        verdict =",
+    "        error = broker_error(answer.error_code, self._cluster.where(partition, channel.broker_id), "
+    "answer.error_message)\n        decision =",
 )
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -72,7 +72,7 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "client.accumulator",
-                "                self._give_up_doubtful(queue, error)\n",
+                "                self._fail_maybe_written(queue, error)\n",
                 "                pass\n",
             ),
         ),

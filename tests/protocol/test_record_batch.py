@@ -16,7 +16,7 @@ from minibroker.protocol.record_batch import (
     BatchBuilder,
     BatchHeader,
     CorruptBatch,
-    Record,
+    DecodedRecord,
     RecordInput,
     UndecodableBatch,
     build_batch,
@@ -96,7 +96,7 @@ def test_golden_batch_decodes_as_documented(name: str) -> None:
     content = (GOLDEN / name).read_bytes()
     base_offset = fields.get("base_offset", 0)
     assert decode_records(content) == [
-        Record(base_offset + index, timestamp, key, value, tuple(headers))
+        DecodedRecord(base_offset + index, timestamp, key, value, tuple(headers))
         for index, (key, value, timestamp, headers) in enumerate(records)
     ]
 

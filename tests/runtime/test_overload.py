@@ -10,7 +10,7 @@ import pytest
 
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.messages import ApiKey, ApiVersionsResponse
-from minibroker.runtime.complaints import LINES_MAX
+from minibroker.runtime.peer_fault_log import LINES_MAX
 from minibroker.runtime.server import ServerLimits
 from minibroker.runtime.server_limits import (
     DECODED_GROWTH,

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from minibroker.runtime.ports import CoordinationUnavailable, NodeExists, OutcomeUnknown, SetOp
+from minibroker.runtime.ports import CoordinationUnavailable, NodeExists, SetOp, WriteOutcomeUnknown
 from minibroker.runtime.zookeeper import ZooKeeperCoordination
 from minibroker.simulation.world import SimulatedWorld
 from minibroker.zookeeper_process import ZooKeeperProcess
@@ -94,7 +94,7 @@ async def test_calls_fail_at_once_while_there_is_no_connection(ports: Coordinati
 async def test_write_whose_answer_is_lost_has_an_unknown_outcome(ports: Coordinations) -> None:
     path = f"{ports.root}/a"
     ports.faults.lose_next_reply()
-    with pytest.raises(OutcomeUnknown):
+    with pytest.raises(WriteOutcomeUnknown):
         await ports.subject.create(path, b"written all the same")
     await ports.until(lambda: ports.kinds == ["connected", "suspended", "connected"])
     assert (await ports.subject.get(path))[0] == b"written all the same"
@@ -109,7 +109,7 @@ async def test_calls_into_silence_end_within_the_session(ports: Coordinations) -
     began = loop_time()
     read, write = await asyncio.gather(ports.subject.get(path), ports.subject.set(path, b"1"), return_exceptions=True)
     assert isinstance(read, CoordinationUnavailable)
-    assert isinstance(write, OutcomeUnknown)
+    assert isinstance(write, WriteOutcomeUnknown)
     assert loop_time() - began < SESSION + 0.3
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from minibroker.runtime.ports import Coordination, CoordinationUnavailable, NoNode, OutcomeUnknown
+from minibroker.runtime.ports import Coordination, CoordinationUnavailable, NoNode, WriteOutcomeUnknown
 from minibroker.simulation.world import SimulatedWorld
 
 
@@ -114,7 +114,7 @@ def test_a_write_in_flight_into_a_cut_may_happen_later() -> None:
     async def case(clients: Clients) -> None:
         await clients.start()
         clients.zookeeper.cut("broker-1")
-        with pytest.raises(OutcomeUnknown):
+        with pytest.raises(WriteOutcomeUnknown):
             await clients.broker.create("/a", b"")
         assert await clients.other.exists("/a") is None
         clients.zookeeper.heal("broker-1")
@@ -168,7 +168,7 @@ async def test_one_machine_may_have_a_slow_link_to_the_server(clients: Clients) 
 @in_a_world
 async def test_a_lost_request_leaves_the_outcome_open_and_changes_nothing(clients: Clients) -> None:
     clients.zookeeper.lose_next_request("broker-1")
-    with pytest.raises(OutcomeUnknown):
+    with pytest.raises(WriteOutcomeUnknown):
         await clients.broker.create("/node", b"")
     assert await clients.other.exists("/node") is None
 
@@ -176,7 +176,7 @@ async def test_a_lost_request_leaves_the_outcome_open_and_changes_nothing(client
 @in_a_world
 async def test_a_lost_reply_leaves_the_outcome_open_after_the_write(clients: Clients) -> None:
     clients.zookeeper.lose_next_reply("broker-1")
-    with pytest.raises(OutcomeUnknown):
+    with pytest.raises(WriteOutcomeUnknown):
         await clients.broker.create("/node", b"")
     assert await clients.other.exists("/node") is not None
 
@@ -212,7 +212,7 @@ async def test_a_hold_keeps_a_write_and_what_follows_it_until_it_is_released(cli
 @in_a_world
 async def test_a_client_held_for_too_long_gives_up_and_its_write_never_happens(clients: Clients) -> None:
     hold = clients.zookeeper.hold("broker-1", lambda request: request.kind == "write")
-    with pytest.raises(OutcomeUnknown):
+    with pytest.raises(WriteOutcomeUnknown):
         await clients.broker.create("/late", b"")
     await asyncio.sleep(2)
     hold.release()

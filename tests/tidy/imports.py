@@ -18,7 +18,7 @@ PORTABLE_RUNTIME = (
     "server",
     "server_connection",
     "server_limits",
-    "complaints",
+    "peer_fault_log",
     "heavy_requests",
     "incoming_request",
     "loop_iteration",

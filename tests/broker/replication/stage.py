@@ -94,7 +94,7 @@ class Actor:
             case ev.ResetTo():
                 say(f"{self.broker_id} starts anew at {effect.offset}")
                 self.log.clear()
-                cut = ev.LogTruncated(log_start_offset=effect.offset, log_end_offset=effect.offset)
+                cut = ev.LogWasCut(log_start_offset=effect.offset, log_end_offset=effect.offset)
                 self.state.producers = ProducerStates()
                 self.handle(cut)
             case ev.ProposeIsr():
@@ -136,7 +136,7 @@ class Actor:
         for written in self.log:
             producers.update(written.header)
         self.state.producers = producers
-        self.handle(ev.LogTruncated(log_start_offset=self.state.log_start_offset, log_end_offset=end_offset))
+        self.handle(ev.LogWasCut(log_start_offset=self.state.log_start_offset, log_end_offset=end_offset))
 
     def restart(self, keep: int | None = None) -> None:
         """The process starts again; with `keep` the log lost everything from that offset on."""

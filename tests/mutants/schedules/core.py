@@ -63,7 +63,7 @@ class LoneFollower(Struct):
         elif isinstance(effect, ev.TruncateTo | ev.ResetTo):
             end = effect.end_offset if isinstance(effect, ev.TruncateTo) else effect.offset
             self._cut(end)
-            self.handle(ev.LogTruncated(log_start_offset=0, log_end_offset=len(self.log)))
+            self.handle(ev.LogWasCut(log_start_offset=0, log_end_offset=len(self.log)))
 
     def _cut(self, end_offset: int) -> None:
         gone = self.log[end_offset:]

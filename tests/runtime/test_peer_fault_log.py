@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from minibroker.protocol.messages import ApiKey
-from minibroker.runtime.complaints import INTERVAL_SECONDS, KINDS_MAX, LINES_MAX, Complaints
+from minibroker.runtime.peer_fault_log import INTERVAL_SECONDS, KINDS_MAX, LINES_MAX, PeerFaultLog
 from tests.runtime.wire_scene import Scene, framed, packed, simulated, until
 
 GARBAGE = framed(b"garbage")
@@ -65,7 +65,7 @@ async def test_what_is_untold_is_told_at_the_end(scene: Scene, caplog: pytest.Lo
 async def test_as_many_kinds_and_addresses_as_a_peer_likes_make_one_short_line(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
-    complaints = Complaints()
+    complaints = PeerFaultLog()
     for number in range(10_000):
         complaints.tell(logging.WARNING, f"host-{number}:1", "x" * (number % 100 + 1), "%s", "a fault")
     complaints.stop()
@@ -77,7 +77,7 @@ async def test_as_many_kinds_and_addresses_as_a_peer_likes_make_one_short_line(
 
 @simulated
 async def test_numbers_do_not_make_kinds(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
-    complaints = Complaints()
+    complaints = PeerFaultLog()
     for number in range(LINES_MAX + 50):
         complaints.tell(logging.ERROR, "host:1", f"its request of {number} bytes is one too many", "%s", "a fault")
     complaints.stop()

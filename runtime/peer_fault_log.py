@@ -28,7 +28,7 @@ NUMBER = re.compile(r"\d+")
 log = logging.getLogger("minibroker.server")
 
 
-class Complaints:
+class PeerFaultLog:
     """Of all connections of one server."""
 
     def __init__(self) -> None:
