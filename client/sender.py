@@ -1,11 +1,11 @@
-"""Sends what the accumulator decides, and brings the answers back to it. The producer's shell.
+"""Sends what the accumulator decides, and returns the answers to it. The producer's shell.
 
-Owns: requests in flight (one channel a broker), timers, the producer's identity, and when to look for new leaders.
-Decides nothing about order or sequences: that is `accumulator`. There is no task a batch and no future a record:
-everything here runs in callbacks of the loop, from an answer to the next request in one synchronous call.
+Owns: requests in flight (one channel per broker), timers, the producer's identity, and when to look for new leaders.
+Leaves to others: order and sequences (`accumulator`). There is no task per batch and no future per record: everything
+here runs in callbacks of the loop, from an answer to the next request in one synchronous call.
 
-What makes it run: a batch is full; linger_ms passed; an answer came; a connection opened or was lost; metadata came;
-an identity was granted; a back-off or a deadline ended. The last four of these share one timer.
+Triggers: a batch is full; linger_ms passed; an answer came; a connection opened or was lost; metadata came; an identity
+was granted; a back-off or a deadline ended. The last four of these share one timer.
 """
 
 import asyncio
@@ -20,12 +20,7 @@ from minibroker.client.accumulator import Accumulator, PartitionQueue
 from minibroker.client.batches import Batch, ProducerIdentity
 from minibroker.client.cluster import Cluster
 from minibroker.client.delivery_watch import DeliveryWatch
-from minibroker.client.errors import (
-    BrokerUnreachable,
-    DeliveryTimedOut,
-    MinibrokerError,
-    broker_error,
-)
+from minibroker.client.errors import BrokerUnreachable, DeliveryTimedOut, MinibrokerError, broker_error
 from minibroker.client.limits import LEADER_CHANGE_BACKOFF_MS, Deadline
 from minibroker.client.metadata_cache import Address
 from minibroker.client.producer_settings import ProducerSettings
@@ -46,12 +41,12 @@ from minibroker.protocol.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from minibroker.runtime.rpc import ConnectionClosed, RpcConnection, RpcError
 
 SLOW_ANSWER_MS = 1_000.0
-"""An answer that takes longer than this is a reason to ask others who leads: a paused leader does not say that it was
+"""After this long without an answer other brokers are asked for the leader: a paused leader does not report that it was
 replaced, and would otherwise hold its batches for request_timeout_ms."""
 BROKER_GIVES_UP_EARLIER_MS = 1_000
-"""A broker that waits in vain for its in-sync replicas says so this much before we would give up the connection."""
+"""A broker that waits in vain for its in-sync replicas answers this long before we would close the connection."""
 TIMER_SLACK_MS = 0.5
-"""Loops count in whole milliseconds: a timer may fire this much before the moment it was set for."""
+"""Loops count in whole milliseconds: a timer may fire this much too early."""
 
 
 class _Sent(msgspec.Struct, eq=False):
@@ -63,7 +58,7 @@ class _Sent(msgspec.Struct, eq=False):
 
 
 class _BrokerChannel:
-    """The way to one broker."""
+    """The requests in flight to one broker."""
 
     __slots__ = ("broker_id", "in_flight")
 
@@ -90,7 +85,7 @@ class Sender:
         timeout_ms = settings.request_timeout_ms
         self._broker_timeout_ms = timeout_ms - min(BROKER_GIVES_UP_EARLIER_MS, timeout_ms // 10)
         self._look_after_ms = min(SLOW_ANSWER_MS, timeout_ms)
-        """So long after a request was sent it is asked whether it is answered."""
+        """When to check a request for its answer, counted from its sending."""
         self._on_finished = on_finished
         self._on_packed = on_packed
         self._loop = asyncio.get_running_loop()
@@ -99,13 +94,13 @@ class Sender:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = 0.0
         self._look_at_ms: list[float] = []
-        """A heap of the times at which some queue may have something to send of its own accord."""
+        """A heap of the times at which some queue may have something to send without a further event."""
         self._last_looked_at_ms = 0.0
         self._expiry_at_ms = math.inf
-        """No batch expires before."""
+        """No batch expires before this."""
         self._soon = False
         self._opened: dict[BrokerId, None] = {}
-        """Whose open batches leave in the next turn of the loop (without linger)."""
+        """Leaders whose open batches are sent in the next loop iteration (without linger)."""
         self._sent_count = 0
         self._seen_version = -1
         self._identity_task: asyncio.Task[None] | None = None
@@ -121,14 +116,14 @@ class Sender:
         return self._loop.time() * 1000
 
     def add_queue(self, queue: PartitionQueue) -> None:
-        """A partition joins; its leader is taken from metadata, now and from now on."""
+        """Add a partition; its leader is taken from metadata, now and with each update."""
         self._watch.start()
         self._queues.append(queue)
         info = self._cluster.metadata.partition(queue.topic_partition)
         self._accumulator.set_leader(queue, info.leader, info.leader_epoch)
 
     def batch_opened(self, batch: Batch) -> None:
-        """A batch began to collect: it is sent after linger_ms at the latest."""
+        """A batch was opened: it is sent after linger_ms at the latest."""
         self._expiry_at_ms = min(self._expiry_at_ms, batch.deadline_ms)
         leader = batch.queue.leader
         if self._accumulator.linger_ms <= 0 and leader is not None:
@@ -146,8 +141,8 @@ class Sender:
             self.wake()
 
     def _send_at_once(self, leader: BrokerId) -> None:
-        """Without linger. A record that finds nothing in flight to its broker leaves in this very call; what is sent
-        behind it leaves together, in the next turn of the loop: a burst must not become as many requests."""
+        """Without linger. A record with nothing in flight to its broker is sent within this call. Later records are
+        sent together in the next loop iteration: a burst must not become as many requests."""
         if not self._opened and self._settings.acks_number != 0 and not self._is_busy(leader):
             self._drain(leader)
             if self._is_busy(leader):
@@ -163,7 +158,7 @@ class Sender:
         return channel is not None and bool(channel.in_flight)
 
     def _send_opened(self) -> None:
-        """What was opened in the turn of the loop before leaves. A whole tick only where nothing could."""
+        """Send the batches opened in the previous loop iteration. Schedule a whole tick only if none could be sent."""
         opened, self._opened = self._opened, {}
         for leader in opened:
             self._drain(leader)
@@ -183,9 +178,9 @@ class Sender:
         self._obtain_identity()
 
     async def barrier(self, deadline: Deadline) -> None:
-        """With acks=0 nobody answers: make sure that brokers have received what was written to their connections.
+        """With acks=0 there are no answers: make sure that brokers have received what was written to their connections.
 
-        A later request on the same connection is read after it, so any answer to one proves it.
+        A broker reads a later request on the same connection after them, so any answer to it proves that.
         """
         for broker_id in tuple(self._channels):
             connection = self._cluster.open_connection(broker_id)
@@ -196,7 +191,7 @@ class Sender:
                     continue  # acks=0 promises nothing
 
     async def close(self) -> None:
-        """Stop. Batches without outcome are the producer's to end."""
+        """Stop. The producer ends batches without outcome."""
         self._closed = True
         self._watch.close()
         if self._timer is not None:
@@ -207,7 +202,7 @@ class Sender:
 
     # ------------------------------------------------------------------------------------------------------- sending
     def _drain(self, leader: BrokerId) -> None:
-        """Fill the channel to one broker."""
+        """Send what one broker may get now."""
         accumulator = self._accumulator
         channel = self._channels.get(leader)
         if channel is None:
@@ -220,7 +215,7 @@ class Sender:
         ):
             connection = self._cluster.open_connection(leader)
             if connection is None:
-                break  # _on_connection goes on
+                break  # _on_connection continues
             batches = accumulator.drain(leader, now_ms, self._settings.max_request_size)
             if not batches or not self._send(channel, connection, batches):
                 break
@@ -353,8 +348,8 @@ class Sender:
             self.wake()
 
     def _look_at(self, at_ms: float) -> None:
-        """Tick at this time, too: the ticks before must not forget it. Batches that are opened within the same
-        millisecond are looked at together."""
+        """Tick also at this time: earlier ticks must not drop it. Batches opened within the same millisecond share one
+        tick."""
         if at_ms != self._last_looked_at_ms:
             self._last_looked_at_ms = at_ms
             heapq.heappush(self._look_at_ms, at_ms)
@@ -365,7 +360,7 @@ class Sender:
         self._tick()
 
     def _tick(self) -> None:
-        """Look at everything: what expired, what may be sent, who answers too slowly; then set the timer."""
+        """Check everything: what expired, what may be sent, which broker is slow to answer; then set the timer."""
         self._soon = False
         if self._closed:
             return
@@ -396,7 +391,7 @@ class Sender:
         return [min(now_ms + SLOW_ANSWER_MS, oldest.sent_at_ms + self._settings.request_timeout_ms)]
 
     def _expire(self, now_ms: float) -> None:
-        """All batches are looked at only when one may have expired: later ones have later deadlines."""
+        """Checks all batches, but only when one may have expired: later ones have later deadlines."""
         if now_ms < self._expiry_at_ms:
             return
         self._expiry_at_ms = math.inf
@@ -417,16 +412,17 @@ class Sender:
             last = self._identity_error if identity_missing else None
         if last is None:
             last = self._cluster.leader_problem(partition)
-        fate = "it may be in the log all the same" if batch.maybe_written or batch.in_flight else "nothing was written"
+        maybe_written = batch.maybe_written or batch.in_flight
+        fate = "it may be in the log all the same" if maybe_written else "nothing was written"
         return DeliveryTimedOut(
             f"{batch.record_count} records for {partition} timed out after {self._settings.delivery_timeout_ms} ms "
             f"and {batch.attempts} attempts ({fate})",
             last,
-            maybe_written=batch.maybe_written or batch.in_flight,
+            maybe_written=maybe_written,
         )
 
     def _check_channels(self, now_ms: float) -> None:
-        """Who answers too slowly? A leader that was replaced meanwhile is not waited for."""
+        """Close connections that answer too slowly. A leader that was replaced meanwhile is not waited for."""
         for channel in self._channels.values():
             if not channel.in_flight:
                 continue
@@ -436,11 +432,11 @@ class Sender:
                 continue
             deposed = any(batch.queue.leader not in (channel.broker_id, None) for batch in oldest.batches)
             if deposed or age_ms >= self._settings.request_timeout_ms:
-                oldest.connection.abort()  # all its requests come back as lost, and are retried elsewhere
+                oldest.connection.abort()  # all its requests end as lost, and are retried elsewhere
             else:
                 self._cluster.request_refresh()
 
-    # --------------------------------------------------------------------------------------------- news from outside
+    # ------------------------------------------------------------------------------------------ updates from outside
     def _on_metadata(self) -> None:
         metadata = self._cluster.metadata
         if metadata.version != self._seen_version:
@@ -474,14 +470,14 @@ class Sender:
             self._tick()
 
     async def _ask_for_identity(self) -> None:
-        """A first identity, or the next epoch of the one we have. Tries until it is granted or the producer closes."""
+        """A first identity, or the next epoch of the present one. Retries until granted or closed."""
         accumulator = self._accumulator
         failures = 0
         while True:
-            had = None if self._fresh_identity else accumulator.identity
+            present = None if self._fresh_identity else accumulator.identity
             request = InitProducerIdRequest(
-                producer_id=had.producer_id if had else NO_PRODUCER_ID,
-                producer_epoch=had.producer_epoch if had else NO_PRODUCER_EPOCH,
+                producer_id=present.producer_id if present else NO_PRODUCER_ID,
+                producer_epoch=present.producer_epoch if present else NO_PRODUCER_EPOCH,
             )
             try:
                 deadline = Deadline(self._settings.request_timeout_ms)
@@ -489,7 +485,7 @@ class Sender:
             except MinibrokerError as error:
                 self._identity_error = error
                 failures += 1
-                self._fresh_identity = self._fresh_identity or (had is not None and not error.retriable)
+                self._fresh_identity = self._fresh_identity or (present is not None and not error.retriable)
                 settings, unit_random = self._settings, self._cluster.runtime.random.random()
                 pause_ms = backoff_ms(failures, settings.retry_backoff_ms, settings.retry_backoff_max_ms, unit_random)
                 await asyncio.sleep(pause_ms / 1000)

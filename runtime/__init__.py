@@ -1,1 +1,1 @@
-"""The only doors to the outside: network, disk, coordination, wall clock, randomness."""
+"""The only way to the outside: ports for network, disk, coordination, wall clock and randomness, and their adapters."""

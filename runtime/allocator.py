@@ -1,9 +1,9 @@
-"""The C allocator of this process: memory that was freed goes back to the system.
+"""The C allocator of this process: freed memory goes back to the system.
 
-Owns: two settings of glibc, and asking it now and then. Elsewhere nothing is done. Without the settings glibc learns
-from the first large buffer that is freed to keep as much for good: after one burst of large requests a broker would
-hold tens of MiB more for ever. With them it still keeps the pages between buffers that live: 36 MB after a load over a
-thousand partitions.
+Owns: two settings of glibc, and a periodic trim. With other C libraries it does nothing. Without the settings, the
+first large buffer that is freed makes glibc keep as much for good: after one burst of large requests a broker would
+hold tens of MiB more for ever. With them glibc still keeps the free pages between buffers in use: 36 MB after a load
+over a thousand partitions.
 """
 
 import asyncio
@@ -11,12 +11,12 @@ import ctypes
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 LARGE_BYTES = 1024 * 1024
-"""A buffer of this size gets pages of its own, which go with it. Usual batches are smaller and stay cheap."""
+"""A buffer of this size gets pages of its own, which are freed with it. Usual batches are smaller and stay cheap."""
 KEPT_FREE_BYTES = 4 * 1024 * 1024
 """Free memory at the end of the heap that is kept for the next allocations."""
 TRIM_INTERVAL_SECONDS = 60.0
-"""How often free pages inside the heap are given back: it takes a millisecond or two, and what is needed again costs as
-much as new pages do."""
+"""How often free pages inside the heap are given back: it takes a millisecond or two, and pages that are needed again
+cost as much as new ones."""
 
 
 def return_freed_memory() -> None:
@@ -30,7 +30,7 @@ def return_freed_memory() -> None:
 
 
 async def trim_regularly() -> None:
-    """Give back what is free between buffers that live, until cancelled."""
+    """Give back free pages between buffers in use, until cancelled."""
     try:
         trim = ctypes.CDLL(None).malloc_trim
     except (OSError, AttributeError):

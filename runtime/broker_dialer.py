@@ -1,11 +1,11 @@
-"""Connections on which this broker acts as a broker: opened, and authenticated before anything is asked on them.
+"""Connections on which this broker acts as a broker: authenticated before the first request.
 
 Owns: the dialling side of the authentication between brokers, and the end of such connections when the registration
 they were opened under is over. Leaves to others: the proofs (`protocol/broker_authentication`), where the secret comes
-from, when to dial again, and whom.
+from, when to dial again, and which broker.
 
-A connection speaks for one registration of this broker. So all of them end with it: what is asked under the next one is
-asked on connections that were authenticated for the next one.
+A connection belongs to one registration of this broker, and ends with it. Requests under the next registration use
+connections that were authenticated for it.
 """
 
 import random
@@ -31,22 +31,22 @@ from minibroker.runtime.ports import Network, NetworkError
 from minibroker.runtime.rpc import RpcConnection, RpcError, connect
 
 AUTHENTICATION_TIMEOUT_MS = 5_000
-"""For each of the two answers. A broker gives them from memory; but it may be busy, and who begins anew waits anew."""
+"""For each of the two answers. A broker answers from memory, but it may be busy, and a retry would wait again."""
 
 
 class Credentials(msgspec.Struct, frozen=True, kw_only=True):
-    """What this broker proves itself with."""
+    """What this broker authenticates itself with."""
 
     name: BrokerName
     secret: bytes
 
 
 class NotAuthenticated(NetworkError):
-    """The connection was made, and does not count: the peer does not take us for a broker, or is none itself."""
+    """The connection was made, but authentication failed: the peer rejects this broker, or is not a broker itself."""
 
 
 class BrokerDialer:
-    """One per broker process. `network` is for those who only want to know whether somebody is there."""
+    """One per broker process. `network` is for callers that only test whether a broker is reachable."""
 
     def __init__(self, network: Network, source: random.Random) -> None:
         self.network = network
@@ -55,13 +55,13 @@ class BrokerDialer:
         self._opened: list[RpcConnection] = []
 
     def registered(self, credentials: Credentials) -> None:
-        """From now on this broker speaks for this registration."""
+        """From now on this broker acts under this registration."""
         if credentials != self._credentials:
             self.unregistered()
             self._credentials = credentials
 
     def unregistered(self) -> None:
-        """The registration is over: nothing more may be asked in its name."""
+        """The registration is over: no request may be sent under it any more."""
         self._credentials = None
         opened, self._opened = self._opened, []
         for connection in opened:
@@ -76,10 +76,10 @@ class BrokerDialer:
         timeout_ms: int,
         authentication_timeout_ms: int = AUTHENTICATION_TIMEOUT_MS,
     ) -> RpcConnection:
-        """A connection to that broker, on which it takes us for the broker we are.
+        """A connection to that broker, on which both sides are authenticated.
 
-        `timeout_ms` is for the connection alone, the other one for each of two answers. Raises NetworkError as
-        `connect` does; NotAuthenticated where the connection was made and either side is not what it should be.
+        `timeout_ms` is for the connection alone, the other timeout for each of two answers. Raises NetworkError as
+        `connect` does, and NotAuthenticated if the connection was made and either side fails authentication.
         """
         credentials = self._credentials
         if credentials is None:
@@ -112,7 +112,7 @@ class BrokerDialer:
 
     @staticmethod
     async def _step(connection: RpcConnection, auth_bytes: bytes, refused: list[Response], timeout_ms: int) -> bytes:
-        """The handshake is answered before the first step, so what it was refused with is known by then."""
+        """The handshake is answered before the first step, so its refusal is known by then."""
         reply = await connection.request(SaslAuthenticateRequest(auth_bytes=auth_bytes), timeout_ms)
         for response in (*refused, reply):
             if response.error_code:

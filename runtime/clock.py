@@ -1,4 +1,4 @@
-"""The real clock door: what the operating system says."""
+"""The real clock port: the operating system's clocks."""
 
 import time
 

@@ -1,8 +1,8 @@
-"""How a process shares out its file descriptors: log files, links between brokers, clients. Pure.
+"""How a process divides its file descriptors among log files, connections between brokers, and clients. Pure.
 
-Owns: who may take how much of the limit, and what to say when it is too small. Refuses to open anything and to ask the
-system. A process without descriptors can neither roll a segment nor reach ZooKeeper, so clients get what the others
-leave: they are the only ones who come in any number.
+Owns: how much of the limit each use may take, and the message when the limit is too small. Leaves to others: opening
+files and asking the system. A process without descriptors can neither roll a segment nor reach ZooKeeper, so clients
+get what remains: they alone come in any number.
 """
 
 import msgspec
@@ -10,35 +10,35 @@ import msgspec
 from minibroker.runtime.server_limits import BROKER_PLACES
 
 OWN_DESCRIPTORS = 64
-"""Standard streams, event loop, ZooKeeper, listeners, lock, background work: about thirty, and as many to spare."""
-LINKS = 64
-"""That this broker opens: to each other one a fetcher, and as controller three; sixteen brokers."""
+"""Standard streams, event loop, ZooKeeper, listeners, lock, background work: about thirty, and as many in reserve."""
+BROKER_CONNECTIONS = 64
+"""Connections that this broker opens: to each other broker one fetcher, and as controller three; sixteen brokers."""
 LOG_FILES_MAX = 400
-"""Segment files held open at most: an idle one costs a descriptor, a closed one a system call when it is used."""
+"""At most this many segment files stay open: an idle one costs a descriptor, a closed one a system call at its use."""
 LOG_FILES_MIN = 32
-"""With fewer, files would be opened and closed with each request of a few dozen busy partitions."""
+"""With fewer, each request of a few dozen busy partitions would open and close files."""
 CLIENTS_MIN = 32
 """With fewer places for clients a broker is of no use."""
-FIXED = OWN_DESCRIPTORS + LINKS + BROKER_PLACES
+FIXED = OWN_DESCRIPTORS + BROKER_CONNECTIONS + BROKER_PLACES
 LIMIT_MIN = FIXED + LOG_FILES_MIN + CLIENTS_MIN
 UNLIMITED = 1 << 30
-"""Stands for a limit that there is not."""
+"""Stands for no limit."""
 CURE = "raise the limit of open files (ulimit -n, LimitNOFILE= of systemd, --ulimit nofile= of Docker)"
 
 
-class Shares(msgspec.Struct, frozen=True):
-    """Who may take how many of the descriptors."""
+class DescriptorShares(msgspec.Struct, frozen=True):
+    """How many descriptors each use may take."""
 
     limit: int
     log_files: int
     connections: int
-    """That are accepted, but for those in the places of brokers."""
+    """Accepted connections, except those in places kept for brokers."""
     shortage: str | None
     """What is wrong, with the cure; None if the limit is enough."""
 
 
-def share_out(limit: int, max_connections: int, partitions: int = 0) -> Shares:
-    """What a broker with these settings may use. `partitions` are those in its log directory: a busy one wants its
+def share_out(limit: int, max_connections: int, partitions: int = 0) -> DescriptorShares:
+    """What a broker with these settings may use. `partitions` are those in its log directory: each busy one needs its
     newest segment open."""
     log_files = max(LOG_FILES_MIN, min(LOG_FILES_MAX, (limit - FIXED) // 3))
     connections = max(1, min(max_connections, limit - FIXED - log_files))
@@ -56,4 +56,4 @@ def share_out(limit: int, max_connections: int, partitions: int = 0) -> Shares:
             f"{limit} open files allow {log_files} segment files, and there are {partitions} partitions: {CURE} to"
             f" {FIXED + 3 * min(partitions, LOG_FILES_MAX)}"
         )
-    return Shares(limit, log_files, connections, shortage)
+    return DescriptorShares(limit, log_files, connections, shortage)

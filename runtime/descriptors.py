@@ -1,6 +1,6 @@
-"""How many files this process may have open, asked of the system.
+"""How many files the system lets this process open.
 
-Owns: raising the limit, and which errors tell that it is reached. Refuses to share it out (`descriptor_shares.py`).
+Owns: raising the limit, and which errors mean that it is reached. Leaves to others: dividing it (`descriptor_shares`).
 """
 
 import contextlib
@@ -14,19 +14,19 @@ NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 def raised_limit() -> int:
-    """Take all that the system grants; returns how many that is. The soft limit is usually 1,024 for the sake of old
-    programs that use select(); this one does not."""
+    """Raise the limit as far as the system allows and return it. The soft limit is usually 1,024 for old programs that
+    use select(); this one does not."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        with contextlib.suppress(OSError, ValueError):  # some systems promise more than they give
+        with contextlib.suppress(OSError, ValueError):  # some systems report more than they grant
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return _known(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    return _bounded(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
 def hard_limit() -> int:
-    """What a broker that is started here would have."""
-    return _known(resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    """The limit of a broker that is started here."""
+    return _bounded(resource.getrlimit(resource.RLIMIT_NOFILE)[1])
 
 
-def _known(limit: int) -> int:
+def _bounded(limit: int) -> int:
     return UNLIMITED if limit == resource.RLIM_INFINITY else min(limit, UNLIMITED)

@@ -1,10 +1,10 @@
-"""The real disk door: the operating system's files.
+"""The real disk port: the operating system's files.
 
 Owns: how the promises of `ports.Disk` become system calls. Every OSError leaves this module as a DiskError: no space
-left as DiskFull (it may heal), no descriptor left as OutOfDescriptors (it passes), nothing there as FileMissing, a sync
-that failed as SyncFailed whatever its errno, anything else plainly; the last two mean that the log directory is lost.
-Files are addressed by position (`pwritev`, `pread`), never by the kernel's file offset, so that a failed append leaves
-nothing behind that the next one could land after.
+left as DiskFull (it may pass), no descriptor left as OutOfDescriptors (it passes), no such file as FileMissing, a
+failed sync as SyncFailed whatever its errno, anything else as plain DiskError. The last two mean that the log directory
+is lost. Files are addressed by position (`pwritev`, `pread`), never by the kernel's file offset, so that no bytes of a
+failed append stay in front of the next one.
 """
 
 import asyncio
@@ -35,15 +35,15 @@ from minibroker.runtime.ports import (
 T = TypeVar("T")
 
 BACKGROUND_THREADS = 4
-"""Disk work off the loop at one time: enough to keep one disk busy, few enough that fsyncs do not pile up."""
+"""Concurrent disk work off the loop: enough to keep one disk busy, few enough that fsyncs do not pile up."""
 
 PARTS_PER_WRITE = os.sysconf("SC_IOV_MAX") if "SC_IOV_MAX" in os.sysconf_names else 1024
 """The kernel refuses more buffers than IOV_MAX in one call."""
 
 WRITE_BYTES_MAX = 128 * 1024
-"""Measured, not explained (decision 0016): on a virtual machine whose host takes idle memory back, followers that wrote
-1 MiB by one call took up to seven times the system time. Larger writes take larger blocks for the page cache, which
-may be such memory. A call for 128 KiB costs a few microseconds more a MiB."""
+"""Measured, not explained (decision 0016): on a virtual machine whose host reclaims idle memory, followers that wrote
+1 MiB in one call took up to seven times the system time. Larger writes allocate larger blocks for the page cache, which
+may be reclaimed memory. Calls of 128 KiB cost a few microseconds more per MiB."""
 
 BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
 
@@ -52,13 +52,13 @@ KINDS = {stat.S_IFDIR: "directory", stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 BAD_ENTRY = frozenset(
     {errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ENXIO}
-    | {errno.EBUSY, errno.EXDEV, errno.ENOTEMPTY}  # a mount point, or somebody puts files into what is being removed
+    | {errno.EBUSY, errno.EXDEV, errno.ENOTEMPTY}  # a mount point, or files appear in a directory being removed
 )
 
 
 @contextlib.contextmanager
 def disk_errors(action: str, path: str) -> Iterator[None]:
-    """Turn an OSError into the door's error, naming what was tried on which file."""
+    """Turn an OSError into the port's error, which names the action and the file."""
     try:
         yield
     except OSError as error:
@@ -75,7 +75,7 @@ def disk_errors(action: str, path: str) -> Iterator[None]:
 
 
 def sync_descriptor(descriptor: int, path: str) -> None:
-    """fsync. A failed one means the same whatever its errno: what it was asked to keep may be gone for good."""
+    """fsync. A failed one means the same whatever its errno: the unsynced bytes may be gone for good."""
     try:
         os.fsync(descriptor)
     except OSError as error:
@@ -104,14 +104,14 @@ class RealFile:
                 position = self._write_all(piece, position)
         except OSError as error:
             self._cut_failed_append()
-            if self._broken is not None:  # no full disk that may heal: the file ends in bytes that are no record
+            if self._broken is not None:  # not a full disk, which may pass: the file ends in bytes that are no record
                 raise DiskError(self._broken) from error
-            with disk_errors("append to", self._path):  # not around the write: a context costs as much as all of this
+            with disk_errors("append to", self._path):  # not around the write: a context costs as much as the append
                 raise error
         self._size = position
 
     def _write_all(self, parts: Sequence[Buffer], position: int) -> int:
-        """One system call where the kernel takes all of it, more where it takes a part. Returns the new end."""
+        """One system call if the kernel takes everything, more if it takes a part. Returns the new end."""
         total = sum(len(part) for part in parts)
         written = os.pwritev(self._descriptor, parts, position) if total else 0
         if written < total:
@@ -172,7 +172,7 @@ class RealFile:
         sync_descriptor(self._descriptor, self._path)
 
     def close(self) -> None:
-        """Some file systems (NFS, quotas) tell only here that written bytes did not reach the disk."""
+        """Some file systems (NFS, quotas) report only here that written bytes did not reach the disk."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             try:
@@ -182,7 +182,7 @@ class RealFile:
 
 
 def _pieces(parts: Sequence[Buffer]) -> Iterator[Sequence[Buffer]]:
-    """The parts, in order, as one system call each may take them."""
+    """The parts, in order, in groups for one system call each."""
     piece: list[Buffer] = []
     room = WRITE_BYTES_MAX
     for part in parts:
@@ -202,7 +202,7 @@ def _pieces(parts: Sequence[Buffer]) -> Iterator[Sequence[Buffer]]:
 
 
 def _open_file(path: str, flags: int) -> int:
-    """The descriptor of a regular file. A pipe would keep the caller waiting for its other end, a device never ends."""
+    """The descriptor of a regular file. Opening a pipe would block until its other end opens; a device never ends."""
     try:
         descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o644)
     except OSError as error:
@@ -223,12 +223,12 @@ def _require_regular(path: str, mode: int) -> None:
 
 
 def _read_all(descriptor: int, path: str, limit: int) -> bytes:
-    """Whatever size the file claims, no more than the limit is ever read."""
+    """Never reads more than the limit, whatever size the file reports."""
     size = os.fstat(descriptor).st_size
     chunks: list[bytes] = []
     have = 0
     while have <= limit and size <= limit:
-        chunk = os.read(descriptor, max(size - have, 0) + 1)  # one more: is there an end?
+        chunk = os.read(descriptor, max(size - have, 0) + 1)  # one byte more, to find the end
         if not chunk:
             return b"".join(chunks)
         chunks.append(chunk)
@@ -267,9 +267,9 @@ class RealDisk:
 
     def file_size(self, path: str) -> int:
         with disk_errors("stat", path):
-            found = os.stat(path)
-            _require_regular(path, found.st_mode)
-            return found.st_size
+            status = os.stat(path)
+            _require_regular(path, status.st_mode)
+            return status.st_size
 
     def open(self, path: str, create: bool = False) -> RealFile:
         with disk_errors("open", path):
@@ -287,7 +287,7 @@ class RealDisk:
     def replace_file(self, path: str, data: bytes, sync: bool = True) -> None:
         temporary = f"{path}.tmp"
         try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW  # what a link leads to is somebody's
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW  # the target of a link is another file
             with disk_errors("write", temporary), open(_open_file(temporary, flags), "wb", buffering=0) as file:
                 rest = memoryview(data)
                 while rest:
@@ -355,7 +355,7 @@ class RealDisk:
             with open(BOOT_ID_FILE, encoding="ascii") as file:
                 return file.read().strip()
         except OSError:
-            return "unknown"  # not Linux: every restart then counts as one of the process
+            return "unknown"  # not Linux: then every restart counts as a restart of the process
 
     async def in_background(self, call: Callable[[], T]) -> T:
         if self._pool is None:

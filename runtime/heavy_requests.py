@@ -1,7 +1,7 @@
-"""Large requests take turns: one at a time, the smallest first, and never more than about half of the loop's time.
+"""Heavy requests are handled one at a time, the smallest first, in at most about half of the loop's time.
 
-Owns: the queue of connections whose next request is large, or is small with a large answer. Refuses to know what is in
-the request: it waits, packed, in the connection's receive buffer, which the memory budget covers.
+Owns: the queue of connections whose next request is large, or is small with a large answer. Leaves to others: what is
+in the request. It waits, packed, in the connection's receive buffer, which the memory budget covers.
 """
 
 import asyncio
@@ -34,17 +34,17 @@ NEVER_HEAVY = frozenset(
         ApiKey.GET_REPLICA_LOG_INFO.value,
     }
 )
-"""Produce's bytes are records, and it is the hot path; the others are what a cluster lives by, and a broker that sends
-its first request is not known as one yet."""
+"""Produce's bytes are records, and it is the hot path. The cluster depends on the others, and a broker that sends its
+first request is not yet known to be a broker."""
 
 
 def is_handshake(frame: memoryview) -> bool:
-    """Whether it is a step of an authentication."""
+    """Whether the frame is a step of an authentication."""
     return 1 < len(frame) <= HANDSHAKE_MAX_BYTES and frame[0] == ARRAY_OF_FIVE and frame[1] in HANDSHAKES
 
 
 def is_heavy(frame: memoryview) -> bool:
-    """Whether a request has to wait for its turn."""
+    """Whether a request has to wait for the slot of heavy requests."""
     if len(frame) < 2:
         return False
     if frame[0] != ARRAY_OF_FIVE:
@@ -53,45 +53,45 @@ def is_heavy(frame: memoryview) -> bool:
     return key not in NEVER_HEAVY and (key in LARGE_ANSWERS or len(frame) > LIGHT_REQUEST_MAX_BYTES)
 
 
-class Asker(Protocol):
-    """A connection that waits for its turn."""
+class HeavyConnection(Protocol):
+    """A connection with a heavy request."""
 
     is_closed: bool
 
-    def take_turn(self) -> None: ...
+    def take_heavy_slot(self) -> None: ...
     def abort_because(self, reason: str) -> None: ...
 
 
 class HeavyRequests:
-    """All large requests of one server."""
+    """All heavy requests of one server."""
 
     def __init__(self, has_room: Callable[[], bool]) -> None:
         """`has_room`: whether there is memory for one more large answer."""
         self._has_room = has_room
-        self._waiting: list[tuple[int, int, Asker]] = []
+        self._waiting: list[tuple[int, int, HeavyConnection]] = []
         self._waiting_bytes = 0
         self._serial = 0
         self._free_at = 0.0
         self._is_handling = False
         self._timer: asyncio.TimerHandle | None = None
 
-    def begin(self, asker: Asker, size_bytes: int) -> bool:
-        """True: handle it now. False: `take_turn` is called when it is time, then ask again; or it is closed, if too
-        much waits already and it wants most."""
+    def begin(self, connection: HeavyConnection, size_bytes: int) -> bool:
+        """True: handle it now. False: wait until `take_heavy_slot` is called, then ask again; if too much waits already
+        and this request is the largest, the connection is closed instead."""
         is_free = not self._waiting and not self._is_handling
         if is_free and asyncio.get_running_loop().time() >= self._free_at and self._has_room():
             self._began(size_bytes)
             return True
         self._serial += 1
-        heapq.heappush(self._waiting, (size_bytes, self._serial, asker))
+        heapq.heappush(self._waiting, (size_bytes, self._serial, connection))
         self._waiting_bytes += size_bytes
         if self._waiting_bytes > HEAVY_WAITING_MAX_BYTES:
-            self._turn_away()
+            self._reject_largest()
         self._schedule()
         return False
 
-    def _turn_away(self) -> None:
-        """First those that have gone meanwhile, then who wants most."""
+    def _reject_largest(self) -> None:
+        """First drop connections that have closed meanwhile, then close those with the largest requests."""
         self._waiting = [entry for entry in self._waiting if not entry[2].is_closed]
         heapq.heapify(self._waiting)
         self._waiting_bytes = sum(size_bytes for size_bytes, _, _ in self._waiting)
@@ -103,7 +103,7 @@ class HeavyRequests:
             largest[2].abort_because(f"its request of {largest[0]} bytes is one too many while large requests wait")
 
     def stop(self) -> None:
-        """Nobody's turn comes any more."""
+        """Begin no request any more."""
         self._waiting.clear()
         self._waiting_bytes = 0
         if self._timer is not None:
@@ -115,7 +115,8 @@ class HeavyRequests:
         loop.call_soon(self._handled, loop.time(), size_bytes)
 
     def _handled(self, began: float, size_bytes: int) -> None:
-        """In the next turn of the loop, for only then its time moves on: rest for as long as it took."""
+        """Called in the next loop iteration, because the loop's time only advances then: pause for as long as the
+        request took."""
         self._is_handling = False
         now = asyncio.get_running_loop().time()
         self._free_at = now + max(now - began, size_bytes / HEAVY_BYTES_PER_SECOND)
@@ -131,9 +132,9 @@ class HeavyRequests:
             self._timer = asyncio.get_running_loop().call_later(HEAVY_RETRY_MS / 1000, self._serve)
             return
         while self._waiting:
-            size_bytes, _, asker = heapq.heappop(self._waiting)
+            size_bytes, _, connection = heapq.heappop(self._waiting)
             self._waiting_bytes -= size_bytes
-            if not asker.is_closed:
+            if not connection.is_closed:
                 self._began(size_bytes)
-                asker.take_turn()
+                connection.take_heavy_slot()
                 break

@@ -1,4 +1,4 @@
-"""One request as its handler gets it: what was asked, the way to answer it, and what it costs until then."""
+"""One request as its handler gets it: its content, the way to answer it, and its cost until then."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -28,7 +28,7 @@ class AnswerSent(Struct, frozen=True):
 
 
 class IncomingRequest:
-    """One request and the way to answer it. It ends once, at any later time, from the loop."""
+    """One request and the way to answer it. It ends exactly once, at any later time, on the loop."""
 
     __slots__ = ("_charge", "_connection", "_ended", "api_key", "body", "client_id", "correlation_id", "received_at")
 
@@ -40,7 +40,7 @@ class IncomingRequest:
         received_at: float,
         charge: Charge | None,
     ) -> None:
-        """`charge` is None for brokers: they have no part in the clients' limits."""
+        """`charge` is None for brokers: the clients' limits do not apply to them."""
         self._connection = connection
         self._charge = charge
         self._ended = False
@@ -52,36 +52,36 @@ class IncomingRequest:
 
     @property
     def connection(self) -> "ServerConnection":
-        """Identity of the peer's connection: fetch sessions live and die with it."""
+        """Identity of the peer's connection: its fetch sessions end with it."""
         return self._connection
 
     @property
     def is_in_step(self) -> bool:
-        """Whether the server is handling what came on some connection just now; `after_requests` follows."""
+        """Whether the server is handling what one read of some connection brought; `after_requests` follows."""
         return self._connection.is_in_step
 
     def delay(self, partitions: int) -> bool:
-        """Ask to let this request wait with so many partitions listed. False: too much waits already, answer it now."""
+        """Ask to delay this request with this many partitions listed. False: too much waits already, answer it now."""
         return self._connection.may_wait(self._charge, partitions * PARTITION_COST_BYTES)
 
     def respond(self, body: Response) -> None:
-        """Answer. Sends nothing if the peer has gone."""
+        """Answer. Sends nothing if the connection is closed."""
         observer = self._connection.observer
         if observer.wants_details:
             observer.notify(AnswerSent(body))
         self.respond_frame(encode_response(self.correlation_id, body))
 
     def respond_frame(self, pieces: Sequence[Buffer]) -> None:
-        """Answer with a frame that is packed already (Fetch with records)."""
+        """Answer with an encoded frame (Fetch with records)."""
         self._connection.answer(pieces)
         self.finish_without_reply()
 
     def send_answers(self) -> None:
-        """What was answered so far, to whomever, leaves now and not at the end of this step."""
+        """Send the held answers of all connections now, not at the end of this step."""
         self._connection.send_answers()
 
     def finish_without_reply(self) -> None:
-        """Produce with acks=0 has no answer, and nobody waits for one whose peer has gone."""
+        """For Produce with acks=0, which has no answer, and for requests whose connection is closed."""
         assert not self._ended, "a request ends once"
         self._ended = True
         self._connection.settled(self._charge)
@@ -92,8 +92,8 @@ class IncomingRequest:
 
 
 def costs_of(body: Request, size_bytes: int) -> tuple[int, int]:
-    """(memory it takes while it waits for its answer, part of a turn of the loop that it takes). A Fetch says by itself
-    how much memory it needs in order to wait (`park`)."""
+    """(memory it takes while it waits for its answer, its share of a loop iteration). A Fetch that waits states its
+    memory itself (`delay`)."""
     if isinstance(body, ProduceRequest):
         count = sum([len(topic.partition_data) for topic in body.topic_data])
         iteration_cost = PARTITION_COST * count + size_bytes // RECORDS_PER_COST

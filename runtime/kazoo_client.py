@@ -1,7 +1,7 @@
 """One kazoo client that reports to the event loop, and what its session is allowed to do.
 
-Owns: how kazoo is opened: its one thread, its reconnecting, the credentials that it proves to ZooKeeper and who may
-read and write what it creates. Leaves to others: what its states and answers mean (`zookeeper`).
+Owns: how kazoo is opened: its one thread, its reconnecting, its credentials for ZooKeeper, and the ACLs of the nodes it
+creates. Leaves to others: what its states and answers mean (`zookeeper`).
 """
 
 import asyncio
@@ -13,11 +13,11 @@ from typing import Any
 
 RECONNECT_DELAY_SECONDS = 0.1
 RECONNECT_DELAY_SECONDS_MAX = 1.0
-"""kazoo's own back-off grows to an hour, which would lose a session that ZooKeeper kept."""
+"""kazoo's own back-off grows to an hour, which would lose a session that ZooKeeper still keeps."""
 
 
-class Grant:
-    """What ZooKeeper granted at a connect, and the loop time at which it was asked."""
+class SessionGrant:
+    """What ZooKeeper granted at a connect, and the loop time at which the request was sent."""
 
     def __init__(self, session_id: int, timeout_ms: int, sent_at: float) -> None:
         self.session_id = session_id
@@ -26,7 +26,7 @@ class Grant:
 
 
 class LoopQueue:
-    """Stands in for kazoo's queue of completions: the loop is the worker."""
+    """Replaces kazoo's queue of completions: the loop is the worker."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -36,7 +36,7 @@ class LoopQueue:
 
 
 def post(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *arguments: Any) -> None:
-    """Run on the loop; what arrives after the loop's end is dropped."""
+    """Run on the loop; a call that arrives after the loop's end is dropped."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(call, *arguments)
 
@@ -45,13 +45,13 @@ def open_kazoo(
     servers: str,
     timeout_ms: int,
     loop: asyncio.AbstractEventLoop,
-    granted: Callable[[Grant], None],
+    granted: Callable[[SessionGrant], None],
     changed: Callable[[str, Any], None],
     refused: Callable[[Any], None],
     credentials: str = "",
 ) -> Any:
-    """A kazoo client that reports to the loop and has no threads but its connection's. `refused`: ZooKeeper took a
-    connection, and ended it when it was asked for the session."""
+    """A kazoo client that reports to the loop and has no thread except its connection's. `refused`: ZooKeeper accepted
+    a connection, but closed it when asked for the session."""
     from kazoo.client import KazooClient
     from kazoo.handlers.threading import SequentialThreadingHandler
     from kazoo.protocol.connection import ConnectionDropped
@@ -92,7 +92,7 @@ def open_kazoo(
                 post(loop, refused, client)
             raise
         if isinstance(request, Connect) and result[0].time_out > 0:
-            post(loop, granted, Grant(result[0].session_id, result[0].time_out, sent_at))
+            post(loop, granted, SessionGrant(result[0].session_id, result[0].time_out, sent_at))
         return result
 
     connection._invoke = invoke_and_record
@@ -101,7 +101,7 @@ def open_kazoo(
 
 
 def secret_acl(credentials: str) -> list[Any]:
-    """Everything for those who have these credentials, nothing for others."""
+    """Everything is allowed with these credentials, nothing without."""
     from kazoo.security import make_digest_acl
 
     user, _, password = credentials.partition(":")
@@ -109,15 +109,15 @@ def secret_acl(credentials: str) -> list[Any]:
 
 
 def readable_acl() -> list[Any]:
-    """Reading for everybody: the tools look, and so does the audit."""
+    """Any client may read: the tools and the audit do."""
     from kazoo.security import make_acl
 
     return [make_acl("world", "anyone", read=True)]
 
 
 def is_open(entry: Any) -> bool:
-    """Whether this entry of a node's list lets everybody do more than read."""
+    """Whether this entry of a node's ACL lets any client do more than read."""
     from kazoo.security import Permissions
 
-    is_anybody = entry.id.scheme == "world" and entry.id.id == "anyone"
-    return is_anybody and bool(entry.perms & ~Permissions.READ)
+    is_for_all = entry.id.scheme == "world" and entry.id.id == "anyone"
+    return is_for_all and bool(entry.perms & ~Permissions.READ)

@@ -1,9 +1,9 @@
-"""A broker's log in a file that is rotated, with everything else that the process prints.
+"""A broker's log in a rotated file, with everything else that the process prints.
 
 Owns: how large the log may get. `FILE` is being written, `FILE.1` is the one before, and so on.
 
-The process itself rotates, because only it can let go of the file. Its standard output and error lead into the same
-file and follow each rotation: what Python or a library prints when the process crashes stands behind the last line.
+The process itself rotates, because only it can close the file. Its standard output and error go to the same file and
+follow each rotation: what Python or a library prints when the process crashes comes after the last line.
 """
 
 import logging
@@ -11,9 +11,9 @@ import os
 from logging.handlers import RotatingFileHandler
 
 FILE_BYTES_MAX = 10 * 1024 * 1024
-"""Weeks of a broker that is left in peace; an editor still opens it."""
+"""Weeks of an undisturbed broker; an editor still opens it."""
 FILES_BEFORE = 4
-"""With these, and the one being written, the log of a broker takes 50 MiB at most, whatever happens to it."""
+"""With these and the current file the log of a broker takes at most 50 MiB, whatever happens."""
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
@@ -25,14 +25,14 @@ class RotatedLog(RotatingFileHandler):
             path, maxBytes=file_bytes_max, backupCount=files_before, encoding="utf-8", errors="backslashreplace"
         )
         self.setFormatter(logging.Formatter(FORMAT))
-        self._lead_output_here()
+        self._redirect_output()
 
     def doRollover(self) -> None:
         """Begin another file."""
         super().doRollover()
-        self._lead_output_here()
+        self._redirect_output()
 
-    def _lead_output_here(self) -> None:
+    def _redirect_output(self) -> None:
         assert self.stream is not None, "the file is opened at once"
         for descriptor in (1, 2):
             os.dup2(self.stream.fileno(), descriptor)

@@ -1,7 +1,7 @@
-"""How much clients may ask for within one turn of the event loop, so that a thousand of them cannot hold up anybody.
+"""How much clients may request within one loop iteration, so that a thousand of them cannot delay everything else.
 
-Owns: the allowance of the present turn. Refuses to know who asks: whoever finds nothing left comes again in the next
-turn, behind those that wait already.
+Owns: the allowance of the present iteration. Leaves to others: which request uses it. A request that finds nothing left
+waits for the next iteration, behind those that wait already.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from minibroker.runtime.server_limits import HANDSHAKES_PER_ITERATION, ITERATION
 
 
 class LoopIteration:
-    """Of one server."""
+    """The allowance of one server."""
 
     __slots__ = ("_call_soon", "_is_new", "handshakes_left", "left")
 
@@ -22,7 +22,7 @@ class LoopIteration:
         self._call_soon: Callable[[Callable[[], None]], object] | None = None
 
     def spend(self, cost: int) -> None:
-        """Something was handled. The last one of a turn may cost more than is left."""
+        """A request was handled. The last one of an iteration may cost more than is left."""
         if self._is_new:
             self._is_new = False
             if self._call_soon is None:

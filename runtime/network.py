@@ -1,6 +1,6 @@
-"""The real network door: TCP through the running event loop (uvloop or the standard one).
+"""The real network port: TCP through the running event loop (uvloop or the standard one).
 
-Owns: name resolution, sockets and their options, the accept loop. It accepts by itself instead of with
+Owns: name resolution, sockets and their options, the accept loop. It has its own accept loop instead of
 `loop.create_server`: uvloop may close a server whose accept failed for lack of file descriptors, and `wait_closed` of
 CPython 3.12 hangs while connections are open.
 """
@@ -21,7 +21,7 @@ BACKLOG = 1024
 """Connections the kernel completes before we accept them: a whole cluster may reconnect at once."""
 
 ACCEPT_PAUSE_SECONDS = 0.2
-"""Wait after a failed accept (usually no file descriptors left): long enough not to spin, short enough to heal."""
+"""Pause after a failed accept (usually no descriptor left): long enough not to spin, short enough to recover soon."""
 
 ProtocolFactory = Callable[[], asyncio.BufferedProtocol]
 SocketAddress = tuple[Any, ...]
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 def numeric(host: str, port: int) -> list[tuple[int, SocketAddress]]:
-    """Its address family and address, if the host is told in numbers."""
+    """Address family and address, if the host is a numeric address."""
     for family in (socket.AF_INET, socket.AF_INET6):
         with contextlib.suppress(OSError, ValueError):
             socket.inet_pton(family, host)
@@ -39,12 +39,12 @@ def numeric(host: str, port: int) -> list[tuple[int, SocketAddress]]:
 
 
 async def look_up(host: str, port: int) -> list[tuple[int, SocketAddress]]:
-    """Address families and addresses of a host that is told by name, by one of the loop's threads."""
+    """Address families and addresses of a host name, looked up in one of the loop's threads."""
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=0)
     except OSError as error:
         raise NetworkError(f"cannot resolve {host}:{port}: {error.strerror or error}") from error
-    except (ValueError, OverflowError) as error:  # UnicodeError of a label, NUL, too large a port
+    except (ValueError, OverflowError) as error:  # UnicodeError of a label, NUL, port too large
         raise NetworkError(f"cannot resolve {host!r:.300}:{port}: it is no host's name ({error})") from error
     return list(dict.fromkeys((int(family), address) for family, _, _, _, address in found))
 
@@ -73,7 +73,7 @@ class RealListener:
 
 
 async def accept_forever(listening: socket.socket, factory: ProtocolFactory) -> None:
-    """Accept until cancelled. A failed accept is logged once until one succeeds again."""
+    """Accept until cancelled. Failed accepts are logged once until one succeeds again."""
     loop = asyncio.get_running_loop()
     failing = False
     while True:
@@ -119,7 +119,7 @@ class RealNetwork:
     """Implements `ports.Network`."""
 
     def __init__(self) -> None:
-        self._look_ups: dict[tuple[str, int], asyncio.Task[list[tuple[int, SocketAddress]]]] = {}
+        self._lookups: dict[tuple[str, int], asyncio.Task[list[tuple[int, SocketAddress]]]] = {}
 
     async def listen(self, factory: ProtocolFactory, host: str, port: int) -> RealListener:
         sockets: list[socket.socket] = []
@@ -149,21 +149,21 @@ class RealNetwork:
             raise NetworkError(f"cannot connect to {host}:{port}: no answer in {timeout_ms} ms") from None
 
     async def _look_up(self, host: str, port: int) -> list[tuple[int, SocketAddress]]:
-        """One at a time of each name, and it goes on when who asked has given up: a look-up cannot be taken back, and
-        keeps one of the loop's few threads; for ten seconds where the name is a dead container's and the engine asks a
-        resolver that is silent. Who dials that name again and again would leave no thread for other names."""
-        under_way = self._look_ups.get((host, port))
+        """One lookup at a time for each name, which continues when its caller gives up. A lookup cannot be cancelled
+        and occupies one of the loop's few threads: for ten seconds if the name is that of a stopped container and the
+        engine asks a silent resolver. Repeated dialling of that name would leave no thread for other names."""
+        under_way = self._lookups.get((host, port))
         if under_way is None or under_way.done():
             under_way = asyncio.get_running_loop().create_task(look_up(host, port), name=f"look-up-{host}")
-            self._look_ups[host, port] = under_way
-            under_way.add_done_callback(lambda _: self._look_ups.pop((host, port), None))
+            self._lookups[host, port] = under_way
+            under_way.add_done_callback(lambda _: self._lookups.pop((host, port), None))
         return await asyncio.shield(under_way)
 
 
 async def connect_to_any(
     factory: ProtocolFactory, host: str, port: int, found: list[tuple[int, SocketAddress]]
 ) -> tuple[Transport, asyncio.BufferedProtocol]:
-    """The first address of the host that takes the connection. Refused only if every address refused."""
+    """Connect to the first address of the host that accepts. ConnectionRefused only if every address refused."""
     loop = asyncio.get_running_loop()
     failures: list[OSError] = []
     for family, address in found:

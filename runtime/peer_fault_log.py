@@ -1,10 +1,10 @@
-"""What the log says of peers' faults: some lines, and of the rest how many there were.
+"""Logs the faults of peers: a few in full, the rest as a count.
 
-Owns: how many lines all bad connections of a process together may cost. Refuses to know what is a fault.
+Owns: how many log lines all bad connections of a process may cause together. Leaves to others: what a fault is.
 
-Connections are free of cost for who opens them, lines are not for who keeps them: a flood of bad connections made 490
-KiB of log a second. So an interval begins with the first fault after a quiet time. It has a number of lines, and ends
-with one line that says of the rest how many there were, of which kinds and from which addresses.
+Opening connections costs a peer nothing, but log lines cost disk space: a flood of bad connections wrote 490 KiB of log
+a second. So an interval begins with the first fault after a quiet time. It has a limited number of lines, and ends with
+one line on the rest: how many faults, of which kinds and from which addresses.
 """
 
 import asyncio
@@ -12,15 +12,15 @@ import logging
 import re
 
 LINES_MAX = 10
-"""Faults told in full in one interval: enough to see what is wrong with a client that somebody set up wrongly."""
+"""Faults logged in full in one interval: enough to see what is wrong with a misconfigured client."""
 INTERVAL_SECONDS = 10.0
-"""With this, a flood for a whole day is about 15 MB of log, and who looks at it sees within seconds that it goes on."""
+"""With this, a flood for a whole day is about 15 MB of log, and a reader sees within seconds that it goes on."""
 KINDS_MAX = 10
-"""Kinds told apart in one interval; whatever else comes is counted as others."""
+"""Kinds counted separately in one interval; any further kind is counted as others."""
 ADDRESSES_MAX = 1_000
-"""Addresses told apart in one interval: some 100 KB."""
+"""Addresses counted separately in one interval: some 100 KB."""
 ADDRESSES_SHOWN = 3
-"""Of these the ones with the most faults."""
+"""Addresses named in the line: those with the most faults."""
 OTHERS = "others"
 
 NUMBER = re.compile(r"\d+")
@@ -29,7 +29,7 @@ log = logging.getLogger("minibroker.server")
 
 
 class PeerFaultLog:
-    """Of all connections of one server."""
+    """The faults of all connections of one server."""
 
     def __init__(self) -> None:
         self._interval: asyncio.TimerHandle | None = None
@@ -38,8 +38,8 @@ class PeerFaultLog:
         self._kinds: dict[str, int] = {}
         self._addresses: dict[str, int] = {}
 
-    def tell(self, level: int, peer: str, kind: str, message: str, *values: object) -> None:
-        """One fault. `peer` is an address with a port; `kind` is what stays the same from one peer to another."""
+    def report(self, level: int, peer: str, kind: str, message: str, *values: object) -> None:
+        """One fault. `peer` is an address with a port; `kind` is the part that is the same for all peers."""
         if not log.isEnabledFor(level):
             return
         if self._interval is None:
@@ -53,7 +53,7 @@ class PeerFaultLog:
         _count(self._addresses, peer.rpartition(":")[0] or peer, ADDRESSES_MAX)
 
     def stop(self) -> None:
-        """Tell what is still untold."""
+        """Log the faults that were only counted so far."""
         if self._interval is not None:
             self._interval.cancel()
             self._end_interval()

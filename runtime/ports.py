@@ -1,11 +1,11 @@
-"""The doors: everything that broker, controller and client may know of the outside world.
+"""The ports: everything that broker, controller and client may know of the outside world.
 
 Owns: the interfaces (ports) of network, disk, coordination (ZooKeeper), wall clock and randomness, and the errors they
-raise. Refuses to know any implementation: the real adapters are the other modules of this folder, their virtual twins
-live in `simulation/`, and one conformance suite holds both to what is said here.
+raise. Leaves to others: every implementation. The real adapters are the other modules of this folder, the virtual ones
+are in `simulation/`, and one conformance suite checks both against this module.
 
-Time is not a door: code uses the event loop's (`loop.time()`, `asyncio.sleep`, `asyncio.timeout`), which the virtual
-loop owns. Wall-clock time (timestamps for people and retention) and durations finer than a millisecond are.
+Loop time is not a port: code uses the event loop's (`loop.time()`, `asyncio.sleep`, `asyncio.timeout`), which the
+virtual loop controls. Wall-clock time (timestamps for people and retention) and durations below a millisecond are.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ T = TypeVar("T")
 class Transport(Protocol):
     """The writing half of one connection; the semantics are those of `asyncio.Transport` under uvloop.
 
-    What is passed to `write` is sent later and NOT copied: pass only bytes that nobody changes afterwards.
+    What is passed to `write` is sent later and NOT copied: pass only bytes that do not change afterwards.
     """
 
     def write(self, data: Buffer) -> None: ...
@@ -45,11 +45,11 @@ class Listener(Protocol):
 
     @property
     def port(self) -> int:
-        """The port it really listens on (asked for 0: any free one)."""
+        """The port it listens on; where 0 was requested, the free port that it got."""
         ...
 
     async def close(self) -> None:
-        """Stop accepting. Open connections stay: their owner closes them."""
+        """Stop accepting. Open connections stay open: their owner closes them."""
         ...
 
 
@@ -68,11 +68,11 @@ class Network(Protocol):
 
 
 class NetworkError(Exception):
-    """The environment's fault: no route, refused, reset, timed out, address in use."""
+    """Caused by the environment: no route, refused, reset, timed out, address in use."""
 
 
 class ConnectionRefused(NetworkError):
-    """Somebody's kernel answered: nothing listens there (evidence that a process is gone)."""
+    """A kernel answered that nothing listens there: a sign that the process is gone."""
 
 
 class AddressInUse(NetworkError):
@@ -81,7 +81,7 @@ class AddressInUse(NetworkError):
 
 # ------------------------------------------------------------------------------------------------------------ disk
 class File(Protocol):
-    """One open file. Calls are synchronous: an append is part of the decision it follows.
+    """One open file. Calls are synchronous: an append is part of the decision that caused it.
 
     Errors: DiskError and its kinds DiskFull and SyncFailed.
     """
@@ -92,8 +92,8 @@ class File(Protocol):
         ...
 
     def append(self, parts: Sequence[Buffer]) -> None:
-        """Write all parts at the end. On an error nothing of them stays: what was written of them is cut again. If that
-        fails, too, the error is a plain DiskError, whatever the first one was."""
+        """Write all parts at the end. On an error none of them stays: the bytes already written are truncated again. If
+        that fails, too, the error is a plain DiskError, whatever the first error was."""
         ...
 
     def read_at(self, position: int, length: int) -> bytes:
@@ -101,12 +101,12 @@ class File(Protocol):
         ...
 
     def read_into(self, position: int, buffer: memoryview) -> int:
-        """The same into a buffer that its owner uses again: fresh memory for each piece of a long file costs more than
-        the reading. Returns how many bytes are there; fewer than fit only at the end of the file."""
+        """The same into a buffer that the caller reuses: new memory for each piece of a long file costs more than
+        reading it. Returns the number of bytes read; less than the buffer holds only at the end of the file."""
         ...
 
     def write_at(self, position: int, data: Buffer) -> None:
-        """Overwrite in place (index repair, tests); never extends past the end."""
+        """Overwrite in place (index repair, tests); never extends the file."""
         ...
 
     def truncate(self, size: int) -> None:
@@ -129,7 +129,7 @@ class DirectoryLock(Protocol):
 class Disk(Protocol):
     """A file system. Paths are strings with '/'. Lists are sorted. Errors: DiskError and its kinds.
 
-    A file is a regular one, or a link to one: what else bears its name is a BadEntry, found without waiting for it."""
+    A file is a regular file or a link to one. Anything else is a BadEntry, found without blocking on it."""
 
     def make_directory(self, path: str) -> None:
         """With parents; fine if it exists."""
@@ -137,7 +137,7 @@ class Disk(Protocol):
 
     def list_directory(self, path: str) -> list[str]: ...
     def exists(self, path: str) -> bool:
-        """Whether the name is taken, be it by a link that leads nowhere."""
+        """Whether the name is taken, even by a dangling link."""
         ...
 
     def file_size(self, path: str) -> int:
@@ -145,11 +145,11 @@ class Disk(Protocol):
         ...
 
     def open(self, path: str, create: bool = False) -> File:
-        """Open for reading and appending; FileMissing if it is not there and `create` is false."""
+        """Open for reading and appending; FileMissing if it does not exist and `create` is false."""
         ...
 
     def read_file(self, path: str, limit: int) -> bytes:
-        """All of a small file; FileTooLarge if it has more bytes than `limit`, which are not read then."""
+        """All of a small file; FileTooLarge if it has more bytes than `limit`: then they are not read."""
         ...
 
     def replace_file(self, path: str, data: bytes, sync: bool = True) -> None:
@@ -162,8 +162,8 @@ class Disk(Protocol):
         ...
 
     def remove_tree(self, path: str) -> str | None:
-        """Remove a directory with all that is in it; fine if it is gone already. Of a link the link alone is removed,
-        and where it leads is returned."""
+        """Remove a directory and everything in it; fine if it is gone already. If it is a link, only the link is
+        removed, and its target is returned."""
         ...
 
     def sync_directory(self, path: str) -> None:
@@ -180,7 +180,7 @@ class Disk(Protocol):
         ...
 
     def boot_id(self) -> str:
-        """Changes when the machine (not the process) restarts: tells a killed process from a lost machine."""
+        """Changes when the machine (not the process) restarts: separates a killed process from a lost machine."""
         ...
 
     async def in_background(self, call: Callable[[], T]) -> T:
@@ -189,23 +189,22 @@ class Disk(Protocol):
 
 
 class DiskError(Exception):
-    """An IO error: the log directory it happened in must not be used further."""
+    """An IO error: its log directory must not be used any more."""
 
 
 class DiskFull(DiskError):
-    """No space left (ENOSPC, EDQUOT), found before anything was promised to be stable: may heal."""
+    """No space left (ENOSPC, EDQUOT), found before anything was promised to be stable: may pass."""
 
 
 class SyncFailed(DiskError):
-    """A sync of a file or directory failed, for whatever reason, lack of space included. The kernel may have dropped
-    the unsynced pages and count them as clean: the next sync would succeed and mean nothing ("Can Applications Recover
-    from fsync Failures?", Rebello et al., ATC 2020). Never heals."""
+    """A sync of a file or directory failed, for any reason, including lack of space. The kernel may have dropped the
+    unsynced pages and count them as clean: the next sync would succeed and mean nothing ("Can Applications Recover
+    from fsync Failures?", Rebello et al., ATC 2020). Never passes."""
 
 
 class BadEntry(DiskError):
-    """What lies at that path can never be used as it is: a directory, a pipe, a socket or a device where a file
-    belongs, a loop of links, a mount point that should be renamed, no permission, nothing at all. It says nothing about
-    the disk."""
+    """The entry at that path cannot be used as it is: a directory, pipe, socket or device where a file belongs, a loop
+    of links, a mount point to be renamed, no permission, or nothing at all. It does not mean that the disk is bad."""
 
 
 class FileMissing(BadEntry):
@@ -213,7 +212,7 @@ class FileMissing(BadEntry):
 
 
 class FileTooLarge(BadEntry):
-    """More bytes than any file of that name ever has: it would take the memory."""
+    """More bytes than any valid file of that name has: reading it would use up the memory."""
 
 
 class LockHeld(DiskError):
@@ -221,13 +220,13 @@ class LockHeld(DiskError):
 
 
 class OutOfDescriptors(DiskError, NetworkError):
-    """This process (EMFILE) or machine (ENFILE) has no file descriptor left: nothing was done. It says nothing of the
-    disk or of the peer, and passes when something is closed: the caller tries again later."""
+    """This process (EMFILE) or machine (ENFILE) has no file descriptor left: nothing was done. Neither the disk nor the
+    peer is at fault, and it passes when something is closed: the caller tries again later."""
 
 
 # ---------------------------------------------------------------------------------------------------- coordination
 class Stat(msgspec.Struct, frozen=True):
-    """What ZooKeeper tells of a node."""
+    """ZooKeeper's metadata of a node."""
 
     version: int
     czxid: int
@@ -263,20 +262,21 @@ Operation = CreateOp | SetOp | DeleteOp | CheckOp
 
 
 class SessionEvent(msgspec.Struct, frozen=True):
-    """What happened to the session. Delivered on the event loop, in order."""
+    """A change of the session's state. Delivered on the event loop, in order."""
 
     kind: str
-    """'connected' (also after an outage, same session), 'suspended', 'expired' (ephemerals are gone), 'new-session'."""
+    """'connected' (also after an outage, same session), 'suspended', 'expired' (ephemeral nodes are gone) or
+    'new-session'."""
     session_id: int
 
 
 Watcher = Callable[[], None]
-"""Called at most once, on the event loop, when the watched thing changed; also when there is a connection again after
-an outage, in the same session or a new one, for it may have changed unseen. Read again then."""
+"""Called at most once, on the event loop, when the watched node changed. Also called when the connection is back after
+an outage, in the same session or a new one, because a change may have been missed. Read the node again then."""
 
 
 class Coordination(Protocol):
-    """ZooKeeper, one session at a time; the adapter opens a new session after an expiry and says so.
+    """ZooKeeper, one session at a time; after an expiry the adapter opens a new session and reports it.
 
     Every call ends within the timeout given at creation: with an answer, one of the errors below, or
     WriteOutcomeUnknown. After that one the caller reads before it acts again: the write may still happen later.
@@ -287,13 +287,14 @@ class Coordination(Protocol):
 
     @property
     def negotiated_timeout_ms(self) -> int:
-        """What ZooKeeper granted (2 to 20 ticks), not what was asked."""
+        """What ZooKeeper granted (2 to 20 ticks), not what was requested."""
         ...
 
     @property
     def session_deadline(self) -> float:
-        """Loop time until which ZooKeeper surely keeps this session: the time at which the last answered heartbeat was
-        SENT, plus the negotiated timeout (hardening rule 8). Past it a broker must treat itself as fenced."""
+        """Loop time until which ZooKeeper is certain to keep this session: the time at which the last answered
+        heartbeat was SENT, plus the negotiated timeout (hardening rule 8). After it a broker must treat itself as
+        fenced."""
         ...
 
     async def start(self) -> None:
@@ -301,12 +302,12 @@ class Coordination(Protocol):
         ...
 
     async def close(self) -> None:
-        """End the session cleanly: ephemerals vanish at once. No 'expired' event follows."""
+        """End the session cleanly: ephemeral nodes vanish at once. No 'expired' event follows."""
         ...
 
     def add_session_listener(self, listener: Callable[[SessionEvent], None]) -> None: ...
     async def get(self, path: str, watcher: Watcher | None = None) -> tuple[bytes, Stat]:
-        """Raises NoNode (no watch is left then)."""
+        """Raises NoNode; then no watch remains."""
         ...
 
     async def exists(self, path: str, watcher: Watcher | None = None) -> Stat | None:
@@ -327,8 +328,8 @@ class Coordination(Protocol):
         make_parents: bool = False,
         is_secret: bool = False,
     ) -> tuple[str, Stat]:
-        """The real path (with its sequence number) and its Stat. `is_secret`: where brokers prove themselves to
-        ZooKeeper, they alone can read it. Raises NodeExists, NoNode (parent missing)."""
+        """The real path (with its sequence number) and its Stat. `is_secret`: where brokers authenticate themselves to
+        ZooKeeper, only they can read it. Raises NodeExists, NoNode (parent missing)."""
         ...
 
     async def set(self, path: str, data: bytes, version: int = -1) -> Stat:
@@ -340,9 +341,9 @@ class Coordination(Protocol):
         ...
 
     async def protect(self, paths: Sequence[str]) -> list[str]:
-        """Where this session has credentials: those of `paths` that others may change all the same, since they were
-        made without. If there are none, the right to create and delete nodes at the root is taken from everybody else.
-        Where it has none: nothing."""
+        """If this session has credentials: returns those of `paths` that other sessions may still change, because they
+        were created without credentials. If there are none, removes every other session's right to create and delete
+        nodes at the root. Without credentials: does nothing."""
         ...
 
     async def multi(self, operations: Sequence[Operation]) -> list[str | Stat | None]:
@@ -352,7 +353,7 @@ class Coordination(Protocol):
 
 
 class CoordinationError(Exception):
-    """Base of what ZooKeeper answers; `index` is the failed operation of a multi."""
+    """Base of ZooKeeper's errors; `index` is the failed operation of a multi."""
 
     index: int | None = None
 
@@ -370,7 +371,7 @@ class NotEmpty(CoordinationError): ...
 
 
 class NotAuthorized(CoordinationError):
-    """ZooKeeper lets only those read or write that node who have proven who they are, and this session has not."""
+    """The node's ACL requires authentication, and this session is not authenticated."""
 
 
 class CoordinationUnavailable(CoordinationError):
@@ -382,12 +383,12 @@ class SessionExpired(CoordinationError):
 
 
 class WriteOutcomeUnknown(CoordinationError):
-    """The connection broke or the deadline passed while waiting: it may have happened, or may still happen."""
+    """The connection broke or the deadline passed while waiting: the write may have happened, or may still happen."""
 
 
 # ----------------------------------------------------------------------------------------------- clock, randomness
 class Clock(Protocol):
-    """Wall-clock time and fine durations. Never used to decide replication: that is the loop's time."""
+    """Wall-clock time and fine durations. Never used for decisions of replication: those use the loop's time."""
 
     def now_ms(self) -> int:
         """Milliseconds since 1970 (may jump)."""
@@ -399,15 +400,15 @@ class Clock(Protocol):
 
 
 class Runtime(msgspec.Struct, frozen=True):
-    """The bundle of doors one process is given at its start."""
+    """The bundle of ports that one process is given at its start."""
 
     network: Network
     disk: Disk
     clock: Clock
     random: random.Random
-    """Seeded in a simulation, from the operating system otherwise."""
+    """Seeded in a simulation; from the operating system otherwise."""
     open_coordination: Callable[[str, int], Coordination]
-    """(servers 'HOST:PORT,..', session timeout in ms) -> a Coordination that is not started yet."""
+    """(servers 'HOST:PORT,..', session timeout in ms) -> a Coordination, not started yet."""
     observer: Observer = UNOBSERVED
     open_files_max: int = 1 << 30
     """File descriptors that the process may have, connections included."""

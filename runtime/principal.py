@@ -1,6 +1,6 @@
-"""Who is at the other end of a connection, as far as that has been proven.
+"""The authenticated identity of a connection's peer.
 
-Owns: the principal that a connection has, which every request on it has, too. Leaves to others: how it is proven
+Owns: the principal of a connection, which is also that of every request on it. Leaves to others: how it is proven
 (`broker/authentication`), and what it may do (`broker/authorization`).
 """
 
@@ -16,14 +16,14 @@ class Principal(msgspec.Struct, frozen=True):
     """`User` or `Broker`."""
     name: str
     broker: BrokerName | None = None
-    """Of a broker: its registration and its start."""
+    """For a broker: its registration and its incarnation."""
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.name}"
 
 
 ANONYMOUS = Principal("User", "ANONYMOUS")
-"""Whoever has proven nothing: a client, as long as clients have nothing to prove."""
+"""A peer without authentication: a client, as clients do not authenticate themselves."""
 
 
 def broker_principal(name: BrokerName) -> Principal:

@@ -1,4 +1,4 @@
-"""The bundle of real doors, for a process that runs outside the simulator."""
+"""The bundle of real ports, for a process that runs outside the simulator."""
 
 import random
 
@@ -12,10 +12,10 @@ from minibroker.runtime.ports import Coordination, Runtime
 
 
 def real_runtime(open_files_max: int = UNLIMITED, zookeeper_credentials: str = "") -> Runtime:
-    """Fresh doors to this machine; nothing is opened yet. `zookeeper_credentials`: USER:PASSWORD, or empty."""
+    """New ports of this machine; nothing is opened yet. `zookeeper_credentials`: USER:PASSWORD, or empty."""
 
     def open_coordination(servers: str, session_timeout_ms: int) -> Coordination:
-        from minibroker.runtime.zookeeper import ZooKeeperCoordination  # clients never pay for importing kazoo
+        from minibroker.runtime.zookeeper import ZooKeeperCoordination  # here, so that clients do not import kazoo
 
         return ZooKeeperCoordination(servers, session_timeout_ms, zookeeper_credentials)
 

@@ -1,12 +1,12 @@
-"""When a session that ZooKeeper refuses is given up for a new one. Pure.
+"""When a session that ZooKeeper refuses is abandoned for a new one. Pure.
 
-ZooKeeper ends a connection without a word where the session has seen younger data than the server has: its data was
-wiped, or restored from an older copy. In an ensemble another server may be up to date, so kazoo goes on asking for
-ever, and nobody learns what happened. A new session is taken by any server; whoever holds it looks what is there.
+ZooKeeper closes a connection without an error if the session has seen newer data than the server has: the server's data
+was wiped, or restored from an older copy. In an ensemble another server may be up to date, so kazoo retries for ever
+and reports nothing. Any server accepts a new session, and its owner then reads what is there.
 """
 
 REFUSALS_MIN = 5
-"""A server that is just starting, or one behind the others, refuses a few times, too."""
+"""A server that is just starting, or one that lags behind the others, also refuses a few times."""
 
 WIPED = (
     "ZooKeeper %s ends every connection of this session, as it does when its data is older than what the session has"
@@ -15,18 +15,18 @@ WIPED = (
 
 
 class SessionRefusals:
-    """Connections in a row that were taken, and ended instead of answered."""
+    """Consecutive connections that ZooKeeper accepted and then closed instead of answering."""
 
     def __init__(self) -> None:
         self._count = 0
 
     def answered(self) -> None:
-        """ZooKeeper took the session."""
+        """ZooKeeper accepted the session."""
         self._count = 0
 
     def refused(self, now: float, session_deadline: float, session_seconds: float) -> bool:
-        """One more; whether to give the session up. Not before another session's time has passed after the deadline:
-        a server that merely was away keeps it, and with it what hangs on it."""
+        """One more refusal; returns whether to abandon the session. Not before another session timeout has passed after
+        the deadline: a server that was only unreachable keeps the session and its ephemeral nodes."""
         self._count += 1
         if self._count < REFUSALS_MIN or now < session_deadline + session_seconds:
             return False

@@ -1,7 +1,7 @@
-"""The asking half of the wire: one connection on which requests go out and replies come back.
+"""The requesting half of the wire: one connection on which requests go out and replies come back.
 
-Owns: correlation ids, who waits for which reply, and the deadlines of those waits. Refuses to know what is asked, when
-to reconnect, and whom to ask instead: that is the business of client, controller and replica fetcher.
+Owns: correlation ids, which caller waits for which reply, and the deadlines of those waits. Leaves to others: what is
+requested, when to reconnect, and which server to ask instead (client, controller and replica fetcher).
 """
 
 import asyncio
@@ -21,11 +21,11 @@ RESPONSE_MAX_BYTES = 128 * 1024 * 1024
 PENDING_MAX = 10_000
 """Requests one connection may wait for; callers keep far fewer in flight."""
 WRITE_HIGH_WATER_BYTES = 64 * 1024 * 1024
-"""The transport must not pause us: callers bound what they have in flight themselves."""
+"""The transport must not pause us: callers limit what they have in flight themselves."""
 HELD_MAX_BYTES = 64 * 1024
-"""Requests of one step that are sent together: beyond it the peer could be at work already."""
+"""Requests of one step that are sent together: with more, the peer could already have begun to work."""
 WITHOUT_REPLY = 2**31 - 1
-"""Correlation id of requests that nobody answers; no other request has it, so a refusal of one is dropped."""
+"""Correlation id of requests without an answer; no other request has it, so a refusal of one is dropped."""
 
 
 class RpcError(Exception):
@@ -53,13 +53,13 @@ class _Pending(msgspec.Struct):
 
 
 class RpcConnection(asyncio.BufferedProtocol):
-    """One open connection. Made by `connect`; never reused after it closed."""
+    """One open connection. Made by `connect`; never reused after it has closed."""
 
     def __init__(self, peer: str, client_id: str) -> None:
         self.peer = peer
         self.client_id = client_id
         self.remote_address: tuple[str, int] | None = None
-        """Where the peer was found in the end, in numbers: who dials it again needs nobody to look a name up."""
+        """The peer's numeric address: dialling it again needs no name lookup."""
         self.closed = False
         self._on_closed: Callable[[], None] | None = None
         self._transport: Transport | None = None
@@ -73,8 +73,8 @@ class RpcConnection(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------------------------------------- for callers
     @property
     def on_closed(self) -> Callable[[], None] | None:
-        """Called once, when the connection has ended; at once if that was before anybody could ask to be told: between
-        a connection that is made and the task that waited for it, the peer may be gone again."""
+        """Called once, when the connection has ended; at once if it ended before this was set: the peer may close the
+        connection before the task that waited for it runs."""
         return self._on_closed
 
     @on_closed.setter
@@ -85,11 +85,11 @@ class RpcConnection(asyncio.BufferedProtocol):
 
     @property
     def is_waited_on(self) -> bool:
-        """Does anybody expect a reply?"""
+        """Does any caller expect a reply?"""
         return bool(self._pending)
 
     def send(self, body: Request, on_reply: OnReply) -> int:
-        """Send now; `on_reply` is called exactly once, on the loop, with the reply or what went wrong.
+        """Send now; `on_reply` is called exactly once, on the loop, with the reply or the error.
 
         No deadline is kept here: the caller has its own (see `forget`). Returns the correlation id.
         """
@@ -103,7 +103,7 @@ class RpcConnection(asyncio.BufferedProtocol):
         return correlation_id
 
     def send_without_reply(self, body: Request) -> None:
-        """For Produce with acks=0: nobody will answer."""
+        """For Produce with acks=0, which has no answer."""
         self._write(self._open_transport(), encode_request(body, WITHOUT_REPLY, self.client_id))
 
     def forget(self, correlation_id: int) -> None:
@@ -111,7 +111,7 @@ class RpcConnection(asyncio.BufferedProtocol):
         self._pending.pop(correlation_id, None)
 
     async def request(self, body: Request, timeout_ms: int) -> Response:
-        """Ask and wait. Raises ConnectionClosed, RequestTimedOut or PeerBroken."""
+        """Send and wait. Raises ConnectionClosed, RequestTimedOut or PeerBroken."""
         future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
 
         def settle(reply: Response | RpcError) -> None:
@@ -144,7 +144,7 @@ class RpcConnection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def _write(self, transport: Transport, frame: list[Buffer]) -> None:
-        """What replies give rise to is sent together once they are handled: one system call instead of several."""
+        """Requests caused by replies are sent together once the replies are handled: one system call, not several."""
         if not self._is_in_step:
             transport.writelines(frame)
             return
@@ -182,7 +182,7 @@ class RpcConnection(asyncio.BufferedProtocol):
                     break
                 self._on_frame(frame)
             if not self.closed:
-                self._receiver.make_room()  # no budget here: this side asked for what comes
+                self._receiver.make_room()  # no budget here: this side requested what comes
         except ProtocolError as error:
             self._end(PeerBroken(f"{self.peer} broke the protocol: {error}"))
             if self._transport is not None:
@@ -200,7 +200,7 @@ class RpcConnection(asyncio.BufferedProtocol):
         self._closed_event.set()
 
     def pause_writing(self) -> None:
-        """Callers bound their own requests in flight."""
+        """Callers limit their own requests in flight."""
 
     def resume_writing(self) -> None:
         """See pause_writing."""
@@ -209,7 +209,7 @@ class RpcConnection(asyncio.BufferedProtocol):
         correlation_id, body = decode_response_frame(frame)
         pending = self._pending.get(correlation_id)
         if pending is None:
-            return  # its asker gave up
+            return  # its caller gave up
         reply = decode_response_body(pending.api_key, body)
         del self._pending[correlation_id]
         pending.on_reply(reply)
@@ -226,7 +226,7 @@ class RpcConnection(asyncio.BufferedProtocol):
 
 
 async def connect(network: Network, host: str, port: int, *, client_id: str, timeout_ms: int) -> RpcConnection:
-    """Open a connection for asking. Raises NetworkError naming the address."""
+    """Open a connection for requests. Raises NetworkError naming the address."""
     peer = f"{host}:{port}"
     _, protocol = await network.connect(lambda: RpcConnection(peer, client_id), host, port, timeout_ms)
     assert isinstance(protocol, RpcConnection)

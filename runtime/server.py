@@ -1,12 +1,13 @@
 """The answering half of the wire: accepts connections, turns bytes into requests, sends replies.
 
-Owns: all connections of a process and what they may take together (receive buffers, waiting requests, unread replies,
-their number, the loop's time). Refuses to know what a request means: each one is handed to `handler` in one synchronous
-call, in the order of arrival on its connection; it is answered then or later through `IncomingRequest.respond`.
+Owns: all connections of a process and what they may use together (receive buffers, waiting requests, unread replies,
+their number, the loop's time). Leaves to others: what a request means. Each one is passed to `handler` in one
+synchronous call, in the order of arrival on its connection; it is answered then or later through
+`IncomingRequest.respond`.
 
-Theory of overload: whoever asks for little is served at once; whoever asks for much waits in TCP, and when memory is
-short, those that keep it longest without moving are closed. So a hostile peer costs the others time in proportion to
-what it sends, and memory up to a limit. The limits, each with its reason, are in `server_limits`.
+Theory of overload: a small request is handled at once, and a large one waits in TCP. When memory is short, connections
+that have held it longest without progress are closed. So a hostile peer costs the others time in proportion to what it
+sends, and memory up to a limit. The limits, each with its reason, are in `server_limits`.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ from minibroker.runtime.peer_fault_log import PeerFaultLog
 from minibroker.runtime.ports import Listener, Network
 from minibroker.runtime.server_connection import ServerConnection
 from minibroker.runtime.server_limits import (
-    IDLE_VICTIM_MS,
+    EVICT_IDLE_AFTER_MS,
     PROBATION_MS,
     STUCK_FRAME_MS,
     SWEEP_INTERVAL_MS,
@@ -36,7 +37,7 @@ __all__ = ["IncomingRequest", "RpcServer", "ServerConnection", "ServerLimits"]
 log = logging.getLogger("minibroker.server")
 
 RECLAIM_PAUSE_MS = 50
-"""Idle buffers are looked for at most so often."""
+"""The shortest time between two searches for idle buffers."""
 
 Handler = Callable[[IncomingRequest], None]
 
@@ -51,31 +52,32 @@ class RpcServer:
         self.limits = limits or ServerLimits()
         self.handler = handler
         self.after_requests: Callable[[], None] | None = None
-        """Called when the requests of one read have been handled: what they woke is answered together."""
+        """Called when the requests of one read have been handled: delayed requests that they completed are answered
+        together."""
         self.on_connection_closed: Callable[[ServerConnection], None] | None = None
         self.budget = MemoryBudget(self.limits.receive_budget_bytes, self.limits.broker_reserve_bytes)
         self.budget.on_release = self._reconsider_soon
         self.unread_replies = UnreadReplies(self.limits.unread_replies_max_bytes, self._reconsider_soon)
         self.waiting = WaitingRequests(self.limits.waiting_max_bytes, self._reconsider_soon)
         self.heavy = HeavyRequests(self.unread_replies.has_room)
-        self.turn = LoopIteration()
-        self.complaints = PeerFaultLog()
+        self.iteration = LoopIteration()
+        self.peer_faults = PeerFaultLog()
         self.connections: dict[int, ServerConnection] = {}
         self.is_short_of_buffers = False
-        """Somebody's frame had no room a moment ago: nobody keeps a buffer that is empty."""
+        """A frame had no room a moment ago: no connection keeps an empty buffer."""
         self._paused: dict[ServerConnection, None] = {}
         self._on_probation: dict[ServerConnection, None] = {}
-        """Who took a broker's place, the oldest first."""
+        """Connections in places kept for brokers, the oldest first."""
         self._network = network
         self._listeners: list[Listener] = []
         self._sweeper: asyncio.Task[None] | None = None
         self._next_id = 0
-        self._turned_away = 0
+        self._rejected_count = 0
         self._reconsider_scheduled = False
         self._shortage_timer: asyncio.TimerHandle | None = None
         self._reclaim_at = 0.0
         self.is_in_step = False
-        """Requests of one read are being handled: small replies are held until they are."""
+        """Requests of one read are being handled: small replies are held until that is done."""
         self._holding: dict[ServerConnection, None] = {}
 
     @property
@@ -104,7 +106,7 @@ class RpcServer:
         self._listeners.clear()
         self.heavy.stop()
         self.unread_replies.stop()
-        self.complaints.stop()
+        self.peer_faults.stop()
         if self._shortage_timer is not None:
             self._shortage_timer.cancel()
 
@@ -114,41 +116,41 @@ class RpcServer:
         return self.waiting.small_bytes + self.waiting.other_bytes
 
     def reply_room(self) -> int:
-        """How large one more reply to a client should be at most; 0 while slow readers hold all there is."""
+        """The largest size of one more reply to a client; 0 while unread replies take all the memory for them."""
         return self.unread_replies.room()
 
     # -------------------------------------------------------------------------------------------- for connections
     def admit(self, connection: ServerConnection) -> bool:
-        """Whether there is a place for it, or one can be made."""
+        """Whether there is a place for the connection, or one can be freed."""
         if len(self.connections) - len(self._on_probation) >= self.limits.connections_max:
-            if not self._turned_away:
+            if not self._rejected_count:
                 log.warning(
                     "%d connections are open: no place, at first for %s", len(self.connections), connection.peer
                 )
-            self._turned_away += 1
-            victim = self._least_needed()
+            self._rejected_count += 1
+            victim = self._eviction_candidate()
             if victim is None:
                 victim = self._put_on_probation(connection)
             if victim is not None:
                 victim.abort()
-                self._let_go(victim)
+                self._remove(victim)
             if victim is connection:
                 return False
         self.connections[connection.id] = connection
         return True
 
     def _put_on_probation(self, connection: ServerConnection) -> ServerConnection | None:
-        """It may be a broker: give it one of their places; returns who has to go for that, perhaps itself."""
+        """It may be a broker: give it one of their places. Returns the connection to close for that, perhaps itself."""
         if not self.limits.broker_places:
             return connection
         self._on_probation[connection] = None
         return next(iter(self._on_probation)) if len(self._on_probation) > self.limits.broker_places else None
 
-    def is_a_broker(self, connection: ServerConnection) -> None:
-        """It has shown so."""
+    def confirm_broker(self, connection: ServerConnection) -> None:
+        """The connection has proven to be a broker's."""
         self._on_probation.pop(connection, None)
 
-    def _let_go(self, connection: ServerConnection) -> None:
+    def _remove(self, connection: ServerConnection) -> None:
         self.connections.pop(connection.id, None)
         self._on_probation.pop(connection, None)
 
@@ -158,8 +160,8 @@ class RpcServer:
                 connection.abort_because("all places are taken, and it is no broker", logging.INFO)
 
     def forget(self, connection: ServerConnection) -> None:
-        """It is gone."""
-        self._let_go(connection)
+        """The connection has ended."""
+        self._remove(connection)
         self.unread_replies.discard(connection)
         if self.on_connection_closed is not None:
             self.on_connection_closed(connection)
@@ -171,14 +173,14 @@ class RpcServer:
         return self.is_in_step
 
     def send_held(self) -> None:
-        """What was answered so far leaves now."""
+        """Send all held replies now."""
         if self._holding:
             holding, self._holding = self._holding, {}
             for connection in holding:
                 connection.send_held()
 
     def note_paused(self, connection: ServerConnection, paused: bool) -> None:
-        """Which connections are not read: they are told when there is memory again."""
+        """Record whether the connection is paused: paused connections are resumed when there is memory again."""
         if paused:
             self._paused[connection] = None
         else:
@@ -186,17 +188,18 @@ class RpcServer:
 
     @property
     def is_short(self) -> bool:
-        """Whether anybody has to wait for memory."""
+        """Whether some request has to wait for memory."""
         return self.waiting.is_full or self.unread_replies.is_full
 
     def is_short_for(self, connection: ServerConnection, in_flight: int) -> bool:
-        """Whether memory is too short for one more of this connection: not for the first, if its replies are read."""
+        """Whether memory is too short for one more request of this connection. Never so for the first one, as long as
+        the peer reads its replies."""
         if self.waiting.is_full and in_flight:
             return True
         return self.unread_replies.is_full and connection in self.unread_replies
 
-    def make_way(self) -> bool:
-        """Somebody's frame has no room: take what idle connections hold; later, who is too slow."""
+    def reclaim_buffers(self) -> bool:
+        """A frame has no room: take the buffers of idle connections now, and later close those with slow frames."""
         loop = asyncio.get_running_loop()
         self.is_short_of_buffers = True
         if self._shortage_timer is None:
@@ -223,15 +226,15 @@ class RpcServer:
         for connection in tuple(self._paused):
             connection.resume_soon()
 
-    def _least_needed(self) -> ServerConnection | None:
-        """Who never asked anything, the oldest first; else who has been idle for longest."""
+    def _eviction_candidate(self) -> ServerConnection | None:
+        """The oldest connection that never sent a request; else the one that has been idle longest."""
         now = asyncio.get_running_loop().time()
         idle: ServerConnection | None = None
-        longest = IDLE_VICTIM_MS / 1000
+        longest = EVICT_IDLE_AFTER_MS / 1000
         for connection in self.connections.values():
             if connection.is_broker or connection in self._on_probation:
                 continue
-            if not connection.has_asked:
+            if not connection.has_sent_request:
                 return connection
             seconds = connection.idle_seconds(now)
             if seconds > longest:
@@ -239,7 +242,7 @@ class RpcServer:
         return idle
 
     def _close_slow_frames(self) -> None:
-        """The budget is spent and somebody waits for it: the oldest unfinished frames give way."""
+        """The budget is used up and a connection waits for it: close those with the oldest unfinished frames."""
         self._shortage_timer = None
         if not any(connection.is_starved for connection in self._paused):
             self.is_short_of_buffers = False
@@ -268,6 +271,6 @@ class RpcServer:
                 connection.check_deadlines(now)
             self.unread_replies.measure()
             self._reconsider_soon()
-            if self._turned_away > 1:
-                log.warning("%d connections had no place", self._turned_away)
-            self._turned_away = 0
+            if self._rejected_count > 1:
+                log.warning("%d connections had no place", self._rejected_count)
+            self._rejected_count = 0

@@ -1,10 +1,10 @@
 """One accepted connection: from bytes to requests in order of arrival, and replies back.
 
-Owns: when the connection is read, when its requests wait, and when it is closed. Refuses to know what a request means,
-and to count for all connections: that is the server's.
+Owns: when the connection is read, when its requests wait, and when it is closed. Leaves to others: what a request
+means, and the sums over all connections (the server).
 
-Requests that came but must wait stay packed in the receive buffer, and the transport is not read meanwhile, so that TCP
-makes the peer wait. `_must_wait` is the whole list of reasons; whoever removes a reason calls `resume_soon`.
+Requests that have arrived but must wait stay packed in the receive buffer. The transport is not read meanwhile, so that
+TCP makes the peer wait. `_must_wait` has the complete list of reasons; code that removes a reason calls `resume_soon`.
 """
 
 import asyncio
@@ -50,16 +50,16 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.listener_name = listener_name
         self.peer = "?"
         self.principal = ANONYMOUS
-        """Who the peer has proven to be."""
+        """The peer's proven identity."""
         self.is_broker = False
         self.is_closed = False
         """Nothing is read or answered any more, though the transport may still send what was written."""
-        self.has_asked = False
-        """Whether it ever sent a whole request."""
+        self.has_sent_request = False
+        """Whether the peer ever sent a whole request."""
         self.is_starved = False
         """Its next bytes have no room in the shared budget."""
         self.frame_began: float | None = None
-        """Since when the peer owes us the rest of a frame."""
+        """When the unfinished frame began; None if there is none."""
         self._server = server
         self.observer = server.observer
         self._loop = asyncio.get_running_loop()
@@ -69,8 +69,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._handling = False
         self._paused = False
         self._resume_scheduled = False
-        self._waits_for_turn = False
-        self._has_turn = False
+        self._waits_for_slot = False
+        self._has_slot = False
+        """May handle its heavy request now."""
         self._muted: asyncio.TimerHandle | None = None
         self.opened_at = self._loop.time()
         self._last_active = self.opened_at
@@ -80,19 +81,19 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._written_bytes = 0
         self._read_bytes = 0
         self._read_at = 0.0
-        self._complained = False
+        self._fault_logged = False
 
     # ------------------------------------------------------------------------------------------------ for handlers
     def mark_as_broker(self) -> None:
-        """The peer is another broker: it may use the reserved memory, and has no part in clients' limits."""
+        """The peer is another broker: it may use the reserved memory, and the clients' limits do not apply to it."""
         self.is_broker = True
         self._receiver.privileged = True
-        self._server.is_a_broker(self)
+        self._server.confirm_broker(self)
         if self._transport is not None and not self._transport.is_closing():
             self._transport.set_write_buffer_limits(high=BROKER_UNREAD_ALLOWED_BYTES)
 
     def mute(self, seconds: float) -> None:
-        """Handle no further request for so long: the peer is answered at once where it should have waited."""
+        """Handle no further request for this long: the peer got its answer at once where it should have waited."""
         if self._muted is None and not self.is_closed:
             self._muted = self._loop.call_later(seconds, self._unmute)
             if not self._handling:
@@ -103,8 +104,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         return self._server.is_in_step
 
     def answer(self, pieces: Sequence[Buffer]) -> None:
-        """Send a reply; a small one at the end of the step, together with others. Each system call that sends may cost
-        the processor, too: the kernel likes to go on with whom it woke."""
+        """Send a reply; a small one at the end of the step, together with others. Each system call that sends may also
+        cost this process the CPU: the kernel tends to run the process that it woke."""
         transport = self._transport
         if self.is_closed or transport is None or transport.is_closing():
             return
@@ -115,11 +116,11 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._send([*self._held, *pieces] if self._held else pieces)
 
     def send_answers(self) -> None:
-        """Of all connections, those that are held."""
+        """Send the held replies of all connections."""
         self._server.send_held()
 
     def send_held(self) -> None:
-        """The step is over."""
+        """Send this connection's held replies."""
         if self._held:
             self._send(self._held)
 
@@ -133,7 +134,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._server.unread_replies.add(self)
 
     def may_wait(self, charge: Charge | None, cost: int) -> bool:
-        """Whether a request may wait though it takes so much memory. One small request always may."""
+        """Whether a request of this memory cost may wait. One small request always may."""
         if self.is_broker or charge is None:
             return True
         if cost <= SMALL_WAIT_BYTES and self._in_flight <= 1:
@@ -142,7 +143,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         return self._server.waiting.ask(charge, cost)
 
     def settled(self, charge: Charge | None) -> None:
-        """One request less waits for an answer."""
+        """A request has ended."""
         self._in_flight -= 1
         if charge is not None:
             self._server.waiting.give_back(charge)
@@ -153,7 +154,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Send what was written, then close, with one log line that names the peer."""
         if self.is_closed or self._transport is None:
             return
-        self._complain_of_all(reason)
+        self._log_closing(reason)
         self.send_held()
         self._end()
         self._transport.close()
@@ -162,7 +163,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def abort_because(self, reason: str, level: int = logging.WARNING) -> None:
         """Close at once, with one log line that names the peer."""
         if not self.is_closed:
-            self._complain_of_all(reason, level)
+            self._log_closing(reason, level)
         self.abort()
 
     def abort(self) -> None:
@@ -171,48 +172,49 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def log_refused_request(self, api: str, problem: object) -> None:
-        """The peer asked what it must not ask."""
-        self._complain(
+        """The peer sent a request that it may not send."""
+        self._log_fault(
             f"{api} refused", "request of connection %d from %s refused: %s: %s", self.id, self.peer, api, problem
         )
 
-    def _complain_of_all(self, reason: str, level: int = logging.WARNING) -> None:
+    def _log_closing(self, reason: str, level: int = logging.WARNING) -> None:
         kind = reason.partition(":")[0]
-        self._complain(kind, "closing connection %d from %s: %s", self.id, self.peer, reason, level=level)
+        self._log_fault(kind, "closing connection %d from %s: %s", self.id, self.peer, reason, level=level)
 
-    def _complain(self, kind: str, message: str, *values: object, level: int = logging.WARNING) -> None:
-        """At most one line for each bad connection, by number since ports come back."""
-        if not self._complained:
-            self._complained = level >= logging.WARNING
-            self._server.complaints.tell(level, self.peer, kind, message, *values)
+    def _log_fault(self, kind: str, message: str, *values: object, level: int = logging.WARNING) -> None:
+        """At most one line for each bad connection. It names the connection's number, because ports are reused."""
+        if not self._fault_logged:
+            self._fault_logged = level >= logging.WARNING
+            self._server.peer_faults.report(level, self.peer, kind, message, *values)
 
     def unread_bytes(self, now: float) -> int:
-        """Reply bytes that the peer has not read yet; also notes whether it read any since the last look."""
+        """Reply bytes that the peer has not read yet; also notes whether it read any since the last call."""
         unread = 0 if self._transport is None else self._transport.get_write_buffer_size()
         if self._written_bytes - unread > self._read_bytes or not unread:
             self._read_bytes, self._read_at = self._written_bytes - unread, now
         return unread
 
     def unread_since(self, now: float) -> float:
-        """Seconds since the peer was seen to read something."""
+        """Seconds since the peer was last observed to read."""
         return now - self._read_at
 
     def idle_seconds(self, now: float) -> float:
-        """How long it has asked nothing and waited for nothing; 0 while it does."""
+        """For how long the peer has neither sent a request nor waited for an answer."""
         return 0.0 if self._in_flight or self._receiver.has_partial_frame else now - self._last_active
 
     def release_idle_buffer(self) -> None:
         self._receiver.shrink()
 
-    def take_turn(self) -> None:
-        """Its large request may be handled now."""
-        self._waits_for_turn = False
-        self._has_turn = True
+    def take_heavy_slot(self) -> None:
+        """Its heavy request may be handled now."""
+        self._waits_for_slot = False
+        self._has_slot = True
         self._resume()
-        self._has_turn = False
+        self._has_slot = False
 
     def resume_soon(self) -> None:
-        """A reason to wait may be gone. Never at once: we may be inside the handler of another connection."""
+        """A reason to wait may be gone. Resume in a later callback: this may run inside another connection's
+        handler."""
         if self._paused and not self._resume_scheduled and not self.is_closed:
             self._resume_scheduled = True
             self._loop.call_soon(self._resume_if_due)
@@ -268,19 +270,19 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     # --------------------------------------------------------------------------------------------------- requests
     def _handle_frames(self) -> None:
-        """One step: what came is handled, and what that answered is sent."""
+        """One step: handle the requests that have arrived, then send their answers."""
         server = self._server
         if server.is_in_step:
-            self._handle_what_came()
+            self._handle_received()
             return
         server.is_in_step = True
         try:
-            self._handle_what_came()
+            self._handle_received()
         finally:
             server.is_in_step = False
             server.send_held()
 
-    def _handle_what_came(self) -> None:
+    def _handle_received(self) -> None:
         """In order, until nothing is left or the next request must wait."""
         handled = 0
         receiver = self._receiver
@@ -310,56 +312,57 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.is_closed
             or self._resume_scheduled
             or self._writing_paused_since is not None
-            or self._waits_for_turn
+            or self._waits_for_slot
             or self._muted is not None
             or self._in_flight >= REQUESTS_IN_FLIGHT_MAX
             or (self._server.is_short and not self.is_broker and self._server.is_short_for(self, self._in_flight))
         )
 
     def _may_begin(self, frame: memoryview) -> bool:
-        """Whether the request may be handled in this turn of the loop; else it waits for the next, or for its own."""
-        turn = self._server.turn
-        if turn.left <= 0 and turn.handshakes_left > 0 and is_handshake(frame):
-            turn.handshakes_left -= 1
+        """Whether the request may be handled in this loop iteration; else it waits for the next one, or for the heavy
+        slot."""
+        iteration = self._server.iteration
+        if iteration.left <= 0 and iteration.handshakes_left > 0 and is_handshake(frame):
+            iteration.handshakes_left -= 1
             return True
-        if turn.left <= 0:
+        if iteration.left <= 0:
             self._receiver.put_back(frame)
             self._resume_scheduled = True
             self._loop.call_soon(self._resume_if_due)
             return False
-        if not is_heavy(frame) or self._has_turn or self._server.heavy.begin(self, len(frame)):
+        if not is_heavy(frame) or self._has_slot or self._server.heavy.begin(self, len(frame)):
             return True
-        if not self.is_closed:  # turned away at once, if it wants more than all others who wait
+        if not self.is_closed:  # closed at once if too much waits and this request is the largest
             self._receiver.put_back(frame)
-            self._waits_for_turn = True
+            self._waits_for_slot = True
         return False
 
     def _on_frame(self, data: memoryview) -> None:
         if not self.is_broker:
-            self._server.turn.spend(REQUEST_COST)
+            self._server.iteration.spend(REQUEST_COST)
         frame = decode_request_frame(data)
-        self.has_asked = True
+        self.has_sent_request = True
         if frame.api_key not in APIS or frame.api_version != API_VERSION:
             refusal = f"api key {frame.api_key} version {frame.api_version} is not supported; ask ApiVersions"
             kind = "an api that does not exist"
-            self._complain(kind, "request of connection %d from %s refused: %s", self.id, self.peer, refusal)
+            self._log_fault(kind, "request of connection %d from %s refused: %s", self.id, self.peer, refusal)
             self.answer(encode_response(frame.correlation_id, _refusal(ErrorCode.UNSUPPORTED_VERSION, refusal)))
             return
         try:
             body = decode_request_body(frame)
         except MalformedMessage as error:
             if frame.api_key == ApiKey.PRODUCE:
-                raise  # its sender may expect no reply (acks=0): only closing surely tells it
+                raise  # its sender may expect no reply (acks=0): only closing is sure to inform it
             self.log_refused_request(ApiKey(frame.api_key).name, error)
             refusal = f"malformed request: {error}"
             self.answer(encode_response(frame.correlation_id, _refusal(ErrorCode.INVALID_REQUEST, refusal)))
             return
-        self._has_turn = False
+        self._has_slot = False
         charge = None
         if not self.is_broker:
             charge = Charge()
             cost, iteration_cost = costs_of(body, len(data))
-            self._server.turn.spend(iteration_cost)
+            self._server.iteration.spend(iteration_cost)
             if not self._take(charge, cost, may_refuse=frame.api_key != ApiKey.PRODUCE):
                 refusal = "too many large requests wait for their answer; try again"
                 self.answer(encode_response(frame.correlation_id, _refusal(ErrorCode.REQUEST_TIMED_OUT, refusal)))
@@ -368,7 +371,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._server.handler(IncomingRequest(self, frame, body, self._last_active, charge))
 
     def _take(self, charge: Charge, cost: int, may_refuse: bool) -> bool:
-        """Memory that a request takes if its handler lets it wait. Only what takes much is refused."""
+        """Reserve the memory that a request takes if its handler delays it. Only large amounts are refused."""
         waiting = self._server.waiting
         if cost > LARGE_WAIT_BYTES and may_refuse:
             return waiting.ask(charge, min(cost, waiting.limit_bytes // 2))
@@ -379,7 +382,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         return True
 
     def _refuse(self, error: ProtocolError) -> None:
-        """The framing is lost: answer where possible, close, say it once."""
+        """The framing is lost: answer if possible, close, log it once."""
         correlation_id = error.correlation_id if isinstance(error, MalformedMessage) else None
         refusal = _refusal(ErrorCode.INVALID_REQUEST, str(error))
         self.answer(encode_response(-1 if correlation_id is None else correlation_id, refusal))
@@ -399,7 +402,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._resume()
 
     def _adjust_reading(self) -> None:
-        """Read exactly while nothing has to wait and there is room for what comes."""
+        """Read exactly while no request has to wait and there is room for more bytes."""
         receiver = self._receiver
         if not (
             self._paused
@@ -407,7 +410,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             or self._server.is_short_of_buffers
             or self._must_wait()
             or not receiver.make_room()
-        ):  # the usual case, thousands of times a second: it is read, and all that came is handled
+        ):  # the usual case, thousands of times a second: it is being read, and everything received is handled
             self.frame_began = None
             self.is_starved = False
             return
@@ -434,10 +437,10 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _has_room(self) -> bool:
         if self._receiver.make_room():
             return True
-        return not self.is_starved and self._server.make_way() and self._receiver.make_room()
+        return not self.is_starved and self._server.reclaim_buffers() and self._receiver.make_room()
 
     def _end(self) -> None:
-        """From now on nothing is read; its memory goes back at once, though the transport may need longer."""
+        """Stop reading; free its memory at once, though the transport may need longer."""
         if self.is_closed:
             return
         self.is_closed = True

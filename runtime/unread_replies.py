@@ -1,7 +1,7 @@
-"""Replies that peers have not read yet: how much memory they take, and who makes room when it is too much.
+"""Replies that peers have not read yet: how much memory they take, and which connections close when it is too much.
 
-Owns: the sum over all connections, and the choice of those that are closed for the others' sake. Refuses to know what
-a reply is. Brokers are not counted: each has few fetches in flight, and replication must not wait for clients.
+Owns: the sum over all connections, and the choice of those to be closed. Leaves to others: what a reply is. Brokers are
+not counted: each has few fetches in flight, and replication must not wait for clients.
 """
 
 import asyncio
@@ -11,11 +11,11 @@ from typing import Protocol
 from minibroker.runtime.server_limits import STUCK_READER_MS
 
 LOOK_AGAIN_MS = 100
-"""While peers are behind, how often it is looked at how far."""
+"""Poll interval for unread replies."""
 
 
-class Reader(Protocol):
-    """A connection that is sent replies."""
+class ReplyReader(Protocol):
+    """A connection whose peer reads replies."""
 
     def unread_bytes(self, now: float) -> int: ...
     def unread_since(self, now: float) -> float: ...
@@ -23,28 +23,28 @@ class Reader(Protocol):
 
 
 class UnreadReplies:
-    """Of all clients' connections of one server."""
+    """Unread replies of all clients' connections of one server."""
 
     def __init__(self, limit_bytes: int, on_room: Callable[[], None]) -> None:
         """`on_room` is called when the limit is no longer exceeded."""
         self.is_full = False
         self._limit_bytes = limit_bytes
         self._on_room = on_room
-        self._readers: dict[Reader, None] = {}
+        self._readers: dict[ReplyReader, None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def __contains__(self, reader: Reader) -> bool:
+    def __contains__(self, reader: ReplyReader) -> bool:
         return reader in self._readers
 
-    def add(self, reader: Reader) -> None:
-        """It was sent something."""
+    def add(self, reader: ReplyReader) -> None:
+        """A reply was sent on this connection."""
         self._readers[reader] = None
 
-    def discard(self, reader: Reader) -> None:
+    def discard(self, reader: ReplyReader) -> None:
         self._readers.pop(reader, None)
 
     def measure(self) -> int:
-        """All that is unread now."""
+        """The sum of unread bytes now."""
         now = asyncio.get_running_loop().time()
         total = 0
         for reader in tuple(self._readers):
@@ -60,16 +60,16 @@ class UnreadReplies:
         return total
 
     def has_room(self) -> bool:
-        """Whether one more large reply may be made."""
+        """Whether one more large reply is allowed."""
         self.measure()
         return not self.is_full
 
     def room(self) -> int:
-        """What one more reply may take: half of what is left, so that a few slow readers cannot have it all."""
+        """Bytes that one more reply may take: half of what is left, so that a few slow readers cannot take it all."""
         return max(0, self._limit_bytes - self.measure()) // 2
 
     def watch(self) -> None:
-        """Somebody is behind."""
+        """Poll from now on: some peer does not keep up."""
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(LOOK_AGAIN_MS / 1000, self._look)
 

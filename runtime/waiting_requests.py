@@ -1,8 +1,8 @@
-"""Requests that wait for their answer: how much memory they take, and when that is enough.
+"""Requests that wait for their answer: how much memory they take, and when that is too much.
 
-Owns: the sum over all clients' connections of one server, in two parts. What the first request in flight of each
-connection takes, if it is small, is bounded by the number of connections and always granted: a thousand idle consumers
-are no overload. Everything else has a limit. Refuses to know what a request is. Brokers are not counted.
+Owns: the sum over all clients' connections of one server, in two parts. Memory for the first request in flight of each
+connection, if it is small, is bounded by the number of connections and always granted: a thousand idle consumers are no
+overload. Everything else has a limit. Leaves to others: what a request is. Brokers are not counted.
 """
 
 from collections.abc import Callable
@@ -11,14 +11,14 @@ import msgspec
 
 
 class Charge(msgspec.Struct):
-    """What one request takes until it is answered."""
+    """Memory that one request takes until it is answered."""
 
     small_bytes: int = 0
     other_bytes: int = 0
 
 
 class WaitingRequests:
-    """Of one server."""
+    """The waiting requests of one server."""
 
     def __init__(self, limit_bytes: int, on_room: Callable[[], None]) -> None:
         """`on_room` is called when the limit is no longer exceeded."""
@@ -33,20 +33,20 @@ class WaitingRequests:
         charge.small_bytes += size_bytes
 
     def take(self, charge: Charge, size_bytes: int) -> None:
-        """Whether there is room or not: the request is here already."""
+        """Take it even if there is no room: the request has been decoded already."""
         self.other_bytes += size_bytes
         charge.other_bytes += size_bytes
         self.is_full = self.other_bytes > self.limit_bytes
 
     def ask(self, charge: Charge, size_bytes: int) -> bool:
-        """Take it if there is room. A quarter is left to those that do not ask."""
+        """Take it if there is room. A quarter is reserved for `take`."""
         if self.other_bytes + size_bytes > self.limit_bytes * 3 // 4:
             return False
         self.take(charge, size_bytes)
         return True
 
     def give_back(self, charge: Charge) -> None:
-        """It is answered."""
+        """The request is answered."""
         self.small_bytes -= charge.small_bytes
         self.other_bytes -= charge.other_bytes
         charge.small_bytes = charge.other_bytes = 0

@@ -1,13 +1,13 @@
-"""The real coordination door: ZooKeeper through kazoo.
+"""The real coordination port: ZooKeeper through kazoo.
 
 Owns: the bridge between kazoo's thread and the event loop, the deadline of every call, our own heartbeat and the
-session deadline it proves, and the meaning of kazoo's states.
+session deadline that follows from it, and the meaning of kazoo's states.
 
-Theory: kazoo runs one connection thread. Everything that thread reports (answers, watch events, states) is handed to
-the loop in the order in which it happened, so the order that ZooKeeper promises (a watch fires before the new data can
-be read) survives. kazoo knows neither deadlines nor the time at which ZooKeeper last heard from us: both are kept here.
-While there is no connection no call enters kazoo's queue, where it would wait for ever and might run late; what is
-under way when the connection breaks ends as 'outcome unknown' (writes) or 'unavailable' (reads).
+Theory: kazoo runs one connection thread. Everything that this thread reports (answers, watch events, states) is passed
+to the loop in the order in which it happened. This keeps the order that ZooKeeper promises: a watch fires before the
+new data can be read. kazoo knows neither deadlines nor when ZooKeeper last received something from us: both are kept
+here. While there is no connection, no call enters kazoo's queue, where it would wait for ever and might run late. A
+call in progress when the connection breaks ends as 'outcome unknown' (writes) or 'unavailable' (reads).
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from minibroker.runtime.kazoo_client import (
     RECONNECT_DELAY_SECONDS_MAX,
-    Grant,
+    SessionGrant,
     is_open,
     open_kazoo,
     post,
@@ -48,7 +48,7 @@ from minibroker.runtime.ports import (
 from minibroker.runtime.refused_session import WIPED, SessionRefusals
 
 HEARTBEATS_PER_SESSION = 6
-"""kazoo pings twice a session and does not say when; six leave room for lost ones before the deadline."""
+"""kazoo pings twice a session timeout and does not report when; six leave room for lost ones before the deadline."""
 
 NEVER = float("-inf")
 
@@ -65,20 +65,20 @@ ANSWERS: dict[str, type[CoordinationError]] = {
     "SessionExpiredError": SessionExpired,
     "NoAuthError": NotAuthorized,
 }
-"""What ZooKeeper decided, by the name of kazoo's class (kazoo is imported only when a session is opened)."""
+"""ZooKeeper's errors by the name of kazoo's class (kazoo is imported only when a session is opened)."""
 
 NO_ANSWER = frozenset({"ConnectionLoss", "ConnectionClosedError", "OperationTimeoutError", "SessionExpiredError"})
-"""kazoo's errors that prove no contact with ZooKeeper."""
+"""kazoo's errors that do not prove contact with ZooKeeper."""
 
 NOT_THE_CAUSE = frozenset({"RolledBackError", "RuntimeInconsistency"})
-"""What the innocent operations of a failed multi report."""
+"""Reported by the operations of a failed multi that did not cause the failure."""
 
 
 class ZooKeeperCoordination:
     """Implements `ports.Coordination`."""
 
     def __init__(self, servers: str, session_timeout_ms: int, credentials: str = "") -> None:
-        """`credentials`: USER:PASSWORD of ZooKeeper's digest scheme; empty: anybody may do everything."""
+        """`credentials`: USER:PASSWORD of ZooKeeper's digest scheme; empty: any client may do everything."""
         self._credentials = credentials
         self._servers = servers
         self._timeout_ms = session_timeout_ms
@@ -88,13 +88,13 @@ class ZooKeeperCoordination:
         self._listeners: list[SessionListener] = []
         self._connected = asyncio.Event()
         self._closed = False
-        self._granted = Grant(session_id=0, timeout_ms=session_timeout_ms, sent_at=NEVER)
+        self._granted = SessionGrant(session_id=0, timeout_ms=session_timeout_ms, sent_at=NEVER)
         self._session_id = 0
         self._session_ended = False
         self._session_deadline = NEVER
         self._outage_began: float | None = None
         self._refusals = SessionRefusals()
-        self._held_watches: list[OneShot] = []
+        self._held_watches: list[OneShotWatcher] = []
 
     # ------------------------------------------------------------------------------------------------- session
     @property
@@ -158,7 +158,7 @@ class ZooKeeperCoordination:
         self._client.start_async()
 
     def _stop_client(self, client: Any) -> asyncio.Future[None]:
-        """Stop kazoo in a thread of its own: with a hanging ZooKeeper that takes as long as a session."""
+        """Stop kazoo in a thread of its own: with a hanging ZooKeeper that takes as long as the session timeout."""
         assert self._loop is not None
         loop = self._loop
         stopped: asyncio.Future[None] = loop.create_future()
@@ -176,12 +176,12 @@ class ZooKeeperCoordination:
         threading.Thread(target=stop, name="zookeeper-stop", daemon=True).start()
         return stopped
 
-    def _on_granted(self, grant: "Grant") -> None:
-        """ZooKeeper took the connection; kazoo's CONNECTED follows."""
+    def _on_granted(self, grant: SessionGrant) -> None:
+        """ZooKeeper accepted the session; kazoo's CONNECTED follows."""
         self._granted = grant
 
     def _on_refused(self, client: Any) -> None:
-        """It goes on with a session of another client, if that is all that helps."""
+        """Continue with a session of a new kazoo client if nothing else helps."""
         assert self._loop is not None
         if self._closed or client is not self._client or not self._session_id or self._session_ended:
             return
@@ -208,7 +208,7 @@ class ZooKeeperCoordination:
         is_first = self._session_id == 0
         is_new = self._granted.session_id != self._session_id
         if is_new and not is_first and not self._session_ended:
-            self._tell("expired")
+            self._notify("expired")
         self._session_id = self._granted.session_id
         self._session_ended = False
         deadline = self._granted.sent_at + self._granted.timeout_ms / 1000
@@ -217,7 +217,7 @@ class ZooKeeperCoordination:
             logger.info("ZooKeeper is back after %.1f s", self._loop.time() - self._outage_began)
             self._outage_began = None
         self._connected.set()
-        self._tell("new-session" if is_new and not is_first else "connected")
+        self._notify("new-session" if is_new and not is_first else "connected")
         self._fire_held_watches()
 
     def _on_suspended(self) -> None:
@@ -226,20 +226,20 @@ class ZooKeeperCoordination:
         if self._outage_began is None:
             self._outage_began = self._loop.time()
             logger.warning("connection to ZooKeeper %s lost, reconnecting", self._servers)
-        self._tell("suspended")
+        self._notify("suspended")
 
     def _on_lost(self, client: Any) -> None:
         self._connected.clear()
         if self._session_id and not self._session_ended:
             self._end_session()
-        if client.client_state == "CLOSED":  # kazoo's thread has died of an error of its own: begin anew
+        if client.client_state == "CLOSED":  # kazoo's thread ended by an error of its own: open another client
             self._stop_client(client)
             self._reopen_client()
 
     def _end_session(self) -> None:
         self._session_ended = True
         self._session_deadline = NEVER
-        self._tell("expired")
+        self._notify("expired")
 
     def _reopen_client(self) -> None:
         assert self._loop is not None
@@ -251,14 +251,14 @@ class ZooKeeperCoordination:
             logger.warning("cannot reach for ZooKeeper %s: %s", self._servers, error)
             self._loop.call_later(RECONNECT_DELAY_SECONDS_MAX, self._reopen_client)
 
-    def _tell(self, kind: str) -> None:
+    def _notify(self, kind: str) -> None:
         assert self._loop is not None
         event = SessionEvent(kind=kind, session_id=self._session_id)
         for listener in list(self._listeners):
-            self._loop.call_soon(listener, event)  # on its own: a failing one stops nobody else
+            self._loop.call_soon(listener, event)  # each in its own callback: a failing one does not stop the others
 
     async def _beat(self) -> None:
-        """Ask ZooKeeper anything often enough that the deadline moves while it answers."""
+        """Send ZooKeeper a read often enough that the deadline advances while it answers."""
         assert self._loop is not None
         while True:
             interval = self._granted.timeout_ms / 1000 / HEARTBEATS_PER_SESSION
@@ -268,9 +268,9 @@ class ZooKeeperCoordination:
             await asyncio.sleep(max(0.001, interval - (self._loop.time() - began)))
 
     # ------------------------------------------------------------------------------------------------- watches
-    def _on_watch(self, shot: "OneShot", session_ended: bool) -> None:
-        """kazoo forgets its watches when a connection breaks, and calls them. What they watch cannot be read then, so
-        they are kept until there is a connection again, of this session or the next; no change is missed."""
+    def _on_watch(self, shot: "OneShotWatcher", session_ended: bool) -> None:
+        """kazoo forgets its watches when a connection breaks, and calls them. The watched nodes cannot be read then, so
+        the watchers are kept until there is a connection again, of this session or the next: no change is missed."""
         if session_ended and not self._connected.is_set() and not self._closed:
             self._held_watches.append(shot)
         elif not self._closed:
@@ -331,8 +331,8 @@ class ZooKeeperCoordination:
                 await self.create("/" + "/".join(names[:depth]), b"")
 
     async def protect(self, paths: Sequence[str]) -> list[str]:
-        """In ZooKeeper the right to delete a node belongs to its parent: under an open root anybody can delete
-        /controller_epoch, whatever its own list says."""
+        """In ZooKeeper the parent's ACL grants the right to delete a node: under an open root any client can delete
+        /controller_epoch, whatever that node's own ACL is."""
         if not self._credentials:
             return []
         found = [path for path in paths if await self._is_open(path)]
@@ -376,11 +376,11 @@ class ZooKeeperCoordination:
 
     @contextlib.contextmanager
     def _watching(self, watcher: Watcher | None) -> Any:
-        """A kazoo watch for one call; a call that fails leaves none, however late ZooKeeper answers."""
+        """A kazoo watch for one call; a failed call leaves no watch, however late ZooKeeper answers."""
         if watcher is None:
             yield None
             return
-        shot = OneShot(watcher)
+        shot = OneShotWatcher(watcher)
         try:
             yield lambda event: self._on_watch(shot, session_ended=event.type == "NONE")
         except BaseException:
@@ -395,7 +395,7 @@ class ZooKeeperCoordination:
 
         def on_result(result: Any) -> None:  # on the loop, see LoopQueue
             if not answered.done():
-                # Not the result itself, which keeps this function: each heartbeat would leave a cycle behind.
+                # Not the result itself, which refers to this function: each heartbeat would leave a reference cycle.
                 answered.set_result((result.exception, result.value))
 
         ask(self._client).rawlink(on_result)
@@ -416,7 +416,7 @@ class ZooKeeperCoordination:
         raise CoordinationError(f"{what}: {failure!r}")
 
 
-class OneShot:
+class OneShotWatcher:
     """A watcher that is called at most once."""
 
     def __init__(self, watcher: Watcher) -> None:
@@ -454,7 +454,7 @@ def add_operation(transaction: Any, operation: Operation) -> None:
 
 
 def raise_failed_operation(operations: Sequence[Operation], results: Sequence[Any]) -> None:
-    """kazoo returns the errors of a multi instead of raising them; all but one say that another one failed."""
+    """kazoo returns the errors of a multi instead of raising them; all but one report that another one failed."""
     for index, result in enumerate(results):
         name = type(result).__name__
         if isinstance(result, Exception) and name not in NOT_THE_CAUSE:

@@ -146,11 +146,11 @@ def test_a_flood_of_clients_keeps_no_broker_out(monkeypatch: pytest.MonkeyPatch)
     async def story() -> None:
         server = await scene.serve()
         monkeypatch.setattr(LoopIteration, "_renew", lambda turn: None)
-        server.turn.left = 0  # clients have taken all of this turn
+        server.iteration.left = 0  # clients have used up this iteration
         broker = await dialer(scene.network, 2).connect(1, (HOST, PORT), client_id="b", timeout_ms=1_000)
         await broker.request(ApiVersionsRequest(), 1_000)
         assert scene.heard == ["Broker:2"]
-        assert server.turn.handshakes_left == HANDSHAKES_PER_ITERATION - 3, "there is a limit for these, too"
+        assert server.iteration.handshakes_left == HANDSHAKES_PER_ITERATION - 3, "there is a limit for these, too"
         await server.stop()
 
     scene.world.run(story())

@@ -65,10 +65,10 @@ async def test_what_is_untold_is_told_at_the_end(scene: Scene, caplog: pytest.Lo
 async def test_as_many_kinds_and_addresses_as_a_peer_likes_make_one_short_line(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
-    complaints = PeerFaultLog()
+    faults = PeerFaultLog()
     for number in range(10_000):
-        complaints.tell(logging.WARNING, f"host-{number}:1", "x" * (number % 100 + 1), "%s", "a fault")
-    complaints.stop()
+        faults.report(logging.WARNING, f"host-{number}:1", "x" * (number % 100 + 1), "%s", "a fault")
+    faults.stop()
     line = lines(caplog)[-1]
     assert line.startswith(f"{10_000 - LINES_MAX} more faults")
     assert line.count("(") <= KINDS_MAX + 1 + 3
@@ -77,10 +77,10 @@ async def test_as_many_kinds_and_addresses_as_a_peer_likes_make_one_short_line(
 
 @simulated
 async def test_numbers_do_not_make_kinds(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
-    complaints = PeerFaultLog()
+    faults = PeerFaultLog()
     for number in range(LINES_MAX + 50):
-        complaints.tell(logging.ERROR, "host:1", f"its request of {number} bytes is one too many", "%s", "a fault")
-    complaints.stop()
+        faults.report(logging.ERROR, "host:1", f"its request of {number} bytes is one too many", "%s", "a fault")
+    faults.stop()
     assert lines(caplog)[-1] == (
         "50 more faults within 10 s: its request of N bytes is one too many (50); from host (50)"
     )
