@@ -5,7 +5,7 @@ Import them from `minibroker`. Layers, each knowing only those below it:
     producer   consumer   admin            what users call
     sender     fetcher    offsets          shells: requests, answers, timers
     accumulator, batches   cursor, records   pure: order and sequences; positions
-    cluster                                metadata kept fresh, whom to ask
-    connections                            one a server, handshake, back-off
+    cluster                                fresh metadata, which broker to ask
+    connections                            one per server, handshake, back-off
     metadata_cache, retry, partitioner, limits, errors   pure
 """

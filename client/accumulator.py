@@ -1,9 +1,9 @@
 """What waits to be sent, what is in flight, and under which sequences: the rules of the producer. Pure.
 
-Owns: one queue a partition, its order, its sequences, and what an answer means for them. Refuses to know the clock
-(time comes in as `now_ms`), asyncio, connections and metadata (`sender` brings a queue's leader in).
+Owns: one queue per partition, its order, its sequences, and what an answer means for them. Leaves to others: the clock
+(time is passed in as `now_ms`), asyncio, connections and metadata (`sender` sets a queue's leader).
 
-A queue holds three things, in the order in which they will stand in the log:
+A queue holds three things, in the order in which they will be in the log:
 
     attempted   batches that were sent at least once and have no outcome: in flight, or waiting for another attempt
     fresh       full batches that were never sent
@@ -13,25 +13,25 @@ The rules:
 1. A batch gets its sequence when it is first sent, and keeps it while it is retried. So at most `in_flight_max`
    sequences are in doubt, and a broker that remembers the last forty batches can tell a retry from a new batch.
 2. While any attempted batch waits for a retry, the partition sends one batch at a time, oldest first, and only when
-   nothing of it is in flight. So retries neither overtake nor are overtaken.
+   none of its batches is in flight. So retries neither overtake nor are overtaken.
 3. A sequence belongs to its batch for ever. If an attempted batch fails or expires, its sequence is not given to
-   another one (hardening rule 12): the queue is `broken`. What was attempted behind it is retried under its old
-   sequences, because it may have been written; only once nothing is in doubt the queue takes a new identity (a higher
-   producer epoch) and starts at sequence 0. A batch acknowledged behind the failed one proves that the failed one was
-   written, too: then nothing is missing, and the queue goes on as it was.
-4. 'Out of order' (45) for the oldest attempted batch, with nothing else in flight, means that neither it nor anything
-   behind it is in the log: they go back to `fresh`, lose their sequences, and follow under a new identity. 'Unknown
-   producer' (59) means the same for batches that are not in doubt; the others fail with an outcome that nobody knows,
-   for the broker may have forgotten what it has written. In any other position both only mean that something else has
-   to be settled first. 'Too large' (10) is treated as 45 is, and the batch is replaced by its parts.
-   'Duplicate' without an offset (46) is no proof of anything: that outcome is unknown, too.
-5. The first batch under an identity travels alone: a broker that does not know the producer takes sequence 0 and
-   nothing else, so what follows would be refused where the first one was. So does a batch that comes to have sequence 0
-   again, after the largest one: sent behind another, it would be taken where that one was refused.
-6. Without idempotence one batch a partition is in flight, so that a retry cannot be overtaken. With acks=0 there are
+   another one (hardening rule 12): the queue is `broken`. Batches attempted after it are retried under their old
+   sequences, because they may have been written. Once no batch is in doubt, the queue takes a new identity (a higher
+   producer epoch) and starts at sequence 0. A batch acknowledged after the failed one proves that the failed one was
+   written, too: then nothing is missing, and the queue continues as before.
+4. 'Out of order' (45) for the oldest attempted batch, with nothing else in flight, means that neither it nor any later
+   batch is in the log: they go back to `fresh`, lose their sequences, and follow under a new identity. 'Unknown
+   producer' (59) means the same for batches that are not in doubt; the others fail with an unknown outcome, because the
+   broker may have forgotten what it has written. In any other position both only mean that an earlier batch has to be
+   settled first. 'Too large' (10) is treated like 45, and the batch is replaced by its parts. 'Duplicate' without an
+   offset (46) proves nothing: that outcome is unknown, too.
+5. The first batch under an identity is sent alone: a broker that does not know the producer accepts sequence 0 only, so
+   it would refuse the batches after a refused first one. The same holds for a batch that has sequence 0 again, after
+   the largest sequence: sent behind another batch, it would be accepted where that one was refused.
+6. Without idempotence one batch per partition is in flight, so that a retry cannot be overtaken. With acks=0 there are
    no answers and no retries: any number may be in flight.
-7. Where batches wait, a request takes several of a partition, in their order (docs/decisions/0012). They are answered
-   one by one, so for the rules above they are as good as requests of their own that follow each other.
+7. Where batches wait, a request takes several of a partition, in their order (docs/decisions/0012). Each one is
+   answered, so for the rules above they are like separate requests that follow each other.
 """
 
 from collections import deque
@@ -39,14 +39,14 @@ from collections.abc import Callable, Iterable, Iterator
 
 from minibroker.client.batches import Batch, ProducerIdentity, split
 from minibroker.client.errors import BrokerError, MinibrokerError, OutcomeUnknown
-from minibroker.client.retry import LEAVES_DOUBT, ProduceDecision, decide_produce
+from minibroker.client.retry import MAYBE_WRITTEN_AFTER, ProduceDecision, decide_produce
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
 from minibroker.protocol.message_types import PRODUCE_BATCHES_MAX
 from minibroker.protocol.record_batch import HEADER_BYTES, SEQUENCE_MAX
 
 LATE_RECORD_EXTRA_BYTES = 16
-"""So much more a record may take at the end of a large batch than at the start of one: its deltas are larger."""
+"""A record may take this much more at the end of a large batch than at the start of one: its deltas are larger."""
 SPLIT_MIN_BYTES = 1_024
 """Batches are not split into smaller ones than this."""
 
@@ -55,13 +55,14 @@ class PartitionQueue:
     """Everything of one partition that has no outcome yet."""
 
     __slots__ = (
-        "acquainted",
+        "attempt_round",
         "attempted",
         "broken",
         "check_caller",
         "failures",
         "fresh",
         "identity",
+        "identity_acknowledged",
         "in_flight",
         "leader",
         "leader_epoch",
@@ -70,13 +71,12 @@ class PartitionQueue:
         "proven_sequence",
         "retry_at_ms",
         "topic_partition",
-        "turn",
     )
 
     def __init__(self, topic_partition: TopicPartition, check_caller: Callable[[], None] = lambda: None) -> None:
         self.topic_partition = topic_partition
         self.check_caller = check_caller
-        """Raises for whoever must not wait for a batch of this queue."""
+        """Raises for a caller that must not wait for a batch of this queue."""
         self.open_batch: Batch | None = None
         self.fresh: deque[Batch] = deque()
         self.attempted: deque[Batch] = deque()
@@ -86,16 +86,16 @@ class PartitionQueue:
         self.leader_epoch: LeaderEpoch | None = None
         self.retry_at_ms = 0.0
         self.failures = 0
-        """Refused or lost attempts in a row; what was in flight together counts once."""
-        self.turn = 0
-        """Rises with each new leader epoch and each counted failure: what was sent before says nothing new."""
+        """Consecutive refused or lost attempts; batches in flight together count once."""
+        self.attempt_round = 0
+        """Rises with each new leader epoch and each counted failure: failures of earlier rounds do not count again."""
         self.identity: ProducerIdentity | None = None
         self.next_sequence = 0
         self.proven_sequence = 0
-        """Every sequence of this identity below it (on the circle) is in the log."""
+        """Every sequence of this identity below it (modulo 2^31) is in the log."""
         self.broken = False
         """A sequence has no batch any more (rule 3)."""
-        self.acquainted = False
+        self.identity_acknowledged = False
         """The broker has acknowledged something under this identity (rule 5)."""
 
     @property
@@ -130,11 +130,11 @@ class Accumulator:
         self.identity: ProducerIdentity | None = None
         """The newest identity; queues take it when they need one."""
         self.identity_wanted = False
-        """A queue cannot go on without a newer identity."""
-        self.rushing = False
-        """Send open batches without waiting for linger_ms (flush, close, or somebody waits for memory)."""
+        """A queue cannot continue without a newer identity."""
+        self.skips_linger = False
+        """Send open batches without waiting for linger_ms (flush, close, or a call waits for memory)."""
         self.finished: list[Batch] = []
-        """Batches that got their outcome; the shell takes them out and tells whoever waits."""
+        """Batches that got their outcome; the shell removes them and notifies their waiters."""
         self._active: dict[BrokerId | None, dict[PartitionQueue, None]] = {}
 
     # ------------------------------------------------------------------------------------------------------- filling
@@ -147,7 +147,7 @@ class Accumulator:
         return batch
 
     def has_place(self, queue: PartitionQueue, size_bytes: int) -> bool:
-        """Whether there is an open batch that may take a record which would take so much in a batch of its own."""
+        """Whether an open batch has room for a record that would take this much in a batch of its own."""
         batch = queue.open_batch
         return batch is not None and batch.size_bytes + size_bytes + LATE_RECORD_EXTRA_BYTES <= self.batch_size
 
@@ -161,13 +161,13 @@ class Accumulator:
         queue.fresh.append(batch)
 
     def set_leader(self, queue: PartitionQueue, leader: BrokerId | None, epoch: LeaderEpoch | None) -> None:
-        """What metadata says. A new leader, or a new epoch of the same one, is tried at once."""
+        """Set the leader that metadata names. A new leader, or a new epoch of the same one, is tried at once."""
         if leader == queue.leader and epoch == queue.leader_epoch:
             return
         queue.leader_epoch = epoch
         queue.retry_at_ms = 0.0
         queue.failures = 0
-        queue.turn += 1
+        queue.attempt_round += 1
         if leader == queue.leader:
             return
         active = self._active.get(queue.leader, {})
@@ -191,17 +191,17 @@ class Accumulator:
         return [queue for queues in self._active.values() for queue in queues]
 
     def oldest(self) -> Batch | None:
-        """Which batch has waited for its outcome for longest."""
+        """The batch that has waited longest for its outcome."""
         batches = [batch for queue in self.active_queues() if (batch := queue.oldest()) is not None]
         return min(batches, key=lambda batch: batch.created_ms, default=None)
 
     def ready_at_ms(self, queue: PartitionQueue, now_ms: float) -> float | None:
-        """When the queue could next send something of its own accord; None if only an answer can help it on."""
+        """When the queue could next send something without a further event; None if it needs an answer first."""
         if queue.attempted and queue.in_flight < len(queue.attempted):
             return None if queue.in_flight else max(queue.retry_at_ms, now_ms)
         if len(queue.attempted) >= self.in_flight_max or (queue.attempted and self._must_wait(queue)):
             return None
-        if queue.fresh or (self.rushing and queue.open_batch is not None):
+        if queue.fresh or (self.skips_linger and queue.open_batch is not None):
             return max(queue.retry_at_ms, now_ms)
         if queue.open_batch is not None:
             return max(queue.retry_at_ms, queue.open_batch.created_ms + self.linger_ms)
@@ -219,17 +219,17 @@ class Accumulator:
         for batch in self._ready(active, now_ms):
             if chosen and total_bytes + batch.size_bytes > max_bytes:
                 break
-            self._launch(batch.queue, batch)
+            self._begin_flight(batch.queue, batch)
             total_bytes += batch.size_bytes
             chosen.append(batch)
         if len(active) > 1:
             for queue in dict.fromkeys(batch.queue for batch in chosen):
-                del active[queue]  # to the end of the line: every partition gets its turn
+                del active[queue]  # to the end: the partitions are served round robin
                 active[queue] = None
         return chosen
 
     def _ready(self, queues: Iterable[PartitionQueue], now_ms: float) -> Iterator[Batch]:
-        """What one request may take, in order. Each batch has to be launched before the next one is asked for."""
+        """The batches that one request may take, in order. `_begin_flight` must be called for each before the next."""
         for queue in queues:
             for _ in range(PRODUCE_BATCHES_MAX):
                 batch = self._next_batch(queue, now_ms)
@@ -238,7 +238,7 @@ class Accumulator:
                 yield batch
 
     def _next_batch(self, queue: PartitionQueue, now_ms: float) -> Batch | None:
-        """The batch this queue would send now. Takes nothing out of the queue, but may seal its open batch."""
+        """The batch that this queue would send now. Removes nothing from the queue, but may seal its open batch."""
         if queue.retry_at_ms > now_ms:
             return None
         attempted = queue.attempted
@@ -249,7 +249,7 @@ class Accumulator:
                 return None
         if not queue.fresh:
             batch = queue.open_batch
-            if batch is None or not (self.rushing or now_ms >= batch.created_ms + self.linger_ms):
+            if batch is None or not (self.skips_linger or now_ms >= batch.created_ms + self.linger_ms):
                 return None
         if self.idempotent and (queue.identity is None or queue.broken) and not self._renew(queue):
             return None
@@ -258,11 +258,11 @@ class Accumulator:
         return queue.fresh[0]
 
     def _must_wait(self, queue: PartitionQueue) -> bool:
-        """Nothing new is sent behind what was attempted (rules 3 and 5)."""
-        return queue.broken or (self.idempotent and (not queue.acquainted or queue.next_sequence == 0))
+        """No new batch may be sent behind the attempted ones (rules 3 and 5)."""
+        return queue.broken or (self.idempotent and (not queue.identity_acknowledged or queue.next_sequence == 0))
 
     def _renew(self, queue: PartitionQueue) -> bool:
-        """Nothing of this queue is in doubt: go on as before if nothing is missing, else under a newer identity."""
+        """No batch of this queue is in doubt: continue as before if none is missing, else under a newer identity."""
         assert not queue.attempted
         if queue.broken and queue.proven_sequence == queue.next_sequence:
             queue.broken = False
@@ -274,10 +274,10 @@ class Accumulator:
         queue.identity = newest
         queue.next_sequence = queue.proven_sequence = 0
         queue.broken = False
-        queue.acquainted = False
+        queue.identity_acknowledged = False
         return True
 
-    def _launch(self, queue: PartitionQueue, batch: Batch) -> None:
+    def _begin_flight(self, queue: PartitionQueue, batch: Batch) -> None:
         if batch.packed is None:
             assert queue.fresh[0] is batch
             queue.fresh.popleft()
@@ -289,18 +289,18 @@ class Accumulator:
             batch.pack()
         assert not batch.in_flight
         batch.in_flight = True
-        batch.turn = queue.turn
+        batch.attempt_round = queue.attempt_round
         batch.attempts += 1
         queue.in_flight += 1
 
     def unsend(self, batch: Batch) -> None:
         """The request could not be written at all: the batch waits for another attempt."""
-        self._land(batch)
+        self._end_flight(batch)
 
     # ------------------------------------------------------------------------------------------------------- answers
     def written(self, batch: Batch, base_offset: Offset | None, leader_epoch: LeaderEpoch | None) -> None:
         """The broker acknowledged the batch."""
-        queue = self._land(batch)
+        queue = self._end_flight(batch)
         queue.attempted.remove(batch)
         queue.failures = 0
         queue.retry_at_ms = 0.0
@@ -308,21 +308,21 @@ class Accumulator:
             end = _after(batch.base_sequence, batch.record_count)
             if _is_ahead(end, queue.proven_sequence):
                 queue.proven_sequence = end
-            queue.acquainted = True
+            queue.identity_acknowledged = True
         if not batch.done:
             batch.base_offset = base_offset
             batch.leader_epoch = leader_epoch
             self._finish(batch, None)
-        self._rest(queue)
+        self._deactivate_if_idle(queue)
 
     def refused(self, batch: Batch, error: BrokerError, retry_at_ms: float) -> ProduceDecision:
-        """The broker refused the batch; what follows from it."""
-        queue = self._land(batch)
+        """The broker refused the batch; returns what follows from it."""
+        queue = self._end_flight(batch)
         code = error.code if error.code is not None else ErrorCode.UNKNOWN_SERVER_ERROR
         decision = decide_produce(code, batch.record_count)
         assert decision is not ProduceDecision.WRITTEN
         batch.last_error = error
-        if code in LEAVES_DOUBT:
+        if code in MAYBE_WRITTEN_AFTER:
             batch.maybe_written = True
         if batch.done:
             self._drop(queue, batch)
@@ -348,22 +348,22 @@ class Accumulator:
         elif not batch.done:
             self._drop(queue, batch)
             self._finish(batch, error)
-        self._rest(queue)
+        self._deactivate_if_idle(queue)
         return decision
 
     def lost(self, batch: Batch, error: MinibrokerError, retry_at_ms: float) -> None:
         """No answer came: the batch may or may not have been written."""
-        queue = self._land(batch)
+        queue = self._end_flight(batch)
         batch.maybe_written = True
         batch.last_error = error
         if batch.done:
             self._drop(queue, batch)
         else:
             self._back_off(batch, retry_at_ms)
-        self._rest(queue)
+        self._deactivate_if_idle(queue)
 
     def expire(self, batch: Batch, error: MinibrokerError) -> None:
-        """Give a batch up that has no outcome. In flight it keeps its place until its answer came (rule 3)."""
+        """Give up a batch without outcome. In flight it keeps its place until its answer arrives (rule 3)."""
         queue = batch.queue
         assert not batch.done
         if batch is queue.open_batch:
@@ -375,10 +375,10 @@ class Accumulator:
             else:
                 queue.fresh.remove(batch)
         self._finish(batch, error)
-        self._rest(queue)
+        self._deactivate_if_idle(queue)
 
     # -------------------------------------------------------------------------------------------------------- pieces
-    def _land(self, batch: Batch) -> PartitionQueue:
+    def _end_flight(self, batch: Batch) -> PartitionQueue:
         queue = batch.queue
         assert batch.in_flight
         batch.in_flight = False
@@ -386,25 +386,25 @@ class Accumulator:
         return queue
 
     def _back_off(self, batch: Batch, retry_at_ms: float) -> None:
-        """Not for each batch of a window that failed as one, and not because of what the leader before did."""
+        """Once for batches in flight together that failed together, and not for failures at a former leader."""
         queue = batch.queue
-        if batch.turn != queue.turn:
+        if batch.attempt_round != queue.attempt_round:
             return
-        queue.turn += 1
+        queue.attempt_round += 1
         queue.failures += 1
         queue.retry_at_ms = max(queue.retry_at_ms, retry_at_ms)
 
     def _drop(self, queue: PartitionQueue, batch: Batch) -> None:
-        """An attempted batch leaves without having been acknowledged: its sequence stays its own."""
+        """Remove an attempted batch that was not acknowledged: its sequence is not used again."""
         queue.attempted.remove(batch)
         if batch.identity is not None:
             queue.broken = True
 
     def _restart(self, queue: PartitionQueue) -> None:
-        """Rule 4: nothing that was attempted is in the log. It is sent again, in order, as if for the first time."""
+        """Rule 4: no attempted batch is in the log. They are sent again, in order, as if for the first time."""
         assert not queue.in_flight
         queue.broken = self.idempotent
-        queue.proven_sequence = _before(queue.next_sequence)  # something is missing: no way on under this identity
+        queue.proven_sequence = _before(queue.next_sequence)  # a sequence is missing: this identity cannot continue
         for batch in reversed(queue.attempted):
             batch.identity = None
             batch.base_sequence = None
@@ -413,7 +413,7 @@ class Accumulator:
         queue.attempted.clear()
 
     def _fail_maybe_written(self, queue: PartitionQueue, error: BrokerError) -> None:
-        """Rule 4: what may have been written is not sent a second time under another sequence."""
+        """Rule 4: a batch that may have been written is not sent again under another sequence."""
         unknown = OutcomeUnknown(ErrorCode.UNKNOWN_PRODUCER_ID, error.where, _in_doubt(error.broker_message))
         for batch in [batch for batch in queue.attempted if batch.maybe_written]:
             self._drop(queue, batch)
@@ -436,7 +436,7 @@ class Accumulator:
             self.finished.append(parent)
             parent = parent.parent
 
-    def _rest(self, queue: PartitionQueue) -> None:
+    def _deactivate_if_idle(self, queue: PartitionQueue) -> None:
         if queue.idle:
             self._active.get(queue.leader, {}).pop(queue, None)
 
@@ -447,7 +447,7 @@ def _in_doubt(message: str | None) -> str:
 
 
 def _after(sequence: int, count: int) -> int:
-    """`count` sequences on; they wrap to 0 after 2^31 - 1."""
+    """The sequence `count` further; sequences wrap to 0 after 2^31 - 1."""
     return (sequence + count) & SEQUENCE_MAX
 
 
@@ -456,5 +456,5 @@ def _before(sequence: int) -> int:
 
 
 def _is_ahead(sequence: int, reference: int) -> bool:
-    """Is `sequence` ahead of `reference` on the circle of 2^31? Distances in use are far below half of it."""
+    """Is `sequence` ahead of `reference` modulo 2^31? Distances in use are far below half of that."""
     return 0 < ((sequence - reference) & SEQUENCE_MAX) < 2**30

@@ -1,8 +1,7 @@
 """The public administration client: topics, settings, the cluster, and the state of replicas.
 
-Owns: which broker answers which question, and retries when the controller moves. Every call has a deadline; a call
-that changes something and whose answer was lost is asked again, and 'exists already' (or 'is gone already') then means
-that the first attempt was carried out.
+Owns: which broker gets which request, and retries when the controller moves. Every call has a deadline. A change whose
+answer was lost is requested again; 'exists already' (or 'is gone already') then means that the first attempt succeeded.
 """
 
 import asyncio
@@ -92,7 +91,7 @@ R = TypeVar("R", bound=Response)
 
 
 class AdminClient:
-    """Creates, describes and changes. Use it as `async with AdminClient(...) as admin`."""
+    """Creates, describes and changes topics and settings. Use it as `async with AdminClient(...) as admin`."""
 
     def __init__(
         self,
@@ -106,7 +105,7 @@ class AdminClient:
         bootstrap_timeout_ms: int = BOOTSTRAP_TIMEOUT_MS,
         runtime: Runtime | None = None,
     ) -> None:
-        """Nothing is opened yet; `start()` (or `async with`) does that. Raises InvalidCall for impossible values."""
+        """Opens nothing; `start()` (or `async with`) does that. Raises InvalidCall for invalid values."""
         check_at_least(
             1,
             request_timeout_ms=request_timeout_ms,
@@ -130,7 +129,7 @@ class AdminClient:
 
     # --------------------------------------------------------------------------------------------------------- life
     async def start(self) -> None:
-        """Find the cluster. Raises ClusterUnreachable, saying server by server why, after bootstrap_timeout_ms."""
+        """Find the cluster. Raises ClusterUnreachable, with each server's error, after bootstrap_timeout_ms."""
         if self._started or self._closed:
             raise ClientClosed("an admin client is started once")
         self._owner = Owner("admin client")
@@ -179,7 +178,7 @@ class AdminClient:
     async def create_topics(
         self, topics: Iterable[NewTopic], *, validate_only: bool = False, timeout_ms: float = CALL_TIMEOUT_MS
     ) -> dict[str, CreatedTopic | BrokerError]:
-        """As `create_topic`, for several; what failed has its error as value."""
+        """As `create_topic`, for several topics; a topic that failed has its error as value."""
         deadline = self._deadline(timeout_ms)
         wanted = {topic.name: creatable(topic) for topic in topics}
         request = CreateTopicsRequest(
@@ -197,13 +196,13 @@ class AdminClient:
                 )
         created = [name for name, result in results.items() if isinstance(result, CreatedTopic)]
         if created and not validate_only:
-            await self._until_everywhere(created, deadline, present=True)
+            await self._wait_until_propagated(created, deadline, present=True)
         return results
 
     async def delete_topics(
         self, names: Iterable[str], *, timeout_ms: float = CALL_TIMEOUT_MS
     ) -> dict[str, BrokerError | None]:
-        """Delete topics and wait until no broker knows them; the value is None or what went wrong."""
+        """Delete topics and wait until no broker knows them; the value is None or the error."""
         deadline = self._deadline(timeout_ms)
         reply, in_doubt = await self._delete_in_time(list(dict.fromkeys(names)), deadline)
         results: dict[str, BrokerError | None] = {}
@@ -215,12 +214,13 @@ class AdminClient:
                 results[answer.name] = None
         deleted = [name for name, error in results.items() if error is None]
         if deleted:
-            await self._until_everywhere(deleted, deadline, present=False)
+            await self._wait_until_propagated(deleted, deadline, present=False)
         return results
 
     async def _delete_in_time(self, names: list[str], deadline: Deadline) -> tuple[DeleteTopicsResponse, bool]:
-        """The controller answers before we give it up: at the end it says what the deletion waits for."""
-        marked = False
+        """Repeats requests that the controller answers before they time out here: its last answer says what the
+        deletion waits for."""
+        has_begun = False
         while True:
             limit_ms = deadline.at_most(self._settings.request_timeout_ms)
             request = DeleteTopicsRequest(
@@ -229,8 +229,8 @@ class AdminClient:
             reply, in_doubt = await self._change(request, DeleteTopicsResponse, deadline, _delete_errors)
             waits = ErrorCode.REQUEST_TIMED_OUT in _delete_errors(reply)
             if not waits or deadline.remaining_ms() <= 2 * ANSWER_SLACK_MS:
-                return reply, in_doubt or marked
-            marked = True
+                return reply, in_doubt or has_begun
+            has_begun = True
 
     async def delete_topic(self, name: str, *, timeout_ms: float = CALL_TIMEOUT_MS) -> None:
         """Delete one topic. Raises UnknownTopicOrPartition or CallTimedOut."""
@@ -245,7 +245,7 @@ class AdminClient:
     async def describe_topics(
         self, names: Iterable[str] | None = None, *, timeout_ms: float = CALL_TIMEOUT_MS
     ) -> dict[str, TopicDescription]:
-        """Partitions with leader, epoch, replicas and ISR, of these topics or of all.
+        """Leader, epoch, replicas and ISR of each partition of these topics, or of all.
 
         Raises UnknownTopicOrPartition if one of the named topics does not exist.
         """
@@ -256,7 +256,7 @@ class AdminClient:
         for topic in reply.topics:
             if topic.error_code and not topic.partitions:
                 if asked is None:
-                    continue  # being deleted just now
+                    continue  # being deleted
                 raise broker_error(topic.error_code, Where(topic=topic.name))
             result[topic.name] = topic_description(topic)
         return result
@@ -280,7 +280,7 @@ class AdminClient:
     ) -> dict[BrokerId, BrokerReplicas]:
         """Ask every registered broker for its replicas (of these topics or of all): role, epochs, LEO, HW, ISR, lag.
 
-        A broker that does not answer in time has its `error` set; the others are there all the same.
+        A broker that does not answer in time has its `error` set; the others are returned all the same.
         """
         cluster = self._cluster_checked()
         deadline = self._deadline(timeout_ms)
@@ -303,7 +303,7 @@ class AdminClient:
     async def list_offsets(
         self, timestamps: Mapping[TopicPartition, int], *, timeout_ms: float = CALL_TIMEOUT_MS
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """The first offset not older than a timestamp in ms, of each partition; EARLIEST_TIMESTAMP (-2) and
+        """The first offset of each partition that is not older than its timestamp in ms; EARLIEST_TIMESTAMP (-2) and
         LATEST_TIMESTAMP (-1, the high watermark) as in Kafka."""
         wanted = {TopicPartition(*partition): timestamp for partition, timestamp in timestamps.items()}
         return await list_offsets(self._cluster_checked(), wanted, self._deadline(timeout_ms))
@@ -311,7 +311,7 @@ class AdminClient:
     async def offsets(
         self, topic: str, *, timeout_ms: float = CALL_TIMEOUT_MS
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """(first offset kept, high watermark) of each partition of a topic."""
+        """(log start offset, high watermark) of each partition of a topic."""
         deadline = self._deadline(timeout_ms)
         described = await self.describe_topics([topic], timeout_ms=deadline.remaining_ms())
         partitions = [TopicPartition(topic, partition.partition) for partition in described[topic].partitions]
@@ -324,7 +324,7 @@ class AdminClient:
     async def describe_configs(
         self, *, topic: str | None = None, broker_id: BrokerId | None = None, timeout_ms: float = CALL_TIMEOUT_MS
     ) -> dict[str, ConfigEntry]:
-        """The settings of one topic or one broker, with where each value comes from."""
+        """The settings of one topic or one broker, with the source of each value."""
         kind, name = resource_of(topic, broker_id)
         request = DescribeConfigsRequest(
             resources=[DescribeConfigsResource(resource_type=kind.value, resource_name=name)]
@@ -348,7 +348,7 @@ class AdminClient:
         validate_only: bool = False,
         timeout_ms: float = CALL_TIMEOUT_MS,
     ) -> None:
-        """Set (or with None: unset) some settings of one topic or one broker; the others stay. Raises InvalidConfig."""
+        """Set (or with None: unset) some settings of one topic or one broker; others stay. Raises InvalidConfig."""
         kind, name = resource_of(topic, broker_id)
         configs = [
             AlterableConfig(
@@ -371,7 +371,8 @@ class AdminClient:
     async def _change(
         self, request: Request, answer: type[R], deadline: Deadline, errors_of: "ErrorsOf[R]"
     ) -> tuple[R, bool]:
-        """Ask the controller, wherever it is, until it answers. Also says whether an earlier attempt is in doubt."""
+        """Ask the controller, even if it moves, until it answers. Also returns whether an earlier attempt is in
+        doubt."""
         cluster = self._cluster_checked()
         in_doubt = False
         while True:
@@ -389,11 +390,11 @@ class AdminClient:
                     raise
                 last = error
             with suppress(ClusterUnreachable, CallTimedOut):
-                await cluster.refresh(deadline)  # who is the controller now? Rounds are paced: no busy loop
+                await cluster.refresh(deadline)  # finds the new controller; rounds are paced, so no busy loop
             if deadline.passed:
                 raise CallTimedOut(f"the controller did not do it within {round(deadline.timeout_ms)} ms", last)
 
-    async def _until_everywhere(self, names: list[str], deadline: Deadline, *, present: bool) -> None:
+    async def _wait_until_propagated(self, names: list[str], deadline: Deadline, *, present: bool) -> None:
         """Wait until every live broker knows leaders for all partitions of the topics (or has forgotten the topics)."""
         cluster = self._cluster_checked()
         request = MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in names])
@@ -413,7 +414,7 @@ class AdminClient:
         try:
             reply = await self._cluster.ask(broker_id, request, MetadataResponse, Deadline(1_000))
         except MinibrokerError:
-            # a broker that died meanwhile is not waited for, once the cluster has noticed
+            # a broker that failed meanwhile is not waited for, once the cluster has noticed
             return broker_id not in self._cluster.metadata.brokers
         for topic in reply.topics:
             if not present and not topic.error_code:
@@ -435,7 +436,7 @@ class AdminClient:
 
 
 ANSWER_SLACK_MS = 1_000
-"""A controller that waits for others is told to answer so long before we give it up."""
+"""A controller that has to wait must answer this long before the request times out here."""
 ErrorsOf = Callable[[R], list[int]]
 
 

@@ -1,4 +1,4 @@
-"""Records on their way to one partition: batches. Pure.
+"""Batches: records that are sent to one partition together. Pure.
 
 A batch collects records while it is open, is packed once when it is first sent, and has one outcome for all of them.
 """
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 _NO_RECORDS = BatchBuilder(0)
-"""What a finished batch holds. Nothing is ever appended to it: no queue leads to a finished batch."""
+"""The builder of a finished batch. Nothing is ever appended to it: no queue refers to a finished batch."""
 
 
 class ProducerIdentity(msgspec.Struct, frozen=True):
-    """Who writes, as brokers tell writers apart (KIP-98). A generation rises with each identity that was granted."""
+    """How brokers distinguish producers (KIP-98). The generation rises with each identity that was granted."""
 
     producer_id: int
     producer_epoch: int
@@ -29,12 +29,13 @@ class ProducerIdentity(msgspec.Struct, frozen=True):
 
 
 class Batch:
-    """Records of one partition that travel together. Life: open, sealed, packed and in flight, perhaps waiting for
-    another attempt, done. `error` is None and `done` true: written."""
+    """Records of one partition that are sent together. States: open, sealed, packed and in flight, perhaps waiting for
+    another attempt, done. Done with `error` None means written."""
 
     __slots__ = (
         "_waiters",
         "append",
+        "attempt_round",
         "attempts",
         "base_offset",
         "base_sequence",
@@ -55,7 +56,6 @@ class Batch:
         "queue",
         "record_count",
         "reserved_bytes",
-        "turn",
     )
 
     def __init__(self, queue: "PartitionQueue", max_bytes: int, created_ms: float, deadline_ms: float) -> None:
@@ -71,8 +71,8 @@ class Batch:
         self.identity: ProducerIdentity | None = None
         self.base_sequence: int | None = None
         self.attempts = 0
-        self.turn = 0
-        """The queue's, when this was sent last."""
+        self.attempt_round = 0
+        """The queue's value when this batch was last sent."""
         self.in_flight = False
         self.maybe_written = False
         self.last_error: MinibrokerError | None = None
@@ -81,7 +81,7 @@ class Batch:
         self.base_offset: Offset | None = None
         self.leader_epoch: LeaderEpoch | None = None
         self.observed = False
-        """Somebody looked at the outcome: flush() need not report a failure again."""
+        """The program has looked at the outcome: flush() need not report a failure again."""
         self.parent: Batch | None = None
         self.parts: list[tuple[int, Batch]] = []
         """After a split: (first delta, batch), which hold the records now."""
@@ -97,11 +97,11 @@ class Batch:
         return len(self.packed) if self.packed is not None else self.builder.size_bytes
 
     def allow(self, byte_count: int) -> None:
-        """So much memory is set aside for it: records are taken up to that."""
+        """Reserve this much memory for it: records are taken up to that size."""
         self.reserved_bytes = self.builder.max_bytes = byte_count
 
     def pack(self) -> None:
-        """Turn the records into the bytes that travel, under the identity and sequence the batch has."""
+        """Encode the records for the wire, under the batch's identity and sequence."""
         if self.identity is None or self.base_sequence is None:
             self.packed = self.builder.close()
         else:
@@ -109,16 +109,16 @@ class Batch:
             self.packed = self.builder.close(identity.producer_id, identity.producer_epoch, self.base_sequence)
 
     def finish(self, error: MinibrokerError | None) -> None:
-        """Give the batch its outcome; the waiters are told by `notify`."""
+        """Give the batch its outcome; `notify` calls the waiters."""
         assert not self.done
         self.done = True
         self.error = error
         self.packed = None
-        self.builder = _NO_RECORDS  # whoever keeps a delivery must not keep its whole batch in memory
+        self.builder = _NO_RECORDS  # a kept delivery must not keep its whole batch in memory
         self.append = _NO_RECORDS.append
 
     def when_done(self, waiter: Callable[[], None]) -> None:
-        """Call `waiter` once the batch is done. Not for a batch that is."""
+        """Call `waiter` once the batch is done; the batch must not be done yet."""
         assert not self.done
         if self._waiters is None:
             self._waiters = []
@@ -132,7 +132,7 @@ class Batch:
                 waiter()
 
     def observe(self) -> None:
-        """Somebody looks at the outcome, or waits for it."""
+        """The program looks at the outcome, or waits for it."""
         self.observed = True
         for _, part in self.parts:
             part.observe()

@@ -1,6 +1,6 @@
-"""The producer's memory: how much is set aside, and who waits for some.
+"""The producer's memory: how much is reserved, and which calls wait for some.
 
-Owns: one number, its limit, and the waiters in order of arrival. Refuses to know what is kept there.
+Owns: one number, its limit, and the waiters in order of arrival. Leaves to others: what the memory holds.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from minibroker.client.limits import BUFFER_ROOM_BYTES, Deadline
 
 
 class BufferMemory:
-    """At most `limit_bytes` are in use, except by a single piece that is larger than all of it."""
+    """At most `limit_bytes` are in use, except by a single piece that is larger than the limit."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -30,7 +30,7 @@ class BufferMemory:
         return True
 
     def release(self, byte_count: int) -> None:
-        """Give back; the one who waits longest is woken and tries again, once there is room for more than a little."""
+        """Give back. Once there is enough room, wakes the call that has waited longest; it tries again."""
         assert byte_count <= self.used_bytes
         self.used_bytes -= byte_count
         if self._waiters and self.limit_bytes - self.used_bytes >= min(BUFFER_ROOM_BYTES, self.limit_bytes // 4):
@@ -52,7 +52,7 @@ class BufferMemory:
         return True
 
     def end(self, error: MinibrokerError) -> None:
-        """Nobody waits any longer."""
+        """Fail all waiting calls."""
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():
@@ -62,7 +62,7 @@ class BufferMemory:
         if waiter in self._waiters:
             self._waiters.remove(waiter)
         else:
-            self._wake_one()  # what we were woken for is for the next one
+            self._wake_one()  # this waiter was woken already: wake the next one instead
 
     def _wake_one(self) -> None:
         while self._waiters:

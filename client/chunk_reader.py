@@ -1,6 +1,6 @@
-"""Decodes the next batch that a cursor holds, and says what to do with one that does not decode.
+"""Decodes the next batch that a cursor holds, and handles batches that cannot be decoded.
 
-Owns: the way from damage in a fetched chunk to the user's error. Refuses to know who hands records out.
+Owns: how damage in a fetched chunk becomes the user's error. Leaves to others: returning records to the user.
 """
 
 import logging
@@ -24,8 +24,8 @@ class ChunkReader:
         self._where = where
 
     def read(self, cursor: Cursor) -> tuple[BatchHeader, list[RecordTuple]]:
-        """The next batch; no records where it is skipped, and then the position is behind it. Raises CorruptRecords
-        (fetch it again) and UndecodableRecords (that would not help)."""
+        """The next batch; if it is skipped, without records, and the position is moved behind it. Raises CorruptRecords
+        (fetch it again) and UndecodableRecords (fetching again would not help)."""
         chunk = cursor.chunks[0]
         position, header = chunk.unread[0]
         try:

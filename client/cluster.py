@@ -1,7 +1,7 @@
-"""The cluster as one client sees it: metadata kept fresh, and whom to ask for what.
+"""The cluster as one client sees it: fresh metadata, and which broker to ask for what.
 
-Owns: when metadata is fetched and from whom, the way to a broker, the controller or anybody, and the diagnosis when
-nobody can be reached. Refuses to know what is produced, fetched or administered.
+Owns: when and from where metadata is fetched, requests to one broker, the controller or any broker, and the diagnosis
+when none can be reached. Leaves to others: what is produced, fetched or administered.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ from minibroker.runtime.rpc import RequestTimedOut, RpcConnection, RpcError
 R = TypeVar("R", bound=Response)
 
 BROKERS_FRESH_MS = 500.0
-"""Metadata this young is good enough to say which brokers there are."""
+"""Metadata this recent is good enough as a list of the brokers."""
 
 
 class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,17 +74,17 @@ class Cluster:
         self._waiters: list[asyncio.Future[None]] = []
         self._wake = asyncio.Event()
         self._new_topics = asyncio.Event()
-        """Ends the pause between two rounds: what was never asked for cannot have been fetched just now."""
+        """Ends the pause between two rounds: the last round cannot have fetched new topics."""
         self._wanted = False
         self._avoided: dict[Address, None] = {}
-        """Who failed or was late when asked for metadata last, the latest at the end."""
+        """Servers that failed or were late at their last request for metadata, the latest at the end."""
         self._answered_by: Address | None = None
         self._task: asyncio.Task[None] | None = None
         self._closed = False
 
     # --------------------------------------------------------------------------------------------------------- life
     async def start(self) -> None:
-        """Find the cluster. Raises ClusterUnreachable (why, server by server) after bootstrap_timeout_ms."""
+        """Find the cluster. Raises ClusterUnreachable, with each server's error, after bootstrap_timeout_ms."""
         if self._closed or self._task is not None:
             raise ClientClosed("a client is started once")
         self._task = asyncio.get_running_loop().create_task(self._keep_metadata())
@@ -112,13 +112,13 @@ class Cluster:
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_exception(ClientClosed("the client was closed"))
-                waiter.exception()  # its asker may be gone
+                waiter.exception()  # its caller may be gone
         self._waiters.clear()
         await self.connections.close()
 
     # ----------------------------------------------------------------------------------------------------- metadata
     def add_listener(self, listener: Callable[[], None]) -> None:
-        """Called after every round of metadata, whether it brought news or failed."""
+        """The listener is called after every round of metadata, whether it brought changes or failed."""
         self._listeners.append(listener)
 
     def want_topics(self, topics: Iterable[str]) -> None:
@@ -130,12 +130,12 @@ class Cluster:
             self.request_refresh()
 
     def request_refresh(self) -> None:
-        """Ask for new metadata soon: at once, or after a short pause if it was just fetched."""
+        """Request new metadata: at once, or after a short pause if it was just fetched."""
         self._wanted = True
         self._wake.set()
 
     async def refresh(self, deadline: Deadline) -> None:
-        """Wait for a round of metadata that begins after this call. Raises what that round met, or CallTimedOut."""
+        """Wait for a round of metadata that begins after this call. Raises that round's error, or CallTimedOut."""
         if self._closed:
             raise ClientClosed("the client is closed")
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -148,7 +148,7 @@ class Cluster:
         waiter.result()
 
     async def refresh_brokers(self, deadline: Deadline) -> None:
-        """Know the live brokers as of a moment ago; spares a one-shot command the pause between two rounds."""
+        """Have a recent list of live brokers; saves a one-shot command the pause between two rounds."""
         updated_at_ms = self.metadata.updated_at_ms
         if updated_at_ms is None or asyncio.get_running_loop().time() * 1000 - updated_at_ms > BROKERS_FRESH_MS:
             await self.refresh(deadline)
@@ -171,7 +171,7 @@ class Cluster:
                 error = failure
                 self.request_refresh()
             except BaseException:
-                self._waiters.extend(waiters)  # close() tells them
+                self._waiters.extend(waiters)  # close() ends them
                 raise
             self.last_error = error
             _settle(waiters, error)
@@ -186,11 +186,11 @@ class Cluster:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, started + pause_ms / 1000 - loop.time())):
                     await self._new_topics.wait()
-            if not self._wanted:  # what is asked for within the pause goes on being looked for
+            if not self._wanted:  # a request during the pause continues the search
                 wanted_since = None
 
     async def _wait_until_wanted(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """True if somebody asked, False if the metadata grew too old."""
+        """True if metadata was requested, False if it grew too old."""
         try:
             async with asyncio.timeout(self.settings.metadata_max_age_ms / 1000):
                 await self._wake.wait()
@@ -199,20 +199,21 @@ class Cluster:
         return True
 
     async def _fetch_metadata(self) -> None:
-        """One round: the first answer counts. Who failed or was late comes last in later rounds, until it answers."""
+        """One round: the first answer counts. A server that failed or was late comes last in later rounds, until it
+        answers."""
         request = MetadataRequest(topics=[MetadataRequestTopic(name=topic) for topic in sorted(self._topics)])
-        reply, found = await first_answer(self._candidates(), lambda server: self._ask_for_metadata(server, request))
-        for server in (*found.failures, *found.late):
+        reply, attempts = await first_answer(self._candidates(), lambda server: self._ask_for_metadata(server, request))
+        for server in (*attempts.failures, *attempts.late):
             self._avoided.pop(server, None)
             self._avoided[server] = None
-        if reply is None or found.server is None:
-            reasons = "; ".join(str(reason) for reason in found.failures.values())
+        if reply is None or attempts.server is None:
+            reasons = "; ".join(str(reason) for reason in attempts.failures.values())
             raise ClusterUnreachable(
                 f"no broker answers; tried {reasons}. Start the brokers or check bootstrap_servers"
             )
         self.metadata.update(reply, asyncio.get_running_loop().time() * 1000)
-        self._answered_by = found.server
-        self._avoided.pop(found.server, None)
+        self._answered_by = attempts.server
+        self._avoided.pop(attempts.server, None)
 
     async def _ask_for_metadata(self, address: Address, request: MetadataRequest) -> MetadataResponse:
         connection = await self.connections.acquire(address, Deadline(CONNECT_TIMEOUT_MS))
@@ -223,8 +224,8 @@ class Cluster:
         return reply
 
     def _candidates(self) -> list[Address]:
-        """Brokers with an open connection first, then other brokers, then the bootstrap servers; those that failed
-        last come last, the latest at the very end."""
+        """Brokers with an open connection first, then other brokers, then the bootstrap servers; servers that failed
+        recently come last, the latest at the very end."""
         known = list(self.metadata.brokers.values())
         self.runtime.random.shuffle(known)
         known.sort(key=lambda address: not self.connections.is_open(address))
@@ -232,9 +233,10 @@ class Cluster:
         self._avoided = {address: None for address in self._avoided if address in ordered}
         return [*(address for address in ordered if address not in self._avoided), *self._avoided]
 
-    # ------------------------------------------------------------------------------------------------------- asking
+    # ----------------------------------------------------------------------------------------------------- requests
     def open_connection(self, broker_id: BrokerId) -> RpcConnection | None:
-        """The connection to a broker if it is open; None starts an attempt, or new metadata if its address is gone."""
+        """The connection to a broker if it is open; else None, and an attempt begins, or a metadata request if the
+        broker's address is not known."""
         address = self.metadata.brokers.get(broker_id)
         if address is None:
             self.request_refresh()
@@ -258,15 +260,15 @@ class Cluster:
             raise self.unreachable(broker_id, error) from error
 
     def unreachable(self, broker_id: BrokerId, cause: Exception | None = None) -> BrokerUnreachable:
-        """Why this broker cannot be reached; tells a wrong advertised address from a dead broker."""
+        """Why this broker cannot be reached; distinguishes a wrong advertised address from a failed broker."""
         address = self.metadata.brokers.get(broker_id)
         if address is None:
             return BrokerUnreachable(
                 f"broker {broker_id} is not registered with the cluster; is it running?", broker_id
             )
         reason = cause or self.connections.last_error(address) or "no connection yet"
-        foreign = address not in self.settings.bootstrap and not self.connections.ever_connected(address)
-        if foreign and self._answered_by is not None:
+        only_advertised = address not in self.settings.bootstrap and not self.connections.ever_connected(address)
+        if only_advertised and self._answered_by is not None:
             return BrokerUnreachable(
                 f"bootstrap {self._answered_by} answered but advertises broker {broker_id} as {address}, which this "
                 f"machine cannot resolve or reach ({reason}): check advertised.listeners of broker {broker_id}",
@@ -282,7 +284,7 @@ class Cluster:
             reply = await connection.request(body, timeout_ms)
         except RpcError as error:
             if isinstance(error, RequestTimedOut) and timeout_ms >= self.settings.request_timeout_ms:
-                connection.abort()  # TCP may take minutes to find out that nobody is there; a new one is made soon
+                connection.abort()  # TCP may take minutes to notice that the peer is gone; a new one is opened soon
             self.request_refresh()
             raise BrokerUnreachable(f"broker {broker_id}: {error}", broker_id, in_doubt=True) from error
         return expect(reply, answer, Where(broker_id=broker_id))
@@ -309,7 +311,7 @@ class Cluster:
         controller = self.metadata.controller_id
         if controller is None:
             self.request_refresh()
-            raise broker_error(ErrorCode.NOT_CONTROLLER, message="no controller is known; is ZooKeeper well?")
+            raise broker_error(ErrorCode.NOT_CONTROLLER, message="no controller is known; is ZooKeeper healthy?")
         return await self.ask(controller, body, answer, deadline)
 
     def _brokers_by_reach(self) -> list[BrokerId]:
@@ -325,7 +327,7 @@ class Cluster:
         return where_of(partition, info.leader if broker_id is None else broker_id, info.leader_epoch, info.isr)
 
     def leader_problem(self, partition: TopicPartition) -> MinibrokerError:
-        """Why nothing can be asked of this partition's leader now."""
+        """Why no request can be sent to this partition's leader now."""
         info = self.metadata.partition(partition)
         topic = self.metadata.topics.get(partition.topic)
         if self.last_error is not None:
@@ -340,7 +342,7 @@ class Cluster:
 
 
 def expect(reply: Response, answer: type[R], where: Where) -> R:
-    """The reply as the type that was asked for; a request that failed as a whole is a BrokerError."""
+    """The reply as the expected type; raises BrokerError if the request failed as a whole."""
     if reply.error_code:
         raise broker_error(reply.error_code, where, reply.error_message)
     assert isinstance(reply, answer), f"{type(reply).__name__} came instead of {answer.__name__}"
@@ -348,8 +350,8 @@ def expect(reply: Response, answer: type[R], where: Where) -> R:
 
 
 def _ask_or_abort(connection: RpcConnection, request: Request, timeout_ms: int) -> "asyncio.Future[Response]":
-    """The reply, to be awaited. A connection on which nothing comes in all that time is given up, also when the asker
-    has an answer from elsewhere by then: TCP may take a quarter of an hour to find out that nobody is there."""
+    """The reply, to be awaited. If nothing arrives before the timeout, the connection is closed, even if the caller has
+    an answer from another server by then: TCP may take a quarter of an hour to notice that the peer is gone."""
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[Response] = loop.create_future()
 
@@ -364,7 +366,7 @@ def _ask_or_abort(connection: RpcConnection, request: Request, timeout_ms: int) 
 
     def on_silence() -> None:
         connection.forget(number)
-        if not connection.is_waited_on:  # else its other askers notice that nothing comes, each in his own time
+        if not connection.is_waited_on:  # else the timeouts of its other requests decide
             connection.abort()
         if not answer.done():
             answer.set_exception(RequestTimedOut(f"{connection.peer} did not answer within {timeout_ms} ms"))
@@ -382,4 +384,4 @@ def _settle(waiters: list["asyncio.Future[None]"], error: MinibrokerError | None
             waiter.set_result(None)
         else:
             waiter.set_exception(error)
-            waiter.exception()  # its asker may have given up in the same moment
+            waiter.exception()  # its caller may have given up at the same moment

@@ -1,4 +1,4 @@
-"""How it goes with one partition of a consumer: tells 'no data' from 'no broker'."""
+"""The state of one partition of a consumer: distinguishes 'no data' from 'no broker'."""
 
 from typing import TYPE_CHECKING, Literal
 
@@ -16,23 +16,23 @@ State = Literal["fetching", "paused", "no-leader", "connecting", "refused", "no-
 
 
 class ConnectionState(msgspec.Struct, frozen=True):
-    """Why nothing comes: 'no data' and 'no broker' are different things."""
+    """Why no records come: 'no data' and 'no broker' are different things."""
 
     state: State
-    """fetching: the leader answers; there simply is no more data. connecting: the leader does not answer now.
-    refused: it answers with an error, time and again: what `error` says stands in the way of our position.
-    no-position: where to begin is being asked for. validating: a new leader is asked whether our position still holds.
-    halted: an error waits for a seek."""
+    """fetching: the leader answers; there is no more data. connecting: the leader does not answer now.
+    refused: it keeps answering with an error, which `error` holds.
+    no-position: the leader is being asked where to begin. validating: a new leader is being asked whether the position
+    is still valid. halted: an error waits for a seek."""
     leader: BrokerId | None
     leader_epoch: LeaderEpoch | None
     last_answer_ms_ago: float | None
     refused_for_ms: float | None
-    """How long answers have been errors and nothing else."""
+    """For how long all answers have been errors."""
     error: MinibrokerError | None
 
     @property
     def healthy(self) -> bool:
-        """Would new records come?"""
+        """Would new records arrive?"""
         return self.state == "fetching"
 
 
@@ -43,7 +43,7 @@ def describe_connection(cursor: Cursor, cluster: Cluster, fetcher: "Fetcher") ->
     ago = None if answered_at_ms is None else fetcher.now_ms() - answered_at_ms
     error = cursor.halted or cursor.error or (leader.error if leader is not None else None)
     state = _state(cursor, cluster, slow=error is not None and fetcher.is_late(cursor.leader))
-    if state == "no-leader" or (state == "connecting" and error is None):  # what it said last is out of date
+    if state == "no-leader" or (state == "connecting" and error is None):  # its last error is out of date
         error = cluster.leader_problem(cursor.topic_partition)
     since = cursor.refused_since_ms
     refused_for_ms = None if since is None else fetcher.now_ms() - since

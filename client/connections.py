@@ -1,7 +1,7 @@
-"""Open connections, one a server, with their handshake and back-off.
+"""Open connections, one per server, with their handshake and back-off.
 
-Owns: when to connect again, and the check that the peer is a minibroker (ApiVersions, once a connection). Refuses to
-know which broker lives where (`cluster`), and what is asked.
+Owns: when to connect again, and the check that the peer is a minibroker (ApiVersions, once per connection). Leaves to
+others: which broker has which address (`cluster`), and the requests.
 """
 
 import asyncio
@@ -21,15 +21,15 @@ NEEDED_APIS = (ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.METADATA)
 
 
 class _Server:
-    """What is known of one address."""
+    """The state of one address."""
 
     def __init__(self) -> None:
         self.connection: RpcConnection | None = None
         self.attempt: asyncio.Task[RpcConnection] | None = None
         self.waiting = 0
-        """So many wait for the attempt."""
+        """The number of calls that wait for the attempt."""
         self.is_wanted = False
-        """Somebody wants the attempt to go on, though nobody waits for it."""
+        """The attempt must continue even if no call waits for it."""
         self.failures = 0
         self.retry_at = 0.0
         self.last_error: MinibrokerError | None = None
@@ -50,7 +50,7 @@ class Connections:
         """Called after a connection was opened, was lost, or could not be opened."""
 
     def open_connection(self, address: Address) -> RpcConnection | None:
-        """The connection, if one is open now; else None, and an attempt is on its way (`on_change` tells its end)."""
+        """The connection if one is open now; else None, and an attempt is under way (`on_change` follows)."""
         connection = self._open_one(address)
         if connection is None and not self._closed:
             self._attempt(address).is_wanted = True
@@ -64,7 +64,7 @@ class Connections:
     async def acquire(self, address: Address, deadline: Deadline) -> RpcConnection:
         """A connection within the deadline. Raises BrokerUnreachable, NotMinibroker or ClientClosed.
 
-        Whoever is cancelled takes the attempt along, if nobody else has an interest in it.
+        Cancelling the call also cancels the attempt, unless another caller needs it.
         """
         connection = self._open_one(address)
         if connection is not None:
@@ -97,7 +97,7 @@ class Connections:
         return server.last_error if server is not None else None
 
     def ever_connected(self, address: Address) -> bool:
-        """Has this address ever answered us?"""
+        """Has this client ever been connected to this address?"""
         server = self._servers.get(address)
         return server is not None and server.ever_connected
 
@@ -141,9 +141,9 @@ class Connections:
         server.is_wanted = False
         if task.cancelled():
             return
-        error = task.exception()  # looked at here, so that an attempt nobody waits for ends quietly
+        error = task.exception()  # retrieved here, so that an attempt without a waiter logs no warning
         if error is not None and not isinstance(error, MinibrokerError):
-            raise error  # ours: a bug must not be retried for ever
+            raise error  # a bug of the client must not be retried for ever
         self.on_change(address)
 
     async def _open(self, address: Address, server: _Server) -> RpcConnection:
@@ -175,7 +175,7 @@ class Connections:
                 self.on_change(address)
 
     async def _connect(self, address: Address) -> RpcConnection:
-        """Connect and shake hands."""
+        """Connect and perform the handshake."""
         try:
             connection = await connect(
                 self._runtime.network,
@@ -203,8 +203,8 @@ def _check_versions(address: Address, reply: object) -> None:
         raise NotMinibroker(f"{address} answered the handshake with something else; is it a minibroker?")
     if reply.error_code:
         raise NotMinibroker(f"{address} refused the handshake: {broker_error(reply.error_code)}")
-    spoken = {version.api_key for version in reply.api_keys if version.min_version <= 0 <= version.max_version}
-    missing = [api.name for api in NEEDED_APIS if api.value not in spoken]
+    supported = {version.api_key for version in reply.api_keys if version.min_version <= 0 <= version.max_version}
+    missing = [api.name for api in NEEDED_APIS if api.value not in supported]
     if missing:
         raise NotMinibroker(
             f"{address} runs version {reply.broker_software_version or '?'}, which does not speak "

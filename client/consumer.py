@@ -1,7 +1,7 @@
 """The public consumer: reads records of assigned partitions, in order, below the high watermark.
 
-Owns: the assignment, handing out records, and the calls about offsets. Positions are `cursor`'s, the network is
-`fetcher`'s. There are no consumer groups: a consumer reads every partition of its topics, or those it was assigned.
+Owns: the assignment, returning records, and the calls about offsets. Leaves to others: positions (`cursor`) and the
+network (`fetcher`). There are no consumer groups: a consumer reads all partitions of its topics, or the assigned ones.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ from typing import Literal, Self
 from minibroker.client.chunk_reader import ChunkReader
 from minibroker.client.cluster import Cluster
 from minibroker.client.connection_state import ConnectionState, describe_connection
+from minibroker.client.consumer_errors import UNREACHABLE_AFTER_MS, first_problem, raise_halted, raise_refused
 from minibroker.client.consumer_settings import ConsumerSettings
 from minibroker.client.cursor import Cursor
 from minibroker.client.default_runtime import runtime_or_default
@@ -32,7 +33,6 @@ from minibroker.client.limits import (
 )
 from minibroker.client.offsets import OffsetAndTimestamp, list_offsets
 from minibroker.client.owner import Owner
-from minibroker.client.patience import UNREACHABLE_AFTER_MS, first_problem, raise_halted, raise_refused
 from minibroker.client.record_input import check_timestamp
 from minibroker.client.records import Record, RecordBatch, RecordTuple, to_columns, to_records
 from minibroker.client.topics import known_topic
@@ -70,12 +70,12 @@ class Consumer:
         bootstrap_timeout_ms: int = BOOTSTRAP_TIMEOUT_MS,
         runtime: Runtime | None = None,
     ) -> None:
-        """Nothing is opened yet; `start()` (or `async with`) does that. Raises InvalidCall for impossible values.
+        """Opens nothing; `start()` (or `async with`) does that. Raises InvalidCall for invalid values.
 
-        on_truncation: 'raise' tells of every truncation with LogTruncated and stays until `seek`; 'reset' logs a
-        warning and goes on at the divergent offset.
-        on_undecodable: 'raise' stays in front of a batch that nobody can decode with UndecodableRecords until `seek`;
-        'skip' logs a warning and goes on behind it.
+        on_truncation: 'raise' raises LogTruncated for every truncation and keeps the position until `seek`; 'reset'
+        logs a warning and continues at the divergent offset.
+        on_undecodable: 'raise' raises UndecodableRecords for a batch that no reader can decode, and stays in front of
+        it until `seek`; 'skip' logs a warning and continues behind it.
         """
         self._settings = ConsumerSettings(
             bootstrap_servers=bootstrap_servers,
@@ -106,19 +106,19 @@ class Consumer:
         self._cursors: dict[TopicPartition, Cursor] = {}
         self._current: Iterator[Record] = iter(())
         self._current_cursor: Cursor | None = None
-        self._news: asyncio.Future[None] | None = None
+        self._update: asyncio.Future[None] | None = None
         self._started = False
         self._closed = False
 
     # --------------------------------------------------------------------------------------------------------- life
     async def start(self) -> None:
-        """Find the cluster and take every partition of the topics. Raises ClusterUnreachable or
+        """Find the cluster and assign every partition of the topics. Raises ClusterUnreachable or
         UnknownTopicOrPartition."""
         if self._started or self._closed:
             raise ClientClosed("a consumer is started once")
         self._owner = Owner("consumer")
         self._cluster = Cluster(runtime_or_default(self._runtime), self._cluster_settings)
-        self._fetcher = Fetcher(self._cluster, self._settings.for_fetcher(), self._tell_news, self._drop_current)
+        self._fetcher = Fetcher(self._cluster, self._settings.for_fetcher(), self._notify, self._drop_current)
         self._cluster.want_topics(self._topics)
         try:
             await self._cluster.start()
@@ -143,7 +143,7 @@ class Consumer:
         if self._started:
             self._owner.check()
         self._closed = True
-        self._tell_news()
+        self._notify()
         if hasattr(self, "_fetcher"):
             await self._fetcher.close()
             await self._cluster.close()
@@ -159,7 +159,7 @@ class Consumer:
 
     # ----------------------------------------------------------------------------------------------------- assignment
     def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
-        """Read exactly these partitions from now on; those that stay keep their position."""
+        """Read exactly these partitions from now on; those assigned before keep their position."""
         self._check_open()
         wanted = [TopicPartition(topic, index) for topic, index in partitions]
         self._forget_current()
@@ -179,7 +179,7 @@ class Consumer:
         return sorted(self._cursors)
 
     def seek(self, partition: TopicPartition, offset: Offset) -> None:
-        """Go on at this offset. Also what ends a halt after LogTruncated or OffsetOutOfRange."""
+        """Continue at this offset. This also ends a halt after LogTruncated or OffsetOutOfRange."""
         check_at_least(0, offset=offset)
         self._cursor(partition)
         self._forget_current()
@@ -187,11 +187,11 @@ class Consumer:
         self._fetcher.moved()
 
     async def seek_to_beginning(self, *partitions: TopicPartition, timeout_ms: float = CALL_TIMEOUT_MS) -> None:
-        """Go to the first offset kept, of these partitions or of all."""
+        """Go to the log start of these partitions, or of all."""
         await self._seek_by(EARLIEST_TIMESTAMP, partitions, timeout_ms)
 
     async def seek_to_end(self, *partitions: TopicPartition, timeout_ms: float = CALL_TIMEOUT_MS) -> None:
-        """Go to the end (the high watermark as the leader knows it now), of these partitions or of all."""
+        """Go to the end (the leader's present high watermark) of these partitions, or of all."""
         await self._seek_by(LATEST_TIMESTAMP, partitions, timeout_ms)
 
     async def _seek_by(self, timestamp: int, partitions: Sequence[TopicPartition], timeout_ms: float) -> None:
@@ -205,14 +205,14 @@ class Consumer:
             await self._known_position(cursor, deadline)
 
     async def position(self, partition: TopicPartition, timeout_ms: float = CALL_TIMEOUT_MS) -> Offset:
-        """The next offset that will be handed out; waits until it is known."""
+        """The next offset that will be returned; waits until it is known."""
         return await self._known_position(self._cursor(partition), Deadline(timeout_ms))
 
     async def _known_position(self, cursor: Cursor, deadline: Deadline) -> Offset:
         while cursor.position is None:
             if cursor.halted is not None:
                 raise cursor.halted
-            if not await self._wait_for_news(deadline):
+            if not await self._wait_for_update(deadline):
                 raise CallTimedOut(
                     f"the position in {cursor.topic_partition} is not known after {round(deadline.timeout_ms)} ms",
                     cursor.error,
@@ -235,7 +235,7 @@ class Consumer:
                 if cursor.chunks and cursor not in self._fetcher.ready:
                     self._fetcher.ready.append(cursor)
         self._fetcher.moved()
-        self._tell_news()
+        self._notify()
 
     # -------------------------------------------------------------------------------------------------------- reading
     def __aiter__(self) -> Self:
@@ -255,8 +255,8 @@ class Consumer:
             raise
 
     async def getone(self, timeout_ms: float | None = None) -> Record:
-        """The next record. Raises CallTimedOut if a time is given and passes; without one it waits for data as long as
-        brokers answer, and raises CallTimedOut once for a minute no leader has answered, or one with errors only."""
+        """The next record. Raises CallTimedOut after a given timeout. Without one it waits for data as long as brokers
+        answer, and raises CallTimedOut if for a minute no leader has answered, or one has answered with errors only."""
         self._check_open()
         deadline = None if timeout_ms is None else Deadline(timeout_ms)
         silent_since = Deadline(UNREACHABLE_AFTER_MS)
@@ -267,14 +267,14 @@ class Consumer:
                 return record
             self._check_open()
             if self._next_batch():
-                await asyncio.sleep(0)  # one breath a batch, so that a busy reader does not starve the loop
+                await asyncio.sleep(0)  # the loop runs once per batch, so that a busy reader does not starve it
                 continue
             self._raise_halted()
             if deadline is None:
                 raise_refused(self._cursors.values(), self._fetcher.now_ms())
-            if self._fetcher.hears_anybody():
+            if self._fetcher.any_leader_answers():
                 silent_since = Deadline(UNREACHABLE_AFTER_MS)
-            if not await self._wait_for_news(deadline or silent_since, at_most_ms=1_000):
+            if not await self._wait_for_update(deadline or silent_since, at_most_ms=1_000):
                 waited_ms = (deadline or silent_since).timeout_ms
                 what = "no record came" if deadline is not None else "no leader of any assigned partition answered"
                 problem = first_problem(self._cursors.values(), self._cluster, self._fetcher)
@@ -283,15 +283,15 @@ class Consumer:
     async def getmany(
         self, *partitions: TopicPartition, timeout_ms: float = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[Record]]:
-        """What is there, at most max_records (max_poll_records unless given), of these partitions or of all.
+        """Buffered records, at most max_records (default max_poll_records), of these partitions or of all.
 
-        Waits up to timeout_ms for the first record; {} if none came: `connection_state` tells why.
+        Waits up to timeout_ms for the first record; {} if none came: `connection_state` has the reason.
         """
         limit = self._settings.max_poll_records if max_records is None else max_records
         check_at_least(1, max_records=limit)
         self._check_open()
         deadline = Deadline(timeout_ms)
-        await asyncio.sleep(0)  # one breath a call, and before anything is taken: who is cancelled here loses nothing
+        await asyncio.sleep(0)  # lets the loop run; before anything is taken, so that a cancelled call loses nothing
         result: dict[TopicPartition, list[Record]] = {}
         taken = 0
         while taken < limit:
@@ -302,7 +302,7 @@ class Consumer:
                 if result:
                     break
                 self._raise_halted(partitions)
-                if not await self._wait_for_news(deadline):
+                if not await self._wait_for_update(deadline):
                     break
                 continue
             cursor = self._current_cursor
@@ -319,9 +319,9 @@ class Consumer:
     async def getmany_batches(
         self, *partitions: TopicPartition, timeout_ms: float = 0, max_bytes: int = 4_194_304
     ) -> list[RecordBatch]:
-        """As `getmany`, but in columns (`keys`, `values`), a batch at a time and in order: several times faster.
+        """As `getmany`, but in columns (`keys`, `values`), one batch at a time and in order: several times faster.
 
-        Stops after max_bytes of encoded batches (but hands out at least one).
+        Stops after max_bytes of encoded batches, but returns at least one.
         """
         deadline = Deadline(timeout_ms)
         self._check_open()
@@ -336,7 +336,7 @@ class Consumer:
                 if result:
                     break
                 self._raise_halted(partitions)
-                if not await self._wait_for_news(deadline):
+                if not await self._wait_for_update(deadline):
                     break
                 continue
             batch = self._read(cursor, has_taken=bool(result))
@@ -350,7 +350,8 @@ class Consumer:
         return result
 
     def _next_batch(self, partitions: Sequence[TopicPartition] = (), *, has_taken: bool = False) -> bool:
-        """Make the next batch the current one; False if none is buffered, or it is left for the next call (`_read`)."""
+        """Make the next batch the current one. False if none is buffered, or if it is left for the next call
+        (`_read`)."""
         if self._current_cursor is not None and partitions:
             self._forget_current()
         while (cursor := self._ready_cursor(partitions)) is not None:
@@ -370,7 +371,7 @@ class Consumer:
         for _ in range(len(ready)):
             cursor = ready[0]
             if not cursor.chunks or self._cursors.get(cursor.topic_partition) is not cursor or cursor.paused:
-                ready.popleft()  # resume() brings a paused one back
+                ready.popleft()  # resume() adds a paused one again
             elif partitions and cursor.topic_partition not in partitions:
                 ready.rotate(-1)
             else:
@@ -386,19 +387,19 @@ class Consumer:
     async def beginning_offsets(
         self, partitions: Iterable[TopicPartition], timeout_ms: float = CALL_TIMEOUT_MS
     ) -> dict[TopicPartition, Offset]:
-        """The first offset kept, of each."""
+        """The log start offset of each partition."""
         return await self._list_offsets(partitions, EARLIEST_TIMESTAMP, timeout_ms)
 
     async def end_offsets(
         self, partitions: Iterable[TopicPartition], timeout_ms: float = CALL_TIMEOUT_MS
     ) -> dict[TopicPartition, Offset]:
-        """The offset after the last committed record (the high watermark), of each."""
+        """The offset after the last committed record (the high watermark) of each partition."""
         return await self._list_offsets(partitions, LATEST_TIMESTAMP, timeout_ms)
 
     async def offsets_for_times(
         self, timestamps_ms: dict[TopicPartition, int], timeout_ms: float = CALL_TIMEOUT_MS
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first record not older than the time, of each; None where every record is older."""
+        """The first record of each partition that is not older than its timestamp; None if all records are older."""
         self._check_open()
         for timestamp in timestamps_ms.values():
             check_timestamp(timestamp)
@@ -415,18 +416,19 @@ class Consumer:
         return {partition: answer.offset or 0 for partition, answer in found.items()}
 
     def highwater(self, partition: TopicPartition) -> Offset | None:
-        """The high watermark as the last fetch told it; None before the first."""
+        """The high watermark from the last fetch; None before the first."""
         return self._cursor(partition).high_watermark
 
     def connection_state(self, partition: TopicPartition) -> ConnectionState:
-        """How it goes with one partition: tells 'no data' from 'no broker'."""
+        """The state of one partition: distinguishes 'no data' from 'no broker'."""
         cursor = self._cursor(partition)
         return describe_connection(cursor, self._cluster, self._fetcher)
 
     # --------------------------------------------------------------------------------------------------------- pieces
     def _read(self, cursor: Cursor, *, has_taken: bool) -> tuple[BatchHeader, list[RecordTuple], Offset] | None:
-        """Decode the next batch of a cursor; also the offset from which on it is news. Damage is raised, and what was
-        buffered is fetched again; but None, and the next call meets the damage, if this call has records to return."""
+        """Decode the next batch of a cursor; also returns the offset of its first record that was not returned yet.
+        Raises an error for damage, after which the buffered batches are fetched again. If this call has records to
+        return (`has_taken`), returns None instead, and the next call raises."""
         try:
             header, tuples = self._reader.read(cursor)
         except (CorruptRecords, UndecodableRecords) as error:
@@ -443,14 +445,14 @@ class Consumer:
         return header, tuples, start
 
     def _forget_current(self) -> None:
-        """What was decoded but not handed out is fetched again."""
+        """Drop decoded records that were not returned; they are fetched again."""
         cursor = self._current_cursor
         if cursor is not None:
             self._drop_current(cursor)
             cursor.refetch()
 
     def _drop_current(self, cursor: Cursor) -> None:
-        """What was decoded of it is not handed out any more."""
+        """Drop the decoded records of this cursor."""
         if cursor is self._current_cursor:
             self._current = iter(())
             self._current_cursor = None
@@ -471,22 +473,22 @@ class Consumer:
         )
         resolving = self._fetcher.positions.task
         if resolving is not None and resolving.done():
-            resolving.result()  # a bug of ours: say so instead of waiting for ever
+            resolving.result()  # ended by a bug: raise it instead of waiting for ever
         if not self._cursors:
             raise InvalidCall("nothing is assigned: give topics to Consumer() or call assign()")
 
-    def _tell_news(self) -> None:
-        if self._news is not None and not self._news.done():
-            self._news.set_result(None)
+    def _notify(self) -> None:
+        if self._update is not None and not self._update.done():
+            self._update.set_result(None)
 
-    async def _wait_for_news(self, deadline: Deadline, at_most_ms: float | None = None) -> bool:
-        """Wait until something happened; False if the deadline passed."""
+    async def _wait_for_update(self, deadline: Deadline, at_most_ms: float | None = None) -> bool:
+        """Wait until something happens; False if the deadline passed before the call."""
         if deadline.passed:
             return False
-        if self._news is None or self._news.done():
-            self._news = asyncio.get_running_loop().create_future()
+        if self._update is None or self._update.done():
+            self._update = asyncio.get_running_loop().create_future()
         timeout_ms = deadline.remaining_ms() if at_most_ms is None else min(at_most_ms, deadline.remaining_ms())
-        await asyncio.wait([self._news], timeout=timeout_ms / 1000)
+        await asyncio.wait([self._update], timeout=timeout_ms / 1000)
         return True
 
     def _check_open(self) -> None:

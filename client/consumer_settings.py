@@ -1,4 +1,4 @@
-"""The consumer's parameters: their checks, and what they mean for its parts."""
+"""The consumer's parameters: their checks, and the settings of its parts."""
 
 from collections.abc import Sequence
 
@@ -37,7 +37,7 @@ class ConsumerSettings(msgspec.Struct, frozen=True, kw_only=True):
         return OffsetReset(self.auto_offset_reset)
 
     def check(self) -> None:
-        """Raise InvalidCall for values that cannot be."""
+        """Raise InvalidCall for invalid values."""
         check_at_least(
             1,
             fetch_min_bytes=self.fetch_min_bytes,

@@ -1,21 +1,21 @@
-"""Where a consumer stands in one partition. Pure.
+"""A consumer's position in one partition. Pure.
 
-Owns: the two positions (what was handed out, what was fetched), when they may be trusted, and what a reply means for
-them. Refuses to know connections, tasks and time.
+Owns: the two positions (what was returned, what was fetched), when they are valid, and what a reply means for them.
+Leaves to others: connections, tasks and time.
 
     position       next offset for the user; None until it is known
-    fetch_offset   next offset to ask for: `position` plus what waits in `chunks`
+    fetch_offset   next offset to fetch: `position` plus what waits in `chunks`
 
-States, in the order in which they are looked at:
+States, in the order in which they are checked:
 
-    halted        an error the user has to act on (seek) stands here
-    resetting     the position has to be asked for (start, seek_to_beginning, a reset policy)
-    validating    the leader's epoch is newer than the one the position was last seen under: before anything is fetched
-                  from the new leader it is asked where that epoch ends (KIP-320)
-    fetching      all is well
+    halted        there is an error that the user has to act on (seek)
+    resetting     the position has to be requested (start, seek_to_beginning, a reset policy)
+    validating    the leader's epoch is newer than the one under which the position was last valid: before anything is
+                  fetched from the new leader, it is asked where that epoch ends (KIP-320)
+    fetching      the normal state
 
-A position only moves forward, but for the user's own seek and a truncation. Every change that did not come from a
-fetch raises `generation`; replies asked for under an older generation, or for another offset, are dropped.
+A position only moves forward, except by the user's own seek and a truncation. Every change that was not caused by a
+fetch raises `generation`; replies to requests of an older generation, or for another offset, are dropped.
 """
 
 from collections import deque
@@ -49,18 +49,18 @@ class OffsetReset(Enum):
 
     @property
     def timestamp(self) -> int:
-        """As ListOffsets asks for it."""
+        """As in a ListOffsets request."""
         return EARLIEST_TIMESTAMP if self is OffsetReset.EARLIEST else LATEST_TIMESTAMP
 
 
 class EpochQuestion(msgspec.Struct, frozen=True):
-    """Where does the epoch of our last record end? Asked of a new leader."""
+    """The question to a new leader where the epoch of the last fetched record ends."""
 
     generation: int
     epoch: LeaderEpoch
-    """Of the last record fetched, at the time of asking."""
+    """The epoch of the last record fetched, at the time of the request."""
     leader_epoch: LeaderEpoch
-    """Of the leader that is asked."""
+    """The epoch of the leader that is asked."""
 
 
 class Chunk(msgspec.Struct, gc=False):
@@ -68,7 +68,7 @@ class Chunk(msgspec.Struct, gc=False):
 
     records: memoryview
     unread: deque[tuple[int, BatchHeader]]
-    """Where in `records` the batches lie that were not read yet. Never empty while the chunk waits."""
+    """Positions in `records` of the batches that were not read yet. Never empty while the chunk waits."""
 
 
 class Cursor:
@@ -104,10 +104,10 @@ class Cursor:
     def __init__(self, topic_partition: TopicPartition, reset: OffsetReset, max_bytes: int) -> None:
         self.topic_partition = topic_partition
         self.topic_id: str | None = None
-        """Of the topic that the position belongs to; None until it is known."""
+        """The topic that the position belongs to; None until it is known."""
         self.position: Offset | None = None
         self.position_epoch: LeaderEpoch | None = None
-        """Epoch of the last record handed out."""
+        """Epoch of the last record returned."""
         self.fetch_offset: Offset = 0
         self.fetch_epoch: LeaderEpoch | None = None
         """Epoch of the last record fetched, or under which the position was found."""
@@ -118,21 +118,21 @@ class Cursor:
         self.leader: BrokerId | None = None
         self.leader_epoch: LeaderEpoch | None = None
         self.validated_epoch: LeaderEpoch | None = None
-        """Leader epoch under which the fetch position was last known to be right."""
+        """Leader epoch under which the fetch position was last known to be valid."""
         self.reset_timestamp: int | None = None
-        """What is being asked for; None once the position is known."""
+        """The requested timestamp; None once the position is known."""
         self.reset_from: int | None = None
-        """The timestamp by which the position was found, if it was not the user's own seek."""
+        """The timestamp by which the position was found, if the user did not seek to an offset."""
         self.read_since_move = False
-        """Something was handed out since then: only then a truncation is anybody's loss."""
+        """Records were returned since then: only then a truncation is a loss for the user."""
         self.halted: MinibrokerError | None = None
         """Raised by every call until the user seeks."""
         self.error: MinibrokerError | None = None
-        """What went wrong last; None once an answer came."""
+        """The last error; None after a valid answer."""
         self.unfit_fetches = 0
-        """Replies in a row that did not bring what was asked for."""
+        """Consecutive replies without the requested batches."""
         self.refused_since_ms: float | None = None
-        """When the first of those answers came that were errors or of no use; None after a good one."""
+        """When the present series of errors and unusable answers began; None after a valid one."""
         self.paused = False
         self.high_watermark: Offset | None = None
         self.log_start_offset: Offset | None = None
@@ -164,12 +164,12 @@ class Cursor:
 
     @property
     def wants_data(self) -> bool:
-        """May be fetched now, as far as positions are concerned, and has room or not."""
+        """May be fetched as far as the position is concerned, whether or not there is room."""
         return self.halted is None and not self.paused and self.reset_timestamp is None and not self.needs_validation
 
     @property
     def place(self) -> str:
-        """Where it stands, in words."""
+        """The position, for messages."""
         return f"offset {self.fetch_offset}" if self.reset_timestamp is None else "a position that is not known yet"
 
     @property
@@ -178,31 +178,31 @@ class Cursor:
 
     # ----------------------------------------------------------------------------------------------------- decisions
     def refused(self, error: MinibrokerError, now_ms: float) -> None:
-        """Somebody answered, and it does not help us on."""
+        """An answer came that is an error or unusable."""
         self.error = error
         if self.refused_since_ms is None:
             self.refused_since_ms = now_ms
 
     def answered(self) -> None:
-        """The leader took our question."""
+        """The leader accepted the request."""
         self.error = None
         self.refused_since_ms = None
 
     def learn_leader(self, leader: BrokerId | None, epoch: LeaderEpoch | None) -> bool:
-        """What metadata says, and whether that is news; a position that nobody has validated yet is taken as seen under
-        this epoch."""
-        is_news = (leader, epoch) != (self.leader, self.leader_epoch)
-        if is_news:
+        """Set the leader that metadata names; returns whether it changed. A position that was never validated counts as
+        valid under this epoch."""
+        is_changed = (leader, epoch) != (self.leader, self.leader_epoch)
+        if is_changed:
             self.retry_at_ms = 0.0
         self.leader = leader
         self.leader_epoch = epoch
         if self.validated_epoch is None or self.fetch_epoch is None:
             self.validated_epoch = epoch
-        return is_news
+        return is_changed
 
     def learn_topic(self, topic_id: str, reset: OffsetReset, where: Where) -> bool:
-        """What metadata says; whether it is another topic than before. Then no position, epoch or buffered record of
-        ours means anything there, and the policy decides as for a position that is not in the log."""
+        """Set the topic id that metadata names; returns whether it is another topic than before. Then no position,
+        epoch or buffered record is valid in it, and the policy decides as for a position that is not in the log."""
         before, self.topic_id = self.topic_id, topic_id
         if before in (None, topic_id):
             return False
@@ -212,7 +212,7 @@ class Cursor:
         self.validated_epoch = self.leader_epoch = None
         self.high_watermark = self.log_start_offset = None
         if self.reset_timestamp is not None:
-            return True  # it is being asked for, and will be anew
+            return True  # the position is being requested, and will be requested again
         if not self.read_since_move and self.reset_from is not None:
             self.seek_by(self.reset_from)
         elif reset is OffsetReset.NONE:
@@ -222,7 +222,7 @@ class Cursor:
         return True
 
     def seek(self, offset: Offset, epoch: LeaderEpoch | None = None) -> None:
-        """Stand at this offset. `epoch`: the leader epoch of the record before it, if known."""
+        """Set the position. `epoch`: the leader epoch of the record before it, if known."""
         self._move(offset, epoch)
         self.reset_timestamp = None
         self.reset_from = None
@@ -233,12 +233,12 @@ class Cursor:
         self.validated_epoch = self.leader_epoch if epoch is None else epoch
 
     def refetch(self) -> None:
-        """Drop what is buffered; it is fetched again from the position on."""
+        """Drop buffered records; they are fetched again from the position on."""
         if self.position is not None and self.reset_timestamp is None:
             self._move(self.position, self.position_epoch)
 
     def seek_by(self, timestamp: int) -> None:
-        """Ask the leader where to stand."""
+        """Have the position requested from the leader."""
         self.generation += 1
         self.chunks.clear()
         self.position = None
@@ -247,7 +247,7 @@ class Cursor:
         self.answered()
 
     def settle_reset(self, generation: int, offset: Offset, epoch: LeaderEpoch | None) -> bool:
-        """The answer to a reset; dropped if the user has sought meanwhile. Says whether it was taken."""
+        """The answer to a reset; dropped if the user has sought meanwhile. Returns whether it was accepted."""
         if generation != self.generation or self.reset_timestamp is None:
             return False
         timestamp = self.reset_timestamp
@@ -264,8 +264,9 @@ class Cursor:
         self.unfit_fetches = 0
 
     def misfit(self, header: BatchHeader, before: BatchHeader | None) -> str | None:
-        """Why this batch of a reply cannot be what was asked for, if so. The first one holds the asked offset, each
-        other one follows the one before, epochs never fall along a log, and none is above the leader's."""
+        """Why this batch of a reply cannot be a requested one; None if it can. The first batch holds the requested
+        offset, each further one follows the one before, epochs never fall along a log, and none is above the
+        leader's."""
         if before is None:
             if not header.base_offset <= self.fetch_offset < header.end_offset:
                 return f"the first batch holds offsets {header.base_offset} to {header.last_offset}"
@@ -281,9 +282,9 @@ class Cursor:
         return None
 
     def out_of_range(self, reset: OffsetReset, where: Where) -> None:
-        """The leader has no such offset (the reply's offset still being ours). What is buffered stays readable."""
+        """The leader does not have the fetch offset. Buffered records stay readable."""
         if self.chunks:
-            return  # ask again when the user has caught up: the log may have moved by then
+            return  # fetch again when the user has read them: the log may have changed by then
         if reset is OffsetReset.NONE:
             text = f"position {self.fetch_offset} is not in the log, and auto_offset_reset is 'none'"
             self.halted = OffsetOutOfRange(ErrorCode.OFFSET_OUT_OF_RANGE, where, text)
@@ -291,7 +292,7 @@ class Cursor:
             self.seek_by(reset.timestamp)
 
     def ask_epoch_end(self) -> EpochQuestion:
-        """The question that ends a validation, as it is to be asked now."""
+        """The present question to the leader, whose answer ends a validation."""
         assert self.fetch_epoch is not None
         assert self.leader_epoch is not None
         return EpochQuestion(self.generation, self.fetch_epoch, self.leader_epoch)
@@ -299,10 +300,12 @@ class Cursor:
     def validated(
         self, question: EpochQuestion, end: EpochEndOffset, *, halt: bool, where: Where
     ) -> LogTruncated | None:
-        """The leader said where the epoch of our last record ends. Truncated: that is said, too.
+        """The leader answered where the epoch of the last fetched record ends. Returns an error if the log was
+        truncated below the position.
 
-        What is only buffered is dropped quietly: nobody has seen it. A fetch that was under way may have brought a
-        record of a later epoch meanwhile: then the answer says nothing about that record, and the question is put anew.
+        Records that are only buffered are dropped without an error: the user has not seen them. A fetch may have
+        brought a record of a later epoch meanwhile: then the answer does not cover that record, and the question is
+        asked again.
         """
         if question.generation != self.generation or question.epoch != self.fetch_epoch:
             return None
@@ -313,7 +316,7 @@ class Cursor:
             return None
         position = self.fetch_offset if self.position is None else self.position
         if not undefined and end.end_offset >= position and self.chunks:
-            self._move(position, self.position_epoch)  # and then this position is validated in its turn
+            self._move(position, self.position_epoch)  # this position is validated next
             return None
         if not self.read_since_move and self.reset_from is not None:
             self._truncated_unread(None if undefined else end, epoch)
@@ -329,7 +332,7 @@ class Cursor:
         return problem
 
     def _truncated_unread(self, end: EpochEndOffset | None, epoch: LeaderEpoch) -> None:
-        """The log changed below a position from which nothing was read yet: nobody lost anything."""
+        """The log changed below a position from which nothing was read yet: the user lost nothing."""
         reset_from = self.reset_from
         assert reset_from is not None
         if end is None:

@@ -1,7 +1,7 @@
-"""The doors a client gets when it is given none.
+"""The runtime of a client that is given none.
 
-A client knows doors by their interfaces only. The real ones are handed in by whoever composes a program: `minibroker`
-registers them when it is imported, so `Producer()` without `runtime=` reaches this machine's network and clock.
+A client knows ports by their interfaces only. The program supplies the real ones: `minibroker` registers them when it
+is imported, so `Producer()` without `runtime=` uses this machine's network and clock.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from minibroker.runtime.ports import Runtime
 
 open_default: "Callable[[], Runtime] | None" = None
-"""Set by the package's front door."""
+"""Set by the package `minibroker`."""
 
 
 def _unknown() -> int:
@@ -19,12 +19,12 @@ def _unknown() -> int:
 
 
 process_id: Callable[[], int] = _unknown
-"""Which process this is: another one after a fork. Set by the package's front door."""
+"""The id of this process, which differs after a fork. Set by the package `minibroker`."""
 
 
 def runtime_or_default(given: "Runtime | None") -> "Runtime":
-    """The given doors, or fresh default ones."""
+    """The given runtime, or a new default one."""
     if given is not None:
         return given
-    assert open_default is not None, "import minibroker registers the default doors"
+    assert open_default is not None, "import minibroker registers the default runtime"
     return open_default()

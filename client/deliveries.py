@@ -1,7 +1,7 @@
-"""The promises that a producer gives for records. Pure but for `__await__`.
+"""The promises that a producer returns for records. Pure except for `__await__`.
 
-Owns: what `send` and `send_many` return. A Delivery is a batch and a position in it, Deliveries are stretches of
-batches: neither has a future of its own unless somebody awaits it, so a promise costs next to nothing.
+Owns: what `send` and `send_many` return. A Delivery is a batch and a position in it, Deliveries are ranges in batches:
+neither has a future of its own unless a task awaits it, so a promise costs next to nothing.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ class RecordMetadata(msgspec.Struct, frozen=True):
     topic: str
     partition: int
     offset: Offset | None
-    """None with acks=0, and where a broker said 'written before' without remembering where."""
+    """None with acks=0, and for a duplicate that the broker confirmed without knowing its offset."""
     leader_epoch: LeaderEpoch | None
     timestamp_ms: int
 
@@ -30,7 +30,7 @@ class RecordMetadata(msgspec.Struct, frozen=True):
 class Delivery(msgspec.Struct, frozen=True, eq=False, gc=False):
     """The promise for one record: `await` it for its RecordMetadata, or for the error that ended it.
 
-    Any number of tasks may await it, any number of times. `done` and `result()` look without waiting.
+    Any number of tasks may await it, any number of times. `done` and `result()` do not wait.
     """
 
     _batch: Batch
@@ -49,7 +49,7 @@ class Delivery(msgspec.Struct, frozen=True, eq=False, gc=False):
         return batch.done or (bool(batch.parts) and batch.holder_of(self._delta)[0].done)
 
     def result(self) -> RecordMetadata:
-        """The outcome: RecordMetadata, or the record's error is raised. Only once `done`."""
+        """The record's RecordMetadata, or raises its error. Only once `done`."""
         batch, delta = self._batch.holder_of(self._delta)
         if not batch.done:
             raise asyncio.InvalidStateError("the record's outcome is not known yet; await the delivery")
@@ -77,22 +77,22 @@ class Deliveries(Sequence[Delivery]):
     """The promises for the records of one `send_many`, in the order of the call.
 
     `await` it until every record has its outcome: it raises the error of the first record that failed, if one did.
-    `deliveries[n]` is the n-th record's Delivery, made when it is asked for.
+    `deliveries[n]` is the n-th record's Delivery, created on access.
     """
 
     __slots__ = ("_batches", "_count", "_first_deltas", "_last_batch", "_next_delta", "_starts", "timestamp_ms")
 
     def __init__(self, timestamp_ms: int) -> None:
         self.timestamp_ms = timestamp_ms
-        """Of all these records."""
+        """The same for all these records."""
         self._count = 0
         self._starts: list[int] = []
-        """Where stretches begin, as places in the call; each lies in one batch, in order."""
+        """Where ranges begin, as record numbers of the call; each range lies in one batch, in order."""
         self._batches: list[Batch] = []
         self._first_deltas: list[int] = []
         self._last_batch: Batch | None = None
         self._next_delta = 0
-        """What would go on with the last stretch."""
+        """The delta that would extend the last range."""
 
     def add(self, batch: Batch, first_delta: int, count: int) -> None:
         """The next `count` records of the call are in this batch, from this position on."""
@@ -123,9 +123,9 @@ class Deliveries(Sequence[Delivery]):
         place = index + self._count if index < 0 else index
         if not 0 <= place < self._count:
             raise IndexError(f"delivery {index} of {self._count}")
-        stretch = bisect_right(self._starts, place) - 1
-        delta = self._first_deltas[stretch] + place - self._starts[stretch]
-        return Delivery(self._batches[stretch], delta, self.timestamp_ms)
+        number = bisect_right(self._starts, place) - 1
+        delta = self._first_deltas[number] + place - self._starts[number]
+        return Delivery(self._batches[number], delta, self.timestamp_ms)
 
     @property
     def done(self) -> bool:
@@ -133,12 +133,12 @@ class Deliveries(Sequence[Delivery]):
         return all(batch.done for batch in reversed(self._batches))
 
     def first_error(self) -> MinibrokerError | None:
-        """Why the first record that failed did; None if none has failed."""
-        for stretch, batch in enumerate(self._batches):
+        """The error of the first record that failed; None if none has failed."""
+        for number, batch in enumerate(self._batches):
             if batch.error is None:
                 continue
-            first, start = self._first_deltas[stretch], self._starts[stretch]
-            end = self._starts[stretch + 1] if stretch + 1 < len(self._starts) else self._count
+            first, start = self._first_deltas[number], self._starts[number]
+            end = self._starts[number + 1] if number + 1 < len(self._starts) else self._count
             for delta in range(first, first + end - start):
                 holder, _ = batch.holder_of(delta)
                 if holder.error is not None:

@@ -1,6 +1,6 @@
-"""Says aloud that records wait for their acknowledgement, and why: until delivery_timeout_ms nobody else would.
+"""Logs that records wait for their acknowledgement, and why: before delivery_timeout_ms nothing else reports it.
 
-Owns: when that is said, and the words. Refuses to know what is done about it. The consumer's side is `trouble`.
+Owns: when to log it, and the wording. Leaves to others: what is done about it. For the consumer: `partition_watch`.
 """
 
 import asyncio
@@ -10,13 +10,13 @@ from minibroker.client.accumulator import Accumulator
 from minibroker.client.batches import Batch
 from minibroker.client.cluster import Cluster
 from minibroker.client.errors import MinibrokerError
-from minibroker.client.trouble import LOOK_EVERY_MS, TOLD_AFTER_MS, TOLD_AGAIN_AFTER_MS
+from minibroker.client.partition_watch import LOG_AFTER_MS, LOG_AGAIN_AFTER_MS, LOOK_EVERY_MS
 
 _log = logging.getLogger("minibroker.client")
 
 
 class DeliveryWatch:
-    """Looks at a producer's oldest batch every second, from its first topic on."""
+    """Checks a producer's oldest batch every second, from its first topic on."""
 
     def __init__(self, accumulator: Accumulator, cluster: Cluster) -> None:
         self._accumulator = accumulator
@@ -39,17 +39,17 @@ class DeliveryWatch:
         self.start()
         now_ms = self._loop.time() * 1000
         batch = self._accumulator.oldest()
-        if batch is None or now_ms - batch.created_ms < TOLD_AFTER_MS or now_ms < self._quiet_until_ms:
+        if batch is None or now_ms - batch.created_ms < LOG_AFTER_MS or now_ms < self._quiet_until_ms:
             return
         problem = self._problem(batch)
         if problem is not None:
-            self._quiet_until_ms = now_ms + TOLD_AGAIN_AFTER_MS
+            self._quiet_until_ms = now_ms + LOG_AGAIN_AFTER_MS
             waited = (now_ms - batch.created_ms) / 1000
             partition = batch.topic_partition
             _log.warning("records for %s not acknowledged for %.0f s, still trying: %s", partition, waited, problem)
 
     def _problem(self, batch: Batch) -> MinibrokerError | None:
-        """None: it collects records, or its answer is under way, as far as anybody knows."""
+        """None: the batch still collects records, or its answer is pending without a known error."""
         leader = batch.queue.leader
         if leader is None or not self._cluster.is_connected(leader):
             return self._cluster.leader_problem(batch.topic_partition)

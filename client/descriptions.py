@@ -1,4 +1,4 @@
-"""What the administration client takes and gives: plain values, and their way to and from the wire. Pure."""
+"""The administration client's arguments and results: plain values, and their conversion to and from messages. Pure."""
 
 from collections.abc import Mapping, Sequence
 
@@ -78,7 +78,7 @@ class ConfigEntry(msgspec.Struct, frozen=True):
 
 
 class BrokerReplicas(msgspec.Struct, frozen=True):
-    """What one broker says of its replicas; `error` instead if it did not answer."""
+    """One broker's report on its replicas; `error` instead if it did not answer."""
 
     broker_id: BrokerId
     error: MinibrokerError | None = None
@@ -125,7 +125,7 @@ def _source_name(source: int) -> str:
 
 
 def topic_description(topic: MetadataTopic) -> TopicDescription:
-    """As Metadata tells it."""
+    """From a Metadata answer."""
     partitions = [
         PartitionDescription(
             partition.partition_index,
@@ -142,7 +142,7 @@ def topic_description(topic: MetadataTopic) -> TopicDescription:
 
 
 def config_entry(config: DescribedConfig) -> ConfigEntry:
-    """As DescribeConfigs tells it."""
+    """From a DescribeConfigs answer."""
     return ConfigEntry(
         config.name,
         config.value,
@@ -154,7 +154,7 @@ def config_entry(config: DescribedConfig) -> ConfigEntry:
 
 
 def broker_replicas(broker_id: BrokerId, reply: DescribeReplicaStateResponse) -> BrokerReplicas:
-    """As DescribeReplicaState tells it."""
+    """From a DescribeReplicaState answer."""
     return BrokerReplicas(
         broker_id,
         broker_epoch=from_wire(reply.broker_epoch),

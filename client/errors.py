@@ -5,15 +5,15 @@
     |  |- ClientClosed            used before start or after close
     |  |- ForeignCaller           used from another event loop, thread or process than it was started in
     |  `- RecordTooLarge          larger than max_request_size, or than the broker's max.message.bytes
-    |- ClusterUnreachable         nobody we know of answers
+    |- ClusterUnreachable         no known broker answers
     |  |- BrokerUnreachable       one broker does not; says so if its advertised address is to blame
-    |  `- NotMinibroker           somebody answers, but not a minibroker
+    |  `- NotMinibroker           the peer answers, but is not a minibroker
     |- CallTimedOut               a call reached its deadline (also a TimeoutError); names the last error
     |  |- BufferTimedOut          send() waited max_block_ms for buffer memory or metadata
     |  |- DeliveryTimedOut        a record was not acknowledged within delivery_timeout_ms
     |  `- FlushTimedOut           flush() or close() gave up; says what is still on its way
     |- DeliveryAborted            the producer was closed before the record could be delivered
-    |- UndeliveredRecords         told by flush() and close(): failures that nobody has looked at
+    |- UndeliveredRecords         raised by flush() and close(): failures that the program has not looked at
     |- BrokerError                a broker refused; its class follows the error code
     |  |- UnknownTopicOrPartition, NotLeaderOrFollower, LeaderNotAvailable, NotEnoughReplicas,
     |  |  NotEnoughReplicasAfterAppend, InvalidTopic, TopicAlreadyExists, InvalidReplicationFactor,
@@ -21,14 +21,14 @@
     |  |- OffsetOutOfRange        the position is outside the log and there is no reset policy
     |  |- ProducerFenced          another producer took over this producer's identity
     |  |- SequenceError           the broker no longer knows what this producer wrote before
-    |  `- OutcomeUnknown          and an earlier attempt went unanswered: nobody can say whether the record was written
+    |  `- OutcomeUnknown          and an earlier attempt went unanswered: the record may have been written or not
     |- CorruptRecords             what a broker sent is damaged (CRC); names partition, offset and broker
-    |  `- MisplacedRecords        sound batches that are not those asked for: wrong offsets, a gap, a falling epoch
-    |- UndecodableRecords         a batch that is whole, and that nobody can decode: its producer packed it so
+    |  `- MisplacedRecords        intact batches that were not requested: wrong offsets, a gap, a falling epoch
+    |- UndecodableRecords         an intact batch that no reader can decode: its producer encoded it like this
     |- LogTruncated               records that were read here have since been lost; names the divergent offset
     `- TopicMadeAgain             the topic that was read was deleted, and another one has its name
 
-Owns: the classes and their wording. Refuses to know who raises them when. Every text names the topic-partition, the
+Owns: the classes and their wording. Leaves to others: when to raise them. Every text names the topic-partition, the
 broker, its leader epoch and the in-sync replicas as far as they are known, and says what to do.
 """
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 class Where(msgspec.Struct, frozen=True):
-    """Which partition, which broker, and what was known of both when it happened."""
+    """Partition and broker of an error, and what was known of both at that time."""
 
     topic_partition: TopicPartition | None = None
     topic: str | None = None
@@ -80,14 +80,14 @@ class MinibrokerError(Exception):
     retriable = False
     """The same call may succeed later."""
     refreshes_metadata = False
-    """What the client knew of the cluster was out of date (it has fetched it anew already)."""
+    """The client's metadata was out of date (it has fetched it again already)."""
     code: ErrorCode | None = None
-    """What the broker said, if a broker said it."""
+    """The broker's error code, if a broker sent one."""
     maybe_written = False
-    """For a record that was not acknowledged: it may stand in the log all the same."""
+    """For a record that was not acknowledged: it may be in the log all the same."""
     taken: "Deliveries | None" = None
-    """What `send_many` had taken of its records before this error ended it: its first ones, and they are on their
-    way. None where the error did not come from there."""
+    """The first records of a `send_many` that it had taken before this error ended it; they are being sent. None if the
+    error did not come from `send_many`."""
 
 
 class InvalidCall(MinibrokerError, ValueError):
@@ -95,11 +95,12 @@ class InvalidCall(MinibrokerError, ValueError):
 
 
 class ClientClosed(InvalidCall):
-    """The client is not open: `await start()` or `async with` comes first, and after close() nothing does."""
+    """The client is not open: call `await start()` or use `async with` first; after close() it cannot be used again."""
 
 
 class ForeignCaller(InvalidCall):
-    """The call comes from another event loop or thread than the client was started on, or from a forked process."""
+    """The call comes from another event loop or thread than the one that started the client, or from a forked
+    process."""
 
 
 class RecordTooLarge(InvalidCall):
@@ -109,7 +110,7 @@ class RecordTooLarge(InvalidCall):
 
 
 class ClusterUnreachable(MinibrokerError):
-    """No broker that we know of answers."""
+    """No known broker answers."""
 
     retriable = True
     refreshes_metadata = True
@@ -126,7 +127,7 @@ class BrokerUnreachable(ClusterUnreachable):
 
 
 class NotMinibroker(ClusterUnreachable):
-    """The peer speaks another protocol, or another version of this one."""
+    """The peer uses another protocol, or another version of this one."""
 
     retriable = False
 
@@ -141,7 +142,7 @@ class CallTimedOut(MinibrokerError, TimeoutError):
             message = f"{message}; last error: {last_error}"
         super().__init__(message)
         self.last_error = last_error
-        """What stood in the way, as the last answer (or lack of one) told it."""
+        """The last error before the deadline, if there was one."""
         if isinstance(last_error, MinibrokerError):
             self.code = last_error.code
 
@@ -171,14 +172,14 @@ class DeliveryAborted(MinibrokerError):
 
     @classmethod
     def by_close(cls, partition: str, maybe_written: bool) -> "DeliveryAborted":
-        """Of records that the producer's `close` gave up."""
+        """For records that the producer's `close` gave up."""
         fate = "it may be in the log all the same" if maybe_written else "nothing was written"
         text = f"the producer was closed before records for {partition} were acknowledged ({fate})"
         return cls(text, maybe_written=maybe_written)
 
 
 class UndeliveredRecords(MinibrokerError):
-    """Records failed, and nobody has looked at their deliveries."""
+    """Records failed, and the program has not looked at their deliveries."""
 
     def __init__(self, record_count: int, first: Exception) -> None:
         super().__init__(f"{record_count} records could not be delivered; the first failure: {first}")
@@ -196,22 +197,22 @@ class CorruptRecords(MinibrokerError):
         self.topic_partition = where.topic_partition
         self.broker_id = where.broker_id
         self.offset = offset
-        """Where they were to begin."""
+        """Where they should begin."""
         super().__init__(f"what came {where} at offset {offset} {self._fault}: {reason}")
 
     _fault = "is damaged"
 
 
 class MisplacedRecords(CorruptRecords):
-    """A broker sent sound batches that are not those at the offset asked for, or that do not follow each other: its log
-    or an index of it is damaged. Nothing of them is handed out."""
+    """A broker sent intact batches that are not those at the requested offset, or that do not follow each other: its
+    log or an index of it is damaged. None of them is returned to the user."""
 
     _fault = "does not belong there"
 
 
 class UndecodableRecords(MinibrokerError):
-    """A batch that is in the log as its producer sent it (the CRC is right), and whose records do not decode: no reader
-    can read it. The consumer stays in front of it until `seek(end_offset)`, or skips with on_undecodable="skip"."""
+    """A batch is in the log as its producer sent it (the CRC is right), but no reader can decode its records. The
+    consumer stays in front of it until `seek(end_offset)`, or skips it with on_undecodable="skip"."""
 
     code = ErrorCode.INVALID_RECORD
 
@@ -220,45 +221,45 @@ class UndecodableRecords(MinibrokerError):
         self.offset = offset
         """Of the batch's first record."""
         self.end_offset = end_offset
-        """Where to go on behind it."""
+        """The offset behind the batch, where reading may continue."""
         super().__init__(
-            f"offsets {offset} to {end_offset - 1} of {where.topic_partition} cannot be decoded by anybody: {reason}. "
-            f"The producer packed them so; seek({end_offset}), or read with on_undecodable='skip'"
+            f"offsets {offset} to {end_offset - 1} of {where.topic_partition} cannot be decoded by any reader: {reason}"
+            f". The producer encoded them like this; seek({end_offset}), or read with on_undecodable='skip'"
         )
 
 
 class LogTruncated(MinibrokerError):
     """Records at and above `divergent_offset` that were read here are no longer in the log (KIP-320).
 
-    Happens after an unclean election or loss of all in-sync replicas. The consumer stays where it is until `seek`.
+    Happens after an unclean election or the loss of all in-sync replicas. The consumer keeps its position until `seek`.
     """
 
     def __init__(self, where: Where, position: Offset, divergent_offset: Offset | None) -> None:
         self.topic_partition = where.topic_partition
         self.position = position
         self.divergent_offset = divergent_offset
-        """First offset at which what was read differs from the log now; None if the leader could not tell."""
+        """First offset at which the log now differs from what was read; None if the leader does not know it."""
         lost = "an unknown offset" if divergent_offset is None else f"offset {divergent_offset}"
         seek = "seek_to_beginning()" if divergent_offset is None else f"seek({divergent_offset})"
         super().__init__(
             f"the log of {where.topic_partition} was truncated {_known(where)}: read up to {position}, but it differs "
-            f"from {lost} on; records read there before may be gone. Discard what was derived from them, then {seek}"
+            f"from {lost} on; records read there may be gone. Discard what was derived from them, then {seek}"
         )
 
 
 class TopicMadeAgain(MinibrokerError):
-    """The topic was deleted, and another one made under its name: the position means nothing there.
+    """The topic was deleted, and another one was created under its name: the position means nothing in the new topic.
 
-    Raised with auto_offset_reset="none" only. The consumer stays where it is until `seek`.
+    Raised with auto_offset_reset="none" only. The consumer keeps its position until `seek`.
     """
 
     def __init__(self, where: Where, position: Offset | None) -> None:
         self.topic_partition = where.topic_partition
         self.position = position
-        """In the topic that is gone."""
+        """In the deleted topic."""
         super().__init__(
-            f"the topic of {where.topic_partition} was deleted and made again: position {position} was one of the topic"
-            " before, and auto_offset_reset is 'none'. Discard what was derived from it if need be, then seek"
+            f"the topic of {where.topic_partition} was deleted and created again: position {position} belonged to the"
+            " deleted topic, and auto_offset_reset is 'none'. Discard what was derived from it if necessary, then seek"
         )
 
 
@@ -295,7 +296,7 @@ class BrokerError(MinibrokerError):
 
 
 class UnknownTopicOrPartition(BrokerError):
-    """The topic or partition does not exist, or this broker has not heard of it yet."""
+    """The topic or partition does not exist, or this broker does not know it yet."""
 
 
 class LeaderNotAvailable(BrokerError):
@@ -303,7 +304,7 @@ class LeaderNotAvailable(BrokerError):
 
 
 class NotLeaderOrFollower(BrokerError):
-    """The broker asked does not lead (any more)."""
+    """The broker that was asked does not lead the partition, or no longer does."""
 
 
 class NotEnoughReplicas(BrokerError):
@@ -317,7 +318,7 @@ class NotEnoughReplicasAfterAppend(BrokerError):
 
 
 class InvalidTopic(BrokerError):
-    """The name cannot be one of a topic."""
+    """The name is not valid for a topic."""
 
 
 class TopicAlreadyExists(BrokerError):
@@ -329,15 +330,15 @@ class InvalidReplicationFactor(BrokerError):
 
 
 class InvalidPartitions(BrokerError):
-    """The number of partitions cannot be."""
+    """The number of partitions is not valid."""
 
 
 class InvalidConfig(BrokerError):
-    """A setting that does not exist, or a value it cannot have."""
+    """A setting that does not exist, or a value that is not valid for it."""
 
 
 class NotController(BrokerError):
-    """The broker asked is not the controller (any more)."""
+    """The broker that was asked is not the controller, or no longer is."""
 
 
 class StorageError(BrokerError):
@@ -345,11 +346,11 @@ class StorageError(BrokerError):
 
 
 class CorruptMessage(BrokerError):
-    """The broker found a batch damaged on its way."""
+    """The broker received a damaged batch."""
 
 
 class OffsetNotAvailable(BrokerError):
-    """A new leader has not yet learnt how far the log is committed."""
+    """A new leader does not know yet how far the log is committed."""
 
 
 class OffsetOutOfRange(BrokerError):
@@ -365,25 +366,25 @@ class SequenceError(BrokerError):
 
 
 class OutcomeUnknown(BrokerError):
-    """An attempt went unanswered, and the broker has since forgotten what this producer wrote: the record may stand in
-    the log, once, and nobody can say so without reading it. The producer goes on with the records behind it."""
+    """An attempt went unanswered, and the broker has since forgotten what this producer wrote: the record is in the log
+    once or not at all, and only reading the log can tell. The producer continues with the records behind it."""
 
     maybe_written = True
 
 
 ADVICE: dict[ErrorCode, str] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "check the name, or create it: minibroker topic create -t TOPIC",
-    ErrorCode.LEADER_NOT_AVAILABLE: "no replica may lead now; `minibroker cluster status` says whom it waits for",
+    ErrorCode.LEADER_NOT_AVAILABLE: "no replica may lead now; `minibroker cluster status` names the missing brokers",
     ErrorCode.NOT_LEADER_OR_FOLLOWER: "the leader moved; the client asks the new one (`minibroker cluster status`"
-    " says who leads, if this lasts)",
-    ErrorCode.NOT_ENOUGH_REPLICAS: "nothing was written; start the missing brokers or mend their disks (`minibroker"
+    " names the leader, if this lasts)",
+    ErrorCode.NOT_ENOUGH_REPLICAS: "nothing was written; start the missing brokers or repair their disks (`minibroker"
     " replicas` says what is wrong), or lower min.insync.replicas",
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "it is in the leader's log, not committed; see `minibroker replicas`",
     ErrorCode.KAFKA_STORAGE_ERROR: "a log directory failed or its disk is full; see that broker's log",
     ErrorCode.MESSAGE_TOO_LARGE: "raise max.message.bytes of the topic or send less at once",
     ErrorCode.OFFSET_OUT_OF_RANGE: "seek to an offset of the log, or set auto_offset_reset",
     ErrorCode.NOT_CONTROLLER: "the controller moved; the client asks the new one",
-    ErrorCode.INVALID_REPLICATION_FACTOR: "at most one replica a broker; see `minibroker cluster status`",
+    ErrorCode.INVALID_REPLICATION_FACTOR: "at most one replica per broker; see `minibroker cluster status`",
     ErrorCode.INVALID_PRODUCER_EPOCH: "another producer uses this producer id",
     ErrorCode.DUPLICATE_SEQUENCE_NUMBER: "read the partition to see whether the record is there",
 }
@@ -391,7 +392,7 @@ ADVICE: dict[ErrorCode, str] = {
 ADVICE_OF_PARTITIONS: dict[ErrorCode, str] = {
     ErrorCode.REQUEST_TIMED_OUT: "the in-sync replicas are slow; see `minibroker replicas`",
 }
-"""Where one partition is meant; of a topic the broker says itself what is waited for."""
+"""For errors of one partition; for a topic the broker's own message says what it waits for."""
 
 CLASS_OF_CODE: dict[ErrorCode, type[BrokerError]] = {
     ErrorCode.OFFSET_OUT_OF_RANGE: OffsetOutOfRange,
@@ -422,12 +423,12 @@ def broker_error(code: int, where: Where = NOWHERE, message: str | None = None) 
 
 
 def fetch_refusal(code: int, where: Where, offset: Offset) -> BrokerError:
-    """The error for what a leader answered to a fetch from `offset` on."""
+    """The error for a leader's refusal of a fetch from `offset` on."""
     if code != ErrorCode.CORRUPT_MESSAGE:
         return broker_error(code, where)
     text = (
         f"the leader's log is damaged at offset {offset}, and no other replica is in sync: start the brokers that hold"
-        " a copy; where none does, read on behind the damage, or cut the log there with `minibroker log repair --cut`"
+        " a copy; if none does, read on behind the damage, or cut the log there with `minibroker log repair --cut`"
     )
     return broker_error(code, where, text)
 
@@ -435,7 +436,7 @@ def fetch_refusal(code: int, where: Where, offset: Offset) -> BrokerError:
 def where_of(
     topic_partition: TopicPartition, broker_id: BrokerId | None, leader_epoch: LeaderEpoch | None, isr: Sequence[int]
 ) -> Where:
-    """Where, with an ISR only if one is known."""
+    """A Where, with the ISR only if it is known."""
     return Where(
         topic_partition=topic_partition,
         broker_id=broker_id,

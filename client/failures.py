@@ -1,4 +1,4 @@
-"""Failures that nobody has looked at: what flush() and close() must not keep to themselves. Pure."""
+"""Failures that the program has not looked at, which flush() and close() report. Pure."""
 
 from minibroker.client.batches import Batch
 from minibroker.client.errors import UndeliveredRecords

@@ -1,10 +1,11 @@
-"""Keeps a consumer's partitions fed: one fetch a leader in flight, results in chunks. The consumer's shell.
+"""Fetches for a consumer's partitions: one fetch per leader in flight, results in chunks. The consumer's shell.
 
-Owns: fetch requests and their answers, and back-off. What an answer means for a position is decided in `cursor`;
-positions that are not known are resolved in `positions`.
+Owns: fetch requests and their answers, and back-off. Leaves to others: what an answer means for a position (`cursor`),
+and resolving positions that are not known (`positions`).
 
-A leader is asked only when every partition it leads for us has room: so each long poll covers all of them, and data
-for any of them ends it. Prefetching is bounded by `CHUNKS_MAX` chunks of max_partition_fetch_bytes a partition.
+A leader gets a fetch only when all of its partitions that this consumer reads have room: so each long poll covers all
+of them, and data for any of them ends it. Prefetching is bounded by `CHUNKS_MAX` chunks of max_partition_fetch_bytes
+per partition.
 """
 
 import asyncio
@@ -28,9 +29,9 @@ from minibroker.client.errors import (
     fetch_refusal,
 )
 from minibroker.client.metadata_cache import Address
+from minibroker.client.partition_watch import PartitionWatch
 from minibroker.client.positions import PositionResolver
 from minibroker.client.retry import backoff_ms
-from minibroker.client.trouble import TroubleWatch
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import BrokerId, Offset, TopicPartition, to_wire
 from minibroker.protocol.messages import (
@@ -45,11 +46,11 @@ from minibroker.protocol.record_batch import BatchHeader, CorruptBatch, iterate_
 from minibroker.runtime.rpc import ConnectionClosed, RpcConnection, RpcError
 
 SLOW_ANSWER_MS = 1_000.0
-"""A fetch that is answered this much later than its max_wait_ms: ask others whether this broker still leads."""
+"""If a fetch takes this much longer than its max_wait_ms, metadata is refreshed: another broker may lead now."""
 LATE_AFTER_MS = 2_000.0
 """A leader that is silent for this much longer than max_wait_ms counts as not answering."""
 PARTITION_BYTES_MAX = 64 * 1024 * 1024
-"""However large a single batch is, no more than this is asked for (a frame is bounded far below)."""
+"""No fetch requests more than this, however large a single batch is (the limit of a frame is far below)."""
 
 _log = logging.getLogger("minibroker.client")
 
@@ -66,8 +67,8 @@ class FetchSettings(msgspec.Struct, frozen=True, kw_only=True):
     halt_on_truncation: bool
 
 
-class _Asked(msgspec.Struct, eq=False):
-    """One fetch in flight: what was asked, so that a stale answer is recognised."""
+class _FetchInFlight(msgspec.Struct, eq=False):
+    """One fetch in flight, with what was requested, so that a stale answer is recognised."""
 
     connection: RpcConnection
     correlation_id: int
@@ -76,7 +77,7 @@ class _Asked(msgspec.Struct, eq=False):
 
 
 class LeaderState(msgspec.Struct):
-    """How it goes with one leader, for `connection_state`."""
+    """The state of one leader, for `connection_state`."""
 
     answered_at_ms: float | None = None
     failures: int = 0
@@ -90,20 +91,20 @@ class Fetcher:
         self,
         cluster: Cluster,
         settings: FetchSettings,
-        on_news: Callable[[], None],
+        on_update: Callable[[], None],
         on_moved: Callable[[Cursor], None],
     ) -> None:
-        """`on_moved`: a position was moved by what became of the log; what was decoded of it holds no longer."""
+        """`on_moved`: a position moved because the log changed; records decoded for it are not valid any more."""
         self._cluster = cluster
         self._settings = settings
-        self._on_news = on_news
+        self._on_update = on_update
         self._on_moved = on_moved
         self._loop = asyncio.get_running_loop()
         self._cursors: dict[TopicPartition, Cursor] = {}
         self.ready: deque[Cursor] = deque()
-        """Cursors that hold chunks, in the order in which these came."""
+        """Cursors that hold chunks, in the order in which the chunks arrived."""
         self.leaders: dict[BrokerId, LeaderState] = {}
-        self._asked: dict[BrokerId, _Asked] = {}
+        self._asked: dict[BrokerId, _FetchInFlight] = {}
         self.positions = PositionResolver(
             cluster,
             lambda: self._cursors,
@@ -113,7 +114,7 @@ class Fetcher:
             on_settled=self._positions_settled,
             on_moved=on_moved,
         )
-        self._watch = TroubleWatch(
+        self._watch = PartitionWatch(
             lambda: self._cursors, lambda cursor: describe_connection(cursor, self._cluster, self)
         )
         self._timer: asyncio.TimerHandle | None = None
@@ -136,7 +137,7 @@ class Fetcher:
         await self.positions.close()
 
     def assign(self, cursors: Iterable[Cursor]) -> None:
-        """From now on these partitions and no others."""
+        """Fetch these partitions and no others from now on."""
         for cursor in self._cursors.values():
             cursor.generation += 1
             cursor.chunks.clear()
@@ -146,8 +147,8 @@ class Fetcher:
         self.wake()
 
     def moved(self) -> None:
-        """Positions were changed, or a partition was resumed. A long poll that does not cover this is not waited for:
-        its answer will be dropped, and a new one leaves at once."""
+        """Positions were changed, or a partition was resumed. A long poll that does not cover this is abandoned: its
+        answer will be dropped, and a new one is sent at once."""
         for leader, flight in tuple(self._asked.items()):
             wanted = [cursor for cursor in self._cursors.values() if cursor.leader == leader and cursor.wants_data]
             if not all(self._is_asked(flight, cursor) for cursor in wanted):
@@ -155,13 +156,13 @@ class Fetcher:
                 del self._asked[leader]
         self.wake()
 
-    def _is_asked(self, flight: "_Asked", cursor: Cursor) -> bool:
-        """Would the answer be of use to this cursor?"""
+    def _is_asked(self, flight: _FetchInFlight, cursor: Cursor) -> bool:
+        """Is the answer useful for this cursor?"""
         asked = flight.cursors.get(cursor.topic_partition)
         return asked is not None and asked == (cursor, cursor.generation, cursor.fetch_offset)
 
     def has_read(self, cursor: Cursor) -> None:
-        """The next batch of the cursor that is first in line was read."""
+        """The next batch of the first cursor in `ready` was read."""
         chunk = cursor.chunks[0]
         chunk.unread.popleft()
         if not chunk.unread:
@@ -172,7 +173,7 @@ class Fetcher:
             self._has_room_again(cursor)
 
     def _has_room_again(self, cursor: Cursor) -> None:
-        """One of its chunks was read. Its leader is asked when no other partition of it lacks room."""
+        """One of its chunks was read. Its leader gets a fetch if no other partition of the leader lacks room."""
         leader = cursor.leader
         if leader in self._asked:
             return
@@ -190,8 +191,8 @@ class Fetcher:
     def now_ms(self) -> float:
         return self._loop.time() * 1000
 
-    def hears_anybody(self) -> bool:
-        """Has any leader answered lately?"""
+    def any_leader_answers(self) -> bool:
+        """Has any leader answered recently?"""
         return any(not self.is_late(leader) for leader in self.leaders)
 
     def is_late(self, leader: BrokerId | None) -> bool:
@@ -203,7 +204,7 @@ class Fetcher:
 
     # ------------------------------------------------------------------------------------------------------- fetching
     def _pump(self) -> None:
-        """Ask every leader that may be asked; then set the timer for those that may not yet."""
+        """Send a fetch to every leader that may get one; then set the timer for the others."""
         self._soon = False
         if self._closed:
             return
@@ -213,7 +214,7 @@ class Fetcher:
         next_ms: list[float] = []
         for cursor in self._cursors.values():
             if cursor.needs_reset or (cursor.needs_validation and cursor.leader is not None):
-                self.positions.want()  # without a leader there is nobody to ask: metadata will wake us
+                self.positions.want()  # without a leader, metadata wakes the fetcher later
             elif cursor.needs_validation:
                 self._cluster.request_refresh()
             if not cursor.wants_data:
@@ -243,21 +244,21 @@ class Fetcher:
     def _ask(self, leader: BrokerId, cursors: list[Cursor]) -> None:
         connection = self._cluster.open_connection(leader)
         if connection is None:
-            return  # _on_connection goes on
+            return  # _on_connection continues
         settings = self._settings
         self._rotation += 1
-        start = self._rotation % len(cursors)  # max_bytes may leave out the last ones: not always the same
+        start = self._rotation % len(cursors)  # max_bytes may leave out the last ones: rotate them
         topics: dict[tuple[str, str], list[FetchPartition]] = {}
         asked: dict[TopicPartition, tuple[Cursor, int, Offset]] = {}
         for cursor in cursors[start:] + cursors[:start]:
             topic, index = cursor.topic_partition
-            question = FetchPartition(
+            query = FetchPartition(
                 partition=index,
                 current_leader_epoch=to_wire(cursor.leader_epoch),
                 fetch_offset=cursor.fetch_offset,
                 partition_max_bytes=cursor.max_bytes,
             )
-            topics.setdefault((topic, cursor.topic_id or ""), []).append(question)
+            topics.setdefault((topic, cursor.topic_id or ""), []).append(query)
             asked[cursor.topic_partition] = (cursor, cursor.generation, cursor.fetch_offset)
         request = FetchRequest(
             max_wait_ms=settings.max_wait_ms,
@@ -269,7 +270,7 @@ class Fetcher:
                 for (name, topic_id), partitions in topics.items()
             ],
         )
-        flight = _Asked(connection, -1, self.now_ms(), asked)
+        flight = _FetchInFlight(connection, -1, self.now_ms(), asked)
         try:
             flight.correlation_id = connection.send(request, partial(self._on_reply, leader, flight))
         except ConnectionClosed:
@@ -277,7 +278,7 @@ class Fetcher:
             return
         self._asked[leader] = flight
 
-    def _on_reply(self, leader: BrokerId, flight: _Asked, reply: Response | RpcError) -> None:
+    def _on_reply(self, leader: BrokerId, flight: _FetchInFlight, reply: Response | RpcError) -> None:
         if self._asked.get(leader) is flight:
             del self._asked[leader]
         if self._closed:
@@ -298,10 +299,10 @@ class Fetcher:
             else:
                 error = BrokerUnreachable(f"broker {leader}: {reply}", leader)
             self._failed(leader, state, flight, error)
-        self._on_news()
+        self._on_update()
         self._pump()
 
-    def _failed(self, leader: BrokerId, state: LeaderState, flight: _Asked, error: MinibrokerError) -> None:
+    def _failed(self, leader: BrokerId, state: LeaderState, flight: _FetchInFlight, error: MinibrokerError) -> None:
         state.failures += 1
         state.error = error
         retry_at_ms = self._retry_at_ms(state.failures)
@@ -317,7 +318,7 @@ class Fetcher:
         if self._cursors.get(partition) is not cursor:
             return
         if cursor.generation != generation or cursor.fetch_offset != offset:
-            return  # an answer to a question of the past
+            return  # the answer to an outdated request
         if answer.error_code:
             self._on_refusal(leader, cursor, answer)
             return
@@ -333,7 +334,7 @@ class Fetcher:
             self._on_records(leader, cursor, answer.records)
 
     def _on_records(self, leader: BrokerId, cursor: Cursor, records: memoryview) -> None:
-        """Take whole batches as far as they are what was asked for; from where they are not, it is asked again."""
+        """Take whole batches as long as they are the requested ones; the rest is fetched again."""
         unread: deque[tuple[int, BatchHeader]] = deque()
         last: BatchHeader | None = None
         misfit: str | None = None
@@ -342,7 +343,7 @@ class Fetcher:
         try:
             for position, header in iterate_headers(records):
                 if header.base_offset != next_offset or header.partition_leader_epoch != epoch:
-                    misfit = cursor.misfit(header, last)  # mostly nothing is new, and it fits
+                    misfit = cursor.misfit(header, last)  # rarely called: usually offset and epoch are as expected
                     if misfit is not None:
                         break
                     epoch = header.partition_leader_epoch
@@ -360,7 +361,7 @@ class Fetcher:
         elif misfit is not None:
             self._unfit(cursor, MisplacedRecords(self._where(cursor, leader), cursor.fetch_offset, misfit))
         elif damage is None and cursor.max_bytes < PARTITION_BYTES_MAX:
-            cursor.max_bytes *= 2  # a single batch is larger than what was asked for
+            cursor.max_bytes *= 2  # a single batch is larger than max_bytes
         else:
             self._unfit(cursor, CorruptRecords(self._where(cursor, leader), cursor.fetch_offset, damage or "no batch"))
 
@@ -368,7 +369,7 @@ class Fetcher:
         return self._cluster.where(cursor.topic_partition, leader)
 
     def _unfit(self, cursor: Cursor, problem: CorruptRecords) -> None:
-        """Perhaps somebody else leads meanwhile, and has it whole: ask again, of whom metadata names then."""
+        """Fetch again from the leader that new metadata names: another broker may lead by now, with an intact copy."""
         cursor.unfit_fetches += 1
         cursor.refused(problem, self.now_ms())
         cursor.retry_at_ms = self._retry_at_ms(cursor.unfit_fetches)
@@ -399,7 +400,7 @@ class Fetcher:
         )
 
     def _check_slow(self, now_ms: float) -> None:
-        """Who lets us wait longer than agreed? A leader that was replaced meanwhile is given up."""
+        """Close connections with fetches that take too long. A leader that was replaced meanwhile is not waited for."""
         for leader, flight in list(self._asked.items()):
             age_ms = now_ms - flight.sent_at_ms
             limit_ms = self._settings.max_wait_ms + SLOW_ANSWER_MS
@@ -407,11 +408,11 @@ class Fetcher:
                 continue
             deposed = any(cursor.leader not in (leader, None) for cursor, _, _ in flight.cursors.values())
             if deposed or age_ms >= self._settings.max_wait_ms + self._settings.request_timeout_ms:
-                flight.connection.abort()  # comes back to _on_reply as lost
+                flight.connection.abort()  # _on_reply gets it as lost
             else:
                 self._cluster.request_refresh()
 
-    # ---------------------------------------------------------------------------------------------------------- news
+    # ------------------------------------------------------------------------------------------------------- updates
     def _learn_leaders(self) -> None:
         metadata = self._cluster.metadata
         for partition, cursor in self._cursors.items():
@@ -426,14 +427,14 @@ class Fetcher:
         position = cursor.position
         if cursor.learn_topic(topic_id, self._settings.reset, self._cluster.where(cursor.topic_partition)):
             _log.warning(
-                "the topic of %s was deleted and made again: position %s was one of the topic before",
+                "the topic of %s was deleted and created again: position %s belonged to the deleted topic",
                 *(cursor.topic_partition, position),
             )
             self._on_moved(cursor)
-            self._on_news()
+            self._on_update()
 
     def _positions_settled(self) -> None:
-        self._on_news()
+        self._on_update()
         self.wake()
 
     def _on_metadata(self) -> None:
@@ -447,4 +448,4 @@ class Fetcher:
         ):
             self._cluster.request_refresh()
         self.wake()
-        self._on_news()
+        self._on_update()

@@ -1,6 +1,6 @@
-"""Every limit of the client that is not a parameter of its public classes, with its reason; and reading parameters.
+"""Every limit of the client that is not a parameter of its public classes, with its reason; and parameter checks.
 
-Owns: numbers, deadlines, and the checks of what users pass in. Refuses to know the network.
+Owns: numbers, deadlines, and the checks of what users pass in. Leaves to others: the network.
 """
 
 import asyncio
@@ -13,41 +13,41 @@ from minibroker.client.metadata_cache import Address
 DEFAULT_PORT = 9092
 BOOTSTRAP_SERVERS_MAX = 100
 CONNECT_TIMEOUT_MS = 5_000
-"""A host that does not even refuse: the next server is tried after this."""
+"""For a host that does not even refuse: the next server is tried after this."""
 METADATA_TIMEOUT_MS = 2_000
-"""A paused broker must not hold up the search for the new leader: the next one is asked after this."""
+"""A paused broker must not delay the search for the new leader: the next broker is asked after this."""
 METADATA_BACKOFF_MAX_MS = 400
-"""While a leader is missing metadata is asked for at least this often: it bounds how long writes stand still after an
+"""While a leader is missing, metadata is requested at least this often: this bounds how long writes stall after an
 election, and costs a broker next to nothing."""
 LEADER_CHANGE_BACKOFF_MS = 20
-"""First pause after an answer that a leader has changed, doubled like any other, and the shortest between two rounds of
-metadata. Elections take some tens of milliseconds, and brokers learn of them one after the other."""
+"""First pause after an answer that a leader has changed, doubled like any other, and the shortest pause between two
+rounds of metadata. Elections take some tens of milliseconds, and brokers learn of them one after the other."""
 UNKNOWN_TOPIC_GRACE_MS = 5_000
 """A topic that was just created reaches all brokers within this; after it an unknown topic is an error."""
 BOOTSTRAP_TIMEOUT_MS = 10_000
 """How long start() looks for a first broker."""
 CALL_TIMEOUT_MS = 30_000
-"""Deadline of a call that was given none."""
+"""Deadline of a call without a given one."""
 FLUSH_SLACK_MS = 1_000
-"""flush() without a time waits this much longer than records have: each of them ends with its own error first."""
+"""flush() without a timeout waits this much longer than records do: each of them ends with its own error first."""
 CANCELLED_CLOSE_MS = 1_000
-"""Leaving `async with` because of Ctrl-C or a cancelled task: what is in the buffers gets this long."""
+"""Leaving `async with` because of Ctrl-C or a cancelled task: buffered records get this long."""
 BATCH_SIZE_MAX = 8 * 1024 * 1024
 """Half of what one frame may hold."""
 BATCH_MEMORY_STEP_BYTES = 4 * 1024
-"""Of buffer_memory a batch gets so much when it is opened, and doubles it as it fills: a thousand partitions with a
+"""A batch gets this much of buffer_memory when it is opened, and doubles it as it fills: a thousand partitions with a
 few records each do not use up what a few full batches may."""
 BUFFER_ROOM_BYTES = 128 * 1024
-"""Who waits for buffer_memory goes on when this is free: waiting costs as much as sending a hundred records."""
+"""A call that waits for buffer_memory continues when this is free: a wait costs as much as sending 100 records."""
 YIELD_BYTES = 64 * 1024
-"""After batches of this size the loop has to run before the next one is begun, so that a caller who never waits does
-not starve the sending."""
+"""After batches of this size the loop has to run before the next one is begun, so that a caller that never waits does
+not starve the sender."""
 FAILURES_REMEMBERED = 1_000
 """Failed batches that flush() can still report in detail; beyond it they are only counted."""
 
 
 class Deadline:
-    """One shrinking time budget for all steps of a call."""
+    """One time budget for all steps of a call."""
 
     __slots__ = ("_at", "_loop", "timeout_ms")
 
@@ -59,7 +59,7 @@ class Deadline:
         self._at = self._loop.time() + timeout_ms / 1000
 
     def remaining_ms(self) -> int:
-        """Whole milliseconds left, rounded up, at least 0: never 0 before the time has come."""
+        """Whole milliseconds left, rounded up, at least 0: never 0 before the deadline."""
         return max(0, math.ceil((self._at - self._loop.time()) * 1000))
 
     @property
@@ -71,7 +71,7 @@ class Deadline:
         return max(1, min(self.remaining_ms(), round(limit_ms)))
 
     async def pause(self, duration_ms: float) -> bool:
-        """Sleep, but not past the deadline; says whether time is left."""
+        """Sleep, but not past the deadline; returns whether time is left."""
         await asyncio.sleep(min(duration_ms, self.remaining_ms()) / 1000)
         return not self.passed
 

@@ -1,9 +1,9 @@
 """What the client knows of the cluster: brokers, controller, leaders with their epochs. Pure.
 
-Owns: which news to believe. A partition's entry is taken only if its leader epoch is not below the one seen before:
-a broker that is behind must not lead the client back to a dead leader (KIP-320). A topic whose id changed is another
-topic of the same name, and starts anew; an id that was left is never returned to. Refuses to know how metadata is
-fetched, and when.
+Owns: which updates to accept. A partition's entry is accepted only if its leader epoch is not below the known one: a
+broker that lags must not direct the client back to a former leader (KIP-320). A topic with another id is another topic
+of the same name: its entries start from scratch, and a former id is never accepted again. Leaves to others: how and
+when metadata is fetched.
 """
 
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from minibroker.protocol.messages import CurrentLeader, MetadataPartition, Metad
 
 
 class Address(NamedTuple):
-    """Where somebody listens."""
+    """Host and port of a server."""
 
     host: str
     port: int
@@ -25,7 +25,7 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-class PartitionInfo(msgspec.Struct, frozen=True):
+class CachedPartition(msgspec.Struct, frozen=True):
     """What is known of one partition."""
 
     leader: BrokerId | None
@@ -36,34 +36,34 @@ class PartitionInfo(msgspec.Struct, frozen=True):
     error: ErrorCode = ErrorCode.NONE
 
 
-class TopicInfo(msgspec.Struct, frozen=True):
+class CachedTopic(msgspec.Struct, frozen=True):
     """What is known of one topic."""
 
     topic_id: str
-    partitions: dict[int, PartitionInfo]
+    partitions: dict[int, CachedPartition]
     error: ErrorCode = ErrorCode.NONE
 
 
 FORMER_IDS_MAX = 1_000
-"""Ids of topics that were deleted and made again: a broker that is behind may still tell of them for a while."""
-UNKNOWN_PARTITION = PartitionInfo(leader=None, leader_epoch=None, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+"""Former ids of topics that were deleted and created again: a broker that lags may still report them for a while."""
+UNKNOWN_PARTITION = CachedPartition(leader=None, leader_epoch=None, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
 class MetadataCache:
-    """The newest view that may be believed."""
+    """The newest accepted view of the cluster."""
 
     def __init__(self) -> None:
         self.brokers: dict[BrokerId, Address] = {}
-        self.topics: dict[str, TopicInfo] = {}
+        self.topics: dict[str, CachedTopic] = {}
         self.controller_id: BrokerId | None = None
         self._former_ids: dict[str, None] = {}
         self.cluster_id = ""
         self.updated_at_ms: float | None = None
         self.version = 0
-        """Rises with every change; tells a waiter that there is something new to look at."""
+        """Rises with every change, so that a waiter notices it."""
 
     def update(self, response: MetadataResponse, now_ms: float) -> None:
-        """Take an answer in. Topics that it does not name stay as they were."""
+        """Apply an answer. Topics that it does not name stay as they were."""
         self.brokers = {broker.node_id: Address(broker.host, broker.port) for broker in response.brokers}
         self.controller_id = from_wire(response.controller_id)
         self.cluster_id = response.cluster_id or self.cluster_id
@@ -72,25 +72,25 @@ class MetadataCache:
         self.updated_at_ms = now_ms
         self.version += 1
 
-    def _newer_topic(self, topic: MetadataTopic) -> TopicInfo:
+    def _newer_topic(self, topic: MetadataTopic) -> CachedTopic:
         known = self.topics.get(topic.name)
         error = error_code(topic.error_code)
         if error is not ErrorCode.NONE and not topic.partitions:
-            # A broker that has just started knows no topics: what we knew, with its epochs, is kept beside the error.
+            # A broker that has just started knows no topics: keep what is known, with its epochs, next to the error.
             kept = known.partitions if known is not None else {}
-            return TopicInfo(topic_id=known.topic_id if known is not None else "", partitions=kept, error=error)
+            return CachedTopic(topic_id=known.topic_id if known is not None else "", partitions=kept, error=error)
         if known is not None and topic.topic_id in self._former_ids:
             return known
         same = known is not None and (known.topic_id == topic.topic_id or not known.topic_id or not topic.topic_id)
         before = known.partitions if known is not None and same else {}
         if known is not None and not same:
-            self._leave_id(known.topic_id)
+            self._retire_id(known.topic_id)
         partitions = {p.partition_index: _newer_partition(before.get(p.partition_index), p) for p in topic.partitions}
         for index, info in before.items():
             partitions.setdefault(index, info)  # partitions are added, never removed, while the id stays
-        return TopicInfo(topic_id=topic.topic_id, partitions=dict(sorted(partitions.items())), error=error)
+        return CachedTopic(topic_id=topic.topic_id, partitions=dict(sorted(partitions.items())), error=error)
 
-    def _leave_id(self, topic_id: str) -> None:
+    def _retire_id(self, topic_id: str) -> None:
         self._former_ids[topic_id] = None
         if len(self._former_ids) > FORMER_IDS_MAX:
             del self._former_ids[next(iter(self._former_ids))]
@@ -101,9 +101,9 @@ class MetadataCache:
         return info.topic_id or None if info is not None else None
 
     def apply_hint(self, partition: TopicPartition, hint: CurrentLeader | None) -> bool:
-        """A refusal named the leader (KIP-951): believe it if its epoch is newer. Says whether that changed anything.
+        """A refusal named the leader (KIP-951): accept it if its epoch is newer. Returns whether that changed anything.
 
-        A leader of the same epoch is believed, too, where none was known.
+        A leader of the same epoch is accepted, too, if none was known.
         """
         if hint is None or hint.leader_epoch < 0:
             return False
@@ -121,7 +121,7 @@ class MetadataCache:
         self.version += 1
         return True
 
-    def partition(self, partition: TopicPartition) -> PartitionInfo:
+    def partition(self, partition: TopicPartition) -> CachedPartition:
         """What is known of it; UNKNOWN_PARTITION if nothing is."""
         topic = self.topics.get(partition.topic)
         if topic is None:
@@ -134,15 +134,15 @@ class MetadataCache:
         return list(info.partitions) if info is not None else []
 
 
-def _newer_partition(known: PartitionInfo | None, news: MetadataPartition) -> PartitionInfo:
-    epoch = from_wire(news.leader_epoch)
+def _newer_partition(known: CachedPartition | None, update: MetadataPartition) -> CachedPartition:
+    epoch = from_wire(update.leader_epoch)
     if known is not None and known.leader_epoch is not None and (epoch is None or epoch < known.leader_epoch):
         return known
-    return PartitionInfo(
-        leader=from_wire(news.leader_id),
+    return CachedPartition(
+        leader=from_wire(update.leader_id),
         leader_epoch=epoch,
-        replicas=tuple(news.replica_nodes),
-        isr=tuple(news.isr_nodes),
-        offline=tuple(news.offline_replicas),
-        error=error_code(news.error_code),
+        replicas=tuple(update.replica_nodes),
+        isr=tuple(update.isr_nodes),
+        offline=tuple(update.offline_replicas),
+        error=error_code(update.error_code),
     )

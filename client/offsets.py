@@ -1,7 +1,7 @@
-"""Asking leaders for offsets: the earliest, the latest, or the first at a time.
+"""Asking leaders for offsets: the earliest, the latest, or the first from a timestamp on.
 
-Owns: ListOffsets with its retries, for consumer and admin alike. A reply belongs to the leader epoch it was asked
-under; a leader that does not know its end yet (OFFSET_NOT_AVAILABLE) is asked again until the deadline.
+Owns: ListOffsets with its retries, for consumer and admin. A request carries the leader epoch that the client knows; a
+leader that does not know its end yet (OFFSET_NOT_AVAILABLE) is asked again until the deadline.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import msgspec
 from minibroker.client.cluster import Cluster
 from minibroker.client.errors import CallTimedOut, MinibrokerError, broker_error
 from minibroker.client.limits import UNKNOWN_TOPIC_GRACE_MS, Deadline
-from minibroker.client.trouble import WAITING_TOLD_AFTER_MS
+from minibroker.client.partition_watch import LOG_WAIT_AFTER_MS
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition, from_wire, to_wire
 from minibroker.protocol.messages import (
@@ -30,7 +30,7 @@ class OffsetAndTimestamp(msgspec.Struct, frozen=True):
     """An answer of ListOffsets."""
 
     offset: Offset | None
-    """None: no record is that young."""
+    """None: every record is older."""
     timestamp_ms: int | None
     leader_epoch: LeaderEpoch | None
 
@@ -40,13 +40,13 @@ async def list_offsets(
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
     """The offset for each partition's timestamp (or EARLIEST_TIMESTAMP, LATEST_TIMESTAMP).
 
-    Raises CallTimedOut with the last error of a partition that could not be answered in time, or at once an error that
-    no waiting heals.
+    Raises CallTimedOut with the last error of a partition that got no answer in time, or at once an error that waiting
+    does not end.
     """
     cluster.want_topics({partition.topic: None for partition in wanted})
     found: dict[TopicPartition, OffsetAndTimestamp] = {}
     grace = Deadline(min(UNKNOWN_TOPIC_GRACE_MS, deadline.timeout_ms))
-    quiet, is_told = Deadline(WAITING_TOLD_AFTER_MS), False
+    quiet, is_logged = Deadline(LOG_WAIT_AFTER_MS), False
     while True:
         missing = {partition: at for partition, at in wanted.items() if partition not in found}
         errors: dict[TopicPartition, MinibrokerError] = {}
@@ -63,8 +63,8 @@ async def list_offsets(
                 raise error
         last = next(iter(errors.values()))
         names = ", ".join(str(partition) for partition in sorted(errors)[:5])
-        if quiet.passed and not is_told:
-            is_told = True
+        if quiet.passed and not is_logged:
+            is_logged = True
             _log.warning("waiting up to %g s for the offsets of %s: %s", deadline.timeout_ms / 1000, names, last)
         cluster.request_refresh()
         if not await deadline.pause(cluster.settings.retry_backoff_ms):
@@ -95,10 +95,10 @@ async def _ask_leader(
     topics: dict[str, list[ListOffsetsPartition]] = {}
     for partition, timestamp in wanted.items():
         epoch = to_wire(cluster.metadata.partition(partition).leader_epoch)
-        question = ListOffsetsPartition(
+        query = ListOffsetsPartition(
             partition_index=partition.partition, current_leader_epoch=epoch, timestamp=timestamp
         )
-        topics.setdefault(partition.topic, []).append(question)
+        topics.setdefault(partition.topic, []).append(query)
     request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=name, partitions=ps) for name, ps in topics.items()])
     try:
         reply = await cluster.ask(leader, request, ListOffsetsResponse, deadline)
@@ -109,13 +109,13 @@ async def _ask_leader(
         for answer in topic.partitions:
             partition = TopicPartition(topic.name, answer.partition_index)
             if partition in wanted:
-                answers[partition] = _judge(cluster, leader, partition, answer)
+                answers[partition] = _read_answer(cluster, leader, partition, answer)
     for partition in wanted:
         answers.setdefault(partition, broker_error(ErrorCode.LEADER_NOT_AVAILABLE, cluster.where(partition, leader)))
     return answers
 
 
-def _judge(
+def _read_answer(
     cluster: Cluster, leader: BrokerId, partition: TopicPartition, answer: ListOffsetsPartitionResponse
 ) -> OffsetAndTimestamp | MinibrokerError:
     if answer.error_code:

@@ -1,7 +1,7 @@
-"""The batches that take records now: whether the next one fits, where the next one begins, and whose memory it takes.
+"""The batches that take records now: appending, opening and sealing.
 
-Owns: appending, opening and sealing, and how much is taken before the loop has to run. Never waits: where it would have
-to, nothing more is taken, and the producer waits in line. Order and sequences are `accumulator`'s.
+Owns: whether a record fits, the memory for it, and how much is taken before the loop has to run. Never waits: if it
+would have to, it takes no more records, and the producer waits. Leaves to others: order and sequences (`accumulator`).
 """
 
 import random
@@ -20,7 +20,7 @@ from minibroker.client.sender import Sender
 
 
 class OpenBatches:
-    """Of one producer, from its start on."""
+    """The open batches of one producer, from its start on."""
 
     def __init__(
         self,
@@ -39,9 +39,10 @@ class OpenBatches:
         self._check_open = check_open
         self._bytes_since_yield = 0
         self._begun: Batch | None = None
-        """A batch that more records go to before the sender hears of it: without linger it would leave with one."""
+        """A batch that gets more records before the sender knows of it: without linger it would be sent with one."""
         self.yield_due = False
-        """Enough was taken in one go: no batch is begun before the loop has run. Whoever lets it run says so here."""
+        """No batch is begun before the loop has run, because enough was taken at once. The producer resets this when it
+        has let the loop run."""
 
     def put(
         self,
@@ -54,9 +55,9 @@ class OpenBatches:
         keyless: bool,
         more: int = 0,
     ) -> Delivery | None:
-        """Take a record, in another batch if it must be. None: there is no memory, or the loop has to run.
+        """Take a record, in a new batch if necessary. None: there is no memory, or the loop has to run.
 
-        `more` records of about the same size follow: they are put, then `_tell_begun` is called. Raises RecordTooLarge.
+        `more` records of about the same size follow, then `_announce_begun` is called. Raises RecordTooLarge.
         """
         self._check_open()
         size = record_size(key, value, headers)
@@ -79,7 +80,7 @@ class OpenBatches:
         batch = self._accumulator.open(queue, now_ms, now_ms + self._settings.delivery_timeout_ms)
         batch.allow(reserve)
         delta = batch.append(key, value, timestamp_ms, headers)
-        assert delta is not None, "a first record is always taken"
+        assert delta is not None, "the first record always fits"
         if more:
             self._begun = batch
         else:
@@ -87,7 +88,7 @@ class OpenBatches:
         return Delivery(batch, delta, timestamp_ms)
 
     def put_many(self, topic: ProducerTopic, columns: RecordColumns, deliveries: Deliveries) -> None:
-        """Go on behind what `deliveries` holds of these records, as far as possible without waiting."""
+        """Take the records that `deliveries` does not hold yet, as far as possible without waiting."""
         if columns.plain is None:
             self._put_each(topic, columns, deliveries)
         else:
@@ -96,7 +97,7 @@ class OpenBatches:
     def _put_plain(
         self, topic: ProducerTopic, columns: RecordColumns, values: list[bytes], deliveries: Deliveries
     ) -> None:
-        """The same for records with values only, as many at once as a batch has room for."""
+        """`put_many` for records with values only, as many at once as a batch has room for."""
         timestamp_ms, partition = deliveries.timestamp_ms, columns.partition
         while (position := len(deliveries)) < len(values):
             queue = topic.sticky if partition is None else topic.queues[partition]
@@ -104,7 +105,7 @@ class OpenBatches:
             if batch is not None:
                 first_delta = batch.builder.record_count
                 taken = batch.builder.extend(values, position, timestamp_ms)
-                self._tell_begun()
+                self._announce_begun()
                 if taken:
                     deliveries.add(batch, first_delta, taken)
                     continue
@@ -114,13 +115,13 @@ class OpenBatches:
                 return
             deliveries.add_one(delivery)
 
-    def _tell_begun(self) -> None:
+    def _announce_begun(self) -> None:
         begun, self._begun = self._begun, None
         if begun is not None:
             self._sender.batch_opened(begun)
 
     def _put_each(self, topic: ProducerTopic, columns: RecordColumns, deliveries: Deliveries) -> None:
-        """The same for records of any kind, one by one."""
+        """`put_many` for records of any kind, one by one."""
         headers, timestamp_ms = columns.headers, deliveries.timestamp_ms
         while len(deliveries) < len(columns):
             for queue, key, value in columns.rows(topic, len(deliveries)):
@@ -154,7 +155,7 @@ class OpenBatches:
         headers: Headers,
         more: int,
     ) -> Delivery | None:
-        """The batch may grow to batch_size, if there is memory for it."""
+        """Let the batch grow up to batch_size, if there is memory for it."""
         delta = batch.append(key, value, timestamp_ms, headers)
         if delta is None:
             growth = max(batch.reserved_bytes, size, min(size * more, self._memory.free_bytes))
@@ -163,7 +164,7 @@ class OpenBatches:
                 return None
             batch.allow(allowed)
             delta = batch.append(key, value, timestamp_ms, headers)
-            assert delta is not None, "it has a place"
+            assert delta is not None, "has_place said that it fits"
         return Delivery(batch, delta, timestamp_ms)
 
     def _seal(self, queue: PartitionQueue) -> None:

@@ -8,7 +8,7 @@ from minibroker.client.limits import Deadline
 
 
 async def without_outcome(batches: Sequence[Batch], deadline: Deadline) -> list[Batch]:
-    """Wait until each of these has its outcome, and return []; at the deadline, those that still have none."""
+    """Wait until each of these has its outcome and return []; at the deadline return those that still have none."""
     left = len(batches)
     all_done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -29,7 +29,7 @@ async def without_outcome(batches: Sequence[Batch], deadline: Deadline) -> list[
 
 
 def not_acknowledged(waiting: Sequence[Batch], deadline: Deadline) -> str:
-    """What is still on its way, in words."""
+    """The message about batches that still have no outcome."""
     partitions = sorted({str(batch.topic_partition) for batch in waiting})
     late = f"after {round(deadline.timeout_ms)} ms"
     return f"{len(waiting)} batches for {', '.join(partitions[:5])} are not acknowledged {late}"

@@ -1,7 +1,7 @@
-"""Who may use a client: the event loop that it was started on, in its thread and its process.
+"""Only the event loop that started a client may use it, in its thread and its process.
 
-Owns: the check and its words. Nothing of a client is safe against two threads, and a connection that two processes read
-serves neither: without the check such a call waits for ever, or loses records of others.
+Owns: the check and its messages. No part of a client is thread-safe, and a connection that two processes read is useful
+to neither: without the check such a call waits for ever, or loses other calls' records.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from minibroker.client.errors import ForeignCaller
 
 
 class Owner:
-    """Of one client. Made on the loop that it is started on."""
+    """The owner of one client. Created on the loop that starts the client."""
 
     __slots__ = ("_loop", "_process_id", "_what")
 
@@ -21,18 +21,18 @@ class Owner:
         self._process_id = default_runtime.process_id()
 
     def check(self) -> None:
-        """Raises ForeignCaller. Costs as much as a record of a batch, so it is made once a batch or wait, not a
+        """Raises ForeignCaller. Costs as much as one record of a batch, so it runs once per batch or wait, not per
         record."""
         if default_runtime.process_id() != self._process_id:
             raise ForeignCaller(
-                f"this {self._what} was started before the process was forked, and belongs to the process before:"
+                f"this {self._what} was started before the process was forked, and belongs to the parent process:"
                 " start another one after the fork"
             )
         try:
             running = asyncio.get_running_loop()
         except RuntimeError:
             if not self._loop.is_running():
-                return  # between two runs of the loop nobody else can be at it
+                return  # between two runs of the loop no other call can be running
             running = None
         if running is not self._loop:
             where = "a thread without an event loop" if running is None else "another event loop"

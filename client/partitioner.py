@@ -1,8 +1,8 @@
 """Which partition a record goes to. Pure.
 
-Keyed records: Kafka's murmur2 of the key, made positive, modulo the number of partitions, so that the same key meets
-the same partition from a Kafka client, too. Keyless records: sticky, one batch after the other (KIP-480); that choice
-is the producer's, because it depends on what is waiting.
+Keyed records: Kafka's murmur2 of the key, made positive, modulo the number of partitions, so that a Kafka client would
+choose the same partition for the key. Keyless records: sticky, one batch after the other (KIP-480); the producer makes
+that choice, because it depends on the batches that wait.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
-"""Finds out where a consumer stands: resets by time, and validation after an election. Part of the consumer's shell.
+"""Resolves a consumer's positions: resets by time, and validation after an election. Part of the consumer's shell.
 
-Owns: the task that asks ListOffsets and OffsetForLeaderEpoch, and its back-off. What an answer means for a position is
-decided in `cursor`.
+Owns: the task that sends ListOffsets and OffsetForLeaderEpoch, and its back-off. Leaves to others: what an answer means
+for a position (`cursor`).
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from minibroker.protocol.messages import (
 )
 
 RESET_TIMEOUT_MS = 5_000
-"""One attempt to resolve positions; it is repeated until the consumer closes, and tells why in `cursor.error`."""
+"""One attempt to resolve positions. It is repeated until the consumer closes; `cursor.error` has the last error."""
 
 _log = logging.getLogger("minibroker.client")
 
@@ -42,7 +42,7 @@ class PositionResolver:
         on_settled: Callable[[], None],
         on_moved: Callable[[Cursor], None],
     ) -> None:
-        """`pause_seconds`: after so many failures. `on_moved`: a position was moved by what became of the log."""
+        """`pause_seconds`: the pause after that many failures. `on_moved`: a position moved because the log changed."""
         self._cluster = cluster
         self._cursors = cursors
         self._request_timeout_ms = request_timeout_ms
@@ -53,7 +53,7 @@ class PositionResolver:
         self._wanted = asyncio.Event()
         self._leader_moved = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
-        """A consumer that waits looks whether it died of a bug."""
+        """A waiting consumer checks whether a bug ended this task."""
 
     def _now_ms(self) -> float:
         return asyncio.get_running_loop().time() * 1000
@@ -67,15 +67,16 @@ class PositionResolver:
             await asyncio.gather(self.task, return_exceptions=True)
 
     def want(self) -> None:
-        """Some position is not known, or in doubt."""
+        """Some position is not known, or has to be validated."""
         self._wanted.set()
 
     def leader_moved(self) -> None:
-        """A partition that is not read yet has another leader, or another epoch of the same: it is asked at once."""
+        """A partition that is not fetched yet has a new leader or leader epoch: ask that leader at once."""
         self._leader_moved.set()
 
     async def _run(self) -> None:
-        """Resets and validations, as they become necessary. After a failure they wait, but not past a new leader."""
+        """Resets and validations, as they become necessary. A failure is followed by a pause, which a new leader
+        ends."""
         failures = 0
         while True:
             await self._wanted.wait()
@@ -83,10 +84,10 @@ class PositionResolver:
             self._leader_moved.clear()
             resets = [cursor for cursor in self._cursors().values() if cursor.needs_reset]
             settled = await self._reset(resets) if resets else True
-            doubts = [  # taken after the wait, in which a partition may have lost its leader
+            unvalidated = [  # chosen after the await, during which a partition may have lost its leader
                 cursor for cursor in self._cursors().values() if cursor.needs_validation and cursor.leader is not None
             ]
-            settled = (await self._validate(doubts) if doubts else True) and settled
+            settled = (await self._validate(unvalidated) if unvalidated else True) and settled
             self._on_settled()
             if settled:
                 failures = 0
@@ -118,7 +119,7 @@ class PositionResolver:
         return settled
 
     async def _validate(self, cursors: list[Cursor]) -> bool:
-        """Ask the new leaders where the epochs of our last records end."""
+        """Ask the new leaders for the end offsets of the epochs of the last records fetched."""
         by_leader: dict[BrokerId, list[Cursor]] = {}
         for cursor in cursors:
             assert cursor.leader is not None

@@ -1,8 +1,8 @@
-"""The public producer: takes records, gives deliveries.
+"""The public producer: takes records, returns deliveries.
 
-Owns: parameters and their checks, back-pressure, flush and close. Order, retries and sequences are `accumulator`'s, the
-network is `sender`'s, filling batches is `open_batches`'. `send` is the hot path: a look-up, an append to a list, and
-one small object a record; `send_many` is the wide one: a slice of a list a batch.
+Owns: parameters and their checks, back-pressure, flush and close. Leaves to others: order, retries and sequences
+(`accumulator`), the network (`sender`), filling batches (`open_batches`). `send` is the hot path: a lookup, an append
+to a list, and one small object per record. `send_many` is for throughput: one slice of a list per batch.
 """
 
 import asyncio
@@ -86,7 +86,7 @@ class Producer:
         partitioner: Partitioner = murmur2_partitioner,
         runtime: Runtime | None = None,
     ) -> None:
-        """Nothing is opened yet; `start()` (or `async with`) does that. Raises InvalidCall for impossible values."""
+        """Opens nothing; `start()` (or `async with`) does that. Raises InvalidCall for invalid values."""
         self._settings = ProducerSettings(
             bootstrap_servers=bootstrap_servers,
             client_id=client_id,
@@ -119,14 +119,14 @@ class Producer:
         self._memory = BufferMemory(buffer_memory)
         self._failures = Failures()
         self._topics: dict[str, ProducerTopic] = {}
-        self._lines = WaitingSends()
+        self._waiting_sends = WaitingSends()
         self._flushes = 0
         self._started = False
         self._closing = False
 
     # --------------------------------------------------------------------------------------------------------- life
     async def start(self) -> None:
-        """Find the cluster. Raises ClusterUnreachable, saying server by server why, after bootstrap_timeout_ms."""
+        """Find the cluster. Raises ClusterUnreachable, with each server's error, after bootstrap_timeout_ms."""
         if self._started or self._closing:
             raise ClientClosed("a producer is started once")
         runtime = runtime_or_default(self._runtime)
@@ -160,9 +160,9 @@ class Producer:
             error.add_note(f"besides, the producer could not deliver everything: {problem}")
 
     async def close(self, timeout_ms: float | None = None) -> None:
-        """Deliver what is buffered, within the deadline (delivery_timeout_ms unless given), then disconnect.
+        """Deliver buffered records within the deadline (default delivery_timeout_ms), then disconnect.
 
-        Raises FlushTimedOut or UndeliveredRecords if something could not be delivered. Closing twice is fine.
+        Raises FlushTimedOut or UndeliveredRecords if some could not be delivered. Closing twice is fine.
         """
         if self._closing or not self._started:
             self._closing = True
@@ -192,14 +192,14 @@ class Producer:
         """Take a record; `await` the returned delivery to learn where it was written.
 
         Waits only while buffer_memory is used up or the topic is not known yet, at most max_block_ms. Without a
-        partition the key decides (murmur2), without a key the batch at hand. Without a timestamp it carries the time of
-        this turn of the event loop. Raises RecordTooLarge, BufferTimedOut, UnknownTopicOrPartition; then the record was
+        partition the key decides (murmur2), without a key the current batch. Without a timestamp the record gets the
+        time of this loop iteration. Raises RecordTooLarge, BufferTimedOut, UnknownTopicOrPartition; then the record was
         not taken.
         """
-        # Here the usual record, whose batch is open and has room; what else there is, try_send sees to.
+        # The usual case, an open batch with room, is handled here; try_send handles all others.
         state = self._topics.get(topic)
         if (
-            (state is not None and not self._lines.lines and partition is timestamp_ms is None and not headers)
+            (state is not None and not self._waiting_sends.queues and partition is timestamp_ms is None and not headers)
             and (value.__class__ is bytes and (key is None or key.__class__ is bytes))
             and (now_ms := self._clock.present_ms) is not None
             and (queue := state.sticky if key is None else state.queue_of_key.get(key)) is not None
@@ -223,12 +223,12 @@ class Producer:
         headers: Headers = (),
         timestamp_ms: int | None = None,
     ) -> Delivery | None:
-        """As `send`, but never waits: None where `send` would have to (then await `send`). That is also so once some
-        batches have become full: the loop has to run before the next one is begun."""
+        """As `send`, but never waits: returns None if `send` would have to (then await `send`). It also does so after
+        some batches have become full: the loop has to run before the next one is begun."""
         if value.__class__ is not bytes and value is not None:
             value = as_bytes("value", value)
         state = self._topics.get(topic)
-        if state is None or self._lines.hold_back(topic):
+        if state is None or self._waiting_sends.must_wait(topic):
             self._check_open()
             return None
         if timestamp_ms is None:
@@ -267,16 +267,16 @@ class Producer:
         headers: Headers = (),
         timestamp_ms: int | None = None,
     ) -> Deliveries:
-        """Take many records, as many calls of `send` would, at a fraction of what those cost; `await` the returned
-        deliveries to learn that all are written, or index them for a single record's Delivery.
+        """Take many records, as many calls of `send` would, at a fraction of their cost; `await` the returned
+        deliveries to wait until all are written, or index them for a single record's Delivery.
 
-        `keys`, if given, are as many as the values; partition, headers and timestamp are those of every record (the
-        time of the call unless given). The records of a partition stand in its log in this order; other tasks' records
-        may stand between them. Waits where `send` would, for the next record at most max_block_ms.
+        `keys`, if given, must be as many as the values; partition, headers and timestamp apply to every record (default
+        timestamp: the time of the call). The records of a partition are in its log in this order; other tasks' records
+        may be between them. Waits where `send` would, at most max_block_ms for the next record.
 
-        All or nothing is taken where an argument is wrong: InvalidCall, RecordTooLarge, UnknownTopicOrPartition. What
-        goes wrong later (BufferTimedOut, ClientClosed) leaves the records before it taken; the error's `taken` is their
-        Deliveries, and its length says where to go on. So does cancelling the call (the CancelledError has `taken`).
+        Takes no record if an argument is wrong: InvalidCall, RecordTooLarge, UnknownTopicOrPartition. A later error
+        (BufferTimedOut, ClientClosed) leaves the records before it taken: the error's `taken` has their Deliveries, and
+        its length is the number of the next record. The same holds for a cancelled call (CancelledError has `taken`).
         """
         self._check_open()
         columns = RecordColumns(values, keys, partition, headers)
@@ -288,7 +288,7 @@ class Producer:
                 if self._batches.yield_due:
                     await self._yield_to_loop()
                 state = self._topics.get(topic)
-                if state is not None and state.has(partition) and not self._lines.hold_back(topic):
+                if state is not None and state.has(partition) and not self._waiting_sends.must_wait(topic):
                     columns.choose_partitions(state)
                     self._batches.put_many(state, columns, deliveries)
                     if self._batches.yield_due:
@@ -316,10 +316,10 @@ class Producer:
         return await delivery
 
     async def flush(self, timeout_ms: float | None = None) -> None:
-        """Wait until every record sent before has its outcome (delivery_timeout_ms unless a time is given).
+        """Wait until every record sent before has its outcome (default timeout delivery_timeout_ms).
 
-        Raises FlushTimedOut if that takes longer, UndeliveredRecords if records failed whose deliveries nobody
-        awaited: nothing is lost silently.
+        Raises FlushTimedOut if that takes longer, and UndeliveredRecords if records failed and their deliveries were
+        not awaited: no loss is silent.
         """
         self._check_open()
         await self._flush(self._flush_deadline(timeout_ms))
@@ -331,7 +331,7 @@ class Producer:
 
     @property
     def buffered_bytes(self) -> int:
-        """How much of buffer_memory is in use: what waits, is in flight, or is set aside for open batches."""
+        """How much of buffer_memory is in use: by waiting batches, batches in flight, and reserved for open batches."""
         return self._memory.used_bytes
 
     # ------------------------------------------------------------------------------------------------- the slow paths
@@ -345,12 +345,12 @@ class Producer:
         timestamp_ms: int | None,
     ) -> Delivery:
         deadline = Deadline(self._settings.max_block_ms)
-        async with self._lines.turn(topic, deadline):
+        async with self._waiting_sends.first_in_queue(topic, deadline):
             await self._partition_known(topic, partition, deadline)
             while True:
                 if self._batches.yield_due:
                     await self._yield_to_loop()
-                with self._lines.served():
+                with self._waiting_sends.serving():
                     delivery = self.try_send(topic, value, key, partition, headers, timestamp_ms)
                 if delivery is not None:
                     return delivery
@@ -358,9 +358,9 @@ class Producer:
                     await self._wait_for_memory(deadline)
 
     async def _send_some_when_possible(self, topic: str, columns: RecordColumns, deliveries: Deliveries) -> None:
-        """At least the next record of them, or raise."""
+        """Take at least the next record, or raise."""
         deadline = Deadline(self._settings.max_block_ms)
-        async with self._lines.turn(topic, deadline):
+        async with self._waiting_sends.first_in_queue(topic, deadline):
             state = await self._partition_known(topic, columns.partition, deadline)
             columns.choose_partitions(state)
             before = len(deliveries)
@@ -374,7 +374,7 @@ class Producer:
                     await self._wait_for_memory(deadline)
 
     async def _yield_to_loop(self) -> None:
-        """Let the loop run, which a caller that never waits would starve."""
+        """Let the loop run: a caller that never waits would starve it."""
         self._batches.yield_due = False
         await asyncio.sleep(0)
 
@@ -390,16 +390,16 @@ class Producer:
         return state
 
     async def _wait_for_memory(self, deadline: Deadline) -> None:
-        self._flush_at_once()
+        self._skip_linger()
         try:
             if not await self._memory.wait(deadline):
                 raise BufferTimedOut(
                     f"buffer_memory ({self._memory.limit_bytes} bytes) stayed full for "
                     f"{self._settings.max_block_ms} ms",
-                    self._last_obstacle(),
+                    self._oldest_error(),
                 )
         finally:
-            self._unrush()
+            self._restore_linger()
 
     async def _topic(self, name: str, deadline: Deadline) -> ProducerTopic:
         """The topic, once its partitions are known."""
@@ -433,7 +433,7 @@ class Producer:
 
     # ------------------------------------------------------------------------------------------- memory and outcomes
     def _on_packed(self, batch: Batch) -> None:
-        """A batch needs what it weighs, not what was set aside for it."""
+        """Release the memory that was reserved for the batch beyond its size."""
         surplus = batch.reserved_bytes - batch.size_bytes
         if surplus > 0:
             batch.reserved_bytes -= surplus
@@ -449,18 +449,18 @@ class Producer:
             batch.notify()
 
     # ----------------------------------------------------------------------------------------------- flush and close
-    def _flush_at_once(self) -> None:
-        """Send open batches at once while somebody waits for them."""
+    def _skip_linger(self) -> None:
+        """Send open batches at once while a call waits for them."""
         self._flushes += 1
-        self._accumulator.rushing = True
+        self._accumulator.skips_linger = True
         self._sender.wake()
 
-    def _unrush(self) -> None:
+    def _restore_linger(self) -> None:
         self._flushes -= 1
-        self._accumulator.rushing = self._flushes > 0
+        self._accumulator.skips_linger = self._flushes > 0
 
     def _flush_deadline(self, timeout_ms: float | None) -> Deadline:
-        """By default long enough for every record to meet its own deadline first."""
+        """By default long enough for every record to reach its own deadline first."""
         own_ms = self._settings.delivery_timeout_ms + FLUSH_SLACK_MS
         return Deadline(own_ms if timeout_ms is None else timeout_ms)
 
@@ -468,20 +468,20 @@ class Producer:
         pending = [batch for queue in self._accumulator.active_queues() for batch in queue.unfinished()]
         if pending:
             await self._wait_for(pending, deadline)
-        await asyncio.sleep(0)  # whoever awaits a delivery looks at its failure first
+        await asyncio.sleep(0)  # tasks that await a delivery get its failure first
         self._failures.report()
 
     async def _wait_for(self, pending: list[Batch], deadline: Deadline) -> None:
-        self._flush_at_once()
+        self._skip_linger()
         try:
             waiting = await without_outcome(pending, deadline)
         finally:
-            self._unrush()
+            self._restore_linger()
         if waiting:
-            raise FlushTimedOut(not_acknowledged(waiting, deadline), self._last_obstacle())
+            raise FlushTimedOut(not_acknowledged(waiting, deadline), self._oldest_error())
 
     def _abort_rest(self) -> None:
-        """The end: nothing stays without an outcome."""
+        """Give every remaining batch an outcome."""
         for queue in self._accumulator.active_queues():
             for batch in queue.unfinished():
                 in_doubt = batch.maybe_written or batch.in_flight
@@ -490,7 +490,7 @@ class Producer:
         self._on_finished(finished)
         self._memory.end(ClientClosed("the producer was closed"))
 
-    def _last_obstacle(self) -> MinibrokerError | None:
+    def _oldest_error(self) -> MinibrokerError | None:
         oldest = self._accumulator.oldest()
         return None if oldest is None else oldest.last_error or self._cluster.leader_problem(oldest.topic_partition)
 

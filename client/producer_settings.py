@@ -1,4 +1,4 @@
-"""The producer's parameters: their checks, and what they mean for its parts."""
+"""The producer's parameters: their checks, and the settings of its parts."""
 
 from collections.abc import Sequence
 
@@ -32,16 +32,16 @@ class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def acks_number(self) -> int:
-        """As the wire says it."""
+        """As on the wire."""
         return -1 if self.acks == "all" else int(self.acks)
 
     @property
     def idempotent(self) -> bool:
-        """On by default, wherever it is possible."""
+        """On by default if acks allow it."""
         return self.acks_number == -1 if self.enable_idempotence is None else self.enable_idempotence
 
     def check(self) -> None:
-        """Raise InvalidCall for values that cannot be, alone or together."""
+        """Raise InvalidCall for values that are invalid alone or together."""
         if self.acks not in ("all", -1, 0, 1) or isinstance(self.acks, bool):
             raise InvalidCall(f"acks is {self.acks!r}; it must be 'all', 1 or 0")
         check_at_least(0, linger_ms=self.linger_ms, max_block_ms=self.max_block_ms)
@@ -62,7 +62,7 @@ class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
             buffer_memory=self.buffer_memory,
         )
         if self.idempotent and self.acks_number != -1:
-            raise InvalidCall("enable_idempotence needs acks='all': only then a retry can be told from a loss")
+            raise InvalidCall("enable_idempotence needs acks='all': with less an acknowledged record may be lost")
         in_flight = self.max_in_flight_requests_per_connection
         if self.idempotent and in_flight > PRODUCES_IN_FLIGHT_MAX:
             raise InvalidCall(

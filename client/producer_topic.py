@@ -1,4 +1,4 @@
-"""What a producer keeps of one topic: its queues, and the partition that takes keyless records now. Pure."""
+"""A producer's state of one topic: its queues, and the partition that takes keyless records now. Pure."""
 
 import random
 
@@ -6,8 +6,8 @@ from minibroker.client.accumulator import PartitionQueue
 from minibroker.client.partitioner import Partitioner, murmur2_partitioner
 
 KEYS_REMEMBERED = 16_384
-"""Of a topic: keys repeat, and a look-up is thirty times cheaper than the hash. When so many are known they are
-forgotten, all at once: which of them come again nobody knows."""
+"""Keys remembered per topic: keys repeat, and a lookup is thirty times cheaper than the hash. At this number all are
+forgotten at once, because it is not known which of them come again."""
 
 
 class ProducerTopic:
@@ -21,19 +21,19 @@ class ProducerTopic:
         self.queues: dict[int, PartitionQueue] = {}
         self.partition_count = 0
         self.sticky: PartitionQueue
-        """Keyless records go there until its batch is full or sent (KIP-480)."""
+        """Keyless records go to this partition until its batch is full or sent (KIP-480)."""
 
         self.queue_of_key: dict[bytes, PartitionQueue] = {}
-        """Of the keys that were met lately; ask `choose_queue` for others."""
+        """The queues of recent keys; `choose_queue` returns those of other keys."""
 
     def set_partition_count(self, count: int) -> None:
-        """Keys go elsewhere from now on."""
+        """A new count: keys may go to other partitions from now on."""
         if count != self.partition_count:
             self.partition_count = count
             self.queue_of_key.clear()
 
     def choose_queue(self, key: bytes) -> PartitionQueue:
-        """Where records with this key go. A partitioner of the user's own is asked each time."""
+        """The queue for records with this key. A partitioner of the user is called each time."""
         queue = self.queues[self._partitioner(key, self.partition_count)]
         if self._partitioner is murmur2_partitioner:
             if len(self.queue_of_key) >= KEYS_REMEMBERED:
@@ -42,12 +42,12 @@ class ProducerTopic:
         return queue
 
     def has(self, partition: int | None) -> bool:
-        """Whether records may go there; None means anywhere."""
+        """Whether the partition exists; None means any partition."""
         return partition is None or partition in self.queues
 
     def choose_sticky(self, rng: random.Random) -> PartitionQueue:
-        """The next partition for keyless records: of two drawn at random the one with less waiting, so that a slow
-        broker gets less; partitions without a leader only if there is no other."""
+        """The next partition for keyless records: of two chosen at random the one with fewer waiting batches, so that a
+        slow broker gets less; a partition without a leader only if there is no other."""
         first, second = self._draw(rng), self._draw(rng)
         if first.leader is None or second.leader is None:
             led = [queue for queue in self.queues.values() if queue.leader is not None]

@@ -1,4 +1,4 @@
-"""What users may hand to a producer as key, value, headers and time, and what it weighs. Pure."""
+"""What users may pass to a producer as key, value, headers and time, and its size. Pure."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
@@ -21,9 +21,10 @@ RecordBytes = bytes | bytearray | memoryview | None
 """A key or a value; None is allowed for both."""
 Headers = Sequence[Header]
 """Pairs of a name and bytes (or None)."""
-Row: TypeAlias = tuple[PartitionQueue | None, bytes | None, bytes | None]
-ROWS_IN_ONE_GO = 4_096
-"""Copied at a time where records are taken one by one: whoever waits and goes on copies no more than that again."""
+RecordRow: TypeAlias = tuple[PartitionQueue | None, bytes | None, bytes | None]
+ROWS_PER_COPY = 4_096
+"""Rows copied at a time where records are taken one by one: a call that waits and continues copies at most these
+again."""
 
 
 def as_bytes(name: str, value: object) -> bytes:
@@ -40,7 +41,7 @@ def checked_headers(headers: Headers) -> tuple[Header, ...]:
 
 
 def check_timestamp(timestamp_ms: int | None) -> None:
-    """64 bits are what a batch and every message have for it; None: the producer's clock says it."""
+    """Batches and messages have 64 bits for it; None: the producer's clock decides."""
     if timestamp_ms is None:
         return
     if not isinstance(timestamp_ms, int) or not TIMESTAMP_MIN <= timestamp_ms <= TIMESTAMP_MAX:
@@ -71,7 +72,7 @@ class RecordColumns:
         self.partition = partition
         self.headers = checked_headers(headers)
         self.plain: list[bytes] | None = None
-        """The values, where there is nothing else and many may be taken at once."""
+        """The values, if records have nothing else and many may be taken at once."""
         if self._keys is None and plain is not None:
             longest = max(map(len, plain), default=0)
             if longest < EXTEND_VALUE_BYTES and not self.headers:
@@ -89,14 +90,15 @@ class RecordColumns:
         return len(self._values)
 
     def choose_partitions(self, topic: ProducerTopic) -> None:
-        """Where each record with a key goes. Once for all, so that a partitioner that raises does so in time."""
+        """Choose the queue of each record with a key. All at once, so that a partitioner that raises does so before any
+        record is taken."""
         if self._queues is None and self._keys is not None and self.partition is None:
             known, choose = topic.queue_of_key.get, topic.choose_queue
             self._queues = [None if key is None else known(key) or choose(key) for key in self._keys]
 
-    def rows(self, topic: ProducerTopic, start: int) -> Iterator[Row]:
+    def rows(self, topic: ProducerTopic, start: int) -> Iterator[RecordRow]:
         """Some of the records from `start` on: queue (None: the one for keyless records), key, value."""
-        end = start + ROWS_IN_ONE_GO
+        end = start + ROWS_PER_COPY
         fixed = None if self.partition is None else topic.queues[self.partition]
         queues = repeat(fixed) if self._queues is None else self._queues[start:end]
         keys = repeat(None) if self._keys is None else self._keys[start:end]
@@ -104,7 +106,7 @@ class RecordColumns:
 
 
 def _column(name: str, members: Iterable[RecordBytes]) -> tuple[list[bytes | None], list[bytes] | None]:
-    """As a list of its own, so that nobody changes it meanwhile; the same once more if there is nothing but bytes."""
+    """A copy, which the caller cannot change meanwhile; the same list again if all members are bytes, else None."""
     given: list[Any] = list(members)
     if set(map(type, given)) <= {bytes}:
         return given, given

@@ -1,7 +1,7 @@
-"""What a consumer hands out: records, decoded a batch at a time.
+"""What a consumer returns: records, decoded one batch at a time.
 
-Owns: the public Record, and reading one batch of a fetched chunk. The hot path of consuming: one decoder call and one
-object a record.
+Owns: the public Record, and reading one batch of a fetched chunk. The hot path of consuming: one decoder call per batch
+and one object per record.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ _DECODER = msgspec.msgpack.Decoder(list[RecordTuple])
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """One record and where it stands."""
+    """One record and its place in the log."""
 
     topic: str
     partition: int
@@ -36,9 +36,9 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 
 class RecordBatch(msgspec.Struct, frozen=True):
-    """Consecutive records of one partition, as `getmany_batches` hands them out: no object a record.
+    """Consecutive records of one partition, as `getmany_batches` returns them: without an object per record.
 
-    The record `values[i]` stands at `base_offset + i`.
+    The record `values[i]` has the offset `base_offset + i`.
     """
 
     topic_partition: TopicPartition
@@ -53,8 +53,8 @@ class RecordBatch(msgspec.Struct, frozen=True):
 
 
 def read_batch(buffer: memoryview, position: int, header: BatchHeader, check_crcs: bool) -> list[RecordTuple]:
-    """Records of the batch at `position`, checked as far as wanted. Raises CorruptBatch, and UndecodableBatch where the
-    CRC is right: then nobody else can read it, either."""
+    """Records of the batch at `position`. `check_crcs`: check the CRC first. Raises CorruptBatch, and UndecodableBatch
+    if the CRC is right: then no other reader can decode it, either."""
     if check_crcs:
         check_body(buffer, position, header)
     try:

@@ -1,7 +1,7 @@
 """What to do after a failure, and when. Pure.
 
-Owns: the classes of error codes as a client sees them (replication rules, section 10) and the back-off. Refuses to know
-what is retried. Randomness comes in as a number, so that one seed gives one run.
+Owns: the classes of error codes as a client sees them (replication rules, section 10) and the back-off. Leaves to
+others: what is retried. Randomness is passed in as a number, so that one seed gives one run.
 """
 
 from enum import Enum
@@ -9,22 +9,23 @@ from enum import Enum
 from minibroker.protocol.errors import REFRESHES_METADATA, RETRIABLE, ErrorCode
 
 JITTER = 0.2
-"""A fifth up or down: clients that failed together should not come back together (as in Kafka)."""
+"""A fifth up or down: clients that failed together should not return together (as in Kafka)."""
 
 
 class ProduceDecision(Enum):
-    """What the answer to a produced batch means."""
+    """What to do after the answer to a produced batch."""
 
-    WRITTEN = "it is in the log, and the answer says where"
+    WRITTEN = "it is in the log, and the answer has its offset"
     RETRY = "try again: it may succeed later"
     SPLIT = "too large as a whole, perhaps not in parts"
     RESTART = "the broker does not know this producer's last sequence: a new producer epoch is needed"
-    FENCED = "this producer's identity belongs to somebody else"
+    FENCED = "this producer's identity belongs to another producer"
     FAIL = "it will never succeed"
 
 
 def decide_produce(code: ErrorCode, record_count: int) -> ProduceDecision:
-    """The decision on one batch. A duplicate without an offset (46) is no proof that it was written: FAIL, in doubt."""
+    """What to do with one batch. A duplicate without an offset (46) does not prove that it was written: FAIL, outcome
+    unknown."""
     if code is ErrorCode.NONE:
         return ProduceDecision.WRITTEN
     if code in (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID):
@@ -36,7 +37,7 @@ def decide_produce(code: ErrorCode, record_count: int) -> ProduceDecision:
     return ProduceDecision.RETRY if code in RETRIABLE else ProduceDecision.FAIL
 
 
-LEAVES_DOUBT = frozenset(
+MAYBE_WRITTEN_AFTER = frozenset(
     {
         ErrorCode.UNKNOWN_SERVER_ERROR,
         ErrorCode.REQUEST_TIMED_OUT,
@@ -46,12 +47,12 @@ LEAVES_DOUBT = frozenset(
         ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )
-"""After these a produced batch may be in some log all the same. NOT_LEADER_OR_FOLLOWER is among them: a leader that is
-deposed answers its waiters so, after it has appended."""
+"""After these codes a produced batch may be in some log all the same. NOT_LEADER_OR_FOLLOWER is among them: a deposed
+leader answers with it after it has appended."""
 
 
 def refreshes_metadata(code: ErrorCode) -> bool:
-    """Should the client ask anew who leads what?"""
+    """Should the client request the leaders again?"""
     return code in REFRESHES_METADATA
 
 
@@ -66,7 +67,7 @@ def backoff_ms(attempt: int, base_ms: float, max_ms: float, unit_random: float) 
 
 
 def search_pause_ms(waited_ms: float, base_ms: float, max_ms: float, unit_random: float) -> float:
-    """Pause before one more look for what is bound to turn up soon: a quarter of the time it has been missing. So it is
-    found at most a quarter later than it could be, and a long search still costs little. Bounded and jittered."""
+    """Pause before the next request for something that should appear soon: a quarter of the time waited so far. So it
+    is found at most a quarter later than possible, and a long search still costs little. Bounded and jittered."""
     pause = min(max_ms, max(base_ms, waited_ms / 4))
     return pause * (1.0 - JITTER + 2.0 * JITTER * unit_random)

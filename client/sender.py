@@ -128,7 +128,7 @@ class Sender:
         leader = batch.queue.leader
         if self._accumulator.linger_ms <= 0 and leader is not None:
             self._send_at_once(leader)
-        elif self._accumulator.linger_ms <= 0 or self._accumulator.rushing:
+        elif self._accumulator.linger_ms <= 0 or self._accumulator.skips_linger:
             self.wake()
         else:
             self._look_at(math.ceil(batch.created_ms + self._accumulator.linger_ms))

@@ -83,7 +83,7 @@ class BrokerDialer:
         """
         credentials = self._credentials
         if credentials is None:
-            raise NotAuthenticated("this broker is not registered: nobody would take it for one")
+            raise NotAuthenticated("this broker is not registered: no peer would accept it as one")
         connection = await connect(self.network, *address, client_id=client_id, timeout_ms=timeout_ms)
         try:
             await self._authenticate(connection, broker_id, credentials, authentication_timeout_ms)

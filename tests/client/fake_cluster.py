@@ -1,7 +1,7 @@
-"""Brokers for the client's tests: one shared truth, several servers that answer from it, and faults on demand.
+"""Brokers for the client's tests: one shared state, several servers that answer from it, and faults on demand.
 
 The log of a partition is one list of batches for all brokers (as if replication were perfect), with the producer state
-of a real broker in front of it: so a retry that is not recognised shows up as a record too many.
+of a real broker in front of it: so an unrecognised retry shows up as an extra record.
 """
 
 import asyncio
@@ -140,7 +140,7 @@ class FakePartition:
 
 
 class FakeCluster:
-    """The truth, the brokers, and what is to go wrong."""
+    """The shared state, the brokers, and the faults."""
 
     def __init__(self, world: SimulatedWorld, broker_count: int = 3) -> None:
         self.world = world
@@ -151,10 +151,10 @@ class FakeCluster:
         self.next_producer_id = 1_000
         self.controller_id = 1
         self.requests: dict[type[Request], list[tuple[int, Request]]] = defaultdict(list)
-        """Everything that was asked: (broker, request) by kind, in order."""
+        """All requests: (broker, request) by kind, in order."""
         self.intercept: Callable[[int, IncomingRequest], Response | bool | None] = lambda broker, request: None
-        """Before a request is handled. A response: that is the answer. True: dropped, without an answer and without
-        effect. False: handled, but the answer is lost with the connection. None: as usual."""
+        """Called before a request is handled. Returns a response: that is the answer. True: the request is dropped,
+        without answer and effect. False: handled, but the answer is lost with the connection. None: as usual."""
 
     def add_topic(self, name: str, partition_count: int = 1) -> None:
         brokers = list(self.brokers)
@@ -164,7 +164,7 @@ class FakeCluster:
         self.topic_ids[name] = f"id-of-{name}"
 
     def make_again(self, name: str) -> None:
-        """The topic is deleted, and another one gets its name. Nobody is told."""
+        """Delete the topic and create another one of its name. No client is notified."""
         count = sum(1 for topic, _ in self.partitions if topic == name)
         before = self.topic_ids[name]
         self.add_topic(name, count)
@@ -209,7 +209,7 @@ class FakeBroker:
         self.cluster = cluster
         self.broker_id = broker_id
         self.metadata_of: MetadataResponse | None = None
-        """Instead of the truth: what this broker, being behind, believes."""
+        """Stale metadata that this broker reports instead of the shared state."""
         self._waiting: list[Callable[[], None]] = []
 
     async def run(self, runtime: Runtime) -> None:
@@ -220,17 +220,17 @@ class FakeBroker:
     def handle(self, request: IncomingRequest) -> None:
         body = request.body
         self.cluster.requests[type(body)].append((self.broker_id, body))
-        verdict = self.cluster.intercept(self.broker_id, request)
-        if verdict is True:
+        fault = self.cluster.intercept(self.broker_id, request)
+        if fault is True:
             return
-        if isinstance(verdict, Response):
-            request.respond(verdict)
+        if isinstance(fault, Response):
+            request.respond(fault)
             return
-        if isinstance(body, FetchRequest) and verdict is None:
+        if isinstance(body, FetchRequest) and fault is None:
             self._fetch_or_wait(request, body)
             return
         answer = HANDLERS[type(body)](self, body)
-        if verdict is False:
+        if fault is False:
             request.close_connection("the answer is lost")
         elif isinstance(body, ProduceRequest) and body.acks == 0:
             request.finish_without_reply()
@@ -273,7 +273,7 @@ class FakeBroker:
         )
 
     def handle_metadata_now(self, topic: str) -> MetadataResponse:
-        """What this broker says of a topic at this moment; to be repeated later, when it is stale."""
+        """This broker's present metadata of a topic, to be repeated later when it is stale."""
         answer = self.metadata(MetadataRequest(topics=[MetadataRequestTopic(name=topic)]))
         assert isinstance(answer, MetadataResponse)
         return answer

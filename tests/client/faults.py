@@ -1,4 +1,4 @@
-"""What goes wrong between a client and the fake brokers, in one line a test."""
+"""Faults between a client and the fake brokers, one line per test."""
 
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.messages import (
@@ -40,14 +40,14 @@ def refuse_always(cluster: FakeCluster, code: ErrorCode) -> None:
     cluster.intercept = intercept
 
 
-def on_produce(cluster: FakeCluster, *verdicts: bool | ErrorCode | None) -> None:
-    """What happens to the first produce requests, one after the other; the rest is handled as usual."""
-    left = list(verdicts)
+def on_produce(cluster: FakeCluster, *faults: bool | ErrorCode | None) -> None:
+    """Faults for the first produce requests, one after the other; the rest is handled as usual."""
+    left = list(faults)
 
     def intercept(broker: int, request: IncomingRequest) -> Response | bool | None:
         if not isinstance(request.body, ProduceRequest) or not left:
             return None
-        verdict = left.pop(0)
-        return refusal(request, verdict) if isinstance(verdict, ErrorCode) else verdict
+        fault = left.pop(0)
+        return refusal(request, fault) if isinstance(fault, ErrorCode) else fault
 
     cluster.intercept = intercept

@@ -1,4 +1,4 @@
-"""One partition's queue of a producer, a broker of a few lines, and what lies between them.
+"""One partition's queue of a producer, a broker of a few lines, and the connection between them.
 
 Owns: the moves that tests of the producer's rules are made of, and the judgement of what came of them.
 """
@@ -18,7 +18,7 @@ PARTITION = TopicPartition("t", 0)
 
 
 class Sandbox:
-    """One partition's queue, its broker, and what lies between them."""
+    """One partition's queue, its broker, and the connection between them."""
 
     def __init__(self, *, idempotent: bool = True, acks: int = -1) -> None:
         self.accumulator = Accumulator(batch_size=4_096, linger_ms=0, idempotent=idempotent, in_flight_max=5, acks=acks)
@@ -26,7 +26,7 @@ class Sandbox:
         self.accumulator.set_leader(self.queue, LEADER, 0)
         self.partition = FakePartition(LEADER, [LEADER])
         self.under_way: list[tuple[Batch, bytes]] = []
-        """Batches in flight with the bytes that travel, in order of sending."""
+        """Batches in flight with their bytes, in order of sending."""
         self.batches: list[Batch] = []
         self.values: dict[Batch, list[bytes]] = {}
         self.now_ms = 0.0
@@ -93,7 +93,7 @@ class Sandbox:
         return self.accumulator.refused(batch, broker_error(code), self.now_ms)
 
     def lose(self, handled_count: int = 0) -> None:
-        """The connection breaks: the first so many requests were handled, and nothing is answered."""
+        """The connection breaks: the first `handled` requests were handled, and none is answered."""
         for _, records in self.under_way[:handled_count]:
             self.partition.append(records)
         while self.under_way:
@@ -101,9 +101,9 @@ class Sandbox:
             self.accumulator.lost(batch, BrokerUnreachable("lost"), self.now_ms)
 
     def forget(self) -> None:
-        """The broker loses what it knew of the producer, if that has written: a first batch (sequence 0) in doubt would
-        be taken again (docs/CLIENT.md)."""
-        if self.queue.acquainted:
+        """The broker forgets the producer, if it has written: a first batch (sequence 0) in doubt would be accepted
+        again (docs/CLIENT.md)."""
+        if self.queue.identity_acknowledged:
             self.partition.producers.clear()
 
     def expire(self, batch: Batch) -> None:
@@ -111,7 +111,7 @@ class Sandbox:
         self.accumulator.expire(batch, DeliveryTimedOut("too late", maybe_written=doubt))
 
     def settle(self) -> None:
-        """No more faults: everything must come to an end."""
+        """No more faults: every batch must get its outcome."""
         for _ in range(200):
             self.now_ms += 1
             if self.accumulator.identity_wanted:
@@ -138,10 +138,10 @@ class Sandbox:
                     assert value in at
                     assert batch.base_offset is None or at[value] == batch.base_offset + delta
                 elif isinstance(batch.error, DeliveryTimedOut | OutcomeUnknown) and not batch.error.maybe_written:
-                    assert value not in at, "said to be not written, but it is"
+                    assert value not in at, "reported as not written, but it is"
 
 
-def acquainted() -> Sandbox:
+def identity_acknowledged() -> Sandbox:
     """The broker has acknowledged a first record: offset 0, sequence 0."""
     sandbox = Sandbox()
     sandbox.fill(1)

@@ -13,7 +13,7 @@ from minibroker.client.errors import BrokerUnreachable, OutcomeUnknown, broker_e
 from minibroker.client.retry import ProduceDecision
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
-from tests.client.sandbox import LEADER, PARTITION, Sandbox, acquainted
+from tests.client.sandbox import LEADER, PARTITION, Sandbox, identity_acknowledged
 
 REFUSALS = [
     ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -78,9 +78,9 @@ def play(sandbox: Sandbox, steps: list[tuple[str, int]]) -> None:
 
 
 def start_near_the_end(sandbox: Sandbox) -> None:
-    """As if two thousand million records had been written before."""
+    """As if two billion records had been written before."""
     sandbox.queue.identity = sandbox.accumulator.identity
-    sandbox.queue.acquainted = True
+    sandbox.queue.identity_acknowledged = True
     sandbox.partition.producers[7] = (0, deque([(2**31 - 4, 2**31 - 4, 9)], maxlen=40))
     sandbox.queue.next_sequence = sandbox.queue.proven_sequence = 2**31 - 3
     sandbox.partition.start_offset = sandbox.partition.end_offset = 10
@@ -109,7 +109,7 @@ def test_without_idempotence_records_keep_their_order(steps: list[tuple[str, int
 
 
 def two_in_flight() -> Sandbox:
-    sandbox = acquainted()
+    sandbox = identity_acknowledged()
     sandbox.fill()
     sandbox.fill()
     sandbox.send()
@@ -123,7 +123,7 @@ def sequences(sandbox: Sandbox) -> list[tuple[int, int]]:
 
 
 def test_several_batches_are_in_flight_at_once() -> None:
-    sandbox = acquainted()
+    sandbox = identity_acknowledged()
     for _ in range(42):
         sandbox.fill()
     sent = [sandbox.send() for _ in range(42)]
@@ -132,15 +132,15 @@ def test_several_batches_are_in_flight_at_once() -> None:
 
 def test_waiting_batches_of_a_partition_share_a_request() -> None:
     """Decision 0012: up to eight, in order, as far as the request has room."""
-    sandbox = acquainted()
+    sandbox = identity_acknowledged()
     batches = [sandbox.fill() for _ in range(11)]
     assert sandbox.send_many() == batches[:8]
     assert sandbox.send_many(max_bytes=2 * batches[10].size_bytes) == batches[8:10]
     assert sandbox.send_many() == batches[10:]
 
 
-def test_a_retry_travels_alone() -> None:
-    sandbox = acquainted()
+def test_a_retry_is_sent_alone() -> None:
+    sandbox = identity_acknowledged()
     batches = [sandbox.fill() for _ in range(3)]
     sandbox.send_many()
     sandbox.lose()
@@ -154,8 +154,8 @@ def test_without_idempotence_no_second_batch_follows_in_the_same_request() -> No
     assert sandbox.send_many() == [first]
 
 
-def test_the_first_batch_under_an_identity_travels_alone() -> None:
-    """Refused first, it would be overtaken where the broker takes any sequence from a producer it does not know."""
+def test_the_first_batch_under_an_identity_is_sent_alone() -> None:
+    """If it were refused, later batches would overtake it: a broker accepts any sequence of an unknown producer."""
     sandbox = Sandbox()
     sandbox.partition.start_offset = sandbox.partition.end_offset = 5
     sandbox.fill()
@@ -219,7 +219,7 @@ def test_the_sequence_of_an_expired_batch_is_never_used_again() -> None:
     sandbox.check()
 
 
-def test_what_was_sent_behind_an_expired_batch_is_first_retried_as_it_was() -> None:
+def test_batches_after_an_expired_one_are_first_retried_unchanged() -> None:
     """It may have been written: only 'out of order' proves that it was not."""
     sandbox = two_in_flight()
     sandbox.lose(handled_count=2)
@@ -228,7 +228,7 @@ def test_what_was_sent_behind_an_expired_batch_is_first_retried_as_it_was() -> N
     assert sequences(sandbox) == [(0, 0), (0, 1), (0, 3)]
 
 
-def test_an_acknowledgement_behind_an_expired_batch_spares_the_new_epoch() -> None:
+def test_an_acknowledgement_after_an_expired_batch_makes_a_new_epoch_unnecessary() -> None:
     sandbox = two_in_flight()
     sandbox.lose(handled_count=2)
     sandbox.expire(sandbox.batches[0])
@@ -257,7 +257,7 @@ def test_an_expired_batch_in_flight_holds_its_place_until_its_answer() -> None:
 
 
 @pytest.mark.parametrize("code", [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID])
-def test_a_broker_that_forgot_us_is_met_under_a_new_epoch(code: ErrorCode) -> None:
+def test_after_a_broker_forgot_the_producer_a_new_epoch_is_used(code: ErrorCode) -> None:
     sandbox = Sandbox()
     sandbox.fill()
     sandbox.send()
@@ -269,9 +269,9 @@ def test_a_broker_that_forgot_us_is_met_under_a_new_epoch(code: ErrorCode) -> No
 
 
 @pytest.mark.invariant("I21", "I25")
-def test_what_is_in_doubt_is_neither_claimed_nor_sent_again_to_a_broker_that_forgot_us() -> None:
+def test_if_the_broker_forgot_the_producer_batches_in_doubt_end_with_unknown_outcome() -> None:
     """Two are in flight, the answers are lost, only the first was written, and then the broker forgets the producer.
-    The second must not slip in under the old identity: the first one's retry would then count as written."""
+    The second must not be written under the old identity: then the first one's retry would count as written."""
     sandbox = two_in_flight()
     sandbox.lose(handled_count=1)
     behind = sandbox.fill()
@@ -287,7 +287,7 @@ def test_what_is_in_doubt_is_neither_claimed_nor_sent_again_to_a_broker_that_for
 
 
 @pytest.mark.invariant("I21")
-def test_out_of_order_by_a_broker_that_knows_us_proves_that_nothing_was_written() -> None:
+def test_out_of_order_from_a_broker_that_knows_the_producer_proves_nothing_was_written() -> None:
     sandbox = two_in_flight()
     sandbox.lose()
     first = sandbox.batches[0]
@@ -351,16 +351,16 @@ def test_an_open_batch_waits_for_linger() -> None:
     assert len(accumulator.drain(LEADER, 105, 10_000)) == 1
 
 
-def test_rushing_sends_open_batches_at_once() -> None:
+def test_without_waiting_for_linger_open_batches_are_sent_at_once() -> None:
     accumulator = Accumulator(batch_size=4_096, linger_ms=5_000, idempotent=False, in_flight_max=5, acks=1)
     queue = PartitionQueue(PARTITION)
     accumulator.set_leader(queue, LEADER, 0)
     accumulator.open(queue, 100, 1_000).append(None, b"x", 0)
-    accumulator.rushing = True
+    accumulator.skips_linger = True
     assert len(accumulator.drain(LEADER, 100, 10_000)) == 1
 
 
-def test_a_request_carries_batches_of_several_partitions_and_takes_turns() -> None:
+def test_requests_carry_batches_of_several_partitions_round_robin() -> None:
     accumulator = Accumulator(batch_size=4_096, linger_ms=0, idempotent=False, in_flight_max=5, acks=1)
     queues: list[PartitionQueue] = [PartitionQueue(TopicPartition("t", index)) for index in range(4)]
     for queue in queues:
@@ -374,22 +374,22 @@ def test_a_request_carries_batches_of_several_partitions_and_takes_turns() -> No
             accumulator.written(batch, 0, 0)
         return [batch.topic_partition.partition for batch in batches]
 
-    turns = [partitions(accumulator.drain(LEADER, 0, 2_500)) for _ in range(4)]
-    assert turns == [[0, 1], [2, 3], [0, 1], [2, 3]]
+    rounds = [partitions(accumulator.drain(LEADER, 0, 2_500)) for _ in range(4)]
+    assert rounds == [[0, 1], [2, 3], [0, 1], [2, 3]]
 
 
 def window_in_flight(sandbox: Sandbox) -> list[Batch]:
     """Five batches sent, none answered; the broker knows the producer."""
-    acquainted = sandbox.fill()
+    identity_acknowledged = sandbox.fill()
     sandbox.send()
-    sandbox.accumulator.written(acquainted, 0, 0)
+    sandbox.accumulator.written(identity_acknowledged, 0, 0)
     batches = [sandbox.fill() for _ in range(5)]
     while sandbox.accumulator.drain(LEADER, sandbox.now_ms, 1_000_000):
         pass
     return batches
 
 
-def test_window_that_is_lost_as_one_is_one_failure() -> None:
+def test_batches_in_flight_that_are_lost_together_are_one_failure() -> None:
     sandbox = Sandbox()
     for batch in window_in_flight(sandbox):
         sandbox.accumulator.lost(batch, BrokerUnreachable("lost"), retry_at_ms=50)
@@ -397,7 +397,7 @@ def test_window_that_is_lost_as_one_is_one_failure() -> None:
     assert sandbox.queue.retry_at_ms == 50
 
 
-def test_what_the_leader_before_refuses_does_not_hold_up_the_new_one() -> None:
+def test_refusals_of_the_former_leader_do_not_delay_the_new_one() -> None:
     sandbox = Sandbox()
     first, *others = window_in_flight(sandbox)
     refusal = broker_error(ErrorCode.NOT_LEADER_OR_FOLLOWER)

@@ -48,7 +48,7 @@ T0 = TopicPartition("t", 0)
 
 
 class Administration:
-    """What a controller does, as far as the client can see it."""
+    """A controller, as far as the client can observe it."""
 
     def __init__(self, cluster: FakeCluster) -> None:
         self.cluster = cluster
@@ -93,7 +93,7 @@ class Administration:
         return DeleteTopicsResponse(responses=results)
 
 
-def test_a_created_topic_is_known_everywhere_when_the_call_returns(cluster: FakeCluster) -> None:
+def test_all_brokers_know_a_created_topic_when_the_call_returns(cluster: FakeCluster) -> None:
     Administration(cluster).create_delay_s = 0.5
 
     async def main(runtime: Runtime) -> None:
@@ -105,7 +105,7 @@ def test_a_created_topic_is_known_everywhere_when_the_call_returns(cluster: Fake
     cluster.run(main)
 
 
-def test_what_is_refused_is_raised(cluster: FakeCluster) -> None:
+def test_a_refusal_is_raised(cluster: FakeCluster) -> None:
     Administration(cluster)
 
     async def main(runtime: Runtime) -> None:
@@ -136,7 +136,7 @@ def test_validate_only_creates_nothing(cluster: FakeCluster) -> None:
     cluster.run(main)
 
 
-def test_a_lost_answer_to_create_and_delete_is_not_mistaken(cluster: FakeCluster) -> None:
+def test_a_lost_answer_to_create_or_delete_is_no_failure(cluster: FakeCluster) -> None:
     administration = Administration(cluster)
 
     async def main(runtime: Runtime) -> None:
@@ -152,8 +152,8 @@ def test_a_lost_answer_to_create_and_delete_is_not_mistaken(cluster: FakeCluster
 
 
 @pytest.mark.parametrize("timeout_ms", [200, 5_000, 70_000])
-def test_a_deletion_that_waits_says_for_whom_before_the_deadline(cluster: FakeCluster, timeout_ms: int) -> None:
-    """The controller used to be given up in the moment in which it was to answer."""
+def test_a_deletion_that_waits_names_the_brokers_before_the_deadline(cluster: FakeCluster, timeout_ms: int) -> None:
+    """The request used to time out at the moment when the controller answered."""
 
     def wait(broker: int, request: IncomingRequest) -> Response | bool | None:
         body = request.body
@@ -191,7 +191,7 @@ def test_the_controller_is_followed_when_it_moves(cluster: FakeCluster) -> None:
     assert [broker for broker, _ in cluster.requests[CreateTopicsRequest]] == [1, 2]
 
 
-def test_a_dead_controller_ends_the_call_at_its_deadline(cluster: FakeCluster) -> None:
+def test_without_a_controller_the_call_ends_at_its_deadline(cluster: FakeCluster) -> None:
     Administration(cluster)
 
     async def main(runtime: Runtime) -> None:
@@ -223,7 +223,7 @@ def test_topics_and_offsets_are_described(cluster: FakeCluster) -> None:
     cluster.run(main)
 
 
-def test_replica_states_of_all_brokers_are_merged_and_silence_is_named(cluster: FakeCluster) -> None:
+def test_replica_states_of_all_brokers_are_merged_and_silent_brokers_have_an_error(cluster: FakeCluster) -> None:
     def answer(broker: int, request: IncomingRequest) -> Response | bool | None:
         if not isinstance(request.body, DescribeReplicaStateRequest):
             return None

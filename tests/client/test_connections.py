@@ -20,7 +20,7 @@ def settings(*servers: Address) -> ClusterSettings:
 
 
 class Chatterer(asyncio.BufferedProtocol):
-    """A peer of another protocol: says something, or hangs up, as soon as it is spoken to."""
+    """A peer with another protocol: answers the first bytes with others, or closes the connection."""
 
     def __init__(self, answer: bytes | None) -> None:
         self._answer = answer
@@ -70,7 +70,7 @@ def connecting(cluster: FakeCluster, address: Address) -> Callable[[Runtime], ob
         (b"", BrokerUnreachable, "accepts connections but does not answer, as a paused broker does"),
     ],
 )
-def test_a_stranger_is_recognised(
+def test_a_peer_with_another_protocol_is_recognised(
     cluster: FakeCluster, answer: bytes | None, expected: type[Exception], text: str
 ) -> None:
     serve(cluster, answer)
@@ -90,7 +90,7 @@ def test_another_version_of_the_protocol_is_named(cluster: FakeCluster) -> None:
         cluster.run(connecting(cluster, Address("broker1", PORT)))  # type: ignore[arg-type]
 
 
-def test_one_handshake_a_connection(cluster: FakeCluster) -> None:
+def test_one_handshake_per_connection(cluster: FakeCluster) -> None:
     address = Address("broker1", PORT)
 
     async def main(runtime: Runtime) -> None:
@@ -157,7 +157,7 @@ def test_a_broker_that_hangs_is_asked_for_metadata_last(cluster: FakeCluster) ->
         start = asyncio.get_running_loop().time()
         for _ in range(8):
             await client.refresh(Deadline(10_000))
-        assert asyncio.get_running_loop().time() - start < 4, "it was waited for more than once"
+        assert asyncio.get_running_loop().time() - start < 4, "the broker was waited for more than once"
         await client.close()
 
     cluster.run(main)

@@ -69,7 +69,7 @@ def test_new_records_end_the_long_poll_at_once(cluster: FakeCluster) -> None:
     assert 2.9 < cluster.run(main) < 3.1
 
 
-def test_getmany_hands_out_at_most_what_was_asked_and_loses_nothing(cluster: FakeCluster) -> None:
+def test_getmany_returns_at_most_max_records_and_loses_none(cluster: FakeCluster) -> None:
     fill(cluster, 100)
 
     async def main(runtime: Runtime) -> None:
@@ -170,7 +170,7 @@ def test_a_batch_larger_than_the_fetch_limit_still_comes(cluster: FakeCluster) -
     cluster.run(main)
 
 
-def test_one_fetch_a_leader_is_in_flight(cluster: FakeCluster) -> None:
+def test_one_fetch_per_leader_is_in_flight(cluster: FakeCluster) -> None:
     cluster.add_topic("many", 9)
 
     async def main(runtime: Runtime) -> None:
@@ -184,7 +184,7 @@ def test_one_fetch_a_leader_is_in_flight(cluster: FakeCluster) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------------- positions
-def test_seek_goes_where_it_is_told_even_in_the_middle_of_a_batch(cluster: FakeCluster) -> None:
+def test_seek_works_in_the_middle_of_a_batch(cluster: FakeCluster) -> None:
     fill(cluster, 100)
 
     async def main(runtime: Runtime) -> None:
@@ -218,8 +218,8 @@ def test_a_seek_does_not_wait_for_the_long_poll_under_way(cluster: FakeCluster) 
     assert cluster.run(main) < 0.1
 
 
-def test_nothing_is_handed_out_while_the_position_is_being_asked_for(cluster: FakeCluster) -> None:
-    """A long poll that was under way may still bring records; they belong to the position that was given up."""
+def test_no_record_is_returned_while_the_position_is_being_requested(cluster: FakeCluster) -> None:
+    """A long poll in flight may still bring records; they belong to the former position."""
     fill(cluster, 10)
 
     async def main(runtime: Runtime) -> None:
@@ -238,7 +238,7 @@ def test_nothing_is_handed_out_while_the_position_is_being_asked_for(cluster: Fa
 
 
 def test_a_leader_is_not_asked_while_one_of_its_partitions_has_no_room(cluster: FakeCluster) -> None:
-    """Else each long poll would leave that partition out, and it would stand still for as long as the poll takes."""
+    """Else each long poll would leave that partition out, and it would get no records for as long as the poll."""
     cluster.add_topic("six", 6)
     full, empty = TopicPartition("six", 0), TopicPartition("six", 3)
     assert cluster.partitions[full].leader == cluster.partitions[empty].leader
@@ -263,7 +263,7 @@ def test_a_leader_is_not_asked_while_one_of_its_partitions_has_no_room(cluster: 
     cluster.run(main)
 
 
-def test_pause_keeps_the_place_and_resume_goes_on(cluster: FakeCluster) -> None:
+def test_pause_keeps_the_position_and_resume_continues(cluster: FakeCluster) -> None:
     fill(cluster, 100)
 
     async def main(runtime: Runtime) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from minibroker.client.consumer import Consumer
+from minibroker.client.consumer_errors import UNREACHABLE_AFTER_MS
 from minibroker.client.errors import (
     CallTimedOut,
     ClientClosed,
@@ -15,7 +16,6 @@ from minibroker.client.errors import (
     LogTruncated,
     UnknownTopicOrPartition,
 )
-from minibroker.client.patience import UNREACHABLE_AFTER_MS
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.messages import (
     FetchPartitionResponse,
@@ -106,7 +106,7 @@ def test_a_paused_leader_that_was_replaced_is_not_waited_for(cluster: FakeCluste
     assert cluster.run(main) < 6
 
 
-def test_no_broker_is_told_from_no_data(cluster: FakeCluster) -> None:
+def test_no_broker_is_distinguished_from_no_data(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
         async with earliest(cluster, runtime) as consumer:
             await consumer.getmany(timeout_ms=1_000)
@@ -123,7 +123,7 @@ def test_no_broker_is_told_from_no_data(cluster: FakeCluster) -> None:
     cluster.run(main)
 
 
-def test_iterating_ends_with_an_error_when_nobody_answers_for_a_minute(cluster: FakeCluster) -> None:
+def test_iterating_ends_with_an_error_when_no_broker_answers_for_a_minute(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
         loop = asyncio.get_running_loop()
         async with earliest(cluster, runtime) as consumer:
@@ -144,7 +144,7 @@ def test_iterating_ends_with_an_error_when_nobody_answers_for_a_minute(cluster: 
 
 
 def refuse_fetches(cluster: FakeCluster, partition: int) -> None:
-    """Every fetch from this partition is answered as where the only copy is damaged; the others are as they are."""
+    """Every fetch from this partition is answered as if its only copy were damaged."""
 
     def refuse(broker: int, request: IncomingRequest) -> Response | None:
         body = request.body
@@ -177,7 +177,7 @@ def test_iterating_ends_with_an_error_when_a_leader_refuses_one_partition_for_a_
         loop = asyncio.get_running_loop()
         async with earliest(cluster, runtime) as consumer:
             start = loop.time()
-            for _ in range(2):  # iterating again goes on waiting
+            for _ in range(2):  # iterating again continues to wait
                 with pytest.raises(CallTimedOut, match="t-0 gave nothing but errors at offset 0") as caught:
                     async for _ in consumer:
                         pass
@@ -239,7 +239,7 @@ def test_damaged_records_are_raised_and_fetched_again(cluster: FakeCluster) -> N
 
 
 @pytest.mark.parametrize("take", [take_many, take_batches])
-def test_records_in_front_of_the_damage_are_handed_out(cluster: FakeCluster, take: Take) -> None:
+def test_records_before_the_damage_are_returned(cluster: FakeCluster, take: Take) -> None:
     fill(cluster, 30)
     damage_one_answer(cluster)
 
@@ -255,15 +255,15 @@ def test_records_in_front_of_the_damage_are_handed_out(cluster: FakeCluster, tak
 
 
 @pytest.mark.parametrize("take", [take_many, take_batches])
-def test_who_gives_up_waiting_loses_no_record(cluster: FakeCluster, take: Take) -> None:
+def test_a_cancelled_call_loses_no_record(cluster: FakeCluster, take: Take) -> None:
     fill(cluster, 30)
 
     async def main(runtime: Runtime) -> None:
         async with earliest(cluster, runtime) as consumer:
             seen: list[bytes | None] = []
-            for turns in range(20):
+            for iterations in range(20):
                 taking = asyncio.ensure_future(take(consumer))
-                for _ in range(turns):
+                for _ in range(iterations):
                     await asyncio.sleep(0)
                 taking.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
@@ -296,7 +296,7 @@ def test_closing_ends_an_iteration(cluster: FakeCluster) -> None:
     cluster.run(main)
 
 
-def test_impossible_parameters_are_refused() -> None:
+def test_invalid_parameters_are_refused() -> None:
     wrongs: tuple[dict[str, Any], ...] = (
         {"auto_offset_reset": "first"},
         {"on_truncation": "ignore"},

@@ -1,4 +1,4 @@
-"""Where a consumer stands: positions, validation after elections, truncation."""
+"""A consumer's position: resets, validation after elections, truncation."""
 
 from collections import deque
 
@@ -25,7 +25,7 @@ def cursor_at(offset: int, epoch: int | None = None) -> Cursor:
 
 
 def reader_at_10_of_epoch_3() -> Cursor:
-    """Was handed everything below 10, and holds 10 to 14 ahead."""
+    """Has returned everything below 10, and has prefetched 10 to 14."""
     cursor = cursor_at(10, 3)
     cursor.read_since_move = True
     cursor.fetched(a_chunk(), 15, 3)
@@ -86,7 +86,7 @@ def test_a_position_of_the_users_own_choice_has_no_epoch_to_validate() -> None:
 
 
 @pytest.mark.invariant("I22")
-def test_an_epoch_that_reaches_as_far_as_we_read_is_fine() -> None:
+def test_an_epoch_that_ends_at_or_after_the_position_is_valid() -> None:
     cursor = reader_at_10_of_epoch_3()
     cursor.learn_leader(2, 4)
     assert validate(cursor, 3, 15) is None
@@ -95,19 +95,19 @@ def test_an_epoch_that_reaches_as_far_as_we_read_is_fine() -> None:
 
 
 @pytest.mark.invariant("I22")
-def test_what_was_only_fetched_ahead_is_dropped_quietly() -> None:
+def test_records_that_were_only_prefetched_are_dropped_without_an_error() -> None:
     cursor = reader_at_10_of_epoch_3()
     cursor.learn_leader(2, 4)
     assert validate(cursor, 3, 12) is None
     assert cursor.fetch_offset == 10
     assert not cursor.chunks
-    assert cursor.needs_validation, "and then the position itself is validated"
+    assert cursor.needs_validation, "next the position itself is validated"
     assert validate(cursor, 3, 12) is None
     assert cursor.wants_data
 
 
 @pytest.mark.invariant("I22")
-def test_a_truncation_below_the_position_is_told_and_halts() -> None:
+def test_a_truncation_below_the_position_is_an_error_and_halts() -> None:
     cursor = reader_at_10_of_epoch_3()
     cursor.learn_leader(2, 4)
     problem = validate(cursor, 3, 7)
@@ -128,7 +128,7 @@ def test_a_truncation_may_be_followed_instead() -> None:
     assert (cursor.position, cursor.position_epoch) == (7, 2)
 
 
-def test_a_leader_that_cannot_tell_is_a_truncation_to_an_unknown_offset() -> None:
+def test_a_leader_without_an_answer_means_truncation_to_an_unknown_offset() -> None:
     cursor = reader_at_10_of_epoch_3()
     cursor.learn_leader(2, 4)
     problem = validate(cursor, -1, -1, halt=False)
@@ -138,7 +138,7 @@ def test_a_leader_that_cannot_tell_is_a_truncation_to_an_unknown_offset() -> Non
 
 
 def unread_at_10_of_epoch_3() -> Cursor:
-    """Stands at the end, as the policy wants it, and nothing came yet."""
+    """At the end, by the reset policy, before any record came."""
     cursor = Cursor(PARTITION, OffsetReset.LATEST, 1_000)
     cursor.learn_leader(1, 3)
     assert cursor.settle_reset(cursor.generation, 10, 3)
@@ -153,14 +153,14 @@ def test_a_position_found_under_an_older_epoch_is_validated_before_the_first_fet
     assert cursor.needs_validation
 
 
-def test_a_truncation_below_an_end_that_nobody_read_from_is_followed_quietly() -> None:
+def test_a_truncation_below_an_unread_end_is_followed_without_an_error() -> None:
     cursor = unread_at_10_of_epoch_3()
     assert validate(cursor, 2, 7) is None
     assert cursor.position == 7
     assert cursor.wants_data
 
 
-def test_an_unread_position_that_the_leader_cannot_place_is_asked_for_again() -> None:
+def test_an_unread_position_that_the_leader_does_not_know_is_requested_again() -> None:
     cursor = unread_at_10_of_epoch_3()
     assert validate(cursor, -1, -1) is None
     assert cursor.reset_timestamp == LATEST_TIMESTAMP
@@ -177,7 +177,7 @@ def test_a_validation_that_a_seek_overtook_is_dropped() -> None:
 
 
 @pytest.mark.invariant("I22")
-def test_an_answer_about_an_epoch_that_a_fetch_has_left_behind_is_no_truncation() -> None:
+def test_an_answer_about_an_epoch_before_the_last_fetched_one_is_no_truncation() -> None:
     """Seeds 912015 and 914490: epoch 3 ended at 15; a record of epoch 4 came between the question and its answer."""
     cursor = reader_at_10_of_epoch_3()
     cursor.learn_leader(2, 5)
@@ -185,7 +185,7 @@ def test_an_answer_about_an_epoch_that_a_fetch_has_left_behind_is_no_truncation(
     cursor.fetched(a_chunk(), 20, 4)
     answer = EpochEndOffset(epoch=3, end_offset=15)
     assert cursor.validated(question, answer, halt=True, where=WHERE) is None
-    assert cursor.needs_validation, "the question is put again, about epoch 4"
+    assert cursor.needs_validation, "the question is asked again, about epoch 4"
     assert cursor.ask_epoch_end().epoch == 4
     assert len(cursor.chunks) == 2
 

@@ -1,4 +1,4 @@
-"""Records that are not acknowledged say why, in simulated time."""
+"""The log says why records are not acknowledged; in simulated time."""
 
 import asyncio
 import logging
@@ -6,8 +6,8 @@ import logging
 import pytest
 
 from minibroker.client.errors import DeliveryTimedOut
+from minibroker.client.partition_watch import LOG_AFTER_MS
 from minibroker.client.producer import Producer
-from minibroker.client.trouble import TOLD_AFTER_MS
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.messages import (
     ProducePartitionResponse,
@@ -33,7 +33,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize("is_led", [True, False])
-def test_a_record_that_is_refused_again_and_again_is_said_once_a_minute(
+def test_repeated_refusals_of_a_record_are_logged_once_a_minute(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture, *, is_led: bool
 ) -> None:
     async def main(runtime: Runtime) -> None:
@@ -45,19 +45,19 @@ def test_a_record_that_is_refused_again_and_again_is_said_once_a_minute(
             else:
                 cluster.partition("t").elect(None)
             delivery = await producer.send("t", b"refused")
-            await asyncio.sleep(TOLD_AFTER_MS / 1000 - 1)
+            await asyncio.sleep(LOG_AFTER_MS / 1000 - 1)
             assert warnings(caplog) == []
             with pytest.raises(DeliveryTimedOut):
                 await delivery
 
     cluster.run(main)
-    (said,) = warnings(caplog)
-    assert said.startswith("records for t-0 not acknowledged for ")
+    (message,) = warnings(caplog)
+    assert message.startswith("records for t-0 not acknowledged for ")
     error = "NOT_ENOUGH_REPLICAS from broker 1 for t-0" if is_led else "LEADER_NOT_AVAILABLE for t-0"
-    assert f"still trying: {error}" in said
+    assert f"still trying: {error}" in message
 
 
-def test_records_that_are_only_collected_are_no_trouble(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
+def test_records_that_are_only_collected_are_not_logged(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
     async def main(runtime: Runtime) -> None:
         async with Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime, linger_ms=20_000) as producer:
             await (await producer.send("t", b"late"))

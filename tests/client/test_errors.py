@@ -1,4 +1,4 @@
-"""The tree of errors: drawn as it is, importable, and telling what is known."""
+"""The tree of errors: its drawing is right, names can be imported, and messages say what is known."""
 
 import inspect
 import subprocess
@@ -76,7 +76,7 @@ def test_an_unknown_public_name_is_an_attribute_error() -> None:
 
 
 def test_importing_the_package_loads_nothing_heavy() -> None:
-    """Every start of the command line pays for it."""
+    """Each start of the command line would take longer."""
     program = "import sys, minibroker; print(*sorted(set(sys.modules) & {'asyncio', 'msgspec', 'uvloop', 'kazoo'}))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == []

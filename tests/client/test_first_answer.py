@@ -1,4 +1,4 @@
-"""Servers that say nothing at all, not even no: the next ones are asked beside them."""
+"""Servers that neither answer nor refuse: the next ones are asked without waiting for them."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -34,7 +34,7 @@ def with_client(cluster: FakeCluster, test: Test) -> None:
 
 
 def go_dark(cluster: FakeCluster, *brokers: int) -> None:
-    """Their machines answer nothing, and refuse nobody."""
+    """Their machines neither answer nor refuse."""
     for broker in brokers:
         cluster.world.network.isolate(f"broker{broker}")
 
@@ -43,16 +43,16 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-async def _start_beside_two_dark_machines(client: Cluster, cluster: FakeCluster) -> None:
+async def _start_next_to_two_dark_machines(client: Cluster, cluster: FakeCluster) -> None:
     go_dark(cluster, 1, 2)
     begun = now()
     await client.start()
     assert sorted(client.metadata.brokers) == [1, 2, 3]
-    assert now() - begun < 0.6, "dark machines were waited for one after the other"
+    assert now() - begun < 0.6, "unreachable machines were waited for one after the other"
 
 
-def test_dark_machines_cost_a_moment_each_where_one_lives(cluster: FakeCluster) -> None:
-    with_client(cluster, _start_beside_two_dark_machines)
+def test_unreachable_machines_cost_a_moment_each_if_one_server_answers(cluster: FakeCluster) -> None:
+    with_client(cluster, _start_next_to_two_dark_machines)
 
 
 async def _end_of_attempts(client: Cluster, cluster: FakeCluster) -> None:
@@ -63,15 +63,15 @@ async def _end_of_attempts(client: Cluster, cluster: FakeCluster) -> None:
         cluster.world.network.heal(f"broker{broker}", "client")
     await asyncio.sleep(CONNECT_TIMEOUT_MS / 1000)
     opened = [server for server in client.settings.bootstrap if client.connections.is_open(server)]
-    assert opened == [Address("broker3", PORT)], "who came too late was let in all the same"
+    assert opened == [Address("broker3", PORT)], "another attempt completed too late"
 
 
-def test_an_attempt_that_nobody_waits_for_is_given_up(cluster: FakeCluster) -> None:
+def test_an_attempt_without_a_waiter_is_cancelled(cluster: FakeCluster) -> None:
     with_client(cluster, _end_of_attempts)
 
 
 async def _keep_what_is_wanted(client: Cluster, cluster: FakeCluster) -> None:
-    """A producer's way to a leader must not end because its metadata came from elsewhere."""
+    """A producer's attempt to connect to a leader must not end because its metadata came from another broker."""
     go_dark(cluster, 1)
     first = client.settings.bootstrap[0]
     assert client.connections.open_connection(first) is None
@@ -82,11 +82,11 @@ async def _keep_what_is_wanted(client: Cluster, cluster: FakeCluster) -> None:
     assert client.connections.is_open(first)
 
 
-def test_an_attempt_that_somebody_else_wants_goes_on(cluster: FakeCluster) -> None:
+def test_an_attempt_that_another_caller_needs_continues(cluster: FakeCluster) -> None:
     with_client(cluster, _keep_what_is_wanted)
 
 
-async def _refresh_beside_a_paused_broker(client: Cluster, cluster: FakeCluster) -> None:
+async def _refresh_next_to_a_paused_broker(client: Cluster, cluster: FakeCluster) -> None:
     await client.start()
     [asked] = [broker for broker in cluster.brokers if client.is_connected(broker)]
     cluster.world.pause(f"broker{asked}")
@@ -98,8 +98,8 @@ async def _refresh_beside_a_paused_broker(client: Cluster, cluster: FakeCluster)
     assert now() - begun < 0.1, "the paused broker was asked first again"
 
 
-def test_a_paused_broker_holds_up_metadata_for_a_moment_and_only_once(cluster: FakeCluster) -> None:
-    with_client(cluster, _refresh_beside_a_paused_broker)
+def test_a_paused_broker_delays_metadata_briefly_and_only_once(cluster: FakeCluster) -> None:
+    with_client(cluster, _refresh_next_to_a_paused_broker)
 
 
 async def _ask_one(client: Cluster, cluster: FakeCluster) -> None:
@@ -107,7 +107,7 @@ async def _ask_one(client: Cluster, cluster: FakeCluster) -> None:
     assert cluster.asked(MetadataRequest) == 1
 
 
-def test_nobody_is_asked_beside_one_that_answers(cluster: FakeCluster) -> None:
+def test_no_second_server_is_asked_if_the_first_answers(cluster: FakeCluster) -> None:
     with_client(cluster, _ask_one)
 
 
@@ -119,5 +119,5 @@ async def _all_dark(client: Cluster, cluster: FakeCluster) -> None:
     assert now() - begun <= client.settings.bootstrap_timeout_ms / 1000 + 0.01
 
 
-def test_where_all_are_dark_each_is_named_and_the_deadline_holds(cluster: FakeCluster) -> None:
+def test_if_no_server_is_reachable_the_error_names_each_within_the_deadline(cluster: FakeCluster) -> None:
     with_client(cluster, _all_dark)

@@ -13,7 +13,7 @@ from tests.client.faults import numbered, on_produce
 
 
 async def _seconds_of_one(producer: Producer) -> float:
-    """Until a record is acknowledged."""
+    """Time until a record is acknowledged."""
     start = asyncio.get_running_loop().time()
     await producer.send_and_wait("t", b"x")
     return asyncio.get_running_loop().time() - start
@@ -28,7 +28,7 @@ def test_a_lone_record_waits_for_linger_and_no_longer(cluster: FakeCluster) -> N
     assert 0.2 <= cluster.run(main) < 0.21
 
 
-def test_without_linger_a_lone_record_leaves_at_once(cluster: FakeCluster) -> None:
+def test_without_linger_a_lone_record_is_sent_at_once(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> float:
         async with Producer(cluster.bootstrap, linger_ms=0, runtime=runtime) as producer:
             await producer.send_and_wait("t", b"warm up")
@@ -37,7 +37,7 @@ def test_without_linger_a_lone_record_leaves_at_once(cluster: FakeCluster) -> No
     assert cluster.run(main) < 0.01
 
 
-def test_without_linger_a_record_leaves_in_the_call_and_a_burst_behind_it_together(cluster: FakeCluster) -> None:
+def test_without_linger_a_record_is_sent_in_the_call_and_a_later_burst_together(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> int:
         async with Producer(cluster.bootstrap, linger_ms=0, runtime=runtime) as producer:
             await producer.send_and_wait("t", b"warm up")
@@ -53,7 +53,7 @@ def test_without_linger_a_record_leaves_in_the_call_and_a_burst_behind_it_togeth
     assert cluster.run(main) == 2
 
 
-def test_without_linger_a_record_that_nobody_answers_expires_in_time(cluster: FakeCluster) -> None:
+def test_without_linger_an_unanswered_record_expires_in_time(cluster: FakeCluster) -> None:
     """Also when its timeouts are shorter than the time after which an answer counts as slow."""
 
     async def main(runtime: Runtime) -> float:
@@ -70,7 +70,7 @@ def test_without_linger_a_record_that_nobody_answers_expires_in_time(cluster: Fa
     assert 0.29 <= cluster.run(main) < 0.35
 
 
-def test_records_sent_in_one_go_share_a_batch(cluster: FakeCluster) -> None:
+def test_records_sent_without_a_pause_share_a_batch(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
         async with Producer(cluster.bootstrap, linger_ms=0, runtime=runtime) as producer:
             await asyncio.gather(*(producer.send_and_wait("t", value) for value in numbered(100)))

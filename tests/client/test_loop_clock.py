@@ -1,4 +1,4 @@
-"""A record without a timestamp carries the time of the turn of the loop in which it was sent."""
+"""A record without a timestamp gets the time of the loop iteration in which it was sent."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from minibroker.runtime.ports import Runtime
 from tests.client.fake_cluster import FakeCluster
 
 
-def test_each_turn_reads_the_clock_anew(cluster: FakeCluster) -> None:
+def test_each_loop_iteration_reads_the_clock_again(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> list[int]:
         times = []
         async with Producer(cluster.bootstrap, linger_ms=1_000, runtime=runtime) as producer:
@@ -18,7 +18,7 @@ def test_each_turn_reads_the_clock_anew(cluster: FakeCluster) -> None:
             for number in range(20):
                 times.append(runtime.clock.now_ms())
                 await producer.send("t", b"%d" % number)
-                delivery = producer.try_send("t", b"the same turn", key=b"k")
+                delivery = producer.try_send("t", b"the same iteration", key=b"k")
                 assert delivery is not None
                 assert delivery.timestamp_ms == times[-1]
                 await asyncio.sleep(0.003)
@@ -30,7 +30,7 @@ def test_each_turn_reads_the_clock_anew(cluster: FakeCluster) -> None:
     assert len(set(times)) == 20
 
 
-def test_the_clock_is_read_once_a_turn(cluster: FakeCluster) -> None:
+def test_the_clock_is_read_once_per_loop_iteration(cluster: FakeCluster) -> None:
     reads = 0
 
     async def main(runtime: Runtime) -> None:

@@ -1,4 +1,4 @@
-"""Records of a partition stand in the log in the order of their `send` calls, also of calls that had to wait."""
+"""Records of a partition are in the log in the order of their `send` calls, even if calls had to wait."""
 
 import asyncio
 

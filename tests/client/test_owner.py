@@ -1,4 +1,4 @@
-"""A client used from where it was not started says so at once, and goes on serving its owner."""
+"""A call from a loop, thread or process other than the owner is refused at once; the owner can continue."""
 
 import asyncio
 import os
@@ -48,8 +48,8 @@ def open_client(kind: type[Any], cluster: FakeCluster, runtime: Runtime) -> Any:
 
 
 def called_from(loop: asyncio.AbstractEventLoop | None, call: Callable[[], object]) -> BaseException | None:
-    """What the call raises before it first waits, where that loop, or none, is the running one. A thread would be the
-    real thing; simulated code may start none."""
+    """What the call raises before it first waits, while that loop, or none, is running. Simulated code may not start
+    real threads."""
     ours = asyncio.get_running_loop()
     asyncio._set_running_loop(loop)
     try:
@@ -78,7 +78,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("kind", "use"), CASES)
-def test_another_event_loop_is_told_at_once(
+def test_a_call_from_another_event_loop_is_refused_at_once(
     cluster: FakeCluster, kind: type[Any], use: Use, other_loop: asyncio.AbstractEventLoop
 ) -> None:
     fill(cluster, 10)
@@ -97,7 +97,9 @@ def test_another_event_loop_is_told_at_once(
     cluster.run(main)
 
 
-def test_a_delivery_is_not_waited_for_elsewhere(cluster: FakeCluster, other_loop: asyncio.AbstractEventLoop) -> None:
+def test_a_delivery_cannot_be_awaited_on_another_loop(
+    cluster: FakeCluster, other_loop: asyncio.AbstractEventLoop
+) -> None:
     async def main(runtime: Runtime) -> None:
         async with open_client(Producer, cluster, runtime) as producer:
             await producer.partitions_for("t")
@@ -109,7 +111,7 @@ def test_a_delivery_is_not_waited_for_elsewhere(cluster: FakeCluster, other_loop
     cluster.run(main)
 
 
-def test_a_thread_without_a_loop_is_told(cluster: FakeCluster) -> None:
+def test_a_call_from_a_thread_without_a_loop_is_refused(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
         async with (
             open_client(Producer, cluster, runtime) as producer,
@@ -124,7 +126,7 @@ def test_a_thread_without_a_loop_is_told(cluster: FakeCluster) -> None:
     cluster.run(main)
 
 
-def test_a_forked_process_is_told(cluster: FakeCluster) -> None:
+def test_a_call_from_a_forked_process_is_refused(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
         async with open_client(Producer, cluster, runtime) as producer:
             await producer.send_and_wait("t", b"ours")

@@ -64,7 +64,7 @@ def test_each_delivery_names_its_own_offset(cluster: FakeCluster) -> None:
     assert cluster.run(main) == list(range(500))
 
 
-def test_the_same_key_always_meets_the_same_partition(cluster: FakeCluster) -> None:
+def test_the_same_key_always_goes_to_the_same_partition(cluster: FakeCluster) -> None:
     cluster.add_topic("many", 5)
 
     async def main(runtime: Runtime) -> None:
@@ -93,7 +93,7 @@ def test_keyless_records_stick_to_a_partition_for_a_batch_and_reach_all(cluster:
     assert batches < 5_000 / 30, "records were spread one by one"
 
 
-def test_a_null_value_and_a_null_key_travel(cluster: FakeCluster) -> None:
+def test_a_null_value_and_a_null_key_are_sent(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
         async with Producer(cluster.bootstrap, runtime=runtime) as producer:
             await producer.send_and_wait("t", None, key=b"k")
@@ -145,7 +145,7 @@ def test_send_waits_while_memory_is_used_up_and_goes_on_when_it_is_free(cluster:
     assert cluster.partition("t").values() == numbered(20_000)
 
 
-def test_a_small_batch_under_way_takes_no_more_memory_than_it_weighs(cluster: FakeCluster) -> None:
+def test_a_small_batch_in_flight_takes_no_more_memory_than_its_size(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
         async with Producer(cluster.bootstrap, delivery_timeout_ms=2_000, runtime=runtime) as producer:
             await producer.send_and_wait("t", b"a")
@@ -162,7 +162,7 @@ def test_a_small_batch_under_way_takes_no_more_memory_than_it_weighs(cluster: Fa
 
 
 def test_an_open_batch_takes_memory_as_it_fills(cluster: FakeCluster) -> None:
-    """Else a few hundred partitions with a record each would use up what a few full batches may."""
+    """Else a few hundred partitions with one record each would use up the memory of a few full batches."""
 
     async def main(runtime: Runtime) -> None:
         async with Producer(cluster.bootstrap, batch_size=131_072, linger_ms=1_000, runtime=runtime) as producer:
@@ -178,7 +178,7 @@ def test_an_open_batch_takes_memory_as_it_fills(cluster: FakeCluster) -> None:
     assert len(cluster.partition("t").batches) == 1
 
 
-def test_batches_that_are_opened_one_after_the_other_leave_one_after_the_other(cluster: FakeCluster) -> None:
+def test_batches_are_sent_in_the_order_in_which_they_were_opened(cluster: FakeCluster) -> None:
     cluster.add_topic("many", 5)
 
     async def main(runtime: Runtime) -> None:
@@ -198,7 +198,7 @@ def test_batches_that_are_opened_one_after_the_other_leave_one_after_the_other(c
     cluster.run(main)
 
 
-def test_a_broker_is_told_to_give_up_before_we_do(cluster: FakeCluster) -> None:
+def test_a_brokers_timeout_is_shorter_than_the_clients(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
         async with Producer(cluster.bootstrap, request_timeout_ms=5_000, runtime=runtime) as producer:
             await producer.send_and_wait("t", b"a")
@@ -229,7 +229,7 @@ def test_send_gives_up_waiting_for_memory_after_max_block(cluster: FakeCluster) 
     cluster.run(main)
 
 
-def test_a_cancelled_send_leaves_the_memory_to_the_next(cluster: FakeCluster) -> None:
+def test_a_cancelled_send_leaves_the_memory_to_the_next_call(cluster: FakeCluster) -> None:
     refuse_always(cluster, ErrorCode.NOT_ENOUGH_REPLICAS)
 
     async def main(runtime: Runtime) -> None:
@@ -299,7 +299,7 @@ def test_text_instead_of_bytes_is_refused_with_advice(cluster: FakeCluster) -> N
 
 @pytest.mark.parametrize("timestamp_ms", [2**63, -(2**63) - 1, 1.5])
 def test_a_timestamp_that_no_batch_can_hold_is_refused(cluster: FakeCluster, timestamp_ms: Any) -> None:
-    """At once: when the batch is packed it would take the records of others with it."""
+    """Refused at once: when the batch is packed, it would make other records fail."""
 
     async def main(runtime: Runtime) -> None:
         async with Producer(cluster.bootstrap, runtime=runtime) as producer:
@@ -335,7 +335,7 @@ def test_no_call_hangs_when_every_broker_is_down(cluster: FakeCluster) -> None:
     cluster.run(main)
 
 
-def test_start_without_any_broker_says_why_server_by_server(cluster: FakeCluster) -> None:
+def test_start_without_any_broker_raises_each_servers_error(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
         producer = Producer("broker1:1,broker2:2", bootstrap_timeout_ms=1_500, runtime=runtime)
         start = asyncio.get_running_loop().time()
@@ -362,7 +362,7 @@ def test_an_advertised_address_that_cannot_be_reached_is_diagnosed(cluster: Fake
 
 
 # -------------------------------------------------------------------------------------------------------- flush, close
-def test_flush_reports_failures_nobody_looked_at(cluster: FakeCluster) -> None:
+def test_flush_reports_failures_that_were_not_looked_at(cluster: FakeCluster) -> None:
     on_produce(cluster, ErrorCode.INVALID_RECORD)
 
     async def main(runtime: Runtime) -> None:
@@ -370,7 +370,7 @@ def test_flush_reports_failures_nobody_looked_at(cluster: FakeCluster) -> None:
             await producer.send("t", b"x")
             with pytest.raises(UndeliveredRecords, match="INVALID_RECORD"):
                 await producer.flush()
-            await producer.flush()  # told once
+            await producer.flush()  # reported only once
 
     cluster.run(main)
 
@@ -453,7 +453,7 @@ def test_a_closed_producer_says_so(cluster: FakeCluster) -> None:
     cluster.run(main)
 
 
-def test_impossible_parameters_are_refused() -> None:
+def test_invalid_parameters_are_refused() -> None:
     for wrong in (
         {"acks": 2},
         {"acks": 1, "enable_idempotence": True},

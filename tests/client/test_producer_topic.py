@@ -1,4 +1,4 @@
-"""Which queue a key belongs to, and for how long that is remembered."""
+"""Which queue a key belongs to, and how long that is remembered."""
 
 from minibroker.client import producer_topic
 from minibroker.client.accumulator import PartitionQueue
@@ -23,13 +23,13 @@ def partition_of(topic: ProducerTopic, key: bytes) -> int:
     return (topic.queue_of_key.get(key) or topic.choose_queue(key)).topic_partition.partition
 
 
-def test_a_key_that_was_met_is_looked_up() -> None:
+def test_a_known_key_is_looked_up() -> None:
     topic = topic_of(7)
     assert partition_of(topic, b"a") == murmur2_partitioner(b"a", 7)
     assert topic.queue_of_key[b"a"].topic_partition.partition == murmur2_partitioner(b"a", 7)
 
 
-def test_when_partitions_are_added_keys_are_hashed_anew() -> None:
+def test_when_partitions_are_added_keys_are_hashed_again() -> None:
     topic = topic_of(1)
     keys = [b"%d" % number for number in range(100)]
     assert {partition_of(topic, key) for key in keys} == {0}
@@ -48,7 +48,7 @@ def test_a_partitioner_of_the_users_own_is_asked_for_each_record() -> None:
     assert [partition_of(topic, b"same") for _ in range(4)] == [1, 2, 0, 1]
 
 
-def test_no_more_than_so_many_keys_are_remembered() -> None:
+def test_the_number_of_remembered_keys_is_limited() -> None:
     topic = topic_of(2)
     for number in range(producer_topic.KEYS_REMEMBERED + 10):
         partition_of(topic, b"%d" % number)

@@ -1,4 +1,4 @@
-"""The producer when brokers refuse, die, hang, or lose what they were about to answer; in simulated time."""
+"""The producer when brokers refuse, fail, hang, or lose their answers; in simulated time."""
 
 import asyncio
 
@@ -24,13 +24,13 @@ from tests.client.faults import numbered, on_produce, refuse_always
 
 
 # ------------------------------------------------------------------------------------------------------------ trouble
-def test_stale_metadata_is_healed_by_the_hint_in_the_refusal(cluster: FakeCluster) -> None:
+def test_stale_metadata_is_corrected_by_the_hint_in_a_refusal(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
         async with Producer(cluster.bootstrap, runtime=runtime) as producer:
             await producer.send_and_wait("t", b"a")
             stale = cluster.brokers[1].handle_metadata_now("t")
             for broker in cluster.brokers.values():
-                broker.metadata_of = stale  # all brokers are behind: only the refusal knows better
+                broker.metadata_of = stale  # all brokers lag: only the refusal has the new leader
             cluster.partition("t").elect(2)
             metadata = await producer.send_and_wait("t", b"b")
             assert metadata.leader_epoch == 1
@@ -64,7 +64,7 @@ def test_a_lost_answer_does_not_write_twice(cluster: FakeCluster) -> None:
         async with Producer(cluster.bootstrap, runtime=runtime) as producer:
             return (await producer.send_and_wait("t", b"once")).offset
 
-    assert cluster.run(main) == 0, "the retry is told the offset of the first attempt"
+    assert cluster.run(main) == 0, "the retry gets the offset of the first attempt"
     assert cluster.partition("t").values() == [b"once"]
 
 
@@ -83,7 +83,7 @@ def test_five_requests_in_flight_survive_a_lost_connection_in_order(cluster: Fak
     assert cluster.partition("t").values() == numbered(2_000)
 
 
-def test_a_killed_leader_costs_no_record_and_no_order(cluster: FakeCluster) -> None:
+def test_a_killed_leader_loses_and_reorders_no_record(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
         async with Producer(cluster.bootstrap, batch_size=1_024, runtime=runtime) as producer:
             for number, value in enumerate(numbered(3_000)):
@@ -164,7 +164,7 @@ def test_after_a_sent_batch_expired_the_next_one_comes_under_a_new_epoch(cluster
                 await producer.send_and_wait("t", b"lost")
             assert caught.value.maybe_written
             cluster.intercept = lambda broker, request: None
-            cluster.kill(1)  # what was under way comes back as lost
+            cluster.kill(1)  # requests in flight end as lost
             cluster.partition("t").elect(2)
             await producer.send_and_wait("t", b"b")
 
@@ -219,7 +219,7 @@ def test_a_batch_that_went_unanswered_is_sent_again_as_a_retry(cluster: FakeClus
 
 @pytest.mark.invariant("I21")
 def test_a_duplicate_without_an_offset_is_no_success(cluster: FakeCluster) -> None:
-    """Nobody has shown that the record is in the log; here it is not."""
+    """There is no proof that the record is in the log; here it is not."""
     on_produce(cluster, ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
 
     async def main(runtime: Runtime) -> None:
@@ -233,7 +233,7 @@ def test_a_duplicate_without_an_offset_is_no_success(cluster: FakeCluster) -> No
     assert cluster.partition("t").values() == [b"y"]
 
 
-def test_a_broker_that_knows_no_topics_yet_does_not_make_us_forget(cluster: FakeCluster) -> None:
+def test_a_broker_that_knows_no_topics_yet_does_not_erase_metadata(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
         async with Producer(cluster.bootstrap, metadata_max_age_ms=100, runtime=runtime) as producer:
             await producer.send_and_wait("t", b"a")

@@ -54,9 +54,7 @@ def test_back_off_grows_to_a_bound(attempt: int, unit_random: float) -> None:
 
 
 @given(found_at_ms=st.floats(0, 2_000), unit_random=st.floats(0, 1, exclude_max=True))
-def test_what_is_looked_for_is_found_a_third_later_at_most_and_the_search_costs_little(
-    found_at_ms: float, unit_random: float
-) -> None:
+def test_a_search_ends_at_most_a_third_late_and_costs_few_requests(found_at_ms: float, unit_random: float) -> None:
     looked_at_ms, rounds = 0.0, 1
     while looked_at_ms < found_at_ms:
         looked_at_ms += search_pause_ms(looked_at_ms, 20, 400, unit_random)
@@ -92,15 +90,15 @@ def cache_with(*answers: MetadataResponse) -> MetadataCache:
     return cache
 
 
-def test_an_older_leader_epoch_is_not_believed() -> None:
+def test_an_older_leader_epoch_is_not_accepted() -> None:
     assert cache_with(answer(2, 5), answer(1, 4)).partition(T0).leader == 2
 
 
-def test_the_same_epoch_brings_news() -> None:
+def test_an_update_of_the_same_epoch_is_accepted() -> None:
     assert cache_with(answer(2, 5), answer(-1, 5)).partition(T0).leader is None
 
 
-def test_a_new_topic_id_starts_anew() -> None:
+def test_a_new_topic_id_starts_from_scratch() -> None:
     assert cache_with(answer(2, 5), answer(1, 0, topic_id="b")).partition(T0).leader == 1
 
 
@@ -109,13 +107,13 @@ def test_a_broker_that_knows_no_topics_does_not_erase_epochs() -> None:
     assert cache_with(answer(2, 5), unknown, answer(1, 4)).partition(T0).leader == 2
 
 
-def test_what_is_not_known_is_an_unknown_partition() -> None:
+def test_a_partition_that_is_not_known_is_an_unknown_partition() -> None:
     info = cache_with(answer(1, 0)).partition(TopicPartition("t", 9))
     assert info.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert info.leader is None
 
 
-def test_a_hint_is_believed_only_with_a_newer_epoch() -> None:
+def test_a_hint_is_accepted_only_with_a_newer_epoch() -> None:
     cache = cache_with(answer(1, 5))
     assert not cache.apply_hint(T0, CurrentLeader(leader_id=2, leader_epoch=5))
     assert not cache.apply_hint(T0, CurrentLeader(leader_id=2, leader_epoch=4))

@@ -42,7 +42,7 @@ def test_records_stand_in_the_log_in_the_order_of_the_call(cluster: FakeCluster)
     assert cluster.partition("t").values() == numbered(5_000)
 
 
-def test_many_records_pass_through_a_memory_that_is_smaller_than_a_batch(cluster: FakeCluster) -> None:
+def test_many_records_are_sent_with_less_memory_than_a_batch(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
         limits: dict[str, Any] = {"batch_size": 131_072, "buffer_memory": 20_000, "max_block_ms": 1_000}
         async with Producer(cluster.bootstrap, runtime=runtime, **limits) as producer:
@@ -59,11 +59,11 @@ def test_many_records_pass_through_a_memory_that_is_smaller_than_a_batch(cluster
     assert len(cluster.partition("t").values()) == 401
 
 
-def test_a_call_lines_up_behind_those_that_wait(cluster: FakeCluster) -> None:
+def test_a_call_queues_behind_waiting_calls(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
         async with Producer(cluster.bootstrap, runtime=runtime) as producer:
             await producer.send_and_wait("t", b"the topic is known")
-            async with producer._lines.turn("t", Deadline(1_000)):
+            async with producer._waiting_sends.first_in_queue("t", Deadline(1_000)):
                 behind = asyncio.create_task(producer.send_many("t", [b"x"]))
                 await asyncio.sleep(0.01)
                 assert not behind.done()
@@ -72,7 +72,7 @@ def test_a_call_lines_up_behind_those_that_wait(cluster: FakeCluster) -> None:
     cluster.run(main)
 
 
-def test_a_single_record_is_found_by_its_place_in_the_call(cluster: FakeCluster) -> None:
+def test_deliveries_are_indexed_by_the_order_of_the_call(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
         async with Producer(cluster.bootstrap, batch_size=1_024, runtime=runtime) as producer:
             await producer.send_and_wait("t", b"one before")
@@ -89,7 +89,7 @@ def test_a_single_record_is_found_by_its_place_in_the_call(cluster: FakeCluster)
     cluster.run(main)
 
 
-def test_what_holds_for_all_records_is_given_once(cluster: FakeCluster) -> None:
+def test_partition_headers_and_timestamp_apply_to_all_records(cluster: FakeCluster) -> None:
     cluster.add_topic("many", 3)
 
     async def main(runtime: Runtime) -> None:
@@ -104,7 +104,7 @@ def test_what_holds_for_all_records_is_given_once(cluster: FakeCluster) -> None:
 
 
 def test_all_records_of_a_call_carry_its_time(cluster: FakeCluster) -> None:
-    """Also those that are taken after a wait."""
+    """Even of records that are taken after a wait."""
 
     async def main(runtime: Runtime) -> int:
         async with Producer(cluster.bootstrap, batch_size=1_024, buffer_memory=2_048, runtime=runtime) as producer:
@@ -143,7 +143,7 @@ def test_an_empty_call_is_done_at_once(cluster: FakeCluster) -> None:
     cluster.run(main)
 
 
-def test_what_the_caller_does_to_its_list_afterwards_changes_nothing(cluster: FakeCluster) -> None:
+def test_later_changes_of_the_callers_list_have_no_effect(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
         async with Producer(cluster.bootstrap, batch_size=1_024, buffer_memory=2_048, runtime=runtime) as producer:
             values: list[Any] = numbered(1_000)
@@ -197,10 +197,10 @@ async def at_once(producer: Producer, **call: Any) -> Deliveries:
 
 @settings(max_examples=60, deadline=None)
 @given(CALLS, st.sampled_from([1_024, 4_096, 131_072]), st.sampled_from([(100_000, 1), (100_000_000, 4)]))
-def test_the_log_is_that_of_a_loop_of_send(
+def test_the_log_equals_that_of_a_loop_of_send(
     calls: list[dict[str, Any]], batch_size: int, memory_and_partitions: tuple[int, int]
 ) -> None:
-    """With little memory it is compared over one partition: when a wait ends decides where keyless records go."""
+    """With little memory only one partition is compared: there the end of a wait decides where keyless records go."""
     memory, partitions = memory_and_partitions
     logs = []
     for way in (one_by_one, at_once):
@@ -228,7 +228,7 @@ def test_the_log_is_that_of_a_loop_of_send(
 
 
 # ----------------------------------------------------------------------------------------------- wrong from the start
-def test_one_wrong_record_and_none_is_taken(cluster: FakeCluster) -> None:
+def test_with_one_wrong_record_none_is_taken(cluster: FakeCluster) -> None:
     wrong: list[tuple[type[Exception], str, dict[str, Any]]] = [
         (RecordTooLarge, "max_request_size is 10000", {"values": [b"a", b"x" * 10_000, b"b"]}),
         (RecordTooLarge, "max_request_size is 10000", {"values": [b"a", b"x" * 5_000], "keys": [b"", b"y" * 5_000]}),
@@ -266,7 +266,7 @@ def test_a_partitioner_that_raises_for_one_key_takes_no_record(cluster: FakeClus
 
 
 # ----------------------------------------------------------------------------------------------- wrong in the middle
-def test_memory_is_kept_to_and_waited_for(cluster: FakeCluster) -> None:
+def test_the_memory_limit_holds_and_calls_wait_for_memory(cluster: FakeCluster) -> None:
     most = 0
 
     async def main(runtime: Runtime) -> None:
@@ -305,8 +305,8 @@ def test_when_memory_stays_full_the_error_says_what_was_taken(cluster: FakeClust
     assert cluster.partition("t").values() == numbered(1_000)
 
 
-def test_a_call_that_gets_on_may_take_longer_than_max_block(cluster: FakeCluster) -> None:
-    """max_block_ms is the time without room for a single further record."""
+def test_a_call_with_progress_may_take_longer_than_max_block(cluster: FakeCluster) -> None:
+    """max_block_ms limits the time without room for one more record."""
     cluster.intercept = lambda broker, request: None
 
     async def main(runtime: Runtime) -> float:
@@ -374,12 +374,12 @@ def test_awaiting_all_raises_the_error_of_the_first_that_failed(cluster: FakeClu
                 await deliveries
             with pytest.raises(MinibrokerError, match="INVALID_RECORD"):
                 deliveries[0].result()
-            await producer.flush()  # who awaited it knows
+            await producer.flush()  # awaited, so not reported
 
     cluster.run(main)
 
 
-def test_failures_nobody_awaited_are_told_by_flush(cluster: FakeCluster) -> None:
+def test_flush_reports_failures_that_were_not_awaited(cluster: FakeCluster) -> None:
     on_produce(cluster, ErrorCode.INVALID_RECORD)
 
     async def main(runtime: Runtime) -> None:
@@ -423,7 +423,7 @@ def test_a_part_that_failed_fails_only_its_own_records(cluster: FakeCluster) -> 
 
 
 def test_a_call_without_end_lets_the_loop_run(cluster: FakeCluster) -> None:
-    """Else nothing would be sent before all is taken, and other tasks would stand still."""
+    """Else nothing would be sent before all records are taken, and other tasks would not run."""
     taken: list[int] = []
 
     async def main(runtime: Runtime) -> None:
@@ -441,7 +441,7 @@ def test_a_call_without_end_lets_the_loop_run(cluster: FakeCluster) -> None:
 
 
 def test_calls_that_wait_are_not_overtaken(cluster: FakeCluster) -> None:
-    """A later call may only get between the records of an earlier one that has more than there is room for."""
+    """A later call may only come between the records of an earlier call if that one has more than fit at once."""
     calls = [numbered(1_000)[first : first + (9 if first % 20 else 1)] for first in range(0, 1_000, 10)]
 
     async def main(runtime: Runtime) -> None:

@@ -1,4 +1,4 @@
-"""A connection on which nothing comes back is given up: TCP may take a quarter of an hour to find out."""
+"""A connection without answers is closed: TCP may take a quarter of an hour to notice."""
 
 import asyncio
 
@@ -23,11 +23,11 @@ async def _ask_again(client: ClusterClient) -> None:
             await admin.describe_configs(topic=TOPIC, timeout_ms=600)
         except MinibrokerError:
             pass
-        assert stuck.held == 0, "the connection is still in use, and its next answers wait behind the lost one"
+        assert stuck.held == 0, "the connection is still in use, and later answers wait behind the lost one"
         assert await admin.describe_configs(topic=TOPIC, timeout_ms=2_000)
 
 
-def test_a_request_that_is_not_answered_costs_the_connection() -> None:
+def test_an_unanswered_request_closes_its_connection() -> None:
     in_cluster(_ask_again)
 
 
@@ -38,17 +38,17 @@ async def _start_with_one_silent_broker(client: ClusterClient) -> None:
     try:
         assert stuck.held == 1, "another broker was first"
         await asyncio.sleep(METADATA_TIMEOUT_MS / 1000)
-        assert stuck.held == 0, "later metadata would be asked for where nothing comes back"
+        assert stuck.held == 0, "later metadata requests would use a connection without answers"
     finally:
         await cluster.close()
 
 
-def test_metadata_that_does_not_come_costs_a_connection_of_no_other_use() -> None:
+def test_unanswered_metadata_closes_a_connection_without_other_requests() -> None:
     in_cluster(_start_with_one_silent_broker)
 
 
 async def _refresh_beside_a_slow_answer(client: ClusterClient) -> None:
-    """Whose asker has a deadline of his own, and could not know whether he was heard."""
+    """Its caller has its own deadline, and could not know whether the request arrived."""
     cluster = _cluster(client)
     await cluster.start()
     try:
@@ -66,7 +66,7 @@ async def _refresh_beside_a_slow_answer(client: ClusterClient) -> None:
         await cluster.close()
 
 
-def test_metadata_that_does_not_come_costs_no_other_request_its_answer() -> None:
+def test_unanswered_metadata_keeps_a_connection_with_other_requests() -> None:
     in_cluster(_refresh_beside_a_slow_answer)
 
 

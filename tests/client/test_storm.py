@@ -1,4 +1,4 @@
-"""Producer and consumer through kills, pauses, elections and lost answers: seeds of one story."""
+"""Producer and consumer through kills, pauses, elections and lost answers: one scenario with many seeds."""
 
 import asyncio
 import random
@@ -72,8 +72,8 @@ class Storm:
         self.blowing = False
 
     def _living(self, but: int | None = None) -> int:
-        alive = [b for b in self.cluster.brokers if b != but and self.cluster.world.is_alive(f"broker{b}")]
-        return self.random.choice(alive)
+        running = [b for b in self.cluster.brokers if b != but and self.cluster.world.is_alive(f"broker{b}")]
+        return self.random.choice(running)
 
 
 async def write(cluster: FakeCluster, runtime: Runtime) -> dict[bytes, tuple[int, int]]:
@@ -95,7 +95,7 @@ async def write(cluster: FakeCluster, runtime: Runtime) -> dict[bytes, tuple[int
 
 
 async def read(cluster: FakeCluster, runtime: Runtime) -> dict[tuple[int, int], bytes | None]:
-    """Everything, as a consumer of the whole storm sees it."""
+    """All records, read by a consumer during the whole run."""
     seen: dict[tuple[int, int], bytes | None] = {}
     expected = dict.fromkeys(range(PARTITIONS), 0)
     async with Consumer("p", bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest", runtime=runtime) as c:
@@ -107,7 +107,7 @@ async def read(cluster: FakeCluster, runtime: Runtime) -> dict[tuple[int, int], 
                 continue
             for batch in records.values():
                 for record in batch:
-                    assert record.offset == expected[record.partition], "a reader goes forward, one by one"
+                    assert record.offset == expected[record.partition], "offsets must be read one by one"
                     expected[record.partition] += 1
                     seen[(record.partition, record.offset)] = record.value
     return seen

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from minibroker.client.consumer import Consumer
+from minibroker.client.consumer_errors import UNFIT_FETCHES_MAX
 from minibroker.client.errors import MisplacedRecords, TopicMadeAgain, UndecodableRecords
-from minibroker.client.patience import UNFIT_FETCHES_MAX
 from minibroker.protocol.messages import (
     FetchPartitionResponse,
     FetchRequest,
@@ -46,13 +46,13 @@ MISPLACED = {
     "behind the asked offset": (batch_at(20), r"the first batch holds offsets 20 to 29"),
     "before it": (batch_at(0), r"the first batch holds offsets 0 to 9"),
     "a lower leader epoch": (batch_at(10, epoch=0), r"leader epoch 0 follows epoch 2"),
-    "an epoch that nobody leads": (batch_at(10, epoch=9), r"leader epoch 9 is above the leader's 2"),
+    "an epoch above the leader's": (batch_at(10, epoch=9), r"leader epoch 9 is above the leader's 2"),
 }
 
 
 @pytest.mark.invariant("I22")
 @pytest.mark.parametrize("case", MISPLACED)
-def test_batches_that_were_not_asked_for_are_told_and_never_handed_out(cluster: FakeCluster, case: str) -> None:
+def test_batches_that_were_not_requested_are_an_error_and_never_returned(cluster: FakeCluster, case: str) -> None:
     """A bit of a header in the leader's log, or an index of it: the batch is sound by its CRC, and it is another."""
     records, text = MISPLACED[case]
     for _ in range(2):
@@ -77,7 +77,7 @@ def test_batches_that_were_not_asked_for_are_told_and_never_handed_out(cluster: 
 
 
 @pytest.mark.invariant("I22")
-def test_what_stands_in_front_of_a_gap_is_handed_out(cluster: FakeCluster) -> None:
+def test_records_before_a_gap_are_returned(cluster: FakeCluster) -> None:
     fill(cluster, 30)
 
     def without_the_second(body: FetchRequest) -> bytes | None:
@@ -92,7 +92,7 @@ def test_what_stands_in_front_of_a_gap_is_handed_out(cluster: FakeCluster) -> No
     assert cluster.run(main) == numbered(0, 30)
 
 
-def test_a_leader_that_is_healed_soon_is_not_complained_of(cluster: FakeCluster) -> None:
+def test_a_leader_that_recovers_soon_raises_no_error(cluster: FakeCluster) -> None:
     fill(cluster, 10)
     answers = [batch_at(20)] * (UNFIT_FETCHES_MAX - 1)
     answer_with(cluster, lambda body: answers.pop() if answers else None)
@@ -104,7 +104,7 @@ def test_a_leader_that_is_healed_soon_is_not_complained_of(cluster: FakeCluster)
     assert cluster.run(main) == numbered(0, 10)
 
 
-# --------------------------------------------------------------------------------------- what nobody can decode
+# --------------------------------------------------------------------------------------- undecodable batches
 def with_a_batch_that_nobody_can_decode(cluster: FakeCluster) -> None:
     """0 to 9 and 20 to 29 are fine."""
     fill(cluster, 10)
@@ -114,7 +114,7 @@ def with_a_batch_that_nobody_can_decode(cluster: FakeCluster) -> None:
 
 
 @pytest.mark.parametrize("take", [take_many, take_batches])
-def test_a_batch_that_nobody_can_decode_is_told_until_a_seek(cluster: FakeCluster, take: Take) -> None:
+def test_an_undecodable_batch_is_an_error_until_a_seek(cluster: FakeCluster, take: Take) -> None:
     with_a_batch_that_nobody_can_decode(cluster)
 
     async def main(runtime: Runtime) -> None:
@@ -135,7 +135,7 @@ def test_a_batch_that_nobody_can_decode_is_told_until_a_seek(cluster: FakeCluste
 
 @pytest.mark.parametrize("take", [take_many, take_batches])
 @pytest.mark.parametrize("check_crcs", [True, False])
-def test_on_request_such_a_batch_is_skipped(cluster: FakeCluster, take: Take, check_crcs: bool) -> None:
+def test_with_on_undecodable_skip_the_batch_is_skipped(cluster: FakeCluster, take: Take, check_crcs: bool) -> None:
     with_a_batch_that_nobody_can_decode(cluster)
 
     async def main(runtime: Runtime) -> list[bytes | None]:
@@ -173,7 +173,7 @@ def other_records(cluster: FakeCluster, count: int) -> None:
 
 
 @pytest.mark.invariant("I22")
-def test_a_topic_made_again_is_read_by_the_reset_policy(cluster: FakeCluster) -> None:
+def test_a_topic_created_again_is_read_by_the_reset_policy(cluster: FakeCluster) -> None:
     fill(cluster, 10)
 
     async def main(runtime: Runtime) -> list[bytes | None]:
@@ -181,7 +181,7 @@ def test_a_topic_made_again_is_read_by_the_reset_policy(cluster: FakeCluster) ->
             assert await read(consumer, 5) == numbered(0, 5), "in the middle of a batch"
             cluster.make_again("t")
             other_records(cluster, 30)
-            for _ in range(5):  # they were decoded before anybody could know
+            for _ in range(5):  # they were decoded before the deletion was known
                 if (record := await consumer.getone(timeout_ms=20_000)).value == b"other-000000":
                     return [record.value, *await read(consumer, 29)]
             return await read(consumer, 30)
@@ -190,7 +190,7 @@ def test_a_topic_made_again_is_read_by_the_reset_policy(cluster: FakeCluster) ->
 
 
 @pytest.mark.invariant("I22")
-def test_without_a_policy_a_topic_made_again_halts_until_a_seek(cluster: FakeCluster) -> None:
+def test_without_a_policy_a_topic_created_again_halts_until_a_seek(cluster: FakeCluster) -> None:
     fill(cluster, 10)
 
     async def main(runtime: Runtime) -> None:
@@ -200,7 +200,7 @@ def test_without_a_policy_a_topic_made_again_halts_until_a_seek(cluster: FakeClu
             cluster.make_again("t")
             other_records(cluster, 30)
             for _ in range(2):
-                with pytest.raises(TopicMadeAgain, match="t-0 was deleted and made again: position 10") as raised:
+                with pytest.raises(TopicMadeAgain, match="t-0 was deleted and created again: position 10") as raised:
                     await consumer.getone(timeout_ms=20_000)
             assert (raised.value.topic_partition, raised.value.position) == (T0, 10)
             consumer.seek(T0, 3)
@@ -209,7 +209,7 @@ def test_without_a_policy_a_topic_made_again_halts_until_a_seek(cluster: FakeClu
     cluster.run(main)
 
 
-def test_latest_goes_to_the_end_of_the_topic_made_again(cluster: FakeCluster) -> None:
+def test_latest_goes_to_the_end_of_a_topic_created_again(cluster: FakeCluster) -> None:
     fill(cluster, 10)
 
     async def main(runtime: Runtime) -> int:
@@ -224,7 +224,7 @@ def test_latest_goes_to_the_end_of_the_topic_made_again(cluster: FakeCluster) ->
     assert cluster.run(main) == 30
 
 
-def test_a_broker_that_is_behind_does_not_lead_back_to_the_topic_that_is_gone(cluster: FakeCluster) -> None:
+def test_a_lagging_broker_does_not_bring_back_the_deleted_topic(cluster: FakeCluster) -> None:
     fill(cluster, 10)
 
     async def main(runtime: Runtime) -> list[bytes | None]:

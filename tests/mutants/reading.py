@@ -12,7 +12,7 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "client.fetcher",
-                "                    misfit = cursor.misfit(header, last)  # mostly nothing is new, and it fits\n",
+                "                    misfit = cursor.misfit(header, last)  # rarely called: usually offset and epoch are as expected\n",
                 "                    misfit = None\n"
                 "                    if header.end_offset <= cursor.fetch_offset:\n"
                 "                        continue\n",

@@ -51,7 +51,7 @@ class Coordinations:
         self._changed.set()
 
     async def until(self, condition: Callable[[], bool], seconds: float = 20) -> None:
-        """Wait until a watch or an event makes it true."""
+        """Wait until a watch or an event makes the condition true."""
         async with asyncio.timeout(seconds):
             while not condition():
                 self._changed.clear()

@@ -1,4 +1,4 @@
-"""A process that may open nothing more."""
+"""A process without a free file descriptor."""
 
 import os
 import resource
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def no_descriptors() -> Iterator[None]:
-    """This process may open nothing more: the limit is what is open now."""
+    """Set the limit to the descriptors that are open now."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     probe = os.open("/dev/null", os.O_RDONLY)
     os.close(probe)

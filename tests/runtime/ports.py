@@ -1,7 +1,7 @@
 """Runs one case against real and simulated ports.
 
 A case is `async def test_..(ports: RuntimePorts)` under `@conformance`: the decorator makes a plain test of it, whose
-parameter (the fixture `bench`, see conftest.py) decides on which ports and on which event loop it runs.
+parameter (the fixture `bench`, see conftest.py) selects the ports and the event loop.
 """
 
 import asyncio
@@ -36,14 +36,14 @@ class RuntimePorts(msgspec.Struct):
         return self.runtime.disk
 
     def link(self, path: str, target: str) -> None:
-        """A symbolic link that somebody else has made."""
+        """A symbolic link made by another program."""
         if self.world is None:
             os.symlink(target, path)
         else:
             self.world.machine("case").storage.link(path, target)
 
     def make_pipe(self, path: str) -> None:
-        """The same: something without an end."""
+        """A device without an end, made by another program."""
         if self.world is None:
             os.mkfifo(path)
         else:
@@ -85,5 +85,5 @@ def conformance(case: Case) -> Callable[[Bench], None]:
 
 
 async def settle(seconds: float = 0.02) -> None:
-    """Long enough for something that must not happen; and real time for the kernel, where there is one."""
+    """Wait long enough for something that must not happen; on real ports also gives the kernel time."""
     await asyncio.sleep(seconds)

@@ -1,4 +1,4 @@
-"""The allocator's settings, in a process of their own: they hold for all of it."""
+"""The allocator's settings, in a separate process: they apply to the whole process."""
 
 import platform
 import subprocess
@@ -52,7 +52,7 @@ def resident_kib() -> int:
 
 async def main() -> None:
     buffers = [bytearray(b"x") * 100_000 for _ in range(300)]
-    del buffers[::2]  # what is left keeps the end of the heap where it is
+    del buffers[::2]  # the rest keeps the heap from shrinking
     before = resident_kib()
     trimming = asyncio.create_task(allocator.trim_regularly())
     await asyncio.sleep(0.2)

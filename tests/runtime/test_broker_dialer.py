@@ -1,4 +1,4 @@
-"""Connections that a broker opens as a broker: when there are none, when they end, and what is told of a failure."""
+"""Connections that a broker opens as a broker: when none is opened, when they end, and the errors of failures."""
 
 import asyncio
 import random
@@ -33,10 +33,10 @@ class Scene:
     def __init__(self) -> None:
         self.world = SimulatedWorld()
         self.network = self.world.runtime("client").network
-        self.heard: list[str] = []
+        self.principals: list[str] = []
 
     def handle(self, request: IncomingRequest) -> None:
-        self.heard.append(str(request.connection.principal))
+        self.principals.append(str(request.connection.principal))
         request.respond(ApiVersionsResponse())
 
     async def serve(self, answering: bool = True, listener: str = "INTERNAL") -> RpcServer:
@@ -46,27 +46,27 @@ class Scene:
         return server
 
 
-def test_what_is_asked_comes_from_the_broker_that_dialled() -> None:
+def test_requests_carry_the_identity_of_the_broker_that_dialled() -> None:
     scene = Scene()
 
     async def story() -> None:
         server = await scene.serve()
         connection = await dialer(scene.network, 2).connect(1, (HOST, PORT), client_id="b", timeout_ms=1_000)
         await connection.request(ApiVersionsRequest(), 1_000)
-        assert scene.heard == ["Broker:2"]
+        assert scene.principals == ["Broker:2"]
         await server.stop()
 
     scene.world.run(story())
 
 
-def test_without_a_registration_nobody_is_dialled() -> None:
+def test_without_a_registration_no_broker_is_dialled() -> None:
     scene = Scene()
 
     async def story() -> None:
         server = await scene.serve()
-        nobody = BrokerDialer(scene.network, random.Random(1))
+        unregistered = BrokerDialer(scene.network, random.Random(1))
         with pytest.raises(NotAuthenticated, match="this broker is not registered"):
-            await nobody.connect(1, (HOST, PORT), client_id="b", timeout_ms=1_000)
+            await unregistered.connect(1, (HOST, PORT), client_id="b", timeout_ms=1_000)
         assert not server.connections
         await server.stop()
 
@@ -96,12 +96,12 @@ def test_connections_end_with_the_registration_they_were_opened_under() -> None:
     scene.world.run(story())
 
 
-def test_a_refusing_kernel_is_told_from_a_refusing_broker() -> None:
-    """The first is evidence of a death (docs/decisions/0011), the second of none."""
+def test_a_refusing_kernel_is_distinguished_from_a_refusing_broker() -> None:
+    """Only the first is a sign of a failed broker (docs/decisions/0011)."""
     scene = Scene()
 
     async def story() -> None:
-        scene.world.runtime(HOST)  # a machine on which nobody listens
+        scene.world.runtime(HOST)  # a machine without a listener
         with pytest.raises(ConnectionRefused):
             await dialer(scene.network, 2).connect(1, (HOST, PORT), client_id="b", timeout_ms=1_000)
         server = await scene.serve()
@@ -113,7 +113,7 @@ def test_a_refusing_kernel_is_told_from_a_refusing_broker() -> None:
     scene.world.run(story())
 
 
-def test_who_does_not_answer_is_waited_for_no_longer_than_said() -> None:
+def test_a_silent_broker_is_waited_for_no_longer_than_the_timeout() -> None:
     scene = Scene()
 
     async def story() -> None:
@@ -127,7 +127,7 @@ def test_who_does_not_answer_is_waited_for_no_longer_than_said() -> None:
     scene.world.run(story())
 
 
-def test_on_a_listener_of_clients_nobody_becomes_a_broker() -> None:
+def test_on_a_client_listener_no_peer_becomes_a_broker() -> None:
     scene = Scene()
 
     async def story() -> None:
@@ -140,16 +140,16 @@ def test_on_a_listener_of_clients_nobody_becomes_a_broker() -> None:
 
 
 def test_a_flood_of_clients_keeps_no_broker_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until it has proven itself it is one of them: eight hundred of them kept it out for as long as they asked."""
+    """A broker counts as a client until it is authenticated: eight hundred busy clients kept it out."""
     scene = Scene()
 
     async def story() -> None:
         server = await scene.serve()
-        monkeypatch.setattr(LoopIteration, "_renew", lambda turn: None)
+        monkeypatch.setattr(LoopIteration, "_renew", lambda iteration: None)
         server.iteration.left = 0  # clients have used up this iteration
         broker = await dialer(scene.network, 2).connect(1, (HOST, PORT), client_id="b", timeout_ms=1_000)
         await broker.request(ApiVersionsRequest(), 1_000)
-        assert scene.heard == ["Broker:2"]
+        assert scene.principals == ["Broker:2"]
         assert server.iteration.handshakes_left == HANDSHAKES_PER_ITERATION - 3, "there is a limit for these, too"
         await server.stop()
 
@@ -166,11 +166,11 @@ def test_a_flood_of_clients_keeps_no_broker_out(monkeypatch: pytest.MonkeyPatch)
         (LeaderAndIsrRequest(controller_id=1, controller_epoch=1, broker_epoch=1), False),
     ],
 )
-def test_only_a_step_of_an_authentication_is_taken_for_one(body: Request, expected: bool) -> None:
+def test_steps_of_an_authentication_are_recognised(body: Request, expected: bool) -> None:
     frame = b"".join(bytes(piece) for piece in encode_request(body, 1, "client"))[4:]
     assert is_handshake(memoryview(frame)) is expected
 
 
 @pytest.mark.parametrize("frame", [b"", b"\x95", b"\x94\x11", b"\x95\x11" + bytes(3_000)])
-def test_no_other_bytes_are(frame: bytes) -> None:
+def test_other_frames_are_no_step_of_an_authentication(frame: bytes) -> None:
     assert not is_handshake(memoryview(frame))

@@ -7,10 +7,10 @@ from tests.runtime.ports import RuntimePorts, conformance
 
 SLEPT_SECONDS = 0.05
 SLACK_SECONDS = 10.0
-"""A busy machine wakes late; no clock wakes early."""
+"""On a busy machine timers fire late, but never early."""
 
 LATEST_WALL_CLOCK_MS = 7_258_118_400_000
-"""The year 2200: who reads seconds or microseconds is far outside."""
+"""The year 2200: seconds or microseconds would be far outside."""
 EARLIEST_WALL_CLOCK_MS = 1_600_000_000_000
 
 
@@ -37,8 +37,8 @@ async def test_fine_clock_never_goes_back(ports: RuntimePorts) -> None:
 
 
 @conformance
-async def test_random_numbers_are_of_a_source_of_ones_own(ports: RuntimePorts) -> None:
-    """Whoever seeds Python's own source makes no other process predictable."""
+async def test_random_numbers_come_from_an_independent_source(ports: RuntimePorts) -> None:
+    """Seeding Python's own source does not make another source predictable."""
     random.seed(1)
     drawn = [ports.runtime.random.random() for _ in range(5)]
     random.seed(1)

@@ -1,4 +1,4 @@
-"""Too many connections: who never asked makes place, who is busy stays, and few lines tell of a flood."""
+"""Too many connections: those without requests are closed, busy ones stay, and a flood causes few log lines."""
 
 import asyncio
 
@@ -12,7 +12,9 @@ KIB, MIB = 1024, 1024 * 1024
 
 
 @simulated
-async def test_who_never_asked_makes_place_for_a_new_connection(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_connection_without_requests_is_closed_for_a_new_one(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
     server = await scene.serve(ServerLimits(connections_max=5))
     active = [await scene.peer(f"active-{n}") for n in range(2)]
     for peer in active:
@@ -29,7 +31,7 @@ async def test_who_never_asked_makes_place_for_a_new_connection(scene: Scene, ca
 
 
 @simulated
-async def test_a_flood_of_connections_is_told_in_few_lines(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_flood_of_connections_causes_few_log_lines(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     server = await scene.serve(ServerLimits(connections_max=10))
     honest = await scene.peer("honest")
     await is_served(honest)
@@ -57,7 +59,7 @@ async def test_a_new_connection_is_refused_where_all_are_busy(scene: Scene) -> N
     await is_asked(scene, busy[2])
     another = await scene.peer("another")
     await is_asked(scene, another)
-    assert busy[0].closed != busy[1].closed, "one of those that were idle for longest"
+    assert busy[0].closed != busy[1].closed, "one of those that were idle longest"
     assert len(server.connections) == 3
 
 
@@ -74,7 +76,7 @@ async def test_a_broker_gets_a_place_where_all_are_busy(scene: Scene) -> None:
     await until(lambda: second.closed, seconds=5)
     fourth, fifth = [await scene.peer(f"late-{n}") for n in range(4, 6)]
     await asyncio.sleep(5)
-    assert (fourth.closed, fifth.closed) == (True, True), "nobody shows in two seconds that it is a broker"
+    assert (fourth.closed, fifth.closed) == (True, True), "neither proves within two seconds that it is a broker"
     assert not any(peer.closed for peer in (*busy, third))
     assert len(server.connections) == 4
 

@@ -1,4 +1,4 @@
-"""The coordination door: what ZooKeeper answers, on the real one and on the simulated one."""
+"""The coordination port: ZooKeeper's answers, on the real one and on the simulated one."""
 
 import asyncio
 
@@ -63,7 +63,7 @@ async def test_wrong_version_is_refused(ports: Coordinations) -> None:
 
 
 @conformance
-async def test_missing_nodes_are_told(ports: Coordinations) -> None:
+async def test_missing_nodes_are_an_error(ports: Coordinations) -> None:
     missing = f"{ports.root}/missing"
     with pytest.raises(NoNode):
         await ports.subject.get(missing)
@@ -140,7 +140,7 @@ async def test_ephemeral_node_has_no_children(ports: Coordinations) -> None:
 
 # ------------------------------------------------------------------------------------------------------- multi
 @conformance
-async def test_multi_does_all_and_tells_each_result(ports: Coordinations) -> None:
+async def test_multi_does_all_and_returns_each_result(ports: Coordinations) -> None:
     path, created = await ports.subject.create(f"{ports.root}/a", b"0")
     doomed, _ = await ports.subject.create(f"{ports.root}/doomed", b"")
     results = await ports.subject.multi(
@@ -162,7 +162,7 @@ async def test_multi_does_all_and_tells_each_result(ports: Coordinations) -> Non
 
 
 @conformance
-async def test_failed_multi_does_nothing_and_names_the_culprit(ports: Coordinations) -> None:
+async def test_failed_multi_does_nothing_and_names_the_failed_operation(ports: Coordinations) -> None:
     path, _ = await ports.subject.create(f"{ports.root}/a", b"0")
     before: list[Operation] = [
         CreateOp(path=f"{ports.root}/new", data=b""),

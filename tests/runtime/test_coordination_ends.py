@@ -1,4 +1,4 @@
-"""The coordination door: ephemerals, versions and transactions where sessions and nodes end and begin anew."""
+"""The coordination port: ephemeral nodes, versions and transactions when sessions and nodes end and begin again."""
 
 import asyncio
 import gc
@@ -20,7 +20,7 @@ from tests.runtime.ports import settle
 
 
 @conformance
-async def test_a_node_that_is_created_anew_begins_with_version_0_and_another_creation(ports: Coordinations) -> None:
+async def test_a_node_created_again_has_version_0_and_another_creation_id(ports: Coordinations) -> None:
     path, first = await ports.subject.create(f"{ports.root}/a", b"1")
     await ports.subject.set(path, b"2")
     await ports.subject.delete(path, version=1)
@@ -155,7 +155,7 @@ async def test_ephemerals_of_an_ended_session_fire_watches_on_node_and_parent(po
 
 @conformance
 async def test_calls_leave_no_cycles_behind(ports: Coordinations) -> None:
-    """A heartbeat a second for months, and a collector that seldom looks: what is answered is freed at once."""
+    """A heartbeat a second for months, and the collector runs rarely: answered calls must be freed at once."""
     await ports.subject.exists("/")
     await settle()
     gc.collect()

@@ -1,4 +1,4 @@
-"""Descriptors are shared out: logs and brokers first, clients get the rest, and a shortage is told with its cure."""
+"""Descriptors are divided: logs and brokers first, clients get the rest; a shortage is reported with its cure."""
 
 import resource
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from minibroker.runtime.descriptor_shares import FIXED, LIMIT_MIN, LOG_FILES_MAX
 from minibroker.runtime.descriptors import hard_limit, raised_limit
 
 
-def test_enough_for_everybody_is_no_shortage() -> None:
+def test_a_sufficient_limit_is_no_shortage() -> None:
     shares = share_out(UNLIMITED, 1_000, 10_000)
     assert (shares.log_files, shares.connections, shares.shortage) == (LOG_FILES_MAX, 1_000, None)
 
@@ -24,7 +24,7 @@ def test_the_usual_limit_leaves_fewer_connections_and_says_so() -> None:
 
 
 @given(st.integers(0, 100_000), st.integers(1, 100_000), st.integers(0, 100_000))
-def test_shares_fit_the_limit_or_it_is_told(limit: int, wanted: int, partitions: int) -> None:
+def test_shares_fit_the_limit_or_a_shortage_is_reported(limit: int, wanted: int, partitions: int) -> None:
     shares = share_out(limit, wanted, partitions)
     assert 1 <= shares.connections <= wanted
     if limit >= LIMIT_MIN:

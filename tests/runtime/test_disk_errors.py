@@ -1,4 +1,4 @@
-"""Errors of the disk door: the same ones on a real file system whose calls fail and on a simulated disk with faults."""
+"""Errors of the disk port: the same on a real file system with failing calls and on a simulated disk with faults."""
 
 import errno
 import os
@@ -27,11 +27,11 @@ SYSTEM_CALLS = {
     "list_directory": "listdir",
     "make_directory": "makedirs",
 }
-"""What fails on a real machine when this call of the door fails."""
+"""The system call that fails on a real machine when this call of the port fails."""
 
 
 class FragileDisk:
-    """A disk whose next call of a kind can be made to fail, and a directory on it."""
+    """A disk with a directory; the next call of a kind can be made to fail."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ def fragile(request: pytest.FixtureRequest, tmp_path: object, monkeypatch: pytes
 
 
 def void(_: object) -> None:
-    """A fault can be taken back; these cases have them happen once."""
+    """Faults can be removed; in these cases each happens once."""
 
 
 @pytest.mark.parametrize("is_full", [False, True])
@@ -153,7 +153,7 @@ def test_without_a_descriptor_nothing_is_done_and_it_passes(
 def test_what_cannot_be_moved_or_removed_says_nothing_about_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, function: str, number: int
 ) -> None:
-    """A mount point, say, or a directory into which somebody else writes."""
+    """For example a mount point, or a directory into which another program writes."""
 
     def fails(*_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number))

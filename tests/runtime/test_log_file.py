@@ -1,4 +1,4 @@
-"""A broker's log file: how large it gets, and that nothing which the process prints is missing from it."""
+"""A broker's log file: its size, and that it contains everything that the process prints."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The network door: the same cases on TCP under both event loops and on the simulated network."""
+"""The network port: the same cases on TCP under both event loops and on the simulated network."""
 
 import asyncio
 import logging
@@ -16,7 +16,7 @@ TIMEOUT_MS = 10_000
 
 
 class Recorder(asyncio.BufferedProtocol):
-    """Keeps what it is told. A small buffer makes many reads of few bytes."""
+    """Records what it receives. A small buffer makes many reads of few bytes."""
 
     def __init__(self, buffer_size: int = 65_536) -> None:
         self.received = bytearray()
@@ -162,7 +162,7 @@ async def test_closed_listener_frees_its_port(ports: RuntimePorts) -> None:
 
 
 @conformance
-async def test_nobody_listening_is_a_refusal(ports: RuntimePorts) -> None:
+async def test_a_port_without_a_listener_is_a_refusal(ports: RuntimePorts) -> None:
     listener = await ports.network.listen(Recorder, HOST, 0)
     await listener.close()
     with pytest.raises(ConnectionRefused, match=f"{HOST}:{listener.port}"):
@@ -204,7 +204,7 @@ async def test_close_sends_what_was_written_first(ports: RuntimePorts) -> None:
 
 
 @conformance
-async def test_loss_is_told_once(ports: RuntimePorts) -> None:
+async def test_a_lost_connection_is_reported_once(ports: RuntimePorts) -> None:
     pair = await connected(ports)
     pair.client.transport.close()
     pair.client.transport.close()
@@ -346,7 +346,7 @@ async def test_small_frames_are_not_delayed() -> None:
 
 
 async def test_a_host_without_an_answer_times_out_in_time() -> None:
-    """A socket whose backlog is full answers no further connection."""
+    """A socket with a full backlog does not answer further connections."""
     with socket.socket() as deaf:
         deaf.bind((HOST, 0))
         deaf.listen(0)
@@ -370,13 +370,13 @@ async def test_refusal_of_every_address_of_a_name_is_a_refusal() -> None:
 
 
 async def test_a_name_is_looked_up_once_at_a_time_however_often_it_is_dialled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A look-up keeps its thread when nobody waits for it any more: one name must not take all there are."""
+    """A lookup keeps its thread after its caller has given up: one name must not take all threads."""
     asked: list[str] = []
     answered = asyncio.Event()
 
     async def getaddrinfo(host: str, port: int, **_: object) -> list[tuple[int, int, int, str, tuple[str, int]]]:
         asked.append(host)
-        if host == "dead":
+        if host == "silent":
             await answered.wait()
             raise socket.gaierror(socket.EAI_AGAIN, "the resolver does not answer")
         return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (HOST, port))]
@@ -386,16 +386,16 @@ async def test_a_name_is_looked_up_once_at_a_time_however_often_it_is_dialled(mo
     listener = await network.listen(Recorder, HOST, 0)
     for _ in range(3):
         with pytest.raises(NetworkError, match="no answer in 1 ms"):
-            await network.connect(Recorder, "dead", listener.port, 1)
-    assert asked == ["dead"]
-    transport, _ = await network.connect(Recorder, "alive", listener.port, TIMEOUT_MS)
+            await network.connect(Recorder, "silent", listener.port, 1)
+    assert asked == ["silent"]
+    transport, _ = await network.connect(Recorder, "good", listener.port, TIMEOUT_MS)
     answered.set()
     with pytest.raises(NetworkError, match="the resolver does not answer"):
-        await network.connect(Recorder, "dead", listener.port, TIMEOUT_MS)
-    assert asked == ["dead", "alive"]
+        await network.connect(Recorder, "silent", listener.port, TIMEOUT_MS)
+    assert asked == ["silent", "good"]
     with pytest.raises(NetworkError, match="the resolver does not answer"):
-        await network.connect(Recorder, "dead", listener.port, TIMEOUT_MS)
-    assert asked == ["dead", "alive", "dead"]
+        await network.connect(Recorder, "silent", listener.port, TIMEOUT_MS)
+    assert asked == ["silent", "good", "silent"]
     transport.abort()
     await listener.close()
 
@@ -432,7 +432,7 @@ async def test_accepting_survives_a_lack_of_file_descriptors(caplog: pytest.LogC
 
 @pytest.mark.parametrize("host", ["broker4..example", "x" * 64, "a\0b", "\udcff"])
 def test_what_is_no_hosts_name_is_an_error_of_the_network(host: str) -> None:
-    """`getaddrinfo` raises UnicodeError and ValueError for them, which nobody waits for."""
+    """`getaddrinfo` raises UnicodeError and ValueError for them, which callers do not expect."""
 
     async def story() -> None:
         with pytest.raises(NetworkError):

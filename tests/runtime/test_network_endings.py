@@ -1,4 +1,4 @@
-"""The network door: connections that begin and end in crowds, halves and hurry, on real and on simulated sockets."""
+"""The network port: many connections at once, half-closed and short ones, on real and on simulated sockets."""
 
 import asyncio
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from tests.runtime.test_network import HOST, TIMEOUT_MS, Recorder, connected
 
 
 class HalfOpen(Recorder):
-    """Goes on writing when its peer has ended its side."""
+    """Continues to write when its peer has ended its side."""
 
     def eof_received(self) -> bool:
         super().eof_received()
@@ -22,7 +22,7 @@ class HalfOpen(Recorder):
 
 @conformance
 async def test_without_a_descriptor_a_connection_fails_as_others_do_and_it_passes(ports: RuntimePorts) -> None:
-    """D08: it is no bug of ours that ends the process, and no evidence that the peer is gone."""
+    """D08: it is no bug that ends the process, and no sign that the peer is gone."""
     accepted: asyncio.Queue[Recorder] = asyncio.Queue()
     listener = await ports.network.listen(lambda: queued(accepted), HOST, 0)
     with without_descriptors(ports), pytest.raises(NetworkError, match="oo many open files") as failure:
@@ -54,7 +54,7 @@ def without_descriptors(ports: RuntimePorts) -> Iterator[None]:
 
 
 @conformance
-async def test_who_writes_on_to_a_peer_that_has_closed_is_reset(ports: RuntimePorts) -> None:
+async def test_writing_to_a_peer_that_has_closed_resets_the_connection(ports: RuntimePorts) -> None:
     accepted: asyncio.Queue[HalfOpen] = asyncio.Queue()
 
     def accept() -> HalfOpen:

@@ -1,4 +1,4 @@
-"""What peers may take together: whoever asks for little is served, whoever asks for much waits, who is stuck goes."""
+"""Limits of all peers together: small requests are served, large ones wait, stuck connections are closed."""
 
 import asyncio
 import itertools
@@ -82,8 +82,10 @@ async def test_brokers_keep_their_reserve(scene: Scene) -> None:
 
 
 @simulated
-async def test_while_memory_is_short_slow_frames_give_way(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
-    """A huge but honest request gets its turn after a few seconds, not after the 30 that half a frame may take."""
+async def test_while_memory_is_short_connections_with_slow_frames_are_closed(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A huge but complete request is handled after a few seconds, not after the 30 that half a frame may take."""
     server = await scene.serve(NARROW)
     greedy = [await scene.peer(f"greedy-{n}") for n in range(6)]
     for peer in greedy:
@@ -126,7 +128,7 @@ async def test_half_frames_are_left_alone_while_memory_is_plenty(scene: Scene) -
 
 
 @simulated
-async def test_what_idle_connections_hold_is_taken_first(scene: Scene) -> None:
+async def test_buffers_of_idle_connections_are_taken_first(scene: Scene) -> None:
     server = await scene.serve(NARROW)
     idle = [await scene.peer(f"idle-{n}") for n in range(5)]
     for peer in idle:
@@ -141,7 +143,7 @@ async def test_what_idle_connections_hold_is_taken_first(scene: Scene) -> None:
 
 # ------------------------------------------------------------------------------------------------------ large requests
 @simulated
-async def test_large_requests_take_turns_the_smallest_first(scene: Scene) -> None:
+async def test_large_requests_are_handled_one_at_a_time_the_smallest_first(scene: Scene) -> None:
     await scene.serve()
     sizes = [600 * KIB, 900 * KIB, 20 * KIB, 300 * KIB, 6 * KIB]
     for index, size in enumerate(sizes):
@@ -151,7 +153,7 @@ async def test_large_requests_take_turns_the_smallest_first(scene: Scene) -> Non
     while len(scene.requests) < len(sizes):
         assert await is_served(neighbour) < 0.1
         scene.requests[:] = [request for request in scene.requests if request.correlation_id != PROBE]
-    assert [request.correlation_id for request in scene.requests] == [0, 4, 2, 3, 1], "the first had nobody before it"
+    assert [request.correlation_id for request in scene.requests] == [0, 4, 2, 3, 1], "the first did not have to wait"
 
 
 @simulated
@@ -167,7 +169,7 @@ async def test_large_requests_leave_time_for_others(scene: Scene) -> None:
 
 
 @simulated
-async def test_a_turn_is_not_wasted_on_who_has_gone(scene: Scene) -> None:
+async def test_a_closed_connection_does_not_take_the_slot_of_large_requests(scene: Scene) -> None:
     await scene.serve()
     last = await scene.peer("last")
     for index in range(20):
@@ -209,7 +211,7 @@ async def test_of_too_many_large_requests_the_largest_are_closed(
 
 @simulated
 async def test_small_questions_with_large_answers_are_large_requests(scene: Scene) -> None:
-    """Metadata of all topics, and our own DescribeReplicaState; a Produce never is."""
+    """Metadata of all topics, and our own DescribeReplicaState; never a Produce."""
     await scene.serve(ServerLimits(unread_replies_max_bytes=100 * KIB), answers_at_once=False)
     slow = await scene.peer("slow")
     slow.stop_reading()
@@ -224,8 +226,8 @@ async def test_small_questions_with_large_answers_are_large_requests(scene: Scen
 
 
 @simulated
-async def test_what_the_cluster_lives_by_waits_for_no_turn(scene: Scene) -> None:
-    """The controller's first order on a connection, while large requests of others wait."""
+async def test_requests_between_brokers_do_not_wait_for_large_requests(scene: Scene) -> None:
+    """The controller's first request on a connection, while large requests of others wait."""
     await scene.serve()
     for index in range(6):
         (await scene.peer(f"large-{index}")).send(sized(900 * KIB, index))
@@ -257,7 +259,7 @@ async def test_many_partitions_may_wait_only_up_to_the_limit(scene: Scene) -> No
     request.connection.mark_as_broker()
     before = server.delayed_cost_bytes
     assert request.delay(partitions=10_000)
-    assert server.delayed_cost_bytes == before, "brokers have no part in clients' limits"
+    assert server.delayed_cost_bytes == before, "clients' limits do not apply to brokers"
     for request in scene.requests[:-1]:
         if not request._ended:
             request.respond(ApiVersionsResponse())
@@ -300,7 +302,7 @@ async def test_a_thousand_idle_consumers_are_no_overload(scene: Scene) -> None:
 
 @simulated
 async def test_questions_are_answered_while_too_much_waits(scene: Scene) -> None:
-    """Whoever wants to know the cluster must not wait for those who wait for records."""
+    """Requests about the cluster must not wait for delayed fetches."""
     server = await scene.serve(ServerLimits(waiting_max_bytes=64 * KIB), answers_at_once=False)
     for index in range(3):
         crowd = await scene.peer(f"crowd-{index}")
@@ -314,7 +316,7 @@ async def test_questions_are_answered_while_too_much_waits(scene: Scene) -> None
 
 @simulated
 async def test_a_large_request_is_refused_where_too_much_waits(scene: Scene) -> None:
-    """It can be tried again; a Produce is never refused here, for its sender may expect no answer."""
+    """It can be retried; a Produce is never refused here, because its sender may expect no answer."""
     server = await scene.serve(answers_at_once=False)
     peers = [await scene.peer(f"peer-{n}") for n in range(3)]
     for number, peer in enumerate(peers):
@@ -333,8 +335,8 @@ async def test_a_large_request_is_refused_where_too_much_waits(scene: Scene) -> 
 
 
 @simulated
-async def test_a_muted_connection_is_not_heard_for_so_long(scene: Scene) -> None:
-    """What should have waited was answered at once: the next request must not come sooner for it."""
+async def test_no_request_of_a_muted_connection_is_handled(scene: Scene) -> None:
+    """A request that should have waited was answered at once: the next one must not be handled earlier for that."""
     await scene.serve(answers_at_once=False)
     peer, neighbour = await scene.peer(), await scene.peer("neighbour")
     request = await ask_fetch(scene, peer)
@@ -364,7 +366,7 @@ async def test_one_reply_may_take_half_of_what_is_left(scene: Scene) -> None:
 
 
 @simulated
-async def test_who_reads_nothing_makes_room_when_memory_is_short(
+async def test_a_peer_that_reads_nothing_is_closed_when_memory_is_short(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = await scene.serve(ServerLimits(unread_replies_max_bytes=2 * MIB), answers_at_once=False)
@@ -393,7 +395,7 @@ async def _served_at_once(scene: Scene, peer: Peer) -> bool:
 
 
 @simulated
-async def test_who_reads_slowly_is_not_who_reads_nothing(scene: Scene) -> None:
+async def test_a_peer_that_reads_slowly_is_not_closed(scene: Scene) -> None:
     server = await scene.serve(ServerLimits(unread_replies_max_bytes=2 * MIB), answers_at_once=False)
     slow = await scene.peer("slow")
     (await ask_fetch(scene, slow)).respond_frame([answer_of(3 * MIB)])
@@ -424,7 +426,7 @@ async def test_replies_to_brokers_are_not_counted(scene: Scene) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------- figures
-def test_light_is_what_every_connection_has_room_for() -> None:
+def test_a_light_request_fits_in_the_buffer_of_every_connection() -> None:
     from minibroker.protocol.session import INITIAL_BUFFER_BYTES
 
     assert LIGHT_REQUEST_MAX_BYTES <= INITIAL_BUFFER_BYTES

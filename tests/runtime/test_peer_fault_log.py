@@ -1,4 +1,4 @@
-"""What bad connections cost the log."""
+"""How many log lines bad connections cause."""
 
 import asyncio
 import logging
@@ -54,7 +54,9 @@ async def test_after_a_quiet_time_the_first_fault_is_shown_at_once(
 
 
 @simulated
-async def test_what_is_untold_is_told_at_the_end(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+async def test_faults_that_were_only_counted_are_logged_at_the_end(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
     await scene.serve()
     await send_from(scene, "one", GARBAGE, LINES_MAX + 1)
     await scene.server.stop()
@@ -62,7 +64,7 @@ async def test_what_is_untold_is_told_at_the_end(scene: Scene, caplog: pytest.Lo
 
 
 @simulated
-async def test_as_many_kinds_and_addresses_as_a_peer_likes_make_one_short_line(
+async def test_any_number_of_kinds_and_addresses_makes_one_short_line(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     faults = PeerFaultLog()

@@ -1,4 +1,4 @@
-"""What the peers of a killed process see: conformance of the simulated kernel with Linux.
+"""What the peers of a killed process observe: conformance of the simulated kernel with Linux.
 
 The real process is a Python of its own that accepts and reads nothing; the simulated one is a machine of the world.
 """
@@ -29,7 +29,7 @@ while True:
 
 
 class Speaker(Recorder):
-    """Says something and reads nothing."""
+    """Sends something and reads nothing."""
 
     speaks = False
 
@@ -119,7 +119,7 @@ async def test_a_process_that_is_killed_with_unread_bytes_resets_its_connection(
 
 
 @conformance
-async def test_a_paused_process_refuses_nobody_and_ends_nothing(ports: RuntimePorts) -> None:
+async def test_a_paused_process_refuses_and_ends_no_connection(ports: RuntimePorts) -> None:
     async with victim(ports) as server:
         client = await server.connect()
         server.pause()
@@ -129,10 +129,10 @@ async def test_a_paused_process_refuses_nobody_and_ends_nothing(ports: RuntimePo
 
 
 @conformance
-async def test_who_writes_to_a_killed_process_is_reset(ports: RuntimePorts) -> None:
+async def test_writing_to_a_killed_process_resets_the_connection(ports: RuntimePorts) -> None:
     async with victim(ports) as server:
         client = await server.connect()
-        client.transport.pause_reading()  # its end of the stream is not looked at
+        client.transport.pause_reading()  # it does not read the end of the stream
         await server.kill()
         async with asyncio.timeout(TIMEOUT_MS / 1000):
             while "lost" not in client.events:

@@ -1,4 +1,4 @@
-"""The real disk alone: pieces, failing calls, full disks, entries that are no files."""
+"""The real disk only: writes in pieces, failing calls, full disks, entries that are no files."""
 
 import errno
 import os
@@ -110,7 +110,7 @@ SPECIAL: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("kind", SPECIAL)
 def test_what_is_no_file_is_refused_at_once(tmp_path: Path, kind: str) -> None:
-    """A pipe would wait for its other end, on the event loop, for ever; a device has no end."""
+    """A pipe would block the event loop until its other end opens; a device has no end."""
     disk, special = RealDisk(), str(tmp_path / kind)
     for name in (kind, "file.tmp"):
         SPECIAL[kind](tmp_path / name)
@@ -123,7 +123,7 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path, kind: str) -> None:
 
 
 def test_a_file_that_claims_to_be_empty_and_has_no_end_is_not_read_to_its_end() -> None:
-    """As those of /proc do; here one of some kilobytes stands for it."""
+    """As files in /proc do; here one of some kilobytes is used."""
     assert os.stat("/proc/cpuinfo").st_size == 0
     assert b"processor" in RealDisk().read_file("/proc/cpuinfo", 100 * SMALL_FILE_BYTES_MAX)
     with pytest.raises(FileTooLarge, match="at most 10 belong"):
@@ -149,7 +149,7 @@ def test_full_disk_is_its_own_error() -> None:
 def test_a_failed_sync_is_never_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, call: str
 ) -> None:
-    """The kernel may have dropped the pages: no room made later brings them back (ATC 2020)."""
+    """The kernel may have dropped the pages: freeing space later does not restore them (ATC 2020)."""
 
     def fail(descriptor: int) -> None:
         raise OSError(number, os.strerror(number))
@@ -167,7 +167,7 @@ def test_a_failed_sync_is_never_a_full_disk(
 
 
 def test_an_append_that_cannot_be_cut_again_is_no_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bytes that are no record stand at the end: with room again, the next append would land behind them."""
+    """Bytes that are no record stay at the end: with space again, the next append would come after them."""
 
     def fail(descriptor: int, parts: object, position: int) -> int:
         os.pwrite(descriptor, b"half", position)

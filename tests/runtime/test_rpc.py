@@ -1,4 +1,4 @@
-"""The asking half of the wire: whoever asks is answered exactly once, by a reply or by what went wrong."""
+"""The requesting half of the wire: each request ends exactly once, with a reply or an error."""
 
 import asyncio
 from typing import Any
@@ -28,7 +28,7 @@ def numbered(number: int) -> ApiVersionsResponse:
 
 
 @simulated
-async def test_replies_find_who_asked_in_any_order(scene: Scene) -> None:
+async def test_replies_reach_their_callers_in_any_order(scene: Scene) -> None:
     await scene.serve(answers_at_once=False)
     connection = await scene.client()
     replies: list[Replies] = [[] for _ in range(5)]
@@ -42,19 +42,19 @@ async def test_replies_find_who_asked_in_any_order(scene: Scene) -> None:
 
 
 @simulated
-async def test_who_asks_to_be_told_of_the_end_after_it_came_is_told_at_once(scene: Scene) -> None:
-    """A peer that dies while a connection is made: a replica fetcher waited for ever (found by swarm seed 80)."""
+async def test_on_closed_set_after_the_end_is_called_at_once(scene: Scene) -> None:
+    """The peer failed while the connection was made: a replica fetcher waited for ever (found by swarm seed 80)."""
     await scene.serve()
     connection = await scene.client()
     scene.world.kill(HOST)
     await until(lambda: connection.closed)
-    told: list[str] = []
-    connection.on_closed = lambda: told.append("closed")
-    assert told == ["closed"]
+    calls: list[str] = []
+    connection.on_closed = lambda: calls.append("closed")
+    assert calls == ["closed"]
 
 
 @simulated
-async def test_a_reply_is_decoded_as_what_was_asked(scene: Scene) -> None:
+async def test_a_reply_is_decoded_by_its_request(scene: Scene) -> None:
     await scene.serve(answers_at_once=False)
     connection = await scene.client()
     asking = asyncio.ensure_future(connection.request(DescribeClusterRequest(), 1_000))
@@ -64,7 +64,7 @@ async def test_a_reply_is_decoded_as_what_was_asked(scene: Scene) -> None:
 
 
 @simulated
-async def test_a_lost_connection_answers_everybody_who_waits_once(scene: Scene) -> None:
+async def test_a_lost_connection_answers_each_waiting_caller_once(scene: Scene) -> None:
     server = await scene.serve(answers_at_once=False)
     connection = await scene.client()
     closed: list[str] = []
@@ -90,7 +90,7 @@ async def test_a_lost_connection_answers_everybody_who_waits_once(scene: Scene) 
 
 
 @simulated
-async def test_asking_on_a_connection_that_is_being_closed_is_refused(scene: Scene) -> None:
+async def test_a_request_on_a_closing_connection_is_refused(scene: Scene) -> None:
     await scene.serve()
     connection = await scene.client()
     connection.abort()
@@ -103,8 +103,8 @@ async def test_asking_on_a_connection_that_is_being_closed_is_refused(scene: Sce
 
 
 @simulated
-async def test_who_asks_while_being_told_of_the_loss_is_refused(scene: Scene) -> None:
-    """A callback that retries at once must not wait for ever on the dead connection."""
+async def test_a_request_sent_while_the_loss_is_reported_is_refused(scene: Scene) -> None:
+    """A callback that retries at once must not wait for ever on the lost connection."""
     server = await scene.serve(answers_at_once=False)
     connection = await scene.client()
     refusals: list[RpcError] = []
@@ -132,7 +132,7 @@ async def test_a_request_that_cannot_be_packed_leaves_nothing_behind(scene: Scen
         connection.send(broken, replies.append)
     await server.stop()
     await until(lambda: connection.closed)
-    assert not replies, "it was never asked"
+    assert not replies, "the request was never sent"
 
 
 # -------------------------------------------------------------------------------------------------------- deadlines
@@ -234,8 +234,8 @@ async def test_a_peer_that_breaks_the_protocol_ends_the_connection(scene: Scene,
 
 
 @simulated
-async def test_an_answer_to_nobody_is_dropped(scene: Scene) -> None:
-    """As after a deadline; also whatever is refused of a request that nobody wanted answered."""
+async def test_an_answer_without_a_request_is_dropped(scene: Scene) -> None:
+    """As after a deadline, or for the refusal of a request without reply."""
     stray = b"".join(bytes(piece) for piece in encode_response(rpc.WITHOUT_REPLY, Response(error_code=42)))
     network = scene.world.runtime(HOST).network
     await network.listen(lambda: Answering(stray), HOST, PORT)
@@ -246,7 +246,7 @@ async def test_an_answer_to_nobody_is_dropped(scene: Scene) -> None:
 
 
 @simulated
-async def test_correlation_ids_begin_again_and_never_meet_the_one_without_reply(scene: Scene) -> None:
+async def test_correlation_ids_wrap_and_never_equal_the_one_without_reply(scene: Scene) -> None:
     await scene.serve()
     connection = await scene.client()
     connection._next_correlation_id = rpc.WITHOUT_REPLY - 1
@@ -255,7 +255,7 @@ async def test_correlation_ids_begin_again_and_never_meet_the_one_without_reply(
 
 
 @simulated
-async def test_nobody_listening_names_the_address(scene: Scene) -> None:
+async def test_a_refused_connection_names_the_address(scene: Scene) -> None:
     network = scene.world.runtime("client").network
     scene.world.runtime(HOST)
     with pytest.raises(Exception, match="server:9092"):

@@ -35,13 +35,13 @@ PRODUCE = ProduceRequest(
 
 
 def lines_about(peer: Peer, caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Without the connection's number, which is the server's own affair."""
+    """Without the connection's number, which the test does not know."""
     lines = [record.getMessage() for record in caplog.records if peer.name in record.getMessage()]
     return [re.sub(r"connection \d+ from", "connection from", line) for line in lines]
 
 
 async def still_answers(peer: Peer) -> bool:
-    """Whether the connection goes on."""
+    """Whether the connection stays open."""
     peer.send(light(4711))
     await until(lambda: peer.closed or any(number == 4711 for number, _ in peer.answers))
     return not peer.closed
@@ -96,13 +96,13 @@ async def test_a_malformed_body_is_answered_and_the_connection_stays(
 
 @simulated
 async def test_a_malformed_produce_is_answered_and_closed(scene: Scene) -> None:
-    """With acks=0 its sender expects no answer: only the end of the connection surely tells it."""
+    """With acks=0 its sender expects no answer: only the end of the connection is sure to inform it."""
     await scene.serve()
     peer = await scene.peer()
     peer.send(packed(ApiKey.PRODUCE, {"acks": "all"}, 3), light())
     await until(lambda: peer.closed)
     assert [(number, body["error_code"]) for number, body in peer.answers] == [(3, ErrorCode.INVALID_REQUEST)]
-    assert not scene.requests, "what came behind it is not handled"
+    assert not scene.requests, "later bytes are not handled"
 
 
 # --------------------------------------------------------------------------------------------------- broken framing
@@ -242,8 +242,8 @@ async def test_a_connection_that_waits_for_an_answer_is_not_idle(scene: Scene) -
 
 
 @simulated
-async def test_a_closed_connection_that_reads_nothing_goes_at_last(scene: Scene) -> None:
-    """It broke the protocol, and its answer does not leave, for the peer reads nothing."""
+async def test_a_closed_connection_whose_peer_reads_nothing_is_aborted_at_last(scene: Scene) -> None:
+    """The peer broke the protocol, and reads nothing, so that its answer stays unsent."""
     await scene.serve(ServerLimits(write_deadline_ms=5_000), answers_at_once=False)
     peer = await scene.peer()
     peer.stop_reading()
@@ -270,32 +270,32 @@ async def test_requests_are_handled_in_order_of_arrival(scene: Scene) -> None:
 
 
 @simulated
-async def test_what_one_read_brought_is_handled_before_anybody_is_told(scene: Scene) -> None:
-    """`after_requests` answers what those requests woke: once for each read, however many requests it brought."""
+async def test_all_requests_of_one_read_are_handled_before_after_requests(scene: Scene) -> None:
+    """`after_requests` is called once for each read, however many requests it brought."""
     server = await scene.serve()
-    told: list[int] = []
-    server.after_requests = lambda: told.append(len(scene.requests))
+    counts: list[int] = []
+    server.after_requests = lambda: counts.append(len(scene.requests))
     peer = await scene.peer()
     scene.world.network.latency.split_probability = 0.0
     peer.send(*(light(n) for n in range(40)))
     await until(lambda: len(scene.requests) == 40)
-    assert told == [40]
+    assert counts == [40]
     peer.send(light()[:10])
     await asyncio.sleep(1)
-    assert told == [40], "nothing was asked by half a request"
+    assert counts == [40], "half a request is no request"
     peer.send(light()[10:])
-    await until(lambda: len(told) == 2)
+    await until(lambda: len(counts) == 2)
 
 
 @simulated
 async def test_a_buffer_full_of_requests_does_not_hold_up_others(scene: Scene) -> None:
     server = await scene.serve()
-    turns: list[int] = []
-    server.after_requests = lambda: turns.append(len(scene.requests))
+    totals: list[int] = []
+    server.after_requests = lambda: totals.append(len(scene.requests))
     greedy = await scene.peer("greedy")
     greedy.send(sized(120_000), *(light(n) for n in range(3_000)))
     await until(lambda: len(scene.requests) == 3_001)
-    handled = [after - before for before, after in itertools.pairwise([0, *turns])]
+    handled = [after - before for before, after in itertools.pairwise([0, *totals])]
     assert max(handled) <= 1 + ITERATION_COST // REQUEST_COST
     await until(lambda: len(greedy.answers) == 3_001)
 
@@ -318,7 +318,7 @@ async def test_a_connection_with_too_many_unanswered_requests_is_not_read(scene:
 
 @simulated
 async def test_nothing_is_handled_after_the_connection_was_closed(scene: Scene) -> None:
-    """A producer with acks=0 whose batch failed: what it sent behind that batch would leave a gap."""
+    """A batch with acks=0 failed: the batches after it would leave a gap."""
     server = await scene.serve()
     handled: list[IncomingRequest] = []
 
@@ -337,7 +337,7 @@ async def test_nothing_is_handled_after_the_connection_was_closed(scene: Scene) 
 
 
 @simulated
-async def test_a_reply_to_a_peer_that_has_gone_goes_nowhere(scene: Scene) -> None:
+async def test_a_reply_on_a_closed_connection_is_dropped(scene: Scene) -> None:
     await scene.serve(answers_at_once=False)
     peer = await scene.peer()
     peer.ask(FetchRequest())
@@ -384,7 +384,7 @@ COSTLY = [
 
 
 @simulated
-async def test_what_waiting_requests_cost_is_given_back_however_they_end(scene: Scene) -> None:
+async def test_the_memory_of_waiting_requests_is_released_however_they_end(scene: Scene) -> None:
     await scene.serve(answers_at_once=False)
     peers = [await scene.peer() for _ in range(3)]
     for peer in peers:
@@ -418,8 +418,8 @@ PIECES = st.lists(
 
 
 @given(st.lists(PIECES, min_size=1, max_size=3), st.integers(0, 2**16))
-def test_no_bytes_disturb_the_server(peers: list[list[bytes]], seed: int) -> None:
-    """Nothing escapes, whoever behaves is answered, and at the end nobody holds anything."""
+def test_arbitrary_bytes_do_not_disturb_the_server(peers: list[list[bytes]], seed: int) -> None:
+    """No exception escapes, correct requests are answered, and at the end no memory is held."""
     world = SimulatedWorld(seed)
 
     async def play() -> None:

@@ -1,4 +1,4 @@
-"""The coordination door: sessions, outages and deadlines, on the real ZooKeeper (behind a proxy) and the simulated one.
+"""The coordination port: sessions, outages and deadlines, on the real ZooKeeper (behind a proxy) and the simulated one.
 
 The real ones take the seconds that a session takes; ticks are 500 ms, the subject's session 2 s.
 """
@@ -115,7 +115,7 @@ async def test_calls_into_silence_end_within_the_session(ports: Coordinations) -
 
 @conformance
 async def test_watches_outlive_an_outage(ports: Coordinations) -> None:
-    """What changed unseen must be read again: every watch fires when the connection is back, and not before."""
+    """Changes may have been missed: every watch fires when the connection is back, and not before."""
     path, _ = await ports.observer.create(f"{ports.root}/a", b"0")
     fired, gone = Fired(ports), Fired(ports)
     await ports.subject.get(path, fired)
@@ -135,7 +135,7 @@ async def test_watches_outlive_an_outage(ports: Coordinations) -> None:
 
 @conformance
 async def test_expiry_is_seen_by_others_first_and_never_before_the_deadline(ports: Coordinations) -> None:
-    """The rule of hardening rule 8: once others may act on our absence we have known it from our own clock."""
+    """Hardening rule 8: before others may act on the end of a session, its owner knows it from its own clock."""
     path, _ = await ports.subject.create(f"{ports.root}/me", b"", ephemeral=True)
     old_session, gone, watch = ports.subject.session_id, Fired(ports), Fired(ports)
     await ports.observer.exists(path, gone)
@@ -182,12 +182,12 @@ def test_one_warning_per_outage(coordination_bench: object, caplog: pytest.LogCa
 
 
 # --------------------------------------------------------------------------------------------- without the proxy
-NOBODY = "127.0.0.1:1"
+UNUSED_ADDRESS = "127.0.0.1:1"
 
 
 async def test_start_without_a_server_names_it() -> None:
-    coordination = ZooKeeperCoordination(NOBODY, 300)
-    with pytest.raises(CoordinationUnavailable, match=NOBODY):
+    coordination = ZooKeeperCoordination(UNUSED_ADDRESS, 300)
+    with pytest.raises(CoordinationUnavailable, match=UNUSED_ADDRESS):
         await coordination.start()
     await coordination.close()
 

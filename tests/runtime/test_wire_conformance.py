@@ -14,7 +14,7 @@ MANY = ApiVersionsResponse(api_keys=[ApiVersion(api_key=n) for n in range(200)],
 
 
 class Kept:
-    """A server whose requests are answered when the case says so."""
+    """A server that answers requests when the test says so."""
 
     def __init__(self, ports: RuntimePorts, limits: ServerLimits | None = None) -> None:
         self.requests: list[IncomingRequest] = []
@@ -47,7 +47,7 @@ async def test_replies_larger_than_any_kernel_buffer_cross_the_last_one_first(po
 
 @conformance
 async def test_requests_that_had_to_wait_are_handled_in_their_order(ports: RuntimePorts) -> None:
-    """Too many at once, and large ones among them: reading stops and goes on, and nothing is lost or twice."""
+    """Too many at once, some of them large: reading stops and continues, and no request is lost or handled twice."""
     kept = Kept(ports)
 
     def answer(request: IncomingRequest) -> None:
@@ -65,7 +65,7 @@ async def test_requests_that_had_to_wait_are_handled_in_their_order(ports: Runti
 
 
 @conformance
-async def test_unread_replies_are_seen_and_stop_the_next_request(ports: RuntimePorts) -> None:
+async def test_unread_replies_are_noticed_and_stop_the_next_request(ports: RuntimePorts) -> None:
     kept = Kept(ports, ServerLimits(unread_replies_max_bytes=64 * MIB))
     await kept.start()
     peer = await kept.peer()
@@ -84,7 +84,7 @@ async def test_unread_replies_are_seen_and_stop_the_next_request(ports: RuntimeP
 
 
 @conformance
-async def test_a_closed_peer_is_answered_first(ports: RuntimePorts) -> None:
+async def test_a_closing_connection_sends_its_answers_first(ports: RuntimePorts) -> None:
     kept = Kept(ports)
     await kept.start()
     peer = await kept.peer()

@@ -1,4 +1,4 @@
-"""What brokers write to a real ZooKeeper under zookeeper.digest.credentials, and who else may read or change it."""
+"""What brokers write to a real ZooKeeper under zookeeper.digest.credentials, and what others may read or change."""
 
 import pytest
 from kazoo.security import OPEN_ACL_UNSAFE
@@ -17,7 +17,7 @@ async def opened(zookeeper: ZooKeeperProcess, credentials: str = "") -> ZooKeepe
 
 
 async def test_others_delete_nothing_at_the_root(zookeeper: ZooKeeperProcess) -> None:
-    """There stand /controller and /controller_epoch, and the right to delete them is the root's to give."""
+    """/controller and /controller_epoch are there, and the root's ACL grants the right to delete them."""
     broker, liar = await opened(zookeeper, "broker:long-password"), await opened(zookeeper)
     try:
         await liar.create("/credentials-open", b"made without")
@@ -29,7 +29,7 @@ async def test_others_delete_nothing_at_the_root(zookeeper: ZooKeeperProcess) ->
         for refused in (liar.delete("/credentials-mine"), liar.create("/credentials-forged", b"")):
             with pytest.raises(NotAuthorized):
                 await refused
-        assert await liar.protect(["/credentials-open"]) == [], "who has no credentials protects nothing"
+        assert await liar.protect(["/credentials-open"]) == [], "without credentials nothing is protected"
     finally:
         for path in ("/credentials-mine", "/credentials-open"):
             await broker.delete(path)

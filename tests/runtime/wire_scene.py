@@ -1,4 +1,4 @@
-"""A server, and peers that behave or do not, on the simulated network.
+"""A server, and correct and faulty peers, on the simulated network.
 
 A case is `async def test_..(scene: Scene)` under `@simulated`; time is virtual, so deadlines cost nothing.
 """
@@ -24,7 +24,7 @@ TIMEOUT_MS = 10_000
 
 
 class Peer(asyncio.BufferedProtocol):
-    """Sends any bytes, and keeps what it is answered."""
+    """Sends any bytes, and keeps the answers."""
 
     def __init__(self) -> None:
         self.answers: list[tuple[int, dict[str, Any]]] = []
@@ -48,7 +48,7 @@ class Peer(asyncio.BufferedProtocol):
 
     @property
     def name(self) -> str:
-        """As the server's log names it."""
+        """Its address as in the server's log."""
         host, port = self.transport.get_extra_info("sockname")
         return f"{host}:{port}"
 
@@ -74,12 +74,12 @@ class Peer(asyncio.BufferedProtocol):
 
 
 class Scene:
-    """One server on its machine; everything else on machines of their own."""
+    """One server on its machine; each peer on another machine."""
 
     def __init__(self, world: SimulatedWorld) -> None:
         self.world = world
         self.requests: list[IncomingRequest] = []
-        """What the server handed to its handler."""
+        """The requests that the handler got."""
         self.closed: list[ServerConnection] = []
         self.server: RpcServer
         self._answers_at_once = True
@@ -135,7 +135,7 @@ def simulated(case: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
 
 
 async def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
-    """Wait in virtual time until something is true."""
+    """Wait in virtual time until the condition is true."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - a wait in virtual time costs nothing
             await asyncio.sleep(POLL_SECONDS)
@@ -146,7 +146,7 @@ def framed(content: bytes) -> bytes:
 
 
 def packed(api_key: int, body: object, correlation_id: int = 1, version: int = 0) -> bytes:
-    """A request frame made by the reference packer."""
+    """A request frame encoded by the reference implementation."""
     return framed(bytes(msgpack.packb([api_key, version, correlation_id, "peer", body])))
 
 
@@ -156,13 +156,13 @@ def light(correlation_id: int = 1) -> bytes:
 
 
 def sized(size: int, correlation_id: int = 1, api_key: int = ApiKey.API_VERSIONS) -> bytes:
-    """A request of about so many bytes, filled with a field that nobody knows."""
+    """A request of about this many bytes, filled with an unknown field."""
     return packed(api_key, {"filler": b"x" * size}, correlation_id)
 
 
 VERSIONS = msgspec.to_builtins(ApiVersionsResponse())
 PROBE = 4711
-"""Correlation id of requests that only see whether somebody is served."""
+"""Correlation id of requests that only test whether a connection is served."""
 
 
 async def is_served(peer: Peer) -> float:

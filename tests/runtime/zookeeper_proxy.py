@@ -1,4 +1,4 @@
-"""A TCP proxy before a real ZooKeeper: makes the faults that the simulated one has by itself."""
+"""A TCP proxy in front of a real ZooKeeper: injects the faults that the simulated one has built in."""
 
 import asyncio
 import contextlib
@@ -6,7 +6,7 @@ from collections.abc import Coroutine
 
 
 class ZooKeeperProxy:
-    """Forwards bytes on its own loop until told otherwise."""
+    """Forwards bytes on its own loop until a fault is set."""
 
     def __init__(self, port: int) -> None:
         self._target_port = port
@@ -36,7 +36,7 @@ class ZooKeeperProxy:
         self._may_answer.set()
 
     def reset(self) -> None:
-        """Break all connections. What a cut held back is lost."""
+        """Break all connections. Bytes held back are lost."""
         for writer in self._writers:
             writer.transport.abort()
         self._writers.clear()

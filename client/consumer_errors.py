@@ -1,6 +1,6 @@
-"""What a consumer waits for no longer: errors that waiting does not end. Part of the consumer.
+"""Errors that a consumer raises instead of waiting any longer. Part of the consumer.
 
-Owns: when a cursor's trouble becomes the caller's to hear of. Refuses to know how the trouble came about.
+Owns: when a cursor's error is raised to the caller. Leaves to others: the cause of the error.
 """
 
 from collections.abc import Iterable
@@ -12,14 +12,15 @@ from minibroker.client.errors import CallTimedOut, CorruptRecords, MinibrokerErr
 from minibroker.client.fetcher import Fetcher
 
 UNFIT_FETCHES_MAX = 3
-"""So many replies in a row that do not bring what was asked for are the user's to hear of, and so many again."""
+"""After this many consecutive replies without the requested batches, an error is raised; and after as many again."""
 UNREACHABLE_AFTER_MS = 60_000
 """`async for` raises when for this long no leader of any partition has answered, or the leader of one has answered with
-nothing but errors; iterating again goes on waiting."""
+errors only; iterating again continues to wait."""
 
 
 def raise_halted(cursors: Iterable[Cursor]) -> None:
-    """What only the user can end; and, once for each so many attempts in vain, that a leader's log is damaged."""
+    """Raise an error that only the user can end; or, once per UNFIT_FETCHES_MAX failed attempts, that a leader's log is
+    damaged."""
     for cursor in cursors:
         if cursor.halted is not None:
             raise cursor.halted
@@ -29,13 +30,13 @@ def raise_halted(cursors: Iterable[Cursor]) -> None:
 
 
 def raise_refused(cursors: Iterable[Cursor], now_ms: float) -> None:
-    """A partition whose leader answers, and refuses for ever: others may bring records meanwhile, this one must not be
-    missing without a word."""
+    """Raise an error for a partition whose leader answers with errors only: other partitions may bring records
+    meanwhile, but the user must learn that this one does not."""
     for cursor in cursors:
         since_ms = cursor.refused_since_ms
         if since_ms is None or cursor.paused or cursor.leader is None or now_ms - since_ms < UNREACHABLE_AFTER_MS:
             continue
-        cursor.refused_since_ms = now_ms  # who goes on waiting is told again after as long
+        cursor.refused_since_ms = now_ms  # a caller that continues to wait gets the error again after as long
         raise CallTimedOut(
             f"{cursor.topic_partition} gave nothing but errors at {cursor.place} for {round(now_ms - since_ms)} ms",
             cursor.error,
@@ -43,7 +44,7 @@ def raise_refused(cursors: Iterable[Cursor], now_ms: float) -> None:
 
 
 def first_problem(cursors: Iterable[Cursor], cluster: Cluster, fetcher: Fetcher) -> MinibrokerError | None:
-    """What stands in the way of the first partition that is in trouble."""
+    """The error of the first partition that has one."""
     for cursor in cursors:
         if cursor.error is not None:
             return cursor.error

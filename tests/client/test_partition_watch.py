@@ -1,4 +1,4 @@
-"""A partition that gives nothing says so and why, in simulated time."""
+"""The log says that no records come from a partition, and why; in simulated time."""
 
 import asyncio
 import logging
@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from minibroker.client.errors import UnknownTopicOrPartition
-from minibroker.client.trouble import TOLD_AFTER_MS, TOLD_AGAIN_AFTER_MS, Troubles
+from minibroker.client.partition_watch import LOG_AFTER_MS, LOG_AGAIN_AFTER_MS, ProblemLog
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import (
@@ -50,7 +50,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
         (ErrorCode.NOT_LEADER_OR_FOLLOWER, "the client asks the new one"),
     ],
 )
-def test_a_leader_that_goes_on_refusing_is_said(
+def test_a_leader_that_keeps_refusing_is_logged(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture, code: ErrorCode, cure: str
 ) -> None:
     fill(cluster, 10)
@@ -59,13 +59,13 @@ def test_a_leader_that_goes_on_refusing_is_said(
         async with earliest(cluster, runtime) as consumer:
             consumer.seek(T0, 4)
             refuse_fetches(cluster, code)
-            await consumer.getmany(timeout_ms=TOLD_AFTER_MS - 1_000)
+            await consumer.getmany(timeout_ms=LOG_AFTER_MS - 1_000)
             assert warnings(caplog) == []
             await consumer.getmany(timeout_ms=3_500)
-            (said,) = warnings(caplog)
-            assert said.startswith("no records of t-0 from offset 4 on for ")
-            assert f"still trying: {code.name} from broker 1 for t-0" in said
-            assert cure in said
+            (message,) = warnings(caplog)
+            assert message.startswith("no records of t-0 from offset 4 on for ")
+            assert f"still trying: {code.name} from broker 1 for t-0" in message
+            assert cure in message
             cluster.intercept = lambda broker, request: None
             assert await consumer.getmany(timeout_ms=5_000)
             await asyncio.sleep(2)
@@ -76,7 +76,7 @@ def test_a_leader_that_goes_on_refusing_is_said(
     assert caplog.messages[-1].startswith("t-0 is read again, after ")
 
 
-def test_a_partition_without_a_leader_is_said(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_partition_without_a_leader_is_logged(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
     async def main(runtime: Runtime) -> None:
         async with earliest(cluster, runtime) as consumer:
             await consumer.getmany(timeout_ms=1_000)
@@ -85,10 +85,10 @@ def test_a_partition_without_a_leader_is_said(cluster: FakeCluster, caplog: pyte
             await consumer.getmany(timeout_ms=6_000)
 
     cluster.run(main)
-    assert any("LEADER_NOT_AVAILABLE" in said and "cluster status" in said for said in warnings(caplog))
+    assert any("LEADER_NOT_AVAILABLE" in message and "cluster status" in message for message in warnings(caplog))
 
 
-def test_a_dead_cluster_is_said(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unreachable_cluster_is_logged(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
     async def main(runtime: Runtime) -> None:
         async with earliest(cluster, runtime) as consumer:
             await consumer.getmany(timeout_ms=1_000)
@@ -97,31 +97,31 @@ def test_a_dead_cluster_is_said(cluster: FakeCluster, caplog: pytest.LogCaptureF
             await consumer.getmany(timeout_ms=9_000)
 
     cluster.run(main)
-    assert any("no records of t-0 from offset 0 on" in said for said in warnings(caplog))
+    assert any("no records of t-0 from offset 0 on" in message for message in warnings(caplog))
 
 
-def test_a_quiet_topic_and_a_reader_who_takes_his_time_are_no_trouble(
-    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_quiet_topic_and_a_slow_reader_are_not_logged(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
     async def main(runtime: Runtime) -> None:
         async with earliest(cluster, runtime, max_partition_fetch_bytes=100) as consumer:
             await consumer.getmany(timeout_ms=20_000)
             fill(cluster, 500)
-            await asyncio.sleep(700)  # longer than idle connections live
+            await asyncio.sleep(700)  # longer than idle connections stay open
 
     cluster.run(main, seconds_max=1_000)
     assert warnings(caplog) == []
 
 
-def test_an_unknown_topic_is_said_before_it_is_an_error(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unknown_topic_is_logged_before_it_is_an_error(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
     async def main(runtime: Runtime) -> None:
         loop = asyncio.get_running_loop()
         async with earliest(cluster, runtime) as consumer:
             began = loop.time()
             asking = asyncio.ensure_future(consumer.partitions_for("nosuch"))
             await asyncio.sleep(2)
-            (said,) = warnings(caplog)
-            assert said.startswith("waiting up to 5 s for topic 'nosuch' to appear: UNKNOWN_TOPIC_OR_PARTITION")
+            (message,) = warnings(caplog)
+            assert message.startswith("waiting up to 5 s for topic 'nosuch' to appear: UNKNOWN_TOPIC_OR_PARTITION")
             with pytest.raises(UnknownTopicOrPartition):
                 await asking
             assert loop.time() - began < 7
@@ -129,7 +129,9 @@ def test_an_unknown_topic_is_said_before_it_is_an_error(cluster: FakeCluster, ca
     cluster.run(main)
 
 
-def test_offsets_that_nobody_tells_are_said(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
+def test_waiting_for_offsets_without_an_answer_is_logged(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
     def refuse(broker: int, request: IncomingRequest) -> Response | None:
         if not isinstance(request.body, ListOffsetsRequest):
             return None
@@ -144,16 +146,16 @@ def test_offsets_that_nobody_tells_are_said(cluster: FakeCluster, caplog: pytest
                 await consumer.end_offsets([T0], timeout_ms=4_000)
 
     cluster.run(main)
-    (said,) = warnings(caplog)
-    assert said.startswith("waiting up to 4 s for the offsets of t-0: NOT_LEADER_OR_FOLLOWER from broker 1 for t-0")
+    (message,) = warnings(caplog)
+    assert message.startswith("waiting up to 4 s for the offsets of t-0: NOT_LEADER_OR_FOLLOWER from broker 1 for t-0")
 
 
-def test_trouble_is_said_once_again_after_a_minute_and_forgotten_when_over() -> None:
-    troubles = Troubles()
-    assert troubles.look([T0], 0.0) == ({}, [])
-    assert troubles.look([T0, T1], TOLD_AFTER_MS) == ({T0: 3.0}, [])
-    assert troubles.look([T0, T1], TOLD_AFTER_MS + 1) == ({}, [])
-    assert troubles.look([T0], 2 * TOLD_AFTER_MS) == ({}, []), "nobody was told of t-1"
-    assert troubles.look([T0], TOLD_AFTER_MS + TOLD_AGAIN_AFTER_MS) == ({T0: 63.0}, [])
-    assert troubles.look([], 70_000.0) == ({}, ["t-0 is read again, after 70 s"])
-    assert troubles.look([T0], 80_000.0) == ({}, [])
+def test_a_problem_is_logged_again_after_a_minute_and_forgotten_when_over() -> None:
+    problems = ProblemLog()
+    assert problems.look([T0], 0.0) == ({}, [])
+    assert problems.look([T0, T1], LOG_AFTER_MS) == ({T0: 3.0}, [])
+    assert problems.look([T0, T1], LOG_AFTER_MS + 1) == ({}, [])
+    assert problems.look([T0], 2 * LOG_AFTER_MS) == ({}, []), "t-1 was never logged"
+    assert problems.look([T0], LOG_AFTER_MS + LOG_AGAIN_AFTER_MS) == ({T0: 63.0}, [])
+    assert problems.look([], 70_000.0) == ({}, ["t-0 is read again, after 70 s"])
+    assert problems.look([T0], 80_000.0) == ({}, [])
