@@ -1,7 +1,7 @@
-"""The observer port: how a process tells those who watch it what happens inside.
+"""The observer port: how a process reports its internal events to subscribers.
 
 Owns: the port, and the fan-out to several subscribers. Leaves to others: the events themselves, which are typed structs
-beside the code that reports them, and what a subscriber makes of them. A subscriber reads; it must change nothing.
+next to the code that reports them, and what a subscriber does with them. A subscriber only reads.
 """
 
 from collections.abc import Callable

@@ -281,7 +281,7 @@ def test_settings_and_the_cluster_are_described_and_changed(cluster: FakeCluster
     cluster.run(main)
 
 
-def test_a_closed_admin_client_says_so(cluster: FakeCluster) -> None:
+def test_a_closed_admin_client_raises_client_closed(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
         admin = AdminClient(cluster.bootstrap, runtime=runtime)
         with pytest.raises(ClientClosed):

@@ -144,7 +144,7 @@ def test_batches_come_as_columns(cluster: FakeCluster) -> None:
     cluster.run(main)
 
 
-def test_a_batch_larger_than_the_fetch_limit_still_comes(cluster: FakeCluster) -> None:
+def test_a_batch_larger_than_the_fetch_limit_is_still_read(cluster: FakeCluster) -> None:
     fill(cluster, 2_000, batch=1_000)
 
     def whole_batches_only(broker: int, request: IncomingRequest) -> Response | None:

@@ -71,7 +71,7 @@ def test_on_request_a_truncation_is_followed(cluster: FakeCluster) -> None:
     cluster.run(main)
 
 
-def test_a_clean_election_is_validated_and_goes_unnoticed(cluster: FakeCluster) -> None:
+def test_a_clean_election_is_validated_without_an_error(cluster: FakeCluster) -> None:
     fill(cluster, 50)
 
     async def main(runtime: Runtime) -> None:

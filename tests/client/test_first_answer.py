@@ -33,7 +33,7 @@ def with_client(cluster: FakeCluster, test: Test) -> None:
     cluster.run(main)
 
 
-def go_dark(cluster: FakeCluster, *brokers: int) -> None:
+def become_unreachable(cluster: FakeCluster, *brokers: int) -> None:
     """Their machines neither answer nor refuse."""
     for broker in brokers:
         cluster.world.network.isolate(f"broker{broker}")
@@ -43,8 +43,8 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-async def _start_next_to_two_dark_machines(client: Cluster, cluster: FakeCluster) -> None:
-    go_dark(cluster, 1, 2)
+async def _start_with_two_unreachable_machines(client: Cluster, cluster: FakeCluster) -> None:
+    become_unreachable(cluster, 1, 2)
     begun = now()
     await client.start()
     assert sorted(client.metadata.brokers) == [1, 2, 3]
@@ -52,11 +52,11 @@ async def _start_next_to_two_dark_machines(client: Cluster, cluster: FakeCluster
 
 
 def test_unreachable_machines_cost_a_moment_each_if_one_server_answers(cluster: FakeCluster) -> None:
-    with_client(cluster, _start_next_to_two_dark_machines)
+    with_client(cluster, _start_with_two_unreachable_machines)
 
 
 async def _end_of_attempts(client: Cluster, cluster: FakeCluster) -> None:
-    go_dark(cluster, 1, 2)
+    become_unreachable(cluster, 1, 2)
     await client.start()
     for broker in (1, 2):
         cluster.world.network.heal("client", f"broker{broker}")
@@ -72,7 +72,7 @@ def test_an_attempt_without_a_waiter_is_cancelled(cluster: FakeCluster) -> None:
 
 async def _keep_what_is_wanted(client: Cluster, cluster: FakeCluster) -> None:
     """A producer's attempt to connect to a leader must not end because its metadata came from another broker."""
-    go_dark(cluster, 1)
+    become_unreachable(cluster, 1)
     first = client.settings.bootstrap[0]
     assert client.connections.open_connection(first) is None
     await client.start()
@@ -86,7 +86,7 @@ def test_an_attempt_that_another_caller_needs_continues(cluster: FakeCluster) ->
     with_client(cluster, _keep_what_is_wanted)
 
 
-async def _refresh_next_to_a_paused_broker(client: Cluster, cluster: FakeCluster) -> None:
+async def _refresh_with_a_paused_broker(client: Cluster, cluster: FakeCluster) -> None:
     await client.start()
     [asked] = [broker for broker in cluster.brokers if client.is_connected(broker)]
     cluster.world.pause(f"broker{asked}")
@@ -99,7 +99,7 @@ async def _refresh_next_to_a_paused_broker(client: Cluster, cluster: FakeCluster
 
 
 def test_a_paused_broker_delays_metadata_briefly_and_only_once(cluster: FakeCluster) -> None:
-    with_client(cluster, _refresh_next_to_a_paused_broker)
+    with_client(cluster, _refresh_with_a_paused_broker)
 
 
 async def _ask_one(client: Cluster, cluster: FakeCluster) -> None:
@@ -111,8 +111,8 @@ def test_no_second_server_is_asked_if_the_first_answers(cluster: FakeCluster) ->
     with_client(cluster, _ask_one)
 
 
-async def _all_dark(client: Cluster, cluster: FakeCluster) -> None:
-    go_dark(cluster, 1, 2, 3)
+async def _all_unreachable(client: Cluster, cluster: FakeCluster) -> None:
+    become_unreachable(cluster, 1, 2, 3)
     begun = now()
     with pytest.raises(ClusterUnreachable, match=r"broker1.*broker2.*broker3"):
         await client.start()
@@ -120,4 +120,4 @@ async def _all_dark(client: Cluster, cluster: FakeCluster) -> None:
 
 
 def test_if_no_server_is_reachable_the_error_names_each_within_the_deadline(cluster: FakeCluster) -> None:
-    with_client(cluster, _all_dark)
+    with_client(cluster, _all_unreachable)

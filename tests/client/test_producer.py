@@ -115,7 +115,7 @@ def test_one_request_carries_the_batches_of_several_partitions(cluster: FakeClus
     assert cluster.asked(ProduceRequest) == 3, "two of six partitions for each of three leaders"
 
 
-def test_acks_0_gives_no_offset_but_closing_waits_for_the_broker(cluster: FakeCluster) -> None:
+def test_acks_0_returns_no_offset_but_closing_waits_for_the_broker(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
         async with Producer(cluster.bootstrap, acks=0, runtime=runtime) as producer:
             metadata = await producer.send_and_wait("t", b"first")
@@ -128,7 +128,7 @@ def test_acks_0_gives_no_offset_but_closing_waits_for_the_broker(cluster: FakeCl
 
 
 # ------------------------------------------------------------------------------------------------- limits and deadlines
-def test_send_waits_while_memory_is_used_up_and_goes_on_when_it_is_free(cluster: FakeCluster) -> None:
+def test_send_waits_while_memory_is_used_up_and_continues_when_it_is_free(cluster: FakeCluster) -> None:
     most = 0
 
     async def main(runtime: Runtime) -> None:
@@ -438,7 +438,7 @@ def test_a_cancelled_block_closes_within_a_second(cluster: FakeCluster) -> None:
     assert cluster.run(main) < 1.2
 
 
-def test_a_closed_producer_says_so(cluster: FakeCluster) -> None:
+def test_a_closed_producer_raises_client_closed(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
         producer = Producer(cluster.bootstrap, runtime=runtime)
         with pytest.raises(ClientClosed):

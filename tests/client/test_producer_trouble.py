@@ -155,7 +155,7 @@ def test_a_delivery_deadline_names_the_last_refusal(cluster: FakeCluster) -> Non
 
 
 @pytest.mark.invariant("I25")
-def test_after_a_sent_batch_expired_the_next_one_comes_under_a_new_epoch(cluster: FakeCluster) -> None:
+def test_after_a_sent_batch_expired_the_next_one_has_a_new_producer_epoch(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
         async with Producer(cluster.bootstrap, delivery_timeout_ms=1_000, runtime=runtime) as producer:
             await producer.send_and_wait("t", b"a")

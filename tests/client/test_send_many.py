@@ -30,7 +30,7 @@ from tests.client.faults import numbered, on_produce, refuse_always
 
 
 # ------------------------------------------------------------------------------------------------------ the usual case
-def test_records_stand_in_the_log_in_the_order_of_the_call(cluster: FakeCluster) -> None:
+def test_records_are_in_the_log_in_the_order_of_the_call(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
         async with Producer(cluster.bootstrap, batch_size=1_024, runtime=runtime) as producer:
             deliveries = await producer.send_many("t", numbered(5_000))

@@ -47,7 +47,7 @@ def test_unanswered_metadata_closes_a_connection_without_other_requests() -> Non
     in_cluster(_start_with_one_silent_broker)
 
 
-async def _refresh_beside_a_slow_answer(client: ClusterClient) -> None:
+async def _refresh_during_a_slow_answer(client: ClusterClient) -> None:
     """Its caller has its own deadline, and could not know whether the request arrived."""
     cluster = _cluster(client)
     await cluster.start()
@@ -67,7 +67,7 @@ async def _refresh_beside_a_slow_answer(client: ClusterClient) -> None:
 
 
 def test_unanswered_metadata_keeps_a_connection_with_other_requests() -> None:
-    in_cluster(_refresh_beside_a_slow_answer)
+    in_cluster(_refresh_during_a_slow_answer)
 
 
 def _cluster(client: ClusterClient) -> Cluster:

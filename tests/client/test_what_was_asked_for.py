@@ -105,7 +105,7 @@ def test_a_leader_that_recovers_soon_raises_no_error(cluster: FakeCluster) -> No
 
 
 # --------------------------------------------------------------------------------------- undecodable batches
-def with_a_batch_that_nobody_can_decode(cluster: FakeCluster) -> None:
+def with_an_undecodable_batch(cluster: FakeCluster) -> None:
     """0 to 9 and 20 to 29 are fine."""
     fill(cluster, 10)
     partition = cluster.partition("t")
@@ -115,7 +115,7 @@ def with_a_batch_that_nobody_can_decode(cluster: FakeCluster) -> None:
 
 @pytest.mark.parametrize("take", [take_many, take_batches])
 def test_an_undecodable_batch_is_an_error_until_a_seek(cluster: FakeCluster, take: Take) -> None:
-    with_a_batch_that_nobody_can_decode(cluster)
+    with_an_undecodable_batch(cluster)
 
     async def main(runtime: Runtime) -> None:
         async with earliest(cluster, runtime) as consumer:
@@ -136,7 +136,7 @@ def test_an_undecodable_batch_is_an_error_until_a_seek(cluster: FakeCluster, tak
 @pytest.mark.parametrize("take", [take_many, take_batches])
 @pytest.mark.parametrize("check_crcs", [True, False])
 def test_with_on_undecodable_skip_the_batch_is_skipped(cluster: FakeCluster, take: Take, check_crcs: bool) -> None:
-    with_a_batch_that_nobody_can_decode(cluster)
+    with_an_undecodable_batch(cluster)
 
     async def main(runtime: Runtime) -> list[bytes | None]:
         found: list[bytes | None] = []

@@ -65,7 +65,7 @@ asyncio.run(main())
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="these are settings of glibc")
-def test_free_pages_between_buffers_that_live_go_back_to_the_system() -> None:
+def test_free_pages_between_buffers_in_use_go_back_to_the_system() -> None:
     run = subprocess.run([sys.executable, "-c", TRIMMED], capture_output=True, check=True, timeout=60)
     assert int(run.stdout) > 8 * 1024
 

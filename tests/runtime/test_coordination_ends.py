@@ -52,7 +52,7 @@ async def test_others_may_write_and_delete_an_ephemeral_node(ports: Coordination
 
 
 @conformance
-async def test_an_ephemeral_node_of_another_session_stands_in_the_way(ports: Coordinations) -> None:
+async def test_an_ephemeral_node_of_another_session_cannot_be_created_again(ports: Coordinations) -> None:
     path, _ = await ports.observer.create(f"{ports.root}/controller", b"other", ephemeral=True)
     with pytest.raises(NodeExists):
         await ports.subject.create(path, b"me", ephemeral=True)

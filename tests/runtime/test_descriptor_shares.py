@@ -16,7 +16,7 @@ def test_a_sufficient_limit_is_no_shortage() -> None:
     assert (shares.log_files, shares.connections, shares.shortage) == (LOG_FILES_MAX, 1_000, None)
 
 
-def test_the_usual_limit_leaves_fewer_connections_and_says_so() -> None:
+def test_the_usual_limit_allows_fewer_connections_and_reports_it() -> None:
     shares = share_out(1_024, 1_000)
     assert shares.connections == 576
     assert shares.shortage is not None

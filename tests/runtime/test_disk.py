@@ -120,7 +120,7 @@ async def test_two_openings_of_a_file_see_the_same_bytes(ports: RuntimePorts) ->
 
 
 @conformance
-async def test_what_is_missing_is_named(ports: RuntimePorts) -> None:
+async def test_the_error_of_a_missing_file_names_it(ports: RuntimePorts) -> None:
     disk, missing = ports.disk, f"{ports.directory}/missing"
     for call in (disk.open, read(disk), disk.file_size, disk.list_directory, disk.modified_ms, disk.free_bytes):
         with pytest.raises(FileMissing, match="missing"):
@@ -373,7 +373,7 @@ async def test_an_open_file_survives_its_removal(ports: RuntimePorts) -> None:
 
 
 @conformance
-async def test_what_needs_a_directory_says_when_there_is_none(ports: RuntimePorts) -> None:
+async def test_calls_that_need_a_directory_fail_if_there_is_none(ports: RuntimePorts) -> None:
     disk, missing = ports.disk, f"{ports.directory}/none"
     for call in (
         lambda: disk.open(f"{missing}/log", create=True),

@@ -101,7 +101,7 @@ def test_failed_append_leaves_the_file_as_it_was_and_the_next_one_works(fragile:
 
 
 @pytest.mark.parametrize("is_full", [False, True])
-def test_failed_sync_says_so_and_the_bytes_are_still_readable(fragile: FragileDisk, is_full: bool) -> None:
+def test_failed_sync_is_an_error_and_the_bytes_are_still_readable(fragile: FragileDisk, is_full: bool) -> None:
     file = fragile.disk.open(f"{fragile.directory}/log", create=True)
     file.append([b"written"])
     fragile.fail_next("sync", is_full)
@@ -112,7 +112,7 @@ def test_failed_sync_says_so_and_the_bytes_are_still_readable(fragile: FragileDi
 
 
 @pytest.mark.parametrize("is_full", [False, True])
-def test_failed_sync_of_a_directory_says_so(fragile: FragileDisk, is_full: bool) -> None:
+def test_failed_sync_of_a_directory_is_an_error(fragile: FragileDisk, is_full: bool) -> None:
     fragile.fail_next("sync_directory", is_full)
     with pytest.raises(SyncFailed):
         fragile.disk.sync_directory(fragile.directory)
@@ -150,7 +150,7 @@ def test_without_a_descriptor_nothing_is_done_and_it_passes(
 
 @pytest.mark.parametrize("number", [errno.EBUSY, errno.EXDEV, errno.ENOTEMPTY])
 @pytest.mark.parametrize(("call", "function"), [("rename", "replace"), ("remove_tree", "rmdir")])
-def test_what_cannot_be_moved_or_removed_says_nothing_about_the_disk(
+def test_entries_that_cannot_be_moved_or_removed_are_no_disk_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, function: str, number: int
 ) -> None:
     """For example a mount point, or a directory into which another program writes."""
@@ -222,7 +222,7 @@ def test_failed_removal_keeps_the_file(fragile: FragileDisk) -> None:
 
 
 @pytest.mark.parametrize("call", ["sync_directory", "list_directory"])
-def test_failed_calls_on_directories_say_so(fragile: FragileDisk, call: str) -> None:
+def test_failed_calls_on_directories_are_errors(fragile: FragileDisk, call: str) -> None:
     fragile.fail_next(call)
     with pytest.raises(DiskError):
         getattr(fragile.disk, call)(fragile.directory)

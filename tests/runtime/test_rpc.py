@@ -147,7 +147,7 @@ async def test_no_answer_within_the_deadline_names_api_and_peer(scene: Scene) ->
 
 
 @simulated
-async def test_a_late_reply_is_dropped_and_the_connection_goes_on(scene: Scene) -> None:
+async def test_a_late_reply_is_dropped_and_the_connection_stays_usable(scene: Scene) -> None:
     await scene.serve(answers_at_once=False)
     connection = await scene.client()
     with pytest.raises(RequestTimedOut):
