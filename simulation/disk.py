@@ -13,7 +13,15 @@ from typing import TypeVar
 from minibroker.runtime.ports import BadEntry, Buffer, DiskError, FileMissing, FileTooLarge, LockHeld
 from minibroker.simulation.clock import SimulatedClock
 from minibroker.simulation.node import Process
-from minibroker.simulation.storage import DirectoryNode, FileNode, LinkNode, Storage, normalize, parts_of, walk_files
+from minibroker.simulation.storage import (
+    DirectoryNode,
+    FileNode,
+    LinkNode,
+    SimulatedStorage,
+    normalize,
+    parts_of,
+    walk_files,
+)
 from minibroker.simulation.trace import checksum
 
 T = TypeVar("T")
@@ -95,7 +103,7 @@ class SimulatedFile:
 class SimulatedDirectoryLock:
     """Implements `ports.DirectoryLock`."""
 
-    def __init__(self, storage: Storage, path: str, process: Process) -> None:
+    def __init__(self, storage: SimulatedStorage, path: str, process: Process) -> None:
         self._storage = storage
         self._path = path
         self._process = process
@@ -108,7 +116,7 @@ class SimulatedDirectoryLock:
 class SimulatedDisk:
     """Implements `ports.Disk` for one process on a machine's storage."""
 
-    def __init__(self, storage: Storage, process: Process, clock: SimulatedClock) -> None:
+    def __init__(self, storage: SimulatedStorage, process: Process, clock: SimulatedClock) -> None:
         self.storage = storage
         self.process = process
         self.clock = clock

@@ -6,10 +6,10 @@ Owns: only the walk. Whether the machine's process lives does not matter; nothin
 import posixpath
 from collections.abc import Iterator
 
-from minibroker.simulation.storage import DirectoryNode, Storage
+from minibroker.simulation.storage import DirectoryNode, SimulatedStorage
 
 
-def files_below(storage: Storage, path: str) -> Iterator[tuple[str, bytes]]:
+def files_below(storage: SimulatedStorage, path: str) -> Iterator[tuple[str, bytes]]:
     """(relative path, bytes as a reader sees them now) for every file below a directory. Raises FileMissing."""
     return _walk(storage.find_directory(path), "")
 

@@ -43,7 +43,7 @@ CHANGES = SYNCS | {"append", "write_at", "truncate", "replace_file", "rename", "
 """Calls after which a crash leaves another state than before."""
 
 
-class CallCost(msgspec.Struct):
+class DiskCallCost(msgspec.Struct):
     """Virtual seconds that synchronous calls take from the process; background work takes none."""
 
     append: float = 0.0
@@ -184,7 +184,7 @@ class DirectoryNode:
             self.entries[name].lose_power(rng)
 
 
-class Storage:
+class SimulatedStorage:
     """The disk of one machine: it survives the machine's processes. Faults are calls on it."""
 
     def __init__(self, host: str, loop: VirtualLoop, rng: random.Random, trace: Trace) -> None:
@@ -192,7 +192,7 @@ class Storage:
         self.loop = loop
         self.random = rng
         self.trace = trace
-        self.cost = CallCost()
+        self.cost = DiskCallCost()
         self.capacity_bytes = CAPACITY_BYTES
         self.used_bytes = 0
         self.faults: list[Fault] = []

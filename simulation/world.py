@@ -18,7 +18,7 @@ from minibroker.simulation.disk import SimulatedDisk
 from minibroker.simulation.loop import SECONDS_MAX, VirtualLoop, VirtualTask
 from minibroker.simulation.network import Fabric
 from minibroker.simulation.node import Process, ProcessDead
-from minibroker.simulation.storage import Storage
+from minibroker.simulation.storage import SimulatedStorage
 from minibroker.simulation.trace import Trace
 from minibroker.simulation.zookeeper import SimulatedZooKeeper
 
@@ -36,7 +36,7 @@ class ProcessCrashed(AssertionError):
 class SimulatedMachine:
     """A name, a disk, a clock, and at most one living process."""
 
-    def __init__(self, name: str, storage: Storage) -> None:
+    def __init__(self, name: str, storage: SimulatedStorage) -> None:
         self.name = name
         self.storage = storage
         self.process: Process | None = None
@@ -90,7 +90,7 @@ class SimulatedWorld:
     def machine(self, name: str) -> SimulatedMachine:
         machine = self.machines.get(name)
         if machine is None:
-            storage = Storage(name, self.loop, self.random(f"disk/{name}"), self.trace)
+            storage = SimulatedStorage(name, self.loop, self.random(f"disk/{name}"), self.trace)
             storage.provision(PROVISIONED_DIRECTORY)
             machine = self.machines[name] = SimulatedMachine(name, storage)
         return machine

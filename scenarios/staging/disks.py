@@ -12,7 +12,7 @@ from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import decode_records, iterate_headers
 from minibroker.runtime.ports import FileMissing
 from minibroker.simulation.exported_disks import files_below
-from minibroker.simulation.storage import DirectoryNode, FileNode, Storage
+from minibroker.simulation.storage import DirectoryNode, FileNode, SimulatedStorage
 
 LOG_DIRECTORY = "/data/log"
 
@@ -28,7 +28,7 @@ class DiskContent(msgspec.Struct, frozen=True, kw_only=True):
     records: tuple[str, ...] = ()
 
 
-def read_disk(storage: Storage, partition: TopicPartition) -> DiskContent:
+def read_disk(storage: SimulatedStorage, partition: TopicPartition) -> DiskContent:
     """The replica on this machine's disk; empty if there is none."""
     name = f"{LOG_DIRECTORY}/{checkpoints.partition_directory_name(partition)}"
     try:
@@ -59,14 +59,14 @@ def read_disk(storage: Storage, partition: TopicPartition) -> DiskContent:
     )
 
 
-def _content(storage: Storage, path: str) -> bytes | None:
+def _content(storage: SimulatedStorage, path: str) -> bytes | None:
     try:
         return bytes(storage.find_file(path).content)
     except FileMissing:
         return None
 
 
-def sync_all(storage: Storage) -> None:
+def sync_all(storage: SimulatedStorage) -> None:
     """Everything on this disk is on stable storage now."""
     nodes: list[DirectoryNode | FileNode] = [storage.root]
     while nodes:
@@ -76,7 +76,7 @@ def sync_all(storage: Storage) -> None:
             nodes += node.entries.values()
 
 
-def export(storage: Storage, directory: Path) -> None:
+def export(storage: SimulatedStorage, directory: Path) -> None:
     """Write a broker's log directory, as it is on the simulated disk, to a real one."""
     for path, content in files_below(storage, LOG_DIRECTORY):
         target = directory / path

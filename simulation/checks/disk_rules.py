@@ -26,7 +26,7 @@ from minibroker.simulation.checks.disks import LOG_DIRECTORY
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.node import PROCESS, Process
-from minibroker.simulation.storage import Storage
+from minibroker.simulation.storage import SimulatedStorage
 
 HIGH_WATERMARKS_PATH = f"{LOG_DIRECTORY}/{HIGH_WATERMARK_CHECKPOINT}"
 
@@ -58,11 +58,11 @@ class DiskRules:
             self._watch(self._storage(broker_id))
         reference.samplers.append(self.look)
 
-    def _storage(self, broker_id: int) -> Storage:
+    def _storage(self, broker_id: int) -> SimulatedStorage:
         return self._cluster.world.machine(f"broker-{broker_id}").storage
 
     # -------------------------------------------------------------------------------------------------- IO errors
-    def _watch(self, storage: Storage) -> None:
+    def _watch(self, storage: SimulatedStorage) -> None:
         check_fault = storage.check_fault
 
         def watched(call: str, path: str) -> None:
@@ -134,7 +134,7 @@ class DiskRules:
             self._reference.find("I11", text, replica.topic_partition, *facts)
 
     @staticmethod
-    def _read(storage: Storage, known: CheckpointSnapshot | None) -> CheckpointSnapshot | None:
+    def _read(storage: SimulatedStorage, known: CheckpointSnapshot | None) -> CheckpointSnapshot | None:
         """None: there is none, or it is unreadable."""
         try:
             content = bytes(storage.find_file(HIGH_WATERMARKS_PATH).content)
@@ -152,7 +152,7 @@ class DiskRules:
     def cut(self, log: PartitionLog, failed: bool) -> None: ...
 
 
-def _directory(storage: Storage, partition: TopicPartition) -> object | None:
+def _directory(storage: SimulatedStorage, partition: TopicPartition) -> object | None:
     try:
         return storage.find_directory(f"{LOG_DIRECTORY}/{partition_directory_name(partition)}")
     except FileMissing:

@@ -15,7 +15,7 @@ from minibroker.runtime.ports import DiskError, FileMissing, OutOfDescriptors
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.node import PROCESS, Process
-from minibroker.simulation.storage import Storage
+from minibroker.simulation.storage import SimulatedStorage
 
 SYNCS = ("sync", "sync_directory")
 NOTICED_SECONDS = 0.25
@@ -36,7 +36,7 @@ class FailedSyncs:
             self._watch(cluster.world.machine(f"broker-{broker_id}").storage)
         reference.samplers.append(self.look)
 
-    def _watch(self, storage: Storage) -> None:
+    def _watch(self, storage: SimulatedStorage) -> None:
         check_fault = storage.check_fault
 
         def watched(call: str, path: str) -> None:
@@ -72,7 +72,7 @@ class FailedSyncs:
                     if replica is not None and not replica.state.is_offline and not replica.log.storage.unwell:
                         self._compare(machine.storage, replica)
 
-    def _compare(self, storage: Storage, replica: Partition) -> None:
+    def _compare(self, storage: SimulatedStorage, replica: Partition) -> None:
         for segment in replica.log.segments:
             try:
                 size = len(storage.find_file(segment.log_path).content)

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.protocol.record_batch import HEADER_BYTES, BatchHeader, CorruptBatch, check_batch, read_header
-from minibroker.simulation.storage import Storage
+from minibroker.simulation.storage import SimulatedStorage
 
 BATCHES_REMEMBERED = 40
 """Batches kept of each producer: as many requests may be in flight."""
@@ -121,7 +121,7 @@ class ReferenceLog:
         return found
 
 
-def read_batches(storage: Storage, log: PartitionLog, past_rot: bool = False) -> list[LoggedBatch]:
+def read_batches(storage: SimulatedStorage, log: PartitionLog, past_rot: bool = False) -> list[LoggedBatch]:
     """What the files of a log hold, up to the log's own sizes and to the first incomplete batch: a header alone proves
     nothing, for a torn write may have left it without the rest. `past_rot`: leave such a batch out, and go on where its
     header says that it ends. Costs no virtual time."""

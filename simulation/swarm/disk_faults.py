@@ -20,7 +20,7 @@ from minibroker.protocol.checkpoints import (
     segment_file_name,
 )
 from minibroker.protocol.ids import TopicPartition
-from minibroker.simulation.storage import DirectoryNode, FileNode, Storage
+from minibroker.simulation.storage import DirectoryNode, FileNode, SimulatedStorage
 from minibroker.simulation.swarm.disk_options import CALL_NAMES, OPENING_CALLS, VANISHING
 from minibroker.simulation.swarm.fault_injector import FaultInjector, name_of
 from minibroker.simulation.swarm.faulty_disk import FaultyDisk
@@ -73,7 +73,7 @@ class DiskFaults:
 
     def rot_now(self, victim: int, kind: str) -> bool:
         """Whether there was anything to rot."""
-        draw: Callable[[Storage], Place | None] = getattr(self._places, kind)
+        draw: Callable[[SimulatedStorage], Place | None] = getattr(self._places, kind)
         hurt = False
         for _ in range(self.random.randint(1, FEW_FLIPS_MAX)):
             place = draw(self.injector.storage(victim))
@@ -130,7 +130,7 @@ class DiskFaults:
         if process.alive:
             injector.bounce(victim)
 
-    def apply_change(self, victim: int, kind: str, act: Callable[[Storage], str | None]) -> bool:
+    def apply_change(self, victim: int, kind: str, act: Callable[[SimulatedStorage], str | None]) -> bool:
         """Whether anything changed."""
         storage = self.injector.storage(victim)
         what = act(storage)
@@ -142,7 +142,7 @@ class DiskFaults:
             self.disk.note_rotten_byte(what, MAGIC_AT)
         return what is not None
 
-    async def _change_files(self, kind: str, act: Callable[[Storage], str | None]) -> None:
+    async def _change_files(self, kind: str, act: Callable[[SimulatedStorage], str | None]) -> None:
         victim = self.victim()
         if self.disk.may_become_faulty(victim):
             await self.while_down(victim, lambda: self.apply_change(victim, kind, act))
@@ -150,7 +150,7 @@ class DiskFaults:
     async def missing_segment(self) -> None:
         await self._change_files("missing_segment", self.remove_segment)
 
-    def remove_segment(self, storage: Storage) -> str | None:
+    def remove_segment(self, storage: SimulatedStorage) -> str | None:
         """The oldest one of a log mostly, else another one; its indexes stay or go with it."""
         logs: dict[str, list[str]] = {}
         for path, _ in below(storage, LOG_SUFFIX):
@@ -175,7 +175,7 @@ class DiskFaults:
         suffixes = (SNAPSHOT_SUFFIX, EPOCH_CHECKPOINT, "-offset-checkpoint")
         await self._change_files("missing_file", lambda storage: self._remove(storage, *suffixes))
 
-    def _remove(self, storage: Storage, *suffixes: str) -> str | None:
+    def _remove(self, storage: SimulatedStorage, *suffixes: str) -> str | None:
         files = below(storage, *suffixes)
         if not files:
             return None
@@ -186,7 +186,7 @@ class DiskFaults:
     async def foreign_segment(self) -> None:
         """A segment of another partition, under a name that its offsets contradict: over one of this one's, or not."""
 
-        def act(storage: Storage) -> str | None:
+        def act(storage: SimulatedStorage) -> str | None:
             logs = below(storage, LOG_SUFFIX)
             directories = sorted({path.rpartition("/")[0] for path, _ in logs})
             if len(directories) < 2:
@@ -212,7 +212,7 @@ class DiskFaults:
     async def swapped_directories(self) -> None:
         """Of two partitions of one topic, whole and sound."""
 
-        def act(storage: Storage) -> str | None:
+        def act(storage: SimulatedStorage) -> str | None:
             pair = self._two_of_a_topic(storage)
             if pair is None:
                 return None
@@ -227,7 +227,7 @@ class DiskFaults:
     async def foreign_log_start(self) -> None:
         """What another partition of the topic says of its log start, over this one's."""
 
-        def act(storage: Storage) -> str | None:
+        def act(storage: SimulatedStorage) -> str | None:
             pair = self._two_of_a_topic(storage)
             if pair is None:
                 return None
@@ -241,7 +241,7 @@ class DiskFaults:
 
         await self._change_files("foreign_log_start", act)
 
-    def _two_of_a_topic(self, storage: Storage) -> list[TopicPartition] | None:
+    def _two_of_a_topic(self, storage: SimulatedStorage) -> list[TopicPartition] | None:
         """Partitions that have a directory there."""
         found: dict[str, list[TopicPartition]] = {}
         for name in sorted({path.removeprefix(f"{LOG_DIRECTORY}/").partition("/")[0] for path, _ in below(storage)}):
@@ -254,7 +254,7 @@ class DiskFaults:
     async def directory_as_segment(self) -> None:
         """A directory that is named as a segment would be."""
 
-        def act(storage: Storage) -> str | None:
+        def act(storage: SimulatedStorage) -> str | None:
             logs = below(storage, LOG_SUFFIX)
             if not logs:
                 return None
@@ -369,7 +369,7 @@ class DiskFaults:
         self.injector.lying_disks.discard(victim)
 
 
-def make_stable(storage: Storage) -> None:
+def make_stable(storage: SimulatedStorage) -> None:
     """All that is written, and all names."""
     for _, file in storage.files("/"):
         file.sync()

@@ -15,7 +15,7 @@ from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.checks.reference_state import ReferencePartition, ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.node import Process
-from minibroker.simulation.storage import Storage
+from minibroker.simulation.storage import SimulatedStorage
 from minibroker.simulation.swarm.options import ADDRESS_GONE, RunOptions
 from minibroker.simulation.swarm.workload import Workload
 
@@ -173,7 +173,7 @@ class FaultInjector:
     def others(self, broker_id: int) -> list[int]:
         return [b for b in self.cluster.broker_ids if b != broker_id]
 
-    def storage(self, broker_id: int) -> Storage:
+    def storage(self, broker_id: int) -> SimulatedStorage:
         return self.world.machine(name_of(broker_id)).storage
 
     def is_alive(self, broker_id: int) -> bool:

@@ -9,7 +9,7 @@ import msgspec
 
 from minibroker.protocol.checkpoints import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from minibroker.runtime.ports import FileMissing
-from minibroker.simulation.storage import FileNode, Storage
+from minibroker.simulation.storage import FileNode, SimulatedStorage
 from minibroker.simulation.swarm.fault_injector import FaultInjector, name_of
 from minibroker.simulation.swarm.file_changes import copied
 
@@ -29,14 +29,14 @@ class Rot(msgspec.Struct, frozen=True):
     before: int
     after: int
 
-    def is_scrubbed(self, storage: Storage) -> bool:
+    def is_scrubbed(self, storage: SimulatedStorage) -> bool:
         """The index of an active segment is in memory, and written anew when the segment is closed."""
         directory, _, name = self.path.rpartition("/")
         logs = [each.rpartition("/")[2] for each, _ in storage.files(f"{directory}/") if each.endswith(LOG_SUFFIX)]
         is_active = bool(logs) and name.partition(".")[0] == logs[-1].partition(".")[0]
         return self.path.endswith(LOG_SUFFIX if is_active else SCRUBBED)
 
-    def is_there(self, storage: Storage) -> bool:
+    def is_there(self, storage: SimulatedStorage) -> bool:
         """The file is the same, and nobody has written over it."""
         try:
             node = storage.find(self.path)

@@ -20,7 +20,7 @@ from minibroker.protocol.checkpoints import (
     parse_partition_directory_name,
     parse_segment_file_name,
 )
-from minibroker.simulation.storage import DirectoryNode, FileNode, Storage, normalize, walk_files
+from minibroker.simulation.storage import DirectoryNode, FileNode, SimulatedStorage, normalize, walk_files
 from minibroker.simulation.swarm.rot_places import LOG_DIRECTORY, batches_of, below
 
 NOTES = (LOG_START, WHOLE_SINCE, DAMAGE_NOTE, PARTITION_METADATA, EPOCH_CHECKPOINT, SNAPSHOT_SUFFIX)
@@ -41,14 +41,14 @@ class DiskCopies:
         self._random = rng
         self._copies: dict[str, list[DirectoryNode]] = {}
 
-    def take(self, storage: Storage) -> None:
+    def take(self, storage: SimulatedStorage) -> None:
         """As the kernel shows it now, whether a broker runs on it or not."""
         copies = self._copies.setdefault(storage.host, [])
         if len(copies) == COPIES_MAX:
             copies.pop(self._random.randrange(COPIES_MAX))
         copies.append(copied(storage.root))
 
-    def older(self, storage: Storage) -> DirectoryNode | None:
+    def older(self, storage: SimulatedStorage) -> DirectoryNode | None:
         """One of the disk that is in there now, and not of one that was there before it."""
         identity = directory_id(storage.root)
         fitting = [each for each in self._copies.get(storage.host, ()) if directory_id(each) == identity is not None]
@@ -64,13 +64,13 @@ class FileChanges:
         self.only: frozenset[str] | None = None
         """Directories of the logs that may suffer; None: any."""
 
-    def act(self, kind: str) -> Callable[[Storage], str | None]:
+    def act(self, kind: str) -> Callable[[SimulatedStorage], str | None]:
         """By its name."""
-        found: Callable[[Storage], str | None] = getattr(self, kind)
+        found: Callable[[SimulatedStorage], str | None] = getattr(self, kind)
         return found
 
     # ----------------------------------------------------------------------------------------------- a log is shorter
-    def cut_at_batch(self, storage: Storage) -> str | None:
+    def cut_at_batch(self, storage: SimulatedStorage) -> str | None:
         """Any number of whole batches is gone from the end of the last segment."""
         found = self._log(storage)
         if found is None:
@@ -82,7 +82,7 @@ class FileChanges:
         _resize(storage, file, self._random.choice(places[1:] or places))
         return f"{path} -> {len(file.content)}"
 
-    def emptied_segment(self, storage: Storage) -> str | None:
+    def emptied_segment(self, storage: SimulatedStorage) -> str | None:
         """The last one of a log."""
         found = self._log(storage)
         if found is None or not found[1][-1][1].content:
@@ -91,7 +91,7 @@ class FileChanges:
         _resize(storage, file, 0)
         return path
 
-    def zeroed_segment(self, storage: Storage) -> str | None:
+    def zeroed_segment(self, storage: SimulatedStorage) -> str | None:
         found = self._log(storage)
         if found is None:
             return None
@@ -99,7 +99,7 @@ class FileChanges:
         file.scribble(0, bytes(len(file.content)))
         return path
 
-    def newest_segments_gone(self, storage: Storage) -> str | None:
+    def newest_segments_gone(self, storage: SimulatedStorage) -> str | None:
         """With their indexes and snapshots, as if they had never been."""
         found = self._log(storage, segments_min=2)
         if found is None:
@@ -109,7 +109,7 @@ class FileChanges:
         self._forget_from(storage, directory, segments[number][0])
         return segments[number][0]
 
-    def all_segments_gone(self, storage: Storage) -> str | None:
+    def all_segments_gone(self, storage: SimulatedStorage) -> str | None:
         found = self._log(storage)
         if found is None:
             return None
@@ -117,7 +117,7 @@ class FileChanges:
         self._forget_from(storage, directory, segments[0][0])
         return directory
 
-    def directory_gone(self, storage: Storage) -> str | None:
+    def directory_gone(self, storage: SimulatedStorage) -> str | None:
         """A partition's."""
         found = self._log(storage)
         if found is None:
@@ -128,7 +128,7 @@ class FileChanges:
         _count(storage)
         return found[0]
 
-    def _forget_from(self, storage: Storage, directory: str, first: str) -> None:
+    def _forget_from(self, storage: SimulatedStorage, directory: str, first: str) -> None:
         node = storage.find_directory(directory)
         least = first.rpartition("/")[2].removesuffix(LOG_SUFFIX)
         for name in sorted(node.entries):
@@ -138,7 +138,7 @@ class FileChanges:
             if parsed[1] != SNAPSHOT_SUFFIX or name.partition(".")[0] > least:
                 unlink(storage, f"{directory}/{name}")
 
-    def _log(self, storage: Storage, segments_min: int = 1) -> tuple[str, list[Segment]] | None:
+    def _log(self, storage: SimulatedStorage, segments_min: int = 1) -> tuple[str, list[Segment]] | None:
         """A log that holds something: its directory and its segments."""
         logs = [each for each in logs_of(storage).items() if len(each[1]) >= segments_min]
         full = [(directory, files) for directory, files in logs if any(file.content for _, file in files)]
@@ -146,27 +146,27 @@ class FileChanges:
         return self._random.choice(full) if full else None
 
     # ----------------------------------------------------------------------------------------------------- small files
-    def missing_note(self, storage: Storage) -> str | None:
+    def missing_note(self, storage: SimulatedStorage) -> str | None:
         found = self._small(storage, NOTES)
         if found is None:
             return None
         unlink(storage, found[0])
         return found[0]
 
-    def emptied_note(self, storage: Storage) -> str | None:
+    def emptied_note(self, storage: SimulatedStorage) -> str | None:
         found = self._small(storage, NOTES)
         if found is None:
             return None
         _resize(storage, found[1], 0)
         return found[0]
 
-    def _small(self, storage: Storage, names: tuple[str, ...]) -> Segment | None:
+    def _small(self, storage: SimulatedStorage, names: tuple[str, ...]) -> Segment | None:
         """A kind of file that is there first, then one of them: there are many snapshots, and one `whole-since`."""
         kinds = [files for name in names if (files := below(storage, name))]
         return self._random.choice(self._random.choice(kinds)) if kinds else None
 
     # ---------------------------------------------------------------------------------------------------- older copies
-    def older_file(self, storage: Storage) -> str | None:
+    def older_file(self, storage: SimulatedStorage) -> str | None:
         """One that differs from what is there now."""
         root = self.copies.older(storage)
         if root is None:
@@ -180,7 +180,7 @@ class FileChanges:
         put_file(storage, path, bytes(old[path].content))
         return path
 
-    def older_directory(self, storage: Storage) -> str | None:
+    def older_directory(self, storage: SimulatedStorage) -> str | None:
         """A partition's."""
         root = self.copies.older(storage)
         found = self._log(storage)
@@ -197,7 +197,7 @@ class FileChanges:
         _count(storage)
         return found[0]
 
-    def older_disk(self, storage: Storage) -> str | None:
+    def older_disk(self, storage: SimulatedStorage) -> str | None:
         root = self.copies.older(storage)
         if root is None:
             return None
@@ -205,7 +205,7 @@ class FileChanges:
         return LOG_DIRECTORY
 
 
-def logs_of(storage: Storage) -> dict[str, list[Segment]]:
+def logs_of(storage: SimulatedStorage) -> dict[str, list[Segment]]:
     """The segments of each partition by its directory, empty ones too."""
     found: dict[str, list[Segment]] = {}
     for path, file in storage.files(f"{LOG_DIRECTORY}/"):
@@ -238,13 +238,13 @@ def copied(node: DirectoryNode) -> DirectoryNode:
     return twin
 
 
-def restore(storage: Storage, root: DirectoryNode) -> None:
+def restore(storage: SimulatedStorage, root: DirectoryNode) -> None:
     """All that is there is what was there then."""
     storage.root = root
     _count(storage)
 
 
-def put_file(storage: Storage, path: str, content: bytes) -> None:
+def put_file(storage: SimulatedStorage, path: str, content: bytes) -> None:
     """In the place of what is there, on stable storage."""
     parent, name = storage.parent_of(path)
     parent.entries[name] = file = FileNode()
@@ -254,7 +254,7 @@ def put_file(storage: Storage, path: str, content: bytes) -> None:
     _count(storage)
 
 
-def unlink(storage: Storage, path: str) -> None:
+def unlink(storage: SimulatedStorage, path: str) -> None:
     """Gone, on stable storage too; nothing if it is not there."""
     parent = storage.find_directory(normalize(path).rpartition("/")[0])
     name = path.rpartition("/")[2]
@@ -264,11 +264,11 @@ def unlink(storage: Storage, path: str) -> None:
         storage.used_bytes -= len(node.content)
 
 
-def _resize(storage: Storage, file: FileNode, size: int) -> None:
+def _resize(storage: SimulatedStorage, file: FileNode, size: int) -> None:
     storage.used_bytes -= len(file.content) - size
     file.cut(size)
     file.sync()
 
 
-def _count(storage: Storage) -> None:
+def _count(storage: SimulatedStorage) -> None:
     storage.used_bytes = sum(len(file.content) for _, file in walk_files(storage.root))

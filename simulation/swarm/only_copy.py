@@ -21,7 +21,7 @@ from minibroker.protocol.ids import NONE, TopicPartition
 from minibroker.protocol.messages import ElectionOutlook
 from minibroker.protocol.record_batch import read_header
 from minibroker.runtime.ports import FileMissing
-from minibroker.simulation.storage import Storage
+from minibroker.simulation.storage import SimulatedStorage
 from minibroker.simulation.swarm.accepting import accept_loss
 from minibroker.simulation.swarm.disk_faults import DiskFaults
 from minibroker.simulation.swarm.disk_options import SHORTENED
@@ -233,7 +233,7 @@ def directory_of(partition: TopicPartition) -> str:
     return f"{LOG_DIRECTORY}/{partition}"
 
 
-def last_batch(storage: Storage, partition: TopicPartition) -> bytes | None:
+def last_batch(storage: SimulatedStorage, partition: TopicPartition) -> bytes | None:
     """Two logs with the same last batch are the same, as long as nobody's bytes are wrong."""
     for _, file in reversed(logs_of(storage).get(directory_of(partition), [])):
         for position, size in reversed(batches_of(file.content)):
@@ -241,7 +241,7 @@ def last_batch(storage: Storage, partition: TopicPartition) -> bytes | None:
     return None
 
 
-def end_of(storage: Storage, partition: TopicPartition) -> int:
+def end_of(storage: SimulatedStorage, partition: TopicPartition) -> int:
     """How far its batches follow one from another."""
     end: int | None = None
     for path, file in logs_of(storage).get(directory_of(partition), []):
@@ -256,7 +256,7 @@ def end_of(storage: Storage, partition: TopicPartition) -> int:
     return end or 0
 
 
-def reached(storage: Storage, partition: TopicPartition, end: int) -> int:
+def reached(storage: SimulatedStorage, partition: TopicPartition, end: int) -> int:
     """How far the disk says that the log reached: all of it after a clean stop, else its last high watermark."""
     clean, marks = (f"{LOG_DIRECTORY}/{name}" for name in (CLEAN_SHUTDOWN, HIGH_WATERMARK_CHECKPOINT))
     files = dict(storage.files(f"{LOG_DIRECTORY}/"))

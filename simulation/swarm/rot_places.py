@@ -19,7 +19,7 @@ from minibroker.protocol.checkpoints import (
     TIME_INDEX_SUFFIX,
     WHOLE_SINCE,
 )
-from minibroker.simulation.storage import FileNode, Storage
+from minibroker.simulation.storage import FileNode, SimulatedStorage
 
 LOG_DIRECTORY = "/data/log"
 HEADER_BYTES = 61
@@ -50,7 +50,7 @@ Place = tuple[str, int, int]
 """A file, a position in it, and what the byte becomes."""
 
 
-def below(storage: Storage, *suffixes: str, directory: str = LOG_DIRECTORY) -> list[tuple[str, FileNode]]:
+def below(storage: SimulatedStorage, *suffixes: str, directory: str = LOG_DIRECTORY) -> list[tuple[str, FileNode]]:
     """Files that are not empty and end so; without suffixes all of them."""
     files = [(path, file) for path, file in storage.files(f"{directory}/") if file.content]
     return [(path, file) for path, file in files if not suffixes or path.endswith(suffixes)]
@@ -74,7 +74,7 @@ class RotPlaces:
     def __init__(self, rng: random.Random) -> None:
         self._random = rng
 
-    def rot_header(self, storage: Storage) -> Place | None:
+    def rot_header(self, storage: SimulatedStorage) -> Place | None:
         found = self._batch(storage)
         if found is None:
             return None
@@ -85,14 +85,14 @@ class RotPlaces:
         at = end - 1 if self._random.random() < LOW_BYTES_SHARE else self._random.randrange(start, end)
         return self._flipped(path, file, position + at)
 
-    def rot_payload(self, storage: Storage) -> Place | None:
+    def rot_payload(self, storage: SimulatedStorage) -> Place | None:
         found = self._batch(storage)
         if found is None:
             return None
         path, file, position, size = found
         return self._flipped(path, file, position + self._random.randrange(HEADER_BYTES, size))
 
-    def _batch(self, storage: Storage) -> tuple[str, FileNode, int, int] | None:
+    def _batch(self, storage: SimulatedStorage) -> tuple[str, FileNode, int, int] | None:
         """A batch in the front, the middle or at the end of a segment."""
         logs = [
             (path, file, batches) for path, file in below(storage, LOG_SUFFIX) if (batches := batches_of(file.content))
@@ -104,23 +104,23 @@ class RotPlaces:
         position, size = self._random.choice((batches[0], batches[-1], self._random.choice(batches)))
         return path, file, position, size
 
-    def rot_index(self, storage: Storage) -> Place | None:
+    def rot_index(self, storage: SimulatedStorage) -> Place | None:
         return self._any_bit(storage, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 
-    def rot_snapshot(self, storage: Storage) -> Place | None:
+    def rot_snapshot(self, storage: SimulatedStorage) -> Place | None:
         return self._any_bit(storage, SNAPSHOT_SUFFIX)
 
-    def rot_identity(self, storage: Storage) -> Place | None:
+    def rot_identity(self, storage: SimulatedStorage) -> Place | None:
         return self._any_bit(storage, META_PROPERTIES, PARTITION_METADATA, CLEAN_SHUTDOWN)
 
-    def rot_checkpoint(self, storage: Storage) -> Place | None:
+    def rot_checkpoint(self, storage: SimulatedStorage) -> Place | None:
         """Of the whole directory: recovery points, high watermarks."""
         return self._digit(storage, "-offset-checkpoint")
 
-    def rot_epochs(self, storage: Storage) -> Place | None:
+    def rot_epochs(self, storage: SimulatedStorage) -> Place | None:
         return self._digit(storage, EPOCH_CHECKPOINT)
 
-    def rot_notes(self, storage: Storage) -> Place | None:
+    def rot_notes(self, storage: SimulatedStorage) -> Place | None:
         """Where a log starts, since when the logs are whole, what is damaged."""
         kinds = [files for name in (LOG_START, WHOLE_SINCE, DAMAGE_NOTE) if (files := below(storage, f"/{name}"))]
         if not kinds:
@@ -129,14 +129,14 @@ class RotPlaces:
         written = [at for at, byte in enumerate(file.content) if byte != PADDING]
         return self._flipped(path, file, self._random.choice(written)) if written else None
 
-    def _any_bit(self, storage: Storage, *suffixes: str) -> Place | None:
+    def _any_bit(self, storage: SimulatedStorage, *suffixes: str) -> Place | None:
         files = below(storage, *suffixes)
         if not files:
             return None
         path, file = self._random.choice(files)
         return self._flipped(path, file, self._random.randrange(len(file.content)))
 
-    def _digit(self, storage: Storage, suffix: str) -> Place | None:
+    def _digit(self, storage: SimulatedStorage, suffix: str) -> Place | None:
         files = below(storage, suffix)
         if not files:
             return None

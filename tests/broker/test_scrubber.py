@@ -7,7 +7,7 @@ import pytest
 from minibroker.broker.gauges import read_gauges
 from minibroker.broker.replica_description import describe_replicas
 from minibroker.protocol.messages import DescribeReplicaStateRequest
-from minibroker.simulation.storage import Storage
+from minibroker.simulation.storage import SimulatedStorage
 from minibroker.testing import simulated
 from minibroker.testing.simulated_cluster import SimulatedTestedCluster
 from tests.simulation.test_damage import BASE_OFFSET, EPOCH, PAYLOAD, SETTINGS, TOPIC, followers, produce, replica, rot
@@ -15,7 +15,7 @@ from tests.simulation.test_damage import BASE_OFFSET, EPOCH, PAYLOAD, SETTINGS, 
 SCRUBBED = {**SETTINGS, "log.index.interval.bytes": "100"}
 
 
-def disk(c: SimulatedTestedCluster, broker_id: int) -> Storage:
+def disk(c: SimulatedTestedCluster, broker_id: int) -> SimulatedStorage:
     return c.world.machine(f"broker-{broker_id}").storage
 
 

@@ -11,7 +11,7 @@ from minibroker.client.consumer import Consumer
 from minibroker.client.errors import MinibrokerError
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import read_header
-from minibroker.simulation.storage import Storage
+from minibroker.simulation.storage import SimulatedStorage
 from minibroker.testing import simulated
 from minibroker.testing.simulated_cluster import SimulatedTestedCluster
 
@@ -67,7 +67,7 @@ def replica(c: SimulatedTestedCluster, broker_id: int) -> Partition:
     return found
 
 
-def disk(c: SimulatedTestedCluster, broker_id: int) -> Storage:
+def disk(c: SimulatedTestedCluster, broker_id: int) -> SimulatedStorage:
     return c.world.machine(f"broker-{broker_id}").storage
 
 

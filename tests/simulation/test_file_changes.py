@@ -6,7 +6,7 @@ import pytest
 
 from minibroker.protocol.record_batch import build_batch
 from minibroker.simulation.loop import VirtualLoop
-from minibroker.simulation.storage import Storage
+from minibroker.simulation.storage import SimulatedStorage
 from minibroker.simulation.swarm.disk_options import FILE_CHANGES, NOTES, OLDER, SHORTENED
 from minibroker.simulation.swarm.fault_injector import FaultInjector
 from minibroker.simulation.swarm.file_changes import FileChanges, directory_id, logs_of, put_file
@@ -21,10 +21,10 @@ BATCH = bytes(build_batch([(None, b"value", 0, ())]))
 META = b"version=1\ndirectory.id=%s\n"
 
 
-def storage() -> Storage:
+def storage() -> SimulatedStorage:
     """The disk of a broker with one log of two segments."""
     loop = VirtualLoop()
-    disk = Storage("broker-1", loop, random.Random(1), Trace(lambda: 0.0))
+    disk = SimulatedStorage("broker-1", loop, random.Random(1), Trace(lambda: 0.0))
     disk.provision(PARTITION)
     put_file(disk, f"{LOG_DIRECTORY}/meta.properties", META % b"mine")
     put_file(disk, f"{LOG_DIRECTORY}/whole-since", b"since\n")
@@ -37,11 +37,11 @@ def storage() -> Storage:
     return disk
 
 
-def contents(disk: Storage) -> dict[str, bytes]:
+def contents(disk: SimulatedStorage) -> dict[str, bytes]:
     return {path: bytes(file.content) for path, file in disk.files("/")}
 
 
-def aged(disk: Storage, changes: FileChanges) -> None:
+def aged(disk: SimulatedStorage, changes: FileChanges) -> None:
     """Take a copy, then write on."""
     changes.copies.take(disk)
     put_file(disk, f"{LAST}.log", 6 * BATCH)
@@ -70,11 +70,11 @@ def test_change_of_files_leaves_a_blank_disk_alone(kind: str) -> None:
     assert changes.act(kind)(disk) is None
 
 
-def gone(disk: Storage) -> set[str]:
+def gone(disk: SimulatedStorage) -> set[str]:
     return {path.rpartition("/")[2] for path in contents(storage()).keys() - contents(disk).keys()}
 
 
-def shortened(kind: str) -> Storage:
+def shortened(kind: str) -> SimulatedStorage:
     disk = storage()
     assert kind in SHORTENED
     assert FileChanges(random.Random(1)).act(kind)(disk) is not None

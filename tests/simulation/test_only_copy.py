@@ -9,7 +9,7 @@ from minibroker.protocol.checkpoints import HIGH_WATERMARK_CHECKPOINT, format_of
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import build_batch
 from minibroker.simulation.loop import VirtualLoop
-from minibroker.simulation.storage import Storage
+from minibroker.simulation.storage import SimulatedStorage
 from minibroker.simulation.swarm.disk_faults import DiskFaults
 from minibroker.simulation.swarm.fault_injector import FaultInjector
 from minibroker.simulation.swarm.faulty_disk import FaultyDisk
@@ -24,9 +24,9 @@ A = TopicPartition("a", 0)
 BATCHES = [bytes(build_batch([(None, b"%d" % offset, 0, ())], base_offset=offset)) for offset in range(3)]
 
 
-def storage(*batches: bytes) -> Storage:
+def storage(*batches: bytes) -> SimulatedStorage:
     loop = VirtualLoop()
-    disk = Storage("broker-1", loop, random.Random(1), Trace(lambda: 0.0))
+    disk = SimulatedStorage("broker-1", loop, random.Random(1), Trace(lambda: 0.0))
     disk.provision(directory_of(A))
     put_file(disk, f"{directory_of(A)}/{0:020d}.log", b"".join(batches))
     loop.close()

@@ -26,7 +26,7 @@ from minibroker.simulation.clock import SimulatedClock
 from minibroker.simulation.disk import SimulatedDisk
 from minibroker.simulation.loop import VirtualLoop
 from minibroker.simulation.node import Process
-from minibroker.simulation.storage import Storage
+from minibroker.simulation.storage import SimulatedStorage
 from minibroker.simulation.trace import Trace
 
 T = TypeVar("T")
@@ -60,7 +60,7 @@ class Machine:
     def __init__(self, seed: int = 0) -> None:
         self.loop = VirtualLoop()
         self.random = random.Random(seed)
-        self.storage = Storage("host", self.loop, self.random, Trace(lambda: 0.0))
+        self.storage = SimulatedStorage("host", self.loop, self.random, Trace(lambda: 0.0))
         self.storage.cost.background_mean = 0.0
         self.storage.provision(PATH)
         self.skew_ms = 0

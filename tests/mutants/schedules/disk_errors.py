@@ -9,7 +9,7 @@ from minibroker.protocol.checkpoints import SMALL_FILE_BYTES_MAX
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import DescribeReplicaStateRequest, DescribeReplicaStateResponse
 from minibroker.runtime.rpc import PeerBroken
-from minibroker.simulation.storage import FileNode, Storage
+from minibroker.simulation.storage import FileNode, SimulatedStorage
 from tests.mutants.judged import TOPIC, Directed, Stage, on_stage
 from tests.mutants.schedules.words import administrator, broker_epoch, convict, host, members, restarted, say
 
@@ -17,7 +17,7 @@ SEGMENTS = {"log.segment.bytes": "1024"}
 OTHER = "other"
 
 
-def _storage(directed: Directed, broker_id: int) -> Storage:
+def _storage(directed: Directed, broker_id: int) -> SimulatedStorage:
     return directed.world.machine(host(broker_id)).storage
 
 

@@ -19,7 +19,7 @@ from minibroker.protocol.checkpoints import (
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import iterate_headers
 from minibroker.runtime.ports import Buffer
-from minibroker.simulation.storage import Storage
+from minibroker.simulation.storage import SimulatedStorage
 from tests.mutants.judged import FIRST, TOPIC, Directed, Stage, on_stage
 from tests.mutants.schedules.words import administrator, apart, broker_epoch, host, members, restarted
 
@@ -39,7 +39,7 @@ async def _fill(directed: Directed, count: int = 60) -> None:
     await asyncio.sleep(3.0)
 
 
-def _storage(directed: Directed, broker_id: int) -> Storage:
+def _storage(directed: Directed, broker_id: int) -> SimulatedStorage:
     return directed.world.machine(host(broker_id)).storage
 
 
@@ -75,7 +75,7 @@ async def _start_once_more(directed: Directed, broker_id: int) -> None:
     await directed.until_isr(*directed.cluster.broker_ids)
 
 
-def _segments(storage: Storage) -> list[str]:
+def _segments(storage: SimulatedStorage) -> list[str]:
     return sorted(name for name in storage.find_directory(DIRECTORY).entries if name.endswith(".log"))
 
 
@@ -98,7 +98,7 @@ async def bit_of_a_base_offset(directed: Directed) -> None:
     await _start_once_more(directed, alone)
 
 
-def _holds(storage: Storage, path: str) -> bool:
+def _holds(storage: SimulatedStorage, path: str) -> bool:
     return path.rpartition("/")[2] in storage.find_directory(DIRECTORY).entries
 
 
@@ -155,7 +155,7 @@ async def start_of_the_topic_before(directed: Directed) -> None:
     await _start_once_more(directed, alone)
 
 
-def _start_of_another_topic(storage: Storage) -> bytes:
+def _start_of_another_topic(storage: SimulatedStorage) -> bytes:
     other, change = parse_log_start(bytes(storage.find_file("/data/log/again-0/log-start").content))
     later = LogStart(topic_id=other.topic_id, partition=0, offset=25, reason=LogStartReason.RETENTION)
     return format_log_start(later, change) + bytes(LOG_START_SLOT_BYTES)

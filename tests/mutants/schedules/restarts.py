@@ -11,7 +11,7 @@ from minibroker.protocol.messages import (
     ElectLeadersTopic,
     confirmation_of,
 )
-from minibroker.simulation.storage import Storage
+from minibroker.simulation.storage import SimulatedStorage
 from minibroker.simulation.swarm.file_changes import put_file
 from minibroker.simulation.swarm.rot_places import batches_of
 from tests.mutants.judged import TOPIC, Directed, Stage, on_stage
@@ -41,7 +41,7 @@ async def _produce_some(directed: Directed, words: str = "") -> None:
         await directed.produce(f"{words}{number}")
 
 
-def _storage(directed: Directed, broker_id: int) -> Storage:
+def _storage(directed: Directed, broker_id: int) -> SimulatedStorage:
     return directed.world.machine(host(broker_id)).storage
 
 

@@ -5,7 +5,7 @@ import asyncio
 from minibroker.client.admin import AdminClient
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.ports import DiskError
-from minibroker.simulation.storage import Storage
+from minibroker.simulation.storage import SimulatedStorage
 from minibroker.simulation.swarm.file_changes import copied, restore
 from minibroker.simulation.swarm.rot_places import batches_of
 from tests.mutants.judged import TOPIC, Directed, Stage, on_stage
@@ -23,7 +23,7 @@ START_SECONDS = 6.0
 AGAIN = TopicPartition("again", 0)
 
 
-def _storage(directed: Directed, broker_id: int) -> Storage:
+def _storage(directed: Directed, broker_id: int) -> SimulatedStorage:
     return directed.world.machine(host(broker_id)).storage
 
 

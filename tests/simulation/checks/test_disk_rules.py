@@ -14,7 +14,7 @@ from minibroker.simulation.checks.disk_rules import HIGH_WATERMARKS_PATH, DiskRu
 from minibroker.simulation.checks.disks import LOG_DIRECTORY
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
-from minibroker.simulation.storage import FileNode, Storage
+from minibroker.simulation.storage import FileNode, SimulatedStorage
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 SEGMENT = f"{LOG_DIRECTORY}/a-0/00000000000000000000.log"
@@ -37,7 +37,7 @@ class Case:
             self.storage.provision(f"{LOG_DIRECTORY}/{name}/x")
 
     @property
-    def storage(self) -> Storage:
+    def storage(self) -> SimulatedStorage:
         return self.cluster.world.machine("broker-1").storage
 
     def checkpoint(self, high_watermarks: dict[TopicPartition, int]) -> None:
