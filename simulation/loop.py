@@ -59,7 +59,7 @@ class Unhandled(AssertionError):
 
 
 class RealWaiting(AssertionError):
-    """Simulated code asked for real time, a thread, or a socket."""
+    """Simulated code requested real time, a thread, or a socket."""
 
 
 class NodeHandle(events.Handle):

@@ -44,7 +44,7 @@ class Latency(msgspec.Struct):
     extra_mean: float = 0.000_3
     loopback: float = 0.000_05
     split_probability: float = 0.02
-    """How often an arrival is read in two pieces, cut anywhere."""
+    """Share of arrivals that are read in two pieces, cut anywhere."""
 
 
 class Contact(msgspec.Struct):
@@ -114,7 +114,7 @@ class Fabric:
                 end.pump_soon(self.delay(source, target))
 
     def partition(self, one: str, other: str) -> None:
-        """Both ways."""
+        """Cut both ways."""
         self.cut(one, other)
         self.cut(other, one)
 

@@ -65,11 +65,11 @@ class Fault(msgspec.Struct):
     no_descriptor: bool = False
     """It fails for lack of a file descriptor."""
     is_bad_entry: bool = False
-    """It fails because of what lies there: a mount point, for example."""
+    """It fails because of what is there: a mount point, for example."""
 
 
 class FileNode:
-    """A file: bytes as its readers see them, and what of them is on stable storage."""
+    """A file: bytes as its readers see them, and which of them are on stable storage."""
 
     def __init__(self) -> None:
         self.content = bytearray()
@@ -248,12 +248,12 @@ class SimulatedStorage:
         return f"{self.host}-boot-{self.boots}"
 
     def hang(self, seconds: float) -> None:
-        """Every write, read and sync takes until then."""
+        """Every write, read and sync lasts until then."""
         self._hangs_until = self.loop.time() + seconds
 
     @property
     def hangs_for(self) -> float:
-        """Seconds until it answers again."""
+        """Seconds until the disk answers again."""
         return max(0.0, self._hangs_until - self.loop.time()) if self._hangs_until else 0.0
 
     def fill(self, free_bytes: int = 0) -> None:

@@ -79,7 +79,7 @@ class SimulatedTransport:
         self.unread_by_peer = 0
 
     def open(self, factory: ProtocolFactory) -> None:
-        """The connection is made, on this side."""
+        """The connection is established on this side."""
         if self.is_gone:
             return  # reset before it was accepted
         self.protocol = factory()
@@ -220,7 +220,7 @@ class SimulatedTransport:
             side.lose_soon(ConnectionResetError("connection reset by the network"), 0.0)
 
     def lose_what_is_held(self) -> None:
-        """Drop what waits behind a cut; what arrived earlier is in the kernel of this end."""
+        """Drop what a cut keeps back; what arrived earlier is in the kernel of this end."""
         since = self._fabric.cut_since(self.peer.host, self.host)
         self._pipe = deque(segment for segment in self._pipe if segment.arrives_at <= since)
 

@@ -48,7 +48,7 @@ class SimulatedMachine:
 
 
 class SimulatedWorld:
-    """Build it, start nodes, then `run` a coroutine that drives it. One world is one run."""
+    """Build it, start nodes, then `run` a coroutine that drives it. One world makes one run."""
 
     def __init__(self, seed: int = 0, loop: VirtualLoop | None = None) -> None:
         """`loop`: a running loop, if given; then its owner calls `end` instead of `run`."""

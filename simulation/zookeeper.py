@@ -39,7 +39,7 @@ class ZooKeeperRequest(msgspec.Struct, frozen=True):
     path: str = ""
     operations: tuple[Operation, ...] = ()
     watch: int | None = None
-    """The client's number for the watch to leave."""
+    """The client's number for the watch to set."""
 
 
 Answer = Callable[[Any, CoordinationError | None], None]
@@ -192,7 +192,7 @@ class Link:
         self.deliver(self._owner.on_broken, self)
 
     def break_in_between(self) -> None:
-        """Reset by the network: cuts do not keep it from the client."""
+        """A reset by the network: cuts do not keep it from the client."""
         self._server.forget_watches(self)
         self._server.loop.call_soon(self._owner.on_broken, self, context=self.process.context)
 
@@ -368,7 +368,7 @@ class SimulatedZooKeeper:
         session.last_request_at = self.loop.time()
 
     def _expires_at(self, session: Session) -> float:
-        """Sessions end at the tick after their timeout."""
+        """Sessions end at the first tick after their timeout."""
         tick = self.options.tick_ms / 1000
         due = session.last_request_at + session.timeout_ms / 1000
         return (math.floor(due / tick) + 1) * tick

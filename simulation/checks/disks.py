@@ -83,7 +83,7 @@ def _chunk(partition: TopicPartition, acked: Mapping[tuple[TopicPartition, int],
 
 # ------------------------------------------------------------------------------------------------------------- reading
 def _replica(cluster: SimulatedCluster, broker_id: int, partition: TopicPartition) -> AuditedReplica | None:
-    """One broker's replica; None if it has none."""
+    """One broker's replica, read from its disk; None if there is none."""
     storage = cluster.world.machine(f"broker-{broker_id}").storage
     log_directory = _child(_child(storage.root, "data"), "log")
     directory = _child(log_directory, str(partition))

@@ -53,12 +53,12 @@ for six seconds, counted in looks (hardening rule 17)."""
 RECONNECT_SECONDS = 3.2
 """For this long after a cut, the suspecting broker may wait for a connection that it began during the cut."""
 NEVER_ANSWERED_SECONDS = 1.0
-"""The same for a registration that has not answered the suspecting broker since it was made."""
+"""The same for a registration that has not answered the suspecting broker since it was created."""
 UNSEEN_SECONDS = 3.0
 """A registration younger than this may be removed for the failure of the one before it (decision 0011): the remover has
 looked, and may stand still for as long as a hanging disk holds a process, 2 s, before it writes."""
 UNMADE_SECONDS = 1.0
-"""For this long after a failed disk call, a broker may report that it could not make a log: it answers the order at
+"""For this long after a failed disk call, a broker may report that it could not create a log: it answers the order at
 once."""
 QUEUED_SECONDS = 1.0
 """The writer of a partition's state may have read the registrations this long before."""
@@ -126,7 +126,7 @@ class FencingChecker:
         zookeeper.receive = watched_receive  # type: ignore[method-assign]
 
     def _watch_disk(self, broker_id: int) -> None:
-        """Record failed disk calls: one may be the only sign of a log that was not made (seed 17052041)."""
+        """Record failed disk calls: one may be the only sign of a log that could not be created (seed 17052041)."""
         storage = self._cluster.world.machine(name_of(broker_id)).storage
 
         def watched(check: Callable[[str, str], None]) -> Callable[[str, str], None]:
@@ -179,7 +179,9 @@ class FencingChecker:
         kinds = {(type(operation), operation.path) for operation in operations}
         creates = (CreateOp, CONTROLLER) in kinds
         if creates and (SetOp, CONTROLLER_EPOCH) not in kinds:
-            self._find(f"{writer} became controller without a new controller epoch", f"it wrote {sorted_names(kinds)}")
+            self._find(
+                f"{writer} became controller without a new controller epoch", f"it wrote {sorted_operations(kinds)}"
+            )
         if before is None or not writer.startswith("broker-"):
             return
         incumbent = ControllerNode.decode(before.data)
@@ -190,7 +192,7 @@ class FencingChecker:
         self.counts["controller succeeded falsely: it lives" if lives else "controller succeeded by confirmation"] += 1
         self._log(f"{writer} deposes controller {incumbent.brokerid}{', which lives' if lives else ''}")
         if not creates or (DeleteOp, broker_path(incumbent.brokerid)) not in kinds:
-            self._find(f"{writer} succeeded {victim} in several writes", f"it wrote {sorted_names(kinds)}")
+            self._find(f"{writer} succeeded {victim} in several writes", f"it wrote {sorted_operations(kinds)}")
         self._require_confirmation(writer, incumbent.brokerid, f"{writer} deposed {victim}")
 
     def _is_alive(self, broker_id: int, incarnation: str | None) -> bool:
@@ -198,8 +200,8 @@ class FencingChecker:
 
     # ------------------------------------------------------------------------------------------------- confirmation
     def _require_confirmation(self, observer: str, broker_id: int, what: str) -> None:
-        """A connection lost and a refusal, both seen by the suspecting broker, and a refusal seen
-        by a second broker."""
+        """Require a connection lost and a refusal, both seen by the suspecting broker, and a refusal seen by a second
+        one."""
         victim, now = name_of(broker_id), self._loop.time()
         own = self._network.contact(observer, victim)
         since_registration = self._loop.elapsed - self._registered_at.get(broker_id, 0.0)
@@ -227,9 +229,8 @@ class FencingChecker:
         back = self._network.contact(name_of(broker_id), observer)
         now = self._loop.time()
         since, until = self._network.last_cut(name_of(broker_id), observer) or (math.inf, -math.inf)
-        was_cut_off = (
-            until - since >= SILENT_SECONDS and now - until <= CONFIRMATION_SECONDS
-        )  # a short cut proves nothing
+        # a short cut proves nothing
+        was_cut_off = until - since >= SILENT_SECONDS and now - until <= CONFIRMATION_SECONDS
         was_refused = back.refused_at is not None and now - back.refused_at <= CONFIRMATION_SECONDS
         if (was_cut_off or was_refused) and now - (back.answered_at or 0.0) >= SILENT_SECONDS:
             return True
@@ -276,12 +277,12 @@ class FencingChecker:
         began, changed_at = self._led_since.get(partition, 0.0), self._changed_at.get(leader, 0.0)
         if changed_at > began - QUEUED_SECONDS and now - max(began, changed_at) < INFORMED_SECONDS:
             return True
-        asked_at = (
+        reasons_at = (
             self._cluster.asked_to_stop_at.get(leader),
             self._stopping_at.get(leader),
             self._offline_at.get((leader, partition)),
         )
-        if any(at is not None and now - at < CONFIRMATION_SECONDS for at in asked_at):
+        if any(at is not None and now - at < CONFIRMATION_SECONDS for at in reasons_at):
             return True
         return self._cluster.is_stopping(leader) or self._is_offline(leader, partition)
 
@@ -292,7 +293,7 @@ class FencingChecker:
         return tuple(TopicAssignment.decode(node.data).partitions.get(str(partition.partition), ()))
 
     def _is_offline(self, broker_id: int, partition: TopicPartition) -> bool:
-        """Whether its replica is offline, or the disk on which the replica could not even be made (seed 3134)."""
+        """Whether its replica is offline, or the disk on which the replica could not even be created (seed 3134)."""
         broker = self._cluster.brokers.get(broker_id)
         if broker is None or not hasattr(broker, "manager"):
             return False
@@ -303,7 +304,7 @@ class FencingChecker:
         return directory.offline or directory.full or self._loop.elapsed - failed_at < UNMADE_SECONDS
 
     def stepped(self, replica: Partition, event: ev.Event, effects: Sequence[ev.Effect], refused: bool) -> None:
-        """Catches what happens between two samples: a full disk may have room again after a
+        """Catch what happens between two samples: a full disk may have room again after a
         millisecond (seed 8000487)."""
         if replica.state.role is Role.OFFLINE:
             self._offline_at[replica.state.config.broker_id, replica.topic_partition] = self._loop.elapsed
@@ -319,7 +320,7 @@ class FencingChecker:
 
     # ----------------------------------------------------------------------------------------------- fenced brokers
     def _watch_answer(self, link: Link, request: ZooKeeperRequest, answer: Answer) -> Answer:
-        """The same answer; when it arrives, the broker knows what became of its registration."""
+        """Wrap the answer to record when the broker learns what became of its registration."""
         host = link.process.name
         if request.kind not in ("get", "exists") or request.path.rpartition("/")[0] != BROKER_IDS:
             return answer
@@ -394,5 +395,5 @@ def ago(at: float | None, now: float) -> str:
     return "never" if at is None else f"{now - at:.3f} s ago"
 
 
-def sorted_names(kinds: set[tuple[type[Operation], str]]) -> list[str]:
+def sorted_operations(kinds: set[tuple[type[Operation], str]]) -> list[str]:
     return sorted(f"{kind.__name__.removesuffix('Op').lower()} {path}" for kind, path in kinds)

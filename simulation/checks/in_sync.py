@@ -76,7 +76,7 @@ class InSyncChecker:
         self._proposed: dict[tuple[TopicPartition, int], list[tuple[int, frozenset[int]]]] = {}
         self._states: dict[TopicPartition, ReferencePartition] = {}
         self._led_since: dict[TopicPartition, float] = {}
-        self._stood_still: dict[int, float] = {}
+        self._last_blocked_at: dict[int, float] = {}
         """When a broker was last found paused, or in a slow call."""
         self._pauses: dict[str, list[tuple[float, float]]] = {}
         self._paused_at: dict[str, float] = {}
@@ -100,7 +100,7 @@ class InSyncChecker:
 
         world.pause, world.resume = watched_pause, watched_resume  # type: ignore[method-assign]
 
-    # ------------------------------------------------------------------------------------------------------- reigns
+    # -------------------------------------------------------------------------------------------------- leaderships
     def stepped(
         self, writer: Writer, partition: TopicPartition, state: ReplicaState, event: ev.Event, refused: bool
     ) -> None:
@@ -114,9 +114,8 @@ class InSyncChecker:
         assert state.leader_epoch is not None
         leadership = self._leaderships.get((writer, partition))
         if leadership is None or leadership.leader_epoch != state.leader_epoch:
-            outstanding = (
-                None if leadership is None else leadership.outstanding
-            )  # only its answer settles it (KAFKA-12686)
+            # only its answer settles an outstanding proposal (KAFKA-12686)
+            outstanding = None if leadership is None else leadership.outstanding
             leadership = self._leaderships[writer, partition] = self._new_leadership(state)
             leadership.outstanding = outstanding
         handler(self, LeaderStep(writer, partition, leadership, state, refused), event)
@@ -336,7 +335,7 @@ class InSyncChecker:
         time in which the leader's process ran counts."""
         for broker_id in self._cluster.alive():
             if not self._cluster.world.process(f"broker-{broker_id}").runs:
-                self._stood_still[broker_id] = self._loop.elapsed
+                self._last_blocked_at[broker_id] = self._loop.elapsed
         for actual in self._reference.states():
             if len(actual.members) >= min(actual.min_isr, actual.replication_factor) or actual.leader == -1:
                 continue
@@ -344,7 +343,7 @@ class InSyncChecker:
             replica = self._cluster.replica(actual.leader, actual.partition.topic, actual.partition.partition)
             moments = (
                 self._led_since.get(actual.partition, 0.0),
-                self._stood_still.get(actual.leader, 0.0),
+                self._last_blocked_at.get(actual.leader, 0.0),
                 self._leadership_began(host, actual),
             )
             since = max(actual.since, *moments)

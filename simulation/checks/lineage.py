@@ -12,7 +12,7 @@ from msgspec import Struct
 from minibroker.simulation.checks.reference_log import LoggedBatch, ReferenceLog
 
 Find = Callable[..., None]
-"""find(invariant, text, *facts) for this partition."""
+"""Reports a finding for this partition: find(invariant, text, *facts)."""
 
 
 class Writer(Struct, frozen=True):

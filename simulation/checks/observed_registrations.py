@@ -23,7 +23,7 @@ class RegistrationsSnapshot(Struct, frozen=True):
 
 
 class ObservedRegistrations:
-    """Watches one run."""
+    """Records the registrations of one run."""
 
     def __init__(self, cluster: SimulatedCluster) -> None:
         self._loop = cluster.world.loop

@@ -86,7 +86,7 @@ class ReferenceLog:
         return gone
 
     def at(self, base_offset: int) -> LoggedBatch | None:
-        """The batch that begins there."""
+        """The batch that begins at this offset; None if there is none."""
         index = bisect_left(self._bases, base_offset)
         return self.batches[index] if index < len(self._bases) and self._bases[index] == base_offset else None
 

@@ -37,7 +37,7 @@ class ReferencePartition(msgspec.Struct):
 
 
 class ReferenceState:
-    """Watches one run."""
+    """Watches ZooKeeper and the leaders during one run."""
 
     def __init__(self, cluster: SimulatedCluster, topics: dict[str, tuple[int, int, int]]) -> None:
         self.findings: list[CheckerFinding] = []
@@ -46,7 +46,7 @@ class ReferenceState:
         self.listeners: list[Callable[[TopicPartition], None]] = []
         """Called right after a partition's state was written."""
         self.samplers: list[Callable[[], None]] = []
-        """Called with each sample."""
+        """Called at each sample."""
         self.allows_unclean_election = False
         """Set it if the run's settings allow it."""
         self.faulty: set[int] = set()

@@ -205,9 +205,8 @@ class ReplicaChecker:
         elif log.log_start_offset == log.log_end_offset > checked.reference_log.end:
             checked.reference_log.reset_to(log.log_end_offset)  # retention passed it: it holds nothing any more
         elif log.segments[0].base_offset == log.log_end_offset == checked.reference_log.end:
-            checked.reference_log.reset_to(
-                log.log_end_offset
-            )  # it could not be compared: all of it is dropped (seed 17100189)
+            # it could not be compared: all of it is dropped (seed 17100189)
+            checked.reference_log.reset_to(log.log_end_offset)
 
     def _check_cut(self, checked: CheckedReplica, gone: Sequence[LoggedBatch]) -> None:
         if checked.writer.broker_id in self.reference.faulty and checked.replica.state.role is not Role.LEADER:
@@ -360,7 +359,7 @@ class ReplicaChecker:
             self.reference.find("I3", "a replica that may lead lacks a committed record", checked.partition, *facts)
 
     def _on_replica_stopped(self, checked: CheckedReplica, state: ReplicaState, event: ev.ReplicaStopped) -> None:
-        """I35: topics under promise are never deleted."""
+        """I35: promised topics are never deleted."""
         if event.leader_epoch is None and checked.writer.broker_id not in self.reference.faulty:  # its topic id may rot
             self.reference.find("I35", f"{checked.writer} removed a replica of an existing topic", checked.partition)
 

@@ -1,1 +1,1 @@
-"""The pure cores alone, every order of events up to a bound."""
+"""Exhaustive search: the pure cores alone, every order of events within bounds."""

@@ -102,7 +102,7 @@ def _of_the_end(world: ModelWorld, state: ModelState) -> Iterator[Move]:
 
 
 def _of_disk(world: ModelWorld, state: ModelState, replica: ModelReplica) -> Iterator[Move]:
-    """What a disk suffers while its broker is down."""
+    """Damage to a disk while its broker is down."""
     if not world.left(state, "disks"):
         return
     yield ("replace", replica.broker_id)  # if no other replica was in sync, none leads

@@ -36,7 +36,7 @@ Proposal: TypeAlias = tuple[int, int, int, tuple[tuple[int, int | None], ...]]
 
 
 class ModelReplica(Struct, kw_only=True):
-    """One broker of the model. Never changed once it is in a catalogue."""
+    """One broker of the model. Immutable once it is in a catalogue."""
 
     broker_id: int
     state: ReplicaState
@@ -177,7 +177,7 @@ _READERS: dict[str, Any] = {"epoch_end?": _epoch_end, "ends?": _leader_ends}
 def _on_control(
     actor: _Actor, controller_epoch: int, live: tuple[tuple[int, int], ...], order: Stimulus | None
 ) -> None:
-    """A control request that its broker epoch lets pass: metadata first, then the role (`MetadataImage.admit`)."""
+    """A control request that passes the broker-epoch check: metadata first, then the role (`MetadataImage.admit`)."""
     replica = actor.replica
     if controller_epoch < replica.controller_epoch:
         return
@@ -275,7 +275,7 @@ def _on_ends(actor: _Actor, leader_epoch: int, code: int, log_end_offset: int) -
 
 
 def _on_lag(actor: _Actor) -> None:
-    """More than the lag limit passes on this leader without a fetch; then its clock stands at 0 again."""
+    """More than the lag limit passes on this leader without a fetch; then its clock is reset to 0."""
     elapsed_ms = LAG_MS + 1
     actor.handle(ev.LagChecked(now_ms=NOW_MS + elapsed_ms))
     for remote in actor.replica.state.remotes.values():

@@ -33,7 +33,7 @@ class SearchCoverage(Struct, kw_only=True):
     broken: str | None = None
     """The broken invariant, and how it was broken; None for a clean search."""
     path: tuple[Move, ...] = ()
-    """The shortest way there."""
+    """The shortest path to it."""
 
 
 Watcher = Callable[[SearchCoverage], bool]

@@ -45,7 +45,7 @@ class ModelState(NamedTuple):
     active: int
     """The active controller. What it knows of the partition is what ZooKeeper holds."""
     deposed: int
-    """A deposed controller that does not know it yet; 0 for none."""
+    """A deposed controller that has not noticed yet; 0 for none."""
     pending: tuple[int, ...]
     """The control request that waits for each broker; 0 for none. Later decisions are merged into it."""
     strays: tuple[tuple[int, int, int], ...]

@@ -171,7 +171,7 @@ async def test_writing_to_a_restarted_machine_is_reset(link: Link) -> None:
 
 @in_a_world
 async def test_a_machine_that_is_cut_off_refuses_nothing_though_its_process_is_dead(link: Link) -> None:
-    """A refusal is an answer, and needs a way back."""
+    """A refusal is an answer, and needs a link back."""
     await link.open()
     link.world.network.cut("server", "client")
     link.world.kill("server")
