@@ -1,4 +1,4 @@
-"""Brokers of tests that are no whole brokers: one that dials as a broker does, and one that answers as one does."""
+"""Stand-ins for brokers in tests: one connects as a broker does, the other answers as a broker does."""
 
 import random
 from collections.abc import Callable
@@ -14,7 +14,7 @@ SECRET = bytes(range(32))
 
 
 def dialer(network: Network, broker_id: int, broker_epoch: int = 1, secret: bytes = SECRET) -> BrokerDialer:
-    """Of a registered broker."""
+    """The dialer of a registered broker."""
     found = BrokerDialer(network, random.Random(broker_id))
     name = BrokerName(broker_id=broker_id, broker_epoch=broker_epoch, incarnation_id=f"start-of-{broker_id}")
     found.registered(Credentials(name=name, secret=secret))
@@ -22,7 +22,7 @@ def dialer(network: Network, broker_id: int, broker_epoch: int = 1, secret: byte
 
 
 class Answering:
-    """Authenticates whoever dials, and hands everything else on."""
+    """Authenticates each peer that connects, and hands on all other requests."""
 
     def __init__(self, broker_id: int, handle: Callable[[IncomingRequest], None], listener: str = "INTERNAL") -> None:
         self._handle = handle

@@ -1,4 +1,4 @@
-"""What holds for every test: quick ones first, known invariants only, and no error of the event loop goes unnoticed."""
+"""Rules for all tests: quick ones first, known invariants only, and every error of the event loop fails a test."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ hypothesis.settings.register_profile("house", deadline=None)
 hypothesis.settings.register_profile("fuzz", deadline=None, max_examples=2_000)
 hypothesis.settings.load_profile("house")
 
-# Later in this list is slower; what fails should fail soon.
+# Slower kinds are later in this list, so that failures show early.
 SLOWNESS = ["slow", "system", "spark", "docker"]
 
 
@@ -28,13 +28,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for marker in item.iter_markers("invariant"):
             unknown = [name for name in marker.args if name not in INVARIANTS]
             if unknown or not marker.args:
-                raise pytest.UsageError(f"{item.nodeid}: invariant({unknown}) is none of I1 to I{len(INVARIANTS)}")
+                raise pytest.UsageError(f"{item.nodeid}: invariant({unknown}) is not one of I1 to I{len(INVARIANTS)}")
     items.sort(key=_slowness)  # stable: files keep their order otherwise
 
 
 def pytest_collection_finish() -> None:
     gc.collect()
-    gc.freeze()  # what was imported is not searched again by the collection after each asyncio test
+    gc.freeze()  # the collection after each asyncio test does not search imported modules again
 
 
 def _slowness(item: pytest.Item) -> int:
@@ -42,7 +42,7 @@ def _slowness(item: pytest.Item) -> int:
 
 
 class LoopErrors(logging.Handler):
-    """Every event loop, uvloop's too, reports what nobody handled to the logger `asyncio`."""
+    """Every event loop, including uvloop's, reports unhandled errors to the logger `asyncio`."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -60,8 +60,8 @@ def no_unhandled_loop_errors(request: pytest.FixtureRequest) -> Iterator[None]:
     try:
         yield
         if inspect.iscoroutinefunction(getattr(request.node, "obj", None)):
-            gc.collect()  # a task whose exception nobody retrieved tells so when it is collected
+            gc.collect()  # a task with an unretrieved exception reports it when it is collected
     finally:
         logger.removeHandler(errors)
     if errors.seen and not request.node.get_closest_marker("expects_loop_errors"):
-        pytest.fail("the event loop reported what nobody handled:\n" + "\n".join(errors.seen), pytrace=False)
+        pytest.fail("the event loop reported unhandled errors:\n" + "\n".join(errors.seen), pytrace=False)

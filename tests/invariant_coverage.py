@@ -30,15 +30,15 @@ INVARIANTS = {
     "I18": "at most one leader per (partition, epoch), one controller per controller epoch",
     "I19": "what was committed is in every later leader",
     "I20": "after quiescence all in-sync replicas are byte-equal and HW = LEO",
-    "I21": "acknowledged with acks=all: at that offset for ever",
-    "I22": "what a reader saw never changes or goes back silently",
+    "I21": "a record acknowledged with acks=all stays at that offset for ever",
+    "I22": "what a consumer has read never changes or goes back silently",
     "I23": "an acknowledged offset is readable; ListOffsets(latest) never falls",
     "I24": "acks=all succeeds only above min ISR; a refused produce appends nothing",
     "I25": "per producer, sequences are contiguous and without duplicates",
     "I26": "no success for a record that was not appended",
     "I27": "leader epoch, version and controller epoch never fall; a new leader raises the epoch",
     "I28": "a clean election picks a live ISR member; an unclean one leaves ISR = {leader}",
-    "I29": "nobody acts on a lower controller, broker, leader or partition epoch",
+    "I29": "no broker acts on a lower controller, broker, leader or partition epoch",
     "I30": "writes of a controller whose epoch is over fail",
     "I31": "a restarted replica never joins the ISR by a fetch from before",
     "I32": "a follower never truncates below its high watermark or what is committed",
@@ -52,8 +52,8 @@ INVARIANTS = {
     "I40": "a damaged log is given up outside of the ISR only",
     "I41": "an answer holds the asked offset as it was written; a copy is what the leader wrote",
     "I42": "an offline leader hands over in bounded time if another member could lead",
-    "I43": "a log start is where retention allows it to be, and nowhere above",
-    "I44": "while no disk is faulty no log is called damaged",
+    "I43": "a log start is at or below what retention allows",
+    "I44": "while no disk is faulty, no log is reported as damaged",
 }
 
 
@@ -69,10 +69,10 @@ class Collector:
 
 def main() -> int:
     collector = Collector()
-    with contextlib.redirect_stdout(io.StringIO()) as said:
+    with contextlib.redirect_stdout(io.StringIO()) as output:
         outcome = pytest.main(["--collect-only", "-qq", "tests"], plugins=[collector])
     if outcome not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
-        print(said.getvalue(), file=sys.stderr)
+        print(output.getvalue(), file=sys.stderr)
         return 1
     for name, text in INVARIANTS.items():
         tests = collector.tests[name]

@@ -1,4 +1,4 @@
-"""The house rules hold. The rules themselves are in tests/tidy/, and CONTRIBUTING.md says why they are there."""
+"""Applies the house rules. The rules are in tests/tidy/, their reasons in CONTRIBUTING.md."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RULES: list[Callable[[SourceFile], list[str]]] = [
     check_name,
     check_finished,
 ]
-# Written so that this file does not find itself.
+# Written so that this file does not match itself.
 ELSEWHERE = re.compile(r"(?<![\w/-])(?:\.\./)?" + "shared" + r"/|/" + "work/|/" + "root/")
 
 
@@ -55,7 +55,7 @@ def test_names_in_documents_exist() -> None:
     fail_with([found for page in sorted({*pages} - history) for found in check_identifiers(page, ROOT, names | files)])
 
 
-def test_nothing_refers_to_a_place_outside_the_project() -> None:
+def test_no_file_refers_to_a_place_outside_the_project() -> None:
     problems = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
         for path in text_files()
@@ -65,7 +65,7 @@ def test_nothing_refers_to_a_place_outside_the_project() -> None:
     fail_with(problems)
 
 
-def test_no_private_word_stands_where_the_field_has_a_term() -> None:
+def test_no_private_word_is_used_where_the_field_has_a_term() -> None:
     paths = [path.relative_to(ROOT) for path in text_files() if path.suffix in (".py", ".md")]
     seen = [path for path in paths if path.as_posix() not in ALLOWED_IN]
     fail_with([problem for path in seen for problem in check_words(path, (ROOT / path).read_text(errors="replace"))])
@@ -80,7 +80,7 @@ def test_every_folder_of_code_is_a_package() -> None:
 def test_tests_mirror_the_folders() -> None:
     known = {*CODE_FOLDERS, "docs", "docker", "mutants", "system", "tidy"}
     inside = {file.path.split("/")[1] for file in project_files("tests") if file.path.count("/") > 1}
-    fail_with([f"tests/{name}: no folder of that name beside tests/" for name in sorted(inside - known)])
+    fail_with([f"tests/{name}: no folder of that name next to tests/" for name in sorted(inside - known)])
 
 
 def test_links_give_each_folder_its_import_name() -> None:

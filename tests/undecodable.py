@@ -1,4 +1,4 @@
-"""Batches that are whole by their CRC, and whose records nobody can decode."""
+"""Batches with a correct CRC and records that cannot be decoded."""
 
 import struct
 
@@ -11,14 +11,14 @@ NO_MSGPACK_TYPE = 0xC1
 
 
 def undecodable(batch: bytes | bytearray) -> bytearray:
-    """The same batch, but where its first record should begin nothing does."""
+    """The same batch with an invalid byte where its first record should begin."""
     broken = bytearray(batch)
     broken[HEADER_BYTES + {0xDC: 3, 0xDD: 5}.get(broken[HEADER_BYTES], 1)] = NO_MSGPACK_TYPE
     return _sealed(broken)
 
 
 def beyond_all_times(records: int = 1) -> bytearray:
-    """Records whose timestamps do not fit into 64 bits: so late is the first, and so much later each."""
+    """Records with timestamps that do not fit into 64 bits, because base timestamp and delta are both the maximum."""
     last_ms = 2**63 - 1
     payload = msgspec.msgpack.encode([(number, last_ms, None, b"late", ()) for number in range(records)])
     size = HEADER_BYTES + len(payload)

@@ -1,1 +1,1 @@
-"""The commands of README.md and docs/ do what the pages say."""
+"""The commands and tables of README.md and docs/ agree with the code."""

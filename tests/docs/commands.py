@@ -1,4 +1,4 @@
-"""Finds the commands in the pages and runs them as a reader would: block after block, in one shell."""
+"""Finds the commands in the pages and runs them as a reader would, block after block, in one shell."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def pages() -> list[Path]:
 
 
 def blocks(page: Path, text: str) -> list[Block]:
-    """All shell blocks of a page; a tag that is missing or unknown gives the kind ''."""
+    """All shell blocks of a page; a missing or unknown tag gives the kind ''."""
     found = []
     for match in FENCE.finditer(text):
         words = match["info"].split()
@@ -51,7 +51,7 @@ def blocks(page: Path, text: str) -> list[Block]:
 
 
 def run(todo: list[Block], scratch: Path) -> str | None:
-    """Runs the blocks of one page in one shell. Returns what went wrong, or None."""
+    """Run the blocks of one page in one shell. Returns the problem, or None."""
     kind = todo[0].kind
     script = ["set -euo pipefail"]
     for block in todo:
@@ -84,7 +84,7 @@ def run(todo: list[Block], scratch: Path) -> str | None:
 
 
 def _stop(shell: subprocess.Popen[bytes], scratch: Path, environment: dict[str, str]) -> None:
-    """What a page started and did not stop: its shell's processes, and a cluster left in the scratch folder."""
+    """Stop what a page left running: its shell's processes, and a cluster in the scratch folder."""
     if shell.poll() is None:
         os.killpg(shell.pid, signal.SIGKILL)
         shell.wait()

@@ -24,11 +24,11 @@ class Line(NamedTuple):
     on: tuple[int, ...]
     cells: tuple[str, ...]
     sentence: str
-    """What is printed of the first of `on`."""
+    """What the audit prints for the first number of replicas in `on`."""
 
 
 def cell(audited: Audited, lawful: bool) -> str:
-    """In a word or two."""
+    """The audit's result in a word or two."""
     if audited.report is None:
         return "cannot run"
     report = audited.report
@@ -42,14 +42,14 @@ def cell(audited: Audited, lawful: bool) -> str:
 
 
 def sentence(audited: Audited, root: Path) -> str:
-    """What is printed first."""
+    """The first sentence that the audit prints."""
     if audited.report is None:
-        said = audited.refusal or ""
+        printed = audited.refusal or ""
     elif any(item.severity is Severity.ERROR for item in audited.report.findings):
-        said = describe(audited.report.findings[0])
+        printed = describe(audited.report.findings[0])
     else:
-        said = audited.report.summary
-    return said.replace(str(root.resolve()), ROOT).replace(str(root), ROOT).replace("|", "\\|")
+        printed = audited.report.summary
+    return printed.replace(str(root.resolve()), ROOT).replace(str(root), ROOT).replace("|", "\\|")
 
 
 def lines(rows: Sequence[Row], root: Path) -> list[Line]:
@@ -69,11 +69,11 @@ def _line(row: Row, root: Path) -> Line:
 
 
 def _joined(cells: dict[int, str]) -> str:
-    """What is said alike of one, two and three replicas is said once."""
-    groups = {said: [str(count) for count in cells if cells[count] == said] for said in cells.values()}
+    """One cell for one, two and three replicas; equal results are joined."""
+    groups = {result: [str(count) for count in cells if cells[count] == result] for result in cells.values()}
     if len(groups) == 1:
         return next(iter(groups))
-    return "; ".join(f"{', '.join(counts)}: {said}" for said, counts in groups.items())
+    return "; ".join(f"{', '.join(counts)}: {result}" for result, counts in groups.items())
 
 
 def table(made: Iterable[Line], first: str) -> str:
@@ -96,10 +96,10 @@ def render() -> str:
 
 
 def page_with_table() -> str:
-    """The whole page as it should be."""
+    """The whole page with the table as the code has it now."""
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    _, mark, after = rest.partition(END)
-    assert mark, f"{PAGE} has no marks for the table of losses"
+    _, marker, after = rest.partition(END)
+    assert marker, f"{PAGE} has no markers for the table of losses"
     return f"{before}{BEGIN}\n{render()}\n{END}{after}"
 
 

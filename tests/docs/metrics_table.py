@@ -14,7 +14,7 @@ END = "<!-- made by python -m tests.docs.metrics_table: end -->"
 
 
 def renewed(page: str) -> str:
-    """The page with its made part as the code has it now."""
+    """The page with its generated part as the code has it now."""
     before, rest = page.split(BEGIN)
     return f"{before}{BEGIN}\n{made()}{END}{rest.split(END)[1]}"
 

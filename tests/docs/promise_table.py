@@ -10,10 +10,10 @@ END = "<!-- end -->\n"
 
 
 def page_with_table() -> str:
-    """The whole page as it should be."""
+    """The whole page with the table as the code has it now."""
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    _, mark, after = rest.partition(END)
-    assert mark, f"{PAGE} has no marks for the promise"
+    _, marker, after = rest.partition(END)
+    assert marker, f"{PAGE} has no markers for the promise"
     return f"{before}{BEGIN}\n{render_promise()}\n{END}{after}"
 
 

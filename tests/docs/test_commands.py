@@ -22,12 +22,12 @@ def run_page(name: str, kind: str, scratch: Path) -> None:
 
 
 def with_kind(kind: str) -> list[str]:
-    """Only the pages that have such commands: no page is reported as skipped because it has none."""
+    """The pages that have such commands, so that a page without them is not reported as skipped."""
     return [name for name in PAGES if any(b.kind == kind for b in blocks(ROOT / name, (ROOT / name).read_text()))]
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_every_shell_block_says_how_it_is_tested(name: str) -> None:
+def test_every_shell_block_has_a_tag_for_how_it_is_tested(name: str) -> None:
     page = ROOT / name
     untagged = [f"{block.where}: ```sh" for block in blocks(page, page.read_text()) if not block.kind]
     how = f"write ```sh and one of {', '.join(KINDS)} (and `root` to run it in the project's folder)"

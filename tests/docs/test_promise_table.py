@@ -1,4 +1,4 @@
-"""The promise stands in docs/OPERATIONS.md as the schedule obeys it, and says something of every fault it draws."""
+"""docs/OPERATIONS.md states the promise that the fault schedule obeys, and covers every fault that it draws."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def test_page_shows_the_promise() -> None:
 
 
 @pytest.mark.parametrize("kind", [*DISK_FAULTS, *CLUSTER_SEQUENCES])
-def test_promise_says_something_of_every_fault_that_is_drawn(kind: str) -> None:
+def test_promise_covers_every_fault_that_is_drawn(kind: str) -> None:
     assert any(kind in row.kinds and row.guarantee is not Guarantee.MAY_LOSE for row in PROMISE)
 
 

@@ -1,4 +1,4 @@
-"""docs/FORMATS.md says what the code of the wire says."""
+"""docs/FORMATS.md agrees with the wire protocol's code."""
 
 from tests.docs.wire_tables import PAGE, made, renewed
 
@@ -7,7 +7,7 @@ def test_messages_of_the_page_are_those_of_the_code() -> None:
     assert renewed(PAGE.read_text()) == PAGE.read_text(), "run: python -m tests.docs.wire_tables"
 
 
-def test_notes_beside_and_above_fields_are_found() -> None:
+def test_notes_next_to_and_above_fields_are_found() -> None:
     text = made()
     assert "acks: i16 = -1  # -1 all in-sync replicas, 1 the leader, 0 no reply at all" in text
     assert "offline_partitions: list of up to 10,000 or nil = nil  # None: the broker stops." in text

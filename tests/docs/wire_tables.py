@@ -1,6 +1,6 @@
-"""The messages of docs/FORMATS.md, made from protocol/messages: `python -m tests.docs.wire_tables` renews them there.
+"""The messages of docs/FORMATS.md, from protocol/messages: `python -m tests.docs.wire_tables` renews them there.
 
-Between the two markers of the page stands one block for each API; a test fails when it is not what the code says.
+Between the two markers of the page there is one block for each API. A test fails if it differs from the code.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ABOUT = "about:"
 
 
 def renewed(page: str) -> str:
-    """The page with its made part as the code has it now."""
+    """The page with its generated part as the code has it now."""
     before, rest = page.split(BEGIN)
     after = rest.split(END)[1]
     return f"{before}{BEGIN}\n{made()}{END}{after}"
@@ -42,8 +42,8 @@ def made() -> str:
 
 def _messages() -> Iterator[str]:
     for api in APIS.values():
-        who = ", for brokers alone" if api.is_cluster_action else ""
-        yield f"#### {_api_name(api.request)} ({api.key.value}){who}\n\n```"
+        note = ", for brokers only" if api.is_cluster_action else ""
+        yield f"#### {_api_name(api.request)} ({api.key.value}){note}\n\n```"
         yield from _struct("request", api.request)
         yield from _struct("response", api.response)
         yield "```\n"
@@ -77,7 +77,7 @@ def _fields(struct: type[Any], indent: str) -> Iterator[str]:
 
 
 def _type(hint: Any) -> tuple[str, type[Any] | None]:
-    """In words, and the struct inside it."""
+    """The type in words, and the struct inside it."""
     meta: Any = None
     if typing.get_origin(hint) is typing.Annotated:
         hint, meta = typing.get_args(hint)[:2]
@@ -100,7 +100,7 @@ def _type(hint: Any) -> tuple[str, type[Any] | None]:
 
 
 def _number(meta: Any) -> str:
-    """Its width, and its bounds where they are narrower."""
+    """The width of a number, and its bounds if they are narrower."""
     width = NUMBERS[meta.le]
     bounds = [] if meta.ge == -meta.le - 1 else [f"from {meta.ge}"]
     bounds += [f"to {meta.le:,}"] if meta.le == 2**16 - 1 else []
@@ -112,19 +112,19 @@ def _default(field: Any) -> str:
         return ""
     value = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
     text = {None: "nil", True: "true", False: "false", "": '""', b"": "empty"}.get(value) if _plain(value) else None
-    return f" = {text or _written(value)}"
+    return f" = {text or _literal(value)}"
 
 
 def _plain(value: Any) -> bool:
     return value is None or isinstance(value, bool | str | bytes | memoryview)
 
 
-def _written(value: Any) -> str:
+def _literal(value: Any) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 
 def _notes(struct: type[Any]) -> dict[str, str]:
-    """What follows 'about:' in the comment beside or above each field, over all classes it inherits from."""
+    """The text after 'about:' in the comment next to or above each field, including those of base classes."""
     notes: dict[str, str] = {}
     for owner in reversed(struct.__mro__):
         if isinstance(owner, type) and issubclass(owner, Message) and owner is not Message:

@@ -1,4 +1,4 @@
-"""The cluster of docker-compose.yml under a name and on ports of its own, driven from the host as a user would."""
+"""The cluster of docker-compose.yml with its own name and ports, driven from the host as by a user."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def own_names(name: str) -> dict[str, str]:
-    """The environment under which docker-compose touches nobody else's containers, volumes and images."""
+    """An environment in which docker-compose touches only its own containers, volumes and images."""
     own = {"COMPOSE_PROJECT_NAME": name, "BROKER_IMAGE": f"{name}-broker", "AUDIT_IMAGE": f"{name}-audit"}
-    if compose_command() == ("docker-compose",):  # 1.29 with a newer client that has no buildx
+    if compose_command() == ("docker-compose",):  # 1.29 with a newer client without buildx
         own["DOCKER_BUILDKIT"] = "0"
     return own
 
@@ -37,7 +37,7 @@ def remove_everything(environment: dict[str, str]) -> None:
 
 
 class Failed(AssertionError):
-    """A command that should have succeeded; the message holds all it said."""
+    """A command failed that should have succeeded; the message contains its output."""
 
 
 class ComposeCluster:
@@ -68,12 +68,12 @@ class ComposeCluster:
         return self.compose("exec", "-T", service, *words)
 
     def exit_code(self, *words: str, within_s: float = 120) -> tuple[int, str]:
-        """Of a docker-compose command that may end with any; and what it said."""
+        """The exit code and output of a docker-compose command that may fail."""
         ended = self._end([*self.compose_words, *words], within_s)
         return ended.returncode, ended.stdout + ended.stderr
 
     def partition(self, topic: str) -> MetadataPartition:
-        """What the cluster says of the topic's only partition."""
+        """The topic's only partition in the cluster's metadata."""
 
         async def ask() -> MetadataPartition:
             async with BrokerQueries() as queries:
@@ -82,7 +82,7 @@ class ComposeCluster:
         return asyncio.run(ask())
 
     def until(self, what: str, holds: Callable[[], bool], within_s: float) -> float:
-        """Asks again and again; the seconds it took."""
+        """Poll until it holds; returns the seconds that it took."""
         started = time.monotonic()
         while not holds():
             if time.monotonic() - started > within_s:
@@ -90,12 +90,12 @@ class ComposeCluster:
             time.sleep(0.2)
         return time.monotonic() - started
 
-    def say(self, text: str) -> None:
-        """What happened, for readers of the test's output (pytest -s, or when it fails)."""
+    def print(self, text: str) -> None:
+        """Print an event for readers of the test's output (pytest -s, or after a failure)."""
         print(f"{time.monotonic() - self._started:6.1f} s  {text}")
 
     def start_producer(self, topic: str, report: Path) -> subprocess.Popen[bytes]:
-        """A producer that reads lines from its standard input until that ends."""
+        """A producer that reads lines from its standard input until the end."""
         words = ["produce", "-b", self.servers, "-t", topic, "--report", str(report), "-"]
         return subprocess.Popen(
             [sys.executable, "-m", "minibroker", *words],
@@ -121,8 +121,8 @@ class ComposeCluster:
     def _run(self, words: list[str], within_s: float) -> str:
         ended = self._end(words, within_s)
         if ended.returncode != 0:
-            said = f"{ended.stdout[-4000:]}\n{ended.stderr[-4000:]}"
-            raise Failed(f"{' '.join(words)}: exit code {ended.returncode}\n{said}")
+            output = f"{ended.stdout[-4000:]}\n{ended.stderr[-4000:]}"
+            raise Failed(f"{' '.join(words)}: exit code {ended.returncode}\n{output}")
         return ended.stdout
 
     def _end(self, words: list[str], within_s: float) -> subprocess.CompletedProcess[str]:
@@ -138,8 +138,8 @@ class ComposeCluster:
                 errors="replace",
             )
         except subprocess.TimeoutExpired as error:
-            said = b"".join(part for part in (error.stdout, error.stderr) if isinstance(part, bytes))
-            raise Failed(f"{' '.join(words)}: no end within {within_s:g} s\n{said[-4000:].decode()}") from None
+            output = b"".join(part for part in (error.stdout, error.stderr) if isinstance(part, bytes))
+            raise Failed(f"{' '.join(words)}: no end within {within_s:g} s\n{output[-4000:].decode()}") from None
 
 
 def _free_ports(count: int) -> list[int]:

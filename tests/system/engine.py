@@ -11,7 +11,7 @@ BASE_IMAGES = ("python:3.11-slim-bookworm", "zookeeper:3.9")
 
 @functools.cache
 def why_no_engine() -> str | None:
-    """The reason to skip, or None where an engine answers."""
+    """The reason to skip, or None if an engine answers."""
     if shutil.which("docker") is None:
         return "no docker command on PATH"
     if not _answers("docker", "info"):
@@ -23,7 +23,7 @@ def why_no_engine() -> str | None:
 
 @functools.cache
 def why_no_images() -> str | None:
-    """The reason to skip where an engine answers but a base image is neither here nor to be had."""
+    """The reason to skip if an engine answers but a base image is missing and cannot be pulled."""
     for image in BASE_IMAGES:
         if not _answers("docker", "image", "inspect", image) and not _answers(
             "docker", "pull", "-q", image, within_s=600

@@ -1,7 +1,7 @@
-"""Peers that mean harm, in a process of their own: `python -m tests.system.hostile_peers PORT KIND SECONDS TOPIC`.
+"""Hostile peers, in a process of their own: `python -m tests.system.hostile_peers PORT KIND SECONDS TOPIC`.
 
-Each kind goes on until its time is over, connects anew when it is thrown out, and then prints one line: connections
-made, bytes sent, answers read.
+Each kind attacks until its time is over, reconnects when it is disconnected, and then prints one line: connections
+made, bytes sent, bytes read.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ FETCH, PRODUCE, METADATA, DESCRIBE_REPLICA_STATE = 1, 0, 3, 1000
 
 
 class Attack:
-    """What all connections of one run share."""
+    """The state that all connections of one run share."""
 
     def __init__(self, port: int, topic: str) -> None:
         self.port = port
@@ -77,7 +77,7 @@ BODIES = [
 
 
 async def malformed(attack: Attack, rng: random.Random) -> None:
-    """Whole frames with anything in them, for every kind of request, known or not."""
+    """Send whole frames with malformed bodies, for every kind of request, known or unknown."""
     reader, writer = await attack.connect()
     for _ in range(20):
         key = rng.choice((0, 1, 2, 3, 4, 5, 6, 7, 10, 18, 19, 20, 22, 23, 32, 44, 56, 60, 1000, 77, 2**40))
@@ -89,7 +89,7 @@ async def malformed(attack: Attack, rng: random.Random) -> None:
 
 
 async def half_frames(attack: Attack, rng: random.Random) -> None:
-    """Promise 16 MiB, send one, and wait."""
+    """Announce 16 MiB, send one, and wait."""
     reader, writer = await attack.connect()
     await attack.send(writer, struct.pack(">I", 16 * MIB) + b"\x95\x00" + bytes(MIB))
     await attack.read_some(reader)
@@ -97,7 +97,7 @@ async def half_frames(attack: Attack, rng: random.Random) -> None:
 
 
 async def delayed_large(attack: Attack, rng: random.Random) -> None:
-    """Fetches of 10,000 partitions each that wait for as long as they may."""
+    """Send fetches of 10,000 partitions each with the longest allowed wait."""
     reader, writer = await attack.connect()
     listed = [{"partition": number % 3, "fetch_offset": 0} for number in range(10_000)]
     topics = [{"topic": attack.topic, "partitions": listed}]
@@ -109,7 +109,7 @@ async def delayed_large(attack: Attack, rng: random.Random) -> None:
 
 
 async def delayed_small(attack: Attack, rng: random.Random) -> None:
-    """Very many fetches of a few partitions, asked one behind the other without waiting for answers."""
+    """Send very many fetches of a few partitions without waiting for answers."""
     reader, writer = await attack.connect()
     listed = [{"partition": number % 3, "fetch_offset": 0} for number in range(50)]
     topics = [{"topic": attack.topic, "partitions": listed}]
@@ -121,7 +121,7 @@ async def delayed_small(attack: Attack, rng: random.Random) -> None:
 
 
 async def slow_readers(attack: Attack, rng: random.Random) -> None:
-    """Ask for everything, read nothing."""
+    """Fetch everything, read nothing."""
     _, writer = await attack.connect()
     listed = [{"partition": number, "fetch_offset": 0, "partition_max_bytes": 50 * MIB} for number in range(3)]
     body = {"max_bytes": 50 * MIB, "topics": [{"topic": attack.topic, "partitions": listed}]}
@@ -131,14 +131,14 @@ async def slow_readers(attack: Attack, rng: random.Random) -> None:
 
 
 async def flood(attack: Attack, rng: random.Random) -> None:
-    """Connections that say nothing."""
+    """Open connections and send nothing."""
     reader, writer = await attack.connect()
     await attack.read_some(reader)
     writer.close()
 
 
 async def large_produce(attack: Attack, rng: random.Random) -> None:
-    """Requests of 16 MiB: one huge batch that is none, and a million empty ones."""
+    """Send requests of 16 MiB: one huge invalid batch, or a million empty ones."""
     reader, writer = await attack.connect()
     room = 16 * MIB - 200
     if rng.random() < 0.5:
@@ -153,7 +153,7 @@ async def large_produce(attack: Attack, rng: random.Random) -> None:
 
 
 async def false_followers(attack: Attack, rng: random.Random) -> None:
-    """Say to be a broker and open fetch sessions."""
+    """Claim to be a broker and open fetch sessions."""
     reader, writer = await attack.connect()
     listed = [{"partition": number % 3, "fetch_offset": 0} for number in range(5_000)]
     topics = [{"topic": attack.topic, "partitions": listed}]
@@ -165,7 +165,7 @@ async def false_followers(attack: Attack, rng: random.Random) -> None:
 
 
 async def large_answers(attack: Attack, rng: random.Random) -> None:
-    """Small questions with large answers, which are not read."""
+    """Send small requests with large answers, and do not read them."""
     _, writer = await attack.connect()
     await attack.send(writer, request(METADATA, {}) * 300 + request(DESCRIBE_REPLICA_STATE, {}) * 300)
     await asyncio.sleep(3_600)
@@ -184,14 +184,14 @@ KINDS: dict[str, tuple[Peer, int]] = {
     "false_followers": (false_followers, 200),
     "large_answers": (large_answers, 300),
 }
-"""What one peer does, and how many there are at a time."""
+"""The function of one peer, and the number of peers at a time."""
 
 
 async def run(port: int, kind: str, seconds: float, topic: str) -> None:
     attack = Attack(port, topic)
     peer, count = KINDS[kind]
 
-    async def again_and_again(number: int) -> None:
+    async def repeat(number: int) -> None:
         rng = random.Random(f"{kind}/{number}")
         while True:
             try:
@@ -199,7 +199,7 @@ async def run(port: int, kind: str, seconds: float, topic: str) -> None:
             except OSError:
                 await asyncio.sleep(0.05)
 
-    tasks = [asyncio.create_task(again_and_again(number)) for number in range(count)]
+    tasks = [asyncio.create_task(repeat(number)) for number in range(count)]
     await asyncio.sleep(seconds)
     for task in tasks:
         task.cancel()

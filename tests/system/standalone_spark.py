@@ -30,7 +30,7 @@ def free_port() -> int:
 
 
 class StandaloneSpark:
-    """One master; workers of one core each, which can be killed with their executors."""
+    """One master, and workers of one core each that can be killed with their executors."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -49,7 +49,7 @@ class StandaloneSpark:
         return worker
 
     def kill(self, worker: "subprocess.Popen[bytes]") -> None:
-        """The worker and its executors at once, as a machine that loses power."""
+        """Kill the worker and its executors at once, as if the machine lost power."""
         os.killpg(worker.pid, signal.SIGKILL)
         worker.wait()
 

@@ -1,4 +1,4 @@
-"""The bench on real clusters: a tiny load, only to see that figures come out. Says nothing about speed."""
+"""The bench on real clusters with a tiny load, only to see that it produces figures. It says nothing about speed."""
 
 import asyncio
 import json

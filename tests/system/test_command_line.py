@@ -32,7 +32,7 @@ def test_what_is_produced_is_consumed_byte_for_byte(minibroker: CommandLine, tmp
 
 
 def places_in(report: Path) -> list[str]:
-    """Topic, partition and offset of each record of a list that has its end."""
+    """Topic, partition and offset of each record of a complete list."""
     head, topic, *lines, end = report.read_bytes().splitlines(keepends=True)
     assert head == b"#minibroker-acked 2 acks=all\n"
     assert topic.startswith(b"#topic ")
@@ -63,7 +63,7 @@ def test_keys_headers_and_format(minibroker: CommandLine) -> None:
     ("start", "expected"),
     [("beginning", "01234"), ("3", "34"), ("-2", "34"), ("-99", "01234"), ("end", ""), ("@0", "01234")],
 )
-def test_reading_starts_where_it_is_told(minibroker: CommandLine, start: str, expected: str) -> None:
+def test_reading_begins_at_the_given_starting_point(minibroker: CommandLine, start: str, expected: str) -> None:
     topic = "starts"
     minibroker.run("topic", "create", "-t", topic, "--partitions", "1", "--if-not-exists")
     if not minibroker.run("consume", "-t", topic, "-e"):
@@ -72,7 +72,7 @@ def test_reading_starts_where_it_is_told(minibroker: CommandLine, start: str, ex
     assert out.replace(b"\n", b"").decode() == expected
 
 
-def test_reading_from_a_time_to_come_finds_nothing_yet(minibroker: CommandLine) -> None:
+def test_reading_from_a_future_time_finds_nothing(minibroker: CommandLine) -> None:
     topic = create(minibroker, "later")
     minibroker.run("produce", "-t", topic, stdin=b"now\n")
     assert minibroker.run("consume", "-t", topic, "-e", "-o", "@2999-01-01T00:00:00+00:00") == b""
@@ -96,7 +96,7 @@ def test_interrupt_ends_an_endless_consumer_without_traceback(minibroker: Comman
     assert errors.strip() == b""
 
 
-def test_an_interrupted_producer_reports_all_that_was_acknowledged(minibroker: CommandLine, tmp_path: Path) -> None:
+def test_an_interrupted_producer_reports_all_acknowledged_records(minibroker: CommandLine, tmp_path: Path) -> None:
     topic, report = create(minibroker, "cut-short"), tmp_path / "acknowledged"
     command = minibroker.command("produce", "-t", topic, "--report", report)
     process = subprocess.Popen(
@@ -109,15 +109,15 @@ def test_an_interrupted_producer_reports_all_that_was_acknowledged(minibroker: C
         time.sleep(0.005)
     time.sleep(1)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=20)
     assert process.returncode == 130
-    assert said.startswith(b"300 records, 790 bytes acknowledged in ")
-    assert said.count(b"\n") == 1
+    assert errors.startswith(b"300 records, 790 bytes acknowledged in ")
+    assert errors.count(b"\n") == 1
     assert minibroker.run("consume", "-t", topic, "-e", "-f", "%t\t%p\t%o\n").count(b"\n") == 300
     assert places_in(report) == [f"cut-short\t0\t{offset}" for offset in range(300)]
 
 
-def test_reader_that_leaves_is_no_failure(minibroker: CommandLine) -> None:
+def test_a_closed_pipe_is_no_failure(minibroker: CommandLine) -> None:
     topic = create(minibroker, "left")
     minibroker.run("produce", "-t", topic, stdin=b"x" * 99 + b"\n" + (b"y" * 99 + b"\n") * 20_000)
     process = minibroker.start("consume", "-t", topic, "-e")
@@ -167,9 +167,9 @@ def test_a_deletion_names_the_broker_that_is_missing(own_cluster: LocalCluster) 
     asyncio.run(own_cluster.stop(3))
     deleting = minibroker.complete("topic", "delete", "-t", "kept", "--timeout", "5")
     assert deleting.returncode == 1
-    said = deleting.stderr.decode()
-    assert "topic kept is marked for deletion, which waits for brokers [3]: start them" in said
-    assert said.count("\n") == 1
+    errors = deleting.stderr.decode()
+    assert "topic kept is marked for deletion, which waits for brokers [3]: start them" in errors
+    assert errors.count("\n") == 1
     again = minibroker.complete("topic", "create", "-t", "kept")
     assert "still being deleted, which waits for brokers [3]" in again.stderr.decode()
     asyncio.run(own_cluster.start(3))
@@ -177,13 +177,13 @@ def test_a_deletion_names_the_broker_that_is_missing(own_cluster: LocalCluster) 
     assert minibroker.run("topic", "list") == b""
 
 
-def test_topic_that_may_lose_records_is_warned_of(minibroker: CommandLine) -> None:
+def test_creating_a_topic_that_may_lose_records_warns(minibroker: CommandLine) -> None:
     run = minibroker.complete("topic", "create", "-t", "risky", "--replication-factor", "1")
     assert run.returncode == 0
     assert b"warning: risky has one replica" in run.stderr
 
 
-def test_verifiable_clients_speak_kafkas_events(minibroker: CommandLine) -> None:
+def test_verifiable_clients_print_kafkas_events(minibroker: CommandLine) -> None:
     topic = create(minibroker, "verifiable")
     out = minibroker.run("verifiable-producer", "-t", topic, "-n", "3", "--value-prefix", "7")
     events = [json.loads(line) for line in out.splitlines()]
@@ -216,7 +216,7 @@ def test_second_cluster_on_the_same_ports_names_their_owner(
     assert f"minibroker cluster down --data-dir {shared_cluster.data_directory}" in run.stderr.decode()
 
 
-def test_one_record_is_quick(minibroker: CommandLine, tmp_path: Path) -> None:
+def test_commands_for_one_record_are_fast(minibroker: CommandLine, tmp_path: Path) -> None:
     """Medians of alternating runs, against a bare interpreter on the same noisy machine."""
     topic = create(minibroker, "quick")
     (tmp_path / "one").write_bytes(b"one\n")
@@ -241,12 +241,12 @@ def test_one_record_is_quick(minibroker: CommandLine, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("looks", "code"), [((), os.EX_OK), (("-n", "1000"), 130)])
-def test_an_interrupt_is_how_top_ends(minibroker: CommandLine, looks: tuple[str, ...], code: int) -> None:
+def test_top_ends_cleanly_at_an_interrupt(minibroker: CommandLine, looks: tuple[str, ...], code: int) -> None:
     process = minibroker.start("top", *looks)
     time.sleep(1.5)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=30)
-    assert (process.returncode, said) == (code, b"")
+    _, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (code, b"")
 
 
 def test_top_prints_events_without_a_terminal(minibroker: CommandLine) -> None:

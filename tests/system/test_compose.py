@@ -1,7 +1,7 @@
 """docker-compose.yml does what docs/DOCKER.md says: up, produce from the host, lose the leader's container, audit.
 
-The fixtures tell the story, each once: `cluster` (built), `seconds_until_ready` (up), `story` (written, killed, read),
-`stopped`. `pytest -s` shows what happened.
+The fixtures are the steps, each run once: `cluster` (built), `seconds_until_ready` (up), `story` (written, killed,
+read), `stopped`. `pytest -s` shows what happened.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ TOPIC = "lines"
 LINES = 40_000
 BROKER_IMAGE_BYTES_MAX = 250_000_000
 READY_SECONDS_MAX = 45
-"""About nine on a quiet machine."""
+"""About nine seconds on an idle machine."""
 STOP_SECONDS_MAX = 20
-"""About one on a quiet machine; a broker that has to be killed takes the 40 of stop_grace_period."""
+"""About one second on an idle machine; a broker that must be killed takes the 40 s of stop_grace_period."""
 
 FLIP_ONE_BIT = """
 import pathlib
@@ -48,27 +48,27 @@ with path.open('r+b') as file:
 @dataclass(frozen=True)
 class Story:
     killed: int
-    """The leader whose container got a SIGKILL half way."""
+    """The leader, whose container got a SIGKILL halfway."""
     leader_after: int
     producer_exit_code: int
-    producer_said: str
+    producer_output: str
     read: list[bytes]
     epochs: Counter[int]
     """Records by leader epoch."""
     report: Path
-    """Every acknowledged record."""
+    """Lists every acknowledged record."""
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[ComposeCluster]:
-    """Three brokers; nothing is left afterwards, whatever happened."""
+    """Three brokers; everything is removed afterwards, whatever happened."""
     reason = why_no_images()
     if reason:
         pytest.skip(reason)
     cluster = ComposeCluster()
     try:
         cluster.compose("build", "broker1", "audit", within_s=900)
-        cluster.say("built both images")
+        cluster.print("built both images")
         yield cluster
     except Failed as error:
         pytest.fail(str(error), pytrace=False)
@@ -81,11 +81,11 @@ def seconds_until_ready(cluster: ComposeCluster) -> float:
     started = time.monotonic()
     cluster.compose("up", "-d", within_s=300)
     try:
-        said = cluster.minibroker("cluster", "wait", "-b", cluster.servers, "--brokers", "3", "--timeout", "60")
+        output = cluster.minibroker("cluster", "wait", "-b", cluster.servers, "--brokers", "3", "--timeout", "60")
     except Failed as error:
         pytest.fail(f"{error}\n{cluster.logs()}", pytrace=False)
     seconds = time.monotonic() - started
-    cluster.say(f"{seconds:.1f} s after docker-compose up -d: {said.strip()}")
+    cluster.print(f"{seconds:.1f} s after docker-compose up -d: {output.strip()}")
     return seconds
 
 
@@ -93,30 +93,30 @@ def seconds_until_ready(cluster: ComposeCluster) -> float:
 def story(cluster: ComposeCluster, seconds_until_ready: float, tmp_path_factory: pytest.TempPathFactory) -> Story:
     report = tmp_path_factory.mktemp("compose") / "acked.tsv"
     words = ["-b", cluster.servers, "-t", TOPIC, "--partitions", "1", "--replication-factor", "3"]
-    cluster.say(cluster.minibroker("topic", "create", *words).strip())
+    cluster.print(cluster.minibroker("topic", "create", *words).strip())
     producer = cluster.start_producer(TOPIC, report)
     killed = write_and_kill_the_leader(cluster, producer)
-    said = producer.communicate(timeout=120)[0].decode(errors="replace").strip()
-    cluster.say(f"the producer ended with {producer.returncode}: {said.splitlines()[-1]}")
+    output = producer.communicate(timeout=120)[0].decode(errors="replace").strip()
+    cluster.print(f"the producer ended with {producer.returncode}: {output.splitlines()[-1]}")
     leader_after = cluster.partition(TOPIC).leader_id
     cluster.compose("start", f"broker{killed}")
     seconds = cluster.until("three in sync", lambda: len(cluster.partition(TOPIC).isr_nodes) == 3, within_s=60)
-    cluster.say(f"started broker{killed} again; it was in the ISR {seconds:.1f} s later")
+    cluster.print(f"started broker{killed} again; it was in the ISR {seconds:.1f} s later")
     read = cluster.minibroker("consume", "-b", cluster.servers, "-t", TOPIC, "-e", "-f", r"%e %s\n", within_s=120)
     pairs = [line.split(b" ", 1) for line in read.encode().split(b"\n")[:-1]]
     epochs = Counter(int(epoch) for epoch, _ in pairs)
-    cluster.say(f"read {len(pairs)} records; by leader epoch: {dict(sorted(epochs.items()))}")
-    return Story(killed, leader_after, producer.returncode, said, [value for _, value in pairs], epochs, report)
+    cluster.print(f"read {len(pairs)} records; by leader epoch: {dict(sorted(epochs.items()))}")
+    return Story(killed, leader_after, producer.returncode, output, [value for _, value in pairs], epochs, report)
 
 
 @pytest.fixture(scope="module")
 def stopped(cluster: ComposeCluster, story: Story) -> float:
-    """The seconds that stopping took."""
+    """Stop the brokers; the seconds that it took."""
     started = time.monotonic()
     cluster.compose("stop", *BROKERS, within_s=180)
     seconds = time.monotonic() - started
     cluster.compose("stop", within_s=60)
-    cluster.say(f"stopped the brokers in {seconds:.1f} s")
+    cluster.print(f"stopped the brokers in {seconds:.1f} s")
     return seconds
 
 
@@ -125,21 +125,23 @@ def line(number: int) -> bytes:
 
 
 def write_and_kill_the_leader(cluster: ComposeCluster, producer: subprocess.Popen[bytes]) -> int:
-    """Half of the lines, a SIGKILL for the leader's container, the other half. Returns the killed broker's id."""
+    """Write half of the lines, SIGKILL the leader's container, write the rest. Returns the killed broker's id."""
     sink = producer.stdin
     assert sink is not None
     sink.write(b"".join(line(number) + b"\n" for number in range(LINES // 2)))
     sink.flush()
     before = cluster.partition(TOPIC)
     cluster.kill(before.leader_id)
-    cluster.say(f"docker kill of broker{before.leader_id}, leader with epoch {before.leader_epoch}, half way")
+    cluster.print(f"docker kill of broker{before.leader_id}, leader with epoch {before.leader_epoch}, halfway")
     sink.write(b"".join(line(number) + b"\n" for number in range(LINES // 2, LINES)))
     sink.flush()
     seconds = cluster.until(
         "another leader", lambda: cluster.partition(TOPIC).leader_id not in (-1, before.leader_id), 60
     )
     after = cluster.partition(TOPIC)
-    cluster.say(f"broker{after.leader_id} was elected with epoch {after.leader_epoch}, {seconds:.1f} s after the kill")
+    cluster.print(
+        f"broker{after.leader_id} was elected with epoch {after.leader_epoch}, {seconds:.1f} s after the kill"
+    )
     return before.leader_id
 
 
@@ -151,7 +153,7 @@ def test_brokers_become_healthy(cluster: ComposeCluster, seconds_until_ready: fl
     def healthy() -> bool:
         return all(cluster.inspect(broker, "{{.State.Health.Status}}") == "healthy" for broker in BROKERS)
 
-    cluster.say(f"all containers healthy {cluster.until('healthy', healthy, within_s=30):.1f} s later")
+    cluster.print(f"all containers healthy {cluster.until('healthy', healthy, within_s=30):.1f} s later")
 
 
 def test_broker_is_the_containers_first_process_and_its_user_has_a_name(
@@ -164,29 +166,29 @@ def test_broker_is_the_containers_first_process_and_its_user_has_a_name(
 def test_broker_image_is_small(cluster: ComposeCluster) -> None:
     words = ["docker", "image", "inspect", cluster.environment["BROKER_IMAGE"], "-f", "{{.Size}}"]
     size = int(subprocess.run(words, capture_output=True, text=True, check=True, cwd=ROOT).stdout)
-    cluster.say(f"the broker's image has {size / 1e6:.0f} MB")
+    cluster.print(f"the broker's image has {size / 1e6:.0f} MB")
     assert size < BROKER_IMAGE_BYTES_MAX
 
 
 def test_broker_that_loses_zookeeper_is_not_healthy_until_it_is_back(
     cluster: ComposeCluster, seconds_until_ready: float
 ) -> None:
-    def verdict() -> tuple[int, str]:
+    def health() -> tuple[int, str]:
         return cluster.exit_code("exec", "-T", "broker1", "minibroker-healthcheck")
 
     cluster.compose("pause", "zookeeper")
     try:
-        cluster.until("unhealthy", lambda: verdict()[0] == 1, within_s=20)
-        cluster.say(f"ZooKeeper paused; broker1's health check: {verdict()[1].strip()}")
+        cluster.until("unhealthy", lambda: health()[0] == 1, within_s=20)
+        cluster.print(f"ZooKeeper paused; broker1's health check: {health()[1].strip()}")
     finally:
         cluster.compose("unpause", "zookeeper")
-    cluster.until("healthy again", lambda: verdict()[0] == 0, within_s=30)
-    cluster.say(f"ZooKeeper is back; broker1's health check: {verdict()[1].strip()}")
+    cluster.until("healthy again", lambda: health()[0] == 0, within_s=30)
+    cluster.print(f"ZooKeeper is back; broker1's health check: {health()[1].strip()}")
     cluster.minibroker("cluster", "wait", "-b", cluster.servers, "--brokers", "3", "--timeout", "40")
 
 
-def test_writes_go_on_when_the_leaders_container_is_killed(story: Story) -> None:
-    assert story.producer_exit_code == 0, story.producer_said
+def test_writes_continue_when_the_leaders_container_is_killed(story: Story) -> None:
+    assert story.producer_exit_code == 0, story.producer_output
     assert story.leader_after != story.killed
     assert len(story.epochs) > 1
 
@@ -205,30 +207,30 @@ def test_stop_is_clean_and_fast(cluster: ComposeCluster, stopped: float) -> None
     assert stopped < STOP_SECONDS_MAX
 
 
-def test_spark_audit_of_the_volumes_says_consistent(cluster: ComposeCluster, story: Story, stopped: float) -> None:
-    code, said = audit(cluster, story, "--acked", "/acked", "--output", "/report")
-    cluster.say(f"audit ended with {code}:\n{said}")
-    assert code == 0, said
-    assert "consistent" in said
+def test_spark_audit_of_the_volumes_is_consistent(cluster: ComposeCluster, story: Story, stopped: float) -> None:
+    code, output = audit(cluster, story, "--acked", "/acked", "--output", "/report")
+    cluster.print(f"audit ended with {code}:\n{output}")
+    assert code == 0, output
+    assert "consistent" in output
     assert "<html" in cluster.compose("run", "--rm", "-T", "--entrypoint", "cat", "audit", "/report/report.html")
 
 
 def test_audit_cannot_write_to_the_brokers_volumes(cluster: ComposeCluster, stopped: float) -> None:
     for broker in BROKERS:
-        code, said = cluster.exit_code(
+        code, output = cluster.exit_code(
             "run", "--rm", "-T", "-u", "0", "--entrypoint", "touch", "audit", f"/logs/{broker}/x"
         )
         assert code != 0
-        assert "Read-only file system" in said
+        assert "Read-only file system" in output
 
 
 def test_audit_of_the_volumes_finds_a_flipped_bit(cluster: ComposeCluster, story: Story, stopped: float) -> None:
-    """Last, as it damages broker 2's volume."""
+    """Must be the last test, because it damages broker 2's volume."""
     cluster.compose("run", "--rm", "-T", "--no-deps", "--entrypoint", "python", "broker2", "-c", FLIP_ONE_BIT)
-    code, said = audit(cluster, story, "--engine", "local")
-    cluster.say(f"one bit flipped in broker2's volume; the audit ended with {code}:\n{said}")
-    assert code == 10, said
-    assert "/logs/broker2/log/lines-0" in said or "broker 2" in said
+    code, output = audit(cluster, story, "--engine", "local")
+    cluster.print(f"one bit flipped in broker2's volume; the audit ended with {code}:\n{output}")
+    assert code == 10, output
+    assert "/logs/broker2/log/lines-0" in output or "broker 2" in output
 
 
 def audit(cluster: ComposeCluster, story: Story, *options: str) -> tuple[int, str]:

@@ -1,4 +1,4 @@
-"""A bit rots in the only copy of a partition: everybody who asks is told, and nobody waits for ever."""
+"""A bit rots in the only copy of a partition: every command reports it, and no reader waits for ever."""
 
 import asyncio
 import json
@@ -35,49 +35,49 @@ def rotten(tmp_path: Path) -> Iterator[CommandLine]:
         asyncio.run(cluster.start(1))
         yield minibroker
     finally:
-        asyncio.run(LocalCluster.open(cluster.data_directory).down())  # perhaps the command line has started it anew
+        asyncio.run(LocalCluster.open(cluster.data_directory).down())  # the command line may have started it again
 
 
-def test_the_damaged_range_of_an_only_copy_is_named_by_everybody(rotten: CommandLine) -> None:
+def test_every_command_names_the_damaged_range_of_an_only_copy(rotten: CommandLine) -> None:
     began = time.monotonic()
     reading = rotten.complete("consume", "-t", "t", "-e", "--timeout", "3")
     assert time.monotonic() - began < 12
     assert reading.returncode == 1
-    assert reading.stdout.count(b"\n") == 1_000, "what lies in front of the damage"
-    said = reading.stderr.decode()
-    assert said.count("\n") == 1
-    assert "t-0 gave only errors for 3 s; last error: CORRUPT_MESSAGE from broker 1 for t-0" in said
-    assert "damaged at offset 1000" in said
-    assert "start the brokers that hold a copy" in said
-    assert rotten.run("consume", "-t", "t", "-e", "-o", "2000").count(b"\n") == 1_000, "and what lies behind it"
+    assert reading.stdout.count(b"\n") == 1_000, "records before the damage"
+    errors = reading.stderr.decode()
+    assert errors.count("\n") == 1
+    assert "t-0 gave only errors for 3 s; last error: CORRUPT_MESSAGE from broker 1 for t-0" in errors
+    assert "damaged at offset 1000" in errors
+    assert "start the brokers that hold a copy" in errors
+    assert rotten.run("consume", "-t", "t", "-e", "-o", "2000").count(b"\n") == 1_000, "records after the damage"
 
     for command in (("cluster", "status"), ("replicas", "--check"), ("doctor",)):
-        looked = rotten.complete(*command)
-        assert looked.returncode == 10, command
-        words = (looked.stdout + looked.stderr).decode()
-        assert "t-0" in words, command
-        assert "damaged" in words, command
-        assert "minibroker log repair" in words, command
+        checked = rotten.complete(*command)
+        assert checked.returncode == 10, command
+        output = (checked.stdout + checked.stderr).decode()
+        assert "t-0" in output, command
+        assert "damaged" in output, command
+        assert "minibroker log repair" in output, command
     waited = rotten.complete("cluster", "wait", "--timeout", "2")
     assert waited.returncode == 1
     assert "t-0: broker 1 leads with a damaged log" in waited.stderr.decode()
 
 
-def test_a_cluster_with_a_damaged_copy_can_be_started_again_to_mend_it(rotten: CommandLine) -> None:
-    """`cluster up` ended what it had started, for it was not healthy: nobody could order an election."""
-    before = rotten.complete("cluster", "status", "--json").stdout  # 10 as soon as the scrubber has been there
+def test_a_cluster_with_a_damaged_copy_keeps_running_for_its_repair(rotten: CommandLine) -> None:
+    """Once `cluster up` stopped an unhealthy cluster, so that no election could be ordered."""
+    before = rotten.complete("cluster", "status", "--json").stdout  # exit code 10 once the scrubber has read it
     rotten.run("cluster", "down")
     log_directory = Path(rotten.environment["MINIBROKER_DATA_DIR"]) / "broker-1"
     rotten.run("log", "repair", log_directory, "--apply", code=10)
     started = rotten.complete("cluster", "up", "--timeout", "6")
     assert started.returncode == 1
-    said = started.stderr.decode()
-    assert said.startswith("kept from the former cluster in ")
-    assert "--set log.segment.bytes=20000" in said
-    assert "t-0 has no leader" in said
-    assert "it keeps running: see `minibroker cluster status`" in said
+    errors = started.stderr.decode()
+    assert errors.startswith("kept from the former cluster in ")
+    assert "--set log.segment.bytes=20000" in errors
+    assert "t-0 has no leader" in errors
+    assert "it keeps running: see `minibroker cluster status`" in errors
     after = rotten.run("cluster", "status", "--json", code=10)
     assert json.loads(after)["bootstrap_servers"] == json.loads(before)["bootstrap_servers"], (
-        "the ports are what they were"
+        "the ports have not changed"
     )
     rotten.run("partition", "elect", code=10)

@@ -1,4 +1,4 @@
-"""The demo holds, and finds each lie that is planted in it. A small input, and the audit without Spark, for speed."""
+"""The demo succeeds, and finds each planted error. For speed it uses a small input and the audit without Spark."""
 
 import os
 import re
@@ -37,7 +37,7 @@ def run_demo(small_file: Path, sabotage: str) -> tuple[int, str]:
     return run.returncode, run.stdout
 
 
-def test_demo_without_a_lie_holds(small_file: Path) -> None:
+def test_demo_without_sabotage_succeeds(small_file: Path) -> None:
     code, output = run_demo(small_file, "")
     assert code == 0, output
     assert "verdict: all of it held" in output
@@ -53,7 +53,7 @@ def test_demo_without_a_lie_holds(small_file: Path) -> None:
         ("no-kill", r"verdict: FAILED: a new leader takes over"),
     ],
 )
-def test_demo_finds_and_names_a_planted_lie(small_file: Path, sabotage: str, named: str) -> None:
+def test_demo_finds_and_names_each_sabotage(small_file: Path, sabotage: str, named: str) -> None:
     code, output = run_demo(small_file, sabotage)
     assert code == 10, output
     assert re.search(named, output), output

@@ -1,4 +1,4 @@
-"""A real broker that gets no file descriptor for a while: it lives, its disk is no failed disk, and it passes."""
+"""A real broker without free file descriptors for a while survives and recovers; its disk does not count as failed."""
 
 import asyncio
 import os
@@ -13,14 +13,14 @@ from tests.system.test_local_cluster import read_all
 
 pytestmark = [
     pytest.mark.system,
-    pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a process its descriptors back"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root may raise the limit of another process"),
 ]
 
 TAKEN_S = 3.0
 RECORDS = 60
 
 
-async def test_a_leader_without_descriptors_serves_again_when_it_has_some(own_cluster: LocalCluster) -> None:
+async def test_a_leader_without_descriptors_serves_again_when_it_gets_some(own_cluster: LocalCluster) -> None:
     async with AdminClient(own_cluster.bootstrap_servers) as admin:
         await admin.create_topic("t", partitions=1, configs={"segment.bytes": "4096"})
     leader = await own_cluster.resolve("leader:t-0")
@@ -39,10 +39,10 @@ async def test_a_leader_without_descriptors_serves_again_when_it_has_some(own_cl
         await sending
     await own_cluster.wait_healthy(30)
     assert own_cluster.process_state(leader) == "running"
-    assert process == own_cluster.record.brokers[leader].process, "it was never started again"
+    assert process == own_cluster.record.brokers[leader].process, "it was not restarted"
     assert len(await read_all(own_cluster, RECORDS + 1)) == RECORDS + 1
-    assert "is offline" not in said_by(own_cluster, leader)
+    assert "is offline" not in log_of(own_cluster, leader)
 
 
-def said_by(cluster: LocalCluster, broker_id: int) -> str:
+def log_of(cluster: LocalCluster, broker_id: int) -> str:
     return cluster.process_log(broker_id).read_text()

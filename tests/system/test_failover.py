@@ -1,4 +1,4 @@
-"""Real processes die, and writes go on long before any ZooKeeper session ends."""
+"""Real processes are killed, and writes continue long before any ZooKeeper session ends."""
 
 import time
 
@@ -12,11 +12,11 @@ from minibroker.local_cluster import LocalCluster
 pytestmark = pytest.mark.system
 
 SOON_S = 1.5
-"""Half of the session of a local cluster; quiet machines need a tenth of it."""
+"""Half of the session of a local cluster; idle machines need a tenth of it."""
 
 
 async def create_topic(cluster: LocalCluster, *, led_by_controller: bool) -> int:
-    """The leader of its only partition."""
+    """Create a topic of one partition; returns its leader."""
     controller = await cluster.resolve("controller")
     others = [each for each in cluster.broker_ids if each != controller]
     replicas = [controller, *others] if led_by_controller else [*others, controller]
@@ -26,7 +26,7 @@ async def create_topic(cluster: LocalCluster, *, led_by_controller: bool) -> int
 
 
 @pytest.mark.parametrize("led_by_controller", [False, True])
-async def test_writes_go_on_at_once_after_a_leader_was_killed(
+async def test_writes_continue_at_once_after_a_leader_was_killed(
     own_cluster: LocalCluster, led_by_controller: bool
 ) -> None:
     leader = await create_topic(own_cluster, led_by_controller=led_by_controller)
@@ -42,7 +42,7 @@ async def test_writes_go_on_at_once_after_a_leader_was_killed(
     assert "is dead: its connection was lost" in lines
 
 
-async def test_leader_that_stops_cleanly_is_replaced_at_once_and_called_dead_by_nobody(
+async def test_leader_that_stops_cleanly_is_replaced_at_once_and_not_called_dead(
     own_cluster: LocalCluster,
 ) -> None:
     leader = await create_topic(own_cluster, led_by_controller=True)

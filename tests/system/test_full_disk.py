@@ -1,4 +1,4 @@
-"""A real broker on a small file system that fills up: it says so, and the documented cures work."""
+"""A real broker on a small file system that fills up: it reports that, and the documented cures work."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ TOPIC_CONFIGS = {"segment.bytes": "1048576", "min.insync.replicas": "1"}
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    """Three brokers, one of which has little room."""
+    """Three brokers, one of them with little disk space."""
     small = tmp_path / "data" / f"broker-{SMALL}"
     small.mkdir(parents=True)
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE_MB}m", "tmpfs", str(small)], check=False)
@@ -46,32 +46,32 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
 
 
 async def fill(cluster: LocalCluster, topic: str) -> None:
-    """Until the small broker says that it is full."""
+    """Produce until the small broker reports that it is full."""
     value = b"x" * 100_000
     async with Producer(cluster.bootstrap_servers, delivery_timeout_ms=20_000, linger_ms=0) as producer:
         for _ in range(100):
             with contextlib.suppress(MinibrokerError):
                 await asyncio.gather(*(producer.send_and_wait(topic, value) for _ in range(10)))
-            if await wrong(cluster, "is full"):
+            if await problems_with(cluster, "is full"):
                 return
     raise AssertionError("it never was full")
 
 
-async def wrong(cluster: LocalCluster, part: str) -> list[str]:
+async def problems_with(cluster: LocalCluster, part: str) -> list[str]:
     return [each for each in health_problems(await cluster.look(), 3) if part in each]
 
 
-async def test_a_full_broker_says_so_and_heals_by_a_deletion(cluster: LocalCluster) -> None:
+async def test_a_full_broker_is_reported_and_recovers_after_a_deletion(cluster: LocalCluster) -> None:
     async with AdminClient(cluster.bootstrap_servers) as admin:
         for topic in ("large", "other"):
             await admin.create_topic(topic, partitions=1, replication_factor=3, configs=TOPIC_CONFIGS)
         await fill(cluster, "large")
-        assert await wrong(cluster, f"log directory of broker {SMALL} is full: cannot append")
+        assert await problems_with(cluster, f"log directory of broker {SMALL} is full: cannot append")
         await admin.delete_topic("large")
         await cluster.wait_healthy(30)
 
 
-async def test_a_full_broker_heals_by_retention(cluster: LocalCluster) -> None:
+async def test_a_full_broker_recovers_by_retention(cluster: LocalCluster) -> None:
     async with AdminClient(cluster.bootstrap_servers) as admin:
         await admin.create_topic("large", partitions=1, replication_factor=3, configs=TOPIC_CONFIGS)
         await fill(cluster, "large")

@@ -1,4 +1,4 @@
-"""Peers that mean harm, against a real broker: others are served, memory stays bounded, each is one line in the log."""
+"""Hostile peers against a real broker: other clients are served, memory stays bounded, each peer is logged once."""
 
 import asyncio
 import os
@@ -27,20 +27,20 @@ ATTACK_SECONDS = 2.0
 PAUSE_SECONDS = 0.02
 MEMORY_MAX_BYTES = 64 * 1024 * 1024
 DELAY_MAX_SECONDS = 4.0
-"""From sending a record to reading it back, with acks=all. Mostly it is below 0.1 s; machines are noisy."""
+"""From sending a record to reading it back, with acks=all. Usually it is below 0.1 s, but machines are noisy."""
 VALUE_BYTES = 20_000
-"""Above what fits in every connection's own buffer: the shared memory is needed, too."""
+"""More than fits in a connection's own buffer, so that shared memory is needed, too."""
 WARM_UP_RECORDS = 3_000
-"""60 MB: more than a broker keeps in memory of what was appended last."""
+"""60 MB: more than a broker caches of its last appends."""
 CONNECTION = re.compile(r"connection (\d+) from 127\.0\.0\.1:\d+")
 
 
 class Target(msgspec.Struct):
-    """The broker under attack and what it was before."""
+    """The broker under attack, and its memory before."""
 
     cluster: LocalCluster
     partition: int
-    """One that it leads."""
+    """A partition that it leads."""
     pid: int
     port: int
     memory_before: int
@@ -62,7 +62,7 @@ def memory_of(pid: int, field: str) -> int:
 
 
 def forget_peak(pid: int) -> None:
-    """VmHWM counts from here."""
+    """Reset VmHWM."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
@@ -91,8 +91,8 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
         asyncio.run(cluster.down())
 
 
-async def live_well(target: Target, seconds: float) -> list[float]:
-    """Produce and consume one record after the other; seconds that each took to come back."""
+async def produce_and_consume(target: Target, seconds: float) -> list[float]:
+    """Produce and consume one record after the other; returns the seconds that each took."""
     delays: list[float] = []
     consumer = Consumer(bootstrap_servers=target.cluster.bootstrap_servers, auto_offset_reset="latest")
     async with Producer(target.cluster.bootstrap_servers) as producer, consumer:
@@ -122,30 +122,30 @@ def attack(target: Target, kind: str) -> "subprocess.Popen[bytes]":
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_hostile_peers_disturb_nobody(target: Target, kind: str) -> None:
+async def test_hostile_peers_do_not_disturb_other_clients(target: Target, kind: str) -> None:
     written_before = target.log_path.stat().st_size
     attacker = attack(target, kind)
     try:
-        delays = await live_well(target, ATTACK_SECONDS + 0.5)
-        told = attacker.communicate(timeout=20)[0].decode().strip()
+        delays = await produce_and_consume(target, ATTACK_SECONDS + 0.5)
+        report = attacker.communicate(timeout=20)[0].decode().strip()
     finally:
         attacker.kill()
         attacker.wait()
-    connections = int(told.split()[0])
-    assert connections > 0, "nobody attacked"
+    connections = int(report.split()[0])
+    assert connections > 0, "no peer attacked"
     grown = target.memory_peak() - target.memory_before
-    assert grown <= MEMORY_MAX_BYTES, f"{kind} ({told}): {grown / 2**20:.0f} MiB more than before"
-    assert max(delays) <= DELAY_MAX_SECONDS, f"{kind} ({told}): {sorted(delays)[-5:]}"
+    assert grown <= MEMORY_MAX_BYTES, f"{kind} ({report}): {grown / 2**20:.0f} MiB more than before"
+    assert max(delays) <= DELAY_MAX_SECONDS, f"{kind} ({report}): {sorted(delays)[-5:]}"
     lines = target.log_path.read_bytes()[written_before:].decode().splitlines()
-    accused = Counter(number for line in lines for number in CONNECTION.findall(line))
-    assert not accused or max(accused.values()) == 1, f"more than one line: {accused.most_common(3)}"
+    logged = Counter(number for line in lines for number in CONNECTION.findall(line))
+    assert not logged or max(logged.values()) == 1, f"more than one line: {logged.most_common(3)}"
     assert not [line for line in lines if "ERROR" in line or "CRITICAL" in line or "Traceback" in line]
 
 
-async def test_the_broker_outlives_all_of_it(target: Target) -> None:
-    """The very process, still leading what it led, and none of its followers was shaken off."""
+async def test_the_broker_survives_all_attacks_as_leader(target: Target) -> None:
+    """The same process still leads its partitions, and all its followers are in sync."""
     assert target.cluster.process_state(1) == "running"
     view = await target.cluster.wait_healthy(30)
     state = view.partitions[TopicPartition(TOPIC, target.partition)]
     assert (state.leader_id, state.leader_epoch) == (1, 0)
-    assert max(await live_well(target, 1.0)) < DELAY_MAX_SECONDS
+    assert max(await produce_and_consume(target, 1.0)) < DELAY_MAX_SECONDS

@@ -1,4 +1,4 @@
-"""The launcher, and what a cluster of real processes survives."""
+"""The launcher, and the faults that a cluster of real processes survives."""
 
 import asyncio
 import json
@@ -46,7 +46,7 @@ async def new_leader(cluster: LocalCluster, old_epoch: int) -> ClusterView:
     raise AssertionError("no new leader")
 
 
-async def test_writes_go_on_after_a_killed_leader(own_cluster: LocalCluster) -> None:
+async def test_writes_continue_after_a_killed_leader(own_cluster: LocalCluster) -> None:
     await create_topic(own_cluster)
     leader = await own_cluster.resolve("leader:t-0")
     async with Producer(own_cluster.bootstrap_servers) as producer:
@@ -64,7 +64,7 @@ async def test_writes_go_on_after_a_killed_leader(own_cluster: LocalCluster) -> 
 
 
 @pytest.mark.invariant("I3")
-async def test_leader_that_lost_its_unsynced_tail_does_not_lead_on(own_cluster: LocalCluster) -> None:
+async def test_leader_that_lost_its_unsynced_tail_is_replaced(own_cluster: LocalCluster) -> None:
     await create_topic(own_cluster)
     values = [b"%d" % number for number in range(100)]
     async with Producer(own_cluster.bootstrap_servers) as producer:
@@ -90,7 +90,7 @@ async def test_clean_stop_hands_leadership_over_at_once(own_cluster: LocalCluste
         await own_cluster.kill(leader)
 
 
-async def test_paused_leader_is_replaced_and_comes_back_as_follower(own_cluster: LocalCluster) -> None:
+async def test_paused_leader_is_replaced_and_returns_as_follower(own_cluster: LocalCluster) -> None:
     await create_topic(own_cluster)
     leader = await own_cluster.resolve("leader:t-0")
     await own_cluster.pause(leader)
@@ -104,7 +104,7 @@ async def test_paused_leader_is_replaced_and_comes_back_as_follower(own_cluster:
 
 
 async def is_noted(cluster: LocalCluster) -> None:
-    """Until the witness has the one record: who is elected while a cluster stops may note nothing any more."""
+    """Wait until the witness covers the one record: a leader elected while the cluster stops may not write it."""
     async with asyncio.timeout(30):
         while True:
             state = await ask_zookeeper(cluster.record.zookeeper.connect)
@@ -144,14 +144,14 @@ async def test_second_up_in_the_same_directory_is_refused(own_cluster: LocalClus
         await LocalCluster(own_cluster.data_directory).up()
 
 
-async def test_broker_that_cannot_start_is_named_with_its_last_words(tmp_path: Path) -> None:
+async def test_broker_that_cannot_start_is_named_with_the_end_of_its_log(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path, 1, settings={"log.segment.bytes": "soon"})
     with pytest.raises(ClusterFailed, match=r"broker 1 has ended by itself: .*log\.segment\.bytes"):
         await cluster.up()
     assert not cluster.is_running()
 
 
-def test_command_line_breaks_heals_and_audits(own_cluster: LocalCluster, tmp_path: Path) -> None:
+def test_command_line_kills_restarts_and_audits_a_cluster(own_cluster: LocalCluster, tmp_path: Path) -> None:
     minibroker = CommandLine(own_cluster)
     minibroker.run("topic", "create", "-t", "t", "--partitions", "1")
     report = tmp_path / "acknowledged"
@@ -173,7 +173,7 @@ def test_command_line_breaks_heals_and_audits(own_cluster: LocalCluster, tmp_pat
     assert not own_cluster.data_directory.exists()
 
 
-def test_wait_gives_up_in_time_and_says_why(own_cluster: LocalCluster) -> None:
+def test_wait_times_out_with_the_reason(own_cluster: LocalCluster) -> None:
     run = CommandLine(own_cluster).complete("cluster", "wait", "--brokers", "4", "--timeout", "1")
     assert run.returncode == 1
     assert b"3 of 4 brokers are registered: [1, 2, 3]" in run.stderr

@@ -1,4 +1,4 @@
-"""What is built from the project holds every folder, although minibroker/ reaches them through links."""
+"""The built packages contain every folder, although minibroker/ has only links to them."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def build(kind: str, source: Path, target: Path) -> Path:
     return next(iter(target.iterdir()))
 
 
-def test_wheel_holds_every_module(tmp_path: Path) -> None:
+def test_wheel_contains_every_module(tmp_path: Path) -> None:
     with zipfile.ZipFile(build("wheel", ROOT, tmp_path)) as wheel:
         assert {name for name in wheel.namelist() if name.endswith(".py")} == MODULES
 
 
-def test_wheel_of_the_source_archive_holds_every_module(tmp_path: Path) -> None:
+def test_wheel_of_the_source_archive_contains_every_module(tmp_path: Path) -> None:
     archive = build("sdist", ROOT, tmp_path / "sdist")
     with tarfile.open(archive) as source:
         source.extractall(tmp_path / "source", filter="data")
@@ -52,7 +52,7 @@ def test_installed_wheel_is_imported_without_the_project(tmp_path: Path) -> None
     assert Path(ran.stdout.decode().strip()).is_relative_to(tmp_path)
 
 
-def test_installed_wheel_brings_the_pytest_plugin(tmp_path: Path) -> None:
+def test_installed_wheel_provides_the_pytest_plugin(tmp_path: Path) -> None:
     with zipfile.ZipFile(build("wheel", ROOT, tmp_path / "wheel")) as wheel:
         wheel.extractall(tmp_path / "site")
     project = tmp_path / "project"

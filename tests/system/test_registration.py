@@ -1,4 +1,4 @@
-"""A broker's place in a real ZooKeeper: what the simulated one promises must hold here, too."""
+"""A broker's registration in a real ZooKeeper, which must behave like the simulated one."""
 
 import asyncio
 import random
@@ -42,7 +42,9 @@ async def register(coordination: Coordination, broker_id: int, directory: str) -
     return registration
 
 
-async def test_next_start_replaces_node_and_controller_of_the_session_before(zookeeper: ZooKeeperProcess) -> None:
+async def test_next_start_replaces_registration_and_controller_of_the_former_session(
+    zookeeper: ZooKeeperProcess,
+) -> None:
     before, after = await connect(zookeeper), await connect(zookeeper)
     try:
         first = await register(before, 701, "same-directory")
@@ -59,7 +61,7 @@ async def test_next_start_replaces_node_and_controller_of_the_session_before(zoo
         await after.close()
 
 
-async def test_stranger_waits_one_session_and_gives_up(zookeeper: ZooKeeperProcess) -> None:
+async def test_another_broker_with_the_same_id_waits_one_session_and_gives_up(zookeeper: ZooKeeperProcess) -> None:
     ours, theirs = await connect(zookeeper), await connect(zookeeper)
     try:
         await register(theirs, 702, "their-directory")
@@ -91,7 +93,7 @@ async def test_deleted_registration_is_renewed(zookeeper: ZooKeeperProcess) -> N
         await other.close()
 
 
-async def test_brokers_take_blocks_of_their_own(zookeeper: ZooKeeperProcess) -> None:
+async def test_brokers_take_different_blocks_of_producer_ids(zookeeper: ZooKeeperProcess) -> None:
     sessions = [await connect(zookeeper) for _ in range(3)]
     try:
         ids = [ProducerIds(session, number) for number, session in enumerate(sessions)]
@@ -102,8 +104,8 @@ async def test_brokers_take_blocks_of_their_own(zookeeper: ZooKeeperProcess) -> 
             await session.close()
 
 
-async def test_a_zookeeper_whose_data_was_replaced_ends_a_running_broker(tmp_path: Path) -> None:
-    """ZooKeeper refuses a session that has seen younger data than it has, without a word; kazoo would ask for ever."""
+async def test_a_zookeeper_with_replaced_data_ends_a_running_broker(tmp_path: Path) -> None:
+    """ZooKeeper silently refuses a session that has seen newer data than its own; kazoo would retry for ever."""
     port = free_port()
     zookeeper = start_zookeeper(str(tmp_path / "before"), port)
     ours = None

@@ -1,4 +1,4 @@
-"""The audit on a real standalone master: workers that die half way, workers that have nothing installed."""
+"""The audit on a real standalone master: workers that are killed halfway, workers without any package."""
 
 import os
 import re
@@ -28,7 +28,7 @@ from tests.system.standalone_spark import StandaloneSpark, standalone_spark  # n
 LINES = TopicPartition("lines", 0)
 RECORDS = 500
 BATCHES = 500
-"""Decoded one by one they take some seconds."""
+"""Decoding them one by one takes some seconds."""
 SUBMIT = Path(package_root(), "minibroker", "audit", "submit.py").resolve()
 SPARK_HOME = Path(pyspark.__file__).parent
 
@@ -44,7 +44,7 @@ def long_log(tmp_path_factory: pytest.TempPathFactory) -> PlantedCluster:
 
 
 def audit_and_kill(cluster: PlantedCluster, spark: StandaloneSpark, when: str) -> AuditReport:
-    """Audit; the first worker is killed as soon as the progress is as told."""
+    """Audit; kill the first worker as soon as the progress matches `when`."""
     killed = threading.Event()
 
     def look(sentence: str) -> None:
@@ -58,7 +58,7 @@ def audit_and_kill(cluster: PlantedCluster, spark: StandaloneSpark, when: str) -
         assert killed.is_set()
 
 
-def test_one_of_two_workers_killed_half_way_costs_time_only(tmp_path: Path, long_log: PlantedCluster) -> None:
+def test_an_audit_survives_the_kill_of_one_of_two_workers(tmp_path: Path, long_log: PlantedCluster) -> None:
     with standalone_spark(tmp_path, workers=2) as spark:
         report = audit_and_kill(long_log, spark, r"^Spark: [1-9]\d* of \d+ portions")
     assert (report.summary, report.exit_code) == (
@@ -68,7 +68,7 @@ def test_one_of_two_workers_killed_half_way_costs_time_only(tmp_path: Path, long
     )
 
 
-def test_the_last_worker_killed_half_way_is_one_sentence(
+def test_the_kill_of_the_last_worker_is_reported_in_one_sentence(
     tmp_path: Path, long_log: PlantedCluster, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(spark_cluster, "EXECUTOR_SECONDS", 5.0)
@@ -88,9 +88,7 @@ def by_spark_submit(url: str, directory: str) -> list[str]:
 
 
 @pytest.mark.parametrize("command", [by_command_line, by_spark_submit])
-def test_workers_with_a_bare_python_are_shipped_the_package(
-    tmp_path: Path, command: Callable[[str, str], list[str]]
-) -> None:
+def test_workers_with_a_bare_python_get_the_package(tmp_path: Path, command: Callable[[str, str], list[str]]) -> None:
     cluster = PlantedCluster(tmp_path / "data")
     cluster.write(LINES, damage.ENCODED)
     expected = damage.flip_bit(cluster.replica(damage.BROKER, LINES))
@@ -101,7 +99,7 @@ def test_workers_with_a_bare_python_are_shipped_the_package(
         "SPARK_HOME": str(SPARK_HOME),
     }
     probe = [environment["PYSPARK_PYTHON"], "-c", "import msgspec"]
-    assert subprocess.run(probe, capture_output=True, check=False).returncode == 1, "the workers lack nothing"
+    assert subprocess.run(probe, capture_output=True, check=False).returncode == 1, "the workers have msgspec"
     with standalone_spark(tmp_path / "spark", workers=2) as spark:
         program = [*command(spark.url, str(cluster.root)), "--ship-package"]
         ended = subprocess.run(program, capture_output=True, text=True, env=environment, check=False)

@@ -1,4 +1,4 @@
-"""Ctrl-C of an audit on Spark leaves no process behind, in whatever it was doing."""
+"""Ctrl-C of an audit on Spark leaves no process behind, whenever it comes."""
 
 import os
 import signal
@@ -43,11 +43,11 @@ def test_an_interrupted_audit_ends_its_jvm(tmp_path: Path, after_s: float, numbe
         time.sleep(0.01)
     time.sleep(after_s)
     process.send_signal(number)
-    _, said = process.communicate(timeout=40)
+    _, errors = process.communicate(timeout=40)
     if after_s == 0.0 and number is signal.SIGINT:
         assert process.returncode == 130
-        assert said.strip() == b"interrupted: the audit has no result"
-    deadline = time.monotonic() + 15  # after SIGTERM the JVM itself has to find out
+        assert errors.strip() == b"interrupted: the audit has no result"
+    deadline = time.monotonic() + 15  # after SIGTERM the JVM itself must notice
     while left := alive_in_session(process.pid):
         assert time.monotonic() < deadline, left
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""`cluster(real=True)`: the same calls as in a simulation, on processes; gates make the network's faults."""
+"""`cluster(real=True)`: the same calls as in a simulation, on processes; proxies make the network's faults."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ async def until_dropped(c: TestedCluster, broker_id: int) -> None:
             await asyncio.sleep(0.1)
 
 
-async def test_a_real_cluster_is_broken_and_healed_by_the_same_calls() -> None:
+async def test_the_same_calls_break_and_heal_a_real_cluster() -> None:
     async with cluster(brokers=3, real=True, settings={"replica.lag.time.max.ms": "2000"}) as c:
         await c.create_topic("orders")
         acked = []
@@ -39,5 +39,5 @@ async def test_a_real_cluster_is_broken_and_healed_by_the_same_calls() -> None:
             await c.wait_in_sync("orders")
         assert [metadata.offset for metadata, _ in acked] == list(range(7))
         assert (await c.audit(acked)).success
-        told = c.describe()
-    assert told[0].startswith("minibroker: real processes, brokers 1 running, 2 running, 3 running")
+        description = c.describe()
+    assert description[0].startswith("minibroker: real processes, brokers 1 running, 2 running, 3 running")

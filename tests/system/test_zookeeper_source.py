@@ -1,4 +1,4 @@
-"""Reading a cluster from ZooKeeper: a real one, one that does not listen, and one that never answers."""
+"""Reading a cluster's state from a real ZooKeeper, a closed port, and a server that never answers."""
 
 import socket
 import time
@@ -35,7 +35,7 @@ ROOT = "/read-cluster"
 
 @pytest.fixture
 def tree(zookeeper: ZooKeeperProcess) -> Iterator[tuple[str, KazooClient]]:
-    """A ZooKeeper with a root of its own, and its address."""
+    """The address of a ZooKeeper with a root of its own, and a client."""
     client = KazooClient(hosts=zookeeper.servers)
     client.start(timeout=10)
     client.create(f"{ROOT}", makepath=True)
@@ -86,7 +86,7 @@ def plant(client: KazooClient) -> None:
     client.create(delete_topic_path("going"), b"", makepath=True)
 
 
-def test_all_that_the_audit_wants_is_read(tree: tuple[str, KazooClient]) -> None:
+def test_all_that_the_audit_needs_is_read(tree: tuple[str, KazooClient]) -> None:
     connect, client = tree
     plant(client)
     state = read_cluster_from_zookeeper(connect)
@@ -103,7 +103,7 @@ FOREIGN = ("/witness/zz/yy", "/witness/09/0", "/witness/1/zz", "/brokers/ids/x",
 
 
 @pytest.mark.parametrize("path", FOREIGN)
-def test_a_node_whose_name_is_none_of_a_cluster_is_passed_over(tree: tuple[str, KazooClient], path: str) -> None:
+def test_a_node_with_a_foreign_name_is_ignored(tree: tuple[str, KazooClient], path: str) -> None:
     connect, client = tree
     plant(client)
     before = read_cluster_from_zookeeper(connect)
@@ -119,17 +119,17 @@ def test_a_node_that_cannot_be_read_is_named_with_the_cure(tree: tuple[str, Kazo
         read_cluster_from_zookeeper(connect)
 
 
-def test_a_zookeeper_of_no_cluster_is_an_error(tree: tuple[str, KazooClient]) -> None:
+def test_a_zookeeper_without_a_cluster_is_an_error(tree: tuple[str, KazooClient]) -> None:
     with pytest.raises(AuditError, match="knows no cluster"):
         read_cluster_from_zookeeper(tree[0])
 
 
-def test_an_address_where_nobody_listens_is_one_sentence() -> None:
+def test_a_closed_port_is_reported_in_one_sentence() -> None:
     with pytest.raises(AuditError, match=r"ZooKeeper at 127\.0\.0\.1:\d+ cannot be read: it does not answer"):
         read_cluster_from_zookeeper(f"127.0.0.1:{free_port()}", timeout_s=1.0)
 
 
-def test_one_that_never_answers_is_given_up_in_time() -> None:
+def test_a_server_that_never_answers_times_out() -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()

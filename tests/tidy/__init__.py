@@ -1,1 +1,1 @@
-"""The house rules as code: who may import whom, what is pure, what is banned. `tests/test_tidy.py` applies them."""
+"""The house rules as code: allowed imports, pure files, banned constructs. `tests/test_tidy.py` applies them."""

@@ -14,7 +14,7 @@ IDENTIFIER = re.compile(r"(?=\w*_|[a-z.]*[a-z][A-Z])[A-Za-z_]\w*(\.\w+)*")
 
 
 def check_links(page: Path, root: Path) -> list[str]:
-    """Relative links lead to files, and their #fragments to headings, as the web page of a repository shows them."""
+    """Relative links must lead to files, and their #fragments to headings, as a repository's web page shows them."""
     text = FENCE.sub("", page.read_text())
     problems = []
     for match in LINK.finditer(CODE.sub(lambda code: "x" * len(code.group()), text)):

@@ -1,4 +1,4 @@
-"""Hazards that can be seen in the source: order by hash, changing what is iterated, sleeping in tests."""
+"""Hazards that are visible in the source: order by hash, changing what is iterated, sleeping in tests."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from tests.tidy.purity import is_portable
 from tests.tidy.source import SourceFile, project_files
 
 WHY_ORDER = (
-    "the order of a set differs from process to process, and a run must repeat from its seed: iterate sorted(...)"
+    "the order of a set differs from process to process, but a run must repeat from its seed: iterate sorted(...)"
 )
-WHY_HASH = "hash() and id() differ from process to process, and a run must repeat from its seed: use a CRC or a counter"
+WHY_HASH = "hash() and id() differ from process to process, but a run must repeat from its seed: use a CRC or a counter"
 MUTATORS = {"append", "remove", "pop", "popitem", "clear", "add", "discard", "insert", "extend", "update", "setdefault"}
 VIEWS = {"keys", "values", "items"}
 ORDER_FREE = {"sorted", "set", "frozenset", "sum", "min", "max", "len", "any", "all"}
@@ -39,7 +39,7 @@ def check_hash_order(file: SourceFile) -> list[str]:
 
 
 def check_iteration(file: SourceFile) -> list[str]:
-    """A container that changes while it is iterated: in the loop's body, or by whoever runs during an await there."""
+    """A container that changes while it is iterated: in the loop's body, or in other tasks during an await there."""
     problems = []
     for loop in ast.walk(file.tree):
         if not isinstance(loop, Loop):
@@ -58,9 +58,9 @@ def check_iteration(file: SourceFile) -> list[str]:
 
 
 def check_sleep(file: SourceFile) -> list[str]:
-    """Virtual time costs nothing: asyncio.sleep is fine where the simulation is used, directly or by a neighbour.
+    """Real sleeping is banned. asyncio.sleep is fine where the simulation is used, because virtual time costs nothing.
 
-    A line that says `noqa: ASYNC251` sleeps to show that the virtual loop refuses it.
+    A line with `noqa: ASYNC251` sleeps to test that the virtual loop refuses it.
     """
     if file.folder != "tests" or file.path.startswith("tests/system/"):
         return []
@@ -79,7 +79,7 @@ def check_sleep(file: SourceFile) -> list[str]:
 
 
 def uses_simulation(file: SourceFile) -> bool:
-    """It, or a module of tests/ that it imports, imports the simulation."""
+    """Does the file, or a module of tests/ that it imports, import the simulation?"""
     tests = {other.path.removesuffix(".py").replace("/", "."): other for other in project_files("tests")}
     pending, seen = [file], {file.path}
     while pending:
@@ -115,7 +115,7 @@ def _inside_dunder_hash(tree: ast.Module, call: ast.Call) -> bool:
 
 
 def _container(iterated: ast.expr) -> str | None:
-    """`d` of `d`, `d.items()`; None for anything that is a copy or a call."""
+    """`d` of `d` and `d.items()`; None for a copy or another call."""
     if isinstance(iterated, ast.Call):
         function = iterated.func
         if not (isinstance(function, ast.Attribute) and function.attr in VIEWS and not iterated.args):

@@ -1,4 +1,4 @@
-"""Who may import whom."""
+"""Which folder may import which."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import sys
 
 from tests.tidy.source import PACKAGES, SourceFile
 
-# runtime/ modules that any side may use: ports are interfaces; rpc, broker_dialer and server (and what that is made of)
-# speak the protocol over any network door; refused_session decides for every coordination door alike.
-# They are held to the rules of the portable code (tests/tidy/purity.py), so that they run on virtual ports.
+# Modules of runtime/ that any folder may use: ports are interfaces; rpc, broker_dialer and server (with its parts)
+# speak the protocol over any network port; refused_session decides for every coordination port alike.
+# The rules for portable code (tests/tidy/purity.py) apply to them, so that they run on virtual ports.
 PORTABLE_RUNTIME = (
     "ports",
     "principal",
@@ -30,14 +30,14 @@ PORTABLE_RUNTIME = (
 )
 PORTS = tuple(f"minibroker.runtime.{name}" for name in PORTABLE_RUNTIME)
 
-WHY_SIBLINGS = "broker, controller and client never import each other; broker/__main__.py alone composes them"
+WHY_SIBLINGS = "broker, controller and client never import each other; only broker/__main__.py composes them"
 WHY_PORTS = f"the outside is reached through runtime's ports ({', '.join(PORTABLE_RUNTIME)}), never a real adapter"
 WHY_AUDIT = "audit imports protocol only, so that a bug in the broker cannot excuse itself"
-WHY_PROCESSES = "brokers are processes to it, or simulated: it uses client, protocol, audit and simulation's checkers"
+WHY_PROCESSES = "it treats brokers as processes, or simulates them: it uses client, protocol, audit and checkers"
 
 # folder -> (modules it may import besides itself, why the others are banned)
 ALLOWED: dict[str, tuple[tuple[str, ...], str]] = {
-    "protocol": ((), "protocol imports nothing of the project: it is what all the others agree on"),
+    "protocol": ((), "protocol imports nothing of the project, because all other folders depend on it"),
     "runtime": (("minibroker.protocol",), "runtime imports protocol only"),
     "broker": (("minibroker.protocol", *PORTS), f"{WHY_SIBLINGS}; {WHY_PORTS}"),
     "controller": (("minibroker.protocol", *PORTS), f"{WHY_SIBLINGS}; {WHY_PORTS}"),
@@ -92,7 +92,7 @@ ALLOWED: dict[str, tuple[tuple[str, ...], str]] = {
 COMPOSER = "broker/__main__.py"
 COMPOSER_ALLOWED = ("minibroker.protocol", "minibroker.broker", "minibroker.controller", "minibroker.runtime")
 
-# The command that becomes a broker process; no other command knows more of a broker than its protocol.
+# The command that runs a broker process; all other commands use only its protocol.
 BROKER_COMMAND = "minibroker/commands/broker.py"
 BROKER_COMMAND_ALLOWED = ("minibroker.broker.__main__", "minibroker.broker.config")
 
@@ -109,7 +109,10 @@ def check_imports(file: SourceFile) -> list[str]:
     problems = _check_flat_names(file)
     allowed, why = ALLOWED[file.folder]
     if file.path == COMPOSER:
-        allowed, why = COMPOSER_ALLOWED, "broker/__main__.py composes broker, controller and the real ports, no more"
+        allowed, why = (
+            COMPOSER_ALLOWED,
+            "broker/__main__.py composes broker, controller and the real ports, nothing else",
+        )
     if file.path == BROKER_COMMAND:
         allowed += BROKER_COMMAND_ALLOWED
     if file.path == SCENARIO_PATCHES:
@@ -131,7 +134,7 @@ def _is_project(module: str) -> bool:
 
 def _may(file: SourceFile, module: str, allowed: tuple[str, ...]) -> bool:
     if module == "minibroker":
-        return True  # `import minibroker` alone, to know where it lies, or its version
+        return True  # `import minibroker` alone, for its path or its version
     if file.folder in PACKAGES and _within(module, f"minibroker.{file.folder}"):
         return not (file.path in PORTABLE_FILES and not any(_within(module, port) for port in PORTS))
     if file.path in PORTABLE_FILES:
@@ -154,7 +157,7 @@ def _within(module: str, parent: str) -> bool:
 def _check_flat_names(file: SourceFile) -> list[str]:
     return [
         f"{file.path}:{item.line}: imports {item.module}: write minibroker.{item.module} "
-        "(a flat name would clash with modules of those who use us)"
+        "(a flat name would clash with modules of our users)"
         for item in file.imports
         if item.module.split(".")[0] in PACKAGES
     ]

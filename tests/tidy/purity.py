@@ -1,4 +1,4 @@
-"""What is pure, and who may touch the outside directly."""
+"""Which files are pure, and which may touch the outside directly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PURE = (
     "audit/rules.py",
 )
 
-# RuntimePorts of the outside: files, clocks, randomness, sockets, threads, processes, and the libraries that open them.
+# Modules that touch the outside: files, clocks, randomness, sockets, threads, processes, and libraries that use them.
 OUTSIDE = {
     *("os", "io", "pathlib", "shutil", "tempfile", "glob", "fcntl", "mmap"),
     *("time", "datetime", "sched"),
@@ -30,13 +30,13 @@ OUTSIDE = {
 PURE_BANS = OUTSIDE | {"asyncio", "logging", "contextvars", "warnings", "sys", "rich", "click", "prometheus_client"}
 PURE_CALLS = {"open", "print", "input", "breakpoint"}
 
-# Harmless parts of what is banned otherwise.
+# Harmless parts of banned modules.
 EXEMPT = {"pathlib.PurePath", "pathlib.PurePosixPath", "random.Random", "io.BytesIO", "io.StringIO"}
 
-# The virtual loop takes these away from whoever runs on it, so it must name them.
+# The virtual loop blocks these for all code that runs on it, so it must name them.
 GUARDS = {"simulation/loop.py": {"threading", "time", "concurrent"}}
 
-# asyncio's own ways around the ports.
+# Functions of asyncio that bypass the ports.
 LOOP_ESCAPES = {
     *("open_connection", "start_server", "open_unix_connection", "start_unix_server", "to_thread"),
     *("create_connection", "create_server", "create_datagram_endpoint", "run_in_executor", "add_signal_handler"),
@@ -44,9 +44,9 @@ LOOP_ESCAPES = {
     *("getaddrinfo", "getnameinfo", "call_soon_threadsafe", "run_coroutine_threadsafe"),
 }
 
-WHY_PURE = "this file is pure: it decides from its arguments; hand in what it needs, and act in the shell"
+WHY_PURE = "this file is pure: it decides from its arguments; pass in what it needs, and act in the shell"
 WHY_PORT = (
-    "only runtime/'s adapters and the shells of minibroker/ and audit/ touch the outside; ask a door of runtime.ports"
+    "only runtime/'s adapters and the shells of minibroker/ and audit/ touch the outside; use a port of runtime.ports"
 )
 
 

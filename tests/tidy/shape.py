@@ -1,4 +1,4 @@
-"""Sizes, names, and what has no place in finished code."""
+"""Sizes, names, and unfinished code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "base", "misc", "tools", "stuff"}
 UNFINISHED = re.compile(r"#.*\b(TODO|FIXME|XXX|HACK)\b|\bNotImplementedError\b|\bNotImplemented\b(?!Error)")
-# `return NotImplemented` is how a binary operator declines; it is no stub.
+# `return NotImplemented` is how a binary operator declines; it is not a stub.
 DECLINES = re.compile(r"return NotImplemented\b")
 
 
@@ -36,7 +36,7 @@ def check_name(file: SourceFile) -> list[str]:
 
 def check_finished(file: SourceFile) -> list[str]:
     if file.path.startswith("tests/tidy/"):
-        return []  # this rule's own words
+        return []  # they contain the words of this rule
     return [
         f"{file.path}:{number}: {line.strip()}: finish it or leave it out"
         for number, line in enumerate(file.text.splitlines(), start=1)

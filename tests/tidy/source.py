@@ -1,4 +1,4 @@
-"""The project's own files, parsed once, and what every rule needs to know of them."""
+"""The project's own files, parsed once, with what every rule needs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CODE_FOLDERS = ("minibroker", *PACKAGES, *LATER_FOLDERS, "tests")
 @dataclass(frozen=True)
 class Import:
     line: int
-    module: str  # absolute: what `from . import x` resolves to
+    module: str  # absolute: `from . import x` is resolved
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class SourceFile:
 
     @functools.cached_property
     def imports(self) -> list[Import]:
-        """Each imported module, wherever the statement stands; `from a import b` counts as a and as a.b."""
+        """Each imported module, wherever the statement is; `from a import b` counts as a and as a.b."""
         found = []
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Import):
@@ -84,7 +84,7 @@ def _all_files() -> tuple[SourceFile, ...]:
 
 
 def _python_files(folder: Path) -> Iterator[Path]:
-    """Not through links: minibroker/broker would show broker/ a second time."""
+    """All Python files of a folder, without its links: minibroker/broker would repeat broker/."""
     if not folder.is_dir():
         return
     for entry in sorted(folder.iterdir()):
@@ -97,7 +97,7 @@ def _python_files(folder: Path) -> Iterator[Path]:
 
 
 def text_files() -> Iterator[Path]:
-    """Every text file that belongs to the project: code, documents, configuration."""
+    """Every text file of the project: code, documents, configuration."""
     suffixes = {".py", ".md", ".toml", ".yml", ".yaml", ".txt", ".lock", ".cfg", ".sh", ".html", ".json", ""}
     top = [*CODE_FOLDERS, "docs", "docker", "requirements", ".ci"]
     files = [path for path in ROOT.iterdir() if path.is_file() and path.name != ".git"]  # git's own, in a work tree

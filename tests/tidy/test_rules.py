@@ -1,4 +1,4 @@
-"""Each rule finds what is planted, and lets pass what it must not forbid."""
+"""Each rule finds planted violations, and passes what is allowed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def file(path: str, text: str) -> SourceFile:
         ("tests/client/test_x.py", "import client.producer", "minibroker.client.producer"),
     ],
 )
-def test_import_that_the_plan_forbids_is_named(path: str, statement: str, word: str) -> None:
+def test_forbidden_import_is_named(path: str, statement: str, word: str) -> None:
     problems = check_imports(file(path, statement))
     assert len(problems) == 1
     assert problems[0].startswith(f"{path}:") and word in problems[0]
@@ -60,7 +60,7 @@ def test_import_that_the_plan_forbids_is_named(path: str, statement: str, word: 
         ("broker/partition.py", "from minibroker.runtime.rpc import Connection"),
         (
             "broker/__main__.py",
-            "from minibroker.controller import service\nfrom minibroker.runtime.real import open_doors",
+            "from minibroker.controller import service\nfrom minibroker.runtime.real import open_ports",
         ),
         ("minibroker/topic.py", "from minibroker import AdminClient\nfrom minibroker.client.errors import ClientError"),
         ("minibroker/topic.py", "from minibroker.simulation.checkers import linear"),
@@ -71,7 +71,7 @@ def test_import_that_the_plan_forbids_is_named(path: str, statement: str, word: 
         ("protocol/codec.py", "import struct\nimport msgspec\nfrom .errors import ProtocolError"),
     ],
 )
-def test_import_that_the_plan_allows_passes(path: str, statement: str) -> None:
+def test_allowed_import_passes(path: str, statement: str) -> None:
     assert check_imports(file(path, statement)) == []
 
 
@@ -79,7 +79,7 @@ def test_import_that_the_plan_allows_passes(path: str, statement: str) -> None:
     "text",
     ["import asyncio", "from time import time", "import logging", "async def f(): ...", "print(1)", "import pathlib"],
 )
-def test_pure_file_that_reaches_out_is_named(text: str) -> None:
+def test_pure_file_that_touches_the_outside_is_named(text: str) -> None:
     assert len(check_purity(file("broker/replication/leader.py", text))) == 1
     assert check_purity(file("broker/partition.py", text)) == []
 
@@ -97,7 +97,7 @@ def test_pure_file_that_reaches_out_is_named(text: str) -> None:
         "from kazoo.client import KazooClient",
     ],
 )
-def test_shell_that_goes_around_the_ports_is_named(text: str) -> None:
+def test_shell_that_bypasses_the_ports_is_named(text: str) -> None:
     assert len(check_ports(file("broker/partition.py", text))) == 1
     assert check_ports(file("runtime/disk.py", text)) == []
     assert check_ports(file("audit/report.py", text)) == []
@@ -134,7 +134,7 @@ def test_order_that_does_not_matter_passes() -> None:
         "async def f(self):\n    for c in self.connections:\n        await c.close()",
     ],
 )
-def test_changing_what_is_iterated_is_named(body: str) -> None:
+def test_changing_an_iterated_container_is_named(body: str) -> None:
     assert len(check_iteration(file("broker/partition.py", body))) == 1
 
 
@@ -170,7 +170,7 @@ def test_sleep_belongs_to_system_tests_and_virtual_time() -> None:
         (check_finished, "broker/partition.py", "raise NotImplemented" + "Error"),
     ],
 )
-def test_shape_that_is_wrong_is_named(rule: Rule, path: str, text: str) -> None:
+def test_violation_of_shape_is_named(rule: Rule, path: str, text: str) -> None:
     assert len(rule(file(path, text))) == 1
 
 
@@ -183,5 +183,5 @@ def test_link_to_nowhere_is_named(tmp_path: Path) -> None:
     assert [problem.split(": ")[1] for problem in check_links(page, tmp_path)] == ["link c.md", "link b.md#nowhere"]
 
 
-def test_anchor_is_the_one_that_repositories_show() -> None:
-    assert anchors("## 3. Who may import whom?\n") == {"3-who-may-import-whom"}
+def test_anchor_equals_the_one_that_repositories_use() -> None:
+    assert anchors("## 3. What may import it?\n") == {"3-what-may-import-it"}

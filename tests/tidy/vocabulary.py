@@ -1,4 +1,4 @@
-"""One word for one thing: private words that have a term of the field, and pronouns that make a broker a person.
+"""One word for one thing: finds private words that have a term of the field, and doubled class names.
 
 Owns: the list of banned words and the rule on class names. The terms are in docs/GLOSSARY.md.
 """
@@ -25,7 +25,7 @@ _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
 def check_words(path: Path, text: str) -> list[str]:
-    """Of one text file, code included."""
+    """Check one text file, including code."""
     return [
         f"{path}:{number}: '{word}': write {INSTEAD[word]}"
         for number, line in enumerate(text.splitlines(), start=1)
@@ -34,7 +34,7 @@ def check_words(path: Path, text: str) -> list[str]:
 
 
 def check_class_names(files: Iterable[SourceFile], known: Sequence[str] = ()) -> list[str]:
-    """Two public classes of one name in the product make a reader ask which one is meant."""
+    """Public classes of the product must have different names, so that a name has one meaning."""
     places: dict[str, list[str]] = defaultdict(list)
     for file in files:
         for node in ast.walk(file.tree):
