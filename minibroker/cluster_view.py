@@ -208,7 +208,7 @@ def _some(names: list[str]) -> str:
 
 def _replica_problems(view: ClusterView) -> list[HealthProblem]:
     """Problems of every assigned replica; one that no broker describes is a problem, too. A broker that does not
-    answer, or whose log directory is offline, is one problem of its own instead."""
+    answer, or has its log directory offline, is one problem of its own instead."""
     described = view.replicas()
     reasons = []
     for name, partition in view.partitions.items():

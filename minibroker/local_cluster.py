@@ -93,7 +93,7 @@ class LocalCluster:
 
     @classmethod
     def resumed(cls, data_directory: str | Path, requested: RequestedCluster) -> "LocalCluster":
-        """The stopped cluster whose data is there, as it was except for what is requested. Raises ClusterMissing."""
+        """The stopped cluster in the directory, as it was except for what is requested. Raises ClusterMissing."""
         cluster = cls.open(data_directory)
         cluster.record = continued(cluster.record, requested)
         return cluster

@@ -1,7 +1,7 @@
 """A client that a command opens: shows the user when no broker answers at first, and the client's later warnings.
 
 Owns: these messages. A client tries to reach a first broker for ten seconds, even if all refuse, because a cluster may
-be starting; without a message the command would seem to hang. So would a partition whose leader refuses to serve it.
+be starting; without a message the command would seem to hang, also if the leader of a partition refuses to serve it.
 """
 
 import asyncio

@@ -84,7 +84,7 @@ class RecordReader:
         return {partition: end for partition, end in self.ends.items() if self._offsets[partition] < end}
 
     def _check_silence(self, partitions: Iterable[TopicPartition]) -> None:
-        """Give up on a partition whose leader does not answer, or answers only with errors, for longer than the time
+        """Give up on a partition if its leader does not answer, or answers only with errors, for longer than the time
         limit: records of other partitions would hide that it is missing. A leader without new data is fine."""
         now = asyncio.get_running_loop().time()
         if now < self._look_again_at:

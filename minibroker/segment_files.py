@@ -171,7 +171,7 @@ def read_epochs(directory: Path) -> list[EpochEntry]:
 
 
 def wrong_epoch(header: BatchHeader, epochs: list[EpochEntry]) -> str | None:
-    """How a batch contradicts the epoch history, whose last entry at or below its offset must be its epoch."""
+    """How a batch contradicts the epoch history: the last entry at or below its offset must be its epoch."""
     recorded = [known for known, start in epochs if start <= header.base_offset]
     if not recorded or recorded[-1] == header.partition_leader_epoch:
         return None

@@ -57,7 +57,7 @@ class MissingJava(Exception):
 
 
 class MissingZooKeeper(Exception):
-    """PySpark, whose jars hold ZooKeeper, is not installed. The message is one sentence with the cure."""
+    """PySpark, which contains ZooKeeper's jars, is not installed. The message is one sentence with the cure."""
 
 
 class PortTaken(Exception):

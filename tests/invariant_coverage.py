@@ -39,7 +39,7 @@ INVARIANTS = {
     "I27": "leader epoch, version and controller epoch never fall; a new leader raises the epoch",
     "I28": "a clean election picks a live ISR member; an unclean one leaves ISR = {leader}",
     "I29": "no broker acts on a lower controller, broker, leader or partition epoch",
-    "I30": "writes of a controller whose epoch is over fail",
+    "I30": "writes of a controller from a former epoch fail",
     "I31": "a restarted replica never joins the ISR by a fetch from before",
     "I32": "a follower never truncates below its high watermark or what is committed",
     "I33": "a non-leader has no ISR, no remote state, and refuses produce",

@@ -148,7 +148,7 @@ def list_cases(as_json: bool) -> int:
         )
         for case in CASES
     ]
-    print_table(("NAME", "BY DEFAULT", "PEERS", "MINUTES ALONE / BESIDE KAFKA", "CASE"), rows)
+    print_table(("NAME", "BY DEFAULT", "PEERS", "MINUTES ALONE / WITH KAFKA", "CASE"), rows)
     return EXIT_FINE
 
 

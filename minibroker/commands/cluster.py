@@ -137,7 +137,7 @@ def up(
 
 
 def _local_cluster(data_dir: Path, requested: "RequestedCluster") -> "tuple[LocalCluster, bool]":
-    """The cluster whose data is there, or a new one; and whether there was data."""
+    """The cluster in the directory, or a new one; and whether there was data."""
     from minibroker.cluster_file import CLUSTER_FILE, ClusterMissing
     from minibroker.local_cluster import LocalCluster
 

@@ -37,9 +37,9 @@ def _check_report(story: Story, report: AuditReport, ledger: Ledger) -> None:
     for finding in report.findings[:FINDINGS_SHOWN]:
         story.tell(f"  {finding.severity}: {describe(finding)}")
     errors = [finding for finding in report.findings if finding.severity is Severity.ERROR]
-    judged = f"{report.statistics.judged_offsets} of {report.statistics.total_offsets} offsets judged"
+    compared = f"{report.statistics.judged_offsets} of {report.statistics.total_offsets} offsets compared"
     kinds = ", ".join(dict.fromkeys(finding.kind for finding in errors))
-    detail = f"{judged}, {report.outcome}"
+    detail = f"{compared}, {report.outcome}"
     if errors:
         detail = f"{len(errors)} findings ({kinds}), first {describe(errors[0])}"
     story.check("the audit proves the replicas identical", report.success, detail)

@@ -1,7 +1,7 @@
 """The pytest plugin: tests that use a cluster run in virtual time, and their failures print how to replay them.
 
 Loaded automatically where minibroker is installed, else by `pytest_plugins = ["minibroker.testing.plugin"]`. It affects
-only tests with the fixture `minibroker_cluster` or the mark `@pytest.mark.minibroker(..)`, whose keywords are those of
+only tests with the fixture `minibroker_cluster` or the mark `@pytest.mark.minibroker(..)`, with the keywords of
 `cluster`. It needs pytest-asyncio for these, in either mode. The simulation is imported only when it is used.
 """
 

@@ -73,7 +73,7 @@ def log_directories(tmp_path: Path) -> list[Path]:
 
 
 def damaged(log_directories: list[Path]) -> list[str]:
-    """Partitions whose segment is damaged."""
+    """Partitions with a damaged segment."""
     files = [path for directory in log_directories for path in sorted(directory.glob("*/*.log"))]
     whole = max(path.stat().st_size for path in files)
     return [

@@ -120,7 +120,7 @@ async def test_a_broker_that_refuses_its_disk_does_not_end_the_others(
 
 
 async def test_up_uses_the_running_zookeeper_of_killed_brokers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once `up` said to run `down` first, and all other commands said to run `up`."""
+    """Once `up` asked to run `down` first, and all other commands asked to run `up`."""
     cluster = LocalCluster(tmp_path)
     cluster.record.zookeeper.process = identify(os.getpid())
     write_cluster_file(tmp_path, cluster.record)

@@ -15,13 +15,13 @@ GAP_MAX_S = 5.0
 @pytest.mark.system
 async def test_writes_continue_after_a_leader_was_killed_before_its_session_ends(tmp_path: Path) -> None:
     peer = MinibrokerPeer(tmp_path / "cluster")
-    told: list[str] = []
+    reported: list[str] = []
     try:
         await peer.start()
-        found = await failovers(peer, Round(0, 1.0, tmp_path, {}, told.append), LEADER, runs=1)
+        found = await failovers(peer, Round(0, 1.0, tmp_path, {}, reported.append), LEADER, runs=1)
     finally:
         await peer.stop()
     assert 0 < found.figures["worst_gap_s"] < GAP_MAX_S
     assert found.figures["errors"] == 0
     assert {"median_confirmed_ms", "median_elected_ms", "median_leading_ms"} <= found.figures.keys()
-    assert told == ["failover 1 of 1"]
+    assert reported == ["failover 1 of 1"]

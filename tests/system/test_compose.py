@@ -48,7 +48,7 @@ with path.open('r+b') as file:
 @dataclass(frozen=True)
 class Story:
     killed: int
-    """The leader, whose container got a SIGKILL halfway."""
+    """The leader; its container got a SIGKILL halfway."""
     leader_after: int
     producer_exit_code: int
     producer_output: str

@@ -41,7 +41,7 @@ def check_class_names(files: Iterable[SourceFile], known: Sequence[str] = ()) ->
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append(f"{file.path}:{node.lineno}")
     return [
-        f"{name}: {', '.join(found)}: name each after what it stands for"
+        f"{name}: {', '.join(found)}: name each after what it means"
         for name, found in sorted(places.items())
         if len(found) > 1 and name not in known
     ]

@@ -1,6 +1,6 @@
-"""Stories on real processes reach the ends that the simulated ones reach: last rows, and the audit's findings.
+"""Scenarios on real processes end like the simulated ones: with the same last rows and audit findings.
 
-They are played a few at a time by one fixture, because each waits most of its time for sessions to end.
+One fixture runs a few of them at a time, because each spends most of its time waiting for sessions to end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
 
 AT_A_TIME = 3
 SECONDS_MAX = 60.0
-"""For one act; alone it takes less than half of it."""
+"""For one act; alone it takes less than half as long."""
 
 Key = tuple[str, str, TruncationRule]
 
@@ -77,14 +77,14 @@ ENDS: dict[Key, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
         (),
     ),
-    # Who leads in which epoch after the outage is not told: the sessions may be taken up again, or be over.
+    # Leader and epoch after the outage are not checked: the sessions may have survived or expired.
     ("zookeeper-outage", "partitioned", LEADER_EPOCH): (("A HW 2: m0 m1", "B HW 2: m0 m1", "C HW 2: m0 m1"), ()),
 }
 
 
 @pytest.fixture(scope="module")
 def played() -> dict[Key, Performance | BaseException]:
-    """All of them, `AT_A_TIME`; what one died of is its own test's failure."""
+    """Run all, `AT_A_TIME`; an exception fails the test of its scenario."""
     places = asyncio.Semaphore(AT_A_TIME)
 
     async def play(key: Key) -> Performance:
@@ -101,26 +101,26 @@ def played() -> dict[Key, Performance | BaseException]:
 
 
 @pytest.mark.parametrize("key", ENDS, ids=lambda key: "-".join(filter(None, (key[0], key[1], key[2].value))))
-def test_a_live_story_ends_as_it_is_told(key: Key, played: dict[Key, Performance | BaseException]) -> None:
+def test_a_live_scenario_ends_as_expected(key: Key, played: dict[Key, Performance | BaseException]) -> None:
     performance = played[key]
     if isinstance(performance, BaseException):
         raise performance
     assert performance.problem is None
     rows, findings = ENDS[key]
-    assert tuple(told(key, row) for row in performance.steps[-1].rows) == rows
+    assert tuple(summary(key, row) for row in performance.steps[-1].rows) == rows
     assert performance.verdict.findings == findings
 
 
-def told(key: Key, row: ReplicaRow) -> str:
-    """What its story says of a broker at the end."""
+def summary(key: Key, row: ReplicaRow) -> str:
+    """The expected properties of a broker at the end."""
     leadership = "" if key[0] == "zookeeper-outage" else f"{row.role} epoch {row.leader_epoch} "
     records = " ".join(row.records)
     if key[0] == "zombie-leader":
-        records = records.replace("m1 n1", "n1 m1")  # which of two producers finds the new leader first is not told
+        records = records.replace("m1 n1", "n1 m1")  # either of two producers may find the new leader first
     return f"{row.broker} {leadership}HW {row.high_watermark}: {records}"
 
 
-def test_every_story_that_can_be_played_live_is_known() -> None:
+def test_every_expected_end_is_of_a_live_scenario() -> None:
     live = {(each.name, act.name) for each in all_scenarios() for act in each.acts if act.live}
     assert {(name, act) for name, act, _ in ENDS} <= live
 
@@ -130,13 +130,13 @@ def scenario_run(*arguments: str, environment: dict[str, str] | None = None) -> 
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_missing_java_is_one_sentence(tmp_path: Path) -> None:
+def test_missing_java_is_reported_in_one_sentence(tmp_path: Path) -> None:
     ran = scenario_run("two-rounds", "--live", environment={"PATH": str(tmp_path)})
     assert ran.returncode == EXIT_COULD_NOT
     assert ran.stderr.count("\n") == 1 and "no Java found" in ran.stderr, ran.stderr
 
 
-def test_a_story_that_only_a_simulation_can_tell_says_so() -> None:
+def test_a_scenario_that_needs_a_simulation_says_so() -> None:
     ran = scenario_run("zombie-controller", "--live")
     assert ran.returncode == EXIT_USAGE
     assert "run it without --live" in ran.stderr, ran.stderr
