@@ -38,7 +38,7 @@ PARTITIONS_SHOWN = 10
 INSTALL_CURE = "run `make setup`, or pip install 'minibroker[audit]'"
 
 
-class CheckResult(msgspec.Struct, frozen=True):
+class DoctorFinding(msgspec.Struct, frozen=True):
     """The result of one check."""
 
     check: str
@@ -48,72 +48,72 @@ class CheckResult(msgspec.Struct, frozen=True):
 
 
 # ------------------------------------------------------------------------------------------------------ this machine
-def check_python() -> CheckResult:
+def check_python() -> DoctorFinding:
     number = ".".join(map(str, sys.version_info[:3]))
     what = f"{number} at {sys.executable}"
     if sys.version_info[:2] < PYTHON_MIN:
-        return CheckResult("python", False, what, "use Python 3.11 or newer: PYTHON=/path/to/python3 make setup")
+        return DoctorFinding("python", False, what, "use Python 3.11 or newer: PYTHON=/path/to/python3 make setup")
     if not __debug__:
-        return CheckResult(
+        return DoctorFinding(
             "python", False, f"{what}, with -O", "run without -O and PYTHONOPTIMIZE: invariants are asserts"
         )
-    return CheckResult("python", True, what)
+    return DoctorFinding("python", True, what)
 
 
-def check_packages() -> CheckResult:
+def check_packages() -> DoctorFinding:
     missing = [name for name in BROKER_PACKAGES if find_spec(name) is None]
     if missing:
-        return CheckResult("packages", False, f"missing: {', '.join(missing)}", INSTALL_CURE)
-    return CheckResult("packages", True, f"all {len(BROKER_PACKAGES)} are there")
+        return DoctorFinding("packages", False, f"missing: {', '.join(missing)}", INSTALL_CURE)
+    return DoctorFinding("packages", True, f"all {len(BROKER_PACKAGES)} are there")
 
 
-def check_java() -> CheckResult:
+def check_java() -> DoctorFinding:
     try:
         java = zookeeper_process.find_java()
     except zookeeper_process.MissingJava as error:
         what, _, cure = str(error).rpartition(": ")
-        return CheckResult("java", False, what, cure)
+        return DoctorFinding("java", False, what, cure)
     where = "JAVA_HOME" if os.environ.get("JAVA_HOME") else "PATH"
-    return CheckResult("java", True, f"{java.version} at {java.path} (from {where}, as Spark finds it)")
+    return DoctorFinding("java", True, f"{java.version} at {java.path} (from {where}, as Spark finds it)")
 
 
-def check_zookeeper_jars() -> CheckResult:
+def check_zookeeper_jars() -> DoctorFinding:
     try:
         jars = zookeeper_process.zookeeper_jars()
     except zookeeper_process.MissingZooKeeper as error:
-        return CheckResult("zookeeper jars", False, str(error).partition(": ")[0], INSTALL_CURE)
-    return CheckResult("zookeeper jars", True, os.path.basename(jars[0]) + " among PySpark's jars")
+        return DoctorFinding("zookeeper jars", False, str(error).partition(": ")[0], INSTALL_CURE)
+    return DoctorFinding("zookeeper jars", True, os.path.basename(jars[0]) + " among PySpark's jars")
 
 
-def check_audit_packages(*, local_workers: bool = True) -> CheckResult:
+def check_audit_packages(*, local_workers: bool = True) -> DoctorFinding:
     found = []
     for name, least in AUDIT_PACKAGES.items():
         try:
             installed = version(name)
         except PackageNotFoundError:
-            return CheckResult("spark", False, f"{name} is not installed", INSTALL_CURE)
+            return DoctorFinding("spark", False, f"{name} is not installed", INSTALL_CURE)
         if _number(installed) < _number(least):
-            return CheckResult("spark", False, f"{name} is {installed}, {least} or newer is needed", INSTALL_CURE)
+            return DoctorFinding("spark", False, f"{name} is {installed}, {least} or newer is needed", INSTALL_CURE)
         found.append(f"{name} {installed}")
     for variable in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON") if local_workers else ("PYSPARK_DRIVER_PYTHON",):
         other = os.environ.get(variable)
         if other and shutil.which(other) is None:
-            return CheckResult("spark", False, f"{variable} is {other}, which does not exist", f"unset {variable}")
-    return CheckResult("spark", True, ", ".join(found))
+            return DoctorFinding("spark", False, f"{variable} is {other}, which does not exist", f"unset {variable}")
+    return DoctorFinding("spark", True, ", ".join(found))
 
 
 def _number(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
 
 
-def check_open_files(max_connections: int = ServerLimits().connections_max) -> CheckResult:
+def check_open_files(max_connections: int = ServerLimits().connections_max) -> DoctorFinding:
     """Of a broker started here, which raises its soft limit to the hard one."""
     limit = hard_limit()
     shares = share_out(limit, max_connections)
     return _open_files("open files", f"{_some_files(limit)} a process", shares.shortage)
 
 
-def check_open_files_of_brokers(directory: Path) -> list[CheckResult]:
+def check_open_files_of_brokers(directory: Path) -> list[DoctorFinding]:
     """Compare the limit of each running broker of a local cluster with its settings and its partitions."""
     try:
         record = read_cluster_file(directory)
@@ -133,11 +133,11 @@ def check_open_files_of_brokers(directory: Path) -> list[CheckResult]:
     return findings
 
 
-def _open_files(name: str, what: str, shortage: str | None) -> CheckResult:
+def _open_files(name: str, what: str, shortage: str | None) -> DoctorFinding:
     if shortage is None:
-        return CheckResult(name, True, what)
+        return DoctorFinding(name, True, what)
     why, _, cure = shortage.partition(": ")
-    return CheckResult(name, False, why, cure)
+    return DoctorFinding(name, False, why, cure)
 
 
 def _some_files(limit: int) -> str:
@@ -164,40 +164,42 @@ def _count_partitions(log_directory: Path) -> int:
     return sum(parse_partition_directory_name(name) is not None for name in names)
 
 
-def check_disk(directory: Path) -> CheckResult:
+def check_disk(directory: Path) -> DoctorFinding:
     place = next(path for path in (directory.absolute(), *directory.absolute().parents) if path.exists())
     free = shutil.disk_usage(place).free
     what = f"{free / 1e9:.1f} GB free at {place}"
     if not os.access(place, os.W_OK):
-        return CheckResult("disk", False, f"{place} cannot be written", "choose another --data-dir, or chown it")
+        return DoctorFinding("disk", False, f"{place} cannot be written", "choose another --data-dir, or chown it")
     if free < DISK_FREE_BYTES_MIN:
-        return CheckResult("disk", False, what, "make room (1 GB at least), or choose another --data-dir")
-    return CheckResult("disk", True, what)
+        return DoctorFinding("disk", False, what, "make room (1 GB at least), or choose another --data-dir")
+    return DoctorFinding("disk", True, what)
 
 
-def check_ports(ports: Sequence[int], *, must_be_free: bool) -> list[CheckResult]:
+def check_ports(ports: Sequence[int], *, must_be_free: bool) -> list[DoctorFinding]:
     """One result per port, naming the process that holds it. A local cluster may hold it, unless it must be free."""
     return [_check_port(port, must_be_free) for port in ports]
 
 
-def _check_port(port: int, must_be_free: bool) -> CheckResult:
+def _check_port(port: int, must_be_free: bool) -> DoctorFinding:
     name = f"port {port}"
     try:
         zookeeper_process.refuse_taken_port(port)
-        return CheckResult(name, True, "free")
+        return DoctorFinding(name, True, "free")
     except zookeeper_process.PortTaken as error:
         why = str(error)
     other = "choose other ports (--port, --zookeeper-port)"
     owner = zookeeper_process.find_port_owner(port)
     if owner is None:
-        return CheckResult(name, False, why, other)
+        return DoctorFinding(name, False, why, other)
     if owner.pid is None:
-        return CheckResult(name, False, f"held by {owner.command}", other)
+        return DoctorFinding(name, False, f"held by {owner.command}", other)
     directory = cluster_of_process(owner.pid)
     if directory is not None:
         what = f"held by pid {owner.pid}, of the cluster in {directory}"
-        return CheckResult(name, not must_be_free, what, f"minibroker cluster down --data-dir {directory}, or {other}")
-    return CheckResult(name, False, f"held by pid {owner.pid} ({owner.command})", f"kill {owner.pid}, or {other}")
+        return DoctorFinding(
+            name, not must_be_free, what, f"minibroker cluster down --data-dir {directory}, or {other}"
+        )
+    return DoctorFinding(name, False, f"held by pid {owner.pid} ({owner.command})", f"kill {owner.pid}, or {other}")
 
 
 def cluster_of_process(pid: int) -> Path | None:
@@ -214,7 +216,7 @@ def cluster_of_process(pid: int) -> Path | None:
     return None
 
 
-def checks_for_cluster(directory: Path, ports: Sequence[int]) -> list[CheckResult]:
+def checks_for_cluster(directory: Path, ports: Sequence[int]) -> list[DoctorFinding]:
     """What `cluster up` needs."""
     here = [check_python(), check_packages(), check_java(), check_zookeeper_jars()]
     if hard_limit() < LIMIT_MIN:  # between this and the limit it needs, a broker runs with a warning
@@ -222,7 +224,7 @@ def checks_for_cluster(directory: Path, ports: Sequence[int]) -> list[CheckResul
     return [*here, check_disk(directory), *check_ports(ports, must_be_free=True)]
 
 
-def checks_for_audit(engine: str, master: str | None = None) -> list[CheckResult]:
+def checks_for_audit(engine: str, master: str | None = None) -> list[DoctorFinding]:
     """What `audit` needs. PYSPARK_PYTHON is checked here only if Spark's workers run here."""
     if engine != "spark":
         return [check_python(), check_packages()]
@@ -230,9 +232,9 @@ def checks_for_audit(engine: str, master: str | None = None) -> list[CheckResult
     return [check_python(), check_packages(), check_java(), check_audit_packages(local_workers=local_workers)]
 
 
-def complaint(findings: Iterable[CheckResult]) -> str | None:
+def complaint(findings: Iterable[DoctorFinding]) -> str | None:
     """All problems in one sentence, each with its cure; None if there is none."""
-    by_cure: dict[str | None, list[CheckResult]] = {}
+    by_cure: dict[str | None, list[DoctorFinding]] = {}
     for finding in findings:
         if not finding.well:
             by_cure.setdefault(finding.cure, []).append(finding)
@@ -255,37 +257,37 @@ def ports_of_cluster_in(directory: Path) -> tuple[list[int], str | None]:
     return held, record.zookeeper.connect
 
 
-async def check_zookeeper(connect: str) -> CheckResult:
+async def check_zookeeper(connect: str) -> DoctorFinding:
     """Does one of the servers report that it serves?"""
     for server in connect.split("/")[0].split(","):
         host, _, port = server.strip().rpartition(":")
         if not port.isdigit():
-            return CheckResult("zookeeper", False, f"'{server}' is not HOST:PORT", "give --zookeeper HOST:PORT")
+            return DoctorFinding("zookeeper", False, f"'{server}' is not HOST:PORT", "give --zookeeper HOST:PORT")
         answer = await zookeeper_process.ask_zookeeper(int(port), "srvr", host or "127.0.0.1")
         mode = next((line for line in answer.splitlines() if line.startswith("Mode:")), None)
         if mode is not None:
-            return CheckResult("zookeeper", True, f"{server} answers ({mode})")
+            return DoctorFinding("zookeeper", True, f"{server} answers ({mode})")
         if answer:
             first = answer.strip().splitlines()[0]
             if "not executed because it is not in the whitelist" in first:
-                return CheckResult("zookeeper", True, f"{server} answers (srvr is not in its 4lw.commands.whitelist)")
-            return CheckResult("zookeeper", False, f"{server} says: {first}", "wait for its quorum, or see its log")
-    return CheckResult(
+                return DoctorFinding("zookeeper", True, f"{server} answers (srvr is not in its 4lw.commands.whitelist)")
+            return DoctorFinding("zookeeper", False, f"{server} says: {first}", "wait for its quorum, or see its log")
+    return DoctorFinding(
         "zookeeper", False, f"{connect} does not answer", "start it, or give another --zookeeper HOST:PORT"
     )
 
 
-async def check_listeners(servers: str) -> list[CheckResult]:
+async def check_listeners(servers: str) -> list[DoctorFinding]:
     """Is every advertised address reachable from here, and does the right broker answer there?"""
     async with BrokerQueries("minibroker-doctor") as queries:
         try:
             metadata = await queries.metadata(servers, [])
         except NoAnswer:
-            return [CheckResult("brokers", True, f"no broker answers at {servers}: no cluster to check")]
+            return [DoctorFinding("brokers", True, f"no broker answers at {servers}: no cluster to check")]
         return [await _check_listener(queries, broker) for broker in metadata.brokers]
 
 
-async def check_partitions(servers: str) -> list[CheckResult]:
+async def check_partitions(servers: str) -> list[DoctorFinding]:
     """The partition problems of `cluster status`, in the same words."""
     async with BrokerQueries("minibroker-doctor") as queries:
         try:
@@ -294,33 +296,35 @@ async def check_partitions(servers: str) -> list[CheckResult]:
             return []  # `check_listeners` reports that
 
 
-def partition_findings(view: ClusterView) -> list[CheckResult]:
+def partition_findings(view: ClusterView) -> list[DoctorFinding]:
     """One result per problem; only the first ones where there are many."""
     wrong = partition_problems(view)
     if not wrong:
-        return [CheckResult("partitions", True, f"all {len(view.partitions)} have a leader and all replicas in sync")]
-    shown = [CheckResult("partitions", False, each.what, each.cure or HEALS_CURE) for each in wrong[:PARTITIONS_SHOWN]]
+        return [DoctorFinding("partitions", True, f"all {len(view.partitions)} have a leader and all replicas in sync")]
+    shown = [
+        DoctorFinding("partitions", False, each.what, each.cure or HEALS_CURE) for each in wrong[:PARTITIONS_SHOWN]
+    ]
     if len(wrong) > PARTITIONS_SHOWN:
         more = f"{len(wrong) - PARTITIONS_SHOWN} more findings like these"
-        shown.append(CheckResult("partitions", False, more, "see `minibroker replicas --check`"))
+        shown.append(DoctorFinding("partitions", False, more, "see `minibroker replicas --check`"))
     return shown
 
 
-async def _check_listener(queries: BrokerQueries, broker: MetadataBroker) -> CheckResult:
+async def _check_listener(queries: BrokerQueries, broker: MetadataBroker) -> DoctorFinding:
     name, server = f"broker {broker.node_id}", f"{broker.host}:{broker.port}"
     (state,) = await queries.replica_states([server])
     if isinstance(state, NoAnswer):
         cure = "start that broker, or set its advertised.listeners to an address that can be reached from here"
-        return CheckResult(name, False, f"advertises {server}, which cannot be reached from here: {state}", cure)
+        return DoctorFinding(name, False, f"advertises {server}, which cannot be reached from here: {state}", cure)
     if state.broker_id != broker.node_id:
         cure = f"set the advertised.listeners of broker {broker.node_id} to its own address"
-        return CheckResult(name, False, f"advertises {server}, where broker {state.broker_id} answers", cure)
+        return DoctorFinding(name, False, f"advertises {server}, where broker {state.broker_id} answers", cure)
     if state.fenced:
-        return CheckResult(name, False, f"{server} is fenced: it has lost ZooKeeper", "check whether ZooKeeper runs")
+        return DoctorFinding(name, False, f"{server} is fenced: it has lost ZooKeeper", "check whether ZooKeeper runs")
     if state.log_directory != "online":
         cure = cures.of_log_directory(state.log_directory, state.log_directory_reason)
-        return CheckResult(
+        return DoctorFinding(
             name, False, f"its log directory is {state.log_directory}: {state.log_directory_reason}", cure
         )
     await queries.ask(server, DescribeClusterRequest(), DescribeClusterResponse)
-    return CheckResult(name, True, f"advertises {server}, reached from here")
+    return DoctorFinding(name, True, f"advertises {server}, reached from here")

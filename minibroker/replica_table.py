@@ -11,7 +11,7 @@ from minibroker.protocol.messages import MetadataPartition, ReplicaStateDescript
 HEADER = ("PARTITION", "BROKER", "ROLE", "EPOCH", "START", "LEO", "HW", "LAG", "IN SYNC", "ISR")
 
 
-class ReplicaRow(msgspec.Struct, frozen=True, kw_only=True):
+class ReplicaTableRow(msgspec.Struct, frozen=True, kw_only=True):
     """One replica. None where no broker reported a value."""
 
     partition: str
@@ -37,7 +37,7 @@ class ReplicaRow(msgspec.Struct, frozen=True, kw_only=True):
         return (self.partition, self.broker, self.role, self.leader_epoch, *offsets, self.lag, sync, isr)
 
 
-def replica_rows(view: ClusterView) -> list[ReplicaRow]:
+def replica_rows(view: ClusterView) -> list[ReplicaTableRow]:
     """Rows in order of partitions, each partition's replicas in order of its assignment."""
     described = view.replicas()
     rows = []
@@ -55,15 +55,15 @@ def _row(
     partition: MetadataPartition,
     replica: ReplicaStateDescription | None,
     leader: ReplicaStateDescription | None,
-) -> ReplicaRow:
+) -> ReplicaTableRow:
     in_sync, isr = broker_id in partition.isr_nodes, list(partition.isr_nodes)
     if replica is None:
         lag = _lag_known_to(leader, broker_id)
-        return ReplicaRow(partition=name, broker=broker_id, role="no answer", lag=lag, in_sync=in_sync, isr=isr)
+        return ReplicaTableRow(partition=name, broker=broker_id, role="no answer", lag=lag, in_sync=in_sync, isr=isr)
     lag = None
     if leader is not None:
         lag = 0 if replica is leader else max(0, leader.log_end_offset - replica.log_end_offset)
-    return ReplicaRow(
+    return ReplicaTableRow(
         partition=name,
         broker=broker_id,
         role=replica.role,

@@ -46,7 +46,7 @@ def doctor(
     directory = Path(data_dir)
     ours, known_zookeeper = checkup.ports_of_cluster_in(directory)
 
-    async def examine() -> list[checkup.CheckResult]:
+    async def examine() -> list[checkup.DoctorFinding]:
         findings = [
             checkup.check_python(),
             checkup.check_packages(),

@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from minibroker import checkup
-from minibroker.checkup import CheckResult
+from minibroker.checkup import DoctorFinding
 from minibroker.cluster_file import BrokerRecord, ClusterRecord, ZooKeeperRecord
 from minibroker.processes import identify
 from tests.minibroker.test_cluster_view import broker, replica, view, without_replica
@@ -83,10 +83,10 @@ def test_disk_check_of_a_missing_directory_uses_its_parent(tmp_path: Path) -> No
 
 def test_complaint_joins_problems_with_the_same_cure() -> None:
     findings = [
-        CheckResult("java", False, "no Java", "install it"),
-        CheckResult("port 1", False, "held by x", "end x"),
-        CheckResult("port 2", False, "held by x", "end x"),
-        CheckResult("disk", True, "fine"),
+        DoctorFinding("java", False, "no Java", "install it"),
+        DoctorFinding("port 1", False, "held by x", "end x"),
+        DoctorFinding("port 2", False, "held by x", "end x"),
+        DoctorFinding("disk", True, "fine"),
     ]
     assert checkup.complaint(findings) == "java: no Java (install it); port 1, port 2: held by x (end x)"
 

@@ -166,7 +166,7 @@ async def test_fewer_brokers_than_the_data_directory_has_are_refused(tmp_path: P
 
 # ---------------------------------------------------------------------------------------- foreign processes and files
 @pytest.fixture
-def stranger() -> Iterator[ProcessIdentity]:
+def other_process() -> Iterator[ProcessIdentity]:
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     identity = identify(child.pid)
     assert identity is not None
@@ -175,9 +175,9 @@ def stranger() -> Iterator[ProcessIdentity]:
     child.wait()
 
 
-async def test_a_process_named_by_a_forged_file_is_not_killed(tmp_path: Path, stranger: ProcessIdentity) -> None:
+async def test_a_process_named_by_a_forged_file_is_not_killed(tmp_path: Path, other_process: ProcessIdentity) -> None:
     cluster = LocalCluster(tmp_path, 1)
-    cluster.record.brokers[1].process = cluster.record.zookeeper.process = stranger
+    cluster.record.brokers[1].process = cluster.record.zookeeper.process = other_process
     write_cluster_file(tmp_path, cluster.record)
     configuration_file(tmp_path, 1).touch()
     forged = LocalCluster.open(tmp_path)
@@ -186,7 +186,7 @@ async def test_a_process_named_by_a_forged_file_is_not_killed(tmp_path: Path, st
     with pytest.raises(ClusterFailed, match="does not run"):
         await forged.kill(1)
     await forged.down(wipe=True)
-    assert stranger.is_alive()
+    assert other_process.is_alive()
 
 
 async def test_wipe_removes_a_clusters_files_and_no_others(tmp_path: Path) -> None:
