@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @bootstrap_option
-@click.option("-t", "--topic", "topics", required=True, multiple=True, metavar="TOPIC", help="One.")
+@click.option("-t", "--topic", "topics", required=True, multiple=True, metavar="TOPIC", help="Exactly one.")
 @click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="[default: all]")
 @click.option("-o", "--offset", default="beginning", show_default=True, metavar="beginning|end|N|-N|@TIME")
 @click.option("-c", "--count", type=click.IntRange(1), help="End after this many records.")
