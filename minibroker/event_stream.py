@@ -1,7 +1,7 @@
 """The events of all brokers of a cluster, as they are reported.
 
-Owns: which broker was asked up to which number, and the order of what they answered. Leaves to others: which events are
-shown, and how.
+Owns: up to which number each broker was asked, and the order of the answers. Leaves to others: which events are shown,
+and how.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from minibroker.broker_queries import BrokerQueries, NoAnswer
 from minibroker.protocol.messages import DescribeEventsRequest, DescribeEventsResponse
 
 POLL_SECONDS = 0.3
-"""An event is seen within a blink."""
+"""An event is shown this long after it is reported, at most."""
 DISCOVER_SECONDS = 2.0
 """Brokers that joined are looked for this often."""
 
@@ -38,7 +38,7 @@ class BrokerEvent(msgspec.Struct, frozen=True):
 
 
 class EventStream:
-    """Asks brokers again and again."""
+    """Polls the brokers of a cluster."""
 
     def __init__(self, queries: BrokerQueries, servers: str) -> None:
         self._queries = queries
@@ -56,7 +56,7 @@ class EventStream:
         return sorted((event for answer in answers for event in answer), key=lambda event: event.at_ms)
 
     async def follow(self) -> AsyncIterator[BrokerEvent]:
-        """For ever. While no broker answers, it waits for one."""
+        """Yield events for ever. While no broker answers, it waits for one."""
         while True:
             try:
                 for event in await self.poll():
@@ -72,7 +72,7 @@ class EventStream:
         self._discovered_at = time.monotonic()
 
     async def _ask(self, broker: int) -> list[BrokerEvent]:
-        """A broker that does not answer has nothing to say now."""
+        """New events of one broker; none if it does not answer."""
         found: list[BrokerEvent] = []
         while True:
             incarnation, number = self._next.get(broker, ("", 0))

@@ -27,7 +27,7 @@ from minibroker.command_line import EXIT_FINE, CommandFailed, WrongUsage, json_o
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="json: one object a line, with the typed events of docs/EVENTS.md.",
+    help="json: one object per line, with the typed events of docs/EVENTS.md.",
 )
 @click.option("--print-config", is_flag=True, help="Print each setting with its value and source; do not start.")
 @json_option

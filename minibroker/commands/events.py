@@ -1,4 +1,4 @@
-"""`minibroker events`: what the brokers report, as it happens."""
+"""`minibroker events`: the events of all brokers, as they are reported."""
 
 from typing import TYPE_CHECKING
 
@@ -17,8 +17,10 @@ SHOWN_FIRST = 20
 @click.option("-k", "--kind", "kinds", multiple=True, help="Only events of this kind, e.g. isr_changed.")
 @click.option("-t", "--topic", "topics", multiple=True, help="Only events of this topic.")
 @click.option("--broker", "brokers", type=int, multiple=True, help="Only events of or about this broker.")
-@click.option("--last", type=click.IntRange(min=0), default=SHOWN_FIRST, show_default=True, help="Begin with so many.")
-@click.option("--once", is_flag=True, help="Print what brokers keep, and end.")
+@click.option(
+    "--last", type=click.IntRange(min=0), default=SHOWN_FIRST, show_default=True, help="Begin with this many."
+)
+@click.option("--once", is_flag=True, help="Print the events that brokers keep, and exit.")
 @json_option
 def events(
     bootstrap_servers: str,

@@ -49,7 +49,7 @@ def check_identifiers(page: Path, root: Path, words: frozenset[str]) -> list[str
 
 
 def _class_name(snake_case: str) -> str:
-    """Names of events are those of their classes."""
+    """The class of an event's name."""
     return "".join(part.capitalize() for part in snake_case.split("_"))
 
 
