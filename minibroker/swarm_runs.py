@@ -96,7 +96,7 @@ class SwarmSummary(msgspec.Struct, kw_only=True):
     def repairs(self) -> dict[str, str]:
         """How many disks were repaired, and after how many virtual seconds."""
         found = (
-            ("damaged disks repaired", self.seconds_to_repair),
+            ("damaged disks whole again", self.seconds_to_repair),
             ("of these lost disks, back in every ISR", self.seconds_to_full_isr),
         )
         return {
