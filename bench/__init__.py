@@ -1,1 +1,1 @@
-"""How fast minibroker is, beside a real Kafka on the same machine: cases, peers, statistics, and the report of them."""
+"""How fast minibroker is compared with a real Kafka on the same machine: cases, peers, statistics, and their report."""

@@ -1,4 +1,4 @@
-"""Lines of our brokers' logs, as a bench reads them: when, and what. Pure."""
+"""The lines of minibroker's broker logs, with time and text. Pure."""
 
 import re
 from datetime import datetime, tzinfo
@@ -15,12 +15,12 @@ class LogLine(msgspec.Struct, frozen=True):
 
     broker_id: int
     at_s: float
-    """Seconds since 1970, as the broker's clock shows them."""
+    """Seconds since 1970, by the broker's clock."""
     text: str
 
 
 def parse_log(broker_id: int, text: str, zone: tzinfo | None = None) -> list[LogLine]:
-    """Lines without a time (tracebacks) are left out. `zone` is the broker's, None for this machine's."""
+    """Lines without a time (tracebacks) are left out. `zone` is the broker's time zone, None for this machine's."""
     lines = []
     for line in text.splitlines():
         found = LOG_LINE.match(line)

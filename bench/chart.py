@@ -1,6 +1,7 @@
-"""The ratios as an SVG picture, written by hand: a bar a case on a logarithmic axis, with its 95 % bounds. Pure.
+"""The ratios as an SVG picture: a bar a case on a logarithmic axis, with its 95 % bounds. Pure.
 
-A ratio is turned so that right of the middle always means that minibroker is better, for latencies too.
+Ratios are inverted where necessary, so that right of the middle always means that minibroker is better, for latencies
+too.
 """
 
 import math
@@ -18,7 +19,7 @@ TICKS = (0.1, 0.25, 0.5, 1, 2, 4, 8, 16, 32, 64)
 
 
 class Bar(msgspec.Struct, frozen=True):
-    """How many times better, and its two bounds."""
+    """How many times better, with both bounds."""
 
     title: str
     times: float

@@ -1,6 +1,6 @@
-"""What a run found, as one JSON document: machine, commit, configuration, every raw figure; read, written, merged.
+"""Results of a run as one JSON document: machine, commit, configuration, every raw figure; read, written, merged.
 
-Owns: the format. Tables, chart and page are made from it and from nothing else (report, chart, page).
+Owns: the format. Tables, chart and page are made from it alone (report, chart, page).
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ FORMAT = 1
 
 
 class MachineDescription(msgspec.Struct, frozen=True):
-    """Where it was measured."""
+    """The machine that was measured."""
 
     processor: str
     cores: int
@@ -24,7 +24,7 @@ class MachineDescription(msgspec.Struct, frozen=True):
 
 
 class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One case on one peer once."""
+    """One case on one peer, once."""
 
     peer: str
     number: int
@@ -33,7 +33,8 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     """The whole round, topics and generators included."""
     load_average: float = 0.0
-    """Of the machine over the last minute, when the round began: much more than a cluster makes is others' work."""
+    """Of the machine over the last minute, when the round began: if it is much higher than a cluster's load, other
+    programs were running."""
     figures: dict[str, float]
     costs: list[ProcessCost] = []
     notes: list[str] = []
@@ -41,7 +42,7 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FailedRound(msgspec.Struct, frozen=True):
-    """A round that says nothing, and why."""
+    """A worthless round, and the reason."""
 
     peer: str
     number: int
@@ -49,7 +50,7 @@ class FailedRound(msgspec.Struct, frozen=True):
 
 
 class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
-    """All rounds of one case, in the order they were played."""
+    """All rounds of one case, in the order in which they ran."""
 
     name: str
     title: str
@@ -75,7 +76,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 
     format: int = FORMAT
     commit: str
-    """Several, with commas between them, if parts of other commits were merged; + says that files differed from it."""
+    """Several, separated by commas, if parts of different commits were merged; + means that files differed from it."""
     started: str
     machine: MachineDescription
     configuration: dict[str, dict[str, str]]
@@ -88,7 +89,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BadDocument(Exception):
-    """The file holds no such document, or those given do not belong together. One sentence."""
+    """The file is not such a document, or the given ones do not belong together. One sentence."""
 
 
 def encode(document: Document) -> bytes:
@@ -100,16 +101,17 @@ def decode(data: bytes) -> Document:
     try:
         found = msgspec.json.decode(data, type=Document)
     except msgspec.MsgspecError as error:
-        raise BadDocument(f"it is no document of `minibroker bench`: {error}") from None
+        raise BadDocument(f"it is not a document of `minibroker bench`: {error}") from None
     if found.format != FORMAT:
         raise BadDocument(f"it has format {found.format}, this minibroker reads {FORMAT}")
     return found
 
 
 def merge(documents: Sequence[Document]) -> Document:
-    """Parts of one run: their cases together; rounds of a case that several have are counted on.
+    """Merge parts of one run: all their cases; rounds of a case that occurs in several parts are numbered
+    consecutively.
 
-    Parts may come from several commits, which are all named then. Raises BadDocument if figures do not belong together:
+    Parts may come from several commits, which are then all named. Raises BadDocument if figures do not belong together:
     they come from different machines, or rounds of one case from different commits.
     """
     first = documents[0]
@@ -123,20 +125,20 @@ def merge(documents: Sequence[Document]) -> Document:
             if commit != document.commit:
                 raise BadDocument(f"rounds of {case.name} come from different commits: {commit} and {document.commit}")
             before = cases.get(case.name)
-            cases[case.name] = case if before is None else _joined(before, case)
+            cases[case.name] = case if before is None else _appended(before, case)
     return msgspec.structs.replace(
         first,
         commit=", ".join(dict.fromkeys(document.commit for document in documents)),
         started=min(document.started for document in documents),
-        configuration={peer: told for document in documents for peer, told in document.configuration.items()},
+        configuration={peer: settings for document in documents for peer, settings in document.configuration.items()},
         options={name: value for document in documents for name, value in document.options.items()},
         cases=list(cases.values()),
     )
 
 
-def _joined(before: CaseResult, after: CaseResult) -> CaseResult:
-    played = [each.number for each in before.rounds] + [each.number for each in before.failures]
-    first = max(played, default=-1) + 1
+def _appended(before: CaseResult, after: CaseResult) -> CaseResult:
+    numbers = [each.number for each in before.rounds] + [each.number for each in before.failures]
+    first = max(numbers, default=-1) + 1
     rounds = [msgspec.structs.replace(each, number=each.number + first) for each in after.rounds]
     failures = [FailedRound(each.peer, each.number + first, each.reason) for each in after.failures]
     return msgspec.structs.replace(after, rounds=[*before.rounds, *rounds], failures=[*before.failures, *failures])

@@ -1,8 +1,8 @@
-"""What a failover looked like to a producer, and how much of it was spent where.
+"""A failover as a producer sees it, and the time spent in each step.
 
-Owns: the longest gap between acknowledgements, and the break-down from the brokers' own log lines. Pure.
+Owns: the longest gap between acknowledgements, and its breakdown from the brokers' own log lines. Pure.
 
-The brokers log with a time of day in milliseconds; the bench knows when it sent the signal by the same clock.
+Brokers log the time of day in milliseconds; the bench reads the same clock when it sends the signal.
 """
 
 import itertools
@@ -17,7 +17,7 @@ NS_PER_MS = 1e6
 
 
 class FailoverStep(msgspec.Struct, frozen=True):
-    """A mark of a failover: the first line after the signal that says so."""
+    """A step of a failover: the first matching log line after the signal."""
 
     name: str
     pattern: re.Pattern[str]
@@ -31,8 +31,8 @@ STEPS = (
     FailoverStep("elected_ms", re.compile(r": leader \d+ -> \d+, epoch")),
     FailoverStep("leading_ms", re.compile(r": leader in leader epoch")),
 )
-"""Milliseconds from the signal to: a broker that stops begins to; a registration was seen to be gone; a second broker
-confirmed a death; the next controller holds office; the election is written; the new leader has been told."""
+"""Milliseconds from the signal to: a stopping broker begins to hand over; a registration is gone; a second broker
+confirmed the failure; the next controller is active; the election is written; the new leader leads."""
 
 
 class AcknowledgementGap(msgspec.Struct, frozen=True):
@@ -56,7 +56,7 @@ def longest_gap(acknowledged_ns: Sequence[int], signalled_ns: int) -> Acknowledg
 
 
 def step_times(lines: Iterable[LogLine], signalled_s: float, until_s: float) -> dict[str, float]:
-    """Milliseconds from the signal to the first line of each step, where there is one."""
+    """Milliseconds from the signal to the first line of each step, if there is one."""
     within = sorted((line for line in lines if signalled_s - 0.001 <= line.at_s <= until_s), key=lambda line: line.at_s)
     found: dict[str, float] = {}
     for step in STEPS:

@@ -1,4 +1,4 @@
-"""What is good enough, and whether a document shows it. Pure.
+"""The performance goals, and whether a document meets them. Pure.
 
 A goal on a ratio is met when the 95 % bound of the median ratio meets it, not just the median: the lower bound where
 more is better, the upper one where less is.
@@ -15,8 +15,8 @@ from minibroker.bench.statistics import Summary, ratios, summarise
 OURS = "minibroker"
 
 
-class Against(msgspec.Struct, frozen=True):
-    """What a figure is divided by. Rounds with the same number are compared."""
+class Divisor(msgspec.Struct, frozen=True):
+    """The divisor of a figure. Rounds with the same number are compared."""
 
     case: str
     figure: str
@@ -32,44 +32,44 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
     limit: float
     at_least: bool = True
     """Else at most."""
-    against: Against | None = None
-    """None: the figure itself is judged."""
+    divisor: Divisor | None = None
+    """None: the figure itself is compared with the limit."""
     by: Literal["bound", "median", "worst"] = "bound"
     unit: str = "x"
 
-    def wanted(self) -> str:
+    def limit_text(self) -> str:
         sign = ">=" if self.at_least else "<="
         how = "" if self.by == "bound" else f"{self.by} "
         return f"{how}{sign} {self.limit:g} {self.unit}"
 
 
 class GoalResult(msgspec.Struct, frozen=True):
-    """A goal and what was found; `summary` is None where the document has no such figures."""
+    """A goal and its result; `summary` is None where the document has no such figures."""
 
     goal: Goal
     summary: Summary | None
-    judged: float | None
-    """The number that is held against the limit."""
+    compared: float | None
+    """The number that is compared with the limit."""
 
     @property
     def met(self) -> bool | None:
         """None: not measured."""
-        if self.judged is None:
+        if self.compared is None:
             return None
-        return self.judged >= self.goal.limit if self.goal.at_least else self.judged <= self.goal.limit
+        return self.compared >= self.goal.limit if self.goal.at_least else self.compared <= self.goal.limit
 
     @property
-    def word(self) -> str:
+    def result_text(self) -> str:
         return {True: "met", False: "missed", None: "not measured"}[self.met]
 
 
 def _kafka(what: str, case: str, figure: str, limit: float, *, at_least: bool = True) -> Goal:
     """The same case and figure on Kafka."""
-    return Goal(what=what, case=case, figure=figure, limit=limit, at_least=at_least, against=Against(case, figure))
+    return Goal(what=what, case=case, figure=figure, limit=limit, at_least=at_least, divisor=Divisor(case, figure))
 
 
 def _gap(what: str, case: str, figure: str, limit_s: float) -> Goal:
-    """One round plays all its failovers; its figures are their median and worst."""
+    """One round runs all its failovers; its figures are their median and worst."""
     return Goal(
         what=f"writes stop after {what}",
         case=case,
@@ -92,7 +92,7 @@ GOALS: tuple[Goal, ...] = (
         case="produce-100b-single",
         figure="records_s",
         limit=4.0,
-        against=Against("produce-100b-aiokafka", "records_s"),
+        divisor=Divisor("produce-100b-aiokafka", "records_s"),
     ),
     Goal(what="of the bare data path at 100 kB frames, 100 a call", case="share-of-bare", figure="share", limit=0.7),
     Goal(what="the same, one a call", case="share-of-bare", figure="one_a_call_share", limit=0.7),
@@ -140,8 +140,8 @@ def check_goals(document: Document, goals: Sequence[Goal] = GOALS) -> list[GoalR
 
 def _result(document: Document, goal: Goal) -> GoalResult:
     values = _values(document.case(goal.case), OURS, goal.figure)
-    if goal.against is not None:
-        theirs = _values(document.case(goal.against.case), goal.against.peer, goal.against.figure)
+    if goal.divisor is not None:
+        theirs = _values(document.case(goal.divisor.case), goal.divisor.peer, goal.divisor.figure)
         found = ratios(values, theirs)
     else:
         found = list(values.values())
@@ -149,12 +149,12 @@ def _result(document: Document, goal: Goal) -> GoalResult:
         return GoalResult(goal, None, None)
     summary = summarise(found)
     if goal.by == "median":
-        judged = summary.median
+        compared = summary.median
     elif goal.by == "worst":
-        judged = summary.lowest if goal.at_least else summary.highest
+        compared = summary.lowest if goal.at_least else summary.highest
     else:
-        judged = summary.lower if goal.at_least else summary.upper
-    return GoalResult(goal, summary, judged)
+        compared = summary.lower if goal.at_least else summary.upper
+    return GoalResult(goal, summary, compared)
 
 
 def _values(case: CaseResult | None, peer: str, figure: str) -> dict[int, float]:

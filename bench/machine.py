@@ -1,4 +1,4 @@
-"""What a reader must know of the machine and the code that was measured."""
+"""What a reader must know about the machine and the code that was measured."""
 
 import os
 import platform
@@ -12,7 +12,7 @@ GIT_TIMEOUT_S = 10.0
 
 
 def describe_machine(directory: Path) -> MachineDescription:
-    """`directory` is where the clusters' files lie."""
+    """`directory` is where the clusters' files are."""
     return MachineDescription(
         processor=_processor(),
         cores=len(os.sched_getaffinity(0)),
@@ -30,7 +30,7 @@ def _processor() -> str:
 
 
 def _file_system(directory: Path) -> str:
-    """Of the longest mount point above the directory."""
+    """Of the longest mount point that contains the directory."""
     best, kind = "", "unknown"
     for line in Path("/proc/mounts").read_text().splitlines():
         _, mount, name, *_ = line.split()
@@ -50,7 +50,7 @@ def describe_commit() -> str:
 def _git(*words: str) -> str:
     try:
         done = subprocess.run(
-            ["git", "-C", str(ROOT), *words],  # noqa: S607 - wherever it is installed
+            ["git", "-C", str(ROOT), *words],  # noqa: S607 - from PATH
             capture_output=True,
             text=True,
             timeout=GIT_TIMEOUT_S,

@@ -1,4 +1,4 @@
-"""The tables of docs/PERFORMANCE.md: made of a document, never written by hand. Pure."""
+"""The tables of docs/PERFORMANCE.md: generated from a document, never written by hand. Pure."""
 
 from collections.abc import Iterable, Sequence
 
@@ -21,7 +21,7 @@ class NoTableMarkers(Exception):
 
 
 def with_tables(page: str, document: Document) -> str:
-    """The page with new tables between its two marks. Raises NoMarks."""
+    """The page with new tables between its two markers. Raises NoTableMarkers."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
@@ -50,8 +50,8 @@ def tables(document: Document) -> str:
 
 
 def _configuration(document: Document) -> Iterable[str]:
-    for peer, told in document.configuration.items():
-        yield f"- {peer}: " + ", ".join(f"`{name}={value}`" for name, value in told.items()) + "\n"
+    for peer, settings in document.configuration.items():
+        yield f"- {peer}: " + ", ".join(f"`{name}={value}`" for name, value in settings.items()) + "\n"
     if document.options:
         yield "- the run: " + ", ".join(f"`{name}={value}`" for name, value in document.options.items()) + "\n"
 

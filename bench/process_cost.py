@@ -1,7 +1,7 @@
-"""What processes spend: CPU seconds and peak memory, read from Linux's /proc.
+"""CPU seconds and peak memory of processes, read from Linux's /proc.
 
-Owns: reading them, and the difference over a span of time. Peak memory is counted from the start of the span where the
-kernel lets us reset it (clear_refs), else from the process's start.
+Owns: reading them, and the difference over a period. Peak memory counts from the start of the period where the kernel
+allows a reset (clear_refs), else from the process's start.
 """
 
 import os
@@ -13,11 +13,11 @@ from minibroker.bench.case import ProcessCost
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 RESET_PEAK = "5"
-"""What clear_refs wants for `reset the peak resident set size` (proc(5))."""
+"""The value that makes clear_refs reset the peak resident set size (proc(5))."""
 
 
 class ProcessUse(msgspec.Struct, frozen=True):
-    """What a process has used until now."""
+    """What a process has used so far."""
 
     cpu_s: float
     rss_mb: float
@@ -25,7 +25,7 @@ class ProcessUse(msgspec.Struct, frozen=True):
 
 
 def use_of(pid: int) -> ProcessUse | None:
-    """None if it is gone."""
+    """None if the process has ended."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
         status = Path(f"/proc/{pid}/status").read_text()
@@ -43,7 +43,7 @@ def use_of(pid: int) -> ProcessUse | None:
 
 
 def reset_peak(pid: int) -> bool:
-    """Begin to count the peak anew; False if the kernel does not allow it."""
+    """Restart the peak measurement; False if the kernel does not allow it."""
     try:
         Path(f"/proc/{pid}/clear_refs").write_text(RESET_PEAK)
     except OSError:
@@ -52,7 +52,7 @@ def reset_peak(pid: int) -> bool:
 
 
 class Meter:
-    """CPU and memory of some processes, from its making until `read`."""
+    """CPU and memory of some processes, from its creation until `read`."""
 
     def __init__(self, pids: dict[str, int]) -> None:
         self._pids = dict(pids)
@@ -61,7 +61,7 @@ class Meter:
         self._before = {role: use_of(pid) for role, pid in self._pids.items()}
 
     def read(self) -> list[ProcessCost]:
-        """What each has spent; a process that is gone by now is left out."""
+        """The cost of each; a process that has ended is left out."""
         found = []
         for role, pid in self._pids.items():
             before, now = self._before[role], use_of(pid)

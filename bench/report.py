@@ -1,4 +1,4 @@
-"""Tables from a document: what each peer reached, the ratios, and the goals. Pure.
+"""Tables from a document: the result of each peer, the ratios, and the goals. Pure.
 
 Owns: which rows there are and how numbers are written. The terminal, the page and the chart show the same rows.
 """
@@ -13,7 +13,7 @@ from minibroker.bench.statistics import Summary, ratios, summarise
 
 KAFKA = "kafka"
 BUSY_LOAD_A_CORE = 5.0
-"""Three brokers and a client keep fewer threads running, Kafka's included; more is the work of others."""
+"""Three brokers and a client keep fewer threads running, also with Kafka; a higher load comes from other programs."""
 MEMORY = (
     "broker_peak_rss_mb",
     "broker_growth_mb",
@@ -30,9 +30,9 @@ SHOWN_BESIDES = {
     "share-of-bare": ("bare_mb_s", "one_a_call_share"),
     "partitions-1000": ("one_partition_mb_s",),
     **{
-        f"failover-{where}{hit}": ("worst_gap_s",)
+        f"failover-{where}{target}": ("worst_gap_s",)
         for where in ("", "compose-")
-        for hit in ("leader", "controller", "both", "leader-stopped", "leader-paused")
+        for target in ("leader", "controller", "both", "leader-stopped", "leader-paused")
     },
     "start-cluster": ("registered_s",),
     "start-command-line": ("produce_help_ms",),
@@ -41,7 +41,7 @@ SHOWN_BESIDES = {
     "memory": MEMORY,
     "memory-kafka-256m": MEMORY,
 }
-"""Figures with a row of their own below the case's first one."""
+"""Further figures of a case, with rows of their own below its main one."""
 KAFKA_COUNTERPART = {"getmany_mb_s": "mb_s"}
 """Where a figure has another name on Kafka."""
 HEADER = ("case", "minibroker", "spread", "Kafka", "spread", "ratio", "95 % bound", "alternations")
@@ -57,7 +57,7 @@ UNITS = {
     "mb": "MB",
     "share": "x",
 }
-"""By the end of a figure's name; longer ends first."""
+"""By the suffix of a figure's name; longer suffixes first."""
 
 
 class ReportRow(msgspec.Struct, frozen=True):
@@ -72,7 +72,7 @@ class ReportRow(msgspec.Struct, frozen=True):
 
     @property
     def bound(self) -> float | None:
-        """The careful end of the ratio."""
+        """The cautious bound of the ratio."""
         if self.ratio is None:
             return None
         return self.ratio.lower if self.higher_is_better else self.ratio.upper
@@ -138,17 +138,17 @@ def cost_rows(document: Document) -> list[tuple[str, ...]]:
 
 
 def goal_rows(document: Document) -> list[tuple[str, ...]]:
-    return [_goal_cells(verdict) for verdict in check_goals(document, GOALS)]
+    return [_goal_cells(result) for result in check_goals(document, GOALS)]
 
 
-def _goal_cells(verdict: GoalResult) -> tuple[str, ...]:
-    found = "-" if verdict.summary is None else f"{number(verdict.summary.median)} {verdict.goal.unit}"
-    judged = "-" if verdict.judged is None else number(verdict.judged)
-    return (verdict.goal.what, verdict.goal.wanted(), found, judged, verdict.word)
+def _goal_cells(result: GoalResult) -> tuple[str, ...]:
+    found = "-" if result.summary is None else f"{number(result.summary.median)} {result.goal.unit}"
+    judged = "-" if result.compared is None else number(result.compared)
+    return (result.goal.what, result.goal.limit_text(), found, judged, result.result_text)
 
 
 def failures(document: Document) -> list[str]:
-    """What a reader must know: rounds that were worth nothing, and remarks of others."""
+    """What a reader must know: failed rounds, and remarks on others."""
     found = [
         f"{case.name}, round {each.number} on {each.peer}: {each.reason}"
         for case in document.cases
@@ -168,7 +168,7 @@ def failures(document: Document) -> list[str]:
 
 
 def details(document: Document) -> list[str]:
-    """What single figures are made of, a line each; not on the page."""
+    """What single figures are made of, one line each; not on the page."""
     return [
         f"{case.name} on {each.peer}: {line}"
         for case in document.cases
@@ -178,7 +178,7 @@ def details(document: Document) -> list[str]:
 
 
 def number(value: float | None) -> str:
-    """Three digits that count."""
+    """With three significant digits."""
     if value is None:
         return "-"
     if abs(value) >= 100:

@@ -1,12 +1,12 @@
-"""Plays cases on peers, in turn, and keeps what they found.
+"""Runs cases on peers, in turn, and keeps the results.
 
-Owns: the order of rounds, the warm-up, the clusters' lives, and that everything is stopped whatever happens. Refuses to
-know single cases.
+Owns: the order of rounds, the warm-up, starting and stopping the clusters, and that everything is stopped whatever
+happens. Leaves to others: the single cases.
 
-Both clusters run at the same time, and one of them has load: an idle one costs some percent of a core, while a stopped
-one would begin each round with a cold JVM. A round begins when both have come to rest, or a JVM that still compiles
-what the last one called would be the other side's burden. The side that begins changes with every alternation, so that
-a machine that becomes slower or faster favours nobody.
+Both clusters run at the same time, and only one of them has load: an idle one costs some percent of a core, while a
+stopped one would begin each round with a cold JVM. A round begins when both are at rest; otherwise a JVM that still
+compiles what the last round called would slow down the other peer. The peer that begins changes with every alternation,
+so that a machine that becomes slower or faster favours neither.
 """
 
 import asyncio
@@ -28,26 +28,26 @@ from minibroker.bench.process_cost import Meter
 
 WARM_BYTES = 1_000_000_000
 WARM_SECONDS_MIN, WARM_SECONDS_MAX = 30.0, 60.0
-"""Until both 1 GB and 30 s have passed, at most a minute: a JVM compiles what was called often enough; meanwhile its
+"""Until both 1 GB and 30 s are reached, at most a minute: a JVM compiles what was called often enough; meanwhile its
 CPU a GB falls to a quarter."""
 WARM_RECORDS = {16_384: 25_000, 131_072: 100_000}
-"""Records a step by size of batch: small ones, too, because what is called is called once a batch."""
+"""Records per step by batch size: small batches, too, because many calls happen once a batch."""
 WARM_RECORD_BYTES = 1_000
 IDLE_SECONDS = 5.0
-"""Clock ticks of 10 ms over so many seconds tell 0.2 % of a core."""
+"""Clock ticks of 10 ms over this time resolve 0.2 % of a core."""
 REST_SECONDS, REST_SECONDS_MAX = 1.0, 20.0
-"""How long clusters are looked at, and how long they may take to come to rest: a JVM was seen to need ten seconds."""
+"""How long clusters are measured, and how long they may take to come to rest: a JVM has needed ten seconds."""
 REST_SHARE = 0.08
-"""Of a core, a cluster; at rest Kafka's was seen to use 2 to 4 %, ours 2 to 3 %."""
+"""Of a core, per cluster; at rest Kafka's used 2 to 4 %, minibroker's 2 to 3 %."""
 ATTEMPTS = 2
-"""A round that failed is played once more; then the alternation goes without it."""
+"""A failed round is repeated once; then the alternation continues without it."""
 
 PeerMaker = Callable[[str, Path], Peer]
-"""(name of the peer, an empty folder) -> a cluster that does not run yet."""
+"""(name of the peer, an empty folder) -> a cluster that is not running yet."""
 
 
 class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be played."""
+    """What to run."""
 
     cases: Sequence[Case]
     peers: tuple[str, ...]
@@ -55,24 +55,25 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     volume: float
     warm: bool
     directory: Path
-    """Clusters and scratch files; each run removes what it made."""
+    """Clusters and scratch files; each run removes what it created."""
 
 
 class Runner:
-    """One run. `document` holds what was found so far, so that an interrupted run has something to show."""
+    """One run. `document` holds the results so far, so that an interrupted run can still be reported."""
 
     def __init__(
         self,
         plan: RunPlan,
         make_peer: PeerMaker,
-        tell: Callable[[str], None],
+        progress: Callable[[str], None],
         settle: Callable[[], None] = os.sync,
     ) -> None:
-        """`settle` is called before each round: what an earlier one left to be written is not this one's affair."""
+        """`settle` is called before each round, so that data left unwritten by an earlier round does not affect this
+        one."""
         self._settle = settle
         self._plan = plan
         self._make_peer = make_peer
-        self._tell = tell
+        self._progress = progress
         self._shared: dict[str, Peer] = {}
         self._kept: dict[str, dict[str, str]] = {}
         self._configuration: dict[str, dict[str, str]] = {}
@@ -92,17 +93,17 @@ class Runner:
         )
 
     async def run(self, after_round: Callable[[Document], None]) -> None:
-        """Play everything. `after_round` is called whenever there is more to show. Raises PeerFailed."""
+        """Run everything. `after_round` is called whenever there are new results. Raises PeerFailed."""
         sharing = [case for case in self._plan.cases if not case.own_cluster]
-        alone = [case for case in self._plan.cases if case.own_cluster]
+        separate = [case for case in self._plan.cases if case.own_cluster]
         try:
             if sharing:
                 await self._start_shared(sharing)
             for index, case in enumerate(sharing):
-                await self._play(case, f"{index + 1}/{len(self._plan.cases)}", after_round)
+                await self._run_case(case, f"{index + 1}/{len(self._plan.cases)}", after_round)
             await self._stop_shared()
-            for index, case in enumerate(alone, start=len(sharing)):
-                await self._play(case, f"{index + 1}/{len(self._plan.cases)}", after_round)
+            for index, case in enumerate(separate, start=len(sharing)):
+                await self._run_case(case, f"{index + 1}/{len(self._plan.cases)}", after_round)
         finally:
             await self._stop_shared()
 
@@ -111,7 +112,7 @@ class Runner:
         wanted = {peer for case in cases for peer in case.peers}
         for name in tuple(self._plan.peers):
             if name in wanted:
-                self._tell(f"starting {name}")
+                self._progress(f"starting {name}")
                 peer = self._shared[name] = self._make_peer(name, self._plan.directory / name)
                 self._kept[name] = {}
                 await peer.start()
@@ -123,42 +124,42 @@ class Runner:
 
     async def _warm(self, name: str, peer: Peer) -> None:
         await peer.make_topic("warm-up")
-        started, written, passed_s = time.monotonic(), 0, 0.0
-        while passed_s < WARM_SECONDS_MAX and (written < WARM_BYTES or passed_s < WARM_SECONDS_MIN):
+        started, written, elapsed_s = time.monotonic(), 0, 0.0
+        while elapsed_s < WARM_SECONDS_MAX and (written < WARM_BYTES or elapsed_s < WARM_SECONDS_MIN):
             for batch_bytes, records in WARM_RECORDS.items():
-                self._tell(f"warming {name}: {written / 1e6:.0f} MB in {passed_s:.0f} s")
+                self._progress(f"warming {name}: {written / 1e6:.0f} MB in {elapsed_s:.0f} s")
                 sizes = {"records": records, "record_bytes": WARM_RECORD_BYTES, "batch_bytes": batch_bytes}
                 await run_load(peer, "produce", topic="warm-up", **sizes)
                 written += records * WARM_RECORD_BYTES
             await run_load(peer, "consume", topic="warm-up", records=max(WARM_RECORDS.values()))
-            passed_s = time.monotonic() - started
+            elapsed_s = time.monotonic() - started
         await peer.delete_topic("warm-up")
 
     async def _measure_idle(self) -> None:
-        """What an idle cluster costs the other one, as part of its description."""
+        """The cost of an idle cluster, as part of its description."""
         await self._come_to_rest("both clusters idle")
         for name, busy in (await self._busy(IDLE_SECONDS)).items():
             self._configuration[name]["idle, share of a core"] = f"{busy:.1%}"
 
     async def _come_to_rest(self, at: str) -> None:
-        self._tell(f"{at}: until both are at rest")
+        self._progress(f"{at}: waiting until both are at rest")
         deadline = time.monotonic() + REST_SECONDS_MAX
         while time.monotonic() < deadline and max((await self._busy(REST_SECONDS)).values()) > REST_SHARE:
             pass
 
     async def _busy(self, seconds: float) -> dict[str, float]:
-        """The share of a core that each shared cluster takes over so long."""
+        """The share of a core that each shared cluster uses over this time."""
         meters = {name: Meter(peer.pids()) for name, peer in self._shared.items()}
         await asyncio.sleep(seconds)
         return {name: sum(cost.cpu_s for cost in meter.read()) / seconds for name, meter in meters.items()}
 
     async def _stop_shared(self) -> None:
         stopping, self._shared = self._shared, {}
-        self._tell(" and ".join(["stopping", *stopping]) if stopping else "")
+        self._progress(" and ".join(["stopping", *stopping]) if stopping else "")
         await asyncio.gather(*(peer.stop() for peer in stopping.values()))
 
     # ----------------------------------------------------------------------------------------------------- rounds
-    async def _play(self, case: Case, place: str, after_round: Callable[[Document], None]) -> None:
+    async def _run_case(self, case: Case, place: str, after_round: Callable[[Document], None]) -> None:
         result = CaseResult(
             name=case.name,
             title=case.title,
@@ -173,12 +174,12 @@ class Runner:
         for number in range(rounds):
             for name in peers if number % 2 == 0 else reversed(peers):
                 at = f"case {place} {case.name}, round {number + 1}/{rounds}, {name}"
-                await self._round_with_another_try(case, name, number, at, result)
+                await self._round_with_retry(case, name, number, at, result)
                 after_round(self.document())
 
-    async def _round_with_another_try(self, case: Case, name: str, number: int, at: str, result: CaseResult) -> None:
+    async def _round_with_retry(self, case: Case, name: str, number: int, at: str, result: CaseResult) -> None:
         for attempt in range(ATTEMPTS):
-            self._tell(at + (" again" if attempt else ""))
+            self._progress(at + (" again" if attempt else ""))
             try:
                 result.rounds.append(await self._round(case, name, number, at, attempt))
                 return
@@ -186,8 +187,8 @@ class Runner:
                 result.failures.append(FailedRound(name, number, str(error)))
 
     async def _round(self, case: Case, name: str, number: int, at: str, attempt: int) -> RoundResult:
-        def tell(what: str) -> None:
-            self._tell(f"{at}: {what}")
+        def progress(what: str) -> None:
+            self._progress(f"{at}: {what}")
 
         async def settle() -> None:
             await asyncio.to_thread(self._settle)
@@ -199,18 +200,18 @@ class Runner:
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(parents=True)
         peer = self._make_peer(name, scratch / name) if case.own_cluster else self._shared[name]
-        told = Round(
+        this_round = Round(
             number=number,
             attempt=attempt,
             volume=self._plan.volume,
             directory=scratch,
             kept={} if case.own_cluster else self._kept[name],
-            tell=tell,
+            progress=progress,
             settle=settle,
         )
         started, clock, load_average = _now(), time.monotonic(), os.getloadavg()[0]
         try:
-            found = await case.run(peer, told)
+            found = await case.run(peer, this_round)
         finally:
             if case.own_cluster:
                 self._configuration.setdefault(name, {"version": peer.version} | peer.configuration())

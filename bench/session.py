@@ -1,6 +1,6 @@
-"""One run as the command line asks for it: its folder, the making of its peers, and the runner.
+"""One run as requested on the command line: its folder, its peers, and the runner.
 
-Owns: which peers there are, and that the folder is gone afterwards.
+Owns: which peers there are, and that the folder is removed afterwards.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from minibroker.bench.runner import Runner, RunPlan
 
 
 class BenchOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the command line was given."""
+    """The options of the command line."""
 
     cases: Sequence[Case]
     peers: tuple[str, ...]
@@ -35,10 +35,10 @@ class BenchOptions(msgspec.Struct, frozen=True, kw_only=True):
     """None: a temporary folder."""
 
 
-async def run(options: BenchOptions, tell: Callable[[str], None], keep: Callable[[Document], None]) -> None:
-    """Play it all; `keep` is given the document whenever there is more in it. Raises PeerFailed."""
+async def run(options: BenchOptions, progress: Callable[[str], None], keep: Callable[[Document], None]) -> None:
+    """Run everything; `keep` gets the document whenever there is more in it. Raises PeerFailed."""
     if KAFKA in options.peers:
-        KafkaInstallation().install(tell)
+        KafkaInstallation().install(progress)
     if options.data_directory is not None:
         options.data_directory.mkdir(parents=True, exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix="minibroker-bench-", dir=options.data_directory))
@@ -54,7 +54,7 @@ async def run(options: BenchOptions, tell: Callable[[str], None], keep: Callable
         warm=options.warm,
         directory=directory,
     )
-    runner = Runner(plan, make_peer, tell)
+    runner = Runner(plan, make_peer, progress)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, os.kill, os.getpid(), signal.SIGINT)  # ends everything, as Ctrl-C does
     try:

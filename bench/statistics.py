@@ -1,8 +1,9 @@
-"""Medians, spread, and how sure a ratio is. Pure.
+"""Medians, spread, and confidence bounds of ratios. Pure.
 
-A run plays each case several times on both peers in turn. Neighbours in time saw the same machine and are compared
-with each other: one ratio an alternation. The bounds are of the median of those ratios, by bootstrap: alternations are
-drawn again with replacement, many times, with a fixed seed, so that one document has one answer.
+A run plays each case several times on both peers in turn. Neighbouring rounds ran under the same conditions and are
+compared with each other: one ratio per alternation. The bounds are those of the median of these ratios, by bootstrap:
+alternations are drawn again with replacement, many times, with a fixed seed, so that one document always gives the same
+bounds.
 """
 
 import random
@@ -14,11 +15,11 @@ import msgspec
 RESAMPLES = 10_000
 SEED = 20_260
 CONFIDENCE = 0.95
-"""One-sided: 95 of 100 such runs have their median above `lower` (and below `upper`)."""
+"""One-sided: in 95 of 100 such runs the median is above `lower` (and in 95 below `upper`)."""
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """What some rounds found."""
+    """Statistics of some rounds."""
 
     count: int
     median: float
@@ -38,12 +39,12 @@ def summarise(values: Sequence[float]) -> Summary:
 
 
 def ratios(ours: Mapping[int, float], theirs: Mapping[int, float]) -> list[float]:
-    """One an alternation, by its number; what only one side has is left out, as is what has nothing on theirs."""
+    """One per alternation, by its number; what only one peer has is left out, as is a zero on theirs."""
     return [ours[number] / theirs[number] for number in sorted(ours) if theirs.get(number)]
 
 
 def bootstrap_bounds(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """(lower, upper): each holds alone with this confidence. One value is both of its bounds."""
+    """(lower, upper): each holds separately with this confidence. A single value is both of its bounds."""
     generator = random.Random(SEED)
     medians = sorted(statistics.median(generator.choices(values, k=len(values))) for _ in range(RESAMPLES))
     at = int(RESAMPLES * (1 - confidence))
@@ -51,7 +52,8 @@ def bootstrap_bounds(values: Sequence[float], confidence: float = CONFIDENCE) ->
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The smallest value that `share` of all do not exceed (nearest rank). `ordered` ascends and is not empty."""
+    """The smallest value that at least `share` of all do not exceed (nearest rank). `ordered` ascends and is not
+    empty."""
     assert ordered
     rank = -(-len(ordered) * share // 1)  # the ceiling
     return ordered[min(len(ordered), max(1, int(rank))) - 1]

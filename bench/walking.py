@@ -1,6 +1,6 @@
-"""The plain walk over segment files by several processes, as a yardstick for what reads them with more in mind.
+"""The plain walk over segment files by several processes, as a baseline for readers that do more.
 
-Owns: dealing files to processes, and the rate. Loads: load/plain_walk.
+Owns: distributing files over processes, and the rate. The load itself is in load/plain_walk.
 """
 
 import asyncio
@@ -19,12 +19,12 @@ WALK_TIMEOUT_S = 600.0
 
 
 class WalkResult(msgspec.Struct, frozen=True):
-    """What all processes together did."""
+    """The work of all processes together."""
 
     bytes: int
     batches: int
     seconds: float
-    """From the first start to the last end; starting Python is not in it."""
+    """From the first start to the last end; starting Python is not included."""
     cpu_s: float
 
     @property
@@ -37,21 +37,22 @@ def segment_files(directories: Sequence[Path]) -> list[Path]:
     return sorted(path for directory in directories for path in directory.glob("*/*.log"))
 
 
-def deal(files: Sequence[tuple[str, int]], processes: int) -> list[list[str]]:
-    """(file, size) to processes, so that each has about as much to read: the largest first, to whom has least."""
-    hands: list[list[str]] = [[] for _ in range(processes)]
-    held = [0] * processes
+def distribute(files: Sequence[tuple[str, int]], processes: int) -> list[list[str]]:
+    """(file, size) over processes, so that each has about as much to read: the largest first, to the process with the
+    least."""
+    shares: list[list[str]] = [[] for _ in range(processes)]
+    sizes = [0] * processes
     for name, size in sorted(files, key=lambda file: (-file[1], file[0])):
-        least = held.index(min(held))
-        hands[least].append(name)
-        held[least] += size
-    return [hand for hand in hands if hand]
+        least = sizes.index(min(sizes))
+        shares[least].append(name)
+        sizes[least] += size
+    return [share for share in shares if share]
 
 
 async def walk(files: Sequence[Path], processes: int) -> WalkResult:
-    """Raises CaseFailed if a CRC is wrong: then the files are no material for a bench."""
-    hands = deal([(str(path), path.stat().st_size) for path in files], processes)
-    reports = await asyncio.gather(*(_walk(hand) for hand in hands))
+    """Raises CaseFailed if a CRC is wrong: such files are unsuitable for a bench."""
+    shares = distribute([(str(path), path.stat().st_size) for path in files], processes)
+    reports = await asyncio.gather(*(_walk(share) for share in shares))
     wrong = sum(report["wrong"] for report in reports)
     if wrong or not reports:
         raise CaseFailed(f"{wrong} batches have a wrong CRC, in {len(files)} files")
@@ -66,7 +67,7 @@ async def walk(files: Sequence[Path], processes: int) -> WalkResult:
 
 
 async def _walk(files: list[str]) -> dict[str, Any]:
-    words = [sys.executable, "-m", "minibroker.bench.load.plain_walk", "walk", json.dumps({"files": files})]
-    said = await output_of("the plain walk", words, WALK_TIMEOUT_S)
-    found: dict[str, Any] = json.loads(said)["report"]
+    command = [sys.executable, "-m", "minibroker.bench.load.plain_walk", "walk", json.dumps({"files": files})]
+    output = await output_of("the plain walk", command, WALK_TIMEOUT_S)
+    found: dict[str, Any] = json.loads(output)["report"]
     return found

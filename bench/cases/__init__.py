@@ -1,1 +1,1 @@
-"""The cases, one file a subject; `catalogue` names them all."""
+"""The cases, one file a subject; `catalogue` lists them all."""

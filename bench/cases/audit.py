@@ -1,7 +1,8 @@
-"""What an audit of the files costs, beside a plain walk of two processes over the same files.
+"""The cost of an audit of the files, compared with a plain walk of two processes over the same files.
 
-Owns: the files (three replicas of one topic in small batches, stopped cleanly), the order (walk, local, Spark, again
-and again) and the ratios. What an audit reports of its own time (`timings`) is taken as it is: Spark's start is apart.
+Owns: the files (three replicas of one topic in small batches, stopped cleanly), the order (walk, local, Spark,
+repeatedly) and the ratios. The times that an audit reports of itself (`timings`) are used as they are: Spark's start is
+separate.
 """
 
 import json
@@ -26,14 +27,14 @@ ALTERNATIONS = 3
 PROCESSES = 2
 AUDIT_TIMEOUT_S = 900.0
 WORK = ("discover_ms", "scan_ms", "judge_ms")
-"""What the logs' size decides; start and stop of Spark are apart."""
+"""The phases that depend on the logs' size; start and stop of Spark are separate."""
 
 
 async def run(peer: Peer, round: Round) -> Measurement:
     records = round.volume_of(RECORDS, at_least=20_000)
     await peer.start()
     await peer.make_topic(TOPIC, 1)
-    round.tell(f"writing {records * RECORD_BYTES * BROKERS / 1e9:.1f} GB")
+    round.progress(f"writing {records * RECORD_BYTES * BROKERS / 1e9:.1f} GB")
     await run_load(peer, "produce", topic=TOPIC, records=records, record_bytes=RECORD_BYTES, batch_bytes=BATCH_BYTES)
     await peer.stop(wipe=False)
     directories = [peer.log_directory(broker_id) for broker_id in range(1, BROKERS + 1)]
@@ -41,18 +42,18 @@ async def run(peer: Peer, round: Round) -> Measurement:
 
 
 async def audits(directories: list[Path], round: Round) -> Measurement:
-    """Alternate, each a few times; medians. Raises CaseFailed if an audit finds anything."""
+    """Run each several times, in turn, and take medians. Raises CaseFailed if an audit finds an error."""
     files = segment_files(directories)
     walks: list[float] = []
     local: list[float] = []
     spark: list[float] = []
     starts: list[float] = []
     for number in range(ALTERNATIONS):
-        round.tell(f"walking, {number + 1} of {ALTERNATIONS}")
+        round.progress(f"walking, {number + 1} of {ALTERNATIONS}")
         walked = await walk(files, PROCESSES)
         walks.append(walked.mb_s)
         for engine, rates in (("local", local), ("spark", spark)):
-            round.tell(f"auditing ({engine}), {number + 1} of {ALTERNATIONS}")
+            round.progress(f"auditing ({engine}), {number + 1} of {ALTERNATIONS}")
             timings = await audit(engine, directories)
             rates.append(walked.bytes / sum(timings[name] for name in WORK) / 1e3)
             if engine == "spark":
@@ -76,10 +77,10 @@ def rounded(value: float) -> float:
 
 
 async def audit(engine: str, directories: list[Path]) -> dict[str, Any]:
-    """Where its time went. Raises CaseFailed unless it proved the replicas equal."""
-    words = [sys.executable, "-m", "minibroker", "audit", "--engine", engine, "--json", *map(str, directories)]
-    said = await output_of(f"the audit ({engine})", words, AUDIT_TIMEOUT_S)
-    timings: dict[str, Any] = json.loads(said)["timings"]
+    """The timings of one audit. Raises CaseFailed unless it proved the replicas equal."""
+    command = [sys.executable, "-m", "minibroker", "audit", "--engine", engine, "--json", *map(str, directories)]
+    output = await output_of(f"the audit ({engine})", command, AUDIT_TIMEOUT_S)
+    timings: dict[str, Any] = json.loads(output)["timings"]
     return timings
 
 

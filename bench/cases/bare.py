@@ -1,9 +1,10 @@
-"""Our produce beside the bare data path: the same bytes through as little Python as can replicate them.
+"""Producing to minibroker, compared with the bare data path: the same bytes through as little Python as can replicate
+them.
 
-Owns: that both have the same work: as many bytes in frames of one size, into files made anew, on a machine in the state
-in which every round begins (what the other one wrote is removed and written to the disk before). Which goes first
-changes with every round. The bare path gets whole frames, so ours is measured with records by the hundred (send_many)
-and one by one.
+Owns: that both have the same work: as many bytes in frames of one size, into new files, on a machine in the state in
+which every round begins (the files of the previous measurement are removed, and that is written to the disk). Which one
+goes first changes with every round. The bare path gets whole frames, so minibroker is measured with a hundred records a
+call (send_many) and with one.
 """
 
 import json
@@ -17,16 +18,17 @@ from minibroker.bench.child import output_of
 from minibroker.bench.peers.peer import Peer
 
 TOTAL_BYTES = 800_000_000
-"""As much as the probe moves that the goal was set by. Times three replicas: it stays below what Linux writes back."""
+"""As much as the measurement moved that the goal is based on. Times three replicas it stays below the amount at which
+Linux starts to write back."""
 FRAME_BYTES = 100_000
-"""About what a batch of 128 KiB holds of records of 1 KB."""
+"""About the records of 1 KB that a batch of 128 KiB holds."""
 BARE_TIMEOUT_S = 120.0
 RECORDS_A_CALL = 100
-"""What send_many is given at once: as many bytes as a frame has."""
+"""Records that one call of send_many gets: as many bytes as a frame has."""
 
 
 class ShareOfBare:
-    """All in one round, and how they compare."""
+    """All measurements in one round, and their ratios."""
 
     async def __call__(self, peer: Peer, round: Round) -> Measurement:
         records = round.volume_of(TOTAL_BYTES // KILOBYTE, 1_000)
@@ -42,14 +44,14 @@ class ShareOfBare:
         first = round.number % len(ways)
         found: dict[str, Measurement] = {}
         for way, measure in ways[first:] + ways[:first]:
-            if found:  # before the first one the round itself has settled
+            if found:  # the round itself has settled before the first one
                 await round.settle()
             found[way] = await measure()
         return compared(found)
 
 
 def compared(found: dict[str, Measurement]) -> Measurement:
-    """`found` has what "bare", "one" (a call) and "many" gave; the costs are those of many."""
+    """`found` has the results of "bare", "one" (a call) and "many"; the costs are those of "many"."""
     bare, one, many = (found[way].figures["mb_s"] for way in ("bare", "one", "many"))
     more = {"bare_mb_s": bare, "one_a_call_mb_s": one, "share": many / bare, "one_a_call_share": one / bare}
     return Measurement(found["many"].figures | more, found["many"].costs)
@@ -61,7 +63,7 @@ async def _ours(peer: Peer, round: Round, records: int, **more: int) -> Measurem
 
 
 async def bare_mb_s(round: Round, total_bytes: int) -> float:
-    """Raises CaseFailed. Leaves no file."""
+    """Raises CaseFailed. Leaves no file behind."""
     folder = round.directory / "bare"
     folder.mkdir()
     try:
@@ -74,8 +76,8 @@ async def bare_mb_s(round: Round, total_bytes: int) -> float:
 
 async def _bare_mb_s(folder: Path, total_bytes: int) -> float:
     arguments = [str(folder), str(FRAME_BYTES), str(total_bytes)]
-    words = [sys.executable, "-m", "minibroker.bench.load.bare_data_path", *arguments]
-    output = await output_of("the bare data path", words, BARE_TIMEOUT_S)
+    command = [sys.executable, "-m", "minibroker.bench.load.bare_data_path", *arguments]
+    output = await output_of("the bare data path", command, BARE_TIMEOUT_S)
     return float(json.loads(output)["mb_s"])
 
 

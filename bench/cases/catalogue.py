@@ -1,4 +1,4 @@
-"""All cases, in the order in which they are played."""
+"""All cases, in the order in which they run."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ BY_DEFAULT: tuple[Case, ...] = (
     *consume.CASES,
     *partitions.CASES,
 )
-"""They share warm clusters, and take under half an hour beside Kafka."""
+"""They share warm clusters, and take under half an hour together with Kafka."""
 BY_NAME: tuple[Case, ...] = (
     *failover.CASES,
     *start.CASES,
@@ -20,16 +20,17 @@ BY_NAME: tuple[Case, ...] = (
     *audit.CASES,
     *memory.CASES,
 )
-"""Each takes minutes on clusters of its own: they are played when they are named."""
+"""Each takes minutes on clusters of its own: they run only when named."""
 CASES = (*BY_DEFAULT, *BY_NAME)
 
 
 class NoSuchCase(Exception):
-    """A name that is no case's; the message lists what there is."""
+    """No case has this name; the message lists all cases."""
 
 
 def choose(names: Sequence[str]) -> list[Case]:
-    """The cases of these names, in their order of play; `produce-*` names all that begin so. BY_DEFAULT without.
+    """The cases with these names, in their usual order; `produce-*` matches all that begin so. BY_DEFAULT without
+    names.
 
     Raises NoSuchCase.
     """

@@ -1,4 +1,4 @@
-"""Consume throughput: hot (the brokers have it in the page cache) and cold (from the disk), and beside a producer."""
+"""Consume throughput: hot (in the brokers' page cache), cold (from the disk), and concurrently with a producer."""
 
 import asyncio
 import os
@@ -23,13 +23,13 @@ MIXED_RECORDS = 150_000
 FIGURES = ("mb_s", "records_s", "seconds")
 READ_BYTES = 1 << 20
 FROM_DISK_MIN = 0.5
-"""A cold round of which less than half came from the disk was not cold; it says so."""
+"""A cold round with less than half from the disk was not cold, and gets a note."""
 FROM_DISK_MAX = 0.02
-"""A hot round of which more came from the disk was not hot."""
+"""A hot round with more than this from the disk was not hot."""
 
 
 class Consume:
-    """Read a topic from its start. `ways` are ours: getmany hands out objects, getmany_batches columns."""
+    """Read a topic from its start. `ways` are minibroker's: getmany returns objects, getmany_batches columns."""
 
     def __init__(self, record_bytes: int, *, cold: bool = False) -> None:
         self.record_bytes = record_bytes
@@ -51,7 +51,7 @@ class Consume:
             report, costs_now = await metered(peer, "consume", f"consumer {way}", topic=topic, records=records, way=way)
             share = (_read_from_disk(peer) - before) / report["bytes"]
             if report["records"] < records:
-                raise CaseFailed(f"{report['records']} of {records} records came")
+                raise CaseFailed(f"only {report['records']} of {records} records were read")
             if self.cold and share < FROM_DISK_MIN:
                 notes.append(f"{way}: only {share:.0%} came from the disk: the page cache was not dropped")
             if not self.cold and share > FROM_DISK_MAX:
@@ -64,15 +64,15 @@ class Consume:
 
 
 def drop_page_cache(peer: Peer, topic: str) -> None:
-    """Write the topic's files to the disk and ask the kernel to forget them."""
+    """Write the topic's files to the disk and ask the kernel to drop them from its cache."""
     for broker_id in range(1, BROKERS + 1):
         for path in sorted(peer.log_directory(broker_id).glob(f"{topic}-*/*")):
             _drop(path)
 
 
 def fill_page_cache(peer: Peer, topic: str) -> None:
-    """Read the topic's files: a kernel may have given up what nobody read for half a minute (DAMON), and between two
-    rounds of one side lies a round of the other."""
+    """Read the topic's files: a kernel may have reclaimed pages not read for half a minute (DAMON), and between two
+    rounds of one peer there is a round of the other."""
     for broker_id in range(1, BROKERS + 1):
         for path in sorted(peer.log_directory(broker_id).glob(f"{topic}-*/*")):
             with path.open("rb", buffering=0) as file:
@@ -90,7 +90,7 @@ def _drop(path: Path) -> None:
 
 
 def _read_from_disk(peer: Peer) -> int:
-    """Bytes that the brokers have caused to be read from the disk until now (proc(5): io)."""
+    """Bytes read from the disk for the brokers so far (proc(5): io)."""
     found = 0
     for role, pid in peer.pids().items():
         if role.startswith("broker"):
@@ -100,7 +100,7 @@ def _read_from_disk(peer: Peer) -> int:
 
 
 class Mixed:
-    """A producer as fast as it goes, and a consumer that reads along from the first record."""
+    """A producer at full speed, and a consumer that follows it from the first record."""
 
     async def __call__(self, peer: Peer, round: Round) -> Measurement:
         records = round.volume_of(MIXED_RECORDS, 1_000)

@@ -1,8 +1,9 @@
-"""How long writes stop when a broker dies, by which broker it is and how it dies.
+"""How long writes stop when a broker fails, by the role of the broker and the kind of failure.
 
-Owns: who is hit (the leader of the written partition, the controller, one that is both), that it really was that one
-before and after, and that nothing acknowledged was lost. A steady producer writes all the while; the figure is the
-longest gap between two of its acknowledgements. Between runs the broker comes back and catches up.
+Owns: the choice of the broker (the leader of the written partition, the controller, or a broker that is both), the
+check of its role before and after, and the check that no acknowledged record was lost. A steady producer writes all the
+time; the figure is the longest gap between two of its acknowledgements. Between runs the broker restarts and catches
+up.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ from minibroker.bench.peers.peer import BROKERS, Peer
 
 RUNS = 20
 ABOUT_S = 7.0
-"""A run, with the broker back in sync after it."""
+"""Of one run, until the broker is back in sync."""
 PAUSED_RUNS = 5
 """Each lasts as long as a session."""
 KAFKA_RUNS = 3
@@ -32,28 +33,28 @@ KAFKA_RUNS = 3
 RECORD_BYTES = 100
 PACE_MS = 5.0
 STEADY_BEFORE_S = 1.5
-"""So long the producer writes undisturbed before the signal."""
+"""How long the producer writes undisturbed before the signal."""
 STEADY_AFTER_S = 1.5
-"""So long acknowledgements must come without a longer pause before a run counts as over."""
+"""How long acknowledgements must come without a longer pause before a run is complete."""
 STEADY_PAUSE_S = 0.4
 RECOVER_TIMEOUT_S = 60.0
 TOPIC_ATTEMPTS = 40
-"""Topics are made until one has a leader as wanted; where the first leader is, is drawn. With 12 attempts a case of 20
-runs failed one time in seven."""
+"""Topics are created until one has a leader with the wanted role; the first leader is random. With 12 attempts a case
+of 20 runs failed one time in seven."""
 ROLE_TIMEOUT_S = 20.0
 
 
 class FailoverTarget(msgspec.Struct, frozen=True):
-    """Who is hit, and how."""
+    """Which broker gets a signal, and which signal."""
 
     leader: bool
-    """The hit broker leads the partition that is written."""
+    """The broker leads the partition that is written."""
     controller: bool
-    """The hit broker is the controller."""
+    """The broker is the controller."""
     number: signal.Signals
 
     def suits(self, leader: int, controller: int) -> bool:
-        """Whether a topic with this leader can play it."""
+        """Whether a topic with this leader fits."""
         return (leader == controller) == (self.leader and self.controller)
 
     def victim(self, leader: int, controller: int) -> int:
@@ -66,31 +67,31 @@ class FailoverRun(msgspec.Struct, frozen=True, kw_only=True):
     gap_s: float
     errors: int
     step_times: dict[str, float]
-    """Milliseconds from the signal to each step that the brokers' logs tell, and to the gap's ends."""
+    """Milliseconds from the signal to each step in the brokers' logs, and to the gap's ends."""
 
 
-async def run(peer: Peer, round: Round, hit: FailoverTarget, runs: int) -> Measurement:
+async def run(peer: Peer, round: Round, target: FailoverTarget, runs: int) -> Measurement:
     await peer.start()
     wanted = round.volume_of(KAFKA_RUNS if peer.name == KAFKA else runs, at_least=2)
-    return await failovers(peer, round, hit, wanted)
+    return await failovers(peer, round, target, wanted)
 
 
-async def run_in_compose(peer: Peer, round: Round, hit: FailoverTarget, runs: int) -> Measurement:
-    """The same in containers; the cluster that is given stays unused."""
+async def run_in_compose(peer: Peer, round: Round, target: FailoverTarget, runs: int) -> Measurement:
+    """The same in containers; the given cluster stays unused."""
     containers = ComposePeer(round.directory / "compose")
     try:
-        return await run(containers, round, hit, runs)
+        return await run(containers, round, target, runs)
     finally:
         await containers.stop()
 
 
-async def failovers(peer: Peer, round: Round, hit: FailoverTarget, runs: int) -> Measurement:
-    """So many, one after the other. Raises CaseFailed, PeerFailed."""
+async def failovers(peer: Peer, round: Round, target: FailoverTarget, runs: int) -> Measurement:
+    """This many failovers, one after the other. Raises CaseFailed, PeerFailed."""
     found: list[FailoverRun] = []
     for number in range(runs):
         gaps = f", so far up to {max(each.gap_s for each in found):.3f} s" if found else ""
-        round.tell(f"failover {number + 1} of {runs}{gaps}")
-        found.append(await one_failover(peer, f"failover-{number}", hit))
+        round.progress(f"failover {number + 1} of {runs}{gaps}")
+        found.append(await one_failover(peer, f"failover-{number}", target))
     gaps_s = sorted(each.gap_s for each in found)
     figures = {
         "median_gap_s": median(gaps_s),
@@ -113,7 +114,7 @@ def round_to_ms(value: float) -> float:
 
 
 def describe(run: FailoverRun) -> str:
-    """One line a run, so that an outlier can be explained."""
+    """One line a run, to explain outliers."""
     steps = ", ".join(
         f"{name.removesuffix('_ms')} {value:.0f}" for name, value in sorted(run.step_times.items(), key=_at)
     )
@@ -124,21 +125,21 @@ def _at(item: tuple[str, float]) -> float:
     return item[1]
 
 
-async def one_failover(peer: Peer, name: str, hit: FailoverTarget) -> FailoverRun:
-    """Raises CaseFailed if another role died than was meant, or anything acknowledged is missing."""
-    topic, leader, controller = await topic_that_suits(peer, name, hit)
-    victim = hit.victim(leader, controller)
+async def one_failover(peer: Peer, name: str, target: FailoverTarget) -> FailoverRun:
+    """Raises CaseFailed if a broker of another role failed, or if an acknowledged record is missing."""
+    topic, leader, controller = await topic_that_suits(peer, name, target)
+    victim = target.victim(leader, controller)
     async with running_load(peer, "failover", topic=topic, record_bytes=RECORD_BYTES, pace_ms=PACE_MS) as load:
         await load.wait_for("started")
         await asyncio.sleep(STEADY_BEFORE_S)
         await check_roles(peer, topic, leader, controller)
         signalled_ns, signalled_s = time.monotonic_ns(), time.time()
-        await peer.signal_broker(victim, hit.number)
+        await peer.signal_broker(victim, target.number)
         await steady_again(load, signalled_ns)
-        await check_succession(peer, topic, hit, leader, controller)
-        await load.tell("end")
+        await check_succession(peer, topic, target, leader, controller)
+        await load.send_command("end")
         report = await load.report()
-    if hit.number == signal.SIGSTOP:
+    if target.number == signal.SIGSTOP:
         await peer.signal_broker(victim, signal.SIGCONT)
     else:
         await peer.start_broker(victim)
@@ -160,41 +161,42 @@ def checked_run(report: dict[str, Any], signalled_ns: int, steps: dict[str, floa
     return FailoverRun(gap_s=gap.seconds, errors=report["error_count"], step_times=steps | ends)
 
 
-async def topic_that_suits(peer: Peer, name: str, hit: FailoverTarget) -> tuple[str, int, int]:
+async def topic_that_suits(peer: Peer, name: str, target: FailoverTarget) -> tuple[str, int, int]:
     """A topic of one partition whose leader has the wanted role; its name, its leader, the controller."""
     for attempt in range(TOPIC_ATTEMPTS):
         topic = f"{name}-{attempt}"
         await peer.make_topic(topic)
         leader, controller = await peer.leader_of(topic), await peer.controller()
-        if hit.suits(leader, controller):
+        if target.suits(leader, controller):
             return topic, leader, controller
         await peer.delete_topic(topic)
-    raise CaseFailed(f"none of {TOPIC_ATTEMPTS} topics had a leader as wanted")
+    raise CaseFailed(f"none of {TOPIC_ATTEMPTS} topics had a leader with the wanted role")
 
 
 async def check_roles(peer: Peer, topic: str, leader: int, controller: int) -> None:
-    """Just before the signal."""
+    """Just before the signal: the roles have not moved."""
     found = await peer.leader_of(topic), await peer.controller()
     if found != (leader, controller):
         raise CaseFailed(f"leader and controller were {leader, controller}, and are {found} before the signal")
 
 
-async def check_succession(peer: Peer, topic: str, hit: FailoverTarget, leader: int, controller: int) -> None:
-    """After it: the roles that were hit have moved, the others have not."""
+async def check_succession(peer: Peer, topic: str, target: FailoverTarget, leader: int, controller: int) -> None:
+    """After the signal: the roles of the target have moved, other roles have not."""
     deadline = time.monotonic() + ROLE_TIMEOUT_S
     while True:
         leads, controls = await peer.leader_of(topic), await peer.controller()
-        if (leads != leader, controls not in (controller, -1)) == (hit.leader, hit.controller):
+        if (leads != leader, controls not in (controller, -1)) == (target.leader, target.controller):
             return
         if time.monotonic() > deadline:
             raise CaseFailed(
-                f"hit {hit}: the leader was {leader} and is {leads}, the controller was {controller} and is {controls}"
+                f"target {target}: the leader was {leader} and is {leads},"
+                f" the controller was {controller} and is {controls}"
             )
         await asyncio.sleep(0.2)
 
 
 async def steady_again(load: LoadProcess, signalled_ns: int) -> None:
-    """Until acknowledgements have come for a while without a long pause."""
+    """Wait until acknowledgements have come for a while without a long pause."""
     steady_since: int | None = None
     deadline = time.monotonic() + RECOVER_TIMEOUT_S
     while time.monotonic() < deadline:
@@ -206,11 +208,11 @@ async def steady_again(load: LoadProcess, signalled_ns: int) -> None:
             steady_since = now
         elif now - steady_since > STEADY_AFTER_S * 1e9:
             return
-    raise CaseFailed(f"writes did not go on within {RECOVER_TIMEOUT_S:g} s")
+    raise CaseFailed(f"writes did not resume within {RECOVER_TIMEOUT_S:g} s")
 
 
 async def log_steps(peer: Peer, signalled_s: float, report: dict[str, Any], signalled_ns: int) -> dict[str, float]:
-    """What the brokers' logs say of the steps; nothing for a peer whose logs are not read."""
+    """The times of the steps in the brokers' logs; empty for a peer whose logs are not read."""
     if not isinstance(peer, MinibrokerPeer) or not report["acknowledged_ns"]:
         return {}
     until_s = signalled_s + (report["acknowledged_ns"][-1] - signalled_ns) / 1e9
@@ -223,13 +225,13 @@ async def log_steps(peer: Peer, signalled_s: float, report: dict[str, Any], sign
 def _case(
     name: str,
     title: str,
-    hit: FailoverTarget,
+    target: FailoverTarget,
     runs: int = RUNS,
     peers: tuple[str, ...] = (MINIBROKER,),
-    play: Callable[[Peer, Round, FailoverTarget, int], Awaitable[Measurement]] = run,
+    run_case: Callable[[Peer, Round, FailoverTarget, int], Awaitable[Measurement]] = run,
 ) -> Case:
-    async def played(peer: Peer, round: Round) -> Measurement:
-        return await play(peer, round, hit, runs)
+    async def run_on_peer(peer: Peer, round: Round) -> Measurement:
+        return await run_case(peer, round, target, runs)
 
     return Case(
         name=f"failover-{name}",
@@ -237,7 +239,7 @@ def _case(
         figure="median_gap_s",
         unit="s",
         higher_is_better=False,
-        run=played,
+        run=run_on_peer,
         peers=peers,
         own_cluster=True,
         rounds=1,
@@ -251,7 +253,7 @@ BOTH = FailoverTarget(leader=True, controller=True, number=signal.SIGKILL)
 STOPPED = FailoverTarget(leader=True, controller=False, number=signal.SIGTERM)
 PAUSED = FailoverTarget(leader=True, controller=False, number=signal.SIGSTOP)
 
-HITS = (
+TARGETS = (
     ("leader", "SIGKILL of the leader", LEADER, RUNS),
     ("controller", "SIGKILL of the controller", CONTROLLER, RUNS),
     ("both", "SIGKILL of the leader that is controller, too", BOTH, RUNS),
@@ -260,11 +262,13 @@ HITS = (
 )
 CASES = (
     *(
-        _case(name, f"writes stop after {what}", hit, runs, (MINIBROKER, KAFKA) if hit is LEADER else (MINIBROKER,))
-        for name, what, hit, runs in HITS
+        _case(
+            name, f"writes stop after {what}", target, runs, (MINIBROKER, KAFKA) if target is LEADER else (MINIBROKER,)
+        )
+        for name, what, target, runs in TARGETS
     ),
     *(
-        _case(f"compose-{name}", f"writes stop after {what}, in compose", hit, runs, play=run_in_compose)
-        for name, what, hit, runs in HITS
+        _case(f"compose-{name}", f"writes stop after {what}, in compose", target, runs, run_case=run_in_compose)
+        for name, what, target, runs in TARGETS
     ),
 )

@@ -1,6 +1,6 @@
-"""Latency at a fixed rate, from the time each record was due: to its acknowledgement, and to a consumer's hands.
+"""Latency at a fixed rate, from the time each record was due: until its acknowledgement, and until a consumer has it.
 
-The schedule goes on whatever the cluster does (open loop), so a stall counts for every record that was due in it.
+The schedule does not wait for the cluster (open loop), so a stall counts for every record that was due in it.
 """
 
 from minibroker.bench.case import Case, CaseFailed, Measurement, Round
@@ -11,9 +11,9 @@ from minibroker.bench.peers.peer import Peer
 SECONDS = 6.0
 SLOW_PER_S = 1_000
 FAST_PER_S = 15_000
-"""About half of what the slower side takes in batches of 128 KiB on two cores of a small machine."""
+"""About half of what the slower peer takes in batches of 128 KiB on two cores of a small machine."""
 LINGER_MS = 5
-"""The default of both clients; at 1,000 a second both are told not to wait (0)."""
+"""The default of both clients; at 1,000 a second both are set to 0."""
 FIGURES = ("p50_ms", "p99_ms", "p999_ms", "max_ms", "samples")
 
 
@@ -40,7 +40,7 @@ class AckLatency:
 
 
 class EndToEnd:
-    """From due to read by a consumer that waits for it, in another process."""
+    """From due until a waiting consumer in another process has read the record."""
 
     async def __call__(self, peer: Peer, round: Round) -> Measurement:
         seconds = max(1.0, SECONDS * round.volume)
@@ -65,7 +65,7 @@ class EndToEnd:
 
 
 WARM_RECORDS = 200
-"""What a latency generator sends before the schedule starts."""
+"""Records that a latency generator sends before the schedule starts."""
 
 
 def round_trip_records(seconds: float) -> int:

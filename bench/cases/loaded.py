@@ -1,6 +1,6 @@
-"""What the cases on a warm cluster share: a topic for a round, a load on it, and what that cost.
+"""Helpers of the cases on a warm cluster: a topic for a round, a load on it, and the cost of that load.
 
-Owns: that figures of both peers are taken in the same way. Refuses to know single cases.
+Owns: that figures of both peers are measured in the same way. Leaves to others: the single cases.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ FILES_GONE_S, FILES_GONE_POLL_S = 30.0, 0.05
 
 @asynccontextmanager
 async def topic_for(peer: Peer, name: str, round: Round, partitions: int = 1) -> AsyncIterator[str]:
-    """A topic of this round; deleted afterwards, before most of it was written to the disk, files and all."""
+    """A topic for this round. It is deleted afterwards with all files, before most of it was written to the disk."""
     topic = f"{name}-{round.label}"
     await peer.make_topic(topic, partitions)
     try:
@@ -34,7 +34,8 @@ async def topic_for(peer: Peer, name: str, round: Round, partitions: int = 1) ->
 
 
 async def _files_gone(peer: Peer, topic: str) -> None:
-    """Both kinds of brokers rename a deleted partition's folder and remove it later: while nobody is measured."""
+    """Both kinds of brokers rename a deleted partition's folder and remove it later: wait, so that this is not
+    measured."""
     deadline = time.monotonic() + FILES_GONE_S
     while any(any(peer.log_directory(number).glob(f"{topic}-*")) for number in range(1, BROKERS + 1)):
         if time.monotonic() > deadline:
@@ -43,7 +44,7 @@ async def _files_gone(peer: Peer, topic: str) -> None:
 
 
 async def metered(peer: Peer, load: str, role: str, **arguments: Any) -> tuple[dict[str, Any], list[ProcessCost]]:
-    """Run a generator; its report, and what it and every process of the cluster spent from its 'started' on."""
+    """Run a generator; its report, and the cost of it and of every process of the cluster from its 'started' on."""
     async with running_load(peer, load, **arguments) as running:
         await running.wait_for("first" if load == "consume" else "started")
         meter = Meter(peer.pids())
@@ -74,7 +75,7 @@ def figures_of(report: dict[str, Any], *names: str) -> dict[str, float]:
 async def produce_into(
     peer: Peer, topic: str, records: int, record_bytes: int, batch_bytes: int, **more: Any
 ) -> Measurement:
-    """As fast as it goes. Raises CaseFailed if the replicas do not hold what was acknowledged."""
+    """At full speed. Raises CaseFailed if the replicas do not hold what was acknowledged."""
     arguments = {"topic": topic, "records": records, "record_bytes": record_bytes, "batch_bytes": batch_bytes}
     report, costs = await metered(peer, "produce", "producer", **arguments, **more)
     if report["acknowledged"] != records:
@@ -95,14 +96,14 @@ def _check_replicas(peer: Peer, topic: str, payload_bytes: int) -> None:
 async def filled_topic(
     peer: Peer, round: Round, name: str, records: int, record_bytes: int, partitions: int = 1
 ) -> str:
-    """A topic that is filled in the first round and kept: reading changes nothing of it."""
+    """A topic that is filled in the first round and kept: reading does not change it."""
     topic = round.kept.get(name)
     if topic is None:
         topic = f"filled-{name}-{round.label}"
-        round.tell(f"filling {topic}")
+        round.progress(f"filling {topic}")
         await peer.make_topic(topic, partitions)
         sizes = {"records": records, "record_bytes": record_bytes, "batch_bytes": FILL_BATCH_BYTES}
         await run_load(peer, "produce", topic=topic, **sizes)
-        await asyncio.sleep(1.0)  # the last mark reaches the followers, and what is left of the load ends
+        await asyncio.sleep(1.0)  # the last high watermark reaches the followers, and the load's leftovers end
         round.kept[name] = topic
     return topic

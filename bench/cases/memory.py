@@ -1,7 +1,7 @@
-"""What processes hold and spend under a load that goes on: resident memory each second, CPU seconds a GB by role.
+"""Memory and CPU of processes under a continuous load: resident memory each second, CPU seconds a GB by role.
 
-Owns: the load (a topic is filled as fast as it goes, deleted, and the next one begun, so that the disk stays small),
-the samples, and whether memory is flat. Ten minutes; one in a quick run.
+Owns: the load (a topic is filled at full speed, deleted, and the next one begun, so that the disk stays small), the
+samples, and whether memory is flat. Ten minutes; one in a quick run.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ RECORD_BYTES = 1_000
 BATCH_BYTES = 128 * KIB
 SAMPLE_S = 1.0
 SETTLED_FROM = 0.2
-"""The first fifth fills caches and allocators, and is left out of what is asked to be flat."""
+"""The first fifth fills caches and allocators, and does not have to be flat."""
 SMALL_HEAP = "256m"
 
 
@@ -62,7 +62,7 @@ async def run(peer: Peer, round: Round) -> Measurement:
     number = 0
     async with samples.taken(peer):
         while time.monotonic() < deadline:
-            round.tell(f"{max(0.0, deadline - time.monotonic()):.0f} s to go, {spent.gb:.1f} GB written")
+            round.progress(f"{max(0.0, deadline - time.monotonic()):.0f} s left, {spent.gb:.1f} GB written")
             await fill_topic(peer, f"memory-{number}", spent)
             number += 1
     return Measurement(figures(samples.rss_mb) | spent.figures())
@@ -84,7 +84,7 @@ async def fill_topic(peer: Peer, topic: str, spent: "Spending") -> None:
 
 
 class Spending:
-    """CPU seconds by what a process was to the topic that was written."""
+    """CPU seconds by the role of a process for the written topic."""
 
     def __init__(self) -> None:
         self.gb = 0.0
@@ -106,7 +106,7 @@ class Spending:
 
 
 def figures(rss_mb: dict[str, list[float]]) -> dict[str, float]:
-    """Of the largest broker: its median and most, and how much it grew."""
+    """Of the largest broker: its median and maximum, and how much it grew."""
     brokers = [values for role, values in sorted(rss_mb.items()) if role.startswith("broker-") and values]
     zookeeper = rss_mb.get("zookeeper", [])
     return {
@@ -123,13 +123,13 @@ def settled(values: Sequence[float]) -> Sequence[float]:
 
 
 def growth(values: Sequence[float]) -> float:
-    """The median of the last third over that of the first: what memory that is not flat has gained."""
+    """The median of the last third minus that of the first: the gain of memory that is not flat."""
     third = max(1, len(values) // 3)
     return median(values[-third:]) - median(values[:third])
 
 
 async def run_small_heap(peer: Peer, round: Round) -> Measurement:
-    """Kafka with a heap as small as our brokers are."""
+    """Kafka with a heap as small as minibroker's brokers."""
     small = KafkaPeer(round.directory / "small-heap", heap=SMALL_HEAP)
     try:
         return await run(small, round)

@@ -6,24 +6,25 @@ from minibroker.bench.peers.peer import Peer
 
 RECORDS = 150_000
 RECORDS_OVER_MANY = 1_000_000
-"""Over a thousand partitions, ours: some eight batches for each, so that it is not the filling that is measured."""
+"""Over a thousand partitions, minibroker: some eight batches for each, so that filling them does not dominate."""
 RECORDS_OVER_MANY_KAFKA = 40_000
-"""What Kafka has time for in a round there: a few MB/s on two cores. Both figures are rates."""
+"""What Kafka can write in a round there: a few MB/s on two cores. Both figures are rates."""
 MANY = 1_000
 KEYS = 10_000
 """Enough for every partition to get its share."""
 LOADS = ((1, 5, None, 8), (100, 50, 5, 15), (MANY, 1_000, 3, 60))
-"""Partitions, linger in ms, rounds, about_s. The same load over more partitions fills each batch more slowly: in 5 ms
-a thousandth of the load would be a record or two, and both sides would measure requests; Kafka most of all.
-Fewer rounds where Kafka needs half a minute for a round or a topic."""
+"""Partitions, linger in ms, rounds, about_s. The same load over more partitions fills each batch more slowly: in 5 ms a
+thousandth of the load would be one or two records, and the case would measure requests, most of all on Kafka. There are
+fewer rounds where Kafka needs half a minute for a round or a topic."""
 BUFFER_BYTES = 256 << 20
-"""The same on both sides: a batch of 128 KiB for each of 1,000 partitions, and as much again."""
+"""The same for both clients: a batch of 128 KiB for each of 1,000 partitions, and as much again."""
 
 
 class KeyedProduce:
-    """Keyed records over so many partitions. The topic is made once: a thousand partitions take seconds to make.
+    """Keyed records over this many partitions. The topic is created once: a thousand partitions take seconds to create.
 
-    Ours over the most of them is followed by as many records without keys over one partition: what spreading costs.
+    With the most partitions, minibroker then writes as many records without keys to one partition, to measure the cost
+    of spreading.
     """
 
     def __init__(self, partitions: int, linger_ms: float) -> None:
@@ -33,7 +34,7 @@ class KeyedProduce:
     async def __call__(self, peer: Peer, round: Round) -> Measurement:
         key = f"keyed-{self.partitions}"
         if key not in round.kept:
-            topic = f"{key}-{round.label}"  # a first attempt may have failed half-way
+            topic = f"{key}-{round.label}"  # an earlier attempt may have failed halfway
             await peer.make_topic(topic, self.partitions)
             round.kept[key] = topic
         records = round.volume_of(self._records(peer), 1_000)

@@ -5,11 +5,11 @@ from minibroker.bench.cases.loaded import KIB, KILOBYTE, MIB, SMALL, produce_int
 from minibroker.bench.peers.peer import Peer
 
 MANY = 1_000
-"""Records of 100 B that one call of send_many, or of librdkafka's produce_batch, hands over."""
+"""Records of 100 B in one call of send_many, or of librdkafka's produce_batch."""
 
 
 class Produce:
-    """One load, as fast as it goes."""
+    """One load at full speed."""
 
     def __init__(
         self,
@@ -25,9 +25,9 @@ class Produce:
         self.batch_bytes = batch_bytes
         self.partitions = partitions
         self.client = client
-        """Of the peer's clients, if not the first one."""
+        """Which of the peer's clients, if not the first one."""
         self.many = many
-        """Records that a call hands over: send_many, produce_batch. 0: one by one."""
+        """Records in a call: send_many, produce_batch. 0: one by one."""
 
     async def __call__(self, peer: Peer, round: Round) -> Measurement:
         records = round.volume_of(self.records, 1_000)

@@ -1,7 +1,7 @@
-"""How fast a broker reads its logs again after SIGKILL, beside a plain walk with CRC over the same files.
+"""How fast a broker reads its logs again after SIGKILL, compared with a plain walk with CRC over the same files.
 
-Owns: a follower's log that is long, its death, and the time until its process has loaded it. What a start costs besides
-(Python, imports) is measured by the same death with a log of next to nothing, and taken off.
+Owns: a follower with a long log, its SIGKILL, and the time until its process has loaded the log. The other costs of a
+start (Python, imports) are measured in the same way with a nearly empty log, and subtracted.
 """
 
 import re
@@ -40,15 +40,15 @@ async def run(peer: Peer, round: Round) -> Measurement:
     await peer.make_topic(TOPIC)
     load = {"topic": TOPIC, "record_bytes": RECORD_BYTES, "batch_bytes": BATCH_BYTES}
     await run_load(peer, "produce", records=1, **load)
-    victim = await peer.leader_of(TOPIC) % BROKERS + 1  # any but the leader: nothing has to move
+    victim = await peer.leader_of(TOPIC) % BROKERS + 1  # any but the leader: no leadership has to move
     empty = await recover(peer, victim)
     await peer.wait_in_sync()
     records = round.volume_of(RECORDS, at_least=50_000)
-    round.tell(f"writing {records * RECORD_BYTES / 1e9:.1f} GB")
+    round.progress(f"writing {records * RECORD_BYTES / 1e9:.1f} GB")
     await run_load(peer, "produce", records=records, **load)
     full = await recover(peer, victim)
     await peer.wait_in_sync()
-    round.tell("walking")
+    round.progress("walking")
     walked = await walk(segment_files([peer.log_directory(victim)]), 1)
     mb_s = rate(empty, full)
     return Measurement(
@@ -68,10 +68,10 @@ def round_3(value: float) -> float:
 
 
 def rate(empty: Recovery, full: Recovery) -> float:
-    """MB/s of the scan alone. Raises CaseFailed if there was nothing to tell apart."""
+    """MB/s of the scan alone. Raises CaseFailed if the two starts do not differ."""
     seconds, scanned = full.seconds - empty.seconds, full.bytes - empty.bytes
     if seconds <= 0 or scanned <= 0:
-        raise CaseFailed(f"{scanned} bytes more were scanned in {seconds:.3f} s more: nothing follows from that")
+        raise CaseFailed(f"{scanned} bytes more were scanned in {seconds:.3f} s more: that gives no rate")
     return scanned / seconds / 1e6
 
 
@@ -82,12 +82,12 @@ async def recover(peer: MinibrokerPeer, broker_id: int) -> Recovery:
     await peer.start_broker(broker_id)
     found = recovery(await peer.read_broker_log(broker_id), began)
     if found is None:
-        raise CaseFailed(f"broker {broker_id} says of no log that it was scanned")
+        raise CaseFailed(f"broker {broker_id} has logged no scan")
     return found
 
 
 def recovery(log: str, began_s: float) -> Recovery | None:
-    """From what the broker logged since it was started; None if no log had to be scanned."""
+    """From the broker's log since its start; None if no log had to be scanned."""
     loaded = [(line.at_s, LOADED.match(line.text)) for line in parse_log(0, log) if line.at_s >= began_s - 0.001]
     scans = [(at, found) for at, found in loaded if found is not None]
     if not scans:

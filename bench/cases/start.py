@@ -1,7 +1,7 @@
-"""How long it takes to start: a cluster until a topic can be written, and the command line until it says its help.
+"""How long a start takes: a cluster until a topic can be written, and the command line until it prints its help.
 
-Owns: what counts as started. The same ends on both peers: every broker takes part, then a new topic's first record is
-acknowledged to a client that is started after the topic was made (so its own start counts, on both sides alike).
+Owns: the definition of started. It is the same for both peers: every broker takes part, then a new topic's first record
+is acknowledged to a client that starts after the topic was created (so the client's own start counts, for both peers).
 """
 
 import asyncio
@@ -23,16 +23,16 @@ FIRST_RECORD = {"record_bytes": 100, "pace_ms": 5.0}
 
 async def start_cluster(peer: Peer, round: Round) -> Measurement:
     """Figures: registered_s, until every broker takes part; writable_s, until a record is acknowledged."""
-    round.tell("starting")
+    round.progress("starting")
     began = time.monotonic()
     await peer.start()
     registered_s = time.monotonic() - began
     await peer.make_topic("first")
     topic_s = time.monotonic() - began
     async with running_load(peer, "failover", topic="first", **FIRST_RECORD) as load:
-        await load.wait_for("started")  # it says so when its first record is acknowledged
+        await load.wait_for("started")  # the generator sends it when its first record is acknowledged
         writable_s = time.monotonic() - began
-        await load.tell("end")
+        await load.send_command("end")
         await load.report()
     return Measurement(
         {"registered_s": round_ms(registered_s), "topic_s": round_ms(topic_s), "writable_s": round_ms(writable_s)}
@@ -46,28 +46,28 @@ def round_ms(seconds: float) -> float:
 async def start_command_line(peer: Peer, round: Round) -> Measurement:
     """Medians of wall and CPU time of `minibroker --help` and `minibroker produce --help`; no cluster is started."""
     figures: dict[str, float] = {}
-    for name, words in COMMANDS.items():
-        runs = [await asyncio.to_thread(time_command, [*command(), *words]) for _ in range(COMMAND_RUNS)]
+    for name, arguments in COMMANDS.items():
+        runs = [await asyncio.to_thread(time_command, [*command(), *arguments]) for _ in range(COMMAND_RUNS)]
         figures[f"{name}_ms"] = round_ms(median(wall for wall, _ in runs))
         figures[f"{name}_cpu_ms"] = round_ms(median(cpu for _, cpu in runs))
     return Measurement(figures)
 
 
 def command() -> list[str]:
-    """The installed script, as a user types it, or this Python where there is none."""
+    """The installed script, as a user types it, or this Python where it is missing."""
     script = Path(sys.executable).with_name("minibroker")
     return [str(script)] if script.exists() else [sys.executable, "-m", "minibroker"]
 
 
-def time_command(words: Sequence[str]) -> tuple[float, float]:
+def time_command(arguments: Sequence[str]) -> tuple[float, float]:
     """Wall and CPU milliseconds of one run. Raises CaseFailed if it fails."""
     began = time.perf_counter()
     silent = [(os.POSIX_SPAWN_OPEN, descriptor, os.devnull, os.O_RDWR, 0) for descriptor in (0, 1, 2)]
-    pid = os.posix_spawn(words[0], list(words), os.environ, file_actions=silent)
+    pid = os.posix_spawn(arguments[0], list(arguments), os.environ, file_actions=silent)
     _, status, used = os.wait4(pid, 0)
     wall_ms = (time.perf_counter() - began) * 1000
     if status:
-        raise CaseFailed(f"{' '.join(words)} ended with {os.waitstatus_to_exitcode(status)}")
+        raise CaseFailed(f"{' '.join(arguments)} ended with {os.waitstatus_to_exitcode(status)}")
     return wall_ms, (used.ru_utime + used.ru_stime) * 1000
 
 

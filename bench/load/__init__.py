@@ -1,1 +1,1 @@
-"""Load generators: processes of their own, so that their CPU is counted apart from the cluster's."""
+"""Load generators: separate processes, so that their CPU is counted apart from the cluster's."""

@@ -1,7 +1,7 @@
-"""How fast a replicated log can be in Python on this machine, without being a broker.
+"""How fast a replicated log in Python can be on this machine, without being a broker.
 
-A leader and two followers as processes, pull replication, acks=all, a CRC-32C and one write to the page cache a
-replica: what every such log has to do. There are no records, elections, recovery, settings or errors; what a broker
+A leader and two followers as processes, pull replication, acks=all, a CRC-32C and one write to the page cache per
+replica: the work of every such log. There are no records, elections, recovery, settings or errors; whatever a broker
 does beyond this is its own cost.
 
     python -m minibroker.bench.load.bare_data_path FOLDER FRAME_BYTES TOTAL_BYTES
@@ -24,7 +24,7 @@ import uvloop
 from crc32c import crc32c
 
 HEAD = struct.Struct("<IBBQ")
-"""Length of the body, kind, sender, a number (what it is depends on the kind)."""
+"""Length of the body, kind, sender, a number (its meaning depends on the kind)."""
 APPEND, APPENDED, FETCH, DATA = range(4)
 FOLLOWERS = (1, 2)
 IN_FLIGHT = 5
@@ -33,11 +33,11 @@ RECEIVE_BYTES = 8 << 20
 ROOM_BYTES_MIN = 2 << 20
 REPLY_BYTES_MAX = 1 << 20
 KEPT_FRAMES = 64
-"""More than can be in flight, so every follower finds what it asks for."""
+"""More than can be in flight, so every follower finds the frames it fetches."""
 
 
 class FramedConnection(asyncio.BufferedProtocol):
-    """Cuts what arrives into frames, without a copy; `handle(connection, kind, sender, number, body)` sees each."""
+    """Splits received bytes into frames, without a copy; `handle(connection, kind, sender, number, body)` gets each."""
 
     def __init__(self, handle: "Callable[[FramedConnection, int, int, int, memoryview], None]") -> None:
         self._handle = handle
@@ -45,7 +45,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         self._read = self._written = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's, which does not say so
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's transport does not declare it
         self.transport.set_write_buffer_limits(high=64 << 20)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -72,7 +72,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         self.transport.writelines([HEAD.pack(sum(map(len, parts)), kind, sender, number), *parts])
 
 
-class Leader:
+class BareLeader:
     """Appends, answers fetches, and acknowledges what both followers hold."""
 
     def __init__(self, path: Path) -> None:
@@ -96,8 +96,8 @@ class Leader:
                 self._reply(follower, offset)
         else:
             self._follower_ends[sender] = number
-            mark = min(self._follower_ends.values())
-            while self._unacknowledged and self._unacknowledged[0][0] <= mark:
+            high_watermark = min(self._follower_ends.values())
+            while self._unacknowledged and self._unacknowledged[0][0] <= high_watermark:
                 _, producer, frame = self._unacknowledged.popleft()
                 producer.send(APPENDED, 0, frame)
             if number < self._end:
@@ -117,7 +117,7 @@ class Leader:
 
 def run_leader(path: Path, ready: Connection) -> None:
     async def serve() -> None:
-        leader = Leader(path)
+        leader = BareLeader(path)
         loop = asyncio.get_running_loop()
         server = await loop.create_server(lambda: FramedConnection(leader.handle), "127.0.0.1", 0)
         ready.send(server.sockets[0].getsockname()[1])
@@ -130,7 +130,7 @@ def run_follower(path: Path, number: int, port: int) -> None:
     file = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
     end = 0
 
-    def handle(connection: FramedConnection, kind: int, sender: int, mark: int, body: memoryview) -> None:
+    def handle(connection: FramedConnection, kind: int, sender: int, high_watermark: int, body: memoryview) -> None:
         nonlocal end
         crc32c(body)
         os.write(file, body)
@@ -141,7 +141,7 @@ def run_follower(path: Path, number: int, port: int) -> None:
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(lambda: FramedConnection(handle), "127.0.0.1", port)
         connection.send(FETCH, number, 0)
-        await loop.create_future()  # until it is ended
+        await loop.create_future()  # until the process is terminated
 
     uvloop.run(follow())
 
@@ -176,16 +176,16 @@ async def produce(port: int, frame_bytes: int, frames: int) -> float:
 def main() -> None:
     directory, frame_bytes, total_bytes = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     processes = multiprocessing.get_context("spawn")
-    here, there = processes.Pipe()
-    running = [processes.Process(target=run_leader, args=(directory / "leader.log", there), daemon=True)]
+    our_end, child_end = processes.Pipe()
+    running = [processes.Process(target=run_leader, args=(directory / "leader.log", child_end), daemon=True)]
     running[0].start()
-    port = here.recv()
+    port = our_end.recv()
     for number in FOLLOWERS:
         arguments = (directory / f"follower-{number}.log", number, port)
         running.append(processes.Process(target=run_follower, args=arguments, daemon=True))
         running[-1].start()
     try:
-        uvloop.run(produce(port, frame_bytes, IN_FLIGHT))  # ends when both followers are there: that is the warm-up
+        uvloop.run(produce(port, frame_bytes, IN_FLIGHT))  # ends when both followers have answered: the warm-up
         frames = max(1, total_bytes // frame_bytes)
         seconds = uvloop.run(produce(port, frame_bytes, frames))
     finally:

@@ -1,7 +1,7 @@
-"""What every load generator does alike: arguments, report, own cost, and keeping to a schedule.
+"""What all load generators share: arguments, report, own cost, and keeping to a schedule.
 
-Owns: `{"report": ..}` on stdout, CPU and peak memory of the loaded part, and the pacer. Knows no client: it runs in the
-Python of Kafka's clients, too.
+Owns: `{"report": ..}` on stdout, CPU and peak memory of the loaded part, and the pacer. It imports no client, because
+it also runs in the Python of Kafka's clients.
 """
 
 import json
@@ -19,11 +19,12 @@ from minibroker.bench.statistics import percentile
 
 NS_PER_S = 1_000_000_000
 TICK_S = 0.001
-"""Records of a fast schedule are due in groups, one a millisecond: no sleep is exact enough for a finer one."""
+"""Records of a fast schedule are due in groups, one per millisecond: no sleep is exact enough for shorter steps."""
 BEAT_S = 0.05
-"""A failover generator says so often when the last record was acknowledged."""
+"""How often a failover generator reports when the last record was acknowledged."""
 SWITCH_S = 0.0002
-"""How long another thread may keep the interpreter while the pacer wants it: Python's 5 ms would be the latency."""
+"""How long another thread may keep the interpreter while the pacer waits for it: with Python's 5 ms that wait would
+dominate the latency."""
 SHARES = (("p50_ms", 0.5), ("p99_ms", 0.99), ("p999_ms", 0.999))
 
 
@@ -34,7 +35,7 @@ def arguments() -> tuple[str, dict[str, Any]]:
     return sys.argv[1], found
 
 
-def tell(event: str, **values: Any) -> None:
+def send_event(event: str, **values: Any) -> None:
     """A line for the bench, which may wait for it."""
     _write_line({"event": event} | values)
 
@@ -45,15 +46,16 @@ def report(figures: dict[str, Any]) -> None:
 
 
 def _write_line(content: dict[str, Any]) -> None:
-    """All of it, which `print` does not promise: where PYTHONUNBUFFERED is set it writes once, and what did not fit
-    into the pipe (64 KiB) when a signal comes, or when the process is stopped and goes on, is lost without a word."""
+    """Write all of it, which `print` does not guarantee: where PYTHONUNBUFFERED is set, `print` writes once. What did
+    not fit into the pipe (64 KiB) is then silently lost if a signal comes, or if the process is stopped and
+    continued."""
     rest = json.dumps(content).encode() + b"\n"
     while rest:
         rest = rest[os.write(sys.stdout.fileno(), rest) :]
 
 
-def wait_for_word() -> str:
-    """The next line of stdin: the bench says when to go on. Empty if the bench is gone."""
+def wait_for_command() -> str:
+    """The next line of stdin, by which the bench continues or ends the load. Empty if the bench has ended."""
     return sys.stdin.readline().strip()
 
 
@@ -73,7 +75,7 @@ def failover_report(
 
 
 class LoadStopwatch:
-    """Wall time and own cost of the loaded part, from its making until `read`."""
+    """Wall time and own cost of the loaded part, from its creation until `read`."""
 
     def __init__(self) -> None:
         try:
@@ -104,11 +106,11 @@ def _peak_rss_mb() -> float:
 
 
 class Pacer:
-    """Says when records are due, from a thread of its own that sleeps precisely and does nothing else.
+    """Calls `due` whenever records are due, from a thread that only sleeps precisely.
 
     Event loops and librdkafka's poll sleep in whole milliseconds; a thread sleeps to some ten microseconds. `due` is
-    called in that thread with a due time (monotonic nanoseconds) and how many records are due then. A thread that wakes
-    late calls at once for everything that is due: the schedule never waits for the system under test.
+    called in that thread with a due time (monotonic nanoseconds) and how many records are due then. If the thread wakes
+    late, it calls at once for everything that is due: the schedule never waits for the system under test.
     """
 
     def __init__(self, per_second: int, seconds: float, due: Callable[[int, int], object]) -> None:
@@ -133,7 +135,7 @@ class Pacer:
 
 
 def schedule(per_second: int, seconds: float, first_ns: int) -> list[tuple[int, int]]:
-    """Due times in monotonic nanoseconds, and how many records each; above 1,000 a second one time a millisecond."""
+    """Due times in monotonic nanoseconds, and how many records each; above 1,000 a second one time per millisecond."""
     count = round(per_second * seconds)
     if per_second * TICK_S <= 1:
         return [(first_ns + index * NS_PER_S // per_second, 1) for index in range(count)]
@@ -145,14 +147,14 @@ def schedule(per_second: int, seconds: float, first_ns: int) -> list[tuple[int, 
 def reading_report(
     cost: dict[str, float], read: tuple[int, int], before_watch: tuple[int, int], waits_ns: Sequence[int]
 ) -> dict[str, Any]:
-    """What a consumer reports. `read` and `before_watch`: records and bytes, in all and until the watch started."""
+    """A consumer's report. `read` and `before_watch`: records and bytes, in total and until the stopwatch started."""
     timed, timed_bytes = read[0] - before_watch[0], read[1] - before_watch[1]
     rates = {"records_s": timed / cost["seconds"], "mb_s": timed_bytes / cost["seconds"] / 1e6}
     return cost | rates | {"records": read[0], "bytes": read[1], "timed_bytes": timed_bytes} | latencies(waits_ns)
 
 
 def latencies(waits_ns: Sequence[int], warm_share: float = 0.1) -> dict[str, float]:
-    """Percentiles in ms; the first tenth warms both sides and is left out."""
+    """Percentiles in ms; the first tenth is the warm-up and is left out."""
     ordered = sorted(waits_ns[int(len(waits_ns) * warm_share) :])
     if not ordered:
         return {}

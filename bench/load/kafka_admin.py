@@ -1,4 +1,4 @@
-"""Questions to a Kafka cluster on stdin, answers on stdout, one JSON object a line: runs in the Python of its clients.
+"""Requests to a Kafka cluster on stdin, answers on stdout, one JSON object per line: runs in the Python of its clients.
 
 python -m minibroker.bench.load.kafka_admin admin '{"bootstrap_servers": "127.0.0.1:9092"}'
 """
@@ -18,17 +18,17 @@ POLL_S = 0.1
 REPLICATION_FACTOR = 3
 
 
-class Impossible(Exception):
-    """The question has no answer now; the message says why."""
+class CannotAnswer(Exception):
+    """The request cannot be answered now; the message gives the reason."""
 
 
-class Admin:
-    """What may be asked: each method is one question, its keyword arguments are the question's."""
+class KafkaAdmin:
+    """The possible requests: each method is one request, with its parameters as keyword arguments."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         patience_ms = round(ANSWER_S * 1000)
-        told = {"bootstrap.servers": bootstrap_servers, "log_level": 0, "socket.timeout.ms": patience_ms}
-        self._client = AdminClient(told)
+        settings = {"bootstrap.servers": bootstrap_servers, "log_level": 0, "socket.timeout.ms": patience_ms}
+        self._client = AdminClient(settings)
 
     def make_topic(self, topic: str, partitions: int, settings: dict[str, str]) -> dict[str, Any]:
         wanted = NewTopic(topic, partitions, REPLICATION_FACTOR, config=settings)
@@ -37,14 +37,14 @@ class Admin:
         deadline = time.monotonic() + ANSWER_S
         while not self._is_ready(topic, partitions):
             if time.monotonic() > deadline:
-                raise Impossible(f"topic {topic} is not ready after {ANSWER_S:g} s")
+                raise CannotAnswer(f"topic {topic} is not ready after {ANSWER_S:g} s")
             time.sleep(POLL_S)
         return {}
 
     def _is_ready(self, topic: str, partitions: int) -> bool:
         try:
-            found = self._look().topics.get(topic)
-        except KafkaException:  # nobody has answered in time: asked again
+            found = self._metadata().topics.get(topic)
+        except KafkaException:  # no answer in time: repeated
             found = None
         if found is None:
             return False
@@ -55,20 +55,20 @@ class Admin:
         gone = self._client.delete_topics([topic], operation_timeout=ANSWER_S, request_timeout=ANSWER_S)
         gone[topic].result(ANSWER_S)
         deadline = time.monotonic() + ANSWER_S
-        while topic in self._look().topics:
+        while topic in self._metadata().topics:
             if time.monotonic() > deadline:
-                raise Impossible(f"topic {topic} is still there after {ANSWER_S:g} s")
+                raise CannotAnswer(f"topic {topic} is still there after {ANSWER_S:g} s")
             time.sleep(POLL_S)
         return {}
 
     def leader(self, topic: str, partition: int) -> dict[str, Any]:
-        found = self._look().topics.get(topic)
+        found = self._metadata().topics.get(topic)
         if found is None or partition not in found.partitions or found.partitions[partition].leader < 1:
-            raise Impossible(f"{topic}-{partition} has no leader")
+            raise CannotAnswer(f"{topic}-{partition} has no leader")
         return {"broker": found.partitions[partition].leader}
 
     def controller(self) -> dict[str, Any]:
-        return {"broker": self._look().controller_id}
+        return {"broker": self._metadata().controller_id}
 
     def wait_in_sync(self, brokers: int, timeout_s: float) -> dict[str, Any]:
         deadline = time.monotonic() + timeout_s
@@ -77,33 +77,33 @@ class Admin:
             if problem is None:
                 return {}
             if time.monotonic() > deadline:
-                raise Impossible(f"after {timeout_s:g} s {problem}")
+                raise CannotAnswer(f"after {timeout_s:g} s {problem}")
             time.sleep(POLL_S)
 
     def _problem(self, brokers: int) -> str | None:
         try:
-            view = self._look()
+            metadata = self._metadata()
         except KafkaException as error:
-            return f"nobody answers: {error}"
-        if len(view.brokers) < brokers or view.controller_id < 1:
-            return f"{len(view.brokers)} of {brokers} brokers are registered"
-        for name, topic in view.topics.items():
+            return f"no broker answers: {error}"
+        if len(metadata.brokers) < brokers or metadata.controller_id < 1:
+            return f"{len(metadata.brokers)} of {brokers} brokers are registered"
+        for name, topic in metadata.topics.items():
             for number, partition in topic.partitions.items():
                 if partition.leader < 1 or len(partition.isrs) < len(partition.replicas):
                     return f"{name}-{number} has leader {partition.leader} and ISR {sorted(partition.isrs)}"
         return None
 
-    def _look(self) -> ClusterMetadata:
+    def _metadata(self) -> ClusterMetadata:
         return self._client.list_topics(timeout=METADATA_S)
 
 
 def main() -> None:
-    admin = Admin(json.loads(sys.argv[2])["bootstrap_servers"])
+    admin = KafkaAdmin(json.loads(sys.argv[2])["bootstrap_servers"])
     for line in sys.stdin:
-        question = json.loads(line)
+        request = json.loads(line)
         try:
-            answer = getattr(admin, question.pop("what"))(**question)
-        except (KafkaException, Impossible, TimeoutError) as error:
+            answer = getattr(admin, request.pop("what"))(**request)
+        except (KafkaException, CannotAnswer, TimeoutError) as error:
             answer = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), flush=True)
 

@@ -1,4 +1,4 @@
-"""The same steady producer on a Kafka: see minibroker_failover."""
+"""The steady producer of minibroker_failover, for Kafka."""
 
 import threading
 import time
@@ -6,7 +6,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from minibroker.bench.load.generator import BEAT_S, NS_PER_S, failover_report, tell, wait_for_word
+from minibroker.bench.load.generator import BEAT_S, NS_PER_S, failover_report, send_event, wait_for_command
 
 READ_WAIT_S = 10.0
 UNDELIVERED_S = 60.0
@@ -21,7 +21,7 @@ FAST_FAILOVER = {
 
 
 def failover(bootstrap_servers: str, topic: str, record_bytes: int, pace_ms: float) -> dict[str, Any]:
-    """acks=all, idempotent, linger 0; a record each `pace_ms` whatever became of others."""
+    """acks=all, idempotent, linger 0; one record each `pace_ms`, whatever happens to the others."""
     acknowledged: list[tuple[int, int, int]] = []
     errors: list[str] = []
     padding = b"." * (record_bytes - 20)
@@ -30,7 +30,7 @@ def failover(bootstrap_servers: str, topic: str, record_bytes: int, pace_ms: flo
     ended = threading.Event()
 
     def wait_for_end() -> None:
-        wait_for_word()
+        wait_for_command()
         ended.set()
 
     def send(number: int) -> None:
@@ -45,7 +45,7 @@ def failover(bootstrap_servers: str, topic: str, record_bytes: int, pace_ms: flo
     send(-1)
     producer.flush()
     threading.Thread(target=wait_for_end, daemon=True).start()
-    tell("started")
+    send_event("started")
     number, first_ns = 0, time.monotonic_ns()
     beat_ns = first_ns
     while not ended.is_set():
@@ -57,7 +57,7 @@ def failover(bootstrap_servers: str, topic: str, record_bytes: int, pace_ms: flo
         producer.poll(0)
         if time.monotonic_ns() - beat_ns > BEAT_S * NS_PER_S:
             beat_ns = time.monotonic_ns()
-            tell("beat", acknowledged=len(acknowledged), last_ns=acknowledged[-1][0] if acknowledged else 0)
+            send_event("beat", acknowledged=len(acknowledged), last_ns=acknowledged[-1][0] if acknowledged else 0)
     producer.flush(UNDELIVERED_S)
     return failover_report(acknowledged, errors, _read_back(bootstrap_servers, topic))
 
@@ -71,7 +71,7 @@ def _read_back(bootstrap_servers: str, topic: str) -> list[tuple[int, bytes]]:
     while not found or found[-1][0] + 1 < end:
         message = consumer.poll(READ_WAIT_S)
         if message is None:
-            break  # what is missing is found by comparison
+            break  # the comparison finds what is missing
         if message.error() is not None:
             raise KafkaException(message.error())
         found.append((message.offset(), message.value()))

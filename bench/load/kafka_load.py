@@ -1,4 +1,4 @@
-"""Loads a Kafka through its Python clients, as a user would write it: confluent-kafka, and aiokafka where it is named.
+"""Loads a Kafka cluster through its Python clients, as a user would write it: confluent-kafka, or aiokafka where named.
 
 PYTHON-OF-THE-CLIENTS -m minibroker.bench.load.kafka_load produce '{"bootstrap_servers": "127.0.0.1:9092", ...}'
 """
@@ -14,7 +14,15 @@ from typing import Any
 import uvloop
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from minibroker.bench.load.generator import LoadStopwatch, Pacer, arguments, latencies, reading_report, report, tell
+from minibroker.bench.load.generator import (
+    LoadStopwatch,
+    Pacer,
+    arguments,
+    latencies,
+    reading_report,
+    report,
+    send_event,
+)
 from minibroker.bench.load.kafka_failover import failover
 from minibroker.bench.load.kafka_settings import CONSUMER, PRODUCER, QUEUE_MESSAGES
 
@@ -27,7 +35,7 @@ AIOKAFKA_REQUEST_BYTES = 4 << 20
 
 
 class Unacknowledged(Exception):
-    """Records were refused or lost."""
+    """Records were rejected or lost."""
 
 
 class DeliveryOutcomes:
@@ -61,9 +69,9 @@ def produce(
     linger_ms: float = LINGER_MS,
     many: int = 0,
 ) -> dict[str, Any]:
-    """As fast as it goes, acks=all; `keys` > 0 takes so many keys in turn, spread as Java's clients spread them.
+    """At full speed, acks=all; `keys` > 0 uses this many keys in turn, spread as Java's clients spread them.
 
-    `many` > 0 hands so many over by one call of produce_batch, with one callback for all.
+    `many` > 0 passes this many records to one call of produce_batch, with one callback for all.
     """
     if client == "aiokafka":
         return uvloop.run(_produce_aiokafka(bootstrap_servers, topic, records, record_bytes, batch_bytes))
@@ -85,7 +93,7 @@ def produce(
     _produce(producer, topic, value, named, warm_records, warm)
     warm.check(warm_records)
     outcomes = DeliveryOutcomes()
-    tell("started")
+    send_event("started")
     watch = LoadStopwatch()
     if many:
         _produce_many(producer, topic, value, many, records, outcomes)
@@ -115,14 +123,14 @@ def _produce(
 def _produce_many(
     producer: Producer, topic: str, value: bytes, many: int, records: int, outcomes: DeliveryOutcomes
 ) -> None:
-    """Waits until the queue has room for a whole call: what it refuses costs librdkafka's client most."""
+    """Waits until the queue has room for a whole call: rejected records are the largest cost in librdkafka's client."""
     for first in range(0, records, many):
         messages = [{"value": value} for _ in range(min(many, records - first))]
         while len(producer) > QUEUE_MESSAGES - many:
             producer.poll(0.01)
-        taken = producer.produce_batch(topic, messages, on_delivery=outcomes.on_delivery)
-        if taken != len(messages):
-            raise Unacknowledged(f"{taken} of {len(messages)} records were taken")
+        accepted = producer.produce_batch(topic, messages, on_delivery=outcomes.on_delivery)
+        if accepted != len(messages):
+            raise Unacknowledged(f"{accepted} of {len(messages)} records were accepted")
         producer.poll(0)
     producer.flush()
 
@@ -143,13 +151,13 @@ async def _produce_aiokafka(
         for _ in range(WARM_RECORDS):
             await producer.send(topic, value)
         await producer.flush()
-        tell("started")
+        send_event("started")
         watch = LoadStopwatch()
         for _ in range(records):
             last = await producer.send(topic, value)
         await producer.flush()
         cost = watch.read()
-        await last  # raises if it was not acknowledged; the bench counts the topic's records besides
+        await last  # raises if it was not acknowledged; the bench also counts the topic's records
     return _rates(records, record_bytes, cost) | {"acknowledged": records, "warm_records": WARM_RECORDS}
 
 
@@ -171,9 +179,10 @@ def latency(
     record_bytes: int,
     linger_ms: float,
 ) -> dict[str, Any]:
-    """Open loop: a record is sent when it is due, whatever became of those before, and waits from then on.
+    """Open loop: a record is sent when it is due, whatever happened to earlier ones, and its latency counts from then
+    on.
 
-    A thread of its own waits for the outcomes, so that each is noticed at once; it sleeps in librdkafka.
+    A separate thread waits for the outcomes, so that each is noticed at once; it sleeps in librdkafka.
     """
     padding = os.urandom(record_bytes - STAMP.size)
     producer = Producer(
@@ -212,7 +221,7 @@ def latency(
             producer.poll(0.5)
 
     waiting = threading.Thread(target=wait_for_outcomes)
-    tell("started", records=expected)
+    send_event("started", records=expected)
     watch = LoadStopwatch()
     pacer.start()
     waiting.start()
@@ -232,7 +241,8 @@ def consume(
     stamped: bool = False,
     settings: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Read so many records from the start of the topic; the watch starts at the first. Every value is looked at."""
+    """Read this many records from the start of the topic; the stopwatch starts at the first. Every value is
+    accessed."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
@@ -244,12 +254,12 @@ def consume(
         | (settings or {})
     )
     consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
-    tell("ready")
+    send_event("ready")
     waits: list[int] = []
     seen = volume = first_seen = first_volume = 0
     watch = None
     while seen < records:
-        # consume() waits until it has as many as it was asked for
+        # consume() waits until it has the requested number
         found = consumer.consume(1 if watch is None or stamped else min(1_000, records - seen), SILENCE_S)
         if not found:
             raise Unacknowledged(f"only {seen} of {records} records came")
@@ -263,7 +273,7 @@ def consume(
                 waits.append(time.monotonic_ns() - due)
         if watch is None:
             watch, first_seen, first_volume = LoadStopwatch(), seen, volume
-            tell("first")
+            send_event("first")
     assert watch is not None
     cost = watch.read()
     consumer.close()

@@ -1,6 +1,7 @@
-"""A steady producer that a failover interrupts: when each record was acknowledged, which failed, what is in the log.
+"""A steady producer during a failover: when each record was acknowledged, which failed, what is in the log.
 
-Owns: the pace, the times, and reading everything back in the end. A word on stdin ends it; it knows of no kill.
+Owns: the pace, the times, and reading everything back at the end. A line on stdin ends it; it does not know of the
+kill.
 """
 
 import asyncio
@@ -8,15 +9,15 @@ import time
 from typing import Any
 
 from minibroker import Consumer, Delivery, MinibrokerError, Producer, TopicPartition
-from minibroker.bench.load.generator import BEAT_S, NS_PER_S, failover_report, tell, wait_for_word
+from minibroker.bench.load.generator import BEAT_S, NS_PER_S, failover_report, send_event, wait_for_command
 
 READ_WAIT_MS = 10_000
 UNDELIVERED_MS = 60_000
-"""A record that was sent has its outcome by then."""
+"""Time by which each sent record has its outcome."""
 
 
 async def failover(bootstrap_servers: str, topic: str, record_bytes: int, pace_ms: float) -> dict[str, Any]:
-    """acks=all, idempotent, linger 0, defaults otherwise; a record each `pace_ms` whatever became of others."""
+    """acks=all, idempotent, linger 0, defaults otherwise; one record each `pace_ms`, whatever happens to the others."""
     acknowledged: list[tuple[int, int, int]] = []
     errors: list[str] = []
     unsettled: asyncio.Queue[tuple[int, Delivery] | None] = asyncio.Queue()
@@ -28,7 +29,7 @@ async def failover(bootstrap_servers: str, topic: str, record_bytes: int, pace_m
             number, delivery = sent
             try:
                 written = await delivery
-                assert written.offset is not None, "acks=all tells the offset"
+                assert written.offset is not None, "acks=all returns the offset"
                 acknowledged.append((time.monotonic_ns(), number, written.offset))
             except MinibrokerError as error:
                 errors.append(f"{type(error).__name__}: {error}")
@@ -36,13 +37,13 @@ async def failover(bootstrap_servers: str, topic: str, record_bytes: int, pace_m
     async def beat() -> None:
         while True:
             await asyncio.sleep(BEAT_S)
-            tell("beat", acknowledged=len(acknowledged), last_ns=acknowledged[-1][0] if acknowledged else 0)
+            send_event("beat", acknowledged=len(acknowledged), last_ns=acknowledged[-1][0] if acknowledged else 0)
 
     async with Producer(bootstrap_servers, linger_ms=0) as producer:
         await producer.send_and_wait(topic, b"warm" + padding)
-        ending = asyncio.create_task(asyncio.to_thread(wait_for_word))
-        helping = [asyncio.create_task(settle()), asyncio.create_task(beat())]
-        tell("started")
+        ending = asyncio.create_task(asyncio.to_thread(wait_for_command))
+        background = [asyncio.create_task(settle()), asyncio.create_task(beat())]
+        send_event("started")
         number, first_ns = 0, time.monotonic_ns()
         while not ending.done():
             try:
@@ -53,8 +54,8 @@ async def failover(bootstrap_servers: str, topic: str, record_bytes: int, pace_m
             due_ns = first_ns + round(number * pace_ms * 1e6)
             await asyncio.sleep(max(0.0, (due_ns - time.monotonic_ns()) / NS_PER_S))
         unsettled.put_nowait(None)
-        await asyncio.wait_for(helping[0], UNDELIVERED_MS / 1000)
-        helping[1].cancel()
+        await asyncio.wait_for(background[0], UNDELIVERED_MS / 1000)
+        background[1].cancel()
     found = await _read_back(bootstrap_servers, topic)
     return failover_report(acknowledged, errors, found)
 
@@ -67,8 +68,8 @@ async def _read_back(bootstrap_servers: str, topic: str) -> list[tuple[int, byte
         reader.assign([partition])
         end = (await reader.end_offsets([partition]))[partition]
         while not found or found[-1][0] + 1 < end:
-            some = await reader.getmany(timeout_ms=READ_WAIT_MS)
-            if not some:
+            fetched = await reader.getmany(timeout_ms=READ_WAIT_MS)
+            if not fetched:
                 raise MinibrokerError(f"only {len(found)} of {end} records could be read back")
-            found += [(record.offset, record.value or b"") for record in some[partition]]
+            found += [(record.offset, record.value or b"") for record in fetched[partition]]
     return found

@@ -1,4 +1,4 @@
-"""Loads a cluster of ours through the public client, as a user would write it.
+"""Loads a minibroker cluster through the public client, as a user would write it.
 
 python -m minibroker.bench.load.minibroker_load produce '{"bootstrap_servers": "127.0.0.1:9092", ...}'
 """
@@ -15,16 +15,25 @@ from typing import Any
 import uvloop
 
 from minibroker import Consumer, Delivery, MinibrokerError, Producer, TopicPartition
-from minibroker.bench.load.generator import LoadStopwatch, Pacer, arguments, latencies, reading_report, report, tell
+from minibroker.bench.load.generator import (
+    LoadStopwatch,
+    Pacer,
+    arguments,
+    latencies,
+    reading_report,
+    report,
+    send_event,
+)
 from minibroker.bench.load.minibroker_failover import failover
 
 STAMP = struct.Struct("<q")
-"""How a stamped value begins: when it was due, in monotonic nanoseconds (one clock for all processes), 0 for never."""
+"""Beginning of a stamped value: when it was due, in monotonic nanoseconds (one clock for all processes), 0 for
+never."""
 WARM_RECORDS = 2_000
-"""Before the stopwatch starts: connections, metadata and the producer's identity."""
+"""Sent before the stopwatch starts, to set up connections, metadata and the producer's identity."""
 LINGER_MS = 5
 SILENCE_MS = 20_000
-"""A consumer that hears nothing for so long has lost records: the round fails."""
+"""A consumer that receives nothing for this long has lost records: the round fails."""
 
 
 async def produce(
@@ -39,7 +48,7 @@ async def produce(
     linger_ms: float = LINGER_MS,
     many: int = 0,
 ) -> dict[str, Any]:
-    """As fast as it goes, acks=all; `keys` > 0 takes so many keys in turn, `many` > 0 hands over so many a call."""
+    """At full speed, acks=all; `keys` > 0 uses this many keys in turn, `many` > 0 passes this many records per call."""
     value = os.urandom(record_bytes)
     more: dict[str, Any] = {} if buffer_bytes is None else {"buffer_memory": buffer_bytes}
     more |= {"batch_size": batch_bytes, "max_request_size": max(1_048_576, batch_bytes)}
@@ -47,7 +56,7 @@ async def produce(
         for number in range(warm_records):
             await producer.send(topic, value, key=_key(number, keys))
         await producer.flush()
-        tell("started")
+        send_event("started")
         watch = LoadStopwatch()
         if keys:
             named = [_key(number, keys) for number in range(keys)]
@@ -86,7 +95,8 @@ async def latency(
     record_bytes: int,
     linger_ms: float,
 ) -> dict[str, Any]:
-    """Open loop: a record is sent when it is due, whatever became of those before, and waits from then on."""
+    """Open loop: a record is sent when it is due, whatever happened to earlier ones, and its latency counts from then
+    on."""
     loop = asyncio.get_running_loop()
     padding = os.urandom(record_bytes - STAMP.size)
     sent: asyncio.Queue[tuple[int, Delivery]] = asyncio.Queue()
@@ -107,7 +117,7 @@ async def latency(
                     sent.put_nowait((due, delivery))
 
         async def send_late_ones() -> None:
-            """What try_send would have had to wait for, in order."""
+            """Send, in order, the records for which try_send would have had to wait."""
             while True:
                 await late_ones.wait()
                 while late:
@@ -117,11 +127,11 @@ async def latency(
 
         pacer = Pacer(per_second, seconds, lambda due, records: loop.call_soon_threadsafe(send, due, records))
         sending_late = asyncio.create_task(send_late_ones())
-        tell("started", records=pacer.records)
+        send_event("started", records=pacer.records)
         watch = LoadStopwatch()
         pacer.start()
         waits = []
-        for _ in range(pacer.records):  # one partition acknowledges in order, so awaiting in order misses no moment
+        for _ in range(pacer.records):  # one partition acknowledges in order: awaiting in order delays nothing
             due, delivery = await sent.get()
             await delivery
             waits.append(time.monotonic_ns() - due)
@@ -139,9 +149,9 @@ async def consume(
     stamped: bool = False,
     settings: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Read so many records from the start of the topic; the watch starts at the first one.
+    """Read this many records from the start of the topic; the stopwatch starts at the first one.
 
-    `way` is getmany (a Record object each) or getmany_batches (columns). Every value is looked at: lengths are summed.
+    `way` is getmany (a Record object each) or getmany_batches (columns). Every value is accessed: lengths are summed.
     """
     waits: list[int] = []
     seen = volume = 0
@@ -149,7 +159,7 @@ async def consume(
         bootstrap_servers=bootstrap_servers, auto_offset_reset="earliest", **(settings or {})
     ) as reader:
         reader.assign([TopicPartition(topic, number) for number in range(partitions)])
-        tell("ready")
+        send_event("ready")
         watch = None
         first_seen = first_volume = 0
         while seen < records:
@@ -169,7 +179,7 @@ async def consume(
                     waits += [now - due for due in dues if due]
             if watch is None:
                 watch, first_seen, first_volume = LoadStopwatch(), seen, volume
-                tell("first")
+                send_event("first")
         assert watch is not None
         cost = watch.read()
     return reading_report(cost, (seen, volume), (first_seen, first_volume), waits)

@@ -1,9 +1,10 @@
-"""Reads segment files from the first batch to the last and checks each CRC: the least that any reader of them must do.
+"""Reads segment files from the first batch to the last and checks each CRC: the minimum that any reader of them must
+do.
 
 python -m minibroker.bench.load.plain_walk walk '{"files": ["..."]}'
 
-Owns: the yardstick of audit and recovery. It judges nothing: a batch whose CRC is wrong is counted, a size that makes
-no sense ends the file.
+Owns: the baseline for audit and recovery. It does not interpret errors: a batch with a wrong CRC is counted, an invalid
+size ends the file.
 """
 
 import mmap

@@ -1,1 +1,1 @@
-"""The clusters that are measured: ours, Kafka, and the bare data path without a broker."""
+"""The measured clusters: minibroker, Kafka, and the bare data path without a broker."""

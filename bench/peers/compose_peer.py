@@ -1,7 +1,7 @@
-"""Ours in containers: the cluster of docker-compose.yml under a name and on ports of its own.
+"""A minibroker cluster in containers: that of docker-compose.yml under its own name and on its own ports.
 
-Owns: the engine's commands. What a client asks of a cluster is asked as of any cluster of ours (minibroker_peer). Needs
-a Docker engine with docker-compose or `docker compose`; without one, `start` says so.
+Owns: the container engine's commands. Client requests go to the cluster as to any other of minibroker
+(minibroker_peer). Needs a Docker engine with docker-compose or `docker compose`; without one, `start` reports that.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ UP_TIMEOUT_S = 90.0
 
 
 class ComposePeer(MinibrokerPeer):
-    """Broker N is the service brokerN. The containers' session timeout and tick are docker-compose.yml's own."""
+    """Broker N is the service brokerN. Session timeout and tick are those of docker-compose.yml."""
 
     log_zone: tzinfo | None = UTC
     """Containers log in UTC."""
@@ -48,7 +48,7 @@ class ComposePeer(MinibrokerPeer):
 
     # ------------------------------------------------------------------------------------------------ all of it
     async def start(self) -> None:
-        """Build the image and start everything. Raises PeerFailed, also where no engine answers."""
+        """Build the image and start everything. Raises PeerFailed, also if no engine answers."""
         self._compose = await self._find_engine()
         await self._run([*self._compose, "build", "broker1"], BUILD_TIMEOUT_S)
         services = [f"broker{number}" for number in range(1, BROKERS + 1)]
@@ -62,12 +62,12 @@ class ComposePeer(MinibrokerPeer):
             return ("docker", "compose")
         if shutil.which("docker-compose") is None:
             raise PeerFailed("neither `docker compose` nor `docker-compose` works: install one of them")
-        self._environment["DOCKER_BUILDKIT"] = "0"  # docker-compose 1.29 beside a newer client without buildx
+        self._environment["DOCKER_BUILDKIT"] = "0"  # docker-compose 1.29 with a newer client without buildx
         return ("docker-compose",)
 
-    async def _answers(self, *words: str) -> bool:
+    async def _answers(self, *command: str) -> bool:
         try:
-            await self._run(list(words), 20.0)
+            await self._run(list(command), 20.0)
         except PeerFailed:
             return False
         return True
@@ -125,27 +125,27 @@ class ComposePeer(MinibrokerPeer):
     async def _container(self, broker_id: int) -> str:
         return (await self._run([*self._compose, "ps", "-a", "-q", f"broker{broker_id}"])).split()[0]
 
-    async def _run(self, words: list[str], within_s: float = COMMAND_TIMEOUT_S) -> str:
-        """What it said, stderr included. Raises PeerFailed."""
+    async def _run(self, command: list[str], within_s: float = COMMAND_TIMEOUT_S) -> str:
+        """Its output, stderr included. Raises PeerFailed."""
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
-            *words,
+            *command,
             cwd=ROOT,
             env=self._environment,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=pipe,
             stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,  # a Ctrl-C ends it through `stop`, in order
+            start_new_session=True,  # Ctrl-C ends it through `stop`, in order
         )
         try:
-            said, _ = await asyncio.wait_for(process.communicate(), within_s)
+            output, _ = await asyncio.wait_for(process.communicate(), within_s)
         except TimeoutError:
-            raise PeerFailed(f"`{' '.join(words)}` does not end within {within_s:g} s") from None
+            raise PeerFailed(f"`{' '.join(command)}` does not end within {within_s:g} s") from None
         finally:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
-        text = said.decode(errors="replace")
+        text = output.decode(errors="replace")
         if process.returncode:
-            raise PeerFailed(f"`{' '.join(words)}` ended with {process.returncode}: {text[-500:].strip()}")
+            raise PeerFailed(f"`{' '.join(command)}` ended with {process.returncode}: {text[-500:].strip()}")
         return text

@@ -1,8 +1,8 @@
 """A real Kafka and its Python clients, fetched once into a cache folder.
 
-Owns: what is needed, where it lies, and fetching it: Kafka's jars by their Maven coordinates (kafka_pom.xml), the
-clients from a lock file with hashes into a virtual environment of their own, so that no user of minibroker gets them.
-Everything that is missing is one sentence with its cure.
+Owns: what is needed, where it is, and fetching it: Kafka's jars by their Maven coordinates (kafka_pom.xml), the clients
+from a lock file with hashes into a separate virtual environment, so that users of minibroker do not get them. Whatever
+is missing is reported in one sentence with the remedy.
 """
 
 import os
@@ -18,7 +18,7 @@ from minibroker.zookeeper_process import MissingJava, find_java
 KAFKA_VERSION = "3.9.1"
 CACHE_VARIABLE = "MINIBROKER_CACHE_DIR"
 FETCH_TIMEOUT_S = 900.0
-"""About 100 MB of jars over a slow line."""
+"""About 100 MB of jars over a slow connection."""
 POM = Path(__file__).with_name("kafka_pom.xml")
 ROOT = Path(__file__).resolve().parents[2]
 CLIENTS_LOCK = ROOT / "requirements" / "kafka-clients.lock"
@@ -26,7 +26,7 @@ CURE = "run `make bench-kafka` once with mvn, Java 17 and the network at hand"
 
 
 class KafkaInstallation:
-    """Where Kafka and its clients lie on this machine."""
+    """Where Kafka and its clients are on this machine."""
 
     def __init__(self, cache: Path | None = None) -> None:
         named = os.environ.get(CACHE_VARIABLE)
@@ -47,7 +47,7 @@ class KafkaInstallation:
             return f"Kafka's Python clients are not in {self.directory / 'clients'}: {CURE}"
         return None
 
-    def install(self, tell: Callable[[str], None]) -> None:
+    def install(self, progress: Callable[[str], None]) -> None:
         """Fetch what is missing. Raises PeerFailed."""
         try:
             find_java()
@@ -55,10 +55,10 @@ class KafkaInstallation:
             raise PeerFailed(str(error)) from None
         self.directory.mkdir(parents=True, exist_ok=True)
         if not self._has_jars():
-            tell(f"fetching Kafka {KAFKA_VERSION} by Maven into {self.jars}")
+            progress(f"fetching Kafka {KAFKA_VERSION} by Maven into {self.jars}")
             self._fetch_jars()
         if not self._has_clients():
-            tell(f"installing confluent-kafka and aiokafka into {self.directory / 'clients'}")
+            progress(f"installing confluent-kafka and aiokafka into {self.directory / 'clients'}")
             self._install_clients()
 
     def _has_jars(self) -> bool:
@@ -79,7 +79,7 @@ class KafkaInstallation:
         goal = ["dependency:copy-dependencies", f"-DoutputDirectory={fresh}", "-DincludeScope=runtime"]
         _run([maven, "-q", "-B", "-f", str(POM), *goal], "mvn cannot fetch Kafka")
         shutil.rmtree(self.jars, ignore_errors=True)
-        fresh.rename(self.jars)  # at once: an interrupted fetch leaves no half of it
+        fresh.rename(self.jars)  # atomically: an interrupted fetch leaves no partial folder
 
     def _install_clients(self) -> None:
         place = self.directory / "clients"
@@ -96,7 +96,7 @@ def find_maven() -> str | None:
 
 def _lock() -> bytes:
     if not CLIENTS_LOCK.exists():
-        raise PeerFailed(f"{CLIENTS_LOCK} is not there: a bench against Kafka needs a checkout of minibroker")
+        raise PeerFailed(f"{CLIENTS_LOCK} is missing: a bench against Kafka needs a checkout of minibroker")
     return CLIENTS_LOCK.read_bytes()
 
 

@@ -1,8 +1,8 @@
 """A real Apache Kafka in ZooKeeper mode: three brokers and a ZooKeeper as Java processes, in a folder of their own.
 
-Owns: their configuration and their life. Settings are Kafka's defaults but for what the comparison needs, and the JVM
-options are those of Kafka's own start script. Topics are asked of a small process beside it (load/kafka_admin), because
-Kafka's clients live in a Python of their own.
+Owns: their configuration, start and stop. Settings are Kafka's defaults, except for what the comparison needs, and the
+JVM options are those of Kafka's own start script. Requests about topics go through a small extra process
+(load/kafka_admin), because Kafka's clients run in a separate Python.
 """
 
 import asyncio
@@ -44,9 +44,9 @@ ZOOKEEPER_HEAP = "256m"
 START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 30.0
 ANSWER_TIMEOUT_S = 300.0
-"""More than the admin process itself waits for anything."""
+"""Longer than any wait of the admin process itself."""
 ZOOKEEPER_POLL_S = 0.05
-"""As for ours: it counts when starts are measured."""
+"""The same as for minibroker: it counts when starts are measured."""
 POLL_S = 0.02
 LOG4J = """log4j.rootLogger=WARN, out
 log4j.appender.out=org.apache.log4j.ConsoleAppender
@@ -77,7 +77,7 @@ class KafkaPeer:
             "min.insync.replicas": str(MIN_INSYNC_REPLICAS),
             "default.replication.factor": str(REPLICATION_FACTOR),
             "auto.create.topics.enable": "false",
-            "offsets.topic.num.partitions": "1",  # nobody commits: fifty idle partitions would only cost it
+            "offsets.topic.num.partitions": "1",  # no client commits: fifty idle partitions would only slow it down
             "log.segment.delete.delay.ms": str(FILE_DELETE_DELAY_MS),
         } | (settings or {})
         numbers = free_ports(BROKERS + 1)
@@ -85,7 +85,7 @@ class KafkaPeer:
         self._zookeeper_port = numbers[0]
         self._processes: dict[str, ProcessIdentity] = {}
         self._children: dict[str, subprocess.Popen[bytes]] = {}
-        self._admin: _Admin | None = None
+        self._admin: _AdminProcess | None = None
 
     @property
     def bootstrap_servers(self) -> str:
@@ -121,7 +121,7 @@ class KafkaPeer:
         if self._admin is not None:
             await self._admin.close()
             self._admin = None
-        # Three brokers that leave at once have nobody to hand over to, and wait for it: not for data that goes, too.
+        # Three brokers that stop at once cannot hand over and wait in vain: pointless where the data is removed, too.
         number = signal.SIGKILL if wipe else signal.SIGTERM
         brokers = [role for role in self._processes if role != "zookeeper"]
         for role in brokers:
@@ -176,7 +176,7 @@ class KafkaPeer:
 
     async def _ask(self, what: str, **arguments: Any) -> dict[str, Any]:
         if self._admin is None:
-            self._admin = await _Admin.start(self.load_command("admin", {}), self.load_environment())
+            self._admin = await _AdminProcess.start(self.load_command("admin", {}), self.load_environment())
         return await self._admin.ask({"what": what} | arguments)
 
     # -------------------------------------------------------------------------------------------------- brokers
@@ -219,7 +219,7 @@ class KafkaPeer:
                 stdout=log,
                 stderr=log,
                 cwd=self.directory,
-                start_new_session=True,  # a Ctrl-C ends it through `stop`, in order
+                start_new_session=True,  # Ctrl-C ends it through `stop`, in order
             )
         self._children[role] = child
         self._processes[role] = identify(child.pid) or ProcessIdentity(child.pid, "ended at once")
@@ -230,22 +230,22 @@ class KafkaPeer:
 
     # ------------------------------------------------------------------------------------------------------ load
     def load_command(self, load: str, arguments: dict[str, Any]) -> list[str]:
-        told = json.dumps({"bootstrap_servers": self.bootstrap_servers} | arguments)
+        parameters = json.dumps({"bootstrap_servers": self.bootstrap_servers} | arguments)
         module = "kafka_admin" if load == "admin" else "kafka_load"
-        return [str(self._installation.python), "-m", f"minibroker.bench.load.{module}", load, told]
+        return [str(self._installation.python), "-m", f"minibroker.bench.load.{module}", load, parameters]
 
     def load_environment(self) -> dict[str, str]:
         return os.environ | {"PYTHONPATH": str(ROOT)}
 
 
-class _Admin:
-    """The process that speaks to Kafka for us: one JSON object a line, one answer a line."""
+class _AdminProcess:
+    """The process that talks to Kafka: one JSON object per line, one answer per line."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
     @classmethod
-    async def start(cls, command: list[str], environment: dict[str, str]) -> "_Admin":
+    async def start(cls, command: list[str], environment: dict[str, str]) -> "_AdminProcess":
         pipe = asyncio.subprocess.PIPE
         return cls(
             await asyncio.create_subprocess_exec(
@@ -258,18 +258,18 @@ class _Admin:
             )
         )
 
-    async def ask(self, question: dict[str, Any]) -> dict[str, Any]:
+    async def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps(question).encode() + b"\n")
+        self._process.stdin.write(json.dumps(request).encode() + b"\n")
         try:
-            limit_s = float(question.get("timeout_s", 0)) + ANSWER_TIMEOUT_S
+            limit_s = float(request.get("timeout_s", 0)) + ANSWER_TIMEOUT_S
             line = await asyncio.wait_for(self._process.stdout.readline(), limit_s)
         except TimeoutError:
-            raise PeerFailed(f"Kafka does not answer to '{question['what']}' within {limit_s:g} s") from None
+            raise PeerFailed(f"Kafka does not answer '{request['what']}' within {limit_s:g} s") from None
         answer = json.loads(line) if line else {"error": "the admin process has ended"}
         assert isinstance(answer, dict)
         if "error" in answer:
-            raise PeerFailed(f"Kafka, asked for '{question['what']}': {answer['error']}")
+            raise PeerFailed(f"Kafka answered '{request['what']}' with: {answer['error']}")
         return answer
 
     async def close(self) -> None:

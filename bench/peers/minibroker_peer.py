@@ -1,4 +1,4 @@
-"""Ours: a local cluster as `minibroker cluster up` starts it, with Kafka's session timeout."""
+"""A local minibroker cluster as `minibroker cluster up` starts it, with Kafka's session timeout."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ from minibroker.bench.peers.peer import (
 from minibroker.cluster_view import ClusterView
 from minibroker.local_cluster import ClusterFailed, LocalCluster
 
-CANNOT = (
+CLUSTER_ERRORS = (
     ClusterFailed,
     MinibrokerError,
     zookeeper_process.MissingJava,
@@ -32,18 +32,18 @@ CANNOT = (
     zookeeper_process.PortTaken,
     zookeeper_process.ZooKeeperFailed,
 )
-"""What goes wrong with a cluster of ours; each says in its message what to do."""
+"""Errors of a minibroker cluster; each message states the remedy."""
 READY_TIMEOUT_S = 60.0
 """For a topic of 1,000 partitions on a busy machine: it takes some seconds."""
 POLL_S = 0.1
 
 
 class MinibrokerPeer:
-    """Three brokers and a ZooKeeper of ours."""
+    """Three brokers and a ZooKeeper of minibroker."""
 
     name = "minibroker"
     log_zone: tzinfo | None = None
-    """In which its brokers' logs tell the time; None for this machine's."""
+    """The time zone of its brokers' logs; None for this machine's."""
 
     def __init__(self, directory: Path, settings: dict[str, str] | None = None) -> None:
         self.version = minibroker.__version__
@@ -56,7 +56,7 @@ class MinibrokerPeer:
 
     @property
     def cluster(self) -> LocalCluster:
-        """The cluster itself, for cases that ask what only ours knows. Raises PeerFailed if none was started."""
+        """The cluster itself, for cases that only minibroker has. Raises PeerFailed if none was started."""
         if self._cluster is None:
             raise PeerFailed("the cluster was not started")
         return self._cluster
@@ -66,13 +66,13 @@ class MinibrokerPeer:
         return self.cluster.bootstrap_servers
 
     async def start(self) -> None:
-        """A cluster on free ports; starts again what `stop(wipe=False)` left."""
+        """A cluster on free ports; restarts what `stop(wipe=False)` left."""
         if self._cluster is None:
             self._cluster = LocalCluster(self.directory, settings=self._settings)
         assert zookeeper_process.TICK_MS == TICK_MS
         try:
             await self._cluster.up()
-        except CANNOT as error:
+        except CLUSTER_ERRORS as error:
             raise PeerFailed(str(error)) from None
 
     async def stop(self, *, wipe: bool = True) -> None:
@@ -80,7 +80,7 @@ class MinibrokerPeer:
             return
         try:
             await self._cluster.down(wipe=wipe)
-        except CANNOT as error:
+        except CLUSTER_ERRORS as error:
             raise PeerFailed(str(error)) from None
         if wipe:
             shutil.rmtree(self.directory, ignore_errors=True)
@@ -100,7 +100,7 @@ class MinibrokerPeer:
         return self.cluster.log_directory(broker_id)
 
     async def read_broker_log(self, broker_id: int) -> str:
-        """What its process printed, over all its lives."""
+        """The output of its process, over all its starts."""
         path = self.cluster.process_log(broker_id)
         return path.read_text(errors="replace") if path.exists() else ""
 
@@ -114,8 +114,8 @@ class MinibrokerPeer:
             async with AdminClient(self.bootstrap_servers) as admin:
                 wanted = {"min.insync.replicas": str(MIN_INSYNC_REPLICAS)} | (settings or {})
                 await admin.create_topic(topic, partitions, REPLICATION_FACTOR, configs=wanted)
-        except CANNOT as error:
-            raise PeerFailed(f"topic {topic} was not made: {error}") from None
+        except CLUSTER_ERRORS as error:
+            raise PeerFailed(f"topic {topic} was not created: {error}") from None
         deadline = time.monotonic() + READY_TIMEOUT_S
         while not self._is_ready(await self._look(topic), topic, partitions):
             if time.monotonic() > deadline:
@@ -132,7 +132,7 @@ class MinibrokerPeer:
         try:
             async with AdminClient(self.bootstrap_servers) as admin:
                 await admin.delete_topic(topic)
-        except CANNOT as error:
+        except CLUSTER_ERRORS as error:
             raise PeerFailed(f"topic {topic} was not deleted: {error}") from None
 
     async def leader_of(self, topic: str, partition: int = 0) -> int:
@@ -154,26 +154,26 @@ class MinibrokerPeer:
     async def signal_broker(self, broker_id: int, number: signal.Signals) -> None:
         process = self.cluster.record.brokers[broker_id].process
         if process is None or not process.send(number):
-            raise PeerFailed(f"broker {broker_id} does not run")
+            raise PeerFailed(f"broker {broker_id} is not running")
 
     async def start_broker(self, broker_id: int) -> None:
         try:
             await self.cluster.start(broker_id)
-        except CANNOT as error:
+        except CLUSTER_ERRORS as error:
             raise PeerFailed(str(error)) from None
 
     async def wait_in_sync(self, timeout_s: float = 60.0) -> None:
         try:
             await self.cluster.wait_healthy(timeout_s)
-        except CANNOT as error:
+        except CLUSTER_ERRORS as error:
             raise PeerFailed(str(error)) from None
 
     # ------------------------------------------------------------------------------------------------------ load
     def load_command(self, load: str, arguments: dict[str, Any]) -> list[str]:
-        told = json.dumps({"bootstrap_servers": self.bootstrap_servers} | arguments)
-        return [sys.executable, "-m", "minibroker.bench.load.minibroker_load", load, told]
+        parameters = json.dumps({"bootstrap_servers": self.bootstrap_servers} | arguments)
+        return [sys.executable, "-m", "minibroker.bench.load.minibroker_load", load, parameters]
 
     def load_environment(self) -> dict[str, str]:
-        """This minibroker importable from any folder."""
+        """Makes this minibroker importable from any folder."""
         root = str(Path(minibroker.__file__).resolve().parent.parent)
         return os.environ | {"PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)}

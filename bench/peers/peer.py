@@ -1,6 +1,6 @@
-"""What every measured cluster can do: three brokers and a ZooKeeper, in a folder and on free ports of their own.
+"""The interface of every measured cluster: three brokers and a ZooKeeper, with a folder and free ports of its own.
 
-Owns: the interface, and nothing else. A peer is driven by one task at a time.
+Owns: the interface only. A peer is used by one task at a time.
 """
 
 import signal
@@ -13,34 +13,34 @@ MIN_INSYNC_REPLICAS = 2
 SESSION_TIMEOUT_MS = 6_000
 """Of the brokers' ZooKeeper sessions, on every peer."""
 FILE_DELETE_DELAY_MS = 100
-"""Of every peer: a round's gigabytes must be gone before the next one begins, and rounds wait for it."""
+"""Of every peer: a round's gigabytes must be deleted before the next one begins, and rounds wait for that."""
 TICK_MS = 500
-"""Of every peer's ZooKeeper. With it sessions may last 1 to 10 s and are ended at most half a second late."""
+"""Of every peer's ZooKeeper. With it sessions may last 1 to 10 s and end at most half a second late."""
 
 
 class PeerFailed(Exception):
-    """The cluster did not do what it was asked, or cannot run here. One sentence with the cure."""
+    """The cluster failed to do something, or cannot run here. One sentence with the remedy."""
 
 
 class Peer(Protocol):
-    """A cluster that may be measured. Every method raises PeerFailed."""
+    """A cluster to measure. Every method raises PeerFailed."""
 
     name: str
     version: str
     directory: Path
-    """Holds everything of it: log directories, ZooKeeper's data, what the processes printed."""
+    """Holds everything of it: log directories, ZooKeeper's data, the output of its processes."""
 
     @property
     def bootstrap_servers(self) -> str: ...
 
     async def start(self) -> None:
-        """Start ZooKeeper and all brokers; returns when every broker takes part and a topic can be made."""
+        """Start ZooKeeper and all brokers; returns when every broker takes part and a topic can be created."""
 
     async def stop(self, *, wipe: bool = True) -> None:
-        """End every process, cleanly if the data stays. Fine if nothing runs."""
+        """Terminate every process, cleanly if the data stays. Does nothing if none runs."""
 
     def pids(self) -> dict[str, int]:
-        """Of what runs now, by role: 'broker-1', .., 'zookeeper'."""
+        """Of running processes, by role: 'broker-1', .., 'zookeeper'."""
         ...
 
     def log_directory(self, broker_id: int) -> Path:
@@ -63,19 +63,19 @@ class Peer(Protocol):
 
     # -------------------------------------------------------------------------------------------------- brokers
     async def signal_broker(self, broker_id: int, number: signal.Signals) -> None:
-        """SIGKILL, SIGTERM, SIGSTOP, SIGCONT; does not wait for what follows."""
+        """SIGKILL, SIGTERM, SIGSTOP, SIGCONT; does not wait for the consequences."""
 
     async def start_broker(self, broker_id: int) -> None:
-        """Start one that ended, and wait until it takes part again (every replica in sync: `wait_in_sync`)."""
+        """Start a broker that ended, and wait until it takes part again (every replica in sync: `wait_in_sync`)."""
 
     async def wait_in_sync(self, timeout_s: float = 60.0) -> None:
-        """Until every broker is there and every partition has three in-sync replicas."""
+        """Wait until every broker is registered and every partition has three in-sync replicas."""
 
     # ------------------------------------------------------------------------------------------------------ load
     def load_command(self, load: str, arguments: dict[str, Any]) -> list[str]:
         """The command line of a load generator of this peer (bench/load/): it prints one JSON object when it is done.
 
-        `load` names it (produce, latency, consume, failover, ..); `arguments` are its parameters, bootstrap servers
+        `load` names it (produce, latency, consume, failover, ..); `arguments` are its parameters; bootstrap servers are
         added.
         """
         ...

@@ -1,1 +1,1 @@
-"""Where the microseconds of a produce and of a fetch go, on each side (`make profile`)."""
+"""Where the microseconds of a produce and of a fetch go, in broker and client (`make profile`)."""

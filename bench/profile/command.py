@@ -53,8 +53,8 @@ def print_hot_path(path: HotPath) -> None:
         f" the kernel; {path.requests_per_s:.0f} requests/s, {path.mb_per_s:.1f} MB/s,"
         f" {path.cpu_s_per_gb:.2f} CPU s/GB, busy {path.busy:.0%}"
     )
-    traced = "not counted" if path.tracer_cost is None else f"x{path.tracer_cost:.2f} while calls were counted"
-    click.echo(f"{path.samples} samples; CPU a request x{path.sampler_cost:.2f} while sampled, {traced}\n")
+    tracer_note = "not counted" if path.tracer_cost is None else f"x{path.tracer_cost:.2f} while calls were counted"
+    click.echo(f"{path.samples} samples; CPU a request x{path.sampler_cost:.2f} while sampled, {tracer_note}\n")
     _print_costs("layer", path.layers)
     _print_costs("function", path.functions)
     if path.system_calls:

@@ -1,7 +1,7 @@
-"""CPU seconds of a running process, as the kernel counts them.
+"""CPU seconds of a running process, as counted by the kernel.
 
-Owns: reading /proc. Nanoseconds come from the scheduler's own counters, the share of the kernel from the tick-based
-ones (a tick is 10 ms: fine over seconds).
+Owns: reading /proc. Nanoseconds come from the scheduler's counters, the kernel's share from the tick-based ones (a tick
+is 10 ms: sufficient over seconds).
 """
 
 import os
@@ -11,7 +11,7 @@ import msgspec
 
 
 class CpuWindow(msgspec.Struct, frozen=True):
-    """Spent between two looks."""
+    """Spent between two readings."""
 
     total: float
     kernel: float
@@ -22,7 +22,7 @@ def thread_ids(pid: int) -> list[int]:
 
 
 def cpu_seconds(pid: int) -> tuple[float, float, float]:
-    """All of it by the scheduler, then user and kernel by ticks. Raises OSError when the process is gone."""
+    """The total by the scheduler, then user and kernel by ticks. Raises OSError if the process has ended."""
     nanoseconds = 0
     for thread in thread_ids(pid):
         nanoseconds += int(Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()[0])
@@ -32,7 +32,7 @@ def cpu_seconds(pid: int) -> tuple[float, float, float]:
 
 
 class CpuMeter:
-    """CPU time of one process from a moment on."""
+    """CPU time of one process since its creation."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid

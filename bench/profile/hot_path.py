@@ -1,6 +1,6 @@
-"""The profile of one hot path: what one request costs one process, and on what.
+"""The profile of one hot path: what one request costs one process, and where.
 
-Owns: the numbers and how they follow from windows, samples and counted calls. Pure.
+Owns: the numbers, and their derivation from windows, samples and counted calls. Pure.
 """
 
 import msgspec
@@ -10,11 +10,11 @@ from minibroker.bench.profile.stacks import Stack, samples_of, shares_by_functio
 from minibroker.bench.profile.system_calls import SystemCall
 
 SHARE_MIN = 0.005
-"""What takes less than half a per cent is left out of the tables."""
+"""Less than half a per cent is left out of the tables."""
 
 
 class MeasuredWindow(msgspec.Struct, frozen=True):
-    """A while under load."""
+    """A period under load."""
 
     seconds: float
     requests: float
@@ -28,14 +28,14 @@ class MeasuredWindow(msgspec.Struct, frozen=True):
 
 
 class LayerCost(msgspec.Struct, frozen=True):
-    """One row: where it goes, and how much of it."""
+    """One row: a layer or function, and its cost."""
 
     where: str
     us: float
-    """Per request, without what it called of ours."""
+    """Per request, without the functions of this project that it called."""
     share: float
     total_us: float
-    """Per request, with all that it called."""
+    """Per request, with everything that it called."""
 
 
 class CallCost(msgspec.Struct, frozen=True):
@@ -47,11 +47,11 @@ class CallCost(msgspec.Struct, frozen=True):
     """From entry to exit."""
     us_each: float
     waits: bool
-    """The time is mostly waiting for something to do, and no cost."""
+    """The time is mostly waiting for something to do, and not a cost."""
 
 
 class HotPath(msgspec.Struct, frozen=True, kw_only=True):
-    """What `make profile` says of one path."""
+    """The result of `make profile` for one path."""
 
     name: str
     request: str
@@ -60,13 +60,13 @@ class HotPath(msgspec.Struct, frozen=True, kw_only=True):
     mb_per_s: float
     cpu_s_per_gb: float
     busy: float
-    """The share of one core that the process took, undisturbed."""
+    """The share of one core that the process used, undisturbed."""
     us_per_request: float
     """CPU time, undisturbed by any profiler."""
     kernel_us_per_request: float
     samples: int
     sampler_cost: float
-    """CPU time per request while it was sampled, as a multiple of the undisturbed."""
+    """CPU time per request while it was sampled, as a multiple of the undisturbed time."""
     tracer_cost: float | None
     """The same while its system calls were counted."""
     layers: list[LayerCost]

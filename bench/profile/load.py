@@ -1,7 +1,7 @@
-"""The load that is profiled, as a process of its own: `python -m minibroker.bench.profile.load produce|consume ...`.
+"""The load that is profiled, as a separate process: `python -m minibroker.bench.profile.load produce|consume ...`.
 
-Owns: one producer or one consumer of the public API, as a user would write it, until it is terminated. It reads and
-writes one partition, so that every request takes the same way.
+Owns: one producer or consumer of the public API, as a user would write it, until it is terminated. It reads and writes
+one partition, so that every request takes the same path.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ READ_WAIT_MS = 1_000
 
 
 async def produce(servers: str, topic: str, record_bytes: int, batch_bytes: int, stop: asyncio.Event) -> None:
-    """As fast as it goes, acks=all; a failed delivery ends it."""
+    """At full speed, acks=all; a failed delivery ends it."""
     value = bytes(range(256)) * (record_bytes // 256 + 1)
     value = value[:record_bytes]
     async with Producer(servers, batch_size=batch_bytes) as producer:
@@ -26,7 +26,7 @@ async def produce(servers: str, topic: str, record_bytes: int, batch_bytes: int,
 
 
 async def consume(servers: str, topic: str, stop: asyncio.Event) -> None:
-    """From the start to the end and again from the start, record by record."""
+    """Record by record from the start to the end, repeatedly."""
     partition = TopicPartition(topic, 0)
     async with Consumer(bootstrap_servers=servers) as consumer:
         consumer.assign([partition])
@@ -41,15 +41,15 @@ async def consume(servers: str, topic: str, stop: asyncio.Event) -> None:
                 read = 0
 
 
-async def _main(words: list[str]) -> None:
+async def _main(arguments: list[str]) -> None:
     import uvloop
 
     assert isinstance(asyncio.get_running_loop(), uvloop.Loop)
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    what, servers, topic = words[:3]
-    if what == "produce":
-        await produce(servers, topic, int(words[3]), int(words[4]), stop)
+    load, servers, topic = arguments[:3]
+    if load == "produce":
+        await produce(servers, topic, int(arguments[3]), int(arguments[4]), stop)
     else:
         await consume(servers, topic, stop)
 

@@ -1,7 +1,7 @@
 """Profiles the four hot paths on a real cluster of this machine.
 
-Owns: the cluster, the load and the order of the windows. Each path is looked at undisturbed first (its CPU time), then
-sampled (on what), then its system calls are counted; the load runs on all the while.
+Owns: the cluster, the load and the order of the windows. Each path is first measured undisturbed (its CPU time), then
+sampled (where), then its system calls are counted; the load runs all the time.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ from minibroker.processes import free_ports
 
 TOPIC = "profiled"
 WARM_S = 3.0
-"""Connections, memory and the page cache settle."""
+"""Time for connections, memory and the page cache to settle."""
 STOP_S = 30.0
-"""A load ends within a flush."""
+"""A load ends within one flush."""
 METRIC = re.compile(r"^minibroker_(?P<name>[a-z_]+)(?:\{api=\"(?P<api>[a-z_]+)\"\})? (?P<value>[\d.e+]+)$", re.M)
 
 
 class Counters(msgspec.Struct, frozen=True):
-    """What a leader has served since it started."""
+    """What a leader has served since its start."""
 
     produces: float
     fetches: float
@@ -109,14 +109,14 @@ class ProfiledCluster:
 
     @asynccontextmanager
     async def load(self, what: str, *words: str) -> AsyncIterator[int]:
-        """The process number of a running load."""
+        """The process id of a running load."""
         module = "minibroker.bench.profile.load"
         servers = self.cluster.bootstrap_servers
         process = await asyncio.create_subprocess_exec(sys.executable, "-m", module, what, servers, TOPIC, *words)
         try:
             await asyncio.sleep(WARM_S)
             if process.returncode is not None:
-                raise RuntimeError(f"the load '{what}' has ended by itself with exit code {process.returncode}")
+                raise RuntimeError(f"the load '{what}' ended unexpectedly with exit code {process.returncode}")
             yield process.pid
         finally:
             if process.returncode is None:
@@ -129,26 +129,26 @@ class ProfiledCluster:
                         process.kill()
 
     async def window(self, targets: list[Target], during: Awaitable[object]) -> list[MeasuredWindow]:
-        """What each of the targets did while `during` ran."""
+        """The work of each target while `during` ran."""
         before, started = await self.counters(), time.monotonic()
         meters = [CpuMeter(target.pid) for target in targets]
         await during
-        spent = [meter.read() for meter in meters]
+        cpu_windows = [meter.read() for meter in meters]
         seconds, done = time.monotonic() - started, (await self.counters()).since(before)
         return [
             MeasuredWindow(seconds, max(1.0, target.requests(done)), target.moved_bytes(done) / 1e6, cpu)
-            for target, cpu in zip(targets, spent, strict=True)
+            for target, cpu in zip(targets, cpu_windows, strict=True)
         ]
 
-    async def profile(self, targets: list[Target], seconds: float, tell: Callable[[str], None]) -> list[HotPath]:
-        tell("undisturbed")
+    async def profile(self, targets: list[Target], seconds: float, progress: Callable[[str], None]) -> list[HotPath]:
+        progress("undisturbed")
         plain = await self.window(targets, asyncio.sleep(seconds))
-        tell("system calls")
+        progress("system calls")
         counting = asyncio.ensure_future(count_system_calls([target.pid for target in targets], seconds))
         traced = await self.window(targets, counting)
         paths = []
         for number, target in enumerate(targets):
-            tell(target.name)
+            progress(target.name)
             sampling = asyncio.ensure_future(sample_stacks(target.pid, seconds))
             (sampled,) = await self.window([target], sampling)
             calls = counting.result().get(target.pid)
@@ -167,13 +167,13 @@ class ProfiledCluster:
 
 
 async def profile_hot_paths(
-    directory: Path, record_bytes: int, batch_bytes: int, seconds: float, tell: Callable[[str], None]
+    directory: Path, record_bytes: int, batch_bytes: int, seconds: float, progress: Callable[[str], None]
 ) -> list[HotPath]:
     """Leader's produce, follower's fetch, client's send, consumer's read. Raises NoSampler, ClusterFailed."""
     find_py_spy()
     profiled = ProfiledCluster(directory)
     try:
-        tell("starting three brokers")
+        progress("starting three brokers")
         await profiled.up()
         produce = f"produce request, batch.size {batch_bytes}"
         async with profiled.load("produce", str(record_bytes), str(batch_bytes)) as producer:
@@ -190,7 +190,7 @@ async def profile_hot_paths(
                     Target("producer: send", produce, producer, _produces, _bytes_in),
                 ],
                 seconds,
-                tell,
+                progress,
             )
         async with profiled.load("consume") as consumer:
             paths += await profiled.profile(
@@ -199,7 +199,7 @@ async def profile_hot_paths(
                     Target("leader: fetch of a consumer", "fetch", profiled.pid(profiled.leader), _fetches, _bytes_out),
                 ],
                 seconds,
-                tell,
+                progress,
             )
         return paths
     finally:
@@ -215,7 +215,7 @@ def _bytes_in(done: Counters) -> float:
 
 
 def _fetches(done: Counters) -> float:
-    """Two followers that wait for records ask four times a second: a hundredth of what a consumer does."""
+    """Two followers that wait for records fetch four times a second: a hundredth of a consumer's requests."""
     return done.fetches
 
 

@@ -1,7 +1,7 @@
-"""The tools that look into a running process: py-spy for stacks, perf or strace for system calls.
+"""The tools that inspect a running process: py-spy for stacks, perf or strace for system calls.
 
-Owns: which tool is here, how it is called, and what it may not do. Each is attached from outside for some seconds; the
-profiled code knows nothing of it.
+Owns: which tool is available, how it is called, and what it may not do. Each is attached from outside for some seconds;
+the profiled code is not involved.
 """
 
 import asyncio
@@ -16,26 +16,26 @@ from minibroker.bench.profile.stacks import Stack, parse_folded, without_waiting
 from minibroker.bench.profile.system_calls import SystemCall, parse_perf_trace, parse_strace
 
 SAMPLES_PER_SECOND = 400
-"""Each stops the process for about 0.1 ms to walk its stack."""
+"""Each sample stops the process for about 0.1 ms to walk its stack."""
 SLACK_S = 20.0
-"""To attach, to read symbols, to write the result."""
+"""Time to attach, to read symbols, to write the result."""
 
 
 class NoSampler(Exception):
-    """A tool is missing or may not look. One sentence with the cure."""
+    """A tool is missing or not permitted. One sentence with the remedy."""
 
 
 def find_py_spy() -> str:
-    """Beside this Python, or on PATH. Raises NoSampler."""
-    beside = Path(sys.executable).with_name("py-spy")
-    found = str(beside) if beside.exists() else shutil.which("py-spy")
+    """Next to this Python, or on PATH. Raises NoSampler."""
+    sibling = Path(sys.executable).with_name("py-spy")
+    found = str(sibling) if sibling.exists() else shutil.which("py-spy")
     if found is None:
         raise NoSampler("py-spy is not installed: `make setup` brings it, or pip install py-spy")
     return found
 
 
 def find_tracer() -> str | None:
-    """What counts system calls here, or None."""
+    """The tool that counts system calls here, or None."""
     return shutil.which("perf") or shutil.which("strace")
 
 
@@ -43,17 +43,17 @@ async def sample_stacks(pid: int, seconds: float) -> list[Stack]:
     """Running threads only, machine code included. Raises NoSampler."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "stacks"
-        words = [find_py_spy(), "record", "--pid", str(pid), "--duration", str(round(seconds)), "--native"]
-        words += ["--rate", str(SAMPLES_PER_SECOND), "--format", "raw", "--output", str(path)]
-        said = await _run(words, seconds + SLACK_S)
+        command = [find_py_spy(), "record", "--pid", str(pid), "--duration", str(round(seconds)), "--native"]
+        command += ["--rate", str(SAMPLES_PER_SECOND), "--format", "raw", "--output", str(path)]
+        output = await _run(command, seconds + SLACK_S)
         if not path.exists():
-            cure = "run as root, or allow ptrace (sysctl kernel.yama.ptrace_scope=0)"
-            raise NoSampler(f"py-spy could not look into process {pid}: {cure}; it said: {said[-300:].strip()}")
+            remedy = "run as root, or allow ptrace (sysctl kernel.yama.ptrace_scope=0)"
+            raise NoSampler(f"py-spy could not inspect process {pid}: {remedy}; its output: {output[-300:].strip()}")
         return without_waiting(parse_folded(path.read_text()))
 
 
 async def count_system_calls(pids: list[int], seconds: float) -> dict[int, list[SystemCall]]:
-    """By process. perf counts in the kernel, strace stops the process twice a call. {} without either."""
+    """By process. perf counts in the kernel, strace stops the process twice per call. {} without either."""
     tracer = find_tracer()
     if tracer is None:
         return {}
@@ -61,7 +61,7 @@ async def count_system_calls(pids: list[int], seconds: float) -> dict[int, list[
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "calls"
         if os.path.basename(tracer) == "perf":
-            words = [
+            command = [
                 tracer,
                 "trace",
                 "-s",
@@ -73,7 +73,7 @@ async def count_system_calls(pids: list[int], seconds: float) -> dict[int, list[
                 "sleep",
                 str(seconds),
             ]
-            await _run(words, seconds + SLACK_S)
+            await _run(command, seconds + SLACK_S)
             found = parse_perf_trace(path.read_text(), threads) if path.exists() else {}
             if found or (tracer := shutil.which("strace") or "") == "":
                 return found
@@ -89,16 +89,16 @@ async def count_system_calls(pids: list[int], seconds: float) -> dict[int, list[
         return {pid: parse_strace(file.read_text()) for pid, file in files.items() if file.exists()}
 
 
-async def _run(words: list[str], within_s: float) -> str:
-    """What it said; it is killed when it does not end."""
+async def _run(command: list[str], within_s: float) -> str:
+    """Its output; the process is killed if it does not end in time."""
     process = await asyncio.create_subprocess_exec(
-        *words, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
     try:
         async with asyncio.timeout(within_s):
-            said, _ = await process.communicate()
+            output, _ = await process.communicate()
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
-    return said.decode(errors="replace")
+    return output.decode(errors="replace")

@@ -1,10 +1,10 @@
-"""What a sampled stack was busy with: py-spy's folded stacks, by layer and by function.
+"""What a process was doing in its sampled stacks: py-spy's folded stacks, by layer and by function.
 
-Owns: the words for layers, and how samples become shares. Pure: no process, file or clock.
+Owns: the names of layers, and how samples become shares. Pure: no process, file or clock.
 
-A folded stack is `outermost;...;innermost count`. Frames of Python read `name (folder/file.py:12)`, those of machine
-code `name (file.c:12)` or `name (library.so)`. The interpreter's own loop is left out by py-spy, so time spent in byte
-code belongs to the innermost frame of Python.
+A folded stack is `outermost;...;innermost count`. Python frames have the form `name (folder/file.py:12)`, machine code
+frames `name (file.c:12)` or `name (library.so)`. py-spy leaves out the interpreter's own loop, so time spent in byte
+code counts for the innermost Python frame.
 """
 
 import itertools
@@ -14,22 +14,22 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 FRAME = re.compile(r"^(?P<name>.*?) \((?P<file>.*?)(?::(?P<line>\d+))?\)$")
-OUR_FOLDERS = ("protocol", "runtime", "broker", "controller", "client", "bench", "minibroker")
+PROJECT_FOLDERS = ("protocol", "runtime", "broker", "controller", "client", "bench", "minibroker")
 SYSTEM_CALL = re.compile(
     r"(?P<read>p?readv?(64)?(v2)?|recv(from|msg|_into)?)|(?P<write>p?writev?(64)?(v2)?|send(to|msg)?)|(?P<sync>f(data)?sync)"
 )
-"""libc's functions that are little but their system call, by what they do."""
+"""libc functions that do little except their system call, by purpose."""
 WAITING = frozenset(
     {
         *("epoll_wait", "epoll_pwait", "poll", "select", "PyThread_acquire_lock_timed"),
         *("pthread_cond_wait", "pthread_cond_timedwait", "sem_wait", "sem_timedwait", "futex"),
     }
 )
-"""Where a thread has nothing to do, or waits for the interpreter's lock. Walking a stack wakes the thread, so that
-py-spy takes it for a busy one at its next look where the cores are busy: such samples are left out. So a poll costs
-nothing here."""
+"""Functions in which a thread has nothing to do, or waits for the interpreter's lock. Walking a stack wakes the thread,
+so where the cores are busy py-spy takes it for a running one at the next sample: such samples are left out. So a poll
+costs nothing here."""
 LIBRARIES = (("crc32c", "crc32c"), ("msgpack", "msgpack"), ("msgspec", "msgspec"), ("uvloop", "uvloop"))
-"""A part of a library's file name, and the layer it makes."""
+"""A part of a library's file name, and its layer."""
 LOOP_RUNNERS = ("uvloop/__init__.py", "asyncio/runners.py")
 EVENT_LOOP = "(event loop)"
 UVLOOP_SOURCES = frozenset({"loop.c", "core.c", "linux.c", "stream.c", "loop-watcher.c", "tcp.c", "queue.h", "timer.c"})
@@ -49,46 +49,47 @@ class StackFrame(msgspec.Struct, frozen=True):
 
     @property
     def folder(self) -> str | None:
-        """The folder of this project that it belongs to, a sub-folder of the broker included; None for others' code."""
+        """The folder of this project that contains the code, including a sub-folder of the broker; None for other
+        code."""
         words = self.file.split("/")
         if not self.is_python or "site-packages" in words:
             return None
         if words[0] == "minibroker" and len(words) > 2:
             words = words[1:]
-        if words[0] not in OUR_FOLDERS or len(words) < 2:
+        if words[0] not in PROJECT_FOLDERS or len(words) < 2:
             return None
         return "/".join(words[:-1])
 
     @property
     def label(self) -> str:
-        """`Class.method (file.py)` as a person would say it."""
+        """`Class.method (file.py)`, for readers."""
         return f"{self.name} ({self.file.removeprefix('minibroker/')})"
 
 
 class Stack(msgspec.Struct, frozen=True):
-    """Frames from the outermost to the innermost, and how often they were seen."""
+    """Frames from the outermost to the innermost, and how often they were sampled."""
 
     frames: tuple[StackFrame, ...]
     samples: int
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of a process's time something took, from 0 to 1."""
+    """The share of a process's time, from 0 to 1."""
 
     name: str
     itself: float
-    """The time in it, or in what others wrote (libraries, system calls) that it called."""
+    """The time in it, or in other code (libraries, system calls) that it called."""
     total: float
-    """With all that it called."""
+    """With everything that it called."""
 
 
 def parse_folded(text: str) -> list[Stack]:
-    """Raises ValueError on a line that is no folded stack."""
+    """Raises ValueError on a line that is not a folded stack."""
     stacks = []
     for line in text.splitlines():
         names, _, count = line.rpartition(" ")
         if not names or not count.isdigit():
-            raise ValueError(f"this is no folded stack: {line[:100]!r}")
+            raise ValueError(f"not a folded stack: {line[:100]!r}")
         stacks.append(Stack(tuple(_parse_frame(name) for name in names.split(";")), int(count)))
     return stacks
 
@@ -99,12 +100,12 @@ def _parse_frame(text: str) -> StackFrame:
 
 
 def without_waiting(stacks: Iterable[Stack]) -> list[Stack]:
-    """What used a core."""
+    """The stacks of threads that used a core."""
     return [stack for stack in stacks if not any(frame.name in WAITING for frame in _machine_code(stack))]
 
 
 def _machine_code(stack: Stack) -> list[StackFrame]:
-    """The frames that the innermost frame of Python called, the innermost first."""
+    """The frames that the innermost Python frame called, the innermost first."""
     return list(itertools.takewhile(lambda frame: not frame.is_python, reversed(stack.frames)))
 
 
@@ -113,13 +114,13 @@ def samples_of(stacks: Iterable[Stack]) -> int:
 
 
 def shares_by_layer(stacks: Iterable[Stack]) -> list[Share]:
-    """Each sample counts for the one layer where its innermost frame is; the largest first."""
+    """Each sample counts for the one layer of its innermost frame; the largest first."""
     return _sorted_shares(stacks, lambda stack: layer_of(stack), lambda stack: {layer_of(stack)})
 
 
 def shares_by_function(stacks: Iterable[Stack]) -> list[Share]:
-    """Functions of this project, by their own time; what has none of ours on its stack is the event loop's."""
-    return _sorted_shares(stacks, _innermost_of_ours, lambda stack: _ours_inside_the_loop(stack))
+    """Functions of this project, by their own time; a stack without any of them counts for the event loop."""
+    return _sorted_shares(stacks, _innermost_label, lambda stack: _project_labels(stack))
 
 
 def _sorted_shares(
@@ -140,18 +141,19 @@ def _sorted_shares(
     return sorted(shares, key=lambda share: (-share.itself, -share.total, share.name))
 
 
-def _ours_inside_the_loop(stack: Stack) -> set[str]:
+def _project_labels(stack: Stack) -> set[str]:
     inside = itertools.takewhile(lambda frame: not frame.file.startswith(LOOP_RUNNERS), reversed(stack.frames))
     return {frame.label for frame in inside if frame.folder}
 
 
-def _innermost_of_ours(stack: Stack) -> str:
-    frame = _innermost_frame_of_ours(stack)
+def _innermost_label(stack: Stack) -> str:
+    frame = _innermost_project_frame(stack)
     return EVENT_LOOP if frame is None else frame.label
 
 
-def _innermost_frame_of_ours(stack: Stack) -> StackFrame | None:
-    """None where the event loop itself was busy: what started the loop is on every stack and says nothing."""
+def _innermost_project_frame(stack: Stack) -> StackFrame | None:
+    """None where the event loop itself was busy: the code that started the loop is on every stack and has no
+    meaning."""
     for frame in reversed(stack.frames):
         if frame.file.startswith(LOOP_RUNNERS):
             return None
@@ -162,7 +164,7 @@ def _innermost_frame_of_ours(stack: Stack) -> StackFrame | None:
 
 def layer_of(stack: Stack) -> str:
     """`write: broker/log` is a system call under that folder; `broker/log` is byte code in it; `msgspec` a library."""
-    owner = _innermost_frame_of_ours(stack)
+    owner = _innermost_project_frame(stack)
     folder = EVENT_LOOP if owner is None else owner.folder or EVENT_LOOP
     machine = _machine_code(stack)
     call = SYSTEM_CALL.fullmatch(machine[0].name) if machine else None

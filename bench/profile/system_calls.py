@@ -1,8 +1,8 @@
-"""Counts and times of system calls, as `perf trace -s` and `strace -c` print them.
+"""Counts and times of system calls, from the output of `perf trace -s` and `strace -c`.
 
-Owns: reading the two tables. Pure. A time of perf's is what passed between entry and exit: where the call may wait (a
-poll, an fsync), it is waiting and no work, and where another process took the core meanwhile, that is in it, too. It
-holds some microseconds of perf's own: what the cheapest call took (a getpid) is taken off each.
+Owns: parsing the two tables. Pure. perf measures the time between entry and exit of a call. Where the call may wait (a
+poll, an fsync) this includes waiting, and it includes time in which another process used the core. It also includes
+some microseconds of perf itself: the time of the cheapest call (a getpid) is subtracted from each.
 """
 
 import re
@@ -31,7 +31,7 @@ class SystemCall(msgspec.Struct, frozen=True):
     calls: int
     seconds: float
     least_s: float = 0.0
-    """What the fastest of them took."""
+    """Time of the fastest of them."""
 
     @property
     def waits(self) -> bool:
@@ -39,7 +39,7 @@ class SystemCall(msgspec.Struct, frozen=True):
 
 
 def parse_perf_trace(text: str, threads: dict[int, int]) -> dict[int, list[SystemCall]]:
-    """By process, the most time first. `threads` says whose each thread is; others' are left out."""
+    """By process, the most time first. `threads` maps threads to processes; other threads are left out."""
     found: dict[int, dict[str, SystemCall]] = {}
     process: int | None = None
     for line in text.splitlines():

@@ -7,7 +7,7 @@ import pytest
 from minibroker.bench.case import CaseFailed
 from minibroker.bench.load.plain_walk import walk as walk_here
 from minibroker.bench.load.plain_walk import walk_batches
-from minibroker.bench.walking import deal, segment_files, walk
+from minibroker.bench.walking import distribute, segment_files, walk
 from minibroker.protocol.record_batch import build_batch
 
 BATCH = bytes(build_batch([(None, b"value", 0, ())] * 3))
@@ -34,12 +34,12 @@ def test_an_empty_segment_is_no_problem(tmp_path: Path) -> None:
 
 
 def test_files_are_dealt_so_that_every_process_has_about_as_much_to_read() -> None:
-    hands = deal([("a", 10), ("b", 60), ("c", 50), ("d", 5)], 2)
-    assert hands == [["b", "d"], ["c", "a"]]
+    shares = distribute([("a", 10), ("b", 60), ("c", 50), ("d", 5)], 2)
+    assert shares == [["b", "d"], ["c", "a"]]
 
 
 def test_no_process_is_started_for_nothing() -> None:
-    assert deal([("a", 10)], 2) == [["a"]]
+    assert distribute([("a", 10)], 2) == [["a"]]
 
 
 async def test_processes_walk_the_files_of_all_partitions(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ RECORDS = 3_000
 
 
 def a_round(directory: Path) -> Round:
-    return Round(number=0, volume=1.0, directory=directory, kept={}, tell=lambda what: None)
+    return Round(number=0, volume=1.0, directory=directory, kept={}, progress=lambda what: None)
 
 
 def test_a_quick_run_on_a_real_cluster_writes_a_document_and_a_chart(tmp_path: Path) -> None:

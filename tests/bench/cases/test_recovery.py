@@ -29,5 +29,5 @@ def test_what_a_start_costs_besides_is_taken_off() -> None:
 
 
 def test_nothing_follows_from_two_starts_alike() -> None:
-    with pytest.raises(CaseFailed, match="nothing follows"):
+    with pytest.raises(CaseFailed, match="that gives no rate"):
         rate(Recovery(0.5, 1000), Recovery(0.5, 1000))

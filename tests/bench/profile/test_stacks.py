@@ -80,5 +80,5 @@ def test_no_samples_make_no_shares() -> None:
 
 
 def test_what_is_no_folded_stack_is_refused() -> None:
-    with pytest.raises(ValueError, match="no folded stack"):
+    with pytest.raises(ValueError, match="not a folded stack"):
         parse_folded("py-spy: permission denied")
