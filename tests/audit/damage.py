@@ -1,6 +1,6 @@
-"""Every kind of damage the audit must see, each with what must be said of it.
+"""Every kind of damage that the audit must find, each with its expected finding.
 
-Used by the test of each kind (local engine) and, all at once, by the test that Spark says the same.
+Used by the test of each kind (local engine) and, all at once, by the test that compares Spark with it.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,7 +47,7 @@ def second(replica: PlantedReplica) -> tuple[int, list[int], list[int]]:
 
 
 def with_other_values(batch: bytes) -> bytes:
-    """The same batch as one that its producer might have sent instead: other values, a good CRC."""
+    """The same batch with other values and a valid CRC, as its producer might have sent it."""
     header = read_header(batch)
     changed = build_batch(
         [(kept.key, forged(kept.value), kept.timestamp_ms, kept.headers) for kept in decode_records(batch)],
@@ -81,7 +81,7 @@ def flip_length_bit(replica: PlantedReplica) -> Expected:
 
 
 def flip_offset_bit(replica: PlantedReplica) -> Expected:
-    """The base offset stands outside the CRC."""
+    """The base offset is not covered by the CRC."""
     segment, positions, offsets = second(replica)
     at = positions[1] + 6
     byte = replica.file(segment).read_bytes()[at]
@@ -115,7 +115,7 @@ def swap_batches(replica: PlantedReplica) -> Expected:
 
 
 def swap_contents(replica: PlantedReplica) -> Expected:
-    """Two batches of equal length change places and take each other's offset: every CRC and offset is fine."""
+    """Two batches of equal length are swapped and take each other's offset: every CRC and offset is valid."""
     segment, positions, offsets = second(replica)
 
     def swap(batches: list[bytes]) -> list[bytes]:
@@ -204,7 +204,7 @@ def drop_batch(replica: PlantedReplica) -> Expected:
 
 
 def change_record(replica: PlantedReplica) -> Expected:
-    """A record is changed and the CRC computed anew: only the other replicas know."""
+    """A record is changed and the CRC recomputed: only the other replicas show it."""
     segment, positions, offsets = second(replica)
     original = replica.file(segment).read_bytes()[positions[1] : positions[2]]
     forged = with_other_values(original)
@@ -272,7 +272,7 @@ def garble_epoch_checkpoint(replica: PlantedReplica) -> Expected:
 
 
 def false_epoch_checkpoint(replica: PlantedReplica) -> Expected:
-    """The second epoch began one batch earlier, if one believes the file."""
+    """According to the file, the second epoch began one batch earlier."""
     replica.write_epochs([(0, 0), (1, 6), (2, 19)])
     return Expected(Kind.EPOCH_CHECKPOINT, 0, name_of(0), 0)
 

@@ -47,7 +47,8 @@ def some_batches(count: int = 12, epoch: Callable[[int], int] = lambda index: in
 
 
 def encode(batches: Sequence[Batch], base_offset: int = 0, producer_id: int | None = None) -> list[bytes]:
-    """One log. `producer_id`: of the one idempotent producer that sent it; without one nothing is numbered."""
+    """One log. `producer_id`: of the one idempotent producer that sent it; without one the batches have no
+    sequences."""
     encoded = []
     offset = base_offset
     for epoch, values in batches:
@@ -66,8 +67,8 @@ def encode(batches: Sequence[Batch], base_offset: int = 0, producer_id: int | No
 
 
 def put(file: Path, content: bytes | bytearray) -> None:
-    """Write a file anew. What is there goes first: some file systems bring one that is cut and written again to the
-    disk when it is closed, and that takes a hundred times as long."""
+    """Rewrite a file. The old one is removed first: when a truncated and rewritten file is closed, some file systems
+    write it to the disk, which takes a hundred times as long."""
     file.unlink(missing_ok=True)
     file.write_bytes(content)
 
@@ -81,7 +82,7 @@ class PlantedReplica:
         self.directory = log_directory / str(partition)
 
     def write(self, batches: list[bytes], base_offset: int = 0) -> None:
-        """Write segments, indexes and the epoch history that these batches need."""
+        """Write segments, indexes and the epoch history for these batches."""
         shutil.rmtree(self.directory, ignore_errors=True)
         self.directory.mkdir(parents=True)
         segment: list[bytes] = []
@@ -141,7 +142,7 @@ class PlantedReplica:
         return file
 
     def write_snapshot(self, batches: Sequence[bytes], topic_id: str = TOPIC_ID) -> Path:
-        """Of the producers of these batches, as their broker writes it when it stops."""
+        """The snapshot of these batches' producers, as their broker writes it when it stops."""
         states, end = ProducerStates(), 0
         for batch in batches:
             header = read_header(batch)
@@ -214,7 +215,7 @@ class PlantedCluster:
             self.stop_cleanly(clean, broker)
 
     def stop_cleanly(self, clean: bool, *brokers: int) -> None:
-        """Or as if these (all by default) were killed, or ran still."""
+        """Or, with `clean=False`, as if these brokers (all by default) were killed, or still running."""
         for broker in brokers or self.brokers:
             marker = self.log_directory(broker) / checkpoints.CLEAN_SHUTDOWN
             if clean:
@@ -223,7 +224,7 @@ class PlantedCluster:
                 marker.unlink(missing_ok=True)
 
     def lose_power(self, *brokers: int) -> None:
-        """The machines (all by default) boot anew."""
+        """The machines (all by default) reboot."""
         for broker in brokers or self.brokers:
             self._write_meta(broker, boot_id="former")
 
@@ -270,7 +271,7 @@ class PlantedCluster:
         put(file, checkpoints.format_offset_checkpoint(high_watermarks, self.topic_ids))
 
     def set_recovery_point(self, broker: int, partition: TopicPartition, offset: int) -> None:
-        """What the broker says that it has synced. Of one partition: other lines of the file are dropped."""
+        """The broker's recovery point of this partition; other lines of the file are dropped."""
         file = self.log_directory(broker) / checkpoints.RECOVERY_POINT_CHECKPOINT
         put(file, checkpoints.format_offset_checkpoint({partition: offset}, self.topic_ids))
 
@@ -287,8 +288,8 @@ class PlantedCluster:
         isr_before: Sequence[int] | None = None,
         committed_before: int | None = None,
     ) -> None:
-        """What the cluster said of this partition when it was stopped. Every broker is assigned, unless told; the ISR
-        was the same before."""
+        """The recorded state of this partition when the cluster was stopped. Every broker is assigned by default; the
+        ISR was the same before the stop."""
         snapshot = PartitionSnapshot(
             leader=leader,
             leader_epoch=leader_epoch,
@@ -304,11 +305,11 @@ class PlantedCluster:
         put(self.root / CLUSTER_STATE, format_cluster_state(self.state))
 
     def forget_state(self) -> None:
-        """As if nobody had stopped the cluster in order."""
+        """As if the cluster had not been stopped by the launcher."""
         (self.root / CLUSTER_STATE).unlink(missing_ok=True)
 
     def write_acked(self, partition: TopicPartition, batches: Sequence[Batch], base_offset: int = 0) -> Path:
-        """Add every record of these batches to the list of acknowledged ones."""
+        """Add every record of these batches to the list of acknowledged records."""
         file = self.root / "acked.tsv"
         offset = base_offset
         with file.open("a") as lines:

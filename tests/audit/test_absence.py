@@ -1,4 +1,4 @@
-"""What should be there and is not: each absence is convicted, and said with how it is known."""
+"""What should be present and is not: each absence is an error, reported with the source that expects it."""
 
 import re
 import shutil
@@ -71,7 +71,7 @@ ABSENCES: list[tuple[Callable[[PlantedCluster], None], Kind]] = [
 
 @pytest.mark.parametrize("acked", [False, True])
 @pytest.mark.parametrize("number", range(len(ABSENCES)))
-def test_each_absence_is_convicted(cluster: PlantedCluster, number: int, acked: bool) -> None:
+def test_each_absence_is_an_error(cluster: PlantedCluster, number: int, acked: bool) -> None:
     remove, kind = ABSENCES[number]
     remove(cluster)
     report = audited(cluster, acked=acked)
@@ -80,7 +80,7 @@ def test_each_absence_is_convicted(cluster: PlantedCluster, number: int, acked: 
     assert audited(cluster, acked=acked, allow_unproven=True).exit_code == 10
 
 
-def test_a_missing_replica_is_said_with_how_it_is_known(cluster: PlantedCluster) -> None:
+def test_a_missing_replica_is_reported_with_the_source_that_expects_it(cluster: PlantedCluster) -> None:
     remove_replica(cluster, 2)
     report = audited(cluster)
     (item,) = errors(report)
@@ -104,7 +104,7 @@ def test_a_missing_broker_is_one_finding_for_all_its_replicas(cluster: PlantedCl
     ]
 
 
-def test_what_a_brokers_own_checkpoint_lists_must_be_there_without_a_state_as_well(cluster: PlantedCluster) -> None:
+def test_a_partition_in_a_brokers_checkpoint_is_expected_without_a_state_too(cluster: PlantedCluster) -> None:
     cluster.forget_state()
     remove_replica(cluster, 2)
     (item,) = [item for item in errors(audited(cluster)) if item.kind is Kind.MISSING_REPLICA]
@@ -112,7 +112,7 @@ def test_what_a_brokers_own_checkpoint_lists_must_be_there_without_a_state_as_we
 
 
 def test_a_replica_of_the_topic_id_that_its_checkpoint_lists_is_not_missing(cluster: PlantedCluster) -> None:
-    """Nothing says which id is right: they differ, and each is there."""
+    """No source shows which id is right: the replicas differ, and each is present."""
     give_another_id(cluster, "earlier", 2)
     for broker, topic_id in ((1, TOPIC_ID), (2, "earlier"), (3, TOPIC_ID)):
         cluster.topic_ids[LINES] = topic_id
@@ -138,7 +138,7 @@ def give_another_id(cluster: PlantedCluster, topic_id: str, *brokers: int) -> No
 
 @pytest.mark.parametrize("ids", [{2: "earlier"}, {2: "earlier", 3: "earlier"}, {2: "earlier", 3: "later"}])
 @pytest.mark.parametrize("knows", [True, False])
-def test_a_replica_under_another_topic_id_is_convicted(
+def test_a_replica_under_another_topic_id_is_an_error(
     cluster: PlantedCluster, ids: dict[int, str], knows: bool
 ) -> None:
     for broker, topic_id in ids.items():
@@ -152,7 +152,9 @@ def test_a_replica_under_another_topic_id_is_convicted(
 
 
 @pytest.mark.parametrize("knows", [True, False])
-def test_a_partition_with_another_id_than_its_topics_others_is_convicted(cluster: PlantedCluster, knows: bool) -> None:
+def test_a_partition_with_another_id_than_the_rest_of_its_topic_is_an_error(
+    cluster: PlantedCluster, knows: bool
+) -> None:
     cluster.write(TopicPartition("lines", 1), ENCODED)
     give_another_id(cluster, "other", 1, 2, 3)
     if not knows:
@@ -167,7 +169,7 @@ def test_one_replica_as_assigned_is_consistent(tmp_path: Path) -> None:
     assert audited(cluster).exit_code == 0
 
 
-def test_where_nothing_says_what_should_be_there_it_is_unproven(cluster: PlantedCluster) -> None:
+def test_without_a_source_of_what_is_expected_the_result_is_unproven(cluster: PlantedCluster) -> None:
     cluster.forget_state()
     report = audited(cluster)
     assert (report.exit_code, report.outcome) == (10, AuditOutcome.UNPROVEN)
@@ -177,7 +179,7 @@ def test_where_nothing_says_what_should_be_there_it_is_unproven(cluster: Planted
     assert (allowed.exit_code, allowed.outcome, allowed.success) == (0, AuditOutcome.UNPROVEN, False)
 
 
-def test_a_partition_that_the_state_does_not_know_is_told(cluster: PlantedCluster) -> None:
+def test_a_partition_missing_in_the_state_is_reported(cluster: PlantedCluster) -> None:
     other = TopicPartition("former", 0)
     cluster.replica(2, other).write(ENCODED[:2])
     cluster.set_high_watermark(2, other, 3)
@@ -185,24 +187,24 @@ def test_a_partition_that_the_state_does_not_know_is_told(cluster: PlantedCluste
     assert (report.exit_code, [item.kind for item in report.findings]) == (0, [Kind.UNEXPECTED_PARTITION])
 
 
-def test_the_mark_of_a_clean_stop_that_is_gone_is_told(cluster: PlantedCluster) -> None:
-    """Without it, and under another boot id, a log that was cut looked like one that a power cut took the tail of."""
+def test_a_missing_clean_shutdown_file_is_reported(cluster: PlantedCluster) -> None:
+    """Without it, and with another boot id, a truncated log looked like one whose tail a power cut had taken."""
     file = cluster.root / "cluster-state.json"
     file.write_bytes(file.read_bytes().replace(b'"partitions":', b'"stopped_cleanly":[1,2,3],"partitions":', 1))
     assert errors(audited(cluster)) == []
     cluster.stop_cleanly(False, 2)
-    told = [item for item in errors(audited(cluster)) if item.kind is Kind.CHECKPOINT_DAMAGE]
-    assert [(item.broker, "was stopped cleanly" in item.message) for item in told] == [(2, True)]
+    found = [item for item in errors(audited(cluster)) if item.kind is Kind.CHECKPOINT_DAMAGE]
+    assert [(item.broker, "was stopped cleanly" in item.message) for item in found] == [(2, True)]
 
 
-def test_a_state_without_anybody_in_sync_contradicts(cluster: PlantedCluster) -> None:
-    """It switched the checks of the ISR off."""
+def test_a_state_with_an_empty_isr_is_a_contradiction(cluster: PlantedCluster) -> None:
+    """It disabled the checks of the ISR."""
     file = cluster.root / "cluster-state.json"
     file.write_bytes(re.sub(rb'"isr":\[[0-9,]+\]', b'"isr":[]', file.read_bytes()))
     assert Kind.CONTRADICTION in {item.kind for item in errors(audited(cluster))}
 
 
-def test_a_state_of_another_cluster_contradicts(cluster: PlantedCluster) -> None:
+def test_a_state_of_another_cluster_is_a_contradiction(cluster: PlantedCluster) -> None:
     file = cluster.root / "cluster-state.json"
     file.write_bytes(file.read_bytes().replace(b'"cluster_id":"c"', b'"cluster_id":"x"'))
     assert Kind.CONTRADICTION in {item.kind for item in errors(audited(cluster))}

@@ -1,4 +1,4 @@
-"""Version 2 of the list of acknowledged records: whole records, whose topic, how many, and under which acks."""
+"""Version 2 of the list of acknowledged records: whole records, topic ids, their number, and the acks setting."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -64,19 +64,19 @@ def promised(
     return file
 
 
-def judged(cluster: PlantedCluster, acked: Path) -> PartitionResult:
+def audited_partition(cluster: PlantedCluster, acked: Path) -> PartitionResult:
     (result,) = compare_locally(discover([str(cluster.root)]), str(acked), with_values=True)
     return result
 
 
-def said(acked: Path) -> list[Finding]:
+def list_findings(acked: Path) -> list[Finding]:
     return check_list(str(acked))
 
 
 def test_every_record_of_a_whole_list_is_in_place(cluster: PlantedCluster) -> None:
     acked = promised(cluster)
-    result = judged(cluster, acked)
-    assert (result.acked_records, result.acked_in_place, result.findings, said(acked)) == (6, 6, (), [])
+    result = audited_partition(cluster, acked)
+    assert (result.acked_records, result.acked_in_place, result.findings, list_findings(acked)) == (6, 6, (), [])
     report = run_audit([str(cluster.root)], "local", str(acked))
     assert (report.outcome, report.exit_code) == (AuditOutcome.CONSISTENT, 0)
 
@@ -92,15 +92,17 @@ CHANGES: dict[str, Callable[[Kept], Kept]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_what_was_rewritten_on_all_replicas_is_told(cluster: PlantedCluster, change: Callable[[Kept], Kept]) -> None:
+def test_a_record_rewritten_on_all_replicas_is_reported(
+    cluster: PlantedCluster, change: Callable[[Kept], Kept]
+) -> None:
     acked = promised(cluster)
     cluster.write(LINES, log([RECORDS[0], change(RECORDS[1]), *RECORDS[2:]]))
-    found = judged(cluster, acked).findings
+    found = audited_partition(cluster, acked).findings
     assert [(item.kind, item.broker, item.offset) for item in found] == [(Kind.ACKED_CHANGED, n, 1) for n in (1, 2, 3)]
 
 
-def test_the_parts_of_a_record_cannot_change_places() -> None:
-    """No two of them have one checksum because their bytes are joined."""
+def test_the_checksum_depends_on_the_borders_of_a_records_fields() -> None:
+    """No two of them share a checksum, although their concatenated bytes are equal."""
     records = [
         (b"ab", b"c", ()),
         (b"a", b"bc", ()),
@@ -114,7 +116,7 @@ def test_the_parts_of_a_record_cannot_change_places() -> None:
     assert len({record_checksum(1, *record) for record in records}) == len(records)
 
 
-def test_a_list_without_its_end_is_unproven_and_its_records_are_judged(cluster: PlantedCluster) -> None:
+def test_a_list_without_trailer_is_unproven_and_its_records_are_checked(cluster: PlantedCluster) -> None:
     acked = promised(cluster, finish=False)
     report = run_audit([str(cluster.root)], "local", str(acked))
     assert (report.outcome, report.exit_code) == (AuditOutcome.UNPROVEN, 10)
@@ -124,15 +126,15 @@ def test_a_list_without_its_end_is_unproven_and_its_records_are_judged(cluster: 
 
 
 @pytest.mark.parametrize("cut", range(1, 60))
-def test_a_list_cut_anywhere_is_never_taken_for_whole(cluster: PlantedCluster, cut: int) -> None:
+def test_a_list_cut_anywhere_never_counts_as_complete(cluster: PlantedCluster, cut: int) -> None:
     acked = promised(cluster)
     acked.write_bytes(acked.read_bytes()[:-cut])
-    assert [item.kind for item in said(acked)] == [Kind.UNPROVEN]
+    assert [item.kind for item in list_findings(acked)] == [Kind.UNPROVEN]
     records = sum(len(chunk.offsets) // 8 for task in plan_acked(str(acked)) for chunk in read_acked(task))
     assert 3 <= records <= 6
 
 
-def test_a_list_of_which_a_line_is_gone_stops_the_audit(cluster: PlantedCluster) -> None:
+def test_a_list_with_a_missing_line_stops_the_audit(cluster: PlantedCluster) -> None:
     acked = promised(cluster)
     lines = acked.read_bytes().splitlines(keepends=True)
     acked.write_bytes(b"".join(lines[:4] + lines[5:]))
@@ -140,15 +142,15 @@ def test_a_list_of_which_a_line_is_gone_stops_the_audit(cluster: PlantedCluster)
         run_audit([str(cluster.root)], "local", str(acked))
 
 
-def test_a_list_of_which_a_byte_changed_stops_the_audit(cluster: PlantedCluster) -> None:
+def test_a_list_with_a_changed_byte_stops_the_audit(cluster: PlantedCluster) -> None:
     acked = promised(cluster)
     content = acked.read_bytes()
     acked.write_bytes(content.replace(b"\t1\t", b"\t7\t"))
     with pytest.raises(AuditError, match="was changed or damaged"):
-        said(acked)
+        list_findings(acked)
 
 
-def test_a_head_that_no_audit_knows_is_refused(cluster: PlantedCluster) -> None:
+def test_an_unknown_header_is_rejected(cluster: PlantedCluster) -> None:
     acked = promised(cluster)
     acked.write_bytes(acked.read_bytes().replace(b"#minibroker-acked 2", b"#minibroker-acked 3"))
     with pytest.raises(AuditError, match="it is of version 3; this audit reads 1 and 2"):
@@ -156,7 +158,7 @@ def test_a_head_that_no_audit_knows_is_refused(cluster: PlantedCluster) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"#minibroker-acked 2 acks=all\n#end 0 %08x\n"])
-def test_a_list_that_holds_nothing_proves_nothing(cluster: PlantedCluster, content: bytes) -> None:
+def test_an_empty_list_is_unproven(cluster: PlantedCluster, content: bytes) -> None:
     from minibroker.protocol.checksum import crc32c
 
     acked = cluster.root / "empty"
@@ -167,20 +169,20 @@ def test_a_list_that_holds_nothing_proves_nothing(cluster: PlantedCluster, conte
     assert [item.message for item in report.findings] == ["the list of acknowledged records is empty"]
 
 
-def test_the_list_of_a_former_topic_is_no_loss(cluster: PlantedCluster) -> None:
+def test_a_list_of_a_former_topic_is_unproven_and_not_a_loss(cluster: PlantedCluster) -> None:
     acked = promised(cluster, [*RECORDS, *RECORDS], topic_id="former")
-    result = judged(cluster, acked)
+    result = audited_partition(cluster, acked)
     assert [item.kind for item in result.findings] == [Kind.UNPROVEN]
     assert "topic id former, the logs of topic-id" in result.findings[0].message
     assert result.verdict is PartitionVerdict.UNPROVEN
 
 
-def test_what_was_acknowledged_by_one_may_be_lost_and_is_a_note(cluster: PlantedCluster) -> None:
+def test_a_lost_record_acknowledged_with_acks_1_is_a_note(cluster: PlantedCluster) -> None:
     acked = promised(cluster, [*RECORDS, RECORDS[0]], acks="1")
-    result = judged(cluster, acked)
+    result = audited_partition(cluster, acked)
     assert {(item.kind, item.severity) for item in result.findings} == {(Kind.ACKED_LAWFULLY_LOST, Severity.NOTE)}
     assert result.findings[-1].message.endswith("(acknowledged with acks=1: no promise is broken)")
-    assert [item.kind for item in said(acked)] == [Kind.ACKED_LAWFULLY_LOST]
+    assert [item.kind for item in list_findings(acked)] == [Kind.ACKED_LAWFULLY_LOST]
 
 
 @pytest.mark.parametrize("range_bytes", [16, 30, 57, 400])
@@ -189,15 +191,15 @@ def test_ranges_find_each_record_once(
 ) -> None:
     monkeypatch.setattr("minibroker.audit.acked_file.RANGE_BYTES", range_bytes)
     acked = promised(cluster)
-    assert said(acked) == []
-    result = judged(cluster, acked)
+    assert list_findings(acked) == []
+    result = audited_partition(cluster, acked)
     assert (result.acked_records, result.acked_in_place, result.findings) == (6, 6, ())
 
 
-def test_the_former_version_is_still_read_and_covers_values(cluster: PlantedCluster) -> None:
+def test_lists_of_version_1_are_still_read_and_cover_values(cluster: PlantedCluster) -> None:
     acked = cluster.root / "acked.tsv"
     acked.write_text("".join(acked_line(LINES, n, value) for n, (_, value, _, _) in enumerate(RECORDS)))
-    assert said(acked) == []
-    result = judged(cluster, acked)
+    assert list_findings(acked) == []
+    result = audited_partition(cluster, acked)
     assert (result.acked_records, result.acked_in_place, result.findings) == (6, 6, ())
     assert plan_acked(str(acked))[0] == AckedTask(path=str(acked), start=0, end=acked.stat().st_size)

@@ -1,4 +1,4 @@
-"""What lies in the place of a file of a log directory is named, and neither keeps the audit waiting nor fills it."""
+"""Anything in place of a log directory's file is named, and neither blocks the audit nor fills its memory."""
 
 import os
 import re
@@ -23,7 +23,7 @@ from tests.audit.planted_cluster import PlantedCluster
 
 LINES = TopicPartition("lines", 0)
 HUGE = 300 << 20
-"""Sparse; more than any limit."""
+"""Sparse; larger than any limit."""
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def cluster(tmp_path: Path) -> PlantedCluster:
     return cluster
 
 
-def judged(cluster: PlantedCluster) -> tuple[PartitionResult, list[str]]:
+def audited_partition(cluster: PlantedCluster) -> tuple[PartitionResult, list[str]]:
     inventory = discover([str(cluster.root)])
     (result,) = compare_locally(inventory, None, with_values=False)
     return result, [f"{item.file} {item.reason}" for item in inventory.damage]
@@ -89,12 +89,14 @@ ALL = (as_pipe, as_directory, as_device, as_loop, as_huge_file)
 
 @pytest.mark.parametrize("name", ["log-start", "partition.metadata", "leader-epoch-checkpoint"])
 @pytest.mark.parametrize("put", ALL)
-def test_of_a_replica(cluster: PlantedCluster, name: str, put: Callable[[Path], None]) -> None:
+def test_an_entry_in_place_of_a_replicas_file_is_named(
+    cluster: PlantedCluster, name: str, put: Callable[[Path], None]
+) -> None:
     file = cluster.replica(1, LINES).directory / name
     file.unlink(missing_ok=True)
     put(file)
     tracemalloc.start()
-    result, _ = judged(cluster)
+    result, _ = audited_partition(cluster)
     assert tracemalloc.get_traced_memory()[1] < HUGE // 4
     tracemalloc.stop()
     assert any(name in str(finding) for finding in result.findings)
@@ -102,19 +104,21 @@ def test_of_a_replica(cluster: PlantedCluster, name: str, put: Callable[[Path], 
 
 @pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex"])
 @pytest.mark.parametrize("put", OTHERS)
-def test_of_a_segment(cluster: PlantedCluster, suffix: str, put: Callable[[Path], None]) -> None:
+def test_an_entry_in_place_of_a_segment_is_named(
+    cluster: PlantedCluster, suffix: str, put: Callable[[Path], None]
+) -> None:
     file = cluster.replica(1, LINES).file(0, suffix)
     file.unlink(missing_ok=True)
     put(file)
-    result, _ = judged(cluster)
-    said = [item for item in result.findings if item.file == str(file)]
-    assert f"cannot be read: {OTHERS[put]}" in said[0].message
-    assert said[0].kind is (Kind.CORRUPT_BATCH if suffix == ".log" else Kind.INDEX_UNREADABLE)
+    result, _ = audited_partition(cluster)
+    found = [item for item in result.findings if item.file == str(file)]
+    assert f"cannot be read: {OTHERS[put]}" in found[0].message
+    assert found[0].kind is (Kind.CORRUPT_BATCH if suffix == ".log" else Kind.INDEX_UNREADABLE)
     assert (result.verdict is PartitionVerdict.IDENTICAL) is (suffix != ".log"), result.findings
 
 
 @pytest.mark.parametrize("put", [*OTHERS, as_huge_file])
-def test_what_was_read_travels_to_the_judge_as_it_is(cluster: PlantedCluster, put: Callable[[Path], None]) -> None:
+def test_a_scan_of_a_bad_entry_survives_encoding(cluster: PlantedCluster, put: Callable[[Path], None]) -> None:
     """As Spark sends it."""
     replica = cluster.replica(1, LINES)
     replica.file(0, ".index").unlink()
@@ -126,7 +130,7 @@ def test_what_was_read_travels_to_the_judge_as_it_is(cluster: PlantedCluster, pu
 
 
 @pytest.mark.parametrize("put", [as_pipe, as_device])
-def test_a_list_of_acknowledged_records_that_is_no_file_is_not_waited_for(
+def test_a_list_of_acknowledged_records_that_is_not_a_file_does_not_block(
     tmp_path: Path, put: Callable[[Path], None]
 ) -> None:
     put(tmp_path / "acked.tsv")
@@ -136,9 +140,11 @@ def test_a_list_of_acknowledged_records_that_is_no_file_is_not_waited_for(
 
 @pytest.mark.parametrize("name", ["meta.properties", ".clean_shutdown", "replication-offset-checkpoint"])
 @pytest.mark.parametrize("put", ALL)
-def test_of_a_log_directory(cluster: PlantedCluster, name: str, put: Callable[[Path], None]) -> None:
+def test_an_entry_in_place_of_a_log_directorys_file_is_named(
+    cluster: PlantedCluster, name: str, put: Callable[[Path], None]
+) -> None:
     file = cluster.log_directory(1) / name
     file.unlink(missing_ok=True)
     put(file)
-    _, damage = judged(cluster)
+    _, damage = audited_partition(cluster)
     assert [each for each in damage if each.startswith(str(file))]

@@ -1,4 +1,4 @@
-"""What replicas say of each other: judged offsets, verdicts, log matching, who is blamed."""
+"""Comparing replicas with each other: compared offsets, verdicts, log matching, which replica is blamed."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,18 +21,18 @@ LINES = TopicPartition("lines", 0)
 def cluster_of(
     root: Path, logs: Sequence[Sequence[Batch]], high_watermarks: Sequence[int | None], *, clean: bool = False
 ) -> PlantedCluster:
-    """Broker 1, 2, .. with one log and high watermark each; those with the highest are in sync."""
+    """Broker 1, 2, .. with one log and high watermark each; those with the highest one are in sync."""
     cluster = PlantedCluster(root, brokers=range(1, len(logs) + 1), clean=clean)
-    for broker, (log, mark) in enumerate(zip(logs, high_watermarks, strict=True), 1):
+    for broker, (log, offset) in enumerate(zip(logs, high_watermarks, strict=True), 1):
         cluster.write(LINES, encode(log), brokers=[broker])
-        cluster.set_high_watermark(broker, LINES, mark)
-    highest = max(mark or 0 for mark in high_watermarks)
-    in_sync = [broker for broker, mark in enumerate(high_watermarks, 1) if (mark or 0) == highest]
+        cluster.set_high_watermark(broker, LINES, offset)
+    highest = max(offset or 0 for offset in high_watermarks)
+    in_sync = [broker for broker, offset in enumerate(high_watermarks, 1) if (offset or 0) == highest]
     cluster.write_state(LINES, in_sync[0], cluster.state.partitions[str(LINES)].leader_epoch, in_sync)
     return cluster
 
 
-def judged(cluster: PlantedCluster) -> PartitionResult:
+def audited_partition(cluster: PlantedCluster) -> PartitionResult:
     (result,) = compare_locally(discover([str(cluster.root)]), None, with_values=False)
     return result
 
@@ -45,7 +45,7 @@ COMMON: list[Batch] = [(0, [b"a"]), (0, [b"b", b"c"]), (1, [b"d"])]
 
 
 def test_a_lagging_replica_is_fine(tmp_path: Path) -> None:
-    result = judged(cluster_of(tmp_path, [COMMON, COMMON, COMMON[:2]], [4, 4, 3]))
+    result = audited_partition(cluster_of(tmp_path, [COMMON, COMMON, COMMON[:2]], [4, 4, 3]))
     assert result.verdict is PartitionVerdict.LAGGING
     (item,) = result.findings
     assert (item.kind, item.broker, item.offset, item.end_offset) == (Kind.LAGGING_TAIL, 3, 3, 4)
@@ -53,45 +53,45 @@ def test_a_lagging_replica_is_fine(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("in_sync", [[1, 2], [1, 2, 3]])
-def test_an_out_of_sync_replica_of_which_the_others_have_trimmed_all_leaves_nothing_open(
+def test_an_out_of_sync_replica_whose_records_others_have_trimmed_is_not_unproven(
     tmp_path: Path, in_sync: list[int]
 ) -> None:
     cluster = PlantedCluster(tmp_path)
     cluster.write(LINES, encode(COMMON[2:], 3), brokers=[1, 2], base_offset=3)
     cluster.write(LINES, encode(COMMON[:2]), brokers=[3])
     cluster.write_state(LINES, 1, 1, in_sync)
-    result = judged(cluster)
+    result = audited_partition(cluster)
     assert (Kind.UNPROVEN in {item.kind for item in result.findings}) is (3 in in_sync)
     assert (result.verdict is PartitionVerdict.LAGGING) is (3 not in in_sync)
 
 
-def test_judged_offsets_are_those_below_both_high_watermarks(tmp_path: Path) -> None:
-    result = judged(cluster_of(tmp_path, [COMMON, COMMON], [3, 1]))
+def test_compared_offsets_are_those_below_both_high_watermarks(tmp_path: Path) -> None:
+    result = audited_partition(cluster_of(tmp_path, [COMMON, COMMON], [3, 1]))
     assert (result.judged_offsets, result.total_offsets, result.verdict) == (1, 4, PartitionVerdict.IDENTICAL)
 
 
 @pytest.mark.parametrize("high_watermarks", [(0, 0), (None, None), (4, None)])
-def test_two_replicas_of_which_nothing_is_known_to_be_committed_are_unproven(
+def test_two_replicas_without_a_known_committed_offset_are_unproven(
     tmp_path: Path, high_watermarks: tuple[int | None, int | None]
 ) -> None:
     cluster = cluster_of(tmp_path, [COMMON, COMMON], high_watermarks)
-    assert judged(cluster).verdict is PartitionVerdict.UNPROVEN
+    assert audited_partition(cluster).verdict is PartitionVerdict.UNPROVEN
     assert run_audit([str(tmp_path)], "local").exit_code == 10
 
 
 def test_an_empty_replica_does_not_make_a_partition_unproven(tmp_path: Path) -> None:
-    result = judged(cluster_of(tmp_path, [COMMON, COMMON, []], [4, 4, None]))
+    result = audited_partition(cluster_of(tmp_path, [COMMON, COMMON, []], [4, 4, None]))
     assert (result.verdict, result.judged_offsets) == (PartitionVerdict.LAGGING, 4)
 
 
-def test_one_replica_alone_is_said_to_be_alone(tmp_path: Path) -> None:
-    assert judged(cluster_of(tmp_path, [COMMON], [4])).verdict is PartitionVerdict.SINGLE
+def test_a_single_replica_has_its_own_verdict(tmp_path: Path) -> None:
+    assert audited_partition(cluster_of(tmp_path, [COMMON], [4])).verdict is PartitionVerdict.SINGLE
 
 
 @pytest.mark.invariant("I3", "I19")
 def test_a_difference_below_both_high_watermarks_is_the_worst(tmp_path: Path) -> None:
     other: list[Batch] = [COMMON[0], (0, [b"B", b"c"]), COMMON[2]]
-    result = judged(cluster_of(tmp_path, [COMMON, other, COMMON], [4, 4, 4]))
+    result = audited_partition(cluster_of(tmp_path, [COMMON, other, COMMON], [4, 4, 4]))
     (item,) = of_kind(result, Kind.DIVERGED_BELOW_HIGH_WATERMARK)
     assert (item.broker, item.others, item.offset, item.end_offset) == (2, (1, 3), 1, 3)
     assert item.severity is Severity.ERROR
@@ -100,17 +100,17 @@ def test_a_difference_below_both_high_watermarks_is_the_worst(tmp_path: Path) ->
 def test_a_deposed_leaders_tail_above_its_high_watermark_is_a_note(tmp_path: Path) -> None:
     deposed: list[Batch] = [*COMMON[:2], (0, [b"x"]), (0, [b"y"])]
     successor: list[Batch] = [*COMMON[:2], (1, [b"d"]), (1, [b"e"])]
-    result = judged(cluster_of(tmp_path, [deposed, successor, successor], [3, 5, 5]))
+    result = audited_partition(cluster_of(tmp_path, [deposed, successor, successor], [3, 5, 5]))
     (item,) = of_kind(result, Kind.DIVERGED_ABOVE_HIGH_WATERMARK)
     assert (item.broker, item.others, item.offset, item.end_offset) == (1, (2, 3), 3, 5)
     assert result.verdict is PartitionVerdict.DIVERGED_ABOVE
 
 
 @pytest.mark.invariant("I16", "I17")
-def test_one_epoch_with_two_contents_is_an_error_also_above_the_high_watermark(tmp_path: Path) -> None:
+def test_two_contents_of_one_epoch_are_an_error_even_above_the_high_watermark(tmp_path: Path) -> None:
     left: list[Batch] = [*COMMON, (1, [b"x"])]
     right: list[Batch] = [*COMMON, (1, [b"y"])]
-    result = judged(cluster_of(tmp_path, [left, right], [2, 2]))
+    result = audited_partition(cluster_of(tmp_path, [left, right], [2, 2]))
     (item,) = of_kind(result, Kind.LOG_MATCHING)
     assert (item.offset, item.end_offset) == (4, 5)
     assert result.verdict is PartitionVerdict.INCONSISTENT
@@ -120,15 +120,15 @@ def test_one_epoch_with_two_contents_is_an_error_also_above_the_high_watermark(t
 def test_a_difference_below_an_equal_batch_breaks_log_matching(tmp_path: Path) -> None:
     left: list[Batch] = [(0, [b"a"]), (1, [b"x"]), (2, [b"c"])]
     right: list[Batch] = [(0, [b"a"]), (0, [b"y"]), (2, [b"c"])]
-    result = judged(cluster_of(tmp_path, [left, right], [1, 1]))
+    result = audited_partition(cluster_of(tmp_path, [left, right], [1, 1]))
     (item,) = of_kind(result, Kind.LOG_MATCHING)
     assert (item.offset, item.end_offset) == (1, 2)
 
 
-def test_the_same_bytes_under_two_epochs_below_the_high_watermark_conflict(tmp_path: Path) -> None:
+def test_equal_bytes_under_two_epochs_below_the_high_watermark_conflict(tmp_path: Path) -> None:
     left: list[Batch] = [(0, [b"a"]), (1, [b"b"])]
     right: list[Batch] = [(0, [b"a"]), (2, [b"b"])]
-    result = judged(cluster_of(tmp_path, [left, right, left], [2, 2, 2]))
+    result = audited_partition(cluster_of(tmp_path, [left, right, left], [2, 2, 2]))
     (item,) = of_kind(result, Kind.CONFLICTING_EPOCH)
     assert (item.broker, item.others, item.offset) == (2, (1, 3), 1)
 
@@ -137,7 +137,7 @@ def test_a_replica_of_an_earlier_topic_of_that_name_is_not_compared(tmp_path: Pa
     cluster = cluster_of(tmp_path, [COMMON, COMMON, [(0, [b"old"])]], [4, 4, 1])
     cluster.replica(3, LINES).write_metadata("earlier")
     cluster.replica(3, LINES).write_log_start(0, "earlier")
-    result = judged(cluster)
+    result = audited_partition(cluster)
     assert [item.kind for item in result.findings] == [Kind.REPLICA_ABSENT, Kind.TOPIC_ID_DIFFERS]
     assert result.verdict is PartitionVerdict.IDENTICAL
 
@@ -145,15 +145,15 @@ def test_a_replica_of_an_earlier_topic_of_that_name_is_not_compared(tmp_path: Pa
 def test_an_isr_member_that_lacks_committed_records_is_found(tmp_path: Path) -> None:
     cluster = cluster_of(tmp_path, [COMMON, COMMON, []], [4, 4, None], clean=True)
     cluster.write_state(LINES, leader=1, leader_epoch=1, isr=[1, 2, 3])
-    (item,) = [item for item in judged(cluster).findings if item.severity is Severity.ERROR]
+    (item,) = [item for item in audited_partition(cluster).findings if item.severity is Severity.ERROR]
     assert (item.kind, item.broker, item.offset, item.end_offset) == (Kind.MISSING_RANGE, 3, 0, 4)
 
 
-def test_an_isr_member_that_lost_power_may_lack_what_it_had_not_synced(tmp_path: Path) -> None:
+def test_an_isr_member_that_lost_power_may_lack_unsynced_records(tmp_path: Path) -> None:
     cluster = cluster_of(tmp_path, [COMMON, COMMON, COMMON[:2]], [4, 4, 4])
-    assert judged(cluster).verdict is PartitionVerdict.INCONSISTENT
+    assert audited_partition(cluster).verdict is PartitionVerdict.INCONSISTENT
     cluster.lose_power()
-    found = judged(cluster)
+    found = audited_partition(cluster)
     assert {(item.kind, item.broker, item.severity) for item in found.findings} == {
         (Kind.MISSING_RANGE, 3, Severity.NOTE),
         (Kind.LAGGING_TAIL, 3, Severity.NOTE),
@@ -161,59 +161,63 @@ def test_an_isr_member_that_lost_power_may_lack_what_it_had_not_synced(tmp_path:
     assert found.verdict is PartitionVerdict.LAGGING
 
 
-def test_what_every_isr_member_lacks_is_lost_whatever_the_machines_did(tmp_path: Path) -> None:
-    result = judged(cluster_of(tmp_path, [COMMON[:2], COMMON[:2]], [4, 4]))
+def test_records_missing_on_every_isr_member_are_lost_even_after_a_power_cut(tmp_path: Path) -> None:
+    result = audited_partition(cluster_of(tmp_path, [COMMON[:2], COMMON[:2]], [4, 4]))
     (item,) = of_kind(result, Kind.RECORDS_LOST)
     assert (item.offset, item.end_offset, item.severity) == (3, 4, Severity.ERROR)
 
 
-def test_a_state_of_the_first_version_older_than_the_logs_is_not_used(tmp_path: Path) -> None:
+def test_a_version_1_state_older_than_the_logs_is_not_used(tmp_path: Path) -> None:
     cluster = cluster_of(tmp_path, [COMMON, COMMON, []], [4, 4, None], clean=True)
     (tmp_path / "cluster-state.json").write_text('{"partitions": {"lines-0": {"leader_epoch": 0, "isr": [1, 2, 3]}}}')
-    result = judged(cluster)
+    result = audited_partition(cluster)
     assert {item.kind for item in result.findings} == {Kind.STALE_CLUSTER_STATE, Kind.LAGGING_TAIL}
     assert result.verdict is PartitionVerdict.LAGGING
 
 
-def test_an_epoch_above_that_of_a_stopped_cluster_is_an_error_and_switches_nothing_off(tmp_path: Path) -> None:
+def test_an_epoch_above_the_stopped_clusters_is_an_error_and_disables_no_check(tmp_path: Path) -> None:
     cluster = cluster_of(tmp_path, [COMMON, COMMON, []], [4, 4, None], clean=True)
     cluster.write_state(LINES, leader=1, leader_epoch=0, isr=[1, 2, 3])
-    found = {(item.kind, item.broker) for item in judged(cluster).findings if item.severity is Severity.ERROR}
+    found = {
+        (item.kind, item.broker) for item in audited_partition(cluster).findings if item.severity is Severity.ERROR
+    }
     assert found == {(Kind.STALE_CLUSTER_STATE, 1), (Kind.STALE_CLUSTER_STATE, 2), (Kind.MISSING_RANGE, 3)}
 
 
-def test_one_lowered_mark_hides_no_difference_between_replicas_in_sync(tmp_path: Path) -> None:
+def test_one_lowered_high_watermark_hides_no_difference_between_in_sync_replicas(tmp_path: Path) -> None:
     other: list[Batch] = [COMMON[0], (0, [b"B", b"c"]), COMMON[2]]
     cluster = cluster_of(tmp_path, [COMMON, other, COMMON], [4, 0, 4], clean=True)
     cluster.write_state(LINES, leader=1, leader_epoch=1, isr=[1, 2, 3])
-    (item,) = of_kind(judged(cluster), Kind.DIVERGED_BELOW_HIGH_WATERMARK)
+    (item,) = of_kind(audited_partition(cluster), Kind.DIVERGED_BELOW_HIGH_WATERMARK)
     assert (item.broker, item.offset, item.end_offset) == (2, 1, 3)
 
 
-def test_a_mark_that_is_missing_after_a_clean_stop_is_an_error(tmp_path: Path) -> None:
+def test_a_high_watermark_missing_after_a_clean_stop_is_an_error(tmp_path: Path) -> None:
     cluster = cluster_of(tmp_path, [COMMON, COMMON], [4, 4], clean=True)
     cluster.set_high_watermark(2, LINES, None)
-    found = {(item.kind, item.broker) for item in judged(cluster).findings if item.severity is Severity.ERROR}
+    found = {
+        (item.kind, item.broker) for item in audited_partition(cluster).findings if item.severity is Severity.ERROR
+    }
     assert found == {(Kind.CHECKPOINT_DAMAGE, 2)}
 
 
-def test_tails_of_which_nobody_knows_whether_they_were_committed_are_unproven(tmp_path: Path) -> None:
+def test_tails_that_may_or_may_not_be_committed_are_unproven(tmp_path: Path) -> None:
     left: list[Batch] = [*COMMON[:2], (0, [b"x"])]
     cluster = cluster_of(tmp_path, [left, COMMON], [3, 3])
-    result = judged(cluster)
+    result = audited_partition(cluster)
     assert result.verdict is PartitionVerdict.UNPROVEN
     assert "no source shows whether these were committed" in of_kind(result, Kind.UNPROVEN)[0].message
 
 
-def test_one_replica_that_was_not_compared_hides_behind_no_other(tmp_path: Path) -> None:
+def test_one_uncompared_replica_makes_the_partition_unproven(tmp_path: Path) -> None:
     cluster = cluster_of(tmp_path, [COMMON, COMMON, COMMON], [4, 4, None])
     cluster.forget_state()
-    result = judged(cluster)
+    result = audited_partition(cluster)
     assert result.verdict is PartitionVerdict.UNPROVEN
     assert "broker 3 was not compared" in of_kind(result, Kind.UNPROVEN)[0].message
 
 
-# against a dumb oracle
+# against a naive oracle
 
 
 VALUES = st.sampled_from([b"a", b"b"])
@@ -223,14 +227,14 @@ LOGS = st.lists(st.tuples(st.integers(0, 2), VALUES), max_size=6).map(
 
 
 @given(left=LOGS, right=LOGS, high_watermarks=st.tuples(st.integers(0, 6), st.integers(0, 6)))
-def test_a_pair_is_judged_as_the_definitions_say(
+def test_comparing_a_pair_matches_the_definitions(
     tmp_path_factory: pytest.TempPathFactory,
     left: list[Batch],
     right: list[Batch],
     high_watermarks: tuple[int, int],
 ) -> None:
     high_watermarks = (min(high_watermarks[0], len(left)), min(high_watermarks[1], len(right)))
-    result = judged(cluster_of(tmp_path_factory.mktemp("pair"), [left, right], high_watermarks))
+    result = audited_partition(cluster_of(tmp_path_factory.mktemp("pair"), [left, right], high_watermarks))
     both = range(min(len(left), len(right)))
     committed = min(high_watermarks)
     differ = [offset for offset in both if left[offset] != right[offset]]

@@ -1,4 +1,4 @@
-"""Which directories hold replicas, and what is said of those that do not."""
+"""Which directories hold replicas, and the errors for those that do not."""
 
 import os
 from pathlib import Path
@@ -41,7 +41,7 @@ def test_a_directory_given_twice_counts_once(cluster: PlantedCluster) -> None:
     assert len(discover(given).replicas) == 3
 
 
-def test_the_broker_is_named_by_its_directory_when_meta_properties_are_gone(cluster: PlantedCluster) -> None:
+def test_the_directory_name_gives_the_broker_when_meta_properties_are_missing(cluster: PlantedCluster) -> None:
     file = cluster.log_directory(2) / checkpoints.META_PROPERTIES
     file.unlink()
     inventory = discover([str(cluster.root)])
@@ -49,7 +49,7 @@ def test_the_broker_is_named_by_its_directory_when_meta_properties_are_gone(clus
     assert [(item.broker, item.file) for item in inventory.damage] == [(2, str(file))]
 
 
-def test_the_broker_is_named_by_its_directory_when_meta_properties_have_a_wrong_digit(cluster: PlantedCluster) -> None:
+def test_the_directory_name_gives_the_broker_when_meta_properties_are_damaged(cluster: PlantedCluster) -> None:
     file = cluster.log_directory(2) / checkpoints.META_PROPERTIES
     file.write_bytes(file.read_bytes().replace(b"broker.id=2", b"broker.id=3"))
     inventory = discover([str(cluster.root)])
@@ -69,7 +69,7 @@ def test_facts_are_read_from_the_checkpoints(cluster: PlantedCluster) -> None:
     assert facts.epoch_entries == ((0, 0), (1, 9), (2, 19))
 
 
-def test_a_malformed_clean_marker_is_no_clean_stop(cluster: PlantedCluster) -> None:
+def test_a_malformed_clean_shutdown_file_is_not_a_clean_stop(cluster: PlantedCluster) -> None:
     marker = cluster.log_directory(1) / checkpoints.CLEAN_SHUTDOWN
     marker.write_bytes(b"{")
     inventory = discover([str(cluster.log_directory(1))])
@@ -77,13 +77,13 @@ def test_a_malformed_clean_marker_is_no_clean_stop(cluster: PlantedCluster) -> N
     assert [item.file for item in inventory.damage] == [str(marker)]
 
 
-def test_directories_on_their_way_out_are_no_replicas(cluster: PlantedCluster) -> None:
+def test_directories_being_deleted_are_not_replicas(cluster: PlantedCluster) -> None:
     replica = cluster.replica(1, DASHED)
     replica.directory.rename(cluster.log_directory(1) / checkpoints.deleted_directory_name(DASHED, "abc"))
     assert len(discover([str(cluster.root)]).replicas) == 2
 
 
-def test_directories_of_two_clusters_are_refused(cluster: PlantedCluster) -> None:
+def test_directories_of_two_clusters_are_rejected(cluster: PlantedCluster) -> None:
     meta = MetaProperties(broker_id=2, cluster_id="other", directory_id="d", boot_id="b")
     file = cluster.log_directory(2) / checkpoints.META_PROPERTIES
     file.write_bytes(format_meta_properties(meta))
@@ -92,19 +92,19 @@ def test_directories_of_two_clusters_are_refused(cluster: PlantedCluster) -> Non
 
 
 @pytest.mark.parametrize("given", ["nowhere", "."])
-def test_a_directory_without_brokers_is_refused_with_what_to_give(tmp_path: Path, given: str) -> None:
+def test_a_directory_without_brokers_is_rejected_with_a_hint(tmp_path: Path, given: str) -> None:
     with pytest.raises(AuditError, match="log director"):
         discover([str(tmp_path / given)])
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_file_that_may_not_be_read_stops_the_audit(cluster: PlantedCluster) -> None:
+def test_a_file_without_read_permission_stops_the_audit(cluster: PlantedCluster) -> None:
     cluster.replica(1, DASHED).file(0).chmod(0)
     with pytest.raises(AuditError, match="as a user who may"):
         discover([str(cluster.root)])
 
 
-def test_a_mark_of_a_former_topic_of_the_name_says_nothing_of_this_log(cluster: PlantedCluster) -> None:
+def test_a_high_watermark_of_a_former_topic_of_this_name_is_ignored(cluster: PlantedCluster) -> None:
     for name in (checkpoints.HIGH_WATERMARK_CHECKPOINT, checkpoints.RECOVERY_POINT_CHECKPOINT):
         file = cluster.log_directory(2) / name
         file.write_bytes(checkpoints.format_offset_checkpoint({DASHED: 900}, {DASHED: "former"}))

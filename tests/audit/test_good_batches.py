@@ -1,4 +1,4 @@
-"""The fast loop takes only what the careful check accepts; together they report what the careful check alone does."""
+"""The fast loop takes only what the full check accepts; together they report the same as the full check alone."""
 
 import random
 import struct
@@ -29,8 +29,8 @@ def scanned(content: bytes) -> RangeScan:
     return scan_content(task, content, (None, None), with_values=False)
 
 
-def with_care(content: bytes) -> tuple[tuple[bytes, ...], tuple[SegmentGap, ...]]:
-    """What the careful check says of every position, with no fast loop."""
+def full_check(content: bytes) -> tuple[tuple[bytes, ...], tuple[SegmentGap, ...]]:
+    """The result of the full check at every position, without the fast loop."""
     window = SegmentWindow(lambda count, position: content[position : position + count], len(content), "f")
     columns = Columns()
     gaps = []
@@ -44,7 +44,7 @@ def with_care(content: bytes) -> tuple[tuple[bytes, ...], tuple[SegmentGap, ...]
 
 def agree(content: bytes) -> None:
     scan = scanned(content)
-    assert (scan.columns, scan.gaps) == with_care(content)
+    assert (scan.columns, scan.gaps) == full_check(content)
 
 
 def with_true_crc(batch: bytes) -> bytes:
@@ -53,10 +53,10 @@ def with_true_crc(batch: bytes) -> bytes:
     return bytes(changed)
 
 
-def test_healthy_content_is_taken_whole() -> None:
+def test_valid_content_is_taken_completely() -> None:
     columns = Columns()
     assert take_good_batches(CONTENT, 0, 0, len(CONTENT), columns) == len(CONTENT)
-    assert columns.pack() == with_care(CONTENT)[0]
+    assert columns.pack() == full_check(CONTENT)[0]
 
 
 def test_a_batch_that_begins_at_the_end_of_the_range_is_not_taken() -> None:
@@ -67,20 +67,20 @@ def test_a_batch_that_begins_at_the_end_of_the_range_is_not_taken() -> None:
 
 
 @pytest.mark.parametrize("flip", [0x01, 0x80, 0xFF])
-def test_every_flipped_byte_is_reported_as_with_care(flip: int) -> None:
+def test_every_flipped_byte_is_reported_as_by_the_full_check(flip: int) -> None:
     for at in range(len(CONTENT)):
         content = bytearray(CONTENT)
         content[at] ^= flip
         agree(bytes(content))
 
 
-def test_every_cut_is_reported_as_with_care() -> None:
+def test_every_cut_is_reported_as_by_the_full_check() -> None:
     for end in range(len(CONTENT)):
         agree(CONTENT[:end])
 
 
 def _fields_with_true_crcs() -> Iterator[bytes]:
-    """Every field of the header at its limits and beyond, with a CRC that is right: only the other checks are left."""
+    """Every header field at its limits and beyond, with a valid CRC: only the other checks can fail."""
     limits = [
         -(2**63),
         -(2**31) - 1,
@@ -123,7 +123,7 @@ def _fields_with_true_crcs() -> Iterator[bytes]:
                 yield with_true_crc(header + payload)
 
 
-def test_every_odd_header_with_a_true_crc_is_reported_as_with_care() -> None:
+def test_every_odd_header_with_a_valid_crc_is_reported_as_by_the_full_check() -> None:
     for batch in _fields_with_true_crcs():
         agree(BATCHES[0] + batch + BATCHES[1])
 
@@ -134,7 +134,7 @@ def test_every_odd_header_with_a_true_crc_is_reported_as_with_care() -> None:
     chunk=st.sampled_from([61, 64, 100, 300, 1000, 1 << 21]),
 )
 @settings(max_examples=200)
-def test_repeated_reordered_and_edited_batches_are_reported_as_with_care(
+def test_repeated_reordered_and_edited_batches_are_reported_as_by_the_full_check(
     order: list[int], edits: list[tuple[int, int, bytes]], chunk: int
 ) -> None:
     content = bytearray(b"".join(BATCHES[number] for number in order))
@@ -145,7 +145,7 @@ def test_repeated_reordered_and_edited_batches_are_reported_as_with_care(
         agree(bytes(content))
 
 
-def test_what_is_taken_passes_the_careful_check() -> None:
+def test_every_taken_batch_passes_the_full_check() -> None:
     chooser = random.Random(7)
     for _ in range(2000):
         batch = bytearray(chooser.choice(BATCHES))

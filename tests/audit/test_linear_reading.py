@@ -1,4 +1,5 @@
-"""However the bytes of a segment lie, its ranges read each of them about once: bytes are counted, not seconds."""
+"""However the bytes of a segment are arranged, its ranges read each of them about once: bytes are counted, not
+seconds."""
 
 import os
 from pathlib import Path

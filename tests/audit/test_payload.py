@@ -1,4 +1,4 @@
-"""The audit's own decoder of records and that of brokers and clients give one answer to any bytes."""
+"""The audit's own decoder of records and that of brokers and clients agree on any bytes."""
 
 import struct
 
@@ -31,7 +31,7 @@ Answer = list[tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | Non
 
 
 def sealed(payload: bytes, records: int) -> bytes:
-    """A batch of this payload, whose CRC is right."""
+    """A batch of this payload with a valid CRC."""
     size = HEADER_BYTES + len(payload)
     fields = (0, size - 12, 0, 77, 0, 0, records - 1, START_MS, START_MS, -1, -1, -1, records)
     batch = bytearray(struct.pack(HEADER_FORMAT, *fields) + payload)
@@ -54,7 +54,7 @@ def brokers(batch: bytes) -> Answer:
         return None
 
 
-def test_records_are_what_was_sent() -> None:
+def test_decoded_records_equal_those_sent() -> None:
     many = RECORDS * 9
     batch = bytes(build_batch(many, base_offset=7, leader_epoch=2))
     assert audits(batch) == [(at, key, value, list(headers)) for key, value, at, headers in many] == brokers(batch)
@@ -62,13 +62,13 @@ def test_records_are_what_was_sent() -> None:
 
 
 @pytest.mark.parametrize("batch", [bytes(undecodable(BATCH)), bytes(beyond_all_times()), sealed(b"\x91\xc0" * 9, 1)])
-def test_what_nobody_can_decode_is_said(batch: bytes) -> None:
+def test_undecodable_payloads_are_reported(batch: bytes) -> None:
     assert audits(batch) is None
     assert brokers(batch) is None
 
 
 @given(st.integers(HEADER_BYTES, len(BATCH) - 1), st.integers(0, 255))
-def test_both_take_the_same_where_a_byte_differs(at: int, byte: int) -> None:
+def test_both_decoders_agree_where_a_byte_differs(at: int, byte: int) -> None:
     changed = bytearray(BATCH)
     changed[at] = byte
     batch = sealed(bytes(changed[HEADER_BYTES:]), len(RECORDS))
@@ -96,8 +96,8 @@ LIKE_A_RECORD = st.tuples(
 
 
 @given(st.lists(LIKE_A_RECORD | ANY, min_size=1, max_size=2), st.sampled_from([0, COLUMNS_FROM]))
-def test_both_take_the_same_of_any_msgpack(odd: list[object], good: int) -> None:
-    """Also behind so many good records that they are checked column by column."""
+def test_both_decoders_agree_on_any_msgpack(odd: list[object], good: int) -> None:
+    """Also with enough valid records that they are checked column by column."""
     rows = [[number, 5, b"k", None, [["h", None]]] for number in range(good)] + odd
     payload = msgpack.packb(rows)
     batch = sealed(payload, len(rows))

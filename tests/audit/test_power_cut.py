@@ -1,4 +1,4 @@
-"""Of what a broker had not synced a power cut may leave any part; what it had synced is all there."""
+"""A power cut may leave any part of what a broker had not synced; everything it had synced is present."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +15,7 @@ from tests.audit.planted_cluster import PlantedCluster, PlantedReplica
 
 LINES = TopicPartition("lines", 0)
 SYNCED = read_header(ENCODED[4]).base_offset
-"""In the second segment a batch of later epoch begins here."""
+"""In the second segment; a batch of a later epoch begins here."""
 
 
 def zeros(replica: PlantedReplica) -> None:
@@ -59,22 +59,22 @@ def cluster(tmp_path: Path) -> PlantedCluster:
     return cluster
 
 
-def judged(cluster: PlantedCluster) -> PartitionResult:
+def audited_partition(cluster: PlantedCluster) -> PartitionResult:
     acked = cluster.write_acked(LINES, BATCHES)
     (result,) = compare_locally(discover([str(cluster.root)]), str(acked), with_values=True)
     return result
 
 
-def test_a_start_that_retention_moved_beyond_what_was_synced_is_lawful(cluster: PlantedCluster) -> None:
+def test_a_log_start_moved_beyond_the_synced_end_by_retention_is_lawful(cluster: PlantedCluster) -> None:
     cluster.replica(BROKER, LINES).write(ENCODED[:4])
     for broker in cluster.brokers:
         cluster.replica(broker, LINES).write_log_start(read_header(ENCODED[9]).base_offset)
-    assert not errors(judged(cluster))
+    assert not errors(audited_partition(cluster))
 
 
-def test_a_start_behind_the_end_is_an_error_where_no_power_was_lost(cluster: PlantedCluster) -> None:
+def test_a_log_start_behind_the_end_is_an_error_without_a_power_cut(cluster: PlantedCluster) -> None:
     cluster.replica(3, LINES).write_log_start(100)
-    assert [item.message for item in errors(judged(cluster)) if item.kind is Kind.CHECKPOINT_DAMAGE]
+    assert [item.message for item in errors(audited_partition(cluster)) if item.kind is Kind.CHECKPOINT_DAMAGE]
 
 
 def errors(result: PartitionResult) -> list[Finding]:
@@ -82,11 +82,11 @@ def errors(result: PartitionResult) -> list[Finding]:
 
 
 @pytest.mark.parametrize("leave", LEFT)
-def test_any_part_of_what_was_not_synced_may_be_left(
+def test_any_part_of_the_unsynced_tail_may_be_left(
     cluster: PlantedCluster, leave: Callable[[PlantedReplica], None]
 ) -> None:
     leave(cluster.replica(BROKER, LINES))
-    result = judged(cluster)
+    result = audited_partition(cluster)
     assert errors(result) == []
     assert result.verdict is PartitionVerdict.LAGGING
     torn = [item for item in result.findings if item.kind is Kind.TORN_TAIL]
@@ -94,39 +94,37 @@ def test_any_part_of_what_was_not_synced_may_be_left(
 
 
 @pytest.mark.parametrize("leave", LEFT)
-def test_what_was_synced_is_damaged_or_missing(
-    cluster: PlantedCluster, leave: Callable[[PlantedReplica], None]
-) -> None:
+def test_a_damaged_synced_part_is_an_error(cluster: PlantedCluster, leave: Callable[[PlantedReplica], None]) -> None:
     cluster.set_recovery_point(BROKER, LINES, 24)
     leave(cluster.replica(BROKER, LINES))
-    assert {item.broker for item in errors(judged(cluster))} == {BROKER}
+    assert {item.broker for item in errors(audited_partition(cluster))} == {BROKER}
 
 
 @pytest.mark.parametrize("leave", LEFT)
-def test_a_broker_that_was_killed_has_lost_nothing(
+def test_a_killed_broker_has_lost_nothing(
     cluster: PlantedCluster, leave: Callable[[PlantedReplica], None], tmp_path: Path
 ) -> None:
-    """Its machine has not booted anew: what it wrote is there."""
+    """Its machine has not rebooted: everything it wrote is there."""
     killed = PlantedCluster(tmp_path / "killed", clean=False)
     killed.write(LINES, ENCODED)
     leave(killed.replica(BROKER, LINES))
-    assert {item.broker for item in errors(judged(killed))} == {BROKER}
+    assert {item.broker for item in errors(audited_partition(killed))} == {BROKER}
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
-def test_an_index_of_what_was_not_synced_may_be_anything(cluster: PlantedCluster, suffix: str) -> None:
+def test_an_index_of_unsynced_batches_may_hold_anything(cluster: PlantedCluster, suffix: str) -> None:
     replica = cluster.replica(BROKER, LINES)
     file = replica.file(replica.segments[1], suffix)
     file.write_bytes(file.read_bytes()[:-3])
-    assert errors(judged(cluster)) == []
+    assert errors(audited_partition(cluster)) == []
     cluster.set_recovery_point(BROKER, LINES, replica.segments[2])
-    assert [item.kind for item in errors(judged(cluster))] == [Kind.INDEX_DAMAGE]
+    assert [item.kind for item in errors(audited_partition(cluster))] == [Kind.INDEX_DAMAGE]
 
 
-def test_what_no_other_replica_holds_is_lost(cluster: PlantedCluster) -> None:
+def test_unsynced_records_that_no_other_replica_holds_are_lost(cluster: PlantedCluster) -> None:
     for broker in cluster.brokers:
         cluster.stop_cleanly(False, broker)
         cluster.set_recovery_point(broker, LINES, SYNCED)
         zeros(cluster.replica(broker, LINES))
     cluster.lose_power()
-    assert Kind.RECORDS_LOST in {item.kind for item in errors(judged(cluster))}
+    assert Kind.RECORDS_LOST in {item.kind for item in errors(audited_partition(cluster))}

@@ -1,4 +1,4 @@
-"""What is missing for Spark is said in one sentence, with the cure."""
+"""What Spark lacks is reported in one sentence, with the remedy."""
 
 import sys
 from pathlib import Path
@@ -22,7 +22,7 @@ def java(home: Path, version: str, with_vector_module: bool = True) -> None:
 
 
 @pytest.mark.parametrize("version", ["17.0.9", "21", "25.0.1"])
-def test_a_recent_java_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+def test_a_recent_java_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     java(tmp_path, version)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     prerequisites.check_java()
@@ -49,7 +49,7 @@ def test_a_java_home_without_java_is_named(tmp_path: Path, monkeypatch: pytest.M
         prerequisites.check_java()
 
 
-def test_no_java_at_all_names_the_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_java_the_error_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(AuditError, match=r"no java on PATH.*apt install openjdk-17-jre-headless.*--engine local"):
@@ -71,7 +71,7 @@ def test_java_home_comes_before_path(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("echo 3.9", "is Python 3.9"),
     ],
 )
-def test_a_worker_python_that_cannot_work_is_named(
+def test_an_unusable_worker_python_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, reason: str
 ) -> None:
     worker = fake_program(tmp_path / "python", script)
@@ -80,13 +80,13 @@ def test_a_worker_python_that_cannot_work_is_named(
         prerequisites.check_worker_python()
 
 
-def test_a_worker_python_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_worker_python_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", "/nowhere/python")
     with pytest.raises(AuditError, match="cannot be started; unset PYSPARK_PYTHON"):
         prerequisites.check_worker_python()
 
 
-def test_the_drivers_own_python_is_a_fine_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_drivers_own_python_is_accepted_as_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     prerequisites.check_worker_python()
 

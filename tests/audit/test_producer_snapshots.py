@@ -1,4 +1,4 @@
-"""What a broker remembers of its producers is the log's, or a finding."""
+"""A snapshot of a broker's producers matches the log, or gives a finding."""
 
 import struct
 from collections.abc import Callable
@@ -56,7 +56,7 @@ def test_the_snapshots_of_a_log_are_clean(cluster: PlantedCluster) -> None:
     assert findings(cluster) == ()
 
 
-def test_a_producer_that_was_forgotten_need_not_be_there(cluster: PlantedCluster) -> None:
+def test_a_forgotten_producer_may_be_absent(cluster: PlantedCluster) -> None:
     put(cluster, 8, states(below(8)[::2]).snapshot(Place(TOPIC_ID, 0, 8)))
     assert findings(cluster) == ()
 
@@ -96,9 +96,9 @@ WRONG: dict[str, tuple[Callable[[bytes], bytes], str]] = {
 }
 
 
-@pytest.mark.parametrize(("change", "said"), WRONG.values(), ids=WRONG)
-def test_what_is_wrong_with_a_snapshot_is_said(
-    cluster: PlantedCluster, change: Callable[[bytes], bytes], said: str
+@pytest.mark.parametrize(("change", "expected"), WRONG.values(), ids=WRONG)
+def test_an_error_in_a_snapshot_is_described(
+    cluster: PlantedCluster, change: Callable[[bytes], bytes], expected: str
 ) -> None:
     file = cluster.replica(2, LINES).file(8, SNAPSHOT_SUFFIX)
     put(cluster, 8, change(file.read_bytes()))
@@ -106,11 +106,11 @@ def test_what_is_wrong_with_a_snapshot_is_said(
     assert {(item.kind, item.severity, item.broker, item.file) for item in found} == {
         (Kind.PRODUCER_SNAPSHOT, Severity.ERROR, 2, str(file))
     }
-    assert said in found[0].message
+    assert expected in found[0].message
 
 
 @pytest.mark.parametrize("content", [b"", b"torn", flipped(states(below(8)).snapshot(Place(TOPIC_ID, 0, 8)))])
-def test_one_that_does_not_read_is_a_note_because_a_power_cut_may_leave_it(
+def test_an_unreadable_snapshot_is_a_note_because_a_power_cut_may_leave_it(
     cluster: PlantedCluster, content: bytes
 ) -> None:
     put(cluster, 8, content)
@@ -121,20 +121,20 @@ def test_one_that_does_not_read_is_a_note_because_a_power_cut_may_leave_it(
     )
 
 
-def test_one_without_a_place_is_a_note(cluster: PlantedCluster) -> None:
-    """It was told to another broker, and is none that is kept."""
+def test_a_snapshot_without_a_place_is_a_note(cluster: PlantedCluster) -> None:
+    """It is the form that is sent to another broker, not the one stored on disk."""
     put(cluster, 8, states(below(8)).snapshot())
     (found,) = findings(cluster)
     assert found.kind is Kind.PRODUCER_SNAPSHOT_UNUSED and "does not decode" in found.message
 
 
-def test_one_behind_the_end_is_a_note_after_a_crash(cluster: PlantedCluster) -> None:
+def test_a_snapshot_behind_the_end_is_a_note_after_a_crash(cluster: PlantedCluster) -> None:
     (cluster.log_directory(2) / CLEAN_SHUTDOWN).unlink()
     put(cluster, 40, states(LOG).snapshot(Place(TOPIC_ID, 0, 40)))
     assert {item.kind for item in findings(cluster)} == {Kind.PRODUCER_SNAPSHOT_UNUSED}
 
 
-def test_one_of_the_former_version_is_a_note(cluster: PlantedCluster) -> None:
+def test_a_snapshot_of_the_former_version_is_a_note(cluster: PlantedCluster) -> None:
     from minibroker.protocol.checksum import crc32c
 
     body = b"\x92\x01\x90"
@@ -142,13 +142,13 @@ def test_one_of_the_former_version_is_a_note(cluster: PlantedCluster) -> None:
     assert {item.kind for item in findings(cluster)} == {Kind.PRODUCER_SNAPSHOT_UNUSED}
 
 
-def test_one_behind_the_end_of_a_cleanly_stopped_log_is_told(cluster: PlantedCluster) -> None:
+def test_a_snapshot_behind_the_end_of_a_cleanly_stopped_log_is_an_error(cluster: PlantedCluster) -> None:
     put(cluster, 40, states(LOG).snapshot(Place(TOPIC_ID, 0, 40)))
     (found,) = findings(cluster)
     assert (found.kind, found.offset) == (Kind.PRODUCER_SNAPSHOT, 40)
 
 
-def test_a_pipe_in_its_place_is_no_wait(cluster: PlantedCluster) -> None:
+def test_a_pipe_in_place_of_a_snapshot_does_not_block(cluster: PlantedCluster) -> None:
     import os
 
     file = cluster.replica(2, LINES).file(8, SNAPSHOT_SUFFIX)
@@ -161,5 +161,5 @@ def test_a_pipe_in_its_place_is_no_wait(cluster: PlantedCluster) -> None:
     )
 
 
-def test_the_largest_that_a_broker_writes_is_read() -> None:
+def test_the_largest_snapshot_that_a_broker_writes_is_read() -> None:
     assert SNAPSHOT_BYTES_MAX < FILE_BYTES_MAX

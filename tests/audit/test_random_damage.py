@@ -11,7 +11,7 @@ SEEDS = range(1, 11)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_harm_is_not_called_consistent_and_clean_data_not_accused(seed: int, tmp_path: Path) -> None:
-    told = play(seed, tmp_path)
-    assert told.accused is None
-    assert not (told.is_harm and told.outcome is AuditOutcome.CONSISTENT), told
+def test_harm_is_not_called_consistent_and_clean_data_gives_no_error(seed: int, tmp_path: Path) -> None:
+    result = play(seed, tmp_path)
+    assert result.false_error is None
+    assert not (result.is_harm and result.outcome is AuditOutcome.CONSISTENT), result

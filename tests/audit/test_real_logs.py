@@ -1,4 +1,4 @@
-"""The audit on logs that the broker's own log wrote: the two share nothing but the formats, and agree."""
+"""The audit on logs that the broker's own log code wrote: the two share only the formats, and agree."""
 
 import random
 from pathlib import Path
@@ -26,7 +26,7 @@ async def open_directory(root: Path, broker: int) -> LogDirectory:
 
 
 async def write(root: Path, broker: int, clean: bool = True, trim_to: int | None = None) -> None:
-    """One history on every broker: three epochs, a divergent tail that was cut, several segments."""
+    """The same history on every broker: three epochs, a divergent tail that was truncated, several segments."""
     directory = await open_directory(root, broker)
     log = directory.create_log(LINES, "topic-id", SMALL)
     append(log, 7, timestamp_ms=5_000)
@@ -53,7 +53,7 @@ async def trim(log: PartitionLog, offset: int) -> None:
     log.write_epoch_entries([(kept[0][0], max(start, kept[0][1])), *kept[1:]], sync=False)
 
 
-def judged(root: Path) -> PartitionResult:
+def audited_partition(root: Path) -> PartitionResult:
     (result,) = compare_locally(discover([str(root)]), None, with_values=True)
     return result
 
@@ -61,16 +61,16 @@ def judged(root: Path) -> PartitionResult:
 async def test_cleanly_stopped_logs_are_identical_without_a_note(tmp_path: Path) -> None:
     for broker in (1, 2, 3):
         await write(tmp_path, broker)
-    result = judged(tmp_path)
+    result = audited_partition(tmp_path)
     assert result.findings == ()
     assert (result.verdict, result.judged_offsets, result.total_offsets) == (PartitionVerdict.IDENTICAL, 50, 50)
     assert len(list((tmp_path / "broker-1" / "lines-0").glob("*.index"))) > 1, "there was something to check"
 
 
-async def test_killed_brokers_logs_are_identical_and_nothing_is_wrong(tmp_path: Path) -> None:
+async def test_killed_brokers_logs_are_identical_without_errors(tmp_path: Path) -> None:
     for broker in (1, 2, 3):
         await write(tmp_path, broker, clean=False)
-    result = judged(tmp_path)
+    result = audited_partition(tmp_path)
     assert [item for item in result.findings if item.severity is Severity.ERROR] == []
     assert (result.verdict, result.judged_offsets) == (PartitionVerdict.IDENTICAL, 50)
 
@@ -78,7 +78,7 @@ async def test_killed_brokers_logs_are_identical_and_nothing_is_wrong(tmp_path: 
 async def test_a_trimmed_replica_differs_only_in_its_start(tmp_path: Path) -> None:
     await write(tmp_path, 1)
     await write(tmp_path, 2, trim_to=17)
-    result = judged(tmp_path)
+    result = audited_partition(tmp_path)
     assert [(item.kind, item.broker) for item in result.findings] == [(Kind.LOG_START_DIFFERS, 2)]
     assert result.judged_offsets == 50 - 17
 
@@ -90,4 +90,4 @@ async def test_logs_that_were_opened_again_are_still_identical(tmp_path: Path, t
         for _ in range(times):
             directory = await open_directory(tmp_path, broker)
             await directory.close(True, {LINES: 50}, broker_epoch=4)
-    assert judged(tmp_path).findings == ()
+    assert audited_partition(tmp_path).findings == ()

@@ -31,7 +31,7 @@ def cluster(tmp_path: Path) -> PlantedCluster:
     return cluster
 
 
-def test_a_consistent_cluster_exits_with_0_and_says_how_much_was_judged(cluster: PlantedCluster) -> None:
+def test_a_consistent_cluster_exits_with_0_and_reports_how_much_was_compared(cluster: PlantedCluster) -> None:
     report = run_audit([str(cluster.root)], "local", str(cluster.write_acked(LINES, BATCHES)))
     assert report.exit_code == 0
     assert report.summary == (
@@ -48,7 +48,7 @@ def test_findings_exit_with_10(cluster: PlantedCluster) -> None:
     assert [each.check for each in report.results if not each.success] == ["every batch passes its CRC"]
 
 
-def test_json_names_everything(cluster: PlantedCluster, tmp_path: Path) -> None:
+def test_json_has_every_field(cluster: PlantedCluster, tmp_path: Path) -> None:
     expected = damage.flip_bit(cluster.replica(BROKER, LINES))
     run_audit([str(cluster.root)], "local", output=str(tmp_path / "out"))
     content = json.loads((tmp_path / "out" / "report.json").read_text())
@@ -104,7 +104,7 @@ def test_the_picture_shows_what_is_damaged_missing_and_fine(cluster: PlantedClus
     assert "broker 4: the replica is missing" in drawn
 
 
-def test_one_offset_of_millions_is_still_seen(cluster: PlantedCluster) -> None:
+def test_one_offset_of_millions_is_visible_in_the_picture(cluster: PlantedCluster) -> None:
     damage.flip_bit(cluster.replica(BROKER, LINES))
     (result,) = run_audit([str(cluster.root)], "local").partitions
     long = [msgspec.structs.replace(each, log_end_offset=50_000_000) for each in result.replicas]
@@ -113,7 +113,7 @@ def test_one_offset_of_millions_is_still_seen(cluster: PlantedCluster) -> None:
     assert float(damaged.get("width") or 0) >= NARROWEST
 
 
-def test_a_replica_alone_is_not_drawn_as_agreeing(tmp_path: Path) -> None:
+def test_a_single_replica_is_not_drawn_as_agreeing(tmp_path: Path) -> None:
     cluster = PlantedCluster(tmp_path, brokers=[1])
     cluster.write(LINES, ENCODED)
     (result,) = run_audit([str(tmp_path)], "local").partitions
@@ -146,7 +146,7 @@ def test_an_unknown_engine_and_no_directory_cannot_run(cluster: PlantedCluster) 
         run_audit([], "local")
 
 
-def test_one_replica_alone_is_consistent_and_says_that_nothing_was_compared(tmp_path: Path) -> None:
+def test_a_single_replica_is_consistent_with_a_remark_that_nothing_was_compared(tmp_path: Path) -> None:
     cluster = PlantedCluster(tmp_path, brokers=[1])
     cluster.write(LINES, ENCODED)
     report = run_audit([str(tmp_path)], "local")
@@ -154,7 +154,7 @@ def test_one_replica_alone_is_consistent_and_says_that_nothing_was_compared(tmp_
     assert "nothing was compared" in report.summary
 
 
-def test_an_audit_reads_and_leaves_every_file_as_it_was(cluster: PlantedCluster) -> None:
+def test_an_audit_changes_no_file(cluster: PlantedCluster) -> None:
     def state() -> dict[Path, tuple[int, bytes]]:
         return {
             path: (path.stat().st_mtime_ns, path.read_bytes()) for path in cluster.root.rglob("*") if path.is_file()
@@ -167,7 +167,7 @@ def test_an_audit_reads_and_leaves_every_file_as_it_was(cluster: PlantedCluster)
     assert after == before
 
 
-def test_a_cause_is_told_in_front_of_what_it_leads_to_and_of_open_questions(cluster: PlantedCluster) -> None:
+def test_causes_come_before_consequences_and_before_open_questions(cluster: PlantedCluster) -> None:
     cluster.forget_state()
     damage.drop_batch(cluster.replica(BROKER, LINES))
     report = run_audit([str(cluster.root)], "local")

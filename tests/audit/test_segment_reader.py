@@ -1,4 +1,4 @@
-"""Reading segments: ranges say what the whole file says, resync, files that change, hostile content."""
+"""Reading segments: ranges match the whole file, resynchronisation, files that change, hostile content."""
 
 import os
 from collections import Counter
@@ -57,14 +57,14 @@ def facts_of(directory: Path, size: int) -> ReplicaFacts:
 
 def in_ranges(directory: Path, size: int, range_bytes: int) -> tuple[list[RangeScan], int]:
     """The stitched scans, and how often a file had to be read again."""
-    again = []
+    rereads = []
 
     def reread(task: RangeTask) -> RangeScan:
-        again.append(task)
+        rereads.append(task)
         return scan_range(task, with_values=True)
 
     tasks = plan_ranges(str(directory), [(0, size)], range_bytes)
-    return stitch([scan_range(task, with_values=True) for task in tasks], reread), len(again)
+    return stitch([scan_range(task, with_values=True) for task in tasks], reread), len(rereads)
 
 
 def joined(directory: Path, size: int, scans: list[RangeScan]) -> tuple[object, ...]:
@@ -82,7 +82,7 @@ FOREIGN = st.sampled_from([b"M" * 100, b"\x00" * 90, b"foreign", ENCODED[2][:70]
     range_bytes=st.integers(1, 900),
 )
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_ranges_say_exactly_what_the_whole_file_says(
+def test_ranges_give_exactly_the_result_of_the_whole_file(
     tmp_path: Path, edits: list[tuple[int, int, bytes]], range_bytes: int
 ) -> None:
     content = bytearray(CONTENT)
@@ -95,47 +95,49 @@ def test_ranges_say_exactly_what_the_whole_file_says(
 
 @given(range_bytes=st.integers(1, 900))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_ranges_of_a_healthy_file_join_without_a_second_look(tmp_path: Path, range_bytes: int) -> None:
+def test_ranges_of_a_valid_file_join_without_reading_again(tmp_path: Path, range_bytes: int) -> None:
     whole(tmp_path, CONTENT)
     assert in_ranges(tmp_path, len(CONTENT), range_bytes)[1] == 0
 
 
-def test_a_batch_inside_a_value_is_never_taken_for_one(tmp_path: Path) -> None:
+def test_a_batch_inside_a_value_is_never_read_as_a_batch(tmp_path: Path) -> None:
     content = b"".join(encode([(0, [b"a"]), (0, [CONTENT]), (0, [b"b"])]))
     expected = whole(tmp_path, content, with_values=True)
     assert len(columns_of(expected)) == 3
-    scans, again = in_ranges(tmp_path, len(content), 300)
-    assert again == 0, "what ranges inside the value find is dropped, not read again"
+    scans, rereads = in_ranges(tmp_path, len(content), 300)
+    assert rereads == 0, "ranges inside the value are dropped, not read again"
     assert joined(tmp_path, len(content), scans) == joined(tmp_path, len(content), [expected])
 
 
 def test_a_gap_that_spans_ranges_is_reported_once(tmp_path: Path) -> None:
     content = ENCODED[0] + b"\x00" * 1000 + b"".join(ENCODED[1:])
     whole(tmp_path, content)
-    scans, again = in_ranges(tmp_path, len(content), 200)
+    scans, rereads = in_ranges(tmp_path, len(content), 200)
     gaps = [gap for scan in scans for gap in scan.gaps]
     assert [(gap.position, gap.end) for gap in gaps] == [(len(ENCODED[0]), len(ENCODED[0]) + 1000)]
-    assert again == 0
+    assert rereads == 0
 
 
 def test_a_gap_behind_a_batch_that_reaches_into_a_range_is_read_again_from_there(tmp_path: Path) -> None:
     content = ENCODED[0] + b"\x00" * 500 + b"".join(ENCODED[1:])
     expected = whole(tmp_path, content, with_values=True)
-    scans, again = in_ranges(tmp_path, len(content), len(ENCODED[0]) - 10)
-    assert again == 1
+    scans, rereads = in_ranges(tmp_path, len(content), len(ENCODED[0]) - 10)
+    assert rereads == 1
     assert joined(tmp_path, len(content), scans) == joined(tmp_path, len(content), [expected])
 
 
 @pytest.mark.parametrize("range_bytes", [50, 61, 200])
 @pytest.mark.parametrize("tail", [ENCODED[1][:90], b"\x00" * 700, b"\x02" * 700])
-def test_a_gap_up_to_the_end_is_torn_or_not_in_ranges_as_well(tmp_path: Path, tail: bytes, range_bytes: int) -> None:
+def test_a_gap_up_to_the_end_is_torn_in_ranges_as_in_the_whole_file(
+    tmp_path: Path, tail: bytes, range_bytes: int
+) -> None:
     content = ENCODED[0] + tail
     expected = whole(tmp_path, content, with_values=True)
     scans, _ = in_ranges(tmp_path, len(content), range_bytes)
     assert joined(tmp_path, len(content), scans) == joined(tmp_path, len(content), [expected])
 
 
-def test_values_are_summed_record_by_record(tmp_path: Path) -> None:
+def test_checksums_are_taken_record_by_record(tmp_path: Path) -> None:
     content = b"".join(encode([(0, [b"a", None, b""])]))
     crcs = list(columns_of(whole(tmp_path, content, with_values=True)).record_crcs)
     assert crcs == [crc32c(b"a"), NO_VALUE, 0]
@@ -155,7 +157,7 @@ def test_a_tail_is_torn_only_if_the_file_ends_inside_a_batch(tmp_path: Path, tai
     )
 
 
-def test_nothing_is_read_beyond_the_size_that_the_file_had(tmp_path: Path) -> None:
+def test_nothing_is_read_beyond_the_files_size_at_the_start(tmp_path: Path) -> None:
     size = len(ENCODED[0]) + 20
     (tmp_path / checkpoints.segment_file_name(0)).write_bytes(CONTENT)
     scan = scan_range(task_for(tmp_path, size), with_values=False)
@@ -163,17 +165,17 @@ def test_nothing_is_read_beyond_the_size_that_the_file_had(tmp_path: Path) -> No
     assert [gap.torn for gap in scan.gaps] == [True], "what was appended later is a torn tail to this audit"
 
 
-def test_a_file_that_shrank_ends_where_it_ends(tmp_path: Path) -> None:
+def test_a_file_that_shrank_ends_at_its_new_size(tmp_path: Path) -> None:
     (tmp_path / checkpoints.segment_file_name(0)).write_bytes(ENCODED[0])
     scan = scan_range(task_for(tmp_path, len(CONTENT)), with_values=False)
     assert (len(columns_of(scan)), scan.size, scan.gaps) == (1, len(ENCODED[0]), ())
 
 
-def test_a_file_that_vanished_is_said_to_have(tmp_path: Path) -> None:
+def test_a_vanished_file_is_reported_as_vanished(tmp_path: Path) -> None:
     assert scan_range(task_for(tmp_path, 100), with_values=False).vanished
 
 
-def test_a_batch_larger_than_the_window_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_larger_than_the_window_is_read_completely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment_reader, "CHUNK_BYTES", 256)
     big = bytes(build_batch([(None, b"x" * 5000, 1, ())], base_offset=0))
     content = big + bytes(build_batch([(None, b"y" * 5000, 1, ())], base_offset=1))
@@ -181,14 +183,14 @@ def test_a_batch_larger_than_the_window_is_read_whole(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize("chunk", [61, 100, 1000])
-def test_windows_of_any_size_find_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+def test_windows_of_any_size_give_the_same_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
     content = ENCODED[0] + b"M" * 300 + ENCODED[1] + b"\x00" * 300 + b"".join(ENCODED[2:])
     expected = whole(tmp_path, content)
     monkeypatch.setattr(segment_reader, "CHUNK_BYTES", chunk)
     assert whole(tmp_path, content) == expected
 
 
-def test_a_file_that_cannot_be_read_is_one_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_file_is_one_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> bytes:
         raise OSError(5, "Input/output error")
 
@@ -202,7 +204,7 @@ def test_a_file_that_cannot_be_read_is_one_gap(tmp_path: Path, monkeypatch: pyte
 # planning
 
 
-def test_exact_cuts_are_batch_starts(tmp_path: Path) -> None:
+def test_exact_cuts_are_at_batch_starts(tmp_path: Path) -> None:
     replica = PlantedReplica(tmp_path, LINES)
     replica.directory.mkdir()
     replica.write_segment(0, ENCODED)
@@ -238,21 +240,21 @@ def replicas_of(sizes: list[int]) -> list[ReplicaFacts]:
     ]
 
 
-def test_every_partition_has_one_judge_and_every_core_its_share() -> None:
+def test_every_partition_is_in_one_share_and_every_core_has_a_share() -> None:
     shares = comparison_shares(replicas_of([100, 100, 100, 300]), cores=2)
     assert shares.keys() == {TopicPartition("lines", number) for number in range(4)}
     assert shares[TopicPartition("lines", 3)] not in {shares[TopicPartition("lines", number)] for number in range(3)}
 
 
-def test_empty_partitions_are_spread_as_well() -> None:
+def test_empty_partitions_are_spread_over_shares_too() -> None:
     assert set(Counter(comparison_shares(replicas_of([0] * 10), cores=2).values()).values()) == {5}
 
 
-def test_large_logs_are_judged_in_more_shares_than_cores() -> None:
+def test_large_logs_are_checked_in_more_shares_than_cores() -> None:
     shares = comparison_shares(replicas_of([SHARE_BYTES // 2] * 6), cores=2)
     assert set(Counter(shares.values()).values()) == {1}
     assert set(shares.values()) == set(range(6))
 
 
-def test_without_a_replica_there_is_nothing_to_share() -> None:
+def test_without_replicas_there_are_no_shares() -> None:
     assert comparison_shares([], cores=2) == {}

@@ -1,4 +1,5 @@
-"""Batches that were appended twice, taken out or forged show in the sequences of producers; lawful logs do not."""
+"""Batches that were appended twice, removed or forged show in the sequences of producers; lawful logs have no
+findings."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,11 +26,11 @@ class Sent(NamedTuple):
     records: int = 2
     leader_epoch: int = 0
     text: str = ""
-    """Batches of one identity with another text have other bytes."""
+    """Batches of one identity with different texts have different bytes."""
 
 
 def written(batches: Sequence[Sent], base_offset: int = 0) -> list[bytes]:
-    """A log of these, with true CRCs and dense offsets."""
+    """A log of these batches, with valid CRCs and dense offsets."""
     encoded = []
     offset = base_offset
     for sent in batches:
@@ -48,7 +49,7 @@ def written(batches: Sequence[Sent], base_offset: int = 0) -> list[bytes]:
     return encoded
 
 
-def judged(root: Path, batches: Sequence[Sent], base_offset: int = 0) -> PartitionResult:
+def audited_partition(root: Path, batches: Sequence[Sent], base_offset: int = 0) -> PartitionResult:
     """The same log on all three replicas."""
     cluster = PlantedCluster(root)
     cluster.write(LINES, written(batches, base_offset), base_offset=base_offset)
@@ -86,25 +87,25 @@ LAWFUL: dict[str, list[Sent]] = {
 
 
 @pytest.mark.parametrize("batches", LAWFUL.values(), ids=LAWFUL)
-def test_a_lawful_log_is_clean(tmp_path: Path, batches: list[Sent]) -> None:
-    result = judged(tmp_path, batches)
+def test_a_lawful_log_has_no_findings(tmp_path: Path, batches: list[Sent]) -> None:
+    result = audited_partition(tmp_path, batches)
     assert result.findings == ()
     assert result.verdict is PartitionVerdict.IDENTICAL
 
 
 @pytest.mark.parametrize("batches", [run(start=17), run(epoch=3, start=5), run(start=SEQUENCE_MAX - 4)])
-def test_what_stood_in_front_of_a_deleted_head_is_unknown(tmp_path: Path, batches: list[Sent]) -> None:
-    """Also the wrap: behind 2^31 - 1 comes 0."""
-    assert judged(tmp_path, batches, base_offset=40).findings == ()
+def test_sequences_before_a_deleted_head_are_unknown(tmp_path: Path, batches: list[Sent]) -> None:
+    """This includes the wrap: 0 follows 2^31 - 1."""
+    assert audited_partition(tmp_path, batches, base_offset=40).findings == ()
 
 
-def test_a_wrap_inside_a_batch_goes_on_behind_it(tmp_path: Path) -> None:
+def test_sequences_continue_after_a_wrap_inside_a_batch(tmp_path: Path) -> None:
     batches = [Sent(7, 0, SEQUENCE_MAX - 2, 5), Sent(7, 0, 2), Sent(7, 0, 4)]
-    assert judged(tmp_path, batches, base_offset=40).findings == ()
+    assert audited_partition(tmp_path, batches, base_offset=40).findings == ()
 
 
-def test_the_tail_of_a_deposed_leader_is_clean(tmp_path: Path) -> None:
-    """Its own producers go on there; on the others they go on under the next leader."""
+def test_the_tail_of_a_deposed_leader_has_no_sequence_findings(tmp_path: Path) -> None:
+    """Its own producers continue there; on the others they continue under the next leader."""
     common = run(batches=3)
     deposed = [*common, Sent(7, 0, 6), Sent(9, 0, 0)]
     others = [*common, Sent(7, 0, 6, 1, leader_epoch=1), Sent(7, 0, 7, leader_epoch=1)]
@@ -116,15 +117,15 @@ def test_the_tail_of_a_deposed_leader_is_clean(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("epoch", [0, 1])
-def test_a_producer_that_was_forgotten_and_begins_anew_is_a_note(tmp_path: Path, epoch: int) -> None:
-    result = judged(
+def test_a_forgotten_producer_that_begins_again_at_0_is_a_note(tmp_path: Path, epoch: int) -> None:
+    result = audited_partition(
         tmp_path, [*run(epoch=1, batches=3), Sent(7, epoch, 0, text="again"), Sent(7, epoch, 2, text="too")]
     )
     assert found(result) == [(Kind.SEQUENCE_ANEW, Severity.NOTE, 6)]
 
 
-def test_a_batch_of_no_producer_with_a_sequence_is_a_note_because_leaders_take_it(tmp_path: Path) -> None:
-    result = judged(tmp_path, [WITHOUT, Sent(NO_PRODUCER_ID, NO_PRODUCER_EPOCH, 3)])
+def test_a_sequence_without_producer_id_is_a_note_because_leaders_accept_it(tmp_path: Path) -> None:
+    result = audited_partition(tmp_path, [WITHOUT, Sent(NO_PRODUCER_ID, NO_PRODUCER_EPOCH, 3)])
     assert found(result) == [(Kind.SEQUENCE_MALFORMED, Severity.NOTE, 2)]
 
 
@@ -190,27 +191,27 @@ HARM: dict[str, tuple[Change, list[tuple[Kind, int]]]] = {
 def test_harm_on_all_replicas_is_found_and_named(
     tmp_path: Path, change: Change, expected: list[tuple[Kind, int]]
 ) -> None:
-    result = judged(tmp_path, change(run()))
+    result = audited_partition(tmp_path, change(run()))
     assert found(result) == [(kind, Severity.ERROR, offset) for kind, offset in expected]
     assert result.verdict is PartitionVerdict.INCONSISTENT
     assert first(result).file is not None and first(result).position is not None
 
 
-def test_a_batch_twice_shows_behind_a_deleted_head_too(tmp_path: Path) -> None:
+def test_a_repeated_batch_is_found_after_a_deleted_head_too(tmp_path: Path) -> None:
     log = run(start=100)
-    result = judged(tmp_path, [*log, log[2]], base_offset=40)
+    result = audited_partition(tmp_path, [*log, log[2]], base_offset=40)
     assert found(result) == [(Kind.SEQUENCE_TWICE, Severity.ERROR, 52)]
 
 
-def test_the_sentence_names_both_places(tmp_path: Path) -> None:
+def test_the_message_on_a_repeated_batch_names_both_offsets(tmp_path: Path) -> None:
     log = run()
-    assert first(judged(tmp_path, [*log, log[2]])).message == (
+    assert first(audited_partition(tmp_path, [*log, log[2]])).message == (
         "the batch of offsets 12 to 13 (producer 7, epoch 0, sequences 4 to 5) was appended before, at offset 4, with"
         " the same bytes"
     )
 
 
-def test_a_hole_in_the_offsets_is_told_once_and_not_as_missing_sequences(tmp_path: Path) -> None:
+def test_a_hole_in_the_offsets_is_reported_once_and_not_as_missing_sequences(tmp_path: Path) -> None:
     cluster = PlantedCluster(tmp_path)
     log = written(run(batches=40))
     cluster.write(LINES, log)

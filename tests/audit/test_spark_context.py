@@ -1,4 +1,4 @@
-"""What the audit keeps quiet around Spark."""
+"""The messages that the audit suppresses around Spark."""
 
 import logging
 
@@ -15,7 +15,7 @@ def interrupted() -> None:
         logging.exception("KeyboardInterrupt while sending command.")  # as py4j does
 
 
-def test_an_interrupt_is_no_stack_trace_and_errors_still_show(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_interrupt_logs_no_stack_trace_but_errors_do(caplog: pytest.LogCaptureFixture) -> None:
     with quiet_interrupts():
         interrupted()
         assert caplog.messages == []
@@ -26,9 +26,7 @@ def test_an_interrupt_is_no_stack_trace_and_errors_still_show(caplog: pytest.Log
 
 
 @pytest.mark.parametrize("logger", [None, "py4j.clientserver", "py4j.java_gateway"])
-def test_an_error_on_the_way_out_of_an_interrupt_is_no_stack_trace(
-    caplog: pytest.LogCaptureFixture, logger: str | None
-) -> None:
+def test_an_error_after_an_interrupt_logs_no_stack_trace(caplog: pytest.LogCaptureFixture, logger: str | None) -> None:
     with quiet_interrupts():
         try:
             try:
@@ -41,7 +39,7 @@ def test_an_error_on_the_way_out_of_an_interrupt_is_no_stack_trace(
 
 
 @pytest.mark.spark
-def test_an_interrupt_stays_one_when_pyspark_fails_on_the_way_out() -> None:
+def test_an_interrupt_is_recognised_when_pyspark_fails_afterwards() -> None:
     pytest.importorskip("pyspark")
     with pytest.raises(KeyboardInterrupt), spark_context("local[1]"):
         try:

@@ -1,4 +1,4 @@
-"""Spark and the local engine say the same, in one Spark session; the data source on its own."""
+"""Spark and the local engine agree, in one Spark session; the data source on its own."""
 
 import json
 import random
@@ -19,7 +19,7 @@ from minibroker.protocol.record_batch import decode_records, read_header
 from tests.audit import damage, test_acked_list, test_sequences
 from tests.audit.damage import BATCHES, BROKER, ENCODED
 from tests.audit.losses.catalogue import PLACES, ROWS, scene_at, scene_of
-from tests.audit.losses.scene import Known
+from tests.audit.losses.scene import KnownSources
 from tests.audit.planted_cluster import TOPIC_ID, PlantedCluster, encode, some_batches
 
 pytest.importorskip("pyspark")
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 from minibroker.audit.source import MinibrokerDataSource  # noqa: E402
 from minibroker.audit.spark_context import spark_context  # noqa: E402
 from minibroker.audit.spark_job import compare_on_spark  # noqa: E402
-from tests.audit.losses.on_spark import judge_together  # noqa: E402
+from tests.audit.losses.on_spark import audit_together  # noqa: E402
 
 SEED = 3
 RANDOM_CASES = 60
@@ -54,7 +54,7 @@ def both_engines(
 
 
 @pytest.mark.parametrize("range_bytes", [1 << 20, 250])
-def test_every_planted_damage_is_found_by_spark_as_well(tmp_path: Path, session: Any, range_bytes: int) -> None:
+def test_spark_finds_every_planted_damage(tmp_path: Path, session: Any, range_bytes: int) -> None:
     cluster = PlantedCluster(tmp_path)
     expected = {}
     for plant in damage.ALL:
@@ -75,7 +75,7 @@ def test_every_planted_damage_is_found_by_spark_as_well(tmp_path: Path, session:
 
 
 def test_engines_agree_on_lists_of_whole_records_sequences_and_snapshots(tmp_path: Path, session: Any) -> None:
-    """A list of version 2, its end cut off, over small ranges; a batch twice, and a snapshot of another log."""
+    """A truncated list of version 2, over small ranges; a repeated batch, and a snapshot of another log."""
     cluster = PlantedCluster(tmp_path)
     cluster.write(LINES, test_acked_list.log(test_acked_list.RECORDS))
     acked = test_acked_list.promised(cluster, finish=False)
@@ -95,37 +95,37 @@ def test_engines_agree_on_lists_of_whole_records_sequences_and_snapshots(tmp_pat
 
 
 RANGES = {
-    Known.NOTHING: 1 << 20,
-    Known.LIST: 250,
-    Known.STATE: 236,
-    Known.ZOOKEEPER: 120,
-    Known.WITNESS: 237,
-    Known.ALL: 119,
+    KnownSources.NOTHING: 1 << 20,
+    KnownSources.LIST: 250,
+    KnownSources.STATE: 236,
+    KnownSources.ZOOKEEPER: 120,
+    KnownSources.WITNESS: 237,
+    KnownSources.ALL: 119,
 }
 """Bytes of a range. At 236 bytes of the second segment a batch begins, the shortest has 118: ranges begin at batches,
-beside them, and some hold none."""
+next to them, and some hold none."""
 
 
-@pytest.mark.parametrize("known", Known)
-def test_every_cell_of_the_table_of_losses_is_the_same_on_spark(tmp_path: Path, session: Any, known: Known) -> None:
+@pytest.mark.parametrize("known", KnownSources)
+def test_spark_gives_the_same_table_of_losses(tmp_path: Path, session: Any, known: KnownSources) -> None:
     cases = [(number, count) for number, row in enumerate(ROWS) for count in row.on]
     scenes = [scene_of(ROWS[n], count, tmp_path / f"{n}-{count}", f"row-{n}-on-{count}") for n, count in cases]
-    judged = judge_together(session.sparkContext, scenes, known, RANGES[known], tmp_path)
-    assert len(judged.locally) >= len(scenes) - 6
-    assert judged.on_spark == judged.locally
+    results = audit_together(session.sparkContext, scenes, known, RANGES[known], tmp_path)
+    assert len(results.locally) >= len(scenes) - 6
+    assert results.on_spark == results.locally
 
 
 @pytest.mark.parametrize("range_bytes", [236, 130])
-def test_damage_at_any_place_is_the_same_on_spark(tmp_path: Path, session: Any, range_bytes: int) -> None:
-    """At the borders of segments and of ranges, too."""
+def test_spark_finds_damage_at_any_place(tmp_path: Path, session: Any, range_bytes: int) -> None:
+    """Also at the borders of segments and of ranges."""
     scenes = [scene_at(*place, tmp_path / str(n), f"place-{n}") for n, place in enumerate(PLACES)]
-    judged = judge_together(session.sparkContext, scenes, Known.WITNESS, range_bytes, tmp_path)
-    assert judged.on_spark == judged.locally
-    assert {result.verdict for result in judged.on_spark} == {PartitionVerdict.INCONSISTENT}
+    results = audit_together(session.sparkContext, scenes, KnownSources.WITNESS, range_bytes, tmp_path)
+    assert results.on_spark == results.locally
+    assert {result.verdict for result in results.on_spark} == {PartitionVerdict.INCONSISTENT}
 
 
 def test_engines_agree_on_random_damage(tmp_path: Path, session: Any) -> None:
-    """All cases of this property are partitions of one cluster, judged by one Spark job."""
+    """All cases of this property are partitions of one cluster, checked by one Spark job."""
     chooser = random.Random(SEED)
     cluster = PlantedCluster(tmp_path, clean=chooser.random() < 0.5)
     for number in range(RANDOM_CASES):
@@ -239,7 +239,7 @@ def test_records_are_rows_where_asked(planted: PlantedCluster, session: Any) -> 
     ] == [(each.offset, each.timestamp_ms, each.key, each.value, each.headers) for each in expected]
 
 
-def test_names_given_as_options_keep_other_files_closed(planted: PlantedCluster, session: Any) -> None:
+def test_files_excluded_by_options_are_not_opened(planted: PlantedCluster, session: Any) -> None:
     reader = session.read.format("minibroker").option("range_bytes", "1000")
     frame = reader.option("paths", json.dumps([str(planted.root)])).load()
     wanted = reader.option("topics", '["other"]').option("brokers", "[1, 2]").load()
@@ -254,6 +254,6 @@ def test_a_filter_of_one_query_does_not_reach_the_next(planted: PlantedCluster, 
     assert frame.count() == count == 3 * (2 * len(ENCODED) + 2)
 
 
-def test_an_unknown_level_is_refused(planted: PlantedCluster, session: Any) -> None:
+def test_an_unknown_level_is_rejected(planted: PlantedCluster, session: Any) -> None:
     with pytest.raises(Exception, match="level 'byte' is unknown"):
         session.read.format("minibroker").option("level", "byte").load(str(planted.root)).collect()

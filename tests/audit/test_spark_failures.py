@@ -53,26 +53,26 @@ def test_the_cause_of_a_failed_task_is_one_sentence(cause: str) -> None:
     assert "Traceback" not in sentence
 
 
-def test_what_no_rule_knows_is_still_one_line() -> None:
+def test_an_unknown_failure_is_one_line() -> None:
     assert sentence_of("An error occurred while calling o1.x.\n: java.lang.Weird: what\n\tat a.b.C\n") == (
         ": java.lang.Weird: what"
     )
     assert sentence_of("") == "no cause was given"
 
 
-def test_the_end_of_an_application_by_its_master_is_told() -> None:
+def test_an_application_ended_by_its_master_is_reported() -> None:
     written = (
         "26/11/22 ERROR StandaloneSchedulerBackend: Application has been killed. Reason: Master removed it: FAILED\n"
     )
     assert "executors end as soon as they start" in sentence_of("An error occurred", written)
 
 
-def test_a_refused_master_is_told_in_spark_submits_words() -> None:
+def test_a_rejected_master_is_reported_in_spark_submits_words() -> None:
     written = 'Exception in thread "main" org.apache.spark.SparkException: Master must be local\n\tat x.Y\n'
     assert start_sentence("[JAVA_GATEWAY_EXITED] ...", written) == "Master must be local"
 
 
-def test_an_unreachable_master_is_told_at_once() -> None:
+def test_an_unreachable_master_is_reported_at_once() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
@@ -82,7 +82,7 @@ def test_an_unreachable_master_is_told_at_once() -> None:
         reach_master("spark://somewhere")
 
 
-def test_the_driver_is_called_under_the_address_that_reaches_the_master() -> None:
+def test_the_drivers_address_is_the_one_that_reaches_the_master() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         assert reach_master(f"spark://127.0.0.1:{server.getsockname()[1]}") == "127.0.0.1"
     assert reach_master("yarn") is None
@@ -96,7 +96,7 @@ def test_local_masters(master: str | None, local: bool) -> None:
 
 
 class FakeContext:
-    """A context with as many executors as the test says."""
+    """A context with as many executors as the test sets."""
 
     master = "spark://m:7077"
     _conf = SimpleNamespace(get=lambda _, default: default)
@@ -109,7 +109,7 @@ class FakeContext:
 
 
 @pytest.mark.parametrize(("before", "words"), [(0, "no executor has registered"), (2, "the last executor of")])
-def test_a_job_without_executors_is_cancelled_and_why_is_told(
+def test_a_job_without_executors_is_cancelled_with_the_reason(
     monkeypatch: pytest.MonkeyPatch, before: int, words: str
 ) -> None:
     counts = {"executors": before}
@@ -128,7 +128,7 @@ def test_a_job_without_executors_is_cancelled_and_why_is_told(
     assert words in (watch.complaint or "")
 
 
-def test_the_archive_is_all_that_a_worker_needs(tmp_path: Path) -> None:
+def test_the_archive_contains_everything_a_worker_needs(tmp_path: Path) -> None:
     with tarfile.open(build_archive(str(tmp_path))) as archive:
         archive.extractall(tmp_path / "there", filter="data")
     program = (

@@ -1,4 +1,4 @@
-"""The audit as processes: under spark-submit, and on its own without a word that is not ours."""
+"""The audit as a process: under spark-submit, and on its own without any foreign output."""
 
 import os
 import subprocess
@@ -45,7 +45,7 @@ def test_under_spark_submit_findings_exit_with_10(cluster: PlantedCluster, tmp_p
     assert "Traceback" not in ended.stderr
 
 
-def test_the_master_that_spark_submit_was_given_is_asked(cluster: PlantedCluster) -> None:
+def test_the_master_given_to_spark_submit_is_used(cluster: PlantedCluster) -> None:
     home = Path(pyspark.__file__).parent
     program = [str(home / "bin" / "spark-submit"), "--master", "spark://127.0.0.1:1", str(SUBMIT), str(cluster.root)]
     ended = run(program, PYSPARK_PYTHON=sys.executable, SPARK_HOME=str(home))
@@ -54,14 +54,14 @@ def test_the_master_that_spark_submit_was_given_is_asked(cluster: PlantedCluster
     assert refused in (ended.stdout + ended.stderr).splitlines()  # spark-submit writes both into one
 
 
-def test_alone_it_says_nothing_but_the_report(cluster: PlantedCluster) -> None:
+def test_without_spark_submit_only_the_report_is_printed(cluster: PlantedCluster) -> None:
     ended = run([sys.executable, str(SUBMIT), str(cluster.root)])
     assert (ended.returncode, ended.stderr) == (0, "")
-    judged = "3 replicas of 1 partitions were compared below their committed offsets (24 of 24 offsets)"
-    assert ended.stdout.splitlines()[-1] == f"consistent: {judged}, all agree"
+    compared = "3 replicas of 1 partitions were compared below their committed offsets (24 of 24 offsets)"
+    assert ended.stdout.splitlines()[-1] == f"consistent: {compared}, all agree"
 
 
-def test_what_is_in_the_way_is_one_line(cluster: PlantedCluster) -> None:
+def test_a_reason_not_to_run_is_one_line(cluster: PlantedCluster) -> None:
     ended = run([sys.executable, str(SUBMIT), str(cluster.root)], JAVA_HOME="/nowhere")
     assert ended.returncode == 1
     assert ended.stderr.startswith("audit could not run: Spark needs Java: JAVA_HOME=/nowhere holds no bin/java")

@@ -1,4 +1,4 @@
-"""Documents made up for the tests of tables, chart and page."""
+"""Invented documents for the tests of tables, chart and page."""
 
 from minibroker.bench.document import CaseResult, Document, FailedRound, MachineDescription, RoundResult
 

@@ -1,4 +1,4 @@
-"""A case's own programs: what they print, and what is said of one that fails or hangs."""
+"""A case's own programs: their output, and the error for one that fails or hangs."""
 
 import sys
 
@@ -8,15 +8,15 @@ from minibroker.bench.case import CaseFailed
 from minibroker.bench.child import output_of
 
 
-async def test_what_it_prints_is_handed_back() -> None:
+async def test_output_of_a_program_is_returned() -> None:
     assert await output_of("it", [sys.executable, "-c", "print(3)"], 30.0) == b"3\n"
 
 
-async def test_a_program_that_fails_is_quoted() -> None:
+async def test_error_of_a_failing_program_is_quoted() -> None:
     with pytest.raises(CaseFailed, match="it ended with 1: no room"):
         await output_of("it", [sys.executable, "-c", "raise SystemExit('no room')"], 30.0)
 
 
-async def test_a_program_that_hangs_is_ended() -> None:
+async def test_a_hanging_program_is_terminated() -> None:
     with pytest.raises(CaseFailed, match="it does not end within"):
         await output_of("it", [sys.executable, "-c", "import signal; signal.pause()"], 0.2)

@@ -23,26 +23,26 @@ def test_cases_are_listed() -> None:
     assert "produce-1kb-128kib" in names
 
 
-def test_the_list_says_how_long_a_case_takes_alone_and_beside_kafka() -> None:
+def test_the_list_shows_how_long_a_case_takes_with_and_without_kafka() -> None:
     case = next(case for case in CASES if case.name == "produce-1kb-128kib")
     assert case.about_minutes(2, 7) == 2 * case.about_minutes(1, 7) == 2 * 7 * case.about_s / 60
     (paused,) = choose(["failover-leader-paused"])
     assert paused.about_minutes(2, 7) == paused.about_s / 60
 
 
-def test_cases_that_take_long_are_played_when_they_are_named() -> None:
+def test_long_cases_run_only_when_named() -> None:
     assert "memory" not in [case.name for case in choose([])]
     assert [case.name for case in choose(["memory"])] == ["memory"]
     assert tuple(choose(["*"])) == CASES
 
 
-def test_an_unknown_case_names_those_there_are() -> None:
+def test_an_unknown_case_lists_the_existing_ones() -> None:
     result = CliRunner().invoke(minibroker, ["bench", "--cases", "produce"])
     assert result.exit_code == EXIT_USAGE
     assert "produce-1kb-128kib" in result.output
 
 
-def test_a_case_of_kafka_alone_asks_for_kafka() -> None:
+def test_a_case_for_kafka_only_requires_kafka() -> None:
     result = CliRunner().invoke(minibroker, ["bench", "--cases", "produce-100b-aiokafka"])
     assert result.exit_code == EXIT_USAGE
     assert "--peer kafka" in result.output
@@ -64,7 +64,7 @@ def test_parts_of_a_run_are_reported_together_and_written_into_a_page(tmp_path: 
     assert "title of produce-1kb-128kib" in (tmp_path / "chart.svg").read_text()
 
 
-def test_a_file_that_is_no_document_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_document_is_named(tmp_path: Path) -> None:
     odd = tmp_path / "odd.json"
     odd.write_text("[]")
     result = CliRunner().invoke(minibroker, ["bench", "report", str(odd)])

@@ -1,4 +1,4 @@
-"""The document keeps every figure, and parts of one run become one."""
+"""The document keeps every figure, and parts of one run are merged."""
 
 import msgspec
 import pytest
@@ -7,29 +7,29 @@ from minibroker.bench.document import BadDocument, decode, encode, merge
 from tests.bench.documents import FAILURE, MACHINE, case, document
 
 
-def test_what_is_written_is_read_again() -> None:
+def test_an_encoded_document_decodes_to_itself() -> None:
     written = document(case("produce", [2.0], [1.0]))
     assert decode(encode(written)) == written
 
 
 @pytest.mark.parametrize("data", [b"{}", b"no JSON", b'{"format": 99}'])
-def test_another_file_is_refused(data: bytes) -> None:
+def test_other_files_are_rejected(data: bytes) -> None:
     with pytest.raises(BadDocument):
         decode(data)
 
 
-def test_a_later_format_is_refused() -> None:
+def test_a_later_format_is_rejected() -> None:
     later = msgspec.structs.replace(document(), format=2)
     with pytest.raises(BadDocument, match="format 2"):
         decode(encode(later))
 
 
-def test_parts_of_a_run_are_joined() -> None:
+def test_parts_of_a_run_are_merged() -> None:
     merged = merge([document(case("produce", [2.0], [1.0])), document(case("consume", [4.0], [5.0]))])
     assert [each.name for each in merged.cases] == ["produce", "consume"]
 
 
-def test_more_rounds_of_a_case_are_counted_on_and_stay_in_pairs() -> None:
+def test_rounds_of_merged_parts_are_renumbered_in_pairs() -> None:
     failed = msgspec.structs.replace(case("produce", [2.0, 3.0], [1.0]), failures=[FAILURE])
     merged = merge([document(failed), document(case("produce", [8.0], [4.0]))])
     (joined,) = merged.cases

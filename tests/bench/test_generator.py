@@ -1,4 +1,4 @@
-"""Load generators keep to a schedule, count what waited, and report all of it."""
+"""Load generators keep to a schedule, measure latencies, and write complete reports."""
 
 import array
 import fcntl
@@ -33,13 +33,13 @@ def test_a_fast_schedule_is_due_in_groups_of_a_millisecond() -> None:
     assert schedule(15_000, 1.0, 0) == [(millisecond * 1_000_000, 15) for millisecond in range(1_000)]
 
 
-def test_a_schedule_that_divides_unevenly_loses_nothing() -> None:
+def test_an_unevenly_divided_schedule_loses_no_record() -> None:
     times = schedule(1_500, 2.0, 7)
     assert sum(records for _, records in times) == 3_000
     assert times[:3] == [(7, 2), (1_000_007, 1), (2_000_007, 2)]
 
 
-def test_the_first_tenth_warms_and_is_left_out() -> None:
+def test_the_first_tenth_is_warm_up_and_left_out() -> None:
     waits_ns = [9_000_000] * 10 + [1_000_000] * 90
     found = latencies(waits_ns)
     assert (found["samples"], found["p50_ms"], found["max_ms"]) == (90, 1.0, 1.0)
@@ -51,12 +51,12 @@ def test_a_stall_shows_in_the_high_percentiles() -> None:
     assert (found["p50_ms"], found["p99_ms"]) == (1.0, 500.0)
 
 
-def test_nothing_waited_nothing_is_said() -> None:
+def test_without_latencies_there_are_no_figures() -> None:
     assert latencies([]) == {}
 
 
-def test_a_report_longer_than_a_pipe_is_written_to_its_end_though_signals_interrupt_it() -> None:
-    """With PYTHONUNBUFFERED, `print` leaves off at the first of them."""
+def test_a_report_longer_than_a_pipe_is_written_completely_despite_signals() -> None:
+    """With PYTHONUNBUFFERED, `print` stops at the first of them."""
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT)}
     words = [sys.executable, "-c", REPORTS_UNDER_SIGNALS]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as generator:
@@ -66,8 +66,8 @@ def test_a_report_longer_than_a_pipe_is_written_to_its_end_though_signals_interr
             assert generator.stderr.readline()
         assert generator.stderr.readline() == b"interrupted\n"
         assert generator.stderr.readline() == b"interrupted\n"
-        said, _ = generator.communicate(timeout=30.0)
-    assert len(json.loads(said)["report"]["acknowledged_ns"]) == 20_000
+        output, _ = generator.communicate(timeout=30.0)
+    assert len(json.loads(output)["report"]["acknowledged_ns"]) == 20_000
 
 
 def bytes_waiting(pipe: IO[bytes]) -> int:

@@ -1,4 +1,4 @@
-"""A goal is met when the careful bound meets it, and what was not measured is not met."""
+"""A goal is met when the cautious bound meets it, and an unmeasured one is not met."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def test_a_median_above_the_limit_is_not_enough() -> None:
     assert verdict.result_text == "missed"
 
 
-def test_less_is_judged_by_the_upper_bound() -> None:
+def test_where_less_is_better_the_upper_bound_decides() -> None:
     goal = Goal(what="half as slow", case="wait", figure="ms", limit=0.5, at_least=False, divisor=Divisor("wait", "ms"))
     waits = case("wait", [4.0, 4.0, 6.0], [10.0, 10.0, 10.0], figure="ms", more=False)
     (verdict,) = check_goals(document(waits), [goal])
@@ -29,7 +29,7 @@ def test_less_is_judged_by_the_upper_bound() -> None:
     assert verdict.result_text == "missed"
 
 
-def test_the_worst_round_may_be_what_counts() -> None:
+def test_a_goal_may_use_the_worst_round() -> None:
     goal = Goal(what="short", case="gap", figure="s", limit=0.5, at_least=False, by="worst", unit="s")
     (verdict,) = check_goals(document(case("gap", [0.2, 0.2, 0.6], [], figure="s", more=False)), [goal])
     assert (verdict.compared, verdict.result_text) == (0.6, "missed")

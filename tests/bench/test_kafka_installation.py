@@ -1,4 +1,4 @@
-"""What is missing for a bench against Kafka is one sentence with its cure."""
+"""What a bench against Kafka lacks is reported in one sentence with the remedy."""
 
 from pathlib import Path
 
@@ -15,14 +15,16 @@ def test_an_empty_cache_names_the_command_that_fills_it(tmp_path: Path) -> None:
     assert "make bench-kafka" in missing
 
 
-def test_without_maven_the_cure_is_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_maven_the_error_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     installation = KafkaInstallation(tmp_path)
     monkeypatch.setattr("minibroker.bench.peers.kafka_installation.find_maven", lambda: None)
     with pytest.raises(PeerFailed, match="apt-get install -y maven"):
         installation.install(lambda what: None)
 
 
-def test_a_fetch_that_fails_says_so_and_leaves_nothing_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_fetch_is_reported_and_leaves_no_partial_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("minibroker.bench.peers.kafka_installation.find_maven", lambda: "/bin/false")
     installation = KafkaInstallation(tmp_path)
     with pytest.raises(PeerFailed, match="check the network"):

@@ -1,4 +1,4 @@
-"""What a case hears of a load generator: its lines, and what is said of one that dies."""
+"""What a case receives from a load generator: its lines, and the error for one that ends early."""
 
 import asyncio
 import sys
@@ -25,18 +25,18 @@ async def generator_that_runs(program: str) -> AsyncIterator[LoadProcess]:
         await found.stop()
 
 
-async def test_its_report_is_read_however_long_it_is() -> None:
+async def test_a_very_long_report_is_read() -> None:
     async with generator_that_runs("import json; print(json.dumps({'report': {'of': [1] * 100_000}}))") as load:
         assert len((await load.report())["of"]) == 100_000
 
 
-async def test_one_that_dies_before_its_report_is_quoted() -> None:
+async def test_error_of_a_generator_that_ends_before_its_report_is_quoted() -> None:
     async with generator_that_runs("raise SystemExit('no room')") as load:
         with pytest.raises(CaseFailed, match="the test generator ended with 1: no room"):
             await load.report()
 
 
-async def test_one_that_dies_within_its_report_is_quoted_too() -> None:
+async def test_error_of_a_generator_that_ends_within_its_report_is_quoted() -> None:
     program = "import sys; sys.stdout.write('{\"report\": {\"of\": [1, 2'); sys.exit('no room')"
     async with generator_that_runs(program) as load:
         with pytest.raises(CaseFailed, match="the test generator ended with 1: no room"):

@@ -1,4 +1,4 @@
-"""Tables, chart and page show the document: pure, and the same rows in each."""
+"""Tables, chart and page show the document, with the same rows in each."""
 
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -18,23 +18,23 @@ FASTER = case("produce", [30.0, 32.0, 34.0], [10.0, 10.0, 10.0])
 SLOWER = case("wait", [8.0, 8.0, 8.0], [2.0, 2.0, 2.0], figure="p99_ms", unit="ms", more=False)
 
 
-def test_a_row_says_both_medians_their_spread_and_the_careful_bound_of_the_ratio() -> None:
+def test_a_row_shows_both_medians_spreads_and_the_cautious_bound_of_the_ratio() -> None:
     (row,) = rows_of(document(FASTER))
     expected = ("title of produce, MB/s", "32.0", "30.0 to 34.0", "10.0", "10.0 to 10.0", "3.20 x", ">= 3.00", "3")
     assert row.cells() == expected
 
 
-def test_a_latency_is_bound_from_above() -> None:
+def test_the_ratio_of_a_latency_has_an_upper_bound() -> None:
     (row,) = rows_of(document(SLOWER))
     assert row.cells()[-3:-1] == ("4.00 x", "<= 4.00")
 
 
-def test_a_case_of_one_side_has_no_ratio() -> None:
+def test_a_case_of_one_peer_has_no_ratio() -> None:
     (row,) = rows_of(document(case("alone", [1.0], [])))
     assert row.cells()[3:] == ("-", "-", "-", "-", "1")
 
 
-def test_a_figure_that_kafka_has_not_is_not_compared_with_its_first_one() -> None:
+def test_a_figure_missing_on_kafka_is_not_compared_with_another_one() -> None:
     both = case("partitions-1000", [10.0], [2.0])
     more = {"mb_s": 10.0, "one_partition_mb_s": 12.0}
     rounds = [msgspec.structs.replace(each, figures=more) if each.peer == OURS else each for each in both.rounds]
@@ -42,25 +42,25 @@ def test_a_figure_that_kafka_has_not_is_not_compared_with_its_first_one() -> Non
     assert (besides.ours is not None, besides.theirs, besides.ratio) == (True, None, None)
 
 
-def test_rows_below_the_first_one_belong_to_cases_that_exist() -> None:
+def test_further_rows_belong_to_existing_cases() -> None:
     assert set(SHOWN_BESIDES) <= {each.name for each in CASES}
 
 
 @pytest.mark.parametrize(
     ("figure", "words"), [("p50_ms", "p50"), ("p999_ms", "p99.9"), ("getmany_mb_s", "getmany"), ("share", "share")]
 )
-def test_a_figures_name_is_told_without_its_unit(figure: str, words: str) -> None:
+def test_the_name_of_a_figure_is_shown_without_its_unit(figure: str, words: str) -> None:
     assert figure_words(figure) == words
 
 
 @pytest.mark.parametrize(
     ("value", "text"), [(None, "-"), (0.123, "0.12"), (12.34, "12.3"), (123.4, "123"), (578123.0, "578,123")]
 )
-def test_numbers_have_the_digits_that_count(value: float | None, text: str) -> None:
+def test_numbers_have_three_significant_digits(value: float | None, text: str) -> None:
     assert number(value) == text
 
 
-def test_costs_are_shown_where_they_were_taken() -> None:
+def test_costs_are_shown_for_cases_that_have_them() -> None:
     with_costs = case("produce", [], [], figure="mb_s")
     each = case("produce", [12.5], [], figure="cluster_cpu_s_per_gb").rounds[0]
     costs = [ProcessCost("broker-1", 1.0, 60.0)]
@@ -73,7 +73,7 @@ def test_rounds_that_failed_are_named() -> None:
     assert failures(document(failed)) == ["produce, round 1 on kafka: 3 of 4 records were acknowledged"]
 
 
-def test_a_machine_that_had_other_work_is_told_first() -> None:
+def test_other_load_on_the_machine_is_reported_first() -> None:
     busy = msgspec.structs.replace(
         FASTER, rounds=[msgspec.structs.replace(each, load_average=17.0) for each in FASTER.rounds]
     )
@@ -91,15 +91,15 @@ def test_better_is_on_the_right_for_latencies_too() -> None:
 def test_the_chart_is_an_svg_with_a_bar_a_row(cases: tuple[()]) -> None:
     picture = ElementTree.fromstring(render(document(*cases)))
     bars = [each for each in picture.iter() if each.tag.endswith("rect")]
-    assert len(bars) == len(cases) + 1  # and the ground
+    assert len(bars) == len(cases) + 1  # and the background
 
 
-def test_a_title_cannot_break_the_chart() -> None:
+def test_titles_are_escaped_in_the_chart() -> None:
     odd = msgspec.structs.replace(FASTER, title="a < b & c")
     assert "a &lt; b &amp; c" in render(document(odd))
 
 
-def test_the_page_gets_new_tables_between_its_marks() -> None:
+def test_the_page_gets_new_tables_between_its_markers() -> None:
     page = f"before\n{BEGIN}old{END}after\n"
     renewed = with_tables(page, document(FASTER))
     assert renewed.startswith(f"before\n{BEGIN}")
@@ -109,11 +109,11 @@ def test_the_page_gets_new_tables_between_its_marks() -> None:
     assert with_tables(renewed, document(FASTER)) == renewed
 
 
-def test_a_page_without_marks_is_refused() -> None:
+def test_a_page_without_markers_is_rejected() -> None:
     with pytest.raises(NoTableMarkers):
-        with_tables("no marks", document())
+        with_tables("no markers", document())
 
 
-def test_the_page_of_the_project_has_its_marks() -> None:
+def test_the_page_of_the_project_has_its_markers() -> None:
     page = Path(__file__).resolve().parents[2] / "docs" / "PERFORMANCE.md"
     with_tables(page.read_text(), document(FASTER))

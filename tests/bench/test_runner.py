@@ -1,4 +1,4 @@
-"""The order of rounds, what becomes of one that fails, and that clusters are stopped whatever happens."""
+"""The order of rounds, the handling of failed ones, and that clusters are stopped whatever happens."""
 
 import asyncio
 from pathlib import Path
@@ -13,7 +13,7 @@ from minibroker.bench.runner import Runner, RunPlan
 
 
 class FakePeer:
-    """A cluster that only remembers what was done with it."""
+    """A cluster that only records the calls."""
 
     version = "1"
 
@@ -39,7 +39,7 @@ class FakePeer:
 
 
 class Stage:
-    """A runner of one case that is played by `play`."""
+    """A runner of one case that `play` runs."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -88,12 +88,12 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
     return Stage(tmp_path)
 
 
-async def test_the_side_that_begins_changes_with_every_alternation(stage: Stage) -> None:
+async def test_the_first_peer_changes_with_every_alternation(stage: Stage) -> None:
     await stage.run()
     assert stage.log[2:6] == ["minibroker 0-0", "kafka 0-0", "kafka 1-0", "minibroker 1-0"]
 
 
-async def test_a_failed_round_is_played_again_under_its_own_number_and_is_reported(stage: Stage) -> None:
+async def test_a_failed_round_is_repeated_under_its_number_and_reported(stage: Stage) -> None:
     stage.failing = {"kafka 0-0"}
     document = await stage.run(alternations=1)
     (case,) = document.cases
@@ -102,27 +102,27 @@ async def test_a_failed_round_is_played_again_under_its_own_number_and_is_report
     assert [(failed.peer, failed.reason) for failed in case.failures] == [("kafka", "a record was lost")]
 
 
-async def test_an_alternation_may_go_without_a_side(stage: Stage) -> None:
+async def test_an_alternation_may_lack_a_peer(stage: Stage) -> None:
     stage.failing = {"kafka 0-0", "kafka 0-1"}
     (case,) = (await stage.run()).cases
     assert case.values("kafka") == {1: 1.0}
     assert case.values("minibroker") == {0: 1.0, 1: 1.0}
 
 
-async def test_shared_clusters_live_for_the_whole_run(stage: Stage) -> None:
+async def test_shared_clusters_run_for_the_whole_run(stage: Stage) -> None:
     await stage.run()
     assert stage.log[:2] == ["start minibroker", "start kafka"]
     assert sorted(stage.log[6:]) == ["stop kafka", "stop minibroker"]
 
 
-async def test_a_case_of_its_own_cluster_starts_it_itself_and_has_it_stopped(stage: Stage) -> None:
+async def test_a_case_starts_its_own_cluster_and_the_runner_stops_it(stage: Stage) -> None:
     await stage.run(alternations=1, own_cluster=True)
     assert stage.log == ["minibroker 0-0", "stop minibroker", "kafka 0-0", "stop kafka"]
 
 
 @pytest.fixture
 def busy_clusters(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """CPU seconds that both clusters are found to have spent, look after look; then nothing. Warming costs none."""
+    """CPU seconds that the meters report for both clusters, one after the other; then none. Warming costs none."""
     spent: list[float] = []
 
     class FakeMeter:
@@ -141,7 +141,7 @@ def busy_clusters(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 async def test_a_round_begins_when_both_clusters_are_at_rest(stage: Stage, busy_clusters: list[float]) -> None:
-    """A JVM that still compiles what was called in its last round would be the other side's burden."""
+    """A JVM that still compiles what its last round called would slow down the other peer."""
     for_idle = [0.0] * 4  # once until they are at rest, and once as the figure
     busy_clusters += [*for_idle, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0]
     await stage.run(alternations=1, warm=True)
@@ -149,7 +149,7 @@ async def test_a_round_begins_when_both_clusters_are_at_rest(stage: Stage, busy_
     assert played == ["look"] * (4 + 6) + ["minibroker 0-0", "look", "look", "kafka 0-0"]
 
 
-async def test_a_cluster_that_never_rests_is_not_waited_for_longer_than_a_limit(
+async def test_the_wait_for_a_cluster_that_never_rests_is_limited(
     stage: Stage, busy_clusters: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("minibroker.bench.runner.REST_SECONDS_MAX", 0.0)

@@ -23,22 +23,22 @@ def test_a_flipped_bit_in_the_payload_is_counted() -> None:
     assert walk_batches(memoryview(damaged)) == (2, 1)
 
 
-def test_a_torn_tail_and_a_size_without_sense_end_the_walk() -> None:
+def test_a_torn_tail_and_an_invalid_size_end_the_walk() -> None:
     assert walk_batches(memoryview(BATCH + BATCH[:-1])) == (1, 1)
     assert walk_batches(memoryview(BATCH + bytes(100))) == (1, 1)
 
 
-def test_an_empty_segment_is_no_problem(tmp_path: Path) -> None:
+def test_an_empty_segment_is_skipped(tmp_path: Path) -> None:
     (tmp_path / "0.log").touch()
     assert walk_here([str(tmp_path / "0.log")])["bytes"] == 0
 
 
-def test_files_are_dealt_so_that_every_process_has_about_as_much_to_read() -> None:
+def test_files_are_distributed_evenly_over_processes() -> None:
     shares = distribute([("a", 10), ("b", 60), ("c", 50), ("d", 5)], 2)
     assert shares == [["b", "d"], ["c", "a"]]
 
 
-def test_no_process_is_started_for_nothing() -> None:
+def test_no_process_is_started_without_files() -> None:
     assert distribute([("a", 10)], 2) == [["a"]]
 
 
@@ -50,7 +50,7 @@ async def test_processes_walk_the_files_of_all_partitions(tmp_path: Path) -> Non
     assert (found.bytes, found.batches) == (10 * len(BATCH), 10)
 
 
-async def test_damaged_files_are_no_material_for_a_bench(tmp_path: Path) -> None:
+async def test_damaged_files_fail_the_walk(tmp_path: Path) -> None:
     (tmp_path / "0.log").write_bytes(BATCH[:-1] + bytes([BATCH[-1] ^ 1]))
     with pytest.raises(CaseFailed, match="1 batches have a wrong CRC"):
         await walk([tmp_path / "0.log"], 1)

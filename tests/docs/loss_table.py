@@ -8,13 +8,13 @@ from typing import NamedTuple
 from minibroker.audit.findings import Severity
 from minibroker.audit.report import AuditOutcome, describe
 from tests.audit.losses.catalogue import LAWFUL, LOSSES, Row, scene_of
-from tests.audit.losses.scene import Audited, Known, audit
+from tests.audit.losses.scene import Audited, KnownSources, audit
 
 PAGE = Path(__file__).parents[2] / "docs" / "AUDIT.md"
 BEGIN = "<!-- made by python -m tests.docs.loss_table: begin -->\n"
 END = "<!-- end of the table of losses -->\n"
 ROOT = "minibroker-data"
-COLUMNS = tuple(known for known in Known if known is not Known.ALL)
+COLUMNS = tuple(known for known in KnownSources if known is not KnownSources.ALL)
 
 
 class Line(NamedTuple):
@@ -58,13 +58,13 @@ def lines(rows: Sequence[Row], root: Path) -> list[Line]:
 
 def _line(row: Row, root: Path) -> Line:
     sentences = []
-    columns: dict[Known, dict[int, str]] = {known: {} for known in COLUMNS}
+    columns: dict[KnownSources, dict[int, str]] = {known: {} for known in COLUMNS}
     for count in row.on:
         at = root / str(count)
         scene = scene_of(row, count, at)
         for known in COLUMNS:
             columns[known][count] = cell(audit(scene, known), row.lawful)
-        sentences.append(sentence(audit(scene, Known.ALL), at))
+        sentences.append(sentence(audit(scene, KnownSources.ALL), at))
     return Line(row.what, row.on, tuple(map(_joined, columns.values())), sentences[0])
 
 

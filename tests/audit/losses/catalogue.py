@@ -1,7 +1,7 @@
-"""What is done to one, two or all three replicas: the rows of the table of losses.
+"""Damages of one, two or all three replicas: the rows of the table of losses.
 
-Owns: the damages, and beside them what may lawfully differ. What is said of each is not written here: the table shows
-it (tests/docs/loss_table.py), `test_losses` holds what must be so in every cell.
+Owns: the damages, and the lawful differences. The audit's results are not written here: the table shows them
+(tests/docs/loss_table.py), and `test_losses` checks what must hold in every cell.
 """
 
 import shutil
@@ -19,28 +19,28 @@ from tests.audit.losses.scene import BROKERS, LOG, Scene, witness_of
 from tests.audit.planted_cluster import PlantedReplica, encode, restamped, some_batches
 
 DAMAGED = {1: (2,), 2: (2, 3), 3: BROKERS}
-"""Which brokers, by how many; broker 1 leads."""
+"""Which brokers are damaged, by their number; broker 1 leads."""
 
-Deed = Callable[[Scene, Sequence[int]], None]
+Action = Callable[[Scene, Sequence[int]], None]
 Change = Callable[[list[bytes]], list[bytes]]
 
 
 class Row(NamedTuple):
-    """One thing done, in words and as code."""
+    """One action, in words and as code."""
 
     what: str
-    do: Deed
+    do: Action
     on: tuple[int, ...] = (1, 2, 3)
-    """How many replicas (brokers, directories) it is done to."""
+    """How many replicas (brokers, directories) it is applied to."""
     lawful: bool = False
-    """Nothing is lost, and nobody may say so."""
+    """Nothing is lost, and the audit must not report a loss."""
     numbered: bool = True
     """The producer numbers its batches, as clients of this project do."""
 
 
 # ------------------------------------------------------------------------------------------------------------- helpers
-def files(plant: Callable[[PlantedReplica], Any]) -> Deed:
-    """The same damage of the files of each replica."""
+def files(plant: Callable[[PlantedReplica], Any]) -> Action:
+    """The same damage to the files of each replica."""
 
     def do(scene: Scene, brokers: Sequence[int]) -> None:
         for broker in brokers:
@@ -49,8 +49,8 @@ def files(plant: Callable[[PlantedReplica], Any]) -> Deed:
     return do
 
 
-def another_log(change: Change, *, with_checkpoints: bool = True) -> Deed:
-    """A log that is well in itself, with all that stands beside it; `with_checkpoints`: its checkpoints fit it, too."""
+def another_log(change: Change, *, with_checkpoints: bool = True) -> Action:
+    """A log that is valid in itself, with all files next to it; `with_checkpoints`: its checkpoints match, too."""
 
     def do(scene: Scene, brokers: Sequence[int]) -> None:
         scene.replace_log(change(list(scene.log)), brokers, with_checkpoints=with_checkpoints)
@@ -97,7 +97,7 @@ def remove_replica(scene: Scene, brokers: Sequence[int]) -> None:
         shutil.rmtree(scene.replica(broker).directory)
 
 
-def remove_replica_and_its_marks(scene: Scene, brokers: Sequence[int]) -> None:
+def remove_replica_and_its_checkpoints(scene: Scene, brokers: Sequence[int]) -> None:
     remove_replica(scene, brokers)
     for broker in brokers:
         for name in (checkpoints.HIGH_WATERMARK_CHECKPOINT, checkpoints.RECOVERY_POINT_CHECKPOINT):
@@ -148,30 +148,30 @@ def two_directories_of_the_partition(scene: Scene, brokers: Sequence[int]) -> No
 
 
 # ------------------------------------------------------------------------------------------------------------ metadata
-def without_mark(scene: Scene, brokers: Sequence[int]) -> None:
+def without_high_watermark(scene: Scene, brokers: Sequence[int]) -> None:
     for broker in brokers:
         scene.cluster.set_high_watermark(broker, scene.partition, None)
 
 
-def lowered_marks(scene: Scene, brokers: Sequence[int]) -> None:
+def lowered_high_watermarks(scene: Scene, brokers: Sequence[int]) -> None:
     for broker in brokers:
         scene.cluster.set_high_watermark(broker, scene.partition, 9)
 
 
-def rewritten_above_a_lowered_mark(scene: Scene, brokers: Sequence[int]) -> None:
+def rewritten_above_a_lowered_high_watermark(scene: Scene, brokers: Sequence[int]) -> None:
     for broker in brokers:
         changed = [*scene.log[:8], *map(with_other_values, scene.log[8:])]
         scene.replace_log(changed, [broker])
-    lowered_marks(scene, brokers)
+    lowered_high_watermarks(scene, brokers)
 
 
-def rewritten_without_mark(scene: Scene, brokers: Sequence[int]) -> None:
-    rewritten_above_a_lowered_mark(scene, brokers)
-    without_mark(scene, brokers)
+def rewritten_without_high_watermark(scene: Scene, brokers: Sequence[int]) -> None:
+    rewritten_above_a_lowered_high_watermark(scene, brokers)
+    without_high_watermark(scene, brokers)
 
 
 def raised_log_start(scene: Scene, brokers: Sequence[int]) -> None:
-    """The first segment is deleted, with all that retention does beside it."""
+    """The first segment is deleted, with everything else that retention does."""
     for broker in brokers:
         replica = scene.replica(broker)
         first, second, *_ = replica.segments
@@ -189,7 +189,7 @@ def snapshot_of_other_batches(replica: PlantedReplica) -> None:
     replica.write_snapshot([*replica.batches()[:-1], with_other_values(replica.batches()[-1])])
 
 
-def garbled_checkpoint(name: str) -> Deed:
+def garbled_checkpoint(name: str) -> Action:
     def do(scene: Scene, brokers: Sequence[int]) -> None:
         for broker in brokers:
             (scene.cluster.log_directory(broker) / name).write_bytes(b"0\n7\n")
@@ -236,7 +236,7 @@ def _out_of_sync(scene: Scene, brokers: Sequence[int]) -> None:
 
 
 def tail_of_a_deposed_leader(scene: Scene, brokers: Sequence[int]) -> None:
-    """What it wrote alone, under its earlier epoch, when the others had elected another leader."""
+    """It wrote these records alone, under its earlier epoch, when the others had elected another leader."""
     kept = scene.log[:10]
     end = read_header(kept[-1]).end_offset
     own = encode([(1, [b"never committed"]), (1, [b"nor this"])], end)
@@ -247,12 +247,12 @@ def tail_of_a_deposed_leader(scene: Scene, brokers: Sequence[int]) -> None:
 
 
 def absent_out_of_sync(scene: Scene, brokers: Sequence[int]) -> None:
-    remove_replica_and_its_marks(scene, brokers)
+    remove_replica_and_its_checkpoints(scene, brokers)
     _out_of_sync(scene, brokers)
 
 
 def trimmed_by_retention(scene: Scene, brokers: Sequence[int]) -> None:
-    """All in sync have recorded the new start, and the leader has noted it; not all have deleted yet."""
+    """All in-sync replicas have recorded the new start, and the witness contains it; not all have deleted yet."""
     raised_log_start(scene, brokers)
     for broker in BROKERS:
         scene.replica(broker).write_log_start(9)
@@ -260,8 +260,9 @@ def trimmed_by_retention(scene: Scene, brokers: Sequence[int]) -> None:
     scene.witness = witness_of([batch for batch in scene.log if read_header(batch).base_offset >= 9])
 
 
-def killed_with_old_marks(scene: Scene, brokers: Sequence[int]) -> None:
-    """The last batch was not committed yet and is on broker 1 only; marks and witness are some seconds old."""
+def killed_with_old_high_watermarks(scene: Scene, brokers: Sequence[int]) -> None:
+    """The last batch was not committed yet and is on broker 1 only; high watermarks and witness are some seconds
+    old."""
     scene.killed.update(BROKERS)
     scene.replace_log(scene.log[:-1], brokers)
     for broker in BROKERS:
@@ -272,7 +273,7 @@ def killed_with_old_marks(scene: Scene, brokers: Sequence[int]) -> None:
 
 
 def lost_power(scene: Scene, brokers: Sequence[int]) -> None:
-    """What it had not synced is gone, and it has not been started since."""
+    """Its unsynced records are gone, and it has not been started since."""
     for broker in brokers:
         scene.replica(broker).write(scene.log[:8])
         scene.cluster.set_recovery_point(broker, scene.partition, 9)
@@ -291,14 +292,14 @@ def torn_write(scene: Scene, brokers: Sequence[int]) -> None:
         file.write_bytes(file.read_bytes() + torn)
 
 
-def noted_before(scene: Scene, brokers: Sequence[int]) -> None:
-    """Records were committed since the witness was written."""
+def witnessed_before(scene: Scene, brokers: Sequence[int]) -> None:
+    """Records were committed after the witness was written."""
     scene.killed.update(brokers)
     scene.witness = witness_of(scene.log[:8])
 
 
 def checkpoints_of_a_former_topic(scene: Scene, brokers: Sequence[int]) -> None:
-    """The topic was created anew under its name, and the brokers killed before they wrote their checkpoints again."""
+    """The topic was created again under its name, and the brokers were killed before they rewrote their checkpoints."""
     scene.killed.update(brokers)
     for broker in brokers:
         for name in (checkpoints.HIGH_WATERMARK_CHECKPOINT, checkpoints.RECOVERY_POINT_CHECKPOINT):
@@ -309,7 +310,7 @@ def checkpoints_of_a_former_topic(scene: Scene, brokers: Sequence[int]) -> None:
 
 
 def former_topic(scene: Scene, brokers: Sequence[int]) -> None:
-    """These were away while the topic was deleted and created anew on the others."""
+    """These were down while the topic was deleted and created again on the others."""
     other_topic_id(scene, brokers)
     for broker in brokers:
         offsets = {scene.partition: 24}
@@ -338,7 +339,7 @@ def lost(scene: Scene, brokers: Sequence[int]) -> None:
 
 LOSSES: tuple[Row, ...] = (
     Row("replica's directory removed", remove_replica),
-    Row("the same, and its broker's checkpoints", remove_replica_and_its_marks),
+    Row("the same, and its broker's checkpoints", remove_replica_and_its_checkpoints),
     Row("broker's directory removed", remove_broker),
     Row("all segments of a replica removed", files(damage.remove_log)),
     Row("first segment removed", files(damage.remove_first_segment)),
@@ -351,9 +352,9 @@ LOSSES: tuple[Row, ...] = (
     Row("bit flipped in a batch", files(damage.flip_bit)),
     Row("bit flipped in a base offset", files(damage.flip_offset_bit)),
     Row("leader epoch of a batch raised", files(damage.raise_epoch_seen_by_replicas)),
-    Row("bytes of something else between batches", files(damage.foreign_bytes_between_batches)),
-    Row("two batches exchanged in the file", files(damage.swap_batches)),
-    Row("two batches exchanged, offsets set to fit", another_log(swapped)),
+    Row("foreign bytes between batches", files(damage.foreign_bytes_between_batches)),
+    Row("two batches swapped in the file", files(damage.swap_batches)),
+    Row("two batches swapped, offsets set to fit", another_log(swapped)),
     Row("value rewritten, CRC set to fit", another_log(with_batch(4, with_other_values))),
     Row("key rewritten, CRC set to fit", another_log(with_batch(4, lambda batch: _rebuilt(batch, b"K")))),
     Row("same records in other batches", files(damage.other_shape)),
@@ -364,8 +365,8 @@ LOSSES: tuple[Row, ...] = (
         another_log(lambda log: renumbered([*log[:5], *log[4:]])),
         numbered=False,
     ),
-    Row("batch taken out", files(damage.drop_batch)),
-    Row("batch taken out, the rest renumbered", another_log(lambda log: renumbered([*log[:4], *log[5:]]))),
+    Row("batch removed", files(damage.drop_batch)),
+    Row("batch removed, the rest renumbered", another_log(lambda log: renumbered([*log[:4], *log[5:]]))),
     Row(
         "the same, of a producer without numbers",
         another_log(lambda log: renumbered([*log[:4], *log[5:]])),
@@ -379,13 +380,13 @@ LOSSES: tuple[Row, ...] = (
     Row("directory of another partition", other_partition),
     Row("copy of broker 1's directory in its place", copy_of_another_broker, (1, 2)),
     Row("another disk (directory id)", other_disk),
-    Row("`meta.properties` exchanged", exchange_meta_properties, (2, 3)),
-    Row("high watermark missing", without_mark),
-    Row("high watermark missing, last records rewritten", rewritten_without_mark),
-    Row("high watermark lowered, records above rewritten", rewritten_above_a_lowered_mark),
+    Row("`meta.properties` swapped", exchange_meta_properties, (2, 3)),
+    Row("high watermark missing", without_high_watermark),
+    Row("high watermark missing, last records rewritten", rewritten_without_high_watermark),
+    Row("high watermark lowered, records above rewritten", rewritten_above_a_lowered_high_watermark),
     Row("log start raised, head deleted", raised_log_start),
     Row("`leader-epoch-checkpoint` removed", files(damage.remove_epoch_checkpoint)),
-    Row("epoch history says something else", files(damage.false_epoch_checkpoint)),
+    Row("epoch history contradicts the batches", files(damage.false_epoch_checkpoint)),
     Row("index entry garbled", files(damage.garble_index)),
     Row("producer snapshot names another batch", files(snapshot_of_other_batches)),
     Row("checkpoint of the high watermarks garbled", garbled_checkpoint(checkpoints.HIGH_WATERMARK_CHECKPOINT)),
@@ -404,14 +405,14 @@ LAWFUL: tuple[Row, ...] = tuple(
         Row("uncommitted tail of a deposed leader, out of sync", tail_of_a_deposed_leader, (1,)),
         Row("no replica on a broker that was out of sync", absent_out_of_sync, (1, 2)),
         Row("head trimmed by retention", trimmed_by_retention),
-        Row("killed; the last batch not yet on", killed_with_old_marks, (1, 2)),
+        Row("killed; without the last batch", killed_with_old_high_watermarks, (1, 2)),
         Row("killed inside a write", torn_write),
         Row("power lost, not started since", lost_power, (1, 2)),
-        Row("records committed since the witness, killed", noted_before, (3,)),
-        Row("marks of a former topic of the name, killed", checkpoints_of_a_former_topic),
-        Row("a former topic on a broker that was away", former_topic, (1, 2)),
-        Row("high watermark some records behind", lowered_marks),
-        Row("a folder `lines-00` beside `lines-0`", two_directories_of_the_partition),
+        Row("records committed since the witness, killed", witnessed_before, (3,)),
+        Row("checkpoints of a former topic of the name, killed", checkpoints_of_a_former_topic),
+        Row("a former topic on a broker that was down", former_topic, (1, 2)),
+        Row("high watermark some records behind", lowered_high_watermarks),
+        Row("a folder `lines-00` next to `lines-0`", two_directories_of_the_partition),
         Row("`log-start` removed where the log begins at 0", files(without_log_start)),
         Row("indexes removed (brokers rebuild them)", files(without_indexes)),
         Row("leader epoch without a batch", files(epoch_without_a_batch)),
@@ -422,7 +423,7 @@ ROWS = LOSSES + LAWFUL
 
 
 def scene_of(row: Row, count: int, root: Path, name: str = "lines") -> Scene:
-    """After it was done to so many replicas."""
+    """The scene after this row was applied to `count` replicas."""
     scene = Scene(root, name, LOG if row.numbered else encode(some_batches()))
     row.do(scene, DAMAGED[count])
     return scene
@@ -446,12 +447,12 @@ ANYWHERE: dict[str, Callable[[list[bytes], int], list[bytes]]] = {
     "twice": lambda log, number: renumbered([*log[: number + 1], *log[number:]]),
     "exchanged": exchanged,
 }
-"""Done to one batch of a log: the first and the last one of a segment among them."""
+"""Applied to one batch of a log, including the first and the last one of a segment."""
 PLACES = [(name, number, count) for name in ANYWHERE for number in range(len(LOG)) for count in (1, 3)]
 
 
 def scene_at(name: str, number: int, count: int, root: Path, topic: str = "lines") -> Scene:
-    """Whether the segments meet elsewhere then depends on the batch; indexes and histories fit."""
+    """The batch may change where the segments meet; indexes and histories match."""
     scene = Scene(root, topic)
     another_log(lambda log: ANYWHERE[name](log, number))(scene, DAMAGED[count])
     return scene

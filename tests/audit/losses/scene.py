@@ -1,7 +1,7 @@
-"""One small cluster after a clean stop, on which one thing is done, and what an audit may be told of it.
+"""A small cluster after a clean stop, to which one action is applied, and the sources that an audit of it may use.
 
 Owns: the scene of the table of losses (docs/AUDIT.md), the sources of knowledge that are its columns, and one audit of
-a scene with one of them. What is done stands in `catalogue`.
+a scene with one of them. The actions are in `catalogue`.
 """
 
 import os
@@ -38,8 +38,8 @@ BROKERS = (1, 2, 3)
 ZOOKEEPER = "ZooKeeper at zookeeper:2181"
 
 
-class Known(StrEnum):
-    """What the audit is told beside the brokers' directories: a column each."""
+class KnownSources(StrEnum):
+    """The audit's sources besides the brokers' directories: one column each."""
 
     NOTHING = "nothing"
     LIST = "acked list"
@@ -49,8 +49,8 @@ class Known(StrEnum):
     ALL = "all of it"
 
 
-WITH_STATE = (Known.STATE, Known.WITNESS, Known.ALL)
-WITH_LIST = (Known.LIST, Known.ALL)
+WITH_STATE = (KnownSources.STATE, KnownSources.WITNESS, KnownSources.ALL)
+WITH_LIST = (KnownSources.LIST, KnownSources.ALL)
 
 
 class Scene:
@@ -87,21 +87,21 @@ class Scene:
                 self.cluster.set_high_watermark(broker, self.partition, end)
                 self.cluster.set_recovery_point(broker, self.partition, end)
 
-    # what is known
-    def prepare(self, known: Known) -> list[SourcedState]:
-        """Leave exactly this knowledge beside the directories; returns what ZooKeeper says."""
+    # the sources
+    def prepare(self, known: KnownSources) -> list[SourcedState]:
+        """Leave exactly these sources next to the directories; returns ZooKeeper's state."""
         state = self.cluster.state
-        if known in (Known.WITNESS, Known.ALL):
+        if known in (KnownSources.WITNESS, KnownSources.ALL):
             state = msgspec.structs.replace(state, witnesses={str(self.partition): self.witness})
         file = self.root / CLUSTER_STATE
         file.unlink(missing_ok=True)
         if known in WITH_STATE or self.state_is_garbled:
             file.write_bytes(b"{}" if self.state_is_garbled else format_cluster_state(state))
-        # ZooKeeper is asked about a cluster that runs.
-        there = [broker for broker in BROKERS if self.cluster.log_directory(broker).exists()]
-        for broker in there:
-            self.cluster.stop_cleanly(known is not Known.ZOOKEEPER and broker not in self.killed, broker)
-        return [told_by_zookeeper(state)] if known is Known.ZOOKEEPER else []
+        # ZooKeeper describes a running cluster.
+        present = [broker for broker in BROKERS if self.cluster.log_directory(broker).exists()]
+        for broker in present:
+            self.cluster.stop_cleanly(known is not KnownSources.ZOOKEEPER and broker not in self.killed, broker)
+        return [zookeeper_state(state)] if known is KnownSources.ZOOKEEPER else []
 
 
 def acked_list(scenes: Iterable[Scene], file: Path) -> Path:
@@ -123,7 +123,7 @@ def acked_records(batches: Sequence[bytes]) -> Iterator[tuple[int, int]]:
             yield offset, record_checksum(kept.timestamp_ms, kept.key, kept.value, kept.headers)
 
 
-def told_by_zookeeper(state: ClusterState) -> SourcedState:
+def zookeeper_state(state: ClusterState) -> SourcedState:
     return SourcedState(source=ZOOKEEPER, state=state, stopped=False)
 
 
@@ -141,26 +141,26 @@ def witness_of(batches: Sequence[bytes], topic_id: str = TOPIC_ID) -> PartitionW
 
 
 class Audited(NamedTuple):
-    """What came of one audit."""
+    """Result of one audit."""
 
     inventory: Inventory | None
     report: AuditReport | None
     refusal: str | None = None
-    """The sentence with which it could not run."""
+    """Why it could not run."""
 
 
-def look(scene: Scene, known: Known) -> Inventory:
-    """What the audit knows before it reads a log. Raises AuditError."""
-    told = scene.prepare(known)
+def inventory_of(scene: Scene, known: KnownSources) -> Inventory:
+    """The audit's knowledge before it reads a log. Raises AuditError."""
+    states = scene.prepare(known)
     with without_access(scene.unreadable):
-        return discover([str(scene.root)], told)
+        return discover([str(scene.root)], states)
 
 
-def audit(scene: Scene, known: Known) -> Audited:
-    """One audit of the scene with this knowledge, by the local engine."""
+def audit(scene: Scene, known: KnownSources) -> Audited:
+    """One audit of the scene with these sources, by the local engine."""
     acked = str(acked_list([scene], scene.root / "acked.list")) if known in WITH_LIST else None
     try:
-        inventory = look(scene, known)
+        inventory = inventory_of(scene, known)
     except AuditError as error:
         return Audited(None, None, str(error))
     results = compare_locally(inventory, acked, with_values=acked is not None)
@@ -177,7 +177,7 @@ def report_of(inventory: Inventory, results: list[PartitionResult], acked: str |
 
 @contextmanager
 def without_access(files: set[str]) -> Iterator[None]:
-    """As if permissions kept these files from the audit: root, as whom tests may run, may read everything."""
+    """As if permissions denied the audit these files: root, as which tests may run, may read everything."""
     access = os.access
 
     def denied(path: str, mode: int) -> bool:

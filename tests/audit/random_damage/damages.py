@@ -1,7 +1,7 @@
 """Random damages of real files: the catalogue of the table of losses, on logs of any shape.
 
-Owns: what is done, at places that a generator of the seed chooses. Each returns False where the data has no place for
-it. Refuses to know what the audit says.
+Owns: the damages, at places that the seed's generator chooses. Each returns False where the data has no place for it.
+Leaves to others: the audit's results.
 """
 
 import random
@@ -19,9 +19,9 @@ from minibroker.protocol.partition_metadata import PartitionMetadata, format_par
 from minibroker.protocol.record_batch import read_header
 from tests.audit.damage import with_other_values
 from tests.audit.planted_cluster import put, restamped, split_batches
-from tests.audit.random_damage.simulated_data import BROKERS, Run
+from tests.audit.random_damage.simulated_data import BROKERS, SimulatedData
 
-MARKS = checkpoints.HIGH_WATERMARK_CHECKPOINT
+HIGH_WATERMARKS = checkpoints.HIGH_WATERMARK_CHECKPOINT
 
 Batches = list[bytes]
 
@@ -29,7 +29,7 @@ Batches = list[bytes]
 class Place:
     """One replica, chosen at random."""
 
-    def __init__(self, run: Run, chooser: random.Random) -> None:
+    def __init__(self, run: SimulatedData, chooser: random.Random) -> None:
         self.run = run
         self.chooser = chooser
         self.broker = chooser.choice(BROKERS)
@@ -44,7 +44,7 @@ class Place:
         return self.log_directory / str(self.partition)
 
     def segments(self) -> list[Path]:
-        """Those that hold something, in order."""
+        """Those that are not empty, in order."""
         return [file for file in sorted(self.directory.glob("*.log")) if file.stat().st_size]
 
     def change_batches(self, change: Callable[[Batches], Batches], least: int = 1, *, last: bool = False) -> bool:
@@ -261,9 +261,9 @@ def copy_of_another_broker(place: Place) -> bool:
 
 def meta_properties_exchanged(place: Place) -> bool:
     other = place.chooser.choice([broker for broker in BROKERS if broker != place.broker])
-    one, two = (place.run.log_directory(broker) / checkpoints.META_PROPERTIES for broker in (place.broker, other))
-    first, second = one.read_bytes(), two.read_bytes()
-    put(one, second)
+    result, two = (place.run.log_directory(broker) / checkpoints.META_PROPERTIES for broker in (place.broker, other))
+    first, second = result.read_bytes(), two.read_bytes()
+    put(result, second)
     put(two, first)
     return True
 
@@ -276,12 +276,12 @@ def another_disk(place: Place) -> bool:
 
 
 # ------------------------------------------------------------------------------------------------------------ metadata
-def mark_removed(place: Place) -> bool:
-    return _change_mark(place, lambda _: None)
+def high_watermark_removed(place: Place) -> bool:
+    return _change_offset(place, lambda _: None)
 
 
-def mark_lowered_and_tail_cut(place: Place) -> bool:
-    """To the first offset of the last segment's batches: log and mark fit each other."""
+def high_watermark_lowered_and_tail_cut(place: Place) -> bool:
+    """To the first offset of one of the last segment's batches: log and high watermark match."""
     files = place.segments()
     if not files:
         return False
@@ -289,11 +289,11 @@ def mark_lowered_and_tail_cut(place: Place) -> bool:
     kept = place.chooser.randrange(len(batches))
     put(files[-1], b"".join(batches[:kept]))
     end = read_header(batches[kept]).base_offset
-    _change_mark(place, lambda mark: min(mark, end), checkpoints.RECOVERY_POINT_CHECKPOINT)
-    return _change_mark(place, lambda mark: min(mark, end))
+    _change_offset(place, lambda offset: min(offset, end), checkpoints.RECOVERY_POINT_CHECKPOINT)
+    return _change_offset(place, lambda offset: min(offset, end))
 
 
-def _change_mark(place: Place, change: Callable[[int], int | None], name: str = MARKS) -> bool:
+def _change_offset(place: Place, change: Callable[[int], int | None], name: str = HIGH_WATERMARKS) -> bool:
     file = place.log_directory / name
     if not file.exists():
         return False
@@ -310,7 +310,7 @@ def _change_mark(place: Place, change: Callable[[int], int | None], name: str = 
 
 
 def log_start_raised(place: Place) -> bool:
-    """And the first segment deleted, as retention does."""
+    """And the first segment is deleted, as retention does."""
     files = place.segments()
     if len(files) < 2:
         return False
@@ -359,9 +359,9 @@ DAMAGES: tuple[Damage, ...] = (
     copy_of_another_broker,
     meta_properties_exchanged,
     another_disk,
-    mark_removed,
-    mark_lowered_and_tail_cut,
+    high_watermark_removed,
+    high_watermark_lowered_and_tail_cut,
     log_start_raised,
 )
 FOREIGN = frozenset({another_partition, copy_of_another_broker, meta_properties_exchanged, another_disk})
-"""The records may be those of before; they are another's, and that must be said."""
+"""The records may be the same as before, but they belong elsewhere, and the audit must report that."""

@@ -1,7 +1,7 @@
-"""One seed: data of a simulated cluster that the audit finds clean, one random damage, and what the audit says of it.
+"""One seed: data of a simulated cluster that the audit finds clean, one random damage, and the audit's result.
 
-Owns: what harm is. A damage harms where an in-sync replica no longer holds all that was committed as it was before.
-That is worked out here from the files, by the headers of their batches, past the audit's own readers.
+Owns: the definition of harm. A damage harms where an in-sync replica no longer holds everything that was committed as
+it was before. This is determined here from the files, by the headers of their batches, without the audit's own readers.
 """
 
 import random
@@ -18,14 +18,14 @@ from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import CorruptBatch, check_batch, read_header
 from tests.audit.planted_cluster import put
 from tests.audit.random_damage.damages import DAMAGES, FOREIGN, Damage, Place
-from tests.audit.random_damage.simulated_data import BROKERS, Run
+from tests.audit.random_damage.simulated_data import BROKERS, SimulatedData
 
 Batches = list[tuple[int, int, int, int]]
-"""(base offset, end offset, epoch, CRC) up to the first byte that is no batch in order."""
+"""(base offset, end offset, epoch, CRC) up to the first byte that is not a batch in order."""
 
 
-class Told(NamedTuple):
-    """What came of one seed."""
+class SeedResult(NamedTuple):
+    """Result of one seed."""
 
     seed: int
     end: str
@@ -33,47 +33,49 @@ class Told(NamedTuple):
     damage: str
     is_harm: bool
     outcome: AuditOutcome
-    accused: str | None
-    """Of the clean data, or None."""
+    false_error: str | None
+    """An error reported on the clean data, or None."""
     first: str
 
     @property
     def is_fine(self) -> bool:
-        """The clean data was not accused, and a harm was not called consistent."""
-        return self.accused is None and not (self.is_harm and self.outcome is AuditOutcome.CONSISTENT)
+        """No error was reported on the clean data, and no harm was called consistent."""
+        return self.false_error is None and not (self.is_harm and self.outcome is AuditOutcome.CONSISTENT)
 
 
-def play(seed: int, root: Path) -> Told:
-    run = Run(seed, root)
+def play(seed: int, root: Path) -> SeedResult:
+    run = SimulatedData(seed, root)
     run.play()
     before = audited(run)
-    accused = accusation(run)
-    held, committed = must_reach(run), {partition: committed_offset(run, partition) for partition in run.partitions}
+    false_error = false_error_on_clean_data(run)
+    held, committed = batches_held(run), {partition: committed_offset(run, partition) for partition in run.partitions}
     chooser = random.Random(f"{seed}/which damage")
     while True:
         damage, place = chooser.choice(DAMAGES), Place(run, chooser)
         if is_done(damage, place):
             break
-    is_harm = damage in FOREIGN or is_harmed(run, held, must_reach(run), committed)
+    is_harm = damage in FOREIGN or is_harmed(run, held, batches_held(run), committed)
     after = audited(run)
     first = describe(after.findings[0]) if after.findings else after.summary
     name = damage.__name__
-    return Told(seed, run.end, before.outcome, name, is_harm, after.outcome, accused, f"{place.broker}: {first}")
+    return SeedResult(
+        seed, run.end, before.outcome, name, is_harm, after.outcome, false_error, f"{place.broker}: {first}"
+    )
 
 
 def is_done(damage: Damage, place: Place) -> bool:
     try:
         return damage(place)
     except (CorruptBatch, FileNotFoundError):
-        return False  # what a power cut has left is no log to change batch by batch, or the replica has no such file
+        return False  # a power cut left no log to change batch by batch, or the file does not exist
 
 
-def audited(run: Run, *, acked: bool = True) -> AuditReport:
+def audited(run: SimulatedData, *, acked: bool = True) -> AuditReport:
     return run_audit([str(run.root)], "local", str(run.acked_file) if acked else None)
 
 
-def accusation(run: Run) -> str | None:
-    """Of data that is as the brokers left it, whatever the audit knows."""
+def false_error_on_clean_data(run: SimulatedData) -> str | None:
+    """An error on data that is as the brokers left it, whatever sources the audit has."""
     file = run.root / CLUSTER_STATE
     state = file.read_bytes()
     without_witness = format_cluster_state(msgspec.structs.replace(run.state, witnesses={}))
@@ -92,7 +94,7 @@ def accusation(run: Run) -> str | None:
     return None
 
 
-def must_reach(run: Run) -> dict[tuple[int, TopicPartition], Batches]:
+def batches_held(run: SimulatedData) -> dict[tuple[int, TopicPartition], Batches]:
     return {
         (broker, partition): batches_of(run.log_directory(broker) / str(partition))
         for broker in BROKERS
@@ -117,8 +119,8 @@ def batches_of(directory: Path) -> Batches:
     return found
 
 
-def committed_offset(run: Run, partition: TopicPartition) -> int:
-    """As far as a mark, the witness or an acknowledgement says."""
+def committed_offset(run: SimulatedData, partition: TopicPartition) -> int:
+    """The highest offset shown by a high watermark, the witness or an acknowledgement."""
     known = [0, *(offset + 1 for offset in run.acked[partition])]
     witness = run.state.witnesses.get(str(partition))
     if witness is not None:
@@ -131,7 +133,7 @@ def committed_offset(run: Run, partition: TopicPartition) -> int:
 
 
 def is_harmed(
-    run: Run,
+    run: SimulatedData,
     before: dict[tuple[int, TopicPartition], Batches],
     after: dict[tuple[int, TopicPartition], Batches],
     committed: dict[TopicPartition, int],
@@ -139,7 +141,7 @@ def is_harmed(
     for (broker, partition), batches in before.items():
         if broker not in run.state.partitions[str(partition)].isr:
             continue
-        # What lies in front of the starts that the others have recorded may be deleted at any time.
+        # Records in front of the starts that the others have recorded may be deleted at any time.
         floor = min(recorded_start(run, each, partition) for each in BROKERS if each != broker)
         left = [batch for batch in after[broker, partition] if batch[1] > floor]
         promised = [batch for batch in batches if floor < batch[1] and batch[0] < committed[partition]]
@@ -151,8 +153,8 @@ def is_harmed(
     return False
 
 
-def recorded_start(run: Run, broker: int, partition: TopicPartition) -> int:
-    """Of a replica in sync."""
+def recorded_start(run: SimulatedData, broker: int, partition: TopicPartition) -> int:
+    """Of an in-sync replica."""
     file = run.log_directory(broker) / str(partition) / checkpoints.LOG_START
     if broker not in run.state.partitions[str(partition)].isr or not file.exists():
         return 1 << 62
@@ -160,9 +162,9 @@ def recorded_start(run: Run, broker: int, partition: TopicPartition) -> int:
 
 
 def _as_a_power_cut_leaves_it(
-    run: Run, broker: int, partition: TopicPartition, batches: Batches, left: Batches
+    run: SimulatedData, broker: int, partition: TopicPartition, batches: Batches, left: Batches
 ) -> bool:
-    """Nothing tells it from what a power cut takes, and the other replicas have it."""
+    """Indistinguishable from the effect of a power cut, and the other replicas have the records."""
     file = run.log_directory(broker) / checkpoints.RECOVERY_POINT_CHECKPOINT
     points = checkpoints.parse_offset_checkpoint(file.read_bytes()) if file.exists() else {}
     end = left[-1][1] if left else 0

@@ -1,7 +1,7 @@
-"""Data of a random simulated cluster, written to a real directory as a launcher leaves it when it stops.
+"""Data of a random simulated cluster, written to a real directory as a launcher leaves it after a stop.
 
-Owns: one short run of a whole cluster under faults that the promise allows, its end (a clean stop, a kill, a power cut
-of one), and the files: the disks, `cluster-state.json` with the witnesses, the list of acknowledged records.
+Owns: one short run of a whole cluster under faults within the promise, its end (a clean stop, a kill, a power cut of
+one), and the files: the disks, `cluster-state.json` with the witnesses, the list of acknowledged records.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ ENDS = ("stopped", "stopped", "one after the other", "killed", "killed", "one wi
 Files = dict[str, bytes]
 
 
-class Run:
+class SimulatedData:
     """One seed. After `play` the data is below `root`."""
 
     def __init__(self, seed: int, root: Path) -> None:
@@ -62,9 +62,9 @@ class Run:
         self.acked: dict[TopicPartition, dict[int, int]] = {partition: {} for partition in self.partitions}
         """Checksum of the record by offset."""
         self.without_power: set[int] = set()
-        """Brokers that lost it and were not started since."""
+        """Brokers that lost power and were not started since."""
         self.older: dict[int, Files] = {}
-        """A backup of each broker's directory, made on the way."""
+        """A backup of each broker's directory, made during the run."""
         self.state = ClusterState(partitions={})
         self.end = ""
         """How the cluster was stopped."""
@@ -132,7 +132,7 @@ class Run:
                 self.acked[partition][sent.offset] = record_checksum(sent.timestamp_ms, b"k", value, ())
 
     async def _fault(self, broker: int) -> None:
-        """Of one broker, while all were in sync; then it comes back."""
+        """A fault of one broker, while all were in sync; then it comes back."""
         await self._until_in_sync()
         match self.chooser.randrange(4):
             case 0:
@@ -162,14 +162,14 @@ class Run:
         await self.cluster.until(lambda: not set(brokers) & set(self.cluster.alive()), 60, f"a stop of {brokers}")
 
     async def _end(self, enough: asyncio.Event, working: list[asyncio.Task[None]]) -> None:
-        """In sync or with one broker away, under load or not, in one of the ways in which clusters end."""
+        """In sync or with one broker down, under load or not, in one of the ways in which clusters end."""
         self.end = self.chooser.choice(
             ("stopped", "stopped", "one after the other", "killed", "killed", "one without power")
         )
-        away = self.chooser.choice(BROKERS) if self.chooser.random() < 0.25 else None
+        absent = self.chooser.choice(BROKERS) if self.chooser.random() < 0.25 else None
         await self._until_in_sync()
-        if away is not None:
-            self.cluster.kill(away)
+        if absent is not None:
+            self.cluster.kill(absent)
             await asyncio.sleep(self.chooser.uniform(0, 3))
             self.end += ", one away"
         under_load = self.chooser.random() < 0.4
@@ -178,7 +178,7 @@ class Run:
             await asyncio.gather(*working)
         before = self._isr()
         directories = self._directories()
-        rest = [broker for broker in BROKERS if broker != away]
+        rest = [broker for broker in BROKERS if broker != absent]
         self.chooser.shuffle(rest)
         if self.end.startswith("stopped"):
             await self._stop(*rest)
@@ -187,7 +187,7 @@ class Run:
                 await self._stop(broker)
         else:
             for broker in rest:
-                if broker == rest[0] and away is None and self.end.startswith("one without"):
+                if broker == rest[0] and absent is None and self.end.startswith("one without"):
                     self.cluster.power_loss(broker)
                     self.without_power.add(broker)
                 else:
@@ -198,7 +198,7 @@ class Run:
             await asyncio.gather(*working, return_exceptions=True)
         self.state = self._state(before, directories)
 
-    # -------------------------------------------------------------------------------------------------- what is known
+    # ---------------------------------------------------------------------------------------------- recorded state
     def _partition_states(self) -> dict[TopicPartition, PartitionState]:
         nodes = self.cluster.world.zookeeper.tree.nodes
         return {
@@ -243,7 +243,7 @@ class Run:
 
     # ------------------------------------------------------------------------------------------------------- files
     def files(self, broker: int) -> Files:
-        """Of its disk, as they are now."""
+        """The present files of its disk."""
         storage = self.cluster.world.machine(f"broker-{broker}").storage
         return dict(files_below(storage, LOG_DIRECTORY))
 
@@ -268,7 +268,7 @@ class Run:
         return self.root / f"broker-{broker}"
 
     def write_broker(self, broker: int, files: Files) -> None:
-        """As the disk of a machine that is on, or booted anew since (`without_power`)."""
+        """As the disk of a running machine, or of one rebooted since (`without_power`)."""
         boot_id = Path(BOOT_ID_FILE).read_text(encoding="ascii").strip()
         for name, content in files.items():
             if name == checkpoints.META_PROPERTIES:

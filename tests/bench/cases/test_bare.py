@@ -1,10 +1,10 @@
-"""What the three measurements beside the bare data path are made into."""
+"""How the three measurements around the bare data path are combined."""
 
 from minibroker.bench.case import Measurement, ProcessCost
 from minibroker.bench.cases.bare import compared
 
 
-def test_both_ways_of_sending_are_held_against_the_bare_path() -> None:
+def test_both_ways_of_sending_are_compared_with_the_bare_path() -> None:
     cost = ProcessCost("broker-1", 1.0, 50.0)
     found = {
         "bare": Measurement({"mb_s": 400.0}),

@@ -1,4 +1,4 @@
-"""The failover cases: who is hit, and when a run says nothing."""
+"""The failover cases: which broker is the target, and when a run is worthless."""
 
 import signal
 from typing import Any
@@ -21,18 +21,18 @@ def report(**more: Any) -> dict[str, Any]:
     return failover_report(acknowledged(), [], LOG) | more
 
 
-def test_the_leader_alone_is_hit_where_another_broker_is_controller() -> None:
+def test_target_leader_needs_another_broker_as_controller() -> None:
     assert LEADER.suits(leader=1, controller=2)
     assert not LEADER.suits(leader=2, controller=2)
     assert LEADER.victim(leader=1, controller=2) == 1
 
 
-def test_the_controller_alone_is_hit_where_another_broker_leads() -> None:
+def test_target_controller_needs_another_broker_as_leader() -> None:
     assert CONTROLLER.suits(leader=1, controller=2)
     assert CONTROLLER.victim(leader=1, controller=2) == 2
 
 
-def test_both_roles_are_hit_in_one_broker() -> None:
+def test_target_both_needs_one_broker_in_both_roles() -> None:
     assert BOTH.suits(leader=2, controller=2)
     assert not BOTH.suits(leader=1, controller=2)
     assert PAUSED.number == signal.SIGSTOP

@@ -5,17 +5,17 @@ import pytest
 from minibroker.bench.cases.memory import Spending, figures, growth, settled
 
 
-def test_the_first_fifth_is_not_asked_to_be_flat() -> None:
+def test_the_first_fifth_is_left_out_of_settled_values() -> None:
     assert list(settled([1.0, 2.0, 3.0, 4.0, 5.0])) == [2.0, 3.0, 4.0, 5.0]
 
 
-def test_growth_is_what_the_last_third_has_over_the_first() -> None:
+def test_growth_compares_the_last_third_with_the_first() -> None:
     assert growth([50.0, 50.0, 90.0, 50.0, 50.0, 50.0]) == 0.0
     assert growth([50.0, 51.0, 52.0, 53.0, 54.0, 55.0]) == 4.0
     assert growth([50.0]) == 0.0
 
 
-def test_the_largest_broker_is_told_and_zookeeper_is_none() -> None:
+def test_the_largest_broker_is_reported_and_zookeeper_separately() -> None:
     found = figures({"broker-1": [50.0] * 10, "broker-2": [60.0] * 5 + [70.0] + [60.0] * 4, "zookeeper": [300.0] * 10})
     assert found == {
         "broker_rss_mb": 60.0,
@@ -26,7 +26,7 @@ def test_the_largest_broker_is_told_and_zookeeper_is_none() -> None:
     }
 
 
-def test_cpu_is_told_by_what_a_broker_was_to_the_topic() -> None:
+def test_cpu_is_reported_by_role_for_the_topic() -> None:
     spent = Spending()
     for leader in (1, 2):
         for broker_id in (1, 2, 3):

@@ -1,4 +1,4 @@
-"""What a broker's log says of its start."""
+"""Reading a start from a broker's log."""
 
 from datetime import datetime
 
@@ -16,18 +16,18 @@ LOG = """\
 BEGAN_S = datetime(2026, 11, 21, 16, 33, 0).timestamp()
 
 
-def test_a_start_lasts_until_its_last_log_and_an_earlier_one_is_left_out() -> None:
+def test_a_start_ends_with_its_last_loaded_log_and_earlier_starts_are_ignored() -> None:
     assert recovery(LOG, BEGAN_S) == Recovery(seconds=1.5, bytes=3000)
 
 
-def test_a_start_after_a_clean_stop_says_nothing() -> None:
+def test_a_start_after_a_clean_stop_gives_no_recovery() -> None:
     assert recovery(LOG, BEGAN_S + 10.0) is None
 
 
-def test_what_a_start_costs_besides_is_taken_off() -> None:
+def test_other_costs_of_a_start_are_subtracted() -> None:
     assert rate(Recovery(0.5, 1_000_000), Recovery(1.5, 201_000_000)) == pytest.approx(200.0)
 
 
-def test_nothing_follows_from_two_starts_alike() -> None:
+def test_two_equal_starts_give_no_rate() -> None:
     with pytest.raises(CaseFailed, match="that gives no rate"):
         rate(Recovery(0.5, 1000), Recovery(0.5, 1000))

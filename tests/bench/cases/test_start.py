@@ -8,7 +8,7 @@ from minibroker.bench.case import CaseFailed
 from minibroker.bench.cases.start import time_command
 
 
-def test_a_commands_cpu_time_is_its_own() -> None:
+def test_cpu_time_of_a_command_excludes_the_caller() -> None:
     wall_ms, cpu_ms = time_command([sys.executable, "-c", "sum(range(100_000))"])
     assert 0 < cpu_ms < 10_000
     assert wall_ms > 0

@@ -15,7 +15,7 @@ PLAIN = MeasuredWindow(seconds=2.0, requests=1000.0, megabytes=100.0, cpu=CpuWin
 DISTURBED = MeasuredWindow(seconds=2.0, requests=500.0, megabytes=50.0, cpu=CpuWindow(0.3, 0.1))
 
 
-def test_microseconds_are_the_undisturbed_ones_and_shares_the_sampled_ones() -> None:
+def test_times_come_from_the_undisturbed_window_and_shares_from_samples() -> None:
     path = hot_path("leader", "produce", PLAIN, DISTURBED, STACKS, None, [])
     assert path.us_per_request == pytest.approx(400.0)
     assert path.kernel_us_per_request == pytest.approx(100.0)
@@ -23,7 +23,7 @@ def test_microseconds_are_the_undisturbed_ones_and_shares_the_sampled_ones() -> 
     assert [path.requests_per_s, path.busy, path.cpu_s_per_gb] == pytest.approx([500.0, 0.2, 4.0])
 
 
-def test_what_sampling_and_counting_cost_is_told() -> None:
+def test_costs_of_sampling_and_counting_are_reported() -> None:
     path = hot_path("leader", "produce", PLAIN, DISTURBED, STACKS, DISTURBED, [])
     assert path.sampler_cost == pytest.approx(1.5)
     assert path.tracer_cost == pytest.approx(1.5)

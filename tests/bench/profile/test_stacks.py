@@ -46,12 +46,12 @@ def test_a_thread_that_waits_uses_no_core() -> None:
     assert [stack.samples for stack in kept] == [7]
 
 
-def test_a_lock_taken_above_does_not_make_a_working_function_wait() -> None:
+def test_a_lock_further_up_the_stack_does_not_count_as_waiting() -> None:
     line = f"x (libpython3.11.so);sem_wait (libc.so.6);{APPEND};pwritev64v2 (libc.so.6) 3"
     assert len(without_waiting(parse_folded(line))) == 1
 
 
-def test_own_time_holds_libraries_and_system_calls_and_the_total_holds_callees() -> None:
+def test_own_time_includes_libraries_and_system_calls_and_total_time_callees() -> None:
     shares = {
         share.name: share
         for share in shares_by_function(
@@ -63,22 +63,22 @@ def test_own_time_holds_libraries_and_system_calls_and_the_total_holds_callees()
     assert (append.itself, append.total) == (0.0, 0.75)
 
 
-def test_what_started_the_event_loop_is_on_every_stack_and_not_counted() -> None:
+def test_callers_of_the_event_loop_are_not_counted() -> None:
     (share,) = shares_by_function(parse_folded(f"{LOOP} 5"))
     assert (share.name, share.itself) == ("(event loop)", 1.0)
 
 
-def test_shares_of_layers_make_up_the_whole() -> None:
+def test_shares_of_layers_add_up_to_one() -> None:
     text = f"{APPEND};pwritev64v2 (libc.so.6) 30\n{ANSWER};write (libc.so.6) 10\n{LOOP} 2"
     shares = shares_by_layer(parse_folded(text))
     assert [share.name for share in shares] == ["write: in runtime", "write: socket", "uvloop"]
     assert sum(share.itself for share in shares) == pytest.approx(1.0)
 
 
-def test_no_samples_make_no_shares() -> None:
+def test_no_samples_give_no_shares() -> None:
     assert shares_by_layer([]) == shares_by_function([]) == []
 
 
-def test_what_is_no_folded_stack_is_refused() -> None:
+def test_a_malformed_folded_stack_is_rejected() -> None:
     with pytest.raises(ValueError, match="not a folded stack"):
         parse_folded("py-spy: permission denied")

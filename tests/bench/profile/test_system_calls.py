@@ -39,13 +39,13 @@ STRACE = """
 """
 
 
-def test_threads_of_one_process_are_added_up_and_others_left_out() -> None:
+def test_threads_of_a_process_are_summed_and_other_threads_ignored() -> None:
     found = parse_perf_trace(PERF, {77: 77, 78: 77})
     assert {call.name: call.calls for call in found[77]} == {"write": 150, "getpid": 200, "epoll_pwait": 100}
     assert list(found) == [77]
 
 
-def test_what_perf_itself_costs_a_call_is_taken_off() -> None:
+def test_perfs_own_cost_per_call_is_subtracted() -> None:
     found = {call.name: call.seconds for call in parse_perf_trace(PERF, {77: 77, 78: 77})[77]}
     assert found["write"] == pytest.approx(0.020 - 150 * 10e-6)
     assert found["getpid"] == pytest.approx(0.003 - 200 * 10e-6)
@@ -56,7 +56,7 @@ def test_calls_that_wait_come_last_and_are_marked() -> None:
     assert (last.name, last.waits) == ("epoll_pwait", True)
 
 
-def test_strace_counts_with_and_without_errors_and_without_the_sum() -> None:
+def test_strace_rows_with_and_without_errors_are_read_and_the_total_is_skipped() -> None:
     assert parse_strace(STRACE) == [
         SystemCall("write", 7225, 0.198459),
         SystemCall("read", 7225, 0.128897),
