@@ -64,7 +64,9 @@ def open_kazoo(
     handler._running = True  # completions go to the queue, which needs no workers
     handler.start = handler.stop = lambda: None
 
-    silent = logging.Logger("kazoo-silent", level=logging.CRITICAL + 1)  # one line per outage is ours, not twenty
+    silent = logging.Logger(
+        "kazoo-silent", level=logging.CRITICAL + 1
+    )  # this adapter logs one line per outage, kazoo twenty
     client = KazooClient(
         hosts=servers,
         timeout=timeout_ms / 1000,

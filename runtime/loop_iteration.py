@@ -26,7 +26,9 @@ class LoopIteration:
         if self._is_new:
             self._is_new = False
             if self._call_soon is None:
-                self._call_soon = asyncio.get_running_loop().call_soon  # asking each time is a system call (getpid)
+                self._call_soon = (
+                    asyncio.get_running_loop().call_soon
+                )  # getting the loop each time costs a system call (getpid)
             self._call_soon(self._renew)
         self.left -= cost
 

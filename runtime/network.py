@@ -92,7 +92,7 @@ async def accept_forever(listening: socket.socket, factory: ProtocolFactory) -> 
             await loop.connect_accepted_socket(factory, accepted)
         except OSError:  # the peer is gone already
             accepted.close()
-        except Exception as error:  # our bug in one connection must not end all later ones silently
+        except Exception as error:  # a bug in one connection must not silently end all later ones
             accepted.close()
             loop.call_exception_handler({"message": "cannot open an accepted connection", "exception": error})
         except BaseException:

@@ -194,7 +194,7 @@ class ZooKeeperCoordination:
 
     def _on_state(self, state: str, client: Any) -> None:
         if self._closed or client is not self._client:
-            return  # our own stop looks like a loss
+            return  # closing the client also looks like a loss
         if state == "CONNECTED":
             self._on_connected()
         elif state == "SUSPENDED":

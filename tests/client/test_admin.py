@@ -184,7 +184,7 @@ def test_the_controller_is_followed_when_it_moves(cluster: FakeCluster) -> None:
 
     async def main(runtime: Runtime) -> None:
         async with AdminClient(cluster.bootstrap, runtime=runtime) as admin:
-            cluster.controller_id = 2  # the client still thinks it is 1
+            cluster.controller_id = 2  # the client's metadata still names 1
             await admin.create_topic("new")
 
     cluster.run(main)

@@ -12,7 +12,7 @@ from minibroker.protocol.checkpoints import SMALL_FILE_BYTES_MAX
 from minibroker.runtime.ports import BadEntry, Disk, DiskError, DiskFull, FileMissing, OutOfDescriptors, SyncFailed
 from minibroker.runtime.real import real_runtime
 from minibroker.simulation.world import SimulatedWorld
-from tests.runtime.lack import no_descriptors
+from tests.runtime.descriptor_limit import no_descriptors
 
 SYSTEM_CALLS = {
     "append": "pwritev",

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from minibroker.runtime.ports import ConnectionRefused, NetworkError, OutOfDescriptors
-from tests.runtime.lack import no_descriptors
+from tests.runtime.descriptor_limit import no_descriptors
 from tests.runtime.ports import RuntimePorts, conformance, settle
 from tests.runtime.test_network import HOST, TIMEOUT_MS, Recorder, connected
 
