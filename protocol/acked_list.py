@@ -1,7 +1,7 @@
-"""The list of acknowledged records (docs/FORMATS.md): what a producer was promised, line by line. Pure.
+"""The list of records acknowledged to a producer, one a line (docs/FORMATS.md). Pure.
 
-Owns: the format of version 2 and its one writer, and what a record's checksum covers. Refuses to know who was promised
-what, and who looks for it (`audit`).
+Owns: the format of version 2 and its one writer, and what a record's checksum covers. Leaves to others: which producer
+writes it, and the comparison with the logs (`audit`).
 """
 
 import re
@@ -45,7 +45,7 @@ def record_checksum(
 
 
 class AckedListWriter:
-    """Writes one list: the head at once, records as they are told, the end at `finish`. Without it a list is cut."""
+    """Writes one list: the head at once, records as they are added, the end at `finish`. A list without end is cut."""
 
     def __init__(self, write: Callable[[bytes], object], topic_ids: Mapping[str, str], acks: str = "all") -> None:
         assert acks in ACKS
@@ -53,18 +53,18 @@ class AckedListWriter:
         self._checksum = 0
         self._records = 0
         self._is_finished = False
-        names = b"".join(b"#topic %s %s\n" % (name.encode(), known.encode()) for name, known in topic_ids.items())
+        names = b"".join(b"#topic %s %s\n" % (name.encode(), topic_id.encode()) for name, topic_id in topic_ids.items())
         self._put(HEAD + b"%d acks=%s\n" % (VERSION, acks.encode()) + names)
 
     def add(self, topic: str, partition: int, records: Iterable[tuple[int, int]]) -> None:
-        """(offset, checksum of the whole record) of each."""
+        """Add records, each as (offset, checksum of the whole record)."""
         name = topic.encode()
         lines = [b"%s\t%d\t%d\t%08x\n" % (name, partition, offset, checksum) for offset, checksum in records]
         self._records += len(lines)
         self._put(b"".join(lines))
 
     def finish(self) -> None:
-        """Nothing was acknowledged beside these. A second time does nothing."""
+        """Write the end: nothing else was acknowledged. A second call does nothing."""
         if not self._is_finished:
             self._is_finished = True
             self._write(b"#end %d %08x\n" % (self._records, self._checksum))
@@ -76,17 +76,17 @@ class AckedListWriter:
 
 
 class AckedHead(msgspec.Struct, frozen=True):
-    """What stands in front of the records."""
+    """The part of a list in front of the records."""
 
     version: int
     acks: str
     topic_ids: dict[str, str]
     size: int
-    """Bytes of it."""
+    """In bytes."""
 
 
 def parse_head(content: bytes) -> AckedHead | str:
-    """The head of a list, from its first bytes; a str says what is wrong. (Version 1 has no head.)"""
+    """The head of a list, from its first bytes; a str describes an error. (Version 1 has no head.)"""
     match = _HEADER.match(content)
     if match is None:
         return "its first line is not '#minibroker-acked <version> acks=<all, 1 or 0>'"

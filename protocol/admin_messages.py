@@ -1,8 +1,7 @@
-"""What administrators ask: topics, settings, and how cluster and replicas stand. Shapes and defaults.
+"""Requests of administrators: topics, settings, and the state of cluster and replicas. Shapes and defaults.
 
 Owns: CreateTopics, DeleteTopics, DescribeConfigs, IncrementalAlterConfigs, ElectLeaders, DescribeCluster,
-DescribeEvents, DescribeReplicaState.
-Import from `messages`.
+DescribeEvents, DescribeReplicaState. Import from `messages`.
 """
 # ruff: noqa: RUF012 - msgspec gives every struct its own copy of a default list or map
 
@@ -165,7 +164,7 @@ class ElectLeadersTopic(Message, frozen=True, kw_only=True):
 
 
 class ConfirmedElection(Message, frozen=True, kw_only=True):
-    """What somebody was told of one partition, and accepts: the chosen one of an outlook, and what it held."""
+    """The election of one partition that an operator accepts: the leader of an outlook, and what it held."""
 
     topic_name: Topic
     partition_index: I32
@@ -176,11 +175,11 @@ class ConfirmedElection(Message, frozen=True, kw_only=True):
 
 
 class ElectLeadersRequest(Request, frozen=True, kw_only=True):
-    """Of partitions without a leader alone, and with a loss that somebody accepts."""
+    """Only for partitions without a leader, and with a loss that an operator accepts."""
 
     topics: Annotated[list[ElectLeadersTopic], Meta(max_length=TOPICS_MAX)] | None = None  # about: None: all
     leader: I32 = -1  # about: ours: elect this broker; -1: the one with the largest log
-    # about: ours: elect these, each only if it is as it was told; empty: elect nobody, say who could be
+    # about: ours: elect these, each only if the outlook still holds; empty: elect no leader, answer with the outlook
     confirmed: Annotated[list[ConfirmedElection], Meta(max_length=PARTITIONS_MAX)] = []
     timeout_ms: I32 = 30_000
 
@@ -189,7 +188,7 @@ class ElectionCandidate(Message, frozen=True, kw_only=True):
     """One replica of a partition without a leader."""
 
     broker_id: I32
-    is_in_sync: bool = False  # about: a member of the last ISR: it held all that was acknowledged
+    is_in_sync: bool = False  # about: a member of the last ISR: it held all acknowledged records
     is_on_its_directory: bool = True  # about: false: it has another log directory than when it was in sync
     problem: Text | None = None  # about: why it cannot lead now; nil: it can
     log_start_offset: I64 = 0
@@ -205,19 +204,19 @@ class ElectionOutlook(Message, frozen=True, kw_only=True):
     leader_epoch: I32 = -1
     isr: Replicas = []
     waits_for: Replicas = []  # about: brokers that a clean election waits for
-    reason: Text = ""  # about: why nobody leads
+    reason: Text = ""  # about: why there is no leader
     candidates: Annotated[list[ElectionCandidate], Meta(max_length=REPLICAS_MAX)] = []
-    chosen: I32 = -1  # about: who leads now, or would; -1: nobody can
+    chosen: I32 = -1  # about: the leader now, or the one to be; -1: none can lead
 
 
-def confirmation_of(told: ElectionOutlook) -> ConfirmedElection:
-    """What an order repeats of an outlook in which somebody can be elected."""
-    chosen = next(each for each in told.candidates if each.broker_id == told.chosen)
+def confirmation_of(outlook: ElectionOutlook) -> ConfirmedElection:
+    """The part that an order repeats of an outlook in which a replica can be elected."""
+    chosen = next(each for each in outlook.candidates if each.broker_id == outlook.chosen)
     return ConfirmedElection(
-        topic_name=told.topic_name,
-        partition_index=told.partition_index,
-        leader=told.chosen,
-        leader_epoch=told.leader_epoch,
+        topic_name=outlook.topic_name,
+        partition_index=outlook.partition_index,
+        leader=outlook.chosen,
+        leader_epoch=outlook.leader_epoch,
         log_end_offset=chosen.log_end_offset,
         last_epoch=chosen.last_epoch,
     )
@@ -240,11 +239,11 @@ class DescribeClusterBroker(Message, frozen=True, kw_only=True):
 
 
 LEFT_ALONE_MAX = 100
-"""Nodes that are told: a stranger may write any number of them, and an operator begins with the first."""
+"""Znodes in one answer: there may be any number of them, and an operator begins with the first."""
 
 
 class NodeLeftAlone(Message, frozen=True, kw_only=True):
-    """Of ZooKeeper: what the controller cannot read, or does not believe."""
+    """A znode that the controller cannot parse, or that holds impossible values."""
 
     path: Text
     reason: Text
@@ -255,7 +254,7 @@ class DescribeClusterResponse(Response, frozen=True, kw_only=True):
     controller_id: I32 = -1
     controller_epoch: I32 = -1
     brokers: Annotated[list[DescribeClusterBroker], Meta(max_length=BROKERS_MAX)] = []
-    # about: ours: nodes that count as if they were not there; told by the controller alone
+    # about: ours: znodes that count as missing; only the controller lists them
     left_alone: Annotated[list[NodeLeftAlone], Meta(max_length=LEFT_ALONE_MAX)] = []
 
 
@@ -302,7 +301,7 @@ class DescribedEpoch(Message, frozen=True, kw_only=True):
 
 
 class ReplicaStateDescription(Message, frozen=True, kw_only=True):
-    """One local replica, as this broker sees it at this moment."""
+    """One local replica, as this broker knows it at this moment."""
 
     partition: I32
     role: Name  # about: 'leader', 'follower', 'none' (no leader known), 'offline' (see why_offline)
@@ -325,7 +324,7 @@ class ReplicaStateDescription(Message, frozen=True, kw_only=True):
     segment_count: I32 = 0
     waiting_produce_requests: I32 = 0
     why_offline: Text | None = None  # about: its log directory failed or is full, or its log is damaged
-    damage: Text | None = None  # about: of its log; the only replica in sync leads on, and refuses that range
+    damage: Text | None = None  # about: of its log; the only in-sync replica leads on, and refuses that range
 
 
 class DescribedReplicaTopic(Message, frozen=True, kw_only=True):
@@ -341,7 +340,5 @@ class DescribeReplicaStateResponse(Response, frozen=True, kw_only=True):
     controller_id: I32 = -1
     controller_epoch: I32 = -1
     topics: Annotated[list[DescribedReplicaTopic], Meta(max_length=TOPICS_MAX)] = []
-    log_directory: Name = (
-        "online"  # about: 'online', 'full' (heals with room), 'offline' (until the broker starts anew)
-    )
+    log_directory: Name = "online"  # about: 'online', 'full' (heals with room), 'offline' (until the broker restarts)
     log_directory_reason: Text | None = None

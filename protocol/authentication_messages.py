@@ -1,6 +1,6 @@
-"""How a peer says who it is: Kafka's two SASL requests (KIP-43, KIP-152). Shapes and defaults.
+"""Authentication of a peer: Kafka's two SASL requests (KIP-43, KIP-152). Shapes and defaults.
 
-Owns: SaslHandshake, SaslAuthenticate. Leaves to others: the mechanisms, whose messages travel as opaque bytes
+Owns: SaslHandshake, SaslAuthenticate. Leaves to others: the mechanisms; their messages travel as opaque bytes
 (`broker_authentication`). Import from `messages`.
 """
 # ruff: noqa: RUF012 - msgspec gives every struct its own copy of a default list or map
@@ -12,7 +12,7 @@ from msgspec import Meta
 from minibroker.protocol.message_types import Name, Request, Response
 
 AUTH_BYTES_MAX = 1_024
-"""Of one message of a mechanism: ours take a tenth. Who has not proven anything yet must not cost much."""
+"""Of one message of a mechanism: ours take a tenth. A peer that is not authenticated must not cost much."""
 MECHANISMS_MAX = 16
 AuthBytes = Annotated[bytes, Meta(max_length=AUTH_BYTES_MAX)]
 
@@ -22,7 +22,7 @@ class SaslHandshakeRequest(Request, frozen=True, kw_only=True):
 
 
 class SaslHandshakeResponse(Response, frozen=True, kw_only=True):
-    mechanisms: Annotated[list[Name], Meta(max_length=MECHANISMS_MAX)] = []  # about: what this listener takes
+    mechanisms: Annotated[list[Name], Meta(max_length=MECHANISMS_MAX)] = []  # about: what this listener accepts
 
 
 class SaslAuthenticateRequest(Request, frozen=True, kw_only=True):

@@ -1,20 +1,20 @@
-"""How one broker proves to another that it is one: a challenge answered with HMAC-SHA-256 over the cluster's secret.
+"""Mutual authentication of brokers: a challenge answered with HMAC-SHA-256 over the cluster's secret.
 
 Owns: the SASL mechanism `BROKER-HMAC-SHA256`, that is its four messages, in the order of SCRAM's (RFC 5802), and what
 each proof covers. Pure: the nonces come from outside. Leaves to others: where the secret is kept (`znodes`), the
 requests that carry the messages (`authentication_messages`), and what an authenticated broker may do.
 
-    who dials     ClientFirst   who I am, whom I mean to talk to, my nonce
-    who answers   ServerFirst   who I am, my nonce
-    who dials     ClientFinal   my proof
-    who answers   ServerFinal   its proof
+    client   ClientFirst   its name, the broker it means to reach, its nonce
+    server   ServerFirst   its nonce
+    client   ClientFinal   its proof
+    server   ServerFinal   its proof
 
-Each proof covers both nonces and both names. So a recorded exchange is worth nothing on another connection, and a
-proof that was made for one broker is worth nothing at another. The answer is proven as well: a follower copies records
-from whoever answers at its leader's address.
+Each proof covers both nonces and both names. So a recorded exchange is useless on another connection, and a proof made
+for one broker is useless at another. The server proves itself as well, because a follower copies records from the
+process that answers at its leader's address.
 
-What it does not do: the bytes that follow are neither encrypted nor signed. Whoever can change packets on their way can
-take over a connection once it is authenticated; that takes TLS.
+Not covered: the bytes that follow are neither encrypted nor signed. An attacker that can change packets on their way
+can take over a connection once it is authenticated; only TLS prevents that.
 """
 
 import hmac
@@ -28,7 +28,7 @@ from minibroker.protocol.message_types import BrokerEpoch, BrokerId, Identifier,
 
 MECHANISM = "BROKER-HMAC-SHA256"
 NONCE_BYTES = 32
-"""As long as the proof: two connections with the same nonce would be worth an attack, and never happen."""
+"""As long as the proof, so that no nonce repeats: an attacker could use a repeated one."""
 PROOF_BYTES = 32
 SECRET_BYTES = 32
 
@@ -37,23 +37,23 @@ Proof = Annotated[bytes, Meta(min_length=PROOF_BYTES, max_length=PROOF_BYTES)]
 
 
 class AuthenticationFailed(ProtocolError):
-    """The peer is not what it says it is, or does not speak this mechanism."""
+    """The peer is not what it claims to be, or does not speak this mechanism."""
 
 
 class BrokerName(Message, frozen=True, kw_only=True):
-    """Which broker, in which registration."""
+    """A broker and its registration."""
 
     broker_id: BrokerId
     broker_epoch: BrokerEpoch
     """czxid of its registration in ZooKeeper."""
     incarnation_id: Identifier
-    """Drawn by this start of its process."""
+    """Drawn at random by this start of its process."""
 
 
 class ClientFirst(Message, frozen=True, kw_only=True):
     name: BrokerName
     server_id: BrokerId
-    """Whom the client means to reach."""
+    """The broker that the client means to reach."""
     nonce: Nonce
 
 
@@ -74,7 +74,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class ClientExchange:
-    """The side that dials. Use: send `first()`, give the answer to `final`, give the last answer to `check`."""
+    """The side that dials. Use: send `first()`, pass the answer to `final`, pass the last answer to `check`."""
 
     def __init__(self, secret: bytes, name: BrokerName, server_id: int, nonce: bytes) -> None:
         self._secret = secret
@@ -82,7 +82,7 @@ class ClientExchange:
         self._server_nonce = b""
 
     def first(self) -> bytes:
-        """Who we are."""
+        """Our name and nonce."""
         return _encode(self._first)
 
     def final(self, server_first: bytes) -> bytes:
@@ -98,7 +98,7 @@ class ClientExchange:
 
 
 class ServerExchange:
-    """The side that is dialled. Use: `first` with what came first, then `final` with what came next; once each."""
+    """The side that is dialled. Use: `first` with the first message, then `final` with the next; once each."""
 
     def __init__(self, secret: bytes, server_id: int, nonce: bytes) -> None:
         self._secret = secret
@@ -120,7 +120,7 @@ class ServerExchange:
         return _encode(ServerFirst(nonce=self._nonce))
 
     def final(self, client_final: bytes) -> tuple[BrokerName, bytes]:
-        """Who the client is, proven, and our own proof for it. Raises AuthenticationFailed."""
+        """The proven name of the client, and our own proof for it. Raises AuthenticationFailed."""
         asked = self._client_first
         assert asked is not None, "the proof comes second"
         expected = _proof(self._secret, "client", asked, self._nonce)
@@ -130,15 +130,15 @@ class ServerExchange:
 
 
 def _proof(secret: bytes, side: str, first: ClientFirst, server_nonce: bytes) -> bytes:
-    """Over everything that both sides said, as one msgpack array: no two different exchanges pack to the same bytes."""
+    """Over everything that both sides sent, as one msgpack array: no two different exchanges pack to the same bytes."""
     name = first.name
-    said = _encode(
+    transcript = _encode(
         [
             *(MECHANISM, side, first.server_id, first.nonce, server_nonce),
             *(name.broker_id, name.broker_epoch, name.incarnation_id),
         ]
     )
-    return hmac.digest(secret, said, "sha256")
+    return hmac.digest(secret, transcript, "sha256")
 
 
 def _decode(packed: bytes, kind: type[M]) -> M:

@@ -1,12 +1,12 @@
 """Names and text formats of the files in a log directory (Kafka's; docs/FORMATS.md). Pure: bytes in, values out.
 
-Owns: how files and partition directories are called, the checkpoint texts, the clean-shutdown marker, and the entries
-of the two indexes. Refuses to know how a file is written durably: that is the log's business. Whose a directory is,
-`meta_properties` and `partition_metadata` tell.
+Owns: the names of files and partition directories, the checkpoint texts, the clean-shutdown marker, and the entries of
+the two indexes. Leaves to others: durable writes (the log), and the owner of a directory (`meta_properties`,
+`partition_metadata`).
 
-A checkpoint is four things: line 1 the version `1`, line 2 the number of entries, then one entry a line, and last the
-CRC-32C of all that: a garbled digit must never be believed. What does not read exactly so is a CorruptCheckpoint: a
-broker rebuilds such a file, it never guesses.
+A checkpoint has four parts: line 1 the version `1`, line 2 the number of entries, then one entry a line, and last the
+CRC-32C of all that, because a corrupted digit must never be trusted. A file that does not read exactly so is a
+CorruptCheckpoint: a broker rebuilds such a file, it never guesses.
 """
 
 import re
@@ -24,17 +24,17 @@ from minibroker.protocol.json_text import decode_json
 
 CHECKPOINT_VERSION = 1
 ENTRIES_MAX = 1_000_000
-"""More entries than a log directory or an epoch history ever holds; a claim above it is refused before parsing."""
+"""More entries than a log directory or an epoch history ever holds; a larger count is refused before parsing."""
 
-# What each of these files has at most. Beyond it lies somebody's mistake, which must not fill the memory of a reader.
+# Maximum sizes of these files. A larger one is a mistake, which must not fill the memory of a reader.
 SMALL_FILE_BYTES_MAX = 64 * 1024
 """`meta.properties`, the clean marker, `partition.metadata`, `log-start`, the note of damage: some lines, at most eight
 KiB."""
 OFFSETS_FILE_BYTES_MAX = 64 * ENTRIES_MAX
-"""An offset checkpoint and `whole-since` have a line for each log: some sixty bytes with a usual name. Even with the
-longest ones 180,000 logs fit."""
+"""An offset checkpoint and `whole-since` have a line for each log: some sixty bytes with a usual name. With the longest
+names 180,000 logs fit."""
 EPOCHS_FILE_BYTES_MAX = 40 * ENTRIES_MAX
-"""`leader-epoch-checkpoint` has a line of two numbers of at most 19 digits for each epoch."""
+"""`leader-epoch-checkpoint` has one line for each epoch: two numbers of at most 19 digits."""
 INDEX_FILE_BYTES_MAX = 32 * 1024 * 1024
 """A segment is closed when its `.index` reaches 10 MiB; its `.timeindex` is half as large again."""
 
@@ -64,7 +64,7 @@ _VERSION_LINE = re.compile(r"version: ([0-9]{1,9})\n")
 LOG_START_VERSION = 1
 LOG_START_SLOTS = 2
 LOG_START_SLOT_BYTES = 4_096
-"""A page: what tears the write of one slot does not touch the other."""
+"""A page, so that a torn write of one slot does not touch the other."""
 _LOG_START = re.compile(
     rf"version: {LOG_START_VERSION}\nchange: ([0-9]{{1,18}})\n"
     r"topic_id: ([A-Za-z0-9_-]{1,64})\npartition: (0|[1-9][0-9]{0,9})\nlog_start_offset: ([0-9]{1,19})\n"
@@ -72,7 +72,7 @@ _LOG_START = re.compile(
 )
 
 EPOCH_MAX = 2**31 - 1
-"""A later one has no room in a batch, nor in a message."""
+"""A larger one fits neither in a batch nor in a message."""
 EpochEntry: TypeAlias = tuple[int, int]
 """A leader epoch and the offset at which it began."""
 LogOwner: TypeAlias = tuple[str, int]
@@ -80,7 +80,7 @@ LogOwner: TypeAlias = tuple[str, int]
 
 
 class CorruptCheckpoint(ProtocolError):
-    """A file of a log directory that does not read as its format says."""
+    """A file of a log directory that does not match its format."""
 
 
 class OtherVersion(CorruptCheckpoint):
@@ -96,7 +96,7 @@ class OtherVersion(CorruptCheckpoint):
 # names
 
 MAX_SEGMENT_OFFSET = MAX_OFFSET - 2**32
-"""A file with a later name has no room for what it may hold: it is none of ours."""
+"""A file with a larger name has no room for its records: this program never writes it."""
 _DIGITS_FILE_NAME = re.compile(r"([0-9]{20})(\.log|\.index|\.timeindex|\.snapshot)")
 _PARTITION_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9][0-9]{0,9})")
 _DAMAGED_DIRECTORY = re.compile(r"(.+)\.([0-9a-zA-Z_]{1,64})" + DAMAGED_DIRECTORY_SUFFIX)
@@ -104,12 +104,12 @@ _DELETED_DIRECTORY = re.compile(r"(.+)\.([0-9a-zA-Z_]{1,64})" + DELETE_DIRECTORY
 
 
 def segment_file_name(base_offset: int, suffix: str = LOG_SUFFIX) -> str:
-    """`00000000000000000042.log`: twenty digits, so that names sort as offsets do."""
+    """`00000000000000000042.log`: twenty digits, so that names sort like offsets."""
     return f"{base_offset:020d}{suffix}"
 
 
 def parse_segment_file_name(name: str) -> tuple[int, str] | None:
-    """The offset and suffix of a segment's file, an index or a producer snapshot; None for any other file."""
+    """Offset and suffix of a segment, an index or a producer snapshot; None for any other file."""
     match = _DIGITS_FILE_NAME.fullmatch(name)
     if match is None or int(match[1]) > MAX_SEGMENT_OFFSET:
         return None
@@ -117,8 +117,8 @@ def parse_segment_file_name(name: str) -> tuple[int, str] | None:
 
 
 def partition_directory_name(partition: TopicPartition) -> str:
-    """The name alone, which leads out of no directory. What comes in is checked where it comes in; another name here
-    is our own bug."""
+    """The directory's name, which cannot escape its parent. Input is checked where it arrives; an illegal name here is
+    a bug of this program."""
     assert is_topic_name(partition.topic) and 0 <= partition.partition <= MAX_PARTITION, f"{partition!r:.300}"
     return str(partition)
 
@@ -132,13 +132,13 @@ def parse_partition_directory_name(name: str) -> TopicPartition | None:
 
 
 def has_too_large_a_number(name: str) -> bool:
-    """It looks like a partition's name, but no message could speak of that partition."""
+    """Whether it looks like a partition's name, but with a number that no message can carry."""
     match = _PARTITION_DIRECTORY.fullmatch(name)
     return match is not None and int(match[2]) > MAX_PARTITION
 
 
 def deleted_directory_name(partition: TopicPartition, unique: str) -> str:
-    """What a partition's directory is renamed to before its files are removed; `unique` keeps re-creations apart."""
+    """New name of a partition's directory before its files are removed; `unique` distinguishes re-creations."""
     return f"{partition}.{unique}{DELETE_DIRECTORY_SUFFIX}"
 
 
@@ -148,12 +148,12 @@ def is_deleted_directory_name(name: str) -> bool:
 
 
 def damaged_directory_name(partition: TopicPartition, unique: str) -> str:
-    """What the directory of a damaged replica is renamed to; it is kept until the replica is in sync again."""
+    """New name of a damaged replica's directory, which is kept until the replica is in sync again."""
     return f"{partition}.{unique}{DAMAGED_DIRECTORY_SUFFIX}"
 
 
 def parse_damaged_directory_name(name: str) -> TopicPartition | None:
-    """Whose damaged log is set aside there; None for any other directory."""
+    """The partition of a damaged log that was set aside; None for any other directory."""
     match = _DAMAGED_DIRECTORY.fullmatch(name)
     return None if match is None else parse_partition_directory_name(match[1])
 
@@ -164,8 +164,8 @@ def parse_damaged_directory_name(name: str) -> TopicPartition | None:
 def format_offset_checkpoint(
     offsets: Mapping[TopicPartition, int], topic_ids: Mapping[TopicPartition, str] | None = None
 ) -> bytes:
-    """A line `topic partition offset` each, and behind it the topic's id where one is given: a name may be given to
-    another topic, and an offset of the former one says nothing of that."""
+    """One line `topic partition offset` each, followed by the topic's id where it is given: a later topic may have the
+    same name, and the offset does not apply to it."""
     ids = topic_ids or {}
     lines = [
         f"{partition.topic} {partition.partition} {offset}" + (f" {ids[partition]}" if partition in ids else "")
@@ -179,7 +179,7 @@ def parse_offset_checkpoint(content: bytes) -> dict[TopicPartition, int]:
 
 
 def parse_checkpoint_topic_ids(content: bytes) -> dict[TopicPartition, str]:
-    """The topic ids in an offset checkpoint, of the lines that have one."""
+    """The topic ids in an offset checkpoint, from the lines that have one."""
     lines = [line.split(" ") for line in _checkpoint_entries(content)]
     return {TopicPartition(parts[0], int(parts[1])): parts[3] for parts in lines if len(parts) > 3}
 
@@ -191,7 +191,7 @@ def _parse_offsets(lines: Sequence[str]) -> dict[TopicPartition, int]:
         has_id = len(parts) == 4 and _TOPIC_ID.fullmatch(parts[3]) is not None
         partition = parse_partition_directory_name("-".join(parts[:2]))
         if has_too_large_a_number("-".join(parts[:2])):
-            continue  # of a broker that took such a directory for a partition's
+            continue  # written by a broker that took such a directory for a partition's
         if not (len(parts) == 3 or has_id) or partition is None:
             raise CorruptCheckpoint(f"not 'topic partition offset [topic-id]': {line!r:.200}")
         if partition in offsets:
@@ -201,18 +201,18 @@ def _parse_offsets(lines: Sequence[str]) -> dict[TopicPartition, int]:
 
 
 def format_epoch_checkpoint(entries: Sequence[EpochEntry], owner: LogOwner | None = None) -> bytes:
-    """Behind the number of entries stands whose log they are of: nothing else in them tells."""
+    """The owner of the log stands behind the number of entries: nothing in the entries names it."""
     name = "" if owner is None else f" {owner[0]} {owner[1]}"
     return _format_checkpoint([f"{epoch} {start_offset}" for epoch, start_offset in entries], name)
 
 
 def parse_epoch_checkpoint(content: bytes) -> list[EpochEntry]:
-    """The entries in the file's order. Whether both columns rise is a rule of the epoch history, not of the format."""
+    """The entries in the file's order. That both columns rise is a rule of the epoch history, not of the format."""
     return parse_epochs_and_owner(content)[0]
 
 
 def parse_epochs_and_owner(content: bytes) -> tuple[list[EpochEntry], LogOwner | None]:
-    """The same, and whose log they are of; None: the file does not say it."""
+    """The entries and the owner of the log; None: the file does not name it."""
     lines = _checkpoint_lines(content)
     count, *name = lines[0].split(" ")
     owner = None
@@ -241,7 +241,7 @@ def _checkpoint_entries(content: bytes) -> list[str]:
 
 
 def _checkpoint_lines(content: bytes) -> list[str]:
-    """Behind the version."""
+    """The lines behind the version."""
     lines = text_under_checksum(content).split("\n")[:-1]
     if len(lines) < 2 or lines[0] != str(CHECKPOINT_VERSION):
         raise CorruptCheckpoint(f"version is {lines[0] if lines else ''!r:.40}, not '{CHECKPOINT_VERSION}'")
@@ -249,7 +249,7 @@ def _checkpoint_lines(content: bytes) -> list[str]:
 
 
 def _counted(lines: list[str]) -> list[str]:
-    """All but the first, which says how many they are."""
+    """All but the first line, which holds their number."""
     count = parse_number(lines[0], lines[0])
     if count > ENTRIES_MAX or count != len(lines) - 1:
         raise CorruptCheckpoint(f"{count} entries are claimed, {len(lines) - 1} are there")
@@ -268,7 +268,7 @@ def with_checksum(text: str) -> bytes:
 
 
 def text_under_checksum(content: bytes) -> str:
-    """All lines but the last one, which must be their checksum."""
+    """All lines but the last, which must be their checksum."""
     text, checksum = content[:-CHECKSUM_LINE_BYTES], content[-CHECKSUM_LINE_BYTES:]
     if not content.endswith(b"\n"):
         raise CorruptCheckpoint("the last line does not end: the file is cut")
@@ -294,29 +294,29 @@ class LogStartReason(StrEnum):
     """Why a log starts where it does."""
 
     CREATED = "created"
-    """An empty log was begun there."""
+    """The log began empty."""
     STARTED_ANEW = "started-anew"
-    """An empty log was begun there in the place of another one: on the disk some of that one's facts may linger."""
+    """The log began empty in place of another one, of which some data may remain on the disk."""
     RETENTION = "retention"
-    """Its leader found what is below too old or too much."""
+    """For the leader, the records below were too old or too many."""
     TRIM = "trim"
-    """An operator asked its leader."""
+    """An operator ordered it at the leader."""
     COPIED = "copied-from-leader"
 
 
 class LogStart(msgspec.Struct, frozen=True, kw_only=True):
-    """What was in front of a log is gone on purpose up to `offset`; nothing else is."""
+    """The records below `offset` were removed on purpose, and no others."""
 
     topic_id: str
     partition: int
-    """Its number: the log of another partition of the same topic is another log."""
+    """Its number distinguishes the logs of one topic."""
     offset: int
     reason: LogStartReason
 
 
 def format_log_start(start: LogStart, change: int = 0) -> bytes:
-    """One slot of `log-start`. The file has two, of which the older one is overwritten in place: that needs no room on
-    a full disk, and a torn write leaves the other."""
+    """One slot of `log-start`. The file has two, and the older one is overwritten in place: that needs no room on a
+    full disk, and a torn write leaves the other intact."""
     lines = (
         f"version: {LOG_START_VERSION}",
         f"change: {change}",
@@ -329,7 +329,7 @@ def format_log_start(start: LogStart, change: int = 0) -> bytes:
 
 
 def parse_log_start(content: bytes) -> tuple[LogStart, int]:
-    """The newest sound slot, and the number of its change. Raises CorruptCheckpoint when none is sound."""
+    """The newest sound slot, and the number of its change. Raises CorruptCheckpoint if none is sound."""
     sound: list[tuple[int, LogStart]] = []
     damage = CorruptCheckpoint("there is no slot")
     for at in range(0, LOG_START_SLOTS * LOG_START_SLOT_BYTES, LOG_START_SLOT_BYTES):
@@ -339,7 +339,7 @@ def parse_log_start(content: bytes) -> tuple[LogStart, int]:
             damage = damage if isinstance(damage, OtherVersion) else error
     if not sound:
         raise damage
-    change, start = max(sound, key=lambda found: found[0])
+    change, start = max(sound, key=lambda slot: slot[0])
     return start, change
 
 
@@ -362,13 +362,13 @@ def _parse_slot(slot: bytes) -> tuple[int, LogStart]:
 
 
 def require_version(name: str, text: str, expected: int) -> None:
-    """Raises OtherVersion if the first line says another one."""
+    """Raises OtherVersion if the first line names another version."""
     match = _VERSION_LINE.match(text)
     if match is not None and match[1] != str(expected):
         raise OtherVersion(name, match[1], expected)
 
 
-# marks of a whole directory
+# markers of a whole directory
 
 
 class _CleanShutdown(msgspec.Struct, frozen=True, rename={"broker_epoch": "brokerEpoch"}):
@@ -390,12 +390,12 @@ def parse_clean_shutdown(content: bytes) -> int | None:
 
 
 class WholeSince(msgspec.Struct, frozen=True, kw_only=True):
-    """`whole-since`: the starts since which the logs of a directory have lost nothing, as far as that is known."""
+    """`whole-since`: the starts since which the logs of a directory have lost nothing, as far as is known."""
 
     incarnations: tuple[str, ...]
-    """Since which nothing was seen to be lost. Oldest first, the last one of the broker that wrote it."""
+    """Starts since which no loss was observed. Oldest first, the last one is that of the broker that wrote it."""
     proven: int = 1
-    """The last so many of them are joined by clean stops after which each log ended where it had ended before."""
+    """This many of the last ones are joined by clean stops after which each log ended where it had ended before."""
     log_ends: dict[TopicPartition, int] | None = None
     """Where each log ended at a clean stop; None while the broker runs."""
 
@@ -404,12 +404,12 @@ _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _INCARNATION = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
 
-def format_whole_since(known: WholeSince) -> bytes:
-    """Line 1 the version, line 2 the CRC-32C of what follows, in hex; then the incarnations, with their number
-    first, how many of them are proven, and at a clean stop the log ends, with their number first."""
-    lines = [str(len(known.incarnations)), *known.incarnations, str(known.proven)]
-    if known.log_ends is not None:
-        ends = sorted(known.log_ends.items())
+def format_whole_since(whole_since: WholeSince) -> bytes:
+    """Line 1 the version, line 2 the CRC-32C of what follows, in hex; then the number of incarnations, the
+    incarnations, how many of them are proven, and after a clean stop the number of log ends and the log ends."""
+    lines = [str(len(whole_since.incarnations)), *whole_since.incarnations, str(whole_since.proven)]
+    if whole_since.log_ends is not None:
+        ends = sorted(whole_since.log_ends.items())
         lines += [str(len(ends)), *(f"{topic} {partition} {end}" for (topic, partition), end in ends)]
     body = "".join(f"{line}\n" for line in lines).encode()
     return f"{CHECKPOINT_VERSION}\n{crc32c(body):08x}\n".encode() + body
@@ -440,10 +440,10 @@ _TIME_INDEX_ENTRY = struct.Struct(">qI")
 
 
 class IndexEntry(msgspec.Struct, frozen=True, gc=False):
-    """`.index`: where in the segment to begin looking for an offset."""
+    """`.index`: the position in the segment at which the search for an offset begins."""
 
     relative_offset: int
-    """An offset minus the segment's base offset: the LAST offset of a batch."""
+    """The LAST offset of a batch, minus the segment's base offset."""
     position: int
     """Position in the `.log` file at which that batch begins."""
 

@@ -1,4 +1,4 @@
-"""What producers and consumers say, and followers, who fetch as consumers do: shapes and defaults.
+"""Requests of producers, consumers and followers, which fetch as consumers do: shapes and defaults.
 
 Owns: Produce, Fetch, ListOffsets, Metadata, ApiVersions, OffsetForLeaderEpoch, InitProducerId. Import from `messages`.
 """
@@ -28,7 +28,7 @@ from minibroker.protocol.message_types import (
 
 
 class CurrentLeader(Message, frozen=True, kw_only=True):
-    """Whom to ask instead (KIP-951)."""
+    """The leader to ask instead (KIP-951)."""
 
     leader_id: I32 = -1
     leader_epoch: I32 = -1
@@ -85,7 +85,7 @@ class FetchPartition(Message, frozen=True, kw_only=True):
 
 class FetchTopic(Message, frozen=True, kw_only=True):
     topic: Topic
-    topic_id: Name = ""  # about: of the topic that the positions belong to; "": whichever has this name (KIP-516)
+    topic_id: Name = ""  # about: of the topic that the positions belong to; "": any topic of this name (KIP-516)
     partitions: Annotated[list[FetchPartition], Meta(max_length=PARTITIONS_MAX)]
 
 
@@ -109,7 +109,7 @@ class FetchRequest(Request, frozen=True, kw_only=True):
 
 
 class EpochEndOffset(Message, frozen=True, kw_only=True):
-    """The largest epoch known that is not above the asked one, and its exclusive end (KIP-279)."""
+    """The largest known epoch not above the requested one, and its exclusive end (KIP-279)."""
 
     epoch: I32 = -1
     end_offset: I64 = -1
@@ -168,9 +168,9 @@ class ListOffsetsPartitionResponse(Message, frozen=True, kw_only=True):
     leader_epoch: I32 = -1
     current_leader: CurrentLeader | None = None
     producers: Snapshot = (
-        b""  # about: to a follower that asks for the earliest: a `.snapshot`, its place nil, of who wrote below it
+        b""  # about: to a follower that asks for the earliest: a `.snapshot`, its place nil, of the producers below it
     )
-    low_watermark: I64 = -1  # about: likewise: below it no in-sync replica promises anything any more
+    low_watermark: I64 = -1  # about: likewise: below it no in-sync replica guarantees records
 
 
 class ListOffsetsTopicResponse(Message, frozen=True, kw_only=True):
@@ -242,7 +242,7 @@ class ApiVersionsResponse(Response, frozen=True, kw_only=True):
 class OffsetForLeaderPartition(Message, frozen=True, kw_only=True):
     partition: I32
     current_leader_epoch: I32 = -1
-    leader_epoch: I32  # about: the epoch whose end is asked
+    leader_epoch: I32  # about: the epoch of which the end is requested
 
 
 class OffsetForLeaderTopic(Message, frozen=True, kw_only=True):

@@ -1,6 +1,6 @@
-"""`cluster-state.json`: what the cluster said of itself when it was stopped, for the audit (docs/FORMATS.md). Pure.
+"""`cluster-state.json`: the state of a cluster when it was stopped, for the audit (docs/FORMATS.md). Pure.
 
-Owns: the JSON of both versions. Refuses to know who writes it (`minibroker.cluster_file`) and who believes it
+Owns: the JSON of both versions. Leaves to others: writing it (`minibroker.cluster_file`) and checking against it
 (`audit`). Version 1 had no topic ids, assignments and witnesses; it is still read.
 """
 
@@ -13,21 +13,21 @@ from minibroker.protocol.witness import PartitionWitness
 CLUSTER_STATE = "cluster-state.json"
 VERSION = 2
 BYTES_MAX = 64 * 1024 * 1024
-"""100,000 partitions with their witnesses."""
+"""Enough for 100,000 partitions with their witnesses."""
 
 
 class PartitionSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """One partition, when the brokers were about to be stopped or after it."""
 
     leader: int | None = None
-    """-1 or None: nobody."""
+    """-1 or None: no leader."""
     leader_epoch: int
     isr: tuple[int, ...]
     """At the end, after leaders had moved away from brokers that stopped."""
     isr_before: tuple[int, ...] = ()
-    """When all brokers still ran; empty where nobody asked then."""
+    """When all brokers still ran; empty where it was not queried then."""
     committed_before: int | None = None
-    """How far it was committed just before `isr_before` was: each of these held all below it. None: not known."""
+    """How far it was committed just before `isr_before`: each of those members held all below it. None: not known."""
     replicas: tuple[int, ...] = ()
     """Assigned; empty where that is not known (version 1)."""
     topic_id: str | None = None
@@ -41,13 +41,13 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     """Wall clock in seconds."""
     cluster_id: str | None = None
     brokers: dict[str, str | None] = {}
-    """Directory id of each known broker by its id; None where nobody has told it."""
+    """Directory id of each known broker by its id; None where it is unknown."""
     stopped_cleanly: tuple[int, ...] = ()
-    """Brokers that left the mark of a clean stop: it is there until their next start."""
+    """Brokers that left the marker of a clean stop: it is there until their next start."""
     partitions: dict[str, PartitionSnapshot]
     """By `topic-partition`."""
     witnesses: dict[str, PartitionWitness] = {}
-    """By `topic-partition`, the newest of each."""
+    """By `topic-partition`, the newest one of each."""
 
 
 def format_cluster_state(state: ClusterState) -> bytes:

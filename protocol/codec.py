@@ -1,8 +1,8 @@
 """Messages to bytes and back.
 
-Owns: the packing of requests and responses (msgpack through msgspec), frame prefix included, and the one promise of
-every decoder here: nothing but ProtocolError leaves it, and limits are checked before anything is built. Refuses to
-know sockets, and what a message means.
+Owns: the packing of requests and responses (msgpack through msgspec), frame prefix included, and the guarantee of every
+decoder here: it raises nothing but ProtocolError, and checks limits before it builds anything. Leaves to others:
+sockets, and what a message means.
 
 Record batches are not copied into a frame: a message that carries them is written front to back as pieces, and the
 pieces go to the socket in one `writelines`. That works because records, and every list on the way to them, are the
@@ -36,15 +36,15 @@ from minibroker.protocol.request_limits import find_excess
 Buffer = bytes | bytearray | memoryview
 PRODUCE_KEY = ApiKey.PRODUCE.value
 API_VERSION = 0
-"""We own both ends: every API has one version, and a peer that asks for another learns it from UNSUPPORTED_VERSION."""
+"""We own both ends: every API has one version, and a peer that asks for another one gets UNSUPPORTED_VERSION."""
 CLIENT_ID_MAX_LENGTH = 256
 CLIENT_IDS_MAX = 100
-"""Packed client ids, and beginnings of Produce requests, kept: a process has a handful of clients."""
+"""Cached client ids, and cached starts of Produce requests: a process has a handful of clients."""
 SMALL_PRODUCE_BYTES = 16 * PARTITIONS_MAX
-"""A Produce request of no more bytes cannot list more than PARTITIONS_MAX partitions: each takes 17 at least, its two
-field names alone 14."""
+"""A Produce request up to this size cannot list more than PARTITIONS_MAX partitions: each takes at least 17 bytes, its
+two field names alone 14."""
 TOPIC_PREFIXES_MAX = 1_000
-"""Packed topic names kept: they are the same in every Produce request and Fetch response."""
+"""Cached packed topic names: they are the same in every Produce request and Fetch response."""
 
 _LENGTH = struct.Struct(">I")
 _LENGTH_PLACE = bytes(4)
@@ -55,7 +55,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class MalformedMessage(ProtocolError):
-    """The frame is whole, but what is in it is not a message. `correlation_id` is set if the header could be read."""
+    """The frame is whole, but its content is not a message. `correlation_id` is set if the header could be read."""
 
     def __init__(self, reason: str, correlation_id: int | None = None) -> None:
         super().__init__(reason)
@@ -68,8 +68,8 @@ class _ResponseFrame(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
 
 
 class _ProduceOutline(msgspec.Struct, frozen=True):
-    """A ProduceRequest, its topics still packed: a frame of this size could hold a million empty partitions, and only
-    what is decoded topic by topic can be counted before it takes its memory."""
+    """A ProduceRequest with its topics still packed: a large frame could hold a million empty partitions, and only by
+    decoding topic by topic can they be counted before they take memory."""
 
     transactional_id: Name | None = None
     acks: I16 = -1
@@ -78,7 +78,7 @@ class _ProduceOutline(msgspec.Struct, frozen=True):
 
 
 class IncomingFrame(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A request as it came in. `body` is a view into the receive buffer: decode it before the next read."""
+    """A request as received. `body` is a view into the receive buffer: decode it before the next read."""
 
     api_key: int
     api_version: int
@@ -96,15 +96,15 @@ _request_decoders = {api.key.value: msgspec.msgpack.Decoder(api.request) for api
 _response_decoders = {api.key.value: msgspec.msgpack.Decoder(api.response) for api in APIS.values()}
 
 
-_PEERS_FAULTS = (msgspec.DecodeError, RecursionError, UnicodeDecodeError, OverflowError, ValueError)
-"""msgspec lets some of Python's errors out beside its own; all are the peer's fault."""
+_DECODE_ERRORS = (msgspec.DecodeError, RecursionError, UnicodeDecodeError, OverflowError, ValueError)
+"""msgspec raises some of Python's errors besides its own; all are the peer's fault."""
 
 
 def decode_request_frame(frame: Buffer) -> IncomingFrame:
     """Split a frame (without its length) into header and undecoded body. Raises MalformedMessage."""
     try:
         incoming = _request_frames.decode(frame)
-    except _PEERS_FAULTS as error:
+    except _DECODE_ERRORS as error:
         raise MalformedMessage(str(error) or type(error).__name__) from None
     if incoming.client_id is not None and len(incoming.client_id) > CLIENT_ID_MAX_LENGTH:
         raise MalformedMessage(f"client_id is longer than {CLIENT_ID_MAX_LENGTH} characters")
@@ -114,12 +114,12 @@ def decode_request_frame(frame: Buffer) -> IncomingFrame:
 
 
 def decode_request_body(frame: IncomingFrame) -> Request:
-    """The typed body of a known API. Raises MalformedMessage that knows the correlation id."""
+    """The typed body of a known API. Raises MalformedMessage with the correlation id."""
     try:
         if frame.api_key == PRODUCE_KEY:
             return _decode_produce(frame.body)
         body: Request = _request_decoders[frame.api_key].decode(frame.body)
-    except _PEERS_FAULTS as error:
+    except _DECODE_ERRORS as error:
         raise MalformedMessage(str(error) or type(error).__name__, frame.correlation_id) from None
     excess = find_excess(body)
     if excess is not None:
@@ -151,7 +151,7 @@ def decode_response_frame(frame: Buffer) -> tuple[int, memoryview]:
     """(correlation id, undecoded body), the body a view into `frame`. Raises MalformedMessage."""
     try:
         raw = _response_frames.decode(frame)
-    except _PEERS_FAULTS as error:
+    except _DECODE_ERRORS as error:
         raise MalformedMessage(str(error) or type(error).__name__) from None
     view = memoryview(frame)
     return raw.correlation_id, view[len(view) - len(memoryview(raw.body)) :]
@@ -161,7 +161,7 @@ def decode_response_body(api_key: int, body: Buffer) -> Response:
     """The typed response of an API; fetched records are views into `body`. Raises MalformedMessage."""
     try:
         response: Response = _response_decoders[api_key].decode(body)
-    except _PEERS_FAULTS as error:
+    except _DECODE_ERRORS as error:
         raise MalformedMessage(str(error) or type(error).__name__) from None
     return response
 
@@ -177,7 +177,7 @@ def encode_request(body: Request, correlation_id: int, client_id: str) -> list[B
 
 @cache
 def _request_prefix(kind: type[Request]) -> bytes:
-    """What the frames of all requests of one API begin with."""
+    """The start of the frames of all requests of one API."""
     return b"\x95" + _encode(KEY_OF_REQUEST[kind]) + _encode(API_VERSION)
 
 
@@ -193,7 +193,7 @@ def encode_response(correlation_id: int, body: Response) -> list[Buffer]:
 
 
 class FetchedRecords(msgspec.Struct, frozen=True):
-    """One partition of a Fetch response, its records still apart from it."""
+    """One partition of a Fetch response, with its records still separate."""
 
     response: FetchPartitionResponse
     parts: Sequence[Buffer]
@@ -225,7 +225,7 @@ def _produce_frame(header: bytes, body: ProduceRequest) -> list[Buffer]:
     for topic in body.topic_data:
         pieces.add(_produce_topic_prefix(topic.name) + _array_header(len(topic.partition_data)))
         for data in topic.partition_data:
-            start = b"\x83\xa5retry\xc3\xa5index" if data.retry else b"\x82\xa5index"  # false is what is left out
+            start = b"\x83\xa5retry\xc3\xa5index" if data.retry else b"\x82\xa5index"  # false is left out
             prefix = start + _encode(data.index) + b"\xa7records" + _EMPTY_BIN
             pieces.add_records(prefix, [data.records], len(data.records))
     return pieces.frame()
@@ -233,7 +233,7 @@ def _produce_frame(header: bytes, body: ProduceRequest) -> list[Buffer]:
 
 @lru_cache(maxsize=CLIENT_IDS_MAX)
 def _produce_prefix(transactional_id: str | None, acks: int, timeout_ms: int) -> bytes:
-    """A ProduceRequest up to its topics: all of one producer begin alike."""
+    """A ProduceRequest up to its topics: all requests of one producer start alike."""
     without_data = ProduceRequest(transactional_id=transactional_id, acks=acks, timeout_ms=timeout_ms)
     return _open(_encode(without_data), _EMPTY_ARRAY)
 

@@ -1,7 +1,7 @@
-"""What the controller orders brokers to do, and what brokers ask of the controller: shapes and defaults.
+"""Orders of the controller to brokers, and requests of brokers to the controller: shapes and defaults.
 
 Owns: LeaderAndIsr, UpdateMetadata, StopReplica, GetReplicaLogInfo, ControlledShutdown, AlterPartition, and
-ConfirmFailure, with which any of them asks another one for a second opinion. Import from `messages`.
+ConfirmFailure, with which any broker asks another one to confirm a failure. Import from `messages`.
 """
 # ruff: noqa: RUF012 - msgspec gives every struct its own copy of a default list or map
 
@@ -41,7 +41,7 @@ from minibroker.protocol.message_types import (
 )
 
 LEADER_EPOCH_DURING_DELETE = -2
-"""leader_epoch of a StopReplica that deletes the topic: above every check (KIP-570)."""
+"""leader_epoch of a StopReplica that deletes the topic: passes every epoch check (KIP-570)."""
 LEADER_DURING_DELETE = -2
 
 
@@ -124,7 +124,7 @@ class UpdateMetadataRequest(Request, frozen=True, kw_only=True):
 
 
 class UpdateMetadataResponse(Response, frozen=True, kw_only=True):
-    controller_unreachable_ms: I64 = 0  # about: ours: for so long this leader's AlterPartition requests got no answer
+    controller_unreachable_ms: I64 = 0  # about: ours: how long this leader's AlterPartition requests have got no answer
 
 
 class StopReplicaPartition(Message, frozen=True, kw_only=True):
@@ -217,19 +217,19 @@ class GetReplicaLogInfoRequest(Request, frozen=True, kw_only=True):
 
 
 class ReplicaLogInfo(Message, frozen=True, kw_only=True):
-    """What one broker holds of one partition, as its files say."""
+    """What one broker holds of one partition, according to its files."""
 
     partition: PartitionIndex
-    topic_id: Identifier = ""  # about: of the log; empty: there is no log, or nobody knows any more whose it is
-    exists: bool = False  # about: false: there is no log here, and as far as is known there never was one
-    damage: Text | None = None  # about: why the log must not be believed; nil: nothing is wrong with it
-    unavailable: Text | None = None  # about: why it cannot be used now, though it may be sound; nil: it can
+    topic_id: Identifier = ""  # about: of the log; empty: there is no log, or its owner is unknown
+    exists: bool = False  # about: false: there is no log here, and as far as is known there never was
+    damage: Text | None = None  # about: why the log must not be trusted; nil: it is sound
+    unavailable: Text | None = None  # about: why it cannot be used now, though it may be sound; nil: it can be
     log_start_offset: Offset = 0
     log_end_offset: Offset = 0
     last_epoch: EpochOrNone = -1  # about: leader epoch of the last record (KIP-966: LastWrittenLeaderEpoch)
     high_watermark: OffsetOrNone = (
         -1
-    )  # about: all below it was committed once, as far as this replica knows; -1: it knows nothing
+    )  # about: everything below it was committed, as far as this replica knows; -1: it knows nothing
 
 
 class ReplicaLogInfoTopic(Message, frozen=True, kw_only=True):
@@ -238,20 +238,20 @@ class ReplicaLogInfoTopic(Message, frozen=True, kw_only=True):
 
 
 class GetReplicaLogInfoResponse(Response, frozen=True, kw_only=True):
-    # about: registration of the broker that answers; of any other the answer says nothing
+    # about: registration of the broker that answers; the answer is void for any other
     broker_epoch: BrokerEpochOrNone = -1
     # about: ours: the incarnations of this broker since which its logs are proven whole by clean stops, oldest first
     whole_since: Annotated[list[Identifier], Meta(max_length=1_000)] = []
-    # about: ours: those since which nothing was seen to be lost: its machine ran on; the above among them
+    # about: ours: those since which no loss was observed (its machine ran on); includes the above
     undisturbed_since: Annotated[list[Identifier], Meta(max_length=1_000)] = []
     topics: Annotated[list[ReplicaLogInfoTopic], Meta(max_length=TOPICS_MAX)] = []
 
 
 # ------------------------------------------------------------------------------------------------- between brokers
 class ConfirmFailureRequest(Request, frozen=True, kw_only=True):
-    broker_id: BrokerId  # about: whose connection was lost and whose address refuses, seen from who asks
-    broker_epoch: BrokerEpoch  # about: the registration it was lost from; its address is the one the asked broker knows
+    broker_id: BrokerId  # about: the broker that the sender lost its connection to, and that refuses a new one
+    broker_epoch: BrokerEpoch  # about: its registration at that time; the receiver dials the address that it knows
 
 
 class ConfirmFailureResponse(Response, frozen=True, kw_only=True):
-    refused: bool = False  # about: true: it refuses the asked broker, too. False: anything else
+    refused: bool = False  # about: true: it refuses the receiver, too. False: anything else

@@ -1,7 +1,7 @@
 """Error codes of the wire (Kafka's numbers and names) and the one exception that decoders may raise.
 
 Owns: which code exists, what it means, whether a client may retry it, and whether it should fetch new metadata first
-(replication rules, section 10; names and numbers as in Kafka's `Errors`). Refuses to know who raises or handles them.
+(replication rules, section 10; names and numbers as in Kafka's `Errors`). Leaves to others: raising and handling them.
 """
 
 from enum import IntEnum
@@ -10,12 +10,12 @@ from enum import IntEnum
 class ProtocolError(Exception):
     """Bytes that break the protocol: a frame, a message, a batch, a checkpoint or a znode.
 
-    Nothing else may leave a decoder. The peer (or the file) is to blame, never this program.
+    A decoder raises nothing else. The fault is the peer's or the file's, never this program's.
     """
 
 
 class ErrorCode(IntEnum):
-    """What went wrong with one partition or one request, as the wire says it."""
+    """What went wrong with one partition or one request, as on the wire."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -84,7 +84,7 @@ REFRESHES_METADATA = frozenset(
         ErrorCode.INCONSISTENT_TOPIC_ID,
     }
 )
-"""Retriable codes that also say: what you know of the cluster is out of date."""
+"""Retriable codes that also mean that the client's metadata is out of date."""
 
 RETRIABLE = REFRESHES_METADATA | {
     ErrorCode.CORRUPT_MESSAGE,

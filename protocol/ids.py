@@ -1,8 +1,8 @@
-"""The identifiers of the field, one name each, and which texts may be one.
+"""The identifiers of replication, one name each, and their legal spellings.
 
 Owns: the names of the numbers that travel between parts, the topic-partition pair, and the spelling of topic names,
 identifiers and hosts: they become paths, lines of files and addresses, so one rule holds for configuration, ZooKeeper,
-messages and disks. Refuses to know where any of them is stored. Inside the program None means absent; on the wire and
+messages and disks. Leaves to others: where any of them is stored. Inside the program None means absent; on the wire and
 in files -1 does, as in Kafka.
 """
 
@@ -42,17 +42,17 @@ MAX_PARTITION = MAX_INT32
 TOPIC_NAME_MAX_LENGTH = 249
 """As in Kafka: the name must fit in a directory name beside '-' and the partition number."""
 TOPIC_NAME_PATTERN = r"\A(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}\Z"
-"""As in Kafka (Topic.validate): such a name is a directory's name everywhere and leads out of none."""
+"""As in Kafka (Topic.validate): such a name is a legal directory name everywhere and never escapes its parent."""
 IDENTIFIER_MAX_LENGTH = 64
 IDENTIFIER_PATTERN = r"\A[a-zA-Z0-9_-]{0,64}\Z"
-"""Of topics, log directories and starts of a process: base64url as a rule; a word in a line of a checkpoint."""
+"""Of topics, log directories and process starts: usually base64url; one word in a line of a checkpoint."""
 HOST_MAX_LENGTH = 253
 HOST_PATTERN = (
     r"\A(?:(?=.{1,253}\Z)[a-zA-Z0-9_](?:[a-zA-Z0-9_-]{0,62})(?:\.[a-zA-Z0-9_][a-zA-Z0-9_-]{0,62})*\.?"
     r"|(?=.{2,71}\Z)[0-9a-fA-F.]*:[0-9a-fA-F:.]*(?:%[a-zA-Z0-9_.-]{1,31})?)\Z"
 )
 """A name of labels of 1 to 63 characters (RFC 1123, and the underscore that Docker uses), an IPv4 or an IPv6 address.
-What else there is, `getaddrinfo` may answer with a UnicodeError instead of an OSError."""
+For any other text `getaddrinfo` may raise a UnicodeError instead of an OSError."""
 
 _is_topic_name = re.compile(TOPIC_NAME_PATTERN).match
 _is_identifier = re.compile(IDENTIFIER_PATTERN).match
@@ -65,12 +65,12 @@ def is_topic_name(text: str) -> bool:
 
 
 def is_identifier(text: str) -> bool:
-    """Whether this may be the id of a topic, of a log directory or of a process's start; the empty one names none."""
+    """Whether this may be the id of a topic, of a log directory or of a process's start; the empty text names none."""
     return _is_identifier(text) is not None
 
 
 def is_host(text: str) -> bool:
-    """Whether this may be looked up: a host's name or address. It need not exist."""
+    """Whether this may be looked up as a host's name or address. The host need not exist."""
     return _is_host(text) is not None
 
 

@@ -1,12 +1,12 @@
-"""The digest of a stretch of a log: a number that is equal wherever the same batches stand. Pure.
+"""The digest of a range of a log: a number that is equal for equal batches. Pure.
 
-Owns: what goes into it, and how stretches are added and taken away. Refuses to know files, and who compares.
+Owns: what goes into it, and how ranges are added and subtracted. Leaves to others: files, and the comparison.
 
 Each batch is hashed by its first 21 bytes: base offset, length, leader epoch, magic and the CRC-32C of all the rest.
-The digest of a stretch is the sum of its batches' hashes, modulo 2^128 (an incremental hash after Bellare and
-Micciancio, EUROCRYPT'97). So it does not depend on where segments begin, the digest of what retention or a truncation
-takes away can be subtracted, and two replicas of which one began later agree on every stretch that both hold. It finds
-accidents, bugs and careless hands; somebody who wants to forge a log can also find two with one sum.
+The digest of a range is the sum of its batches' hashes, modulo 2^128 (an incremental hash after Bellare and Micciancio,
+EUROCRYPT'97). So it does not depend on where segments begin, the digest of what retention or a truncation removes can
+be subtracted, and two replicas that begin at different offsets agree on every range that both hold. It detects
+accidents, bugs and careless changes, but not forgery: an attacker can construct two logs with one sum.
 """
 
 import struct
@@ -20,17 +20,17 @@ HASHED_BYTES = 21
 DIGEST_BYTES = 16
 MODULUS = 1 << (8 * DIGEST_BYTES)
 NOTHING = 0
-"""The digest of an empty stretch."""
+"""The digest of an empty range."""
 _HASHED = struct.Struct(">qiibI")
 
 
 def batch_digest(buffer: Buffer, position: int = 0) -> int:
-    """Of the batch that begins at `position`, as it lies in the log: stamped with its offset and epoch."""
+    """The hash of the batch at `position`, as it is in the log: stamped with its offset and epoch."""
     return int.from_bytes(blake2b(buffer[position : position + HASHED_BYTES], digest_size=DIGEST_BYTES).digest())
 
 
 def digest_of(cells: Iterable[tuple[int, int, int, int]]) -> int:
-    """Of batches given by (base offset, size in bytes, leader epoch, CRC)."""
+    """The digest of batches given by (base offset, size in bytes, leader epoch, CRC)."""
     pack = _HASHED.pack
     total = 0
     for base_offset, size_bytes, epoch, crc in cells:

@@ -1,10 +1,10 @@
-"""What messages are made of: numbers, texts and lists with their limits, and the three bases.
+"""The parts of messages: numbers, texts and lists with their limits, and the three base classes.
 
-Owns: how long any text, list or map of a message may be, and which values a number or a name may have. Each has a
-maximum, because decoded msgpack may grow seventy-fold (docs/FORMATS.md, Wire). Refuses to know any single message.
+Owns: the maximum length of any text, list or map of a message, and the legal values of a number or a name. Each has a
+maximum, because decoded msgpack may grow seventy-fold (docs/FORMATS.md, Wire). Leaves to others: the single messages.
 
-Orders of a controller take only values that a sound controller sends: their names become directories, their hosts are
-looked up, their epochs are believed. What clients ask for may be any text: an unknown topic is answered as one.
+Orders of a controller accept only values that a correct controller sends: their names become directories, their hosts
+are looked up, their epochs are trusted. Clients may ask for any text: the answer is that the topic is unknown.
 """
 
 from typing import Annotated
@@ -30,7 +30,7 @@ BrokerId = Annotated[int, Meta(ge=0, le=MAX_INT32)]
 BrokerIdOrNone = Annotated[int, Meta(ge=-1, le=MAX_INT32)]
 PartitionIndex = Annotated[int, Meta(ge=0, le=MAX_INT32)]
 Epoch = Annotated[int, Meta(ge=0, le=MAX_INT32)]
-"""Of a leader, of a partition's state, of a controller."""
+"""Epoch of a leader, of a partition's state or of a controller."""
 EpochOrNone = Annotated[int, Meta(ge=-1, le=MAX_INT32)]
 BrokerEpoch = Annotated[int, Meta(ge=0, le=MAX_OFFSET)]
 BrokerEpochOrNone = Annotated[int, Meta(ge=-1, le=MAX_OFFSET)]
@@ -43,10 +43,10 @@ TOPICS_MAX = 10_000
 PARTITIONS_MAX = 10_000
 """Partitions of one topic in one message."""
 PRODUCES_IN_FLIGHT_MAX = 5
-"""Produce requests of one idempotent producer that may be in doubt at a time (KIP-98)."""
+"""Produce requests of one idempotent producer that may be unanswered at a time (KIP-98)."""
 PRODUCE_BATCHES_MAX = 8
-"""Batches of one partition that a producer puts into one Produce: five such requests in flight are what a broker
-remembers of it, to know a repeated batch again (docs/decisions/0012)."""
+"""Batches of one partition that a producer puts into one Produce. To recognize a repeated batch, a broker remembers
+five such requests in flight (docs/decisions/0012)."""
 REPLICAS_MAX = 100
 BROKERS_MAX = 1_000
 LISTENERS_MAX = 16
@@ -56,29 +56,29 @@ TEXT_MAX = 32_768
 """Longest free text (error messages, configuration values)."""
 
 SENTENCE_MAX = 2_000
-"""Of free text that is told of a log or a directory: what a file holds must not make a whole answer unreadable."""
+"""Of free text about a log or a directory: the contents of a file must not make a whole answer too large to decode."""
 
 Topic = Annotated[str, Meta(max_length=TOPIC_NAME_MAX_LENGTH)]
-"""As a client wrote it; a topic of this name may be impossible."""
+"""As a client wrote it; it need not be a legal topic name."""
 TopicName = Annotated[
     str, Meta(min_length=1, max_length=TOPIC_NAME_MAX_LENGTH, pattern=TOPIC_NAME_PATTERN, description="a topic's name")
 ]
 Identifier = Annotated[str, Meta(max_length=IDENTIFIER_MAX_LENGTH, pattern=IDENTIFIER_PATTERN, description="base64url")]
-"""Of a topic, of a log directory, of a start of a process; "": none."""
+"""Of a topic, a log directory or a process start; "": none."""
 Name = Annotated[str, Meta(max_length=NAME_MAX_LENGTH)]
 Host = Annotated[
     str, Meta(min_length=1, max_length=HOST_MAX_LENGTH, pattern=HOST_PATTERN, description="a host's name or address")
 ]
 Text = Annotated[str, Meta(max_length=TEXT_MAX)]
 PRODUCERS_BYTES_MAX = 512 * 1024
-"""What one answer tells a follower of producers, when its log starts anew: half of a frame without records."""
+"""Producer state in one answer to a follower, when its log begins from scratch: half of a frame without records."""
 Snapshot = Annotated[bytes, Meta(max_length=PRODUCERS_BYTES_MAX)]
 Replicas = Annotated[list[BrokerId], Meta(max_length=REPLICAS_MAX)]
 Configs = Annotated[dict[Name, Text], Meta(max_length=CONFIGS_MAX)]
 
 
 class Message(Struct, frozen=True, kw_only=True):
-    """Base of everything that travels."""
+    """Base of all messages and their parts."""
 
 
 class Request(Message, frozen=True, kw_only=True):
@@ -86,12 +86,12 @@ class Request(Message, frozen=True, kw_only=True):
 
 
 class Response(Message, frozen=True, kw_only=True):
-    """Body of a response. A request that failed as a whole is answered with these two fields alone."""
+    """Body of a response. The answer to a request that failed as a whole has only these two fields."""
 
     error_code: I16 = 0
     error_message: Text | None = None
 
 
 def clipped(text: str) -> str:
-    """Free text as an answer may carry it."""
+    """Free text, cut to the length that an answer may carry."""
     return text if len(text) <= SENTENCE_MAX else f"{text[: SENTENCE_MAX - 1]}…"

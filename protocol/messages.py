@@ -1,8 +1,8 @@
 """Every request and response of the wire: Kafka's APIs and field names in snake_case, plus one API of our own.
 
-Owns: the table of APIs with who may ask what, and the one import path for all messages; their shapes stand in
+Owns: the table of APIs with their access rights, and the one import path for all messages; their shapes are in
 `client_messages`, `admin_messages`, `control_messages` and `authentication_messages`, their limits in `message_types`.
-Refuses to know how a message is framed (`session`), packed (`codec`) or answered.
+Leaves to others: how a message is framed (`session`), packed (`codec`) and answered.
 
 In requests and responses -1 stands for 'none'. Fields that a sender leaves out take the defaults of the struct, unknown
 fields are ignored. Where a message carries record batches the field is the last one, and so is each list on the way to
@@ -290,8 +290,8 @@ __all__ = [
 
 
 class ApiKey(IntEnum):
-    """What a request asks for; Kafka's numbers, ours from 1000 on, and 127: a number of one byte is not taken for a
-    request that may be large, which waits for its turn (`runtime/heavy_requests`)."""
+    """Number of an API: Kafka's, ours from 1000 on, and 127: a one-byte number does not count as a request that may be
+    large, which would have to queue (`runtime/heavy_requests`)."""
 
     PRODUCE = 0
     FETCH = 1
@@ -326,7 +326,7 @@ class Api(Struct, frozen=True):
     request: type[Request]
     response: type[Response]
     is_cluster_action: bool = False
-    """Only a broker may ask it, over a connection on which it has proven that it is one (Kafka: ClusterAction)."""
+    """Only a broker may send it, over a connection on which it is authenticated (Kafka: ClusterAction)."""
 
 
 APIS: dict[int, Api] = {

@@ -1,9 +1,9 @@
-"""`meta.properties`: whose log directory it is (docs/FORMATS.md). Pure: bytes in, values out.
+"""`meta.properties`: the owner of a log directory (docs/FORMATS.md). Pure: bytes in, values out.
 
-Owns: the text of the file. Refuses to compare it with anything.
+Owns: the text of the file. Leaves to others: any comparison.
 
 Its last line is a checksum of the lines before it: with one wrong digit it would name another broker or directory. A
-file without that line, written by hand or by an earlier version, is read as well.
+file without that line, written by hand or by an earlier version, is accepted as well.
 """
 
 from collections.abc import Mapping
@@ -18,13 +18,13 @@ CHECKSUM = b"crc32c="
 
 
 class MetaProperties(msgspec.Struct, frozen=True, kw_only=True):
-    """`meta.properties` of a log directory: whose it is."""
+    """`meta.properties` of a log directory: its owner."""
 
     broker_id: int
     cluster_id: str
     directory_id: str
     boot_id: str
-    """The kernel's boot id at the last start: tells a killed process from a lost machine (hardening 1)."""
+    """The kernel's boot id at the last start: distinguishes a killed process from a lost machine (hardening 1)."""
     version: int = 0
 
 
@@ -59,8 +59,8 @@ def parse_meta_properties(content: bytes) -> MetaProperties:
     if meta.version != 0:
         raise CorruptCheckpoint(f"{META_PROPERTIES} has version {meta.version}, not 0")
     unknown = sorted(properties.keys() - KEYS)
-    if unknown:  # the checksum's own line may have rotted: then it is no file of an earlier version
-        raise CorruptCheckpoint(f"{META_PROPERTIES} has a line that nobody wrote: {unknown[0]!r:.80}")
+    if unknown:  # the checksum's own line may be corrupted: then it is no file of an earlier version
+        raise CorruptCheckpoint(f"{META_PROPERTIES} has an unknown line: {unknown[0]!r:.80}")
     if not is_identifier(meta.directory_id):
         raise CorruptCheckpoint(f"{META_PROPERTIES} has no directory id: {meta.directory_id!r:.80}")
     return meta

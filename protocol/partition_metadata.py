@@ -1,9 +1,9 @@
-"""`partition.metadata`, and whose log a partition's directory holds by what is written in it (docs/FORMATS.md). Pure.
+"""`partition.metadata`, and the owner of the log in a partition's directory by its files (docs/FORMATS.md). Pure.
 
-Owns: the text of the file, and what it and `log-start` say together. Refuses to read files and to decide what follows.
+Owns: the text of the file, and what it and `log-start` name together. Leaves to others: reading files and consequences.
 
-Nothing in a batch, an index or an epoch history names a partition. Two files of the directory do: without them the
-directory of another partition would be served as this one's, if somebody put it there.
+Nothing in a batch, an index or an epoch history names a partition. Two files of the directory do: without them a
+directory that was put in the place of another one would be served as that partition's log.
 """
 
 import re
@@ -27,7 +27,7 @@ _VERSION_0 = re.compile(rb"version: 0\ntopic_id: [A-Za-z0-9_-]{1,64}\n")
 
 
 class PartitionMetadata(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose directory it is."""
+    """The owner of a directory."""
 
     topic_id: str
     partition: int
@@ -50,12 +50,12 @@ def parse_partition_metadata(content: bytes) -> PartitionMetadata:
 
 
 Claim = PartitionMetadata | LogStart
-"""Each says a topic id and a partition."""
+"""Each names a topic id and a partition."""
 
 
 def belongs_elsewhere(partition: int, metadata: PartitionMetadata | None, start: LogStart | None) -> str | None:
-    """What says that the directory of this partition holds another one's log, in words; None if nothing does. A file
-    that is missing or cannot be read (None) says nothing."""
+    """Why the directory of this partition holds another one's log, in words; None if no file shows that. A file that is
+    missing or cannot be parsed (None) proves nothing."""
     for name, claim in ((PARTITION_METADATA, metadata), (LOG_START, start)):
         if claim is not None and claim.partition != partition:
             owner = f"partition {claim.partition} of topic id {claim.topic_id}"

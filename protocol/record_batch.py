@@ -1,6 +1,6 @@
 """The record batch: Kafka v2's 61-byte header, then one msgpack array of records (docs/FORMATS.md).
 
-Owns: the layout, its checks, and building a batch. Refuses to know logs, producers' state or the network.
+Owns: the layout, its checks, and building a batch. Leaves to others: logs, producers' state, the network.
 
     field                   type  at    covered by the CRC
     base_offset             i64    0    no: the leader stamps it
@@ -8,7 +8,7 @@ Owns: the layout, its checks, and building a batch. Refuses to know logs, produc
     partition_leader_epoch  i32   12    no: the leader stamps it
     magic                   i8    16    no: 77, 'M'
     crc                     u32   17    CRC-32C of everything behind it
-    attributes              i16   21    yes, as all that follows
+    attributes              i16   21    yes, like all that follows
     last_offset_delta       i32   23
     base_timestamp          i64   27
     max_timestamp           i64   35
@@ -18,10 +18,9 @@ Owns: the layout, its checks, and building a batch. Refuses to know logs, produc
     record_count            i32   57
     payload                       61    array of [offset_delta, timestamp_delta, key|nil, value|nil, headers]
 
-Three depths of reading, each for its caller: `read_header` (61 bytes, to walk a log), `check_batch` (plus CRC and the
-claimed number of records, what a leader does to a client's batch), `decode_records` (every record, what a consumer and
-the audit do). Whatever the bytes are, nothing but CorruptBatch leaves this module, and nothing is allocated for a size
-that is only claimed.
+Three depths of reading: `read_header` (61 bytes, to walk a log), `check_batch` (plus CRC and the claimed number of
+records, for a leader that gets a client's batch), `decode_records` (every record, for a consumer and the audit).
+Whatever the bytes are, this module raises only CorruptBatch, and it allocates nothing for a size that is only claimed.
 """
 
 import struct
@@ -44,10 +43,10 @@ EMPTY_BATCH_BYTES = HEADER_BYTES + 5
 """Header, and the head of the payload's array at its longest."""
 MAGIC = 77
 LENGTH_PREFIX_BYTES = 12
-"""batch_length counts the bytes behind itself: the first 12 bytes of a batch are not in it."""
+"""batch_length counts the bytes behind itself: it excludes the first 12 bytes of a batch."""
 CRC_COVERS_FROM = 21
 BATCH_BYTES_MAX = 16 * 1024 * 1024
-"""Largest batch that any reader takes: a batch must fit into a frame, and a frame is bounded by the same number."""
+"""Largest batch that any reader accepts: a batch must fit into a frame, which has the same limit."""
 RECORD_BYTES_MIN = 6
 """An array header and five one-byte members: no payload can hold more records than its length divided by this."""
 
@@ -58,9 +57,9 @@ NO_LEADER_EPOCH = -1
 SEQUENCE_MAX = 2**31 - 1
 OFFSET_MAX = 2**63 - 1
 TIMESTAMP_MIN, TIMESTAMP_MAX = -(2**63), 2**63 - 1
-"""What a header and every message have room for. A record's own is a sum, which may leave it."""
+"""Range of a timestamp in a header and in messages. A record's own timestamp is a sum, which may exceed it."""
 EXTEND_VALUE_BYTES = 0xFF00
-"""Values shorter than this may be taken many at once: their lengths take two bytes, whatever else is in a record."""
+"""Many values shorter than this may be appended at once: their lengths take two bytes, whatever else is in a record."""
 TIMESTAMP_TYPE_BIT = 0b1000
 ATTRIBUTES_KNOWN = TIMESTAMP_TYPE_BIT
 """Compression (bits 0-2), transactions and control batches are not in use: a batch that claims them is refused."""
@@ -73,18 +72,18 @@ _EPOCH_AT = 12
 _CRC_AT = 17
 _ENCODER = msgspec.msgpack.Encoder()
 _SMALL_MAX = 0xFFFF
-"""Up to this an offset delta, and the length of a key or value, take 3 bytes."""
+"""Up to this number an offset delta, and the length of a key or value, take 3 bytes."""
 _PLAIN_EXTRA_BYTES = 16
 """Array 1, offset delta 3, timestamp delta 5, key and value 3 each, headers 1."""
 _LARGE_EXTRA_BYTES = 14
-"""Large members take more: 2 an offset delta, 4 a timestamp delta, 2 key and value each, 4 the array of headers."""
+"""More for large members: offset delta 2, timestamp delta 4, key and value 2 each, the array of headers 4."""
 _RecordTuple: TypeAlias = tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
 _PAYLOAD_DECODER = msgspec.msgpack.Decoder(list[_RecordTuple])
 
 Header: TypeAlias = tuple[str, bytes | None]
 """One header of a record: a name and a value."""
 RecordInput: TypeAlias = tuple[bytes | None, bytes | None, int, Sequence[Header]]
-"""What a producer gives: key, value, timestamp in ms, headers."""
+"""A record of a producer: key, value, timestamp in ms, headers."""
 
 
 class CorruptBatch(ProtocolError):
@@ -94,14 +93,14 @@ class CorruptBatch(ProtocolError):
         super().__init__(reason, position)
         self.reason = reason
         self.position = position
-        """Where in the given buffer the batch begins."""
+        """Where the batch begins in the given buffer."""
 
     def __str__(self) -> str:
         return f"corrupt batch at position {self.position}: {self.reason}"
 
 
 class UndecodableBatch(CorruptBatch):
-    """A batch that is whole by its CRC, and whose payload is no array of records: whoever made it packed it so."""
+    """A batch that is whole by its CRC, but its payload is no array of records: its producer packed it wrongly."""
 
 
 class BatchHeader(msgspec.Struct, frozen=True, gc=False):
@@ -144,7 +143,7 @@ class BatchHeader(msgspec.Struct, frozen=True, gc=False):
 
 
 class DecodedRecord(msgspec.Struct, frozen=True):
-    """One record as its reader sees it."""
+    """One record as a reader gets it."""
 
     offset: int
     timestamp_ms: int
@@ -154,7 +153,7 @@ class DecodedRecord(msgspec.Struct, frozen=True):
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """Read the header at `position`; its fields fit each other. Neither the CRC nor the records are looked at."""
+    """Read the header at `position` and check that its fields fit each other. CRC and records are not checked."""
     if position < 0 or len(buffer) - position < HEADER_BYTES:
         raise CorruptBatch(f"{max(len(buffer) - position, 0)} bytes are fewer than a header's {HEADER_BYTES}", position)
     header = BatchHeader(*_HEADER.unpack_from(buffer, position))
@@ -202,7 +201,7 @@ def check_batch(buffer: Buffer, position: int = 0) -> BatchHeader:
 
 
 def check_body(buffer: Buffer, position: int, header: BatchHeader) -> None:
-    """The rest of `check_batch`, of a batch whose header has been read."""
+    """The rest of `check_batch`, after the header has been read."""
     size = header.batch_length + LENGTH_PREFIX_BYTES
     end = position + size
     if end > len(buffer):
@@ -231,15 +230,15 @@ def _payload_array_length(buffer: Buffer, start: int, end: int) -> int | None:
 
 
 def stamp(buffer: bytearray | memoryview, base_offset: int, leader_epoch: int, position: int = 0) -> None:
-    """Write offset and leader epoch into a checked batch, in place. The CRC does not cover them and stays true."""
+    """Write offset and leader epoch into a checked batch, in place. The CRC does not cover them and stays valid."""
     _STAMP_OFFSET.pack_into(buffer, position, base_offset)
     _STAMP_EPOCH.pack_into(buffer, position + _EPOCH_AT, leader_epoch)
 
 
 def iterate_headers(buffer: Buffer, position: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
-    """Walk over whole batches by their headers; ends quietly in front of a batch that is not whole before `end`.
+    """Walk over whole batches by their headers; stop in front of a batch that is not whole before `end`.
 
-    A header that makes no sense raises CorruptBatch.
+    An inconsistent header raises CorruptBatch.
     """
     end = len(buffer) if end is None else min(end, len(buffer))
     while end - position >= HEADER_BYTES:
@@ -251,7 +250,7 @@ def iterate_headers(buffer: Buffer, position: int = 0, end: int | None = None) -
 
 
 def decode_records(buffer: Buffer, position: int = 0) -> list[DecodedRecord]:
-    """All records of the batch at `position`, after every check. Anything odd is a CorruptBatch."""
+    """All records of the batch at `position`, after every check. Raises CorruptBatch."""
     header = check_batch(buffer, position)
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
     return [
@@ -261,12 +260,12 @@ def decode_records(buffer: Buffer, position: int = 0) -> list[DecodedRecord]:
 
 
 def decode_values(buffer: Buffer, position: int, header: BatchHeader) -> list[bytes | None]:
-    """The values alone, of a batch that `check_batch` has passed with this header."""
+    """Only the values, of a batch that has passed `check_batch` with this header."""
     return [value for _, _, _, value, _ in _decode_payload(buffer, position, header)]
 
 
 def check_payload(buffer: Buffer, position: int, header: BatchHeader) -> None:
-    """Decode each record of a batch that `check_batch` has passed with this header. Raises UndecodableBatch."""
+    """Decode each record of a batch that has passed `check_batch` with this header. Raises UndecodableBatch."""
     _decode_payload(buffer, position, header)
 
 
@@ -288,8 +287,8 @@ def _decode_payload(buffer: Buffer, position: int, header: BatchHeader) -> list[
 class BatchBuilder:
     """Collects the records of one batch in columns, and packs them with one call at the end.
 
-    Keeps a running upper bound of the packed size, so `close` never yields more than max_bytes, except that a first
-    record is always taken, however large: whether it may be sent at all is not the builder's question.
+    Keeps a running upper bound of the packed size, so that `close` never yields more than max_bytes, except that a
+    first record is always taken, however large: the caller checks whether it may be sent.
     """
 
     __slots__ = (
@@ -314,13 +313,13 @@ class BatchBuilder:
         self._keys: list[bytes | None] | None = None
         """None while no record has a key."""
         self._headers: dict[int, Sequence[Header]] = {}
-        """By offset delta, of the records that have any."""
+        """By offset delta, for the records that have any."""
         self._timestamp: int | None = None
-        """Of the last record. Records that follow each other mostly share one: see `_time_starts`."""
+        """Of the last record. Consecutive records mostly share one: see `_time_starts`."""
         self._record_extra = _PLAIN_EXTRA_BYTES
-        """What a record of that timestamp takes beyond its key and value, while no other member of it is large."""
+        """Bytes of a record with that timestamp besides its key and value, while no other member of it is large."""
         self._time_starts: list[int] = []
-        """The offset deltas from which on another timestamp delta holds: that of the same place in `_time_deltas`."""
+        """Offset deltas at which a new timestamp delta begins: the one at the same index in `_time_deltas`."""
         self._time_deltas: list[int] = []
         self._base_timestamp = 0
         self._max_timestamp = 0
@@ -332,7 +331,7 @@ class BatchBuilder:
     def append(
         self, key: bytes | None, value: bytes | None, timestamp_ms: int, headers: Sequence[Header] = ()
     ) -> int | None:
-        """Take a record and say its offset delta, or None when the batch is full and nothing was taken."""
+        """Take a record and return its offset delta, or None if the batch is full and nothing was taken."""
         if timestamp_ms != self._timestamp or headers:
             return self._append_unlike(key, value, timestamp_ms, headers)
         values = self._values
@@ -356,7 +355,7 @@ class BatchBuilder:
     def _append_unlike(
         self, key: bytes | None, value: bytes | None, timestamp_ms: int, headers: Sequence[Header]
     ) -> int | None:
-        """As `append`, for a first record and one that differs from the one before in more than key and value."""
+        """Like `append`, for a first record, and for one that differs from the last in more than key and value."""
         delta = len(self._values)
         timestamp_delta = timestamp_ms - self._base_timestamp if delta else 0
         small = delta <= _SMALL_MAX and -(2**31) <= timestamp_delta < 2**32
@@ -364,7 +363,7 @@ class BatchBuilder:
         size = self.size_bytes + record_bytes_max(member_bytes, headers, small=small)
         if not delta:
             self._base_timestamp = self._max_timestamp = timestamp_ms
-        elif size > self.max_bytes or timestamp_delta < TIMESTAMP_MIN:  # beyond what msgpack has for a number
+        elif size > self.max_bytes or timestamp_delta < TIMESTAMP_MIN:  # outside msgpack's integers
             return None
         if timestamp_ms != self._timestamp:
             self._timestamp = timestamp_ms
@@ -383,9 +382,9 @@ class BatchBuilder:
         return delta
 
     def extend(self, values: Sequence[bytes], start: int, timestamp_ms: int) -> int:
-        """Take `values[start:]` in order, as records without key and headers, as far as they fit; say how many.
+        """Take `values[start:]` in order, as records without key and headers, as far as they fit; return how many.
 
-        The batch is the same as after as many calls of `append`. Each value must be shorter than EXTEND_VALUE_BYTES.
+        The result is the same as with single calls of `append`. Each value must be shorter than EXTEND_VALUE_BYTES.
         """
         taken = start
         while taken < len(values):
@@ -396,8 +395,8 @@ class BatchBuilder:
         return taken - start
 
     def _extend_alike(self, values: Sequence[bytes], start: int) -> int:
-        """Take many at once that differ from the last record in nothing but their value, say how many. As many as there
-        is room for if they are all as long as the first of them; 0 where `append` has to look at the next one."""
+        """Take many records at once that differ from the last one only in their values; return how many. At most as
+        many as fit if all are as long as the first of them; 0 where `append` has to handle the next one."""
         if start == len(values):
             return 0
         extra, room = self._record_extra, self.max_bytes - self.size_bytes
@@ -425,7 +424,7 @@ class BatchBuilder:
         base_offset: int = 0,
         leader_epoch: int = NO_LEADER_EPOCH,
     ) -> bytearray:
-        """The finished batch. May be called again, e.g. with another producer epoch after a reset of sequences."""
+        """The packed batch. May be called again, e.g. with another producer epoch after a reset of sequences."""
         assert self._values, "a batch holds at least one record"
         batch = bytearray(HEADER_BYTES)
         count = len(self._values)
@@ -453,20 +452,20 @@ class BatchBuilder:
         return batch
 
     def _timestamp_deltas(self) -> Iterable[int]:
-        """Of all records, in order, and perhaps more."""
+        """For all records, in order, and possibly more."""
         ends = [*self._time_starts[1:], len(self._values)]
         lengths = map(sub, ends, self._time_starts)
         return chain.from_iterable(map(repeat, self._time_deltas, lengths))
 
     def _header_column(self) -> Iterable[Sequence[Header]]:
-        """Of all records, in order, and perhaps more."""
+        """For all records, in order, and possibly more."""
         if not self._headers:
             return repeat(())
         return (self._headers.get(delta, ()) for delta in range(len(self._values)))
 
 
 def record_bytes_max(member_bytes: int, headers: Sequence[Header] = (), *, small: bool = True) -> int:
-    """Upper bound of what a record takes, `member_bytes` of it for key and value. `small`: its deltas are."""
+    """Upper bound of a record's size, of which `member_bytes` are key and value. `small`: its deltas are small."""
     size = _PLAIN_EXTRA_BYTES + member_bytes
     if headers or not small or size > _SMALL_MAX:
         size += _LARGE_EXTRA_BYTES
@@ -484,7 +483,7 @@ def build_batch(
     producer_epoch: int = NO_PRODUCER_EPOCH,
     base_sequence: int = NO_SEQUENCE,
 ) -> bytearray:
-    """One batch of all the given (key, value, timestamp_ms, headers)."""
+    """One batch of all the given records."""
     builder = BatchBuilder(BATCH_BYTES_MAX)
     for key, value, timestamp_ms, headers in records:
         if builder.append(key, value, timestamp_ms, headers) is None:

@@ -1,6 +1,6 @@
-"""Limits of a request that no single list can express: how much it asks for altogether, and nothing twice.
+"""Limits of a request that no single list can express: the total that it asks for, and no repetitions.
 
-Owns: the bound on work and on the size of an answer that one request may cause. Refuses to know how it is decoded.
+Owns: the bound on work and on the size of an answer that one request may cause. Leaves to others: decoding.
 """
 
 from collections.abc import Callable, Hashable, Iterable
@@ -19,7 +19,7 @@ from minibroker.protocol.messages import (
 
 
 def find_excess(request: Request) -> str | None:
-    """What is too much about a request, in words; None if nothing is."""
+    """Which limit a request exceeds, in words; None if none."""
     check = _CHECKS.get(type(request))
     return None if check is None else check(request)
 
@@ -30,7 +30,7 @@ def _too_many(topics: Iterable[Any]) -> str | None:
 
 
 def _repeated(names: list[Hashable]) -> str | None:
-    """An answer takes room for each name: the same one a thousand times would make a small question a huge answer."""
+    """An answer takes room for each name: one name a thousand times would turn a small request into a huge answer."""
     return None if len(set(names)) == len(names) else "a name is listed twice"
 
 

@@ -1,7 +1,7 @@
 """`digests`: what each segment of one partition held when it was closed (docs/FORMATS.md). Pure.
 
-Owns: the text of the file. Refuses to know who believes it. It names its partition: beside another's segments every
-line of it would accuse them.
+Owns: the text of the file. Leaves to others: the comparison. The file names its partition: next to the segments of
+another one, every line of it would report damage.
 """
 
 import re

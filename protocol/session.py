@@ -1,9 +1,9 @@
 """Framing without I/O: bytes in any pieces become whole frames.
 
-Owns: the receive buffer of one connection, its growth and its limits. Refuses to know sockets and messages. Two rules
-keep a hostile peer cheap (docs/FORMATS.md, Wire):
-- the buffer grows with the bytes that came, never with the length that was claimed;
-- growth beyond the first few KiB is asked of a budget shared by all connections; while the budget is spent, the owner
+Owns: the receive buffer of one connection, its growth and its limits. Leaves to others: sockets and messages. Two rules
+limit the cost of a hostile peer (docs/FORMATS.md, Wire):
+- the buffer grows with the bytes that arrived, never with the length that was claimed;
+- growth beyond the first few KiB is charged to a budget shared by all connections; while the budget is spent, the owner
   stops reading from this connection.
 
 A frame is `u32` big-endian length of the rest, then that many bytes.
@@ -19,27 +19,27 @@ INITIAL_BUFFER_BYTES = 4 * 1024
 CONTROL_FRAME_MAX_BYTES = 1024 * 1024
 """Limit for requests that carry no records: decoded msgpack may grow seventy-fold."""
 READ_AHEAD_BYTES = 256 * 1024
-"""A buffer that grows may hold so much beyond one frame: several requests then come with one read."""
+"""A buffer that grows may hold this much beyond one frame: one read then brings several requests."""
 KEPT_BUFFERS = 3
-"""Buffers that large frames took along and that may be used again: one being read, one that waits, one to spare. New
-pages for every frame cost more than its copy."""
+"""Buffers given away with large frames, and kept for reuse: one being read, one waiting, one spare. New pages for every
+frame cost more than its copy."""
 KEPT_BUFFER_BYTES = 4 * 1024 * 1024
-"""Larger ones are rare, and not worth the memory."""
+"""Larger buffers are rare, and not worth the memory."""
 API_KEY_PEEK_BYTES = 8
-"""So many bytes of a frame tell its api key."""
+"""Bytes of a frame that include its api key."""
 _LENGTH = struct.Struct(">I")
 _unpack_length = _LENGTH.unpack_from
 
 
 class FrameTooLarge(ProtocolError):
-    """The peer announced a frame that is above the limit for its kind."""
+    """The peer announced a frame above the limit for its kind."""
 
 
 class MemoryBudget:
-    """Bytes that the receive buffers of all connections together may grow to.
+    """Bytes that the receive buffers of all connections together may grow by.
 
-    A reserve is kept for brokers, and a quarter of the rest for requests of a usual size: those who send huge ones must
-    not keep out everybody else.
+    A reserve is kept for brokers, and a quarter of the rest for requests of a usual size: senders of huge requests must
+    not keep out all others.
     """
 
     def __init__(self, limit_bytes: int, reserved_bytes: int = 0) -> None:
@@ -50,7 +50,7 @@ class MemoryBudget:
         self.on_release: Callable[[], None] | None = None
 
     def take(self, size_bytes: int, privileged: bool = False, is_huge: bool = False) -> bool:
-        """Whether `size_bytes` more may be allocated; only brokers may dip into the reserve."""
+        """Whether `size_bytes` more may be allocated; only brokers may use the reserve."""
         ceiling = self.limit_bytes if privileged else self.limit_bytes - self.reserved_bytes
         if is_huge and not privileged:
             ceiling = ceiling * 3 // 4
@@ -69,8 +69,8 @@ class MemoryBudget:
 class FrameReceiver:
     """The receiving half of one connection.
 
-    Use: `get_buffer` before a read, `received(n)` after it, `next_frame` until it gives None, then `make_room`. A frame
-    is a view into the buffer, valid until `make_room`; keep no reference to it, unless it came from `take_frame`.
+    Use: `get_buffer` before a read, `received(n)` after it, `next_frame` until it returns None, then `make_room`. A
+    frame is a view into the buffer, valid until `make_room`; keep no reference to it, unless `take_frame` returned it.
     """
 
     __slots__ = (
@@ -90,36 +90,36 @@ class FrameReceiver:
         budget: MemoryBudget | None = None,
         large_frame_allowed: Callable[[bytes], bool] | None = None,
     ) -> None:
-        """`large_frame_allowed` sees the first bytes of a frame above CONTROL_FRAME_MAX_BYTES and may refuse it."""
+        """`large_frame_allowed` gets the first bytes of a frame above CONTROL_FRAME_MAX_BYTES and may refuse it."""
         self._frame_max_bytes = frame_max_bytes
         self._budget = budget
         self._large_frame_allowed = large_frame_allowed
         self._buffer = bytearray(INITIAL_BUFFER_BYTES)
         self._given: list[bytearray] = []
-        """Buffers that frames took along, the oldest first."""
+        """Buffers given away with frames, the oldest first."""
         self._start = 0
         self._end = 0
         self.privileged = False
 
     @property
     def has_partial_frame(self) -> bool:
-        """Whether a frame has begun and was not handed out."""
+        """Whether a frame has begun and was not returned yet."""
         return self._end > self._start
 
     @property
     def grown_bytes(self) -> int:
-        """What this connection holds of the budget."""
+        """Bytes of the budget that this connection holds."""
         return len(self._buffer) - INITIAL_BUFFER_BYTES
 
     def get_buffer(self) -> memoryview:
-        """Room for the next read, never empty if `make_room` was asked after the last one."""
+        """Room for the next read, never empty if `make_room` was called after the last one."""
         if self._end == len(self._buffer):
             room = self.make_room()
             assert room, "the owner must stop reading when make_room refuses"
         return memoryview(self._buffer)[self._end :]
 
     def make_room(self) -> bool:
-        """After the frames of a read are handled: prepare for the next. False: the budget is spent, stop reading."""
+        """Prepare for the next read, after the frames of the last are handled. False: no budget left, stop reading."""
         pending = self._end - self._start
         if self._start and (not pending or len(self._buffer) - self._end < self._missing(pending)):
             view = memoryview(self._buffer)
@@ -128,12 +128,12 @@ class FrameReceiver:
         return self._end < len(self._buffer) or self._grow()
 
     def received(self, size_bytes: int) -> None:
-        """So many bytes were written into the buffer that `get_buffer` gave."""
+        """Note that a read wrote this many bytes into the buffer from `get_buffer`."""
         self._end += size_bytes
         assert self._end <= len(self._buffer)
 
     def next_frame(self) -> memoryview | None:
-        """The next whole frame without its length, or None. Raises FrameTooLarge as soon as it can be known."""
+        """The next whole frame without its length, or None. Raises FrameTooLarge as early as possible."""
         pending = self._end - self._start
         if pending < 4:
             return None
@@ -147,8 +147,8 @@ class FrameReceiver:
         return memoryview(self._buffer)[begin : self._start]
 
     def take_frame(self) -> memoryview | None:
-        """As `next_frame`, but the caller may keep the view: a frame that fills most of the buffer takes it along, and
-        another one takes the buffer's place; a smaller frame is copied. For receivers without a budget."""
+        """Like `next_frame`, but the caller may keep the view: the buffer is given away with a frame that fills most of
+        it, and replaced by another; a smaller frame is copied. For receivers without a budget."""
         frame = self.next_frame()
         if frame is None:
             return None
@@ -156,15 +156,15 @@ class FrameReceiver:
             return memoryview(bytes(frame))
         pending = self._end - self._start
         given = self._buffer
-        self._buffer = self._used_again(len(given))
+        self._buffer = self._reused_or_new(len(given))
         self._buffer[:pending] = memoryview(given)[self._start : self._end]
         self._start, self._end = 0, pending
         if len(given) <= KEPT_BUFFER_BYTES:
             self._given.append(given)
         return frame
 
-    def _used_again(self, size_bytes: int) -> bytearray:
-        """A buffer that was given away and that nobody views any more; else a new one."""
+    def _reused_or_new(self, size_bytes: int) -> bytearray:
+        """A buffer that was given away and has no views left; else a new one."""
         for index, buffer in enumerate(self._given):
             if len(buffer) >= size_bytes and not _is_viewed(buffer):
                 return self._given.pop(index)
@@ -173,19 +173,19 @@ class FrameReceiver:
         return bytearray(size_bytes)
 
     def put_back(self, frame: memoryview) -> None:
-        """The frame that `next_frame` just gave must wait: the next call gives it again. Takes the view away."""
+        """Put the last frame of `next_frame` back: the next call returns it again. Releases the view."""
         self._start -= 4 + len(frame)
         assert self._start >= 0
         frame.release()
 
     def shrink(self) -> None:
-        """Give memory back if nothing is pending: the connection idles, or another one needs the room."""
+        """Release memory if nothing is pending: the connection is idle, or another one needs the room."""
         if self.has_partial_frame or len(self._buffer) == INITIAL_BUFFER_BYTES:
             return
         self.close()
 
     def close(self) -> None:
-        """Forget what is pending and give the memory back. Views handed out before keep the old buffer alive."""
+        """Drop what is pending and release the memory. Views returned before keep the old buffer alive."""
         grown_by = self.grown_bytes
         self._buffer = bytearray(INITIAL_BUFFER_BYTES)
         self._start = self._end = 0
@@ -203,14 +203,14 @@ class FrameReceiver:
                 )
 
     def _missing(self, pending: int) -> int:
-        """How many bytes of the current frame are still to come; at least 1."""
+        """Bytes of the current frame that have not arrived; at least 1."""
         if pending < 4:
             return 4
         (length,) = _unpack_length(self._buffer, self._start)
         return max(1, int(length) + 4 - pending)
 
     def _grow(self) -> bool:
-        """Double the buffer, at most to the frame's end: what came, not what was claimed, pays for the room."""
+        """Double the buffer, at most to the frame's end: growth depends on the bytes that arrived, not on the claim."""
         pending = self._end - self._start
         frame_end = pending + self._missing(pending)
         wanted = min(2 * len(self._buffer), max(frame_end, READ_AHEAD_BYTES))
@@ -226,7 +226,7 @@ class FrameReceiver:
 
 
 def _is_viewed(buffer: bytearray) -> bool:
-    """Whether a memoryview of it is alive: then it cannot change its size."""
+    """Whether a memoryview of the buffer exists: then its size cannot change."""
     try:
         buffer.pop()
     except BufferError:

@@ -1,10 +1,10 @@
-"""What the cluster notes outside the brokers' disks of each log: /witness/<broker>/<shard> in ZooKeeper. Pure.
+"""Notes about each log outside the brokers' disks: /witness/<broker>/<shard> in ZooKeeper. Pure.
 
-Owns: the path and the JSON of a witness. Refuses to know who writes it when (`broker.witness`) and who compares it with
-the logs (`audit`).
+Owns: the path and the JSON of a witness. Leaves to others: writing it (`broker.witness`) and comparing it with the logs
+(`audit`).
 
-A leader notes for each of its partitions how far it was committed and the digest of what was committed. All replicas
-may then be cut, replaced by an older backup, renumbered or rewritten: what they hold contradicts the note.
+A leader notes for each of its partitions how far it was committed and the digest of what was committed. If all replicas
+are then cut, replaced by an older backup, renumbered or rewritten, they contradict the note.
 """
 
 from typing import ClassVar
@@ -17,13 +17,13 @@ from minibroker.protocol.znodes import Znode
 
 WITNESS = "/witness"
 SHARDS = 16
-"""Of a broker. A znode holds 1 MB, a line 150 bytes with a usual name: 10,000 partitions led by one broker take 100 KB
-in each. Only shards in which something changed are written."""
+"""Shards of one broker. A znode holds 1 MB, an entry takes 150 bytes with a usual name: 10,000 partitions led by one
+broker take 100 KB in each shard. Only shards with a change are written."""
 _HEX = frozenset("0123456789abcdef")
 
 
 class PartitionWitness(msgspec.Struct, frozen=True, kw_only=True):
-    """What one leader knew of one partition."""
+    """What one leader noted of one partition."""
 
     topic_id: str
     leader_epoch: int
@@ -32,17 +32,17 @@ class PartitionWitness(msgspec.Struct, frozen=True, kw_only=True):
     isr: tuple[int, ...]
     log_start_offset: int
     committed_offset: int
-    """Exclusive: everything below it was committed. It is the end of a batch."""
+    """Everything below it was committed. It is the end of a batch."""
     digest: str
     """Of the batches that end beyond `log_start_offset` and at or below `committed_offset` (`log_digest`), as 32
-    hexadecimal digits; empty where the leader did not know it (yet)."""
+    hexadecimal digits; empty where the leader did not know it yet."""
     noted_at_ms: int
     """Wall clock of the leader."""
 
 
 class WitnessNode(Znode, frozen=True, kw_only=True):
-    """One shard of one broker: the partitions that it leads, or led once. What it noted before somebody else led stays,
-    for he may not have noted anything yet; it goes with its topic."""
+    """One shard of one broker: the partitions that it leads, or has led. A note of a former leader stays, for the new
+    one may have noted nothing yet; it is removed with its topic."""
 
     PATH: ClassVar[str] = "/witness/<broker>/<shard>"
 
@@ -68,10 +68,10 @@ def witness_path(broker_id: int, shard: int) -> str:
 
 
 def shard_of(partition: TopicPartition) -> int:
-    """The same for every broker and for ever."""
+    """The shard of a partition: the same for every broker, and never changes."""
     return crc32(str(partition).encode()) % SHARDS
 
 
 def newer(one: PartitionWitness, other: PartitionWitness) -> PartitionWitness:
-    """Of two notes of one partition: of the later epoch, then of the later commit."""
+    """The newer of two notes of one partition: by leader epoch, then by committed offset."""
     return max((one, other), key=lambda each: (each.leader_epoch, each.committed_offset, each.noted_at_ms))

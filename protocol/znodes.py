@@ -1,16 +1,16 @@
-"""Paths and JSON of all znodes, in one place (Kafka's; fields of our own beside them).
+"""Paths and JSON of all znodes, in one place (Kafka's, with additional fields of our own).
 
-Owns: where a fact stands in ZooKeeper and how it is written. Refuses to know who reads or writes it, sessions, and
-versions. Unknown fields are ignored, so that a newer broker can add some; a znode that does not fit is a CorruptZnode
-with its path. On disk -1 means none, as in Kafka; `PartitionState.leader` keeps it so that the struct is the JSON.
+Owns: where a fact is in ZooKeeper and how it is written. Leaves to others: reading and writing, sessions, and versions.
+Unknown fields are ignored, so that a newer broker can add some; a znode that does not fit is a CorruptZnode with its
+path. In ZooKeeper -1 means none, as in Kafka; `PartitionState.leader` keeps it so that the struct is the JSON.
 
-A znode may say what the controller's orders can carry (`message_types`), and nothing else: what cannot be ordered would
-be refused by every broker, for ever, and whatever waits behind it too.
+A znode may hold only what the controller's orders can carry (`message_types`): every broker would refuse any other
+order for ever, and that order would block all orders behind it.
 
     /controller                         ephemeral   ControllerNode
     /controller_epoch                   integer text; its version fences every write of a controller
     /cluster/id                         ClusterId
-    /cluster/secret                     ClusterSecret; for brokers alone where ZooKeeper knows them
+    /cluster/secret                     ClusterSecret; only for brokers where ZooKeeper authenticates them
     /brokers/ids/<id>                   ephemeral   BrokerRegistration; its czxid is the broker epoch
     /brokers/topics/<t>                 TopicAssignment
     /brokers/topics/<t>/partitions/<p>/state        PartitionState
@@ -41,13 +41,13 @@ from minibroker.protocol.message_types import (
 
 
 class CorruptZnode(ProtocolError):
-    """A znode whose content does not read as its format says."""
+    """A znode with a content that does not match its format."""
 
 
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
 CLUSTER_ID = "/cluster/id"
-CLUSTER_SECRET = "/cluster/secret"  # noqa: S105 - where it stands, not what it is
+CLUSTER_SECRET = "/cluster/secret"  # noqa: S105 - its path, not the secret
 BROKER_IDS = "/brokers/ids"
 BROKER_TOPICS = "/brokers/topics"
 TOPIC_CONFIGS = "/config/topics"
@@ -71,13 +71,13 @@ PERSISTENT_PATHS = (
     DELETE_TOPICS,
     "/isr_change_notification",
 )
-"""Created by any broker at its start, parents first. Not among them: nodes that have content."""
+"""Created by any broker at its start, parents first. Znodes with content are not among them."""
 
 DELETION_BEGUN = b"begun"
-"""Content of a marker under /admin/delete_topics when the first order to delete may be on its way."""
+"""Content of a marker under /admin/delete_topics once orders to delete may have been sent."""
 NO_LEADER = -1
 EPOCH_MAX = MAX_INT32 - 1_000_000
-"""Above it an epoch was not counted but written by somebody: a million elections must still fit in a message."""
+"""A larger epoch was not counted up but written by another client: a million elections must still fit in a message."""
 
 
 def broker_path(broker_id: int) -> str:
@@ -113,7 +113,7 @@ def delete_topic_path(topic: str) -> str:
 
 
 def parse_id(name: str) -> int:
-    """The number that a child node of /brokers/ids or .../partitions is named after. `01` is no second name of 1."""
+    """The number in the name of a child of /brokers/ids or .../partitions. `01` is no second name of 1."""
     if not (name.isascii() and name.isdigit() and len(name) <= 10 and str(int(name)) == name):
         raise CorruptZnode(f"{name!r:.80} is not a number")
     if int(name) > MAX_INT32:
@@ -156,12 +156,12 @@ class Znode(msgspec.Struct, frozen=True, kw_only=True):
         return znode
 
     def problem(self) -> str | None:
-        """What the types alone do not forbid."""
+        """An error that the types alone do not exclude, in words."""
         return None
 
 
 class BrokerRegistration(Znode, frozen=True, kw_only=True):
-    """Who a live broker is and where it listens."""
+    """Identity and listeners of a live broker."""
 
     PATH: ClassVar[str] = "/brokers/ids/<id>"
 
@@ -176,7 +176,7 @@ class BrokerRegistration(Znode, frozen=True, kw_only=True):
     incarnation_id: str
     """Drawn at random by each start of the process (hardening 1)."""
     directory_id: str
-    """Of the broker's log directory: a wiped disk shows."""
+    """Of the broker's log directory: reveals a wiped disk."""
     cluster_id: str = ""
     rack: str | None = None
     features: dict[str, Any] = {}
@@ -220,12 +220,12 @@ def parse_endpoint(endpoint: str) -> tuple[str, str, int] | None:
 
 
 def _are_brokers(ids: list[int]) -> bool:
-    """As many as a message can carry, each once."""
+    """Whether these are legal broker ids, each once, and not more than a message can carry."""
     return 0 < len(ids) <= REPLICAS_MAX and len(set(ids)) == len(ids) and min(ids) >= 0 and max(ids) <= MAX_INT32
 
 
 class TopicAssignment(Znode, frozen=True, kw_only=True):
-    """Which brokers hold replicas of which partition, in order of preference."""
+    """The brokers that hold replicas of each partition, in order of preference."""
 
     PATH: ClassVar[str] = "/brokers/topics/<topic>"
 
@@ -259,7 +259,7 @@ class TopicAssignment(Znode, frozen=True, kw_only=True):
 
 
 class PartitionState(Znode, frozen=True, kw_only=True):
-    """Who leads a partition, in which epoch, and who is in sync. Its version is the partition epoch."""
+    """Leader, leader epoch and ISR of a partition. The znode's version is the partition epoch."""
 
     PATH: ClassVar[str] = "/brokers/topics/<topic>/partitions/<partition>/state"
 
@@ -272,11 +272,11 @@ class PartitionState(Znode, frozen=True, kw_only=True):
     isr_incarnations: dict[str, str] = {}
     """Incarnation of each ISR member when it was last known to be in sync (hardening 1)."""
     isr_directories: dict[str, str] = {}
-    """Log directory of each ISR member then: on another one it has nothing of this partition (hardening 15)."""
+    """Log directory of each ISR member then: another one holds nothing of this partition (hardening 15)."""
     leader_recovery_state: int = 0
-    """1 after an unclean election, until the leader says that it has recovered."""
+    """1 after an unclean election, until the leader reports that it has recovered."""
     topic_id: str = ""
-    """Of the topic that this is a partition of; empty: written by an earlier version."""
+    """Id of the partition's topic; empty: written by an earlier version."""
 
     def problem(self) -> str | None:
         epochs = (self.leader_epoch, self.controller_epoch)
@@ -290,7 +290,7 @@ class PartitionState(Znode, frozen=True, kw_only=True):
 
 
 class ControllerNode(Znode, frozen=True, kw_only=True):
-    """Which broker is controller."""
+    """The broker that is the active controller."""
 
     PATH: ClassVar[str] = CONTROLLER
 
@@ -301,7 +301,7 @@ class ControllerNode(Znode, frozen=True, kw_only=True):
 
 
 class ClusterId(Znode, frozen=True, kw_only=True):
-    """The name of this cluster, drawn once."""
+    """The id of this cluster, drawn at random once."""
 
     PATH: ClassVar[str] = CLUSTER_ID
 
@@ -310,7 +310,7 @@ class ClusterId(Znode, frozen=True, kw_only=True):
 
 
 class ClusterSecret(Znode, frozen=True, kw_only=True):
-    """What brokers prove themselves with to each other, drawn once (`broker_authentication`)."""
+    """The secret with which brokers authenticate to each other, drawn at random once (`broker_authentication`)."""
 
     PATH: ClassVar[str] = CLUSTER_SECRET
 
@@ -345,7 +345,7 @@ class ConfigNode(Znode, frozen=True, kw_only=True):
 
 
 class ConfigChange(Znode, frozen=True, kw_only=True):
-    """Tells every broker whose settings changed: `topics/<t>` or `brokers/<id>`."""
+    """Notifies every broker of changed settings: of `topics/<t>` or `brokers/<id>`."""
 
     PATH: ClassVar[str] = "/config/changes/config_change_<n>"
 
@@ -354,7 +354,7 @@ class ConfigChange(Znode, frozen=True, kw_only=True):
 
 
 class ProducerIdBlock(Znode, frozen=True, kw_only=True):
-    """The block of producer ids that was handed out last; both ends are included, as text."""
+    """The last block of producer ids that was allocated; both ends are included, as text."""
 
     PATH: ClassVar[str] = PRODUCER_ID_BLOCK
 
