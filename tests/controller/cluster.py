@@ -1,4 +1,4 @@
-"""A simulated world for tests of the controller: real shells over virtual ports, and brokers that only answer."""
+"""A simulated world for tests of the controller: real controllers over virtual ports, and fake brokers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SESSION_MS = 3000
 
 
 class FakeBroker:
-    """A registration in ZooKeeper and a server that notes what it is told and says yes."""
+    """A registration in ZooKeeper and a server that records requests and answers without errors."""
 
     def __init__(self, cluster: Cluster, broker_id: int, incarnation: str) -> None:
         self.cluster = cluster
@@ -55,7 +55,7 @@ class FakeBroker:
         self.requests: list[Request] = []
         self.is_mute = False
         self.is_refused = False
-        """What it says as a witness when it is asked about a death."""
+        """Its answer to ConfirmFailure."""
         self.inquiries: list[ConfirmFailureRequest] = []
         self.answers: dict[type[Request], Response] = {}
         self.runtime: Runtime = cluster.world.runtime(self.host)
@@ -101,7 +101,7 @@ class FakeBroker:
         }
         incoming.respond(self.answers.get(type(body)) or default[type(body)])
 
-    # ------------------------------------------------------------------------------------------------ what it was told
+    # ------------------------------------------------------------------------------------------------- received orders
     def leader_and_isr(self, topic: str, partition: int) -> list[LeaderAndIsrPartition]:
         return [
             each
@@ -124,8 +124,8 @@ class FakeBroker:
             if each.partition_index == partition
         ]
 
-    def told_by(self, controller_epoch: int) -> int:
-        """Orders of the controller of one epoch."""
+    def orders_of(self, controller_epoch: int) -> int:
+        """Number of orders from the controller of one epoch."""
         orders = (LeaderAndIsrRequest, UpdateMetadataRequest, StopReplicaRequest)
         return sum(isinstance(each, orders) and each.controller_epoch == controller_epoch for each in self.requests)
 
@@ -142,7 +142,7 @@ class FakeBroker:
 
 
 class Candidate:
-    """A controller service on a machine of its own, and the task that runs it."""
+    """A controller service on its own machine, and the task that runs it."""
 
     def __init__(self, cluster: Cluster, name: str, config: ControllerConfig, coordination: Coordination) -> None:
         runtime = cluster.world.runtime(name)
@@ -196,7 +196,7 @@ class Cluster:
         return broker
 
     async def kill_broker(self, broker_id: int) -> None:
-        """The process is gone and ZooKeeper knows it."""
+        """End the process and its session."""
         broker = self.brokers.pop(broker_id)
         session = broker.coordination.session_id
         self.world.kill(broker.host)
@@ -230,7 +230,7 @@ class Cluster:
         return candidate
 
     async def ask(self, candidate: Candidate, request: Request) -> Response:
-        """As if the request had come to the process of this candidate."""
+        """The answer of this candidate's process to a request."""
         return await self.world.spawn(candidate.name, candidate.service.handle(request))
 
     async def create(
@@ -241,14 +241,14 @@ class Cluster:
             for number, replicas in enumerate(assignment)
         ]
         names = {name.replace("_", "."): value for name, value in configs.items()}
-        wish = CreatableTopic(name=topic, assignments=assignments, configs=names)
-        response = await self.ask(candidate, CreateTopicsRequest(topics=[wish]))
+        requested = CreatableTopic(name=topic, assignments=assignments, configs=names)
+        response = await self.ask(candidate, CreateTopicsRequest(topics=[requested]))
         assert isinstance(response, CreateTopicsResponse), response
         assert response.topics[0].error_code == 0, response
         return response
 
     async def state(self, topic: str, partition: int = 0) -> PartitionState:
-        """The partition state as ZooKeeper has it."""
+        """The partition state in ZooKeeper."""
         content, _ = await self.observer.get(znodes.partition_state_path(TopicPartition(topic, partition)))
         return PartitionState.decode(content)
 
@@ -257,13 +257,13 @@ class Cluster:
         return stat.version
 
     async def change_state(self, topic: str, partition: int = 0, **fields: Any) -> None:
-        """Write behind the controller's back."""
+        """Write as another client of ZooKeeper."""
         path = znodes.partition_state_path(TopicPartition(topic, partition))
         changed = msgspec.structs.replace(await self.state(topic, partition), **fields)
         await self.observer.set(path, changed.encode())
 
     async def until(self, condition: Callable[[], Any], seconds: float = 30.0) -> None:
-        """Wait, in virtual time, until it holds; it may be a coroutine function."""
+        """Wait, in virtual time, until the condition holds; it may be a coroutine function."""
         async with asyncio.timeout(seconds):
             while True:
                 result = condition()
@@ -275,7 +275,7 @@ class Cluster:
 
 
 def simulated(story: Callable[[Cluster], Any]) -> Callable[[], None]:
-    """Make a synchronous test of a coroutine that is given a cluster, not started yet."""
+    """Make a synchronous test of a coroutine, which gets a cluster that is not started yet."""
 
     def test() -> None:
         world = SimulatedWorld()

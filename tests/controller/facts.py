@@ -1,4 +1,4 @@
-"""Short ways to say what a controller knows, for tests of its pure parts."""
+"""Short builders of a controller's state, for tests of its pure parts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T0 = TopicPartition("lines", 0)
 def broker(
     broker_id: int, epoch: int | None = None, incarnation: str | None = None, directory: str | None = None
 ) -> RegisteredBroker:
-    """Broker 2 has epoch 20, incarnation i2 and log directory d2 unless said otherwise."""
+    """By default, broker 2 has epoch 20, incarnation i2 and log directory d2."""
     return RegisteredBroker(
         broker_id=broker_id,
         broker_epoch=10 * broker_id if epoch is None else epoch,
@@ -52,7 +52,7 @@ def leadership(
 
 
 def log(end: int = 0, epoch: int = 5, whole_since: tuple[str, ...] = (), **others: Any) -> ReplicaLog:
-    """What a broker says of its log of the partition."""
+    """A broker's report of its log of the partition."""
     return ReplicaLog(whole_since=frozenset(whole_since), last_epoch=epoch, log_end_offset=end, topic_id="t1", **others)
 
 
@@ -65,7 +65,7 @@ def cluster_state(
     configs: dict[str, str] | None = None,
     logs: dict[int, ReplicaLog] | None = None,
 ) -> ControllerState:
-    """One topic `lines` with one partition, and these live brokers, which have said this of their logs."""
+    """One topic `lines` with one partition, and these live brokers, which have reported these logs."""
     brokers = [broker(each) if isinstance(each, int) else each for each in live]
     return ControllerState(
         settings=ControllerSettings(controller_id=1, unclean_leader_election=unclean),

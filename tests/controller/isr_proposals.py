@@ -1,4 +1,4 @@
-"""How tests of the controller ask for a change of the ISR, and what they look at."""
+"""Requests to change an ISR, for tests of the controller, and views of the result."""
 
 from __future__ import annotations
 

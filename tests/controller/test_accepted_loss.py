@@ -1,4 +1,4 @@
-"""An election that an operator orders: who is offered, what is told, and that nothing else is elected."""
+"""An election that an operator orders: which replica is offered, and that no other is elected."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def test_outlook_offers_the_largest_log_in_the_isr_or_not() -> None:
     replaced = broker(3, incarnation="new", directory="blank")
     state = cluster_state(1, 2, replaced, now=leadership(None, 3))
     logs = {1: {T0: log(90)}, 2: {T0: log(100)}, 3: {T0: log(0, exists=False)}}
-    told = outlook(state, T0, logs, None)
-    assert (told.error_code, told.chosen, told.isr) == (0, 2, [3])
-    assert [each.is_on_its_directory for each in told.candidates] == [True, True, False]
+    offer = outlook(state, T0, logs, None)
+    assert (offer.error_code, offer.chosen, offer.isr) == (0, 2, [3])
+    assert [each.is_on_its_directory for each in offer.candidates] == [True, True, False]
     assert outlook(state, T0, logs, 1).chosen == 1
 
 
-def test_an_epoch_that_may_have_rotted_outvotes_no_undisturbed_log() -> None:
+def test_a_possibly_corrupt_epoch_outvotes_no_undisturbed_log() -> None:
     """The shorter log with the later epoch was offered, and half of the records would have been given up."""
     again = [broker(each, incarnation=f"n{each}") for each in (1, 2)]
     state = cluster_state(*again, now=leadership(None, 1, 2, 3))
@@ -38,35 +38,35 @@ def test_a_log_that_ends_below_what_another_knows_to_be_committed_is_not_offered
 
 
 def test_a_log_of_the_topic_that_had_the_name_before_is_not_offered() -> None:
-    """It was, with the operator's word for a loss: records of another topic would have been served."""
+    """It once was: after an accepted loss, records of another topic would have been served."""
     state = cluster_state(1, 2, now=leadership(None, 3))
     logs = {1: {T0: log(5)}, 2: {T0: msgspec.structs.replace(log(100), topic_id="former")}}
-    told = outlook(state, T0, logs, None)
-    assert (told.chosen, told.candidates[1].problem) == (1, "has a log of another topic of this name")
+    offer = outlook(state, T0, logs, None)
+    assert (offer.chosen, offer.candidates[1].problem) == (1, "has a log of another topic of this name")
     assert outlook(state, T0, logs, 2).error_code == ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
 
 
-def test_outlook_offers_nobody_that_cannot_lead() -> None:
+def test_outlook_offers_no_replica_that_cannot_lead() -> None:
     state = cluster_state(2, 3, now=leadership(None, 3))
-    told = outlook(state, T0, {2: {T0: log(9, damage="a hole")}}, None)
-    assert told.error_code == ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
-    problems = [each.problem for each in told.candidates]
+    offer = outlook(state, T0, {2: {T0: log(9, damage="a hole")}}, None)
+    assert offer.error_code == ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+    problems = [each.problem for each in offer.candidates]
     assert problems == ["is not registered", "has a damaged log: a hole", "does not answer"]
 
 
-def test_outlook_says_nothing_of_a_directory_that_nobody_sees() -> None:
+def test_outlook_of_an_unregistered_broker_does_not_report_another_directory() -> None:
     state = cluster_state(2, now=leadership(None, 3))
-    told = outlook(state, T0, {2: {T0: log(9)}}, None)
-    (absent,) = [each for each in told.candidates if each.broker_id == 3]
+    offer = outlook(state, T0, {2: {T0: log(9)}}, None)
+    (absent,) = [each for each in offer.candidates if each.broker_id == 3]
     assert (absent.problem, absent.is_on_its_directory) == ("is not registered", True)
 
 
-def test_partition_that_is_led_needs_no_such_election() -> None:
+def test_a_partition_with_a_leader_needs_no_ordered_election() -> None:
     state = cluster_state(1, 2, now=leadership(1, 1, 2))
     assert outlook(state, T0, {}, None).error_code == ErrorCode.ELECTION_NOT_NEEDED
 
 
-def test_loss_is_accepted_only_as_it_was_told() -> None:
+def test_a_confirmed_loss_is_elected_only_while_epochs_and_leader_match() -> None:
     state = cluster_state(1, 2, now=leadership(None, 3, epoch=6))
     choice = LossChoice(partition=T0, leader=2, leader_epoch=6, broker_epoch=state.brokers[2].broker_epoch)
     (change,) = elect_as_chosen(state, (choice,))
@@ -77,13 +77,13 @@ def test_loss_is_accepted_only_as_it_was_told() -> None:
     assert elect_as_chosen(state, (msgspec.structs.replace(choice, broker_epoch=1),)) == []
 
 
-def test_order_holds_only_as_long_as_all_is_as_it_was_told() -> None:
-    """Else another replica leads, or another log of this one, with a loss that nobody accepted."""
+def test_an_order_is_refused_when_the_outlook_has_changed() -> None:
+    """Otherwise another replica, or another log of this one, would lead, with a loss that was not accepted."""
     state = cluster_state(1, 2, now=leadership(None, 3, epoch=6))
     logs = {1: {T0: log(5)}, 2: {T0: log(20)}}
-    told = outlook(state, T0, logs, None)
-    order = confirmation_of(told)
-    chosen = choice_of(state, order, told)
+    offer = outlook(state, T0, logs, None)
+    order = confirmation_of(offer)
+    chosen = choice_of(state, order, offer)
     assert isinstance(chosen, LossChoice)
     assert (chosen.leader, order.log_end_offset) == (2, 20)
 

@@ -16,7 +16,7 @@ from tests.controller.facts import T0, broker, cluster_state, leadership
 def proposal(
     *members: int | tuple[int, int], epoch: int = 5, version: int = 7, recovery: int = 0
 ) -> AlterPartitionData:
-    """Members are ids (with their right epochs) or pairs of id and epoch."""
+    """Members are ids (with their present epochs) or pairs of id and epoch."""
     pairs = [(each, 10 * each) if isinstance(each, int) else each for each in members]
     return AlterPartitionData(
         partition_index=0,
@@ -72,12 +72,12 @@ def test_partition_that_is_being_deleted_is_unknown() -> None:
 
 @pytest.mark.invariant("I29")
 @pytest.mark.parametrize("request_", [proposal(1, epoch=6), proposal(1, version=8), proposal(1, epoch=6, version=0)])
-def test_a_request_that_knows_more_than_this_controller_finds_no_controller(request_: AlterPartitionData) -> None:
+def test_a_request_with_newer_epochs_than_the_controller_gets_not_controller(request_: AlterPartitionData) -> None:
     assert verdict(cluster_state(1, 2, 3, now=leadership(1, 1, 2)), request_) is ErrorCode.NOT_CONTROLLER
 
 
 @pytest.mark.invariant("I29")
-def test_what_a_newer_controller_decided_already_is_not_confirmed_by_an_old_one() -> None:
+def test_an_old_controller_does_not_confirm_what_a_newer_one_decided() -> None:
     same_isr_newer_version = proposal(1, 2, version=8)
     state = cluster_state(1, 2, 3, now=leadership(1, 1, 2))
     assert verdict(state, same_isr_newer_version) is ErrorCode.NOT_CONTROLLER
@@ -121,19 +121,19 @@ def test_another_version_is_refused() -> None:
         "empty",
         "without-the-leader",
         "twice",
-        "stranger",
+        "not-assigned",
         "not-from-the-leader",
         "recovering-with-followers",
         "back-to-recovering",
         "no-such-recovery-state",
     ],
 )
-def test_an_illegal_wish_is_refused(request_: AlterPartitionData, broker_id: int) -> None:
+def test_an_illegal_proposal_is_refused(request_: AlterPartitionData, broker_id: int) -> None:
     state = cluster_state(1, 2, 3, 4, now=leadership(1, 1, 2))
     assert verdict(state, request_, broker_id) is ErrorCode.INVALID_REQUEST
 
 
-def test_recovery_ends_when_the_leader_says_so() -> None:
+def test_recovery_ends_when_the_leader_reports_it() -> None:
     state = cluster_state(1, 2, 3, now=leadership(1, 1, is_recovering=True))
     change = verdict(state, proposal(1, recovery=0))
     assert isinstance(change, PartitionChange)
@@ -148,7 +148,7 @@ def test_recovery_ends_when_the_leader_says_so() -> None:
         cluster_state(1, 2, 3, now=leadership(1, 1, 2), shutting_down=(3,)),
         cluster_state(1, 2, broker(3, epoch=31), now=leadership(1, 1, 2)),
     ],
-    ids=["dead", "shutting-down", "registered-anew"],
+    ids=["unregistered", "shutting-down", "registered-again"],
 )
 def test_an_ineligible_replica_does_not_join(state: ControllerState) -> None:
     assert verdict(state, proposal(1, 2, 3)) is ErrorCode.INELIGIBLE_REPLICA
@@ -180,7 +180,7 @@ def test_a_sole_leader_that_shuts_down_may_still_confirm_its_recovery() -> None:
 
 
 def test_checks_come_in_the_order_of_the_protocol() -> None:
-    """Each request breaks one rule less than the one before, and gets the first rule's code each time."""
+    """Each request breaks one rule less than the last, and gets the code of the first broken rule."""
     state = cluster_state(1, 2, now=leadership(1, 1, 2))
     broken = [
         (proposal(9, epoch=6, version=1), ErrorCode.NOT_CONTROLLER),

@@ -1,7 +1,7 @@
 """The core under any order of events: brokers come, go and restart, writes are lost or overtaken, controllers change.
 
-The model is the smallest ZooKeeper that can refuse a write: a dict of states with versions. Invariants of partition
-states are checked at every write, so that a violation is found where it is made.
+The model is the smallest ZooKeeper that can refuse a write: a dict of states with versions. Every write checks the
+invariants of partition states, so that a violation fails where it is caused.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class World:
         self.registered: dict[int, RegisteredBroker] = {}
         self.transactions = 0
         self.incarnations = 0
-        self.heard: dict[tuple[int, TopicPartition], tuple[int, int]] = {}
+        self.received: dict[tuple[int, TopicPartition], tuple[int, int]] = {}
         self.leader_of_epoch: dict[tuple[TopicPartition, int], int | None] = {}
         self.lose_writes = 0
         self.was_overtaken = False
@@ -92,7 +92,7 @@ class World:
         return answers
 
     def answer(self) -> None:
-        """Those who still are what the controller takes them for."""
+        """Answer for brokers that still have the registration that the controller knows."""
         for broker_id in sorted(self.state.unresponsive):
             broker = self.state.brokers[broker_id]
             if self.registered.get(broker_id) == broker:
@@ -114,7 +114,7 @@ class World:
         return []
 
     def logs_of(self, effect: AskLogs) -> LogsReceived:
-        """A broker that still is what it was says at once what its log holds: the higher its number, the more."""
+        """A broker reports its log at once: the higher its id, the longer its log."""
         broker = effect.broker
         logs = {
             each: ReplicaLog(whole_since=frozenset(), log_end_offset=broker.broker_id) for each in effect.partitions
@@ -131,7 +131,7 @@ class World:
             after = msgspec.structs.replace(change.after, partition_epoch=0 if now is None else now.partition_epoch + 1)
             self.check(change, after)
             self.states[change.partition] = after
-            if self.lose_writes:  # it happened, but a look at ZooKeeper is all that tells
+            if self.lose_writes:  # it succeeded, but only a read of ZooKeeper shows that
                 self.lose_writes -= 1
                 lost[change.partition] = after
             else:
@@ -140,22 +140,22 @@ class World:
 
     def send(self, effect: Send) -> None:
         if self.registered.get(effect.broker_id) != self.state.brokers[effect.broker_id]:
-            return  # it refuses what is meant for its earlier registration
+            return  # it refuses orders for its earlier registration
         if not effect.instructions or isinstance(effect.instructions[0], UpdateMetadata):
             self.has_metadata.add(effect.broker_id)
         for instruction in effect.instructions:
             if isinstance(instruction, LeaderAndIsr):
                 assert effect.broker_id in self.has_metadata, "LeaderAndIsr before any UpdateMetadata"
-                self.hear(effect.broker_id, instruction)
+                self.receive(effect.broker_id, instruction)
 
-    def hear(self, broker_id: int, instruction: LeaderAndIsr) -> None:
-        """I29 from a broker's side: one controller never tells it something older than it told before."""
+    def receive(self, broker_id: int, instruction: LeaderAndIsr) -> None:
+        """I29 from a broker's side: one controller never sends it an older state than before."""
         content, key = instruction.content, (broker_id, instruction.partition)
         now = (content.leader_epoch, content.partition_epoch)
-        assert now >= self.heard.get(key, (-1, -1)), f"{key} heard {self.heard[key]}, then {now}"
-        self.heard[key] = now
+        assert now >= self.received.get(key, (-1, -1)), f"{key} received {self.received[key]}, then {now}"
+        self.received[key] = now
         stored = self.states[instruction.partition]
-        assert now <= (stored.leader_epoch, stored.partition_epoch), "told before it was written"
+        assert now <= (stored.leader_epoch, stored.partition_epoch), "sent before it was written"
 
     # -------------------------------------------------------------------------------------------------- invariants
     def check(self, change: PartitionChange, after: Leadership) -> None:
@@ -181,12 +181,12 @@ class World:
     def check_leader(self, change: PartitionChange, after: Leadership, before: Leadership) -> None:
         partition, leader, members = change.partition, after.leader, after.in_sync_replicas
         assert leader is not None
-        assert self.state.is_live(leader), "I28: a dead leader"
+        assert self.state.is_live(leader), "I28: an unregistered leader"
         if leader not in before.in_sync_replicas:
             assert self.unclean and members == (leader,) and after.is_recovering, "I28"
         newcomers = [each for each in members if each not in before.in_sync_replicas]
         assert all(self.state.is_eligible(partition, each) for each in newcomers), "I34"
-        assert all(self.state.is_live(each) for each in members), "I34: a dead member beside a live leader"
+        assert all(self.state.is_live(each) for each in members), "I34: an unregistered member with a live leader"
         for broker_id, incarnation in after.incarnations:
             assert self.state.brokers[broker_id].incarnation_id == incarnation, "I31"
         restarted = not self.state.has_whole_log(before, leader)
@@ -194,8 +194,8 @@ class World:
             whole = [each for each in before.in_sync_replicas if self.state.has_whole_log(before, each)]
             assert not [each for each in whole if self.state.is_online(partition, each)], "hardening 1"
             assert members == (leader,), "hardening 1"
-            everybody = [self.state.is_live(each) for each in before.in_sync_replicas]
-            assert all(everybody) or (self.unclean and after.is_recovering), "hardening 16"
+            are_live = [self.state.is_live(each) for each in before.in_sync_replicas]
+            assert all(are_live) or (self.unclean and after.is_recovering), "hardening 16"
 
     # ------------------------------------------------------------------------------------------------------ actions
     def register(self, broker_id: int, same_incarnation: bool) -> None:
@@ -207,16 +207,16 @@ class World:
             broker_id=broker_id, broker_epoch=self.transactions, incarnation_id=incarnation
         )
         self.has_metadata.discard(broker_id)
-        self.heard = {key: epochs for key, epochs in self.heard.items() if key[0] != broker_id}
+        self.received = {key: epochs for key, epochs in self.received.items() if key[0] != broker_id}
 
     def kill(self, broker_id: int) -> None:
         self.registered.pop(broker_id, None)
 
-    def look(self) -> None:
+    def read_registrations(self) -> None:
         self.process(RegistrationsChanged(brokers=dict(self.registered)))
 
     def alter(self, partition: TopicPartition, members: list[int], stale_by: int) -> None:
-        """The leader asks, as it would: for itself and some live brokers, with the epochs it was told."""
+        """The leader proposes itself and some live brokers, with the epochs that it knows."""
         stored = self.states.get(partition)
         if stored is None or stored.leader is None or stored.leader not in self.registered:
             return
@@ -251,20 +251,20 @@ class World:
         assert len(self.process(ControlledShutdownReceived(request_id=1, request=request))) == 1
 
     def overtake(self, partition: TopicPartition) -> None:
-        """A write that was under way when its controller died arrives now."""
+        """A write that was in flight when its controller failed arrives now."""
         stored = self.states.get(partition)
         if stored is not None:
             self.states[partition] = msgspec.structs.replace(stored, partition_epoch=stored.partition_epoch + 1)
             self.was_overtaken = True
 
     def check_settled(self) -> None:
-        """After a look at the brokers as they are, nothing is left to decide, and whoever can lead does (I37)."""
+        """After a read of all registrations, nothing is left to decide, and each partition that can be is led (I37)."""
         if self.was_overtaken:
-            self.take_over()  # this controller learns of it only when it writes that partition
-        self.look()
+            self.take_over()  # a controller notices it only when it writes that partition
+        self.read_registrations()
         for partition in (P0, P1):
             stored = self.states.get(partition)
-            assert stored == self.state.leaderships.get(partition), "the cache is not what stands in ZooKeeper"
+            assert stored == self.state.leaderships.get(partition), "the cache differs from ZooKeeper"
             if stored is None:
                 assert not [
                     each for each in self.state.assignment(partition) if self.state.is_eligible(partition, each)
@@ -281,7 +281,7 @@ partitions = st.sampled_from([P0, P1])
 actions = st.one_of(
     st.tuples(st.just("register"), broker_ids, st.booleans()),
     st.tuples(st.just("kill"), broker_ids),
-    st.tuples(st.just("look")),
+    st.tuples(st.just("read_registrations")),
     st.tuples(st.just("alter"), partitions, st.lists(broker_ids, max_size=3), st.integers(0, 1)),
     st.tuples(st.just("shut_down"), broker_ids, st.none()),
     st.tuples(
@@ -304,7 +304,7 @@ def test_partition_states_stay_legal_in_any_order_of_events(unclean: bool, scrip
     world = World(unclean)
     for broker_id in BROKERS:
         world.register(broker_id, same_incarnation=False)
-    world.look()
+    world.read_registrations()
     for name, *arguments in script:
         if name == "lose_write":
             world.lose_writes = 1
@@ -315,11 +315,11 @@ def test_partition_states_stay_legal_in_any_order_of_events(unclean: bool, scrip
     world.check_settled()
 
 
-def test_judging_changes_nothing() -> None:
+def test_checking_a_proposal_changes_nothing() -> None:
     world = World(unclean=False)
     for broker_id in BROKERS:
         world.register(broker_id, same_incarnation=False)
-    world.look()
+    world.read_registrations()
     before = msgspec.json.encode(world.state.leaderships[P0])
     proposal = AlterPartitionData(
         partition_index=0,

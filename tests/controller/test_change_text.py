@@ -1,4 +1,4 @@
-"""What the operator reads about a change."""
+"""The log line about a change of a partition."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def test_an_election_names_leader_epoch_isr_and_reason() -> None:
     assert describe(change) == "lines-0: leader 1 -> 2, epoch 5 -> 6, ISR [1, 2, 3] -> [2, 3]: broker 1 is gone"
 
 
-def test_what_stays_is_not_drawn_as_a_change() -> None:
+def test_an_unchanged_value_is_not_shown_as_a_change() -> None:
     change = changed(cluster_state(2, 3, now=leadership(2, 1, 2)))
     assert describe(change) == "lines-0: leader 2, epoch 5 -> 6, ISR [1, 2] -> [2]: broker 1 is gone"
 
 
-def test_a_first_election_comes_from_nothing() -> None:
+def test_a_first_election_is_shown_as_a_change_from_none() -> None:
     line = describe(changed(cluster_state(1, 2)))
     assert line == "lines-0: leader None -> 1, epoch None -> 0, ISR None -> [1, 2]: new partition"
 
@@ -42,7 +42,7 @@ def test_a_first_election_comes_from_nothing() -> None:
     ],
     ids=["enough", "too-few", "no-leader", "unclean"],
 )
-def test_a_warning_is_for_what_stops_writes_or_loses_records(state: ControllerState, level: int) -> None:
+def test_a_change_that_stops_writes_or_loses_records_is_a_warning(state: ControllerState, level: int) -> None:
     assert level_of(changed(state), min_in_sync=2) == level
 
 

@@ -1,4 +1,4 @@
-"""One broker's line: order, resending, merging, sizes."""
+"""The channel to one broker: order, resending, merging, sizes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def state_with(partitions: int, epoch: int = 5) -> ControllerState:
     return state
 
 
-def told(epoch: int, partition: int = 0, is_new: bool = False) -> list[LeaderAndIsr]:
+def leader_orders(epoch: int, partition: int = 0, is_new: bool = False) -> list[LeaderAndIsr]:
     state = state_with(partition + 1, epoch)
     each = TopicPartition("lines", partition)
     return leader_and_isr(state, [each], frozenset([each] if is_new else []))
@@ -71,10 +71,10 @@ def test_kinds_keep_their_order_and_neighbours_of_one_kind_are_merged() -> None:
     assert found == [(UpdateMetadata, [a]), (LeaderAndIsr, [a, b]), (UpdateMetadata, [c])]
 
 
-def test_the_last_word_about_a_partition_counts_and_it_stays_new_until_heard() -> None:
+def test_the_last_instruction_about_a_partition_counts_and_it_stays_new_until_sent() -> None:
     queue = SendQueue()
-    queue.put((), told(0, is_new=True))
-    queue.put((), told(1))
+    queue.put((), leader_orders(0, is_new=True))
+    queue.put((), leader_orders(1))
     [(_, [instruction])] = drained(queue)
     assert isinstance(instruction, LeaderAndIsr)
     assert (instruction.content.leader_epoch, instruction.content.is_new) == (1, True)
@@ -93,7 +93,7 @@ def test_live_brokers_alone_travel_with_the_next_metadata() -> None:
 def test_a_broker_that_hangs_does_not_collect_an_endless_queue() -> None:
     state, queue = state_with(2), SendQueue()
     for epoch in range(1000):
-        queue.put((), told(epoch))
+        queue.put((), leader_orders(epoch))
         queue.put(live_brokers(state), update_metadata(state, state.partitions()))
         assert len(queue) <= BATCHES_MAX + 1
     last = [each for kind, instructions in drained(queue) if kind is LeaderAndIsr for each in instructions][-1]
@@ -135,11 +135,11 @@ def test_large_instructions_are_split_and_nothing_is_lost(kind: str) -> None:
     requests = to_requests(SENDER, 10, live_brokers(state), instructions)
     assert len(requests) > 1
     assert max(len(msgspec.msgpack.encode(request)) for request in requests) <= REQUEST_BYTES_MAX
-    seen = []
+    indexes = []
     for request in requests:
         assert isinstance(request, LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest)
-        seen += [each.partition_index for topic in request.topic_states for each in topic.partition_states]
-    assert seen == list(range(7_000))
+        indexes += [each.partition_index for topic in request.topic_states for each in topic.partition_states]
+    assert indexes == list(range(7_000))
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_large_instructions_are_split_and_nothing_is_lost(kind: str) -> None:
         ("stopped", REQUEST_PARTITIONS_MAX),
     ],
 )
-def test_a_broker_obeys_one_request_in_a_moment(kind: str, limit: int) -> None:
+def test_one_request_changes_a_limited_number_of_logs_and_partitions(kind: str, limit: int) -> None:
     state = state_with(1_200)
     partitions = state.partitions()
     instructions: Sequence[Instruction]
@@ -200,7 +200,7 @@ def test_a_stop_carries_the_epoch_it_was_decided_in() -> None:
     assert (stop.content.leader_epoch, stop.content.delete_partition) == (9, False)
 
 
-# ------------------------------------------------------------------------------------------------------------- line
+# ---------------------------------------------------------------------------------------------------------- channel
 @simulated
 async def test_request_is_sent_again_until_it_is_answered(cluster: Cluster) -> None:
     await cluster.start(1, 2)
@@ -232,7 +232,7 @@ async def test_nothing_overtakes_a_request_that_waits_for_its_answer(cluster: Cl
 
 
 @simulated
-async def test_a_cut_line_heals_and_delivers_what_waited(cluster: Cluster) -> None:
+async def test_a_cut_connection_heals_and_delivers_what_waited(cluster: Cluster) -> None:
     await cluster.start(1, 2)
     controller = await cluster.controller(request_timeout_ms=1000)
     network = cluster.world.network

@@ -1,4 +1,4 @@
-"""Elections, in assignment order; the arithmetic of the ISR; incarnations."""
+"""Elections, in assignment order; changes of the ISR; incarnations."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_new_partition_leaves_out_brokers_that_shut_down_and_failed_directories(
 
 # ------------------------------------------------------------------------------------------------------- offline
 @pytest.mark.invariant("I27", "I28")
-def test_dead_leader_is_followed_by_the_first_live_isr_member_in_assignment_order() -> None:
+def test_failed_leader_is_replaced_by_the_first_live_isr_member_in_assignment_order() -> None:
     after = elected(cluster_state(2, 3, replicas=(1, 3, 2), now=leadership(1, 1, 2, 3)))
     assert (after.leader, after.leader_epoch, after.in_sync_replicas) == (3, 6, (3, 2))
 
@@ -54,7 +54,7 @@ def test_live_replica_outside_the_isr_is_not_elected() -> None:
 
 
 @pytest.mark.invariant("I27", "I34")
-def test_dead_follower_leaves_the_isr_in_a_new_epoch_under_the_same_leader() -> None:
+def test_failed_follower_leaves_the_isr_in_a_new_epoch_under_the_same_leader() -> None:
     after = elected(cluster_state(1, 3, now=leadership(1, 1, 2, 3)))
     assert (after.leader, after.leader_epoch, after.in_sync_replicas) == (1, 6, (1, 3))
 
@@ -64,14 +64,14 @@ def test_dead_replica_outside_the_isr_changes_nothing() -> None:
 
 
 @pytest.mark.invariant("I1", "I9", "I27")
-def test_sole_member_that_dies_stays_in_the_isr_without_a_leader_in_a_new_epoch() -> None:
+def test_sole_member_that_fails_stays_in_the_isr_without_a_leader_in_a_new_epoch() -> None:
     after = elected(cluster_state(2, 3, now=leadership(1, 1)))
     assert (after.leader, after.leader_epoch, after.in_sync_replicas) == (None, 6, (1,))
     assert after.incarnations == ((1, "i1"),)
 
 
 @pytest.mark.invariant("I9")
-def test_members_that_die_together_all_stay_so_that_any_of_them_may_return() -> None:
+def test_members_that_fail_together_all_stay_in_the_isr() -> None:
     after = elected(cluster_state(3, now=leadership(1, 1, 2)))
     assert (after.leader, after.in_sync_replicas) == (None, (1, 2))
 
@@ -107,7 +107,7 @@ def test_deletion_that_only_waits_does_not_stop_elections() -> None:
 
 
 # ------------------------------------------------------------------------------------------------------- unclean
-def test_without_permission_nobody_outside_the_isr_leads() -> None:
+def test_without_permission_no_replica_outside_the_isr_leads() -> None:
     assert elected(cluster_state(2, 3, now=leadership(1, 1))).leader is None
 
 
@@ -132,7 +132,7 @@ def test_a_clean_candidate_is_preferred_to_an_unclean_one_that_stands_earlier() 
     assert (after.leader, after.is_recovering) == (3, False)
 
 
-def test_recovery_is_forgotten_only_by_the_leader() -> None:
+def test_an_election_does_not_end_a_recovery() -> None:
     after = elected(cluster_state(2, 3, now=leadership(1, 1, 2, is_recovering=True)))
     assert after.is_recovering
 
@@ -144,7 +144,7 @@ def test_leader_that_shuts_down_hands_over_and_leaves_the_isr() -> None:
     assert (after.leader, after.leader_epoch, after.in_sync_replicas) == (2, 6, (2, 3))
 
 
-def test_leader_that_shuts_down_stays_while_nobody_can_take_over() -> None:
+def test_leader_that_shuts_down_stays_while_no_member_can_take_over() -> None:
     assert elect(cluster_state(1, 2, 3, now=leadership(1, 1), shutting_down=(1,)), T0, "test") is None
 
 
@@ -171,7 +171,7 @@ def test_leader_in_a_failed_log_directory_is_replaced() -> None:
 
 # --------------------------------------------------------------------------------------------------- incarnations
 @pytest.mark.invariant("I28", "I31")
-def test_leader_that_was_started_again_within_its_session_loses_its_place() -> None:
+def test_leader_that_restarts_within_its_session_is_replaced() -> None:
     state = cluster_state(broker(1, incarnation="new"), 2, 3, now=leadership(1, 1, 2, 3))
     after = elected(state)
     assert (after.leader, after.leader_epoch, after.in_sync_replicas) == (2, 6, (2, 3))
@@ -192,7 +192,7 @@ def test_sole_member_that_was_started_again_leads_in_a_new_epoch_under_its_new_i
 
 
 @pytest.mark.invariant("I28")
-def test_started_again_may_lead_only_if_no_whole_member_is_live() -> None:
+def test_a_restarted_member_leads_only_if_no_whole_member_is_live() -> None:
     both = leadership(None, 1, 2)
     after = elected(cluster_state(broker(1, incarnation="new"), 2, now=both))
     assert (after.leader, after.in_sync_replicas) == (2, (2,))
@@ -202,19 +202,19 @@ def test_started_again_may_lead_only_if_no_whole_member_is_live() -> None:
 
 
 @pytest.mark.invariant("I28")
-def test_started_again_waits_while_a_whole_member_is_shutting_down() -> None:
+def test_a_restarted_member_waits_while_a_whole_member_is_shutting_down() -> None:
     state = cluster_state(broker(1, incarnation="new"), 2, now=leadership(3, 1, 2, 3), shutting_down=(2,))
     assert elected(state).leader is None
 
 
-def test_all_members_started_again_with_equal_logs_first_in_assignment_order_is_the_isr() -> None:
+def test_of_restarted_members_with_equal_logs_the_first_in_the_assignment_is_the_isr() -> None:
     brokers = [broker(each, incarnation="new") for each in (1, 2, 3)]
     logs = {1: log(9), 2: log(9), 3: log(9)}
     after = elected(cluster_state(*brokers, now=leadership(2, 1, 2, 3), logs=logs))
     assert (after.leader, after.in_sync_replicas, after.incarnations) == (1, (1,), ((1, "new"),))
 
 
-def test_same_incarnation_under_a_new_broker_epoch_keeps_its_place() -> None:
+def test_same_incarnation_under_a_new_broker_epoch_stays_leader() -> None:
     state = cluster_state(broker(1, epoch=99), 2, 3, now=leadership(1, 1, 2, 3))
     assert elect(state, T0, "test") is None
 
@@ -225,7 +225,7 @@ def test_member_without_a_recorded_incarnation_counts_as_started_again() -> None
 
 
 @pytest.mark.invariant("I9")
-def test_a_state_that_names_no_replica_of_the_assignment_is_not_made_worse() -> None:
+def test_a_state_without_any_replica_of_the_assignment_is_left_alone() -> None:
     assert elect(cluster_state(1, 2, 3, now=leadership(8, 8, 9)), T0, "test") is None
 
 
@@ -245,7 +245,7 @@ def test_sole_member_on_another_log_directory_does_not_lead() -> None:
 
 
 @pytest.mark.invariant("I28")
-def test_member_on_another_log_directory_comes_after_those_that_were_started_again() -> None:
+def test_member_on_another_log_directory_ranks_behind_restarted_members() -> None:
     replaced, again = broker(1, incarnation="new", directory="blank"), broker(2, incarnation="new")
     after = elected(cluster_state(replaced, again, now=leadership(1, 1, 2), logs={1: log(0), 2: log(9)}))
     assert (after.leader, after.in_sync_replicas, after.directories) == (2, (2,), ((2, "d2"),))
@@ -257,7 +257,7 @@ def test_whole_member_is_elected_whatever_directory_another_has() -> None:
     assert (after.leader, after.in_sync_replicas, after.directories) == (2, (2, 3), ((2, "d2"), (3, "d3")))
 
 
-def test_unclean_election_takes_anybody_before_a_member_on_another_log_directory() -> None:
+def test_unclean_election_prefers_any_replica_to_a_member_on_another_log_directory() -> None:
     replaced = broker(1, incarnation="new", directory="blank")
     after = elected(cluster_state(replaced, 2, now=leadership(1, 1), unclean=True))
     assert (after.leader, after.is_recovering) == (2, True)
@@ -265,11 +265,11 @@ def test_unclean_election_takes_anybody_before_a_member_on_another_log_directory
     assert (alone.leader, alone.directories) == (1, ((1, "blank"),))
 
 
-def test_new_partition_remembers_the_directories() -> None:
+def test_new_partition_records_the_log_directories() -> None:
     assert elected(cluster_state(2, 3)).directories == ((2, "d2"), (3, "d3"))
 
 
-def test_member_whose_directory_is_unknown_counts_as_on_the_same() -> None:
+def test_an_unknown_log_directory_counts_as_the_same_one() -> None:
     before = msgspec.structs.replace(leadership(1, 1), directories=())
     after = elected(cluster_state(broker(1, incarnation="new"), now=before, logs={1: log(9)}))
     assert (after.leader, after.directories) == (1, ((1, "d1"),))
@@ -293,7 +293,7 @@ def test_preferred_leader_takes_over_with_the_isr_as_it_is() -> None:
         cluster_state(1, 2, 3, now=leadership(1, 1, 2)),
         cluster_state(1, 2, 3),
     ],
-    ids=["dead", "out-of-sync", "shutting-down", "started-again", "leads-already", "new-partition"],
+    ids=["unregistered", "out-of-sync", "shutting-down", "restarted", "leads-already", "new-partition"],
 )
 def test_preferred_election_changes_nothing_when_the_preferred_replica_is(state: ControllerState) -> None:
     assert elect_preferred(state, T0, "test") is None

@@ -1,4 +1,4 @@
-"""When a controller takes a broker for dead before its session ends: the rules, without a clock."""
+"""When a controller declares a broker failed before its session ends: the rules, without a clock."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -47,7 +47,7 @@ def confirmed(broker_id: int, confirmer: int = 3, epoch: int | None = None) -> F
 
 
 def play(state: ControllerState, *events: ControllerEvent) -> list[ControllerEffect]:
-    """What the last of them brings about."""
+    """The effects of the last event."""
     effects: list[ControllerEffect] = []
     for event in events:
         effects = step(state, event)
@@ -59,12 +59,12 @@ def three_brokers(*shutting_down: int) -> ControllerState:
     return cluster_state(1, 2, 3, now=leadership(2, 1, 2, 3), shutting_down=shutting_down)
 
 
-def test_broker_whose_line_broke_and_who_refuses_is_asked_about() -> None:
+def test_a_lost_connection_and_a_refusal_lead_to_an_inquiry() -> None:
     effects = play(three_brokers(), lost(2), refused(2))
     assert effects == [ConfirmFailure(broker=broker(2), confirmers=(broker(3),), attempt=1)]
 
 
-def test_confirmed_death_removes_the_registration_and_elects_nobody_yet() -> None:
+def test_a_confirmed_failure_removes_the_registration_before_any_election() -> None:
     report, effect = play(three_brokers(), lost(2), refused(2), confirmed(2))
     assert isinstance(report, Report)
     assert report.text == (
@@ -84,34 +84,34 @@ def test_election_follows_from_the_registration_being_gone() -> None:
     assert state.lost_connections == {}
 
 
-def test_refusal_where_no_line_was_held_is_no_evidence() -> None:
+def test_a_refusal_without_an_earlier_connection_raises_no_suspicion() -> None:
     assert play(three_brokers(), refused(2)) == []
 
 
-def test_lost_line_alone_is_no_evidence() -> None:
+def test_a_lost_connection_alone_unregisters_no_broker() -> None:
     assert play(three_brokers(), lost(2)) == []
     assert play(three_brokers(), confirmed(2)) == []
 
 
-def test_line_that_stands_again_takes_the_accusation_back() -> None:
+def test_a_connection_that_is_held_again_ends_the_suspicion() -> None:
     held = LivenessConnectionHeld(broker_id=2, broker_epoch=20)
     assert play(three_brokers(), lost(2), refused(2), held, confirmed(2)) == []
     assert play(three_brokers(), lost(2), held, refused(2)) == []
 
 
-def test_evidence_against_an_earlier_registration_says_nothing_of_this_one() -> None:
+def test_events_of_an_earlier_registration_raise_no_suspicion() -> None:
     assert play(three_brokers(), lost(2, epoch=19), refused(2, epoch=19), confirmed(2, epoch=19)) == []
     again = {1: broker(1), 2: broker(2, epoch=55), 3: broker(3)}
     assert play(three_brokers(), lost(2), refused(2), RegistrationsChanged(brokers=again), confirmed(2)) == []
     assert play(three_brokers(), lost(2), RegistrationsChanged(brokers=again), refused(2, epoch=55)) == []
 
 
-def test_broker_that_is_stopping_is_not_accused() -> None:
+def test_a_broker_that_is_stopping_is_not_suspected() -> None:
     assert play(three_brokers(2), lost(2), refused(2)) == []
     assert play(three_brokers(2), lost(2), confirmed(2)) == []
 
 
-def test_without_another_live_broker_its_session_is_waited_for_and_said_once() -> None:
+def test_without_a_confirmer_the_session_is_waited_for_and_reported_once() -> None:
     state = three_brokers()
     (report,) = play(state, lost(3, at=10.0), lost(2, at=500.0), refused(2))
     assert isinstance(report, Report)
@@ -119,7 +119,7 @@ def test_without_another_live_broker_its_session_is_waited_for_and_said_once() -
     assert play(state, refused(2, attempt=2)) == []
 
 
-def test_unconfirmed_death_is_said_once() -> None:
+def test_an_unconfirmed_failure_is_reported_once() -> None:
     state = three_brokers()
     play(state, lost(2), refused(2))
     (report,) = step(state, FailureUnconfirmed(broker_id=2, broker_epoch=20, attempt=1))
@@ -128,7 +128,7 @@ def test_unconfirmed_death_is_said_once() -> None:
 
 
 # ------------------------------------------------------------------------------------------------------- self-doubt
-def test_controller_that_loses_most_of_its_lines_at_once_accuses_nobody() -> None:
+def test_a_controller_that_loses_most_connections_at_once_suspects_no_broker() -> None:
     state = cluster_state(1, 2, 3, 4, 5, now=leadership(2, 1, 2, 3))
     play(state, lost(2), lost(3, at=100.5))
     (report,) = play(state, lost(4, at=101.0))
@@ -136,22 +136,22 @@ def test_controller_that_loses_most_of_its_lines_at_once_accuses_nobody() -> Non
     assert "[2, 3, 4]" in report.text
     assert play(state, refused(2)) == []
     assert play(state, confirmed(2)) == []
-    assert play(state, lost(5, at=101.5)) == [], "the doubt is told once"
+    assert play(state, lost(5, at=101.5)) == [], "the doubt is reported once"
 
 
-def test_half_of_the_lines_are_not_most_of_them() -> None:
+def test_losing_half_of_the_connections_raises_no_doubt() -> None:
     state = cluster_state(1, 2, 3, 4, 5, now=leadership(2, 1, 2, 3))
     assert [type(each) for each in play(state, lost(2), lost(3), refused(2))] == [ConfirmFailure]
 
 
-def test_losses_far_apart_are_no_reason_to_doubt() -> None:
+def test_losses_far_apart_raise_no_doubt() -> None:
     state = cluster_state(1, 2, 3, 4, 5, now=leadership(2, 1, 2, 3))
     later = 100.0 + 2 * DOUBT_WINDOW_SECONDS
     effects = play(state, lost(2), lost(3), lost(4, at=later), refused(4))
     assert effects == [ConfirmFailure(broker=broker(4), confirmers=(broker(5),), attempt=1)]
 
 
-def test_doubt_ends_when_lines_stand_again() -> None:
+def test_doubt_ends_when_connections_are_held_again() -> None:
     state = cluster_state(1, 2, 3, 4, 5, now=leadership(2, 1, 2, 3))
     play(state, lost(2), lost(3), lost(4))
     assert doubts_itself(state)
@@ -181,7 +181,7 @@ def test_doubt_is_more_than_half_within_one_window(lost_at: dict[int, float], mo
 
 # --------------------------------------------------------------------------------------------------------- confirmers
 @given(st.sets(st.integers(1, 40)))
-def test_everybody_is_asked_in_the_end(candidates: set[int]) -> None:
+def test_all_candidates_are_asked_after_enough_attempts(candidates: set[int]) -> None:
     ordered = sorted(candidates)
     asked = [choose_confirmers(ordered, attempt) for attempt in range(1, len(ordered) + 2)]
     assert all(len(each) == len(set(each)) <= CONFIRMERS_MAX for each in asked)

@@ -1,4 +1,4 @@
-"""What a stranger writes into ZooKeeper hurts what it is about, and nothing else: orders go on and can be read."""
+"""An unusable znode of another client affects only what it is about: orders to brokers stay valid."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def plant(cluster: Cluster, path: str, content: bytes) -> None:
 
 
 async def fails_over(cluster: Cluster, controller: Candidate) -> None:
-    """The leader dies, another one is elected, and it hears of it."""
+    """The leader fails; another one is elected and gets LeaderAndIsr."""
     await cluster.create(controller, "lines", [[1, 2, 3]])
     await cluster.kill_broker(1)
     await cluster.until(lambda: cluster.brokers[2].leader_and_isr("lines", 0)[-1:] and is_led_by_2(cluster))
@@ -72,7 +72,7 @@ def is_led_by_2(cluster: Cluster) -> bool:
 
 @pytest.mark.parametrize("path, content", FOREIGN.values(), ids=FOREIGN)
 @pytest.mark.parametrize("is_first", [True, False], ids=["at takeover", "later"])
-def test_a_foreign_znode_stops_nothing(path: str, content: bytes, is_first: bool) -> None:
+def test_an_unusable_znode_stops_no_failover(path: str, content: bytes, is_first: bool) -> None:
     @simulated
     async def story(cluster: Cluster) -> None:
         await cluster.start(1, 2, 3)
@@ -95,14 +95,14 @@ STATES: dict[str, dict[str, Any]] = {
     "leader epoch beyond a message": {"leader_epoch": 2**40},
     "last leader epoch": {"leader_epoch": MAX_INT32},
     "controller epoch beyond a message": {"controller_epoch": 2**40},
-    "controller epoch of nobody": {"controller_epoch": 1_000},
+    "controller epoch that was never given": {"controller_epoch": 1_000},
     "member beyond a message": {"isr": [1, 2**40]},
 }
 
 
 @pytest.mark.parametrize("fields", STATES.values(), ids=STATES)
 @pytest.mark.parametrize("is_first", [True, False], ids=["at takeover", "later"])
-def test_a_forged_state_stops_its_own_partition_alone(fields: dict[str, Any], is_first: bool) -> None:
+def test_a_forged_state_stops_only_its_own_partition(fields: dict[str, Any], is_first: bool) -> None:
     @simulated
     async def story(cluster: Cluster) -> None:
         await cluster.start(1, 2, 3)
@@ -122,7 +122,7 @@ def test_a_forged_state_stops_its_own_partition_alone(fields: dict[str, Any], is
 
 
 @simulated
-async def test_only_a_controller_says_what_it_leaves_alone(cluster: Cluster) -> None:
+async def test_only_the_active_controller_lists_the_znodes_that_it_leaves_alone(cluster: Cluster) -> None:
     await cluster.start(1, 2, 3)
     await plant(cluster, "/brokers/topics/broken", b"no assignment")
     controller = await cluster.controller()
@@ -179,7 +179,7 @@ async def _is_led_by(cluster: Cluster, topic: str, leader: int) -> bool:
 
 
 @simulated
-async def test_an_epoch_heard_that_leaves_no_room_for_elections_is_not_gone_on_from(cluster: Cluster) -> None:
+async def test_a_received_epoch_that_leaves_no_room_for_elections_is_ignored(cluster: Cluster) -> None:
     await cluster.start(1, 2, 3)
     candidate = await cluster.candidate(contests=False)
     candidate.service.highest_epoch = lambda: MAX_INT32
@@ -188,21 +188,21 @@ async def test_an_epoch_heard_that_leaves_no_room_for_elections_is_not_gone_on_f
 
 
 @pytest.mark.parametrize("is_first", [True, False], ids=["at takeover", "later"])
-def test_a_topic_id_that_was_exchanged_gives_no_order_to_replace_the_logs(is_first: bool) -> None:
+def test_an_exchanged_topic_id_causes_no_order_to_replace_the_logs(is_first: bool) -> None:
     @simulated
     async def story(cluster: Cluster) -> None:
         await cluster.start(1, 2, 3)
         controller = await cluster.controller()
         await cluster.create(controller, "forged", [[1, 2, 3]])
         path = znodes.topic_path("forged")
-        true, _ = await cluster.observer.get(path)
+        original, _ = await cluster.observer.get(path)
         await cluster.observer.set(path, assignment({"0": [1, 2, 3]}, "another"))
         if is_first:
             await controller.stop()
             controller = await cluster.controller(name="next", broker_id=101)
         await fails_over(cluster, controller)
         assert "another" not in topic_ids(cluster.brokers[2], "forged")
-        await cluster.observer.set(path, true)
+        await cluster.observer.set(path, original)
         await controller.stop()
         await cluster.controller(name="last", broker_id=102)
         await cluster.until(lambda: _is_led_by(cluster, "forged", 2))
@@ -211,7 +211,7 @@ def test_a_topic_id_that_was_exchanged_gives_no_order_to_replace_the_logs(is_fir
 
 
 def topic_ids(broker: FakeBroker, topic: str) -> set[str]:
-    """Under which the broker was told of it."""
+    """The ids of this topic in orders to the broker."""
     return {
         state.topic_id
         for request in broker.requests

@@ -1,4 +1,4 @@
-"""AlterPartition over a simulated ZooKeeper: written, answered, told to all; retried, raced, stale, lost."""
+"""AlterPartition over a simulated ZooKeeper: written, answered, sent to all; retried, raced, stale, lost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.controller.isr_proposals import alter_partition, altered, is_led
 
 
 @simulated
-async def test_isr_change_is_written_answered_and_told_to_all(cluster: Cluster) -> None:
+async def test_isr_change_is_written_answered_and_sent_to_all(cluster: Cluster) -> None:
     await cluster.start(1, 2, 3)
     controller = await cluster.controller()
     await cluster.create(controller, "lines", [[1, 2, 3]])
@@ -41,7 +41,7 @@ async def test_retried_isr_change_succeeds_without_another_write(cluster: Cluste
 
 @pytest.mark.invariant("I8", "I38")
 @simulated
-async def test_isr_change_that_lost_a_race_is_refused_and_the_leader_is_told_the_state(cluster: Cluster) -> None:
+async def test_isr_change_that_lost_a_race_is_refused_and_the_leader_gets_the_state(cluster: Cluster) -> None:
     await cluster.start(1, 2, 3)
     controller = await cluster.controller()
     await cluster.create(controller, "lines", [[1, 2, 3]])
@@ -54,7 +54,7 @@ async def test_isr_change_that_lost_a_race_is_refused_and_the_leader_is_told_the
 
 @pytest.mark.invariant("I38")
 @simulated
-async def test_leader_with_a_stale_version_is_told_the_state_again(cluster: Cluster) -> None:
+async def test_leader_with_a_stale_version_gets_the_state_again(cluster: Cluster) -> None:
     await cluster.start(1, 2, 3)
     controller = await cluster.controller()
     await cluster.create(controller, "lines", [[1, 2, 3]])
@@ -87,7 +87,7 @@ async def test_isr_change_whose_answer_was_lost_succeeds(cluster: Cluster) -> No
 
 
 @simulated
-async def test_what_waits_when_the_session_ends_gets_not_controller(cluster: Cluster) -> None:
+async def test_requests_that_wait_when_the_session_ends_get_not_controller(cluster: Cluster) -> None:
     await cluster.start(1, 2, 3)
     controller = await cluster.controller()
     await cluster.create(controller, "lines", [[1, 2, 3]])

@@ -1,4 +1,4 @@
-"""Asking a broker for its logs: an answer that cannot be read costs no more than the partition that spoils it."""
+"""Asking a broker for its logs: an answer that does not decode affects only the partition that causes it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ALL = [TopicPartition("t", number) for number in range(5)]
 
 
 class Answering:
-    """A broker whose answer about some partitions does not decode."""
+    """A broker that gives answers about one partition that do not decode."""
 
     def __init__(self, spoiled: TopicPartition | None, spoiled_times: int) -> None:
         self.spoiled, self.times = spoiled, spoiled_times

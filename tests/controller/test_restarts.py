@@ -1,4 +1,4 @@
-"""Who leads when every member of an ISR was started again: proven logs, whom an election waits for, the largest log."""
+"""Elections when every member of an ISR was restarted: proven logs, waiting for brokers, the largest log."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from minibroker.controller.restarts import choose, questions
 from minibroker.controller.steps import step
 from tests.controller.facts import T0, broker, cluster_state, leadership, log
 
-NOBODY = leadership(None, 1, 2, 3)
+NO_LEADER = leadership(None, 1, 2, 3)
 
 
 def again(broker_id: int, directory: str | None = None) -> RegisteredBroker:
-    """Started again, registered anew."""
+    """The broker after a restart, with a new registration."""
     return broker(broker_id, epoch=100 + broker_id, incarnation=f"n{broker_id}", directory=directory)
 
 
@@ -43,27 +43,27 @@ def waits_for(state: ControllerState) -> tuple[int, ...]:
 # ------------------------------------------------------------------------------------------------------------ proven
 @pytest.mark.invariant("I28")
 def test_log_that_is_whole_since_it_was_in_sync_leads_at_once() -> None:
-    state = cluster_state(again(3), now=NOBODY, logs={3: log(7, whole_since=("i3", "n3"))})
+    state = cluster_state(again(3), now=NO_LEADER, logs={3: log(7, whole_since=("i3", "n3"))})
     after = elected(state)
     assert after is not None
     assert (after.leader, after.in_sync_replicas, after.incarnations) == (3, (3,), ((3, "n3"),))
 
 
 def test_log_that_is_whole_since_a_later_start_waits_for_the_others() -> None:
-    state = cluster_state(again(3), now=NOBODY, logs={3: log(7, whole_since=("n2", "n3"))})
+    state = cluster_state(again(3), now=NO_LEADER, logs={3: log(7, whole_since=("n2", "n3"))})
     assert elected(state) is None
     assert waits_for(state) == (1, 2)
 
 
-def test_proven_log_goes_before_a_larger_one() -> None:
+def test_a_proven_log_is_preferred_to_a_larger_one() -> None:
     logs = {1: log(9), 2: log(9), 3: log(7, whole_since=("i3", "n3"))}
-    after = elected(cluster_state(again(1), again(2), again(3), now=NOBODY, logs=logs))
+    after = elected(cluster_state(again(1), again(2), again(3), now=NO_LEADER, logs=logs))
     assert after is not None and after.leader == 3
 
 
 @pytest.mark.invariant("I28")
 def test_log_that_is_not_there_is_never_proven() -> None:
-    state = cluster_state(again(3), now=NOBODY, logs={3: log(0, whole_since=("i3",), exists=False)})
+    state = cluster_state(again(3), now=NO_LEADER, logs={3: log(0, whole_since=("i3",), exists=False)})
     assert elected(state) is None
 
 
@@ -75,14 +75,14 @@ def undisturbed(broker_id: int, end: int, epoch: int = 5) -> ReplicaLog:
 @pytest.mark.invariant("I28")
 def test_one_undisturbed_log_alone_proves_nothing() -> None:
     """Its last files may be gone since its process was killed."""
-    state = cluster_state(again(3), now=NOBODY, logs={3: undisturbed(3, 7)})
+    state = cluster_state(again(3), now=NO_LEADER, logs={3: undisturbed(3, 7)})
     assert elected(state) is None
     assert waits_for(state) == (1, 2)
 
 
 @pytest.mark.invariant("I28")
 def test_of_two_undisturbed_logs_the_larger_one_leads_without_the_third() -> None:
-    state = cluster_state(again(1), again(3), now=NOBODY, logs={1: undisturbed(1, 4), 3: undisturbed(3, 7)})
+    state = cluster_state(again(1), again(3), now=NO_LEADER, logs={1: undisturbed(1, 4), 3: undisturbed(3, 7)})
     after = elected(state)
     assert after is not None
     assert (after.leader, after.in_sync_replicas) == (3, (3,))
@@ -91,9 +91,9 @@ def test_of_two_undisturbed_logs_the_larger_one_leads_without_the_third() -> Non
 @pytest.mark.invariant("I28")
 @pytest.mark.parametrize("disturbed", [log(9), log(2, epoch=6), log(9, epoch=6)])
 def test_two_undisturbed_logs_are_compared_with_each_other_only(disturbed: ReplicaLog) -> None:
-    """One of them is whole, and a later epoch may be one rotten bit."""
+    """One of them is whole, and a later epoch may be one flipped bit."""
     logs = {1: undisturbed(1, 4), 2: disturbed, 3: undisturbed(3, 7)}
-    after = elected(cluster_state(again(1), again(2), again(3), now=NOBODY, logs=logs))
+    after = elected(cluster_state(again(1), again(2), again(3), now=NO_LEADER, logs=logs))
     assert after is not None and after.leader == 3
 
 
@@ -101,7 +101,7 @@ def test_two_undisturbed_logs_are_compared_with_each_other_only(disturbed: Repli
 @pytest.mark.parametrize(("end", "epoch", "leader"), [(8, 5, 2), (8, 6, 2), (7, 5, 1), (7, 6, 1), (6, 6, 1), (8, 4, 1)])
 def test_one_undisturbed_log_gives_way_to_a_longer_one_of_no_earlier_epoch(end: int, epoch: int, leader: int) -> None:
     logs = {1: undisturbed(1, 7), 2: log(end, epoch), 3: log(0)}
-    after = elected(cluster_state(again(1), again(2), again(3), now=NOBODY, logs=logs))
+    after = elected(cluster_state(again(1), again(2), again(3), now=NO_LEADER, logs=logs))
     assert after is not None and after.leader == leader
 
 
@@ -114,7 +114,7 @@ def test_an_undisturbed_log_leads_where_it_is_the_whole_isr() -> None:
 # --------------------------------------------------------------------------------------------------------- committed
 @pytest.mark.invariant("I28")
 def test_a_member_that_ends_below_what_another_knows_to_be_committed_has_lost_records() -> None:
-    """Its disk was rolled back; the others are there, and out of the ISR."""
+    """Its disk was rolled back; the others are live, and outside the ISR."""
     now, logs = leadership(None, 3), {1: log(100, high_watermark=100), 2: log(100), 3: log(60, high_watermark=60)}
     state = cluster_state(1, 2, again(3), now=now, logs=logs)
     assert elected(state) is None
@@ -125,28 +125,28 @@ def test_a_member_that_ends_below_what_another_knows_to_be_committed_has_lost_re
 
 
 @pytest.mark.invariant("I28")
-def test_a_later_epoch_does_not_excuse_a_member_from_what_another_member_knows() -> None:
+def test_a_member_with_a_later_epoch_still_needs_what_another_member_knows_committed() -> None:
     logs = {1: log(40, epoch=0, high_watermark=40), 2: log(20, epoch=1), 3: log(30, epoch=0)}
-    state = cluster_state(again(1), again(2), again(3), now=NOBODY, logs=logs)
+    state = cluster_state(again(1), again(2), again(3), now=NO_LEADER, logs=logs)
     after = elected(state)
     assert after is not None and after.leader == 1
-    assert "broker 2 has lost records" in choose(state, T0, NOBODY).reason
+    assert "broker 2 has lost records" in choose(state, T0, NO_LEADER).reason
 
 
-def test_what_was_committed_in_an_earlier_epoch_says_nothing_after_an_unclean_election() -> None:
+def test_an_earlier_high_watermark_does_not_count_after_an_unclean_election() -> None:
     logs = {1: log(100, epoch=4, high_watermark=100), 2: log(0), 3: log(60, epoch=5)}
     after = elected(cluster_state(1, 2, again(3), now=leadership(None, 3), logs=logs))
     assert after is not None and after.leader == 3
 
 
-def test_the_only_member_waits_for_what_the_others_that_are_there_know() -> None:
+def test_the_only_member_waits_for_what_other_live_replicas_know() -> None:
     state = cluster_state(1, again(3), now=leadership(None, 3), logs={3: log(60)})
     assert elected(state) is None
     assert waits_for(state) == (1,)
     assert questions(state, [T0]) == {1: [T0]}
     state.unresponsive = frozenset([1])
     after = elected(state)
-    assert after is not None and after.leader == 3, "who does not answer is not waited for"
+    assert after is not None and after.leader == 3, "an unresponsive broker is not waited for"
 
 
 # ------------------------------------------------------------------------------------------------------------ no log
@@ -159,18 +159,18 @@ def test_the_only_member_does_not_lead_without_a_log_that_it_may_have_had() -> N
 
 def test_where_no_member_ever_had_a_log_the_partition_begins_empty() -> None:
     logs = {each: log(0, exists=False) for each in (1, 2, 3)}
-    after = elected(cluster_state(again(1), again(2), again(3), now=NOBODY, logs=logs))
+    after = elected(cluster_state(again(1), again(2), again(3), now=NO_LEADER, logs=logs))
     assert after is not None and after.leader == 1
     logs[2] = log(0, exists=False, damage="its directory is missing")
-    assert elected(cluster_state(again(1), again(2), again(3), now=NOBODY, logs=logs)) is None
+    assert elected(cluster_state(again(1), again(2), again(3), now=NO_LEADER, logs=logs)) is None
 
 
 # ----------------------------------------------------------------------------------------------------------- waiting
 @pytest.mark.invariant("I28")
-def test_member_that_is_offline_for_its_disk_is_waited_for() -> None:
-    """A full disk holds its log still, and a failed call says nothing of the bytes."""
+def test_a_member_with_a_full_or_failed_disk_is_waited_for() -> None:
+    """A full disk still holds its log, and a failed call proves nothing about the bytes."""
     logs = {1: log(4), 2: log(4), 3: log(9, unavailable="the replica is offline")}
-    state = cluster_state(again(1), again(2), again(3), now=NOBODY, logs=logs)
+    state = cluster_state(again(1), again(2), again(3), now=NO_LEADER, logs=logs)
     assert elected(state) is None
     assert waits_for(state) == (3,)
     state.logs = {each: {T0: log(4)} for each in (1, 2)} | {3: {T0: log(9)}}
@@ -182,10 +182,10 @@ def test_member_that_is_offline_for_its_disk_is_waited_for() -> None:
 
 
 @pytest.mark.invariant("I28")
-def test_nobody_leads_before_all_members_are_there_and_have_answered() -> None:
-    state = cluster_state(again(1), again(3), now=NOBODY, logs={1: log(9)})
+def test_no_member_leads_before_all_members_have_answered() -> None:
+    state = cluster_state(again(1), again(3), now=NO_LEADER, logs={1: log(9)})
     assert elected(state) is None
-    choice = choose(state, T0, NOBODY)
+    choice = choose(state, T0, NO_LEADER)
     assert choice.waits_for == (2, 3)
     assert "broker 2 is not registered; broker 3 has not said yet what its log holds" in choice.reason
 
@@ -194,7 +194,7 @@ def test_nobody_leads_before_all_members_are_there_and_have_answered() -> None:
 def test_largest_epoch_then_log_end_leads() -> None:
     brokers = [again(each) for each in (1, 2, 3)]
     logs = {1: log(100, epoch=4), 2: log(60, epoch=5), 3: log(70, epoch=5)}
-    after = elected(cluster_state(*brokers, now=NOBODY, logs=logs))
+    after = elected(cluster_state(*brokers, now=NO_LEADER, logs=logs))
     assert after is not None
     assert (after.leader, after.in_sync_replicas) == (3, (3,))
 
@@ -206,12 +206,12 @@ def test_largest_epoch_then_log_end_leads() -> None:
 )
 def test_member_that_has_nothing_is_not_waited_for(third: RegisteredBroker) -> None:
     logs = {1: log(50), 2: log(60), 3: log(100, damage="a hole")}
-    after = elected(cluster_state(again(1), again(2), third, now=NOBODY, logs=logs))
+    after = elected(cluster_state(again(1), again(2), third, now=NO_LEADER, logs=logs))
     assert after is not None and after.leader == 2
 
 
 @pytest.mark.invariant("I28")
-def test_where_no_member_has_its_log_nobody_leads() -> None:
+def test_without_any_member_that_has_its_log_there_is_no_leader() -> None:
     state = cluster_state(again(3, directory="blank"), 1, 2, now=leadership(None, 3), logs={1: log(100)})
     assert elected(state) is None
     assert "no member of the ISR has its log" in choose(state, T0, state.leaderships[T0]).reason
@@ -220,20 +220,20 @@ def test_where_no_member_has_its_log_nobody_leads() -> None:
 def test_log_of_another_topic_of_the_name_counts_as_none() -> None:
     other = msgspec.structs.replace(log(100, whole_since=("i1",)), topic_id="t0")
     logs = {1: other, 2: log(3), 3: log(2)}
-    after = elected(cluster_state(again(1), again(2), again(3), now=NOBODY, logs=logs))
+    after = elected(cluster_state(again(1), again(2), again(3), now=NO_LEADER, logs=logs))
     assert after is not None and after.leader == 2
 
 
 def test_member_that_shuts_down_is_waited_for() -> None:
     brokers, logs = [again(each) for each in (1, 2, 3)], {each: log(9) for each in (1, 2, 3)}
-    state = cluster_state(*brokers, now=NOBODY, logs=logs, shutting_down=(2,))
+    state = cluster_state(*brokers, now=NO_LEADER, logs=logs, shutting_down=(2,))
     assert elected(state) is None
     assert waits_for(state) == (2,)
 
 
 # ----------------------------------------------------------------------------------------------------------- unclean
 def test_unclean_election_waits_only_for_those_that_can_answer() -> None:
-    state = cluster_state(again(1), again(2), now=NOBODY, logs={1: log(9)}, unclean=True)
+    state = cluster_state(again(1), again(2), now=NO_LEADER, logs={1: log(9)}, unclean=True)
     assert elected(state) is None
     state.logs = {1: {T0: log(9)}, 2: {T0: log(10)}}
     after = elected(state)
@@ -243,7 +243,7 @@ def test_unclean_election_waits_only_for_those_that_can_answer() -> None:
 
 # --------------------------------------------------------------------------------------------------------- questions
 def test_only_members_that_may_have_something_are_asked_once() -> None:
-    state = cluster_state(again(1), again(2, directory="blank"), again(3), now=NOBODY, logs={3: log(1)})
+    state = cluster_state(again(1), again(2, directory="blank"), again(3), now=NO_LEADER, logs={3: log(1)})
     assert questions(state, [T0]) == {1: [T0]}
     state.asked_logs = {1: frozenset([T0])}
     assert questions(state, [T0]) == {}
@@ -256,14 +256,14 @@ def test_only_members_that_may_have_something_are_asked_once() -> None:
         cluster_state(3, now=leadership(None, 1, 2)),
         cluster_state(again(1)),
     ],
-    ids=["a-whole-member-lives", "no-member-is-there", "new-partition"],
+    ids=["a-whole-member-is-live", "no-member-is-live", "new-partition"],
 )
-def test_nobody_is_asked_where_no_log_decides(state: ControllerState) -> None:
+def test_no_broker_is_asked_where_no_log_decides(state: ControllerState) -> None:
     assert questions(state, [T0]) == {}
 
 
-def test_nobody_is_asked_about_a_topic_that_is_being_deleted() -> None:
-    state = cluster_state(again(1), now=NOBODY)
+def test_no_broker_is_asked_about_a_topic_that_is_being_deleted() -> None:
+    state = cluster_state(again(1), now=NO_LEADER)
     state.deletions = {"lines": Deletion(is_started=True)}
     assert questions(state, [T0]) == {}
 
@@ -275,31 +275,31 @@ def of(kind: type[ControllerEffect], effects: list[ControllerEffect]) -> list[Co
 
 def test_broker_that_comes_back_is_asked_and_its_answer_elects() -> None:
     state = cluster_state(now=leadership(None, 3))
-    seen = step(state, RegistrationsChanged(brokers={3: again(3)}))
-    assert of(AskLogs, seen) == [AskLogs(broker=again(3), partitions=(T0,))]
-    assert of(WriteLeaderships, seen) == []
-    heard = step(state, LogsReceived(broker_id=3, broker_epoch=103, logs={T0: log(5)}))
-    (written,) = of(WriteLeaderships, heard)
+    registered = step(state, RegistrationsChanged(brokers={3: again(3)}))
+    assert of(AskLogs, registered) == [AskLogs(broker=again(3), partitions=(T0,))]
+    assert of(WriteLeaderships, registered) == []
+    answered = step(state, LogsReceived(broker_id=3, broker_epoch=103, logs={T0: log(5)}))
+    (written,) = of(WriteLeaderships, answered)
     assert isinstance(written, WriteLeaderships)
     assert written.changes[0].after.leader == 3
 
 
-def test_a_damaged_only_copy_is_named_for_what_it_is() -> None:
-    """Its replica goes offline before it has said what its log holds; status said for ever that it has not said it."""
+def test_a_damaged_only_copy_is_reported_as_damaged() -> None:
+    """Its replica goes offline before the broker has reported its log; status once showed for ever that it had not."""
     state = cluster_state(2, again(3), now=leadership(None, 3))
     state.asked_logs = {2: frozenset([T0]), 3: frozenset([T0])}
     failed = step(state, ReplicasFailed(broker_id=3, broker_epoch=103, partitions=(T0,)))
     assert of(AskLogs, failed) == [AskLogs(broker=again(3), partitions=(T0,))]
     step(state, LogsReceived(broker_id=2, broker_epoch=20, logs={T0: log(9)}))
-    heard = step(state, LogsReceived(broker_id=3, broker_epoch=103, logs={T0: log(damage="a bit flipped")}))
-    (report,) = of(Report, heard)
+    answered = step(state, LogsReceived(broker_id=3, broker_epoch=103, logs={T0: log(damage="a bit flipped")}))
+    (report,) = of(Report, answered)
     assert isinstance(report, Report)
     assert report.text.endswith("no member of the ISR has its log: broker 3 has a damaged log: a bit flipped")
     assert elected(state) is None
     assert questions(state, [T0]) == {}
 
 
-def test_an_offline_replica_that_has_answered_is_asked_again_when_it_is_well() -> None:
+def test_an_offline_replica_that_has_answered_is_asked_again_when_it_recovers() -> None:
     state = cluster_state(again(3), now=leadership(None, 3))
     step(state, ReplicasFailed(broker_id=3, broker_epoch=103, partitions=(T0,)))
     step(state, LogsReceived(broker_id=3, broker_epoch=103, logs={T0: log(unavailable="the replica is offline")}))
@@ -314,13 +314,13 @@ def test_answer_of_an_earlier_registration_is_dropped() -> None:
     assert state.logs == {}
 
 
-def test_registration_that_ends_takes_its_answers_along() -> None:
-    state = cluster_state(again(1), again(3), now=NOBODY, logs={1: log(9), 3: log(9)})
+def test_the_answers_of_a_registration_end_with_it() -> None:
+    state = cluster_state(again(1), again(3), now=NO_LEADER, logs={1: log(9), 3: log(9)})
     step(state, RegistrationsChanged(brokers={1: again(1)}))
     assert set(state.logs) == {1}
 
 
-def test_what_was_said_is_forgotten_when_somebody_leads() -> None:
+def test_reported_logs_are_dropped_when_a_leader_is_elected() -> None:
     state = cluster_state(again(3), now=leadership(None, 3), logs={3: log(9)})
     change = elect(state, T0, "test")
     assert change is not None
@@ -329,8 +329,8 @@ def test_what_was_said_is_forgotten_when_somebody_leads() -> None:
     assert state.logs == {3: {}}
 
 
-def test_new_controller_says_whom_partitions_wait_for() -> None:
-    state = cluster_state(again(2, directory="blank"), now=NOBODY)
+def test_a_new_controller_reports_the_brokers_that_partitions_wait_for() -> None:
+    state = cluster_state(again(2, directory="blank"), now=NO_LEADER)
     step(state, TookOver())
     (report,) = of(Report, step(state, AnswersDue()))
     assert isinstance(report, Report) and report.is_warning

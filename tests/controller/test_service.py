@@ -1,4 +1,4 @@
-"""The controller's shells over a simulated ZooKeeper: elections, failover, fencing, lost answers, sessions."""
+"""Controller services over a simulated ZooKeeper: elections, failover, fencing, lost answers, sessions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def test_first_candidate_wins_epoch_one(cluster: Cluster) -> None:
 
 
 @simulated
-async def test_new_topic_gets_leaders_and_every_broker_is_told(cluster: Cluster) -> None:
+async def test_new_topic_gets_leaders_and_every_broker_gets_them(cluster: Cluster) -> None:
     await cluster.start(1, 2, 3)
     controller = await cluster.controller()
     response = await cluster.create(controller, "lines", [[1, 2, 3], [2, 3, 1]])
@@ -44,8 +44,8 @@ async def test_new_topic_gets_leaders_and_every_broker_is_told(cluster: Cluster)
     assert is_led(state) == (2, 0, [2, 3, 1])
     assert state.isr_incarnations == {"1": "i1", "2": "i2", "3": "i3"}
     for broker in cluster.brokers.values():
-        told = broker.leader_and_isr("lines", 1)[-1]
-        assert (told.leader, told.leader_epoch, told.is_new) == (2, 0, True)
+        order = broker.leader_and_isr("lines", 1)[-1]
+        assert (order.leader, order.leader_epoch, order.is_new) == (2, 0, True)
         assert broker.metadata("lines", 1)[-1].leader == 2
 
 
@@ -62,7 +62,7 @@ async def test_dead_leader_is_replaced_from_the_isr(cluster: Cluster) -> None:
 
 
 @simulated
-async def test_broker_that_returns_hears_everything_but_is_not_put_into_the_isr(cluster: Cluster) -> None:
+async def test_broker_that_returns_gets_all_orders_but_is_not_put_into_the_isr(cluster: Cluster) -> None:
     await cluster.start(1, 2, 3)
     controller = await cluster.controller()
     await cluster.create(controller, "lines", [[1, 2, 3]])
@@ -78,7 +78,7 @@ async def test_broker_that_returns_hears_everything_but_is_not_put_into_the_isr(
 
 @pytest.mark.invariant("I31", "I38")
 @simulated
-async def test_leader_that_bounces_within_one_watch_latency_loses_its_place(cluster: Cluster) -> None:
+async def test_leader_that_bounces_within_one_watch_latency_is_replaced(cluster: Cluster) -> None:
     await cluster.start(1, 2, 3)
     controller = await cluster.controller()
     await cluster.create(controller, "lines", [[1, 2, 3]])
@@ -143,8 +143,8 @@ async def test_of_candidates_that_contest_together_one_wins(cluster: Cluster) ->
 # -------------------------------------------------------------------------------------------------------- failover
 @pytest.mark.invariant("I27", "I28", "I38")
 @simulated
-async def test_new_controller_finishes_what_died_with_the_old_one(cluster: Cluster) -> None:
-    """The leader and the controller die together: half of the partitions were elected, nobody was told."""
+async def test_new_controller_finishes_the_elections_of_the_failed_one(cluster: Cluster) -> None:
+    """The leader and the controller fail together: half of the elections were written, no broker has got one."""
     await cluster.start(1, 2, 3)
     controller = await cluster.controller()
     await cluster.create(controller, "lines", [[1, 2, 3], [1, 3, 2]])
@@ -183,7 +183,7 @@ async def test_at_failover_metadata_reaches_every_broker_before_any_leadership(c
 
 
 @simulated
-async def test_clean_end_vacates_the_office_at_once(cluster: Cluster) -> None:
+async def test_a_controller_that_stops_cleanly_is_succeeded_at_once(cluster: Cluster) -> None:
     await cluster.start(1)
     first = await cluster.controller()
     second = await cluster.candidate("other", 101)
@@ -224,7 +224,7 @@ async def test_writes_of_a_deposed_controller_are_refused(cluster: Cluster) -> N
 
 @pytest.mark.invariant("I18", "I29", "I30")
 @simulated
-async def test_controller_that_slept_through_its_session_changes_nothing_when_it_wakes(cluster: Cluster) -> None:
+async def test_a_controller_paused_beyond_its_session_changes_nothing_when_it_resumes(cluster: Cluster) -> None:
     await cluster.start(1, 2, 3)
     zombie = await cluster.controller()
     await cluster.create(zombie, "lines", [[1, 2, 3]])
@@ -234,12 +234,12 @@ async def test_controller_that_slept_through_its_session_changes_nothing_when_it
     await cluster.until(lambda: second.service.is_active)
     await cluster.kill_broker(1)
     await cluster.until(lambda: cluster.brokers[2].leader_and_isr("lines", 0)[-1].leader == 2)
-    told = {each: cluster.brokers[each].told_by(1) for each in cluster.brokers}
+    orders = {each: cluster.brokers[each].orders_of(1) for each in cluster.brokers}
     cluster.world.resume("controller")
     await asyncio.sleep(2)
     assert is_led(await cluster.state("lines")) == (2, 1, [2, 3])
     assert not zombie.service.is_active
-    assert {each: cluster.brokers[each].told_by(1) for each in cluster.brokers} == told
+    assert {each: cluster.brokers[each].orders_of(1) for each in cluster.brokers} == orders
 
 
 @pytest.mark.invariant("I29")
@@ -291,7 +291,7 @@ async def test_expired_controller_contests_again_when_it_is_registered_again(clu
 
 @pytest.mark.invariant("I18")
 @simulated
-async def test_office_of_our_own_session_whose_epoch_is_lost_is_contested_again(cluster: Cluster) -> None:
+async def test_a_controller_znode_of_the_own_session_without_its_epoch_is_contested_again(cluster: Cluster) -> None:
     await cluster.start(1)
     controller = await cluster.controller()
     controller.service.session_lost()
@@ -343,7 +343,7 @@ async def test_contest_whose_answer_was_lost_is_recognised_as_won(cluster: Clust
 
 
 @simulated
-async def test_first_election_whose_answer_was_lost_is_told_as_new(cluster: Cluster) -> None:
+async def test_first_election_is_sent_as_new_after_a_lost_answer(cluster: Cluster) -> None:
     await cluster.start(1, 2)
     controller = await cluster.controller()
     cluster.world.zookeeper.lose_next_reply("controller", times=2)
@@ -364,7 +364,7 @@ async def test_topic_whose_creation_was_not_answered_is_created_once(cluster: Cl
 
 @pytest.mark.invariant("I8", "I38")
 @simulated
-async def test_state_that_changed_behind_the_controller_is_read_again_and_decided_again(cluster: Cluster) -> None:
+async def test_a_state_that_another_client_changed_is_read_and_decided_again(cluster: Cluster) -> None:
     await cluster.start(1, 2, 3)
     controller = await cluster.controller()
     await cluster.create(controller, "lines", [[1, 2, 3], [1, 2, 3]])
@@ -388,14 +388,14 @@ async def test_election_waits_out_a_short_zookeeper_outage(cluster: Cluster) -> 
 
 
 @simulated
-async def test_a_bug_of_our_own_ends_run_and_vacates_the_office(cluster: Cluster) -> None:
+async def test_a_bug_ends_run_and_the_controller_resigns(cluster: Cluster) -> None:
     await cluster.start(1)
     controller = await cluster.controller()
     candidate = await cluster.candidate("other", 101)
     await cluster.until(lambda: cluster.brokers[1].requests)
     active = controller.service._active
     assert active is not None
-    active.state.brokers.clear()  # corrupt what it knows: the broker's channel is there already
+    active.state.brokers.clear()  # corrupt its state: the broker's channel exists already
     await cluster.add_broker(2)
     async with asyncio.timeout(5):
         with pytest.raises(ExceptionGroup, match="unhandled errors"):
@@ -404,7 +404,7 @@ async def test_a_bug_of_our_own_ends_run_and_vacates_the_office(cluster: Cluster
 
 
 @simulated
-async def test_node_that_somebody_removed_is_made_again(cluster: Cluster) -> None:
+async def test_a_removed_parent_znode_is_created_again(cluster: Cluster) -> None:
     await cluster.start(1)
     await cluster.observer.delete(znodes.DELETE_TOPICS)
     await cluster.controller()
@@ -413,7 +413,7 @@ async def test_node_that_somebody_removed_is_made_again(cluster: Cluster) -> Non
 
 
 @simulated
-async def test_an_answer_nobody_expects_is_asked_again_instead_of_ending_the_process(cluster: Cluster) -> None:
+async def test_after_an_unexpected_error_zookeeper_is_asked_again(cluster: Cluster) -> None:
     await cluster.start(1)
     store = ClusterStore(cluster.observer, ControllerFence(controller_epoch=1, epoch_version=1))
     answers: list[Exception | str] = [CoordinationError("session moved"), CoordinationUnavailable("no link"), "fine"]

@@ -1,4 +1,4 @@
-"""Brokers that leave in an orderly way, and log directories that fail and recover."""
+"""Controlled shutdowns of brokers, and log directories that fail and recover."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.controller.cluster import Candidate, Cluster, simulated
 async def shut_down(
     cluster: Cluster, controller: Candidate, broker_id: int, offline: list[TopicPartitions] | None = None
 ) -> dict[str, list[int]]:
-    """What it still leads afterwards."""
+    """Shut the broker down, and return what it still leads."""
     epoch = cluster.brokers[broker_id].broker_epoch
     request = ControlledShutdownRequest(broker_id=broker_id, broker_epoch=epoch, offline_partitions=offline)
     response = await cluster.ask(controller, request)
@@ -54,21 +54,21 @@ async def test_stopping_broker_hands_over_its_leaderships_and_leaves_every_isr(c
 
 @pytest.mark.invariant("I34")
 @simulated
-async def test_all_brokers_hear_that_one_is_shutting_down(cluster: Cluster) -> None:
+async def test_all_brokers_learn_that_one_is_shutting_down(cluster: Cluster) -> None:
     await cluster.start(1, 2)
     controller = await cluster.controller()
     await shut_down(cluster, controller, 1)
 
-    def heard() -> dict[int, bool]:
+    def received() -> dict[int, bool]:
         last = cluster.brokers[2].requests[-1]
         assert isinstance(last, UpdateMetadataRequest)
         return {each.id: each.shutting_down for each in last.live_brokers}
 
-    await cluster.until(lambda: cluster.brokers[2].requests and heard() == {1: True, 2: False})
+    await cluster.until(lambda: cluster.brokers[2].requests and received() == {1: True, 2: False})
 
 
 @simulated
-async def test_what_nobody_can_take_over_is_named(cluster: Cluster) -> None:
+async def test_partitions_that_no_other_broker_can_lead_are_named(cluster: Cluster) -> None:
     await cluster.start(1, 2)
     controller = await cluster.controller()
     await cluster.create(controller, "lines", [[1, 2], [1, 2]])
@@ -114,7 +114,7 @@ async def test_partitions_of_a_failed_directory_are_moved_and_the_others_stay(cl
 
 @pytest.mark.invariant("I38")
 @simulated
-async def test_replicas_that_are_well_again_are_offered_again(cluster: Cluster) -> None:
+async def test_replicas_that_recover_can_lead_again(cluster: Cluster) -> None:
     await cluster.start(1, 2)
     controller = await cluster.controller()
     await cluster.create(controller, "lines", [[1, 2], [1, 2]])
@@ -133,7 +133,7 @@ async def test_replicas_that_are_well_again_are_offered_again(cluster: Cluster) 
 
 
 @simulated
-async def test_replicas_of_a_broker_that_registers_anew_are_not_offline_any_more(cluster: Cluster) -> None:
+async def test_replicas_of_a_broker_that_registers_again_are_no_longer_offline(cluster: Cluster) -> None:
     await cluster.start(1, 2)
     controller = await cluster.controller()
     await cluster.create(controller, "lines", [[1, 2]])
@@ -160,7 +160,7 @@ async def test_storage_error_in_an_answer_moves_the_partition(cluster: Cluster) 
 
 @pytest.mark.invariant("I34")
 @simulated
-async def test_controller_that_stops_lets_the_others_hear_first_who_leads_now(cluster: Cluster) -> None:
+async def test_a_controller_that_stops_first_sends_the_new_leaders_to_the_others(cluster: Cluster) -> None:
     await cluster.start(1, 2, 3)
     controller = await cluster.candidate_of(1)
     await cluster.until(lambda: controller.service.is_active)

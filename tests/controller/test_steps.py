@@ -1,4 +1,4 @@
-"""What follows from one event: who is told what, in which order."""
+"""What follows from one event: which orders to which brokers, in which sequence."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.controller.facts import T0, broker, cluster_state, leadership
 
 
 def sends(effects: list[ControllerEffect]) -> list[tuple[int, str]]:
-    """(broker, kind) in order; 'brokers' is UpdateMetadata that names the live brokers only."""
+    """(broker, kind) in order; 'brokers' is UpdateMetadata that only names the live brokers."""
     return [
         (each.broker_id, type(each.instructions[0]).__name__ if each.instructions else "brokers")
         for each in effects
@@ -42,14 +42,14 @@ def write_of(effects: list[ControllerEffect]) -> WriteLeaderships:
 
 
 def written(state: ControllerState) -> LeadershipsWritten:
-    """As if the election of T0 had been written."""
+    """The event after a successful write of the election of T0."""
     change = elect(state, T0, "test")
     assert change is not None
     after = msgspec.structs.replace(change.after, partition_epoch=change.after.partition_epoch + 1)
     return LeadershipsWritten(written=(msgspec.structs.replace(change, after=after),))
 
 
-def test_nobody_is_told_of_an_election_before_it_is_written() -> None:
+def test_no_broker_gets_an_election_before_it_is_written() -> None:
     state = cluster_state(1, 2, 3, now=leadership(1, 1, 2, 3))
     effects = step(state, RegistrationsChanged(brokers={2: broker(2), 3: broker(3)}))
     assert sends(effects) == [(2, "brokers"), (3, "brokers")]
@@ -58,7 +58,7 @@ def test_nobody_is_told_of_an_election_before_it_is_written() -> None:
     assert write_of(effects).changes[0].after.leader == 2
 
 
-def test_after_the_write_replicas_hear_of_their_leader_then_all_of_the_metadata() -> None:
+def test_after_the_write_replicas_get_leader_and_isr_then_all_get_metadata() -> None:
     state = cluster_state(2, 3, 4, now=leadership(1, 1, 2, 3))
     effects = step(state, written(state))
     assert sends(effects) == [
@@ -72,30 +72,30 @@ def test_after_the_write_replicas_hear_of_their_leader_then_all_of_the_metadata(
 
 
 @pytest.mark.invariant("I38")
-def test_a_state_found_instead_is_adopted_and_told_though_nothing_is_left_to_decide() -> None:
+def test_a_state_found_instead_is_adopted_and_sent_without_another_write() -> None:
     state = cluster_state(1, 2, 3, now=leadership(1, 1, 2, 3, epoch=5, version=7))
     found = leadership(2, 2, 3, epoch=6, version=8)
     effects = step(state, LeadershipsWritten(lost={T0: found}))
     assert state.leaderships[T0] == found
-    told = [
+    sent_epochs = [
         each.content.leader_epoch
         for effect in effects
         if isinstance(effect, Send)
         for each in effect.instructions
         if isinstance(each, LeaderAndIsr)
     ]
-    assert told == [6, 6, 6]
+    assert sent_epochs == [6, 6, 6]
     assert not [each for each in effects if isinstance(each, WriteLeaderships)]
 
 
-def test_a_state_that_vanished_is_made_anew() -> None:
+def test_a_state_that_vanished_is_created_again() -> None:
     state = cluster_state(1, 2, 3, now=leadership(1, 1, 2, 3))
     effects = step(state, LeadershipsWritten(lost={T0: None}))
     assert write_of(effects).changes[0].before is None
 
 
 @pytest.mark.invariant("I27")
-def test_a_version_that_falls_is_a_bug_of_ours() -> None:
+def test_a_version_that_falls_fails_an_assertion() -> None:
     state = cluster_state(2, 3, now=leadership(1, 1, 2, 3))
     change = elect(state, T0, "test")
     assert change is not None
@@ -103,7 +103,7 @@ def test_a_version_that_falls_is_a_bug_of_ours() -> None:
         step(state, LeadershipsWritten(written=(change,)))
 
 
-def test_taking_over_opens_channels_then_tells_metadata_then_leaders_then_elects() -> None:
+def test_taking_over_opens_channels_then_sends_metadata_then_leaders() -> None:
     state = cluster_state(1, 2, now=leadership(1, 1, 2))
     effects = step(state, TookOver())
     assert kinds(effects)[:2] == [OpenChannel.__name__] * 2
@@ -117,7 +117,7 @@ def test_taking_over_without_topics_still_names_the_live_brokers() -> None:
     assert sends(step(state, TookOver())) == [(1, "brokers"), (2, "brokers")]
 
 
-def test_a_look_that_shows_nothing_new_does_nothing() -> None:
+def test_an_unchanged_list_of_brokers_has_no_effects() -> None:
     state = cluster_state(1, 2, now=leadership(1, 1, 2))
     assert step(state, RegistrationsChanged(brokers=dict(state.brokers))) == []
 
@@ -136,7 +136,7 @@ def test_a_bounced_broker_gets_a_new_channel_before_anything_is_sent_to_it() -> 
     ]
 
 
-def test_a_new_broker_hears_of_every_partition_and_the_old_ones_of_the_broker() -> None:
+def test_a_new_broker_gets_every_partition_and_the_old_ones_get_the_broker() -> None:
     state = cluster_state(1, 2, now=leadership(1, 1, 2))
     effects = step(state, RegistrationsChanged(brokers={**state.brokers, 9: broker(9)}))
     assert sends(effects) == [(1, "brokers"), (2, "brokers"), (9, "UpdateMetadata")]

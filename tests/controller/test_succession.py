@@ -1,4 +1,4 @@
-"""What follows when the active controller dies: candidates in the processes of registered brokers."""
+"""Failures of the active controller: candidates in the processes of registered brokers."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ SOON_SECONDS = 0.3
 
 
 async def three_candidates(cluster: Cluster, **settings: bool) -> list[Candidate]:
-    """Brokers 1, 2, 3; the candidate of broker 1 is controller, and the others hold their lines to it."""
+    """Brokers 1, 2, 3; the candidate of broker 1 is controller, and the others hold liveness connections to it."""
     await cluster.start(1, 2, 3)
     candidates = [await cluster.candidate_of(1, **settings)]
     await cluster.until(lambda: candidates[0].service.is_active)
@@ -35,7 +35,7 @@ def all_refused(cluster: Cluster) -> None:
 
 
 @simulated
-async def test_dead_controller_is_succeeded_at_once_and_its_registration_goes_with_it(cluster: Cluster) -> None:
+async def test_a_failed_controller_is_succeeded_at_once_and_its_registration_is_removed(cluster: Cluster) -> None:
     _, second, third = await three_candidates(cluster)
     all_refused(cluster)
     cluster.world.kill("broker1")
@@ -46,7 +46,7 @@ async def test_dead_controller_is_succeeded_at_once_and_its_registration_goes_wi
     assert registered(cluster) == [2, 3]
     assert {second.service.controller_epoch, third.service.controller_epoch} == {2, None}
     winner = second if second.service.is_active else third
-    await asyncio.sleep(2 * SESSION_MS / 1000)  # the end of the dead session changes nothing
+    await asyncio.sleep(2 * SESSION_MS / 1000)  # the end of the old session changes nothing
     assert winner.service.controller_epoch == 2
     assert winner.service.is_active
 
@@ -78,7 +78,7 @@ async def test_without_a_confirmation_the_session_is_waited_for(cluster: Cluster
 
 
 @simulated
-async def test_detection_by_session_asks_nobody(cluster: Cluster) -> None:
+async def test_detection_by_session_asks_no_broker(cluster: Cluster) -> None:
     _, second, third = await three_candidates(cluster, detects_lost_connections=False)
     all_refused(cluster)
     cluster.world.kill("broker1")
@@ -99,7 +99,7 @@ async def test_controller_that_hangs_is_not_succeeded_before_its_session_ends(cl
 
 
 @simulated
-async def test_nobody_is_succeeded_while_zookeeper_is_away(cluster: Cluster) -> None:
+async def test_no_controller_is_succeeded_while_zookeeper_is_away(cluster: Cluster) -> None:
     _, second, third = await three_candidates(cluster)
     all_refused(cluster)
     cluster.world.zookeeper.stop()
@@ -113,7 +113,7 @@ async def test_nobody_is_succeeded_while_zookeeper_is_away(cluster: Cluster) -> 
 
 
 @simulated
-async def test_living_controller_that_is_accused_falsely_steps_down(cluster: Cluster) -> None:
+async def test_a_live_controller_that_is_falsely_suspected_resigns(cluster: Cluster) -> None:
     first, second, third = await three_candidates(cluster)
     all_refused(cluster)
     cluster.world.network.reject(None, "broker1")

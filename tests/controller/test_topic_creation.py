@@ -1,4 +1,4 @@
-"""What a new topic looks like, and why it is refused."""
+"""The plan of a new topic, and why it is refused."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def validate(name: str, value: str) -> str | None:
     return f"{name}={value} makes no sense" if name == "bad" else None
 
 
-def planned(wish: CreatableTopic, state: ControllerState | None = None) -> Topic | TopicRefusal:
-    return plan_topic(state or cluster_state(1, 2, 3, now=leadership(1, 1)), wish, validate, DRAW)
+def planned(requested: CreatableTopic, state: ControllerState | None = None) -> Topic | TopicRefusal:
+    return plan_topic(state or cluster_state(1, 2, 3, now=leadership(1, 1)), requested, validate, DRAW)
 
 
-def refused(wish: CreatableTopic, state: ControllerState | None = None) -> ErrorCode:
-    plan = planned(wish, state)
+def refused(requested: CreatableTopic, state: ControllerState | None = None) -> ErrorCode:
+    plan = planned(requested, state)
     assert isinstance(plan, TopicRefusal), plan
     assert plan.message
     return plan.code
@@ -53,10 +53,10 @@ def test_impossible_numbers_of_partitions(partitions: int) -> None:
 
 
 def test_one_request_creates_a_limited_number_of_partitions() -> None:
-    wish = CreatableTopic(name="t", num_partitions=500)
+    requested = CreatableTopic(name="t", num_partitions=500)
     state = cluster_state(1, 2, 3)
-    assert isinstance(plan_topic(state, wish, validate, DRAW, PARTITIONS_PER_REQUEST_MAX - 500), Topic)
-    refusal = plan_topic(state, wish, validate, DRAW, PARTITIONS_PER_REQUEST_MAX - 499)
+    assert isinstance(plan_topic(state, requested, validate, DRAW, PARTITIONS_PER_REQUEST_MAX - 500), Topic)
+    refusal = plan_topic(state, requested, validate, DRAW, PARTITIONS_PER_REQUEST_MAX - 499)
     assert isinstance(refusal, TopicRefusal)
     cure = "all its topics together: ask for fewer, or for the topics in several requests"
     assert refusal.message.endswith(cure)
@@ -101,21 +101,21 @@ def test_given_assignment_is_taken_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    "wish",
+    "requested",
     [assigned([1, 2], [3]), assigned([1, 1]), assigned([4]), assigned([]), assigned([1], first=1)],
     ids=["uneven", "twice", "unknown-broker", "empty", "gap"],
 )
-def test_given_assignments_that_cannot_be(wish: CreatableTopic) -> None:
-    assert refused(wish) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+def test_impossible_assignments_are_refused(requested: CreatableTopic) -> None:
+    assert refused(requested) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
 def test_given_assignment_excludes_numbers() -> None:
     assignment = [CreatableAssignment(partition_index=0, broker_ids=[1])]
-    wish = CreatableTopic(name="t", num_partitions=1, assignments=assignment)
-    assert refused(wish) is ErrorCode.INVALID_REQUEST
+    requested = CreatableTopic(name="t", num_partitions=1, assignments=assignment)
+    assert refused(requested) is ErrorCode.INVALID_REQUEST
 
 
-def test_spreading_is_kafkas() -> None:
+def test_replicas_are_spread_as_in_kafka() -> None:
     """The example of Kafka's AdminUtils: five brokers, ten partitions, three replicas."""
     found = spread([0, 1, 2, 3, 4], 10, 3, DRAW)
     rows = [found[number] for number in range(10)]

@@ -68,7 +68,7 @@ async def exists(cluster: Cluster, path: str) -> bool:
 
 # --------------------------------------------------------------------------------------------------------- creation
 @simulated
-async def test_one_request_for_many_topics_lets_others_have_their_turn(cluster: Cluster) -> None:
+async def test_other_requests_run_between_the_topics_of_a_large_one(cluster: Cluster) -> None:
     await cluster.start(1, 2, 3)
     controller = await cluster.controller()
     many = [CreatableTopic(name=f"t{number}", num_partitions=1, replication_factor=1) for number in range(50)]
@@ -86,12 +86,12 @@ async def test_one_request_creates_a_limited_number_of_partitions(cluster: Clust
     controller = await cluster.controller()
     rest = PARTITIONS_PER_REQUEST_MAX - 10
     sizes = {"small": 10, "too-large": rest + 1, "fits": 1}
-    wishes = [CreatableTopic(name=name, num_partitions=sizes[name], replication_factor=1) for name in sizes]
-    assert await created(cluster, controller, *wishes) == [ErrorCode.NONE, ErrorCode.INVALID_PARTITIONS, ErrorCode.NONE]
+    topics = [CreatableTopic(name=name, num_partitions=sizes[name], replication_factor=1) for name in sizes]
+    assert await created(cluster, controller, *topics) == [ErrorCode.NONE, ErrorCode.INVALID_PARTITIONS, ErrorCode.NONE]
 
 
 @simulated
-async def test_defaults_of_the_broker_shape_a_topic_that_says_nothing(cluster: Cluster) -> None:
+async def test_a_topic_without_numbers_gets_the_defaults_of_the_broker(cluster: Cluster) -> None:
     await cluster.start(1, 2, 3)
     controller = await cluster.controller(default_replication_factor=3, num_partitions=2)
     assert await created(cluster, controller, CreatableTopic(name="lines")) == [ErrorCode.NONE]
@@ -235,7 +235,7 @@ async def test_topic_created_again_has_another_id_and_starts_at_epoch_zero(clust
 
 
 @simulated
-async def test_deletion_waits_for_a_dead_replica_says_so_and_goes_on_when_it_returns(cluster: Cluster) -> None:
+async def test_deletion_waits_for_a_missing_replica_and_goes_on_when_it_returns(cluster: Cluster) -> None:
     await cluster.start(1, 2)
     controller = await cluster.controller()
     await cluster.create(controller, "lines", [[1, 2]])
@@ -292,21 +292,21 @@ async def test_new_controller_goes_on_with_a_deletion(cluster: Cluster) -> None:
 
 @simulated
 @pytest.mark.invariant("I35")
-async def test_new_controller_makes_no_replica_again_of_a_topic_whose_deletion_has_begun(cluster: Cluster) -> None:
-    """One replica is gone, the broker of the other dies, and so does the controller: nobody may lead it again."""
+async def test_new_controller_creates_no_replica_again_after_a_deletion_has_begun(cluster: Cluster) -> None:
+    """One replica is gone, the broker of the other fails, and so does the controller: no replica may lead again."""
     await cluster.start(1, 2)
     controller = await cluster.controller()
     await cluster.create(controller, "lines", [[1, 2]])
     cluster.brokers[2].is_mute = True
     waiting = asyncio.ensure_future(deleted(cluster, controller, "lines"))
     await cluster.until(lambda: cluster.brokers[1].stops("lines", 0))
-    told = len(cluster.brokers[1].leader_and_isr("lines", 0))
+    order_count = len(cluster.brokers[1].leader_and_isr("lines", 0))
     await cluster.kill_broker(2)
     waiting.cancel()
     await controller.stop()
     await cluster.candidate("other", 101)
     await asyncio.sleep(2)
-    assert len(cluster.brokers[1].leader_and_isr("lines", 0)) == told
+    assert len(cluster.brokers[1].leader_and_isr("lines", 0)) == order_count
     back = await cluster.add_broker(2, "second")
     await cluster.until(lambda: back.stops("lines", 0))
     await cluster.world.zookeeper.settle()
@@ -333,8 +333,8 @@ async def test_half_erased_topic_is_erased_to_the_end(cluster: Cluster) -> None:
 
 
 @simulated
-async def test_half_erased_topic_is_not_begun_anew_while_its_deletion_waits(cluster: Cluster) -> None:
-    """Its epochs would begin at 0 again, under the same topic id (seed 3299)."""
+async def test_a_half_erased_topic_is_not_created_again_while_its_deletion_waits(cluster: Cluster) -> None:
+    """Otherwise its epochs would begin at 0 again, under the same topic id (seed 3299)."""
     await cluster.start(1, 2)
     controller = await cluster.controller()
     await cluster.create(controller, "lines", [[1, 2]])
@@ -423,7 +423,7 @@ async def test_settings_of_a_broker_are_written_to_its_own_node(cluster: Cluster
 
 
 @simulated
-async def test_settings_that_make_no_sense_are_refused(cluster: Cluster) -> None:
+async def test_invalid_settings_are_refused(cluster: Cluster) -> None:
     await cluster.start(1)
     controller = await cluster.controller()
     await cluster.create(controller, "lines", [[1]])

@@ -1,4 +1,4 @@
-"""Who answers the controller and who does not: elections wait for answers, silent leaders are fenced, or it resigns."""
+"""Brokers that do not answer: elections wait for answers, silent leaders are fenced, or the controller resigns."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_new_controller_elects_when_all_have_answered() -> None:
 
 
 @pytest.mark.invariant("I28")
-def test_new_controller_elects_among_those_that_answered_when_the_moment_is_over() -> None:
+def test_new_controller_elects_among_those_that_answered_in_time() -> None:
     state = cluster_state(2, 3, now=leadership(1, 1, 2, 3))
     step(state, TookOver())
     step(state, answered(3))
@@ -56,15 +56,15 @@ def test_new_controller_elects_among_those_that_answered_when_the_moment_is_over
 
 
 @pytest.mark.invariant("I34")
-def test_nobodys_place_is_given_up_for_a_leader_that_is_not_heard_of() -> None:
-    """Its registration may be that of a dead process, and the others may be the only ones that have the records."""
+def test_no_member_leaves_the_isr_for_an_unresponsive_leader() -> None:
+    """Its process may have failed, and the other members may be the only ones that have the records."""
     again = [broker(each, incarnation="new") for each in (1, 2)]
     state = cluster_state(*again, 3, now=leadership(3, 1, 2, 3))
     state.unresponsive = frozenset([3])
     assert elect(state, T0, "test") is None
 
 
-def test_restarted_leader_is_not_told_to_lead_while_the_only_whole_member_is_not_heard_of() -> None:
+def test_a_restarted_leader_does_not_lead_while_the_only_whole_member_is_unresponsive() -> None:
     state = cluster_state(broker(1, incarnation="new"), 2, now=leadership(1, 1, 2))
     state.unresponsive = frozenset([2])
     change = elect(state, T0, "test")
@@ -91,7 +91,7 @@ def test_leader_that_is_silent_for_too_long_is_unregistered() -> None:
     assert of(Unregister, step(state, silent(2, LONG))) == [Unregister(broker_id=2, broker_epoch=20)]
 
 
-def test_registration_that_was_never_heard_of_is_silent_sooner() -> None:
+def test_a_registration_that_never_answered_is_unregistered_sooner() -> None:
     state = cluster_state(1, 2, 3, 4, now=leadership(2, 2, 3))
     state.newly_registered = state.unresponsive = frozenset([2])
     assert of(Unregister, step(state, silent(2, 1.0))) == [Unregister(broker_id=2, broker_epoch=20)]
@@ -104,9 +104,9 @@ def test_registration_that_was_never_heard_of_is_silent_sooner() -> None:
         cluster_state(1, 2, 3, 4, now=leadership(3, 2, 3)),
         cluster_state(1, 2, 3, 4, now=leadership(2, 2, 3), shutting_down=(2,)),
     ],
-    ids=["nobody-can-take-over", "it-leads-nothing", "it-is-shutting-down"],
+    ids=["no-member-can-take-over", "it-leads-nothing", "it-is-shutting-down"],
 )
-def test_silence_alone_unregisters_nobody(state: ControllerState) -> None:
+def test_silence_alone_unregisters_no_broker(state: ControllerState) -> None:
     assert step(state, silent(2, LONG)) == []
 
 
@@ -117,7 +117,7 @@ def test_answer_ends_the_silence() -> None:
     assert (state.unresponsive, state.silent_seconds) == (frozenset(), {})
 
 
-def test_controller_that_most_do_not_answer_leaves_its_office() -> None:
+def test_a_controller_that_most_brokers_do_not_answer_resigns() -> None:
     state = cluster_state(1, 2, 3, now=leadership(2, 2, 1))
     step(state, silent(3, LONG / 2))
     (resigns,) = step(state, silent(2, LONG))

@@ -17,7 +17,7 @@ TEXTS: dict[str, st.SearchStrategy[str]] = {
     HOST_PATTERN: st.sampled_from(["localhost", "broker-1.example.", "127.0.0.1", "::1", "fe80::1%eth0", "a_b"]),
 }
 FEW = 3
-"""Elements of a generated list or map: what is long is tested by itself."""
+"""Elements of a generated list or map: long ones have tests of their own."""
 
 
 @cache

@@ -1,4 +1,4 @@
-"""The mechanism between brokers: who passes, and that every word of an exchange counts."""
+"""Authentication between brokers: which peers pass, and that the proof covers every field."""
 
 from typing import Any
 
@@ -30,14 +30,14 @@ def server(secret: bytes = SECRET, nonce: bytes = SERVER_NONCE) -> ServerExchang
     return ServerExchange(secret, 1, nonce)
 
 
-def test_both_sides_learn_who_the_other_is() -> None:
+def test_both_sides_authenticate_each_other() -> None:
     ours, theirs = client(), server()
     name, proof = theirs.final(ours.final(theirs.first(ours.first())))
     ours.check(proof)
     assert name == NAME
 
 
-def test_who_does_not_know_the_secret_passes_on_neither_side() -> None:
+def test_a_peer_without_the_secret_passes_on_neither_side() -> None:
     liar, honest = client(OTHER), server()
     with pytest.raises(
         AuthenticationFailed,
@@ -48,12 +48,12 @@ def test_who_does_not_know_the_secret_passes_on_neither_side() -> None:
     final = ours.final(impostor.first(ours.first()))
     with pytest.raises(AuthenticationFailed):
         impostor.final(final)
-    for proof in (bytes(32), final[-32:]):  # and what was sent to it is no answer either
+    for proof in (bytes(32), final[-32:]):  # nor is our own proof an answer
         with pytest.raises(AuthenticationFailed, match="does not know this cluster's secret"):
             ours.check(msgspec.msgpack.encode({"proof": proof}))
 
 
-def test_a_recorded_exchange_is_worth_nothing() -> None:
+def test_a_recorded_exchange_is_refused_on_another_connection() -> None:
     ours, then = client(), server()
     first = ours.first()
     final = ours.final(then.first(first))
@@ -64,8 +64,8 @@ def test_a_recorded_exchange_is_worth_nothing() -> None:
         now.final(final)
 
 
-def test_a_proof_for_one_broker_is_worth_nothing_at_another() -> None:
-    """Somebody who is dialled by mistake cannot pass on what it hears."""
+def test_a_proof_for_one_broker_is_refused_at_another() -> None:
+    """A broker that is dialled by mistake cannot forward the exchange."""
     ours, theirs = client(server_id=3), server()
     with pytest.raises(AuthenticationFailed, match="it looks for broker 3, this is broker 1"):
         theirs.first(ours.first())
@@ -80,27 +80,27 @@ CHANGES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: next(iter(change)))
-def test_every_word_that_was_said_counts(change: dict[str, Any]) -> None:
-    """What comes first is changed on its way: the proof is not for that."""
+def test_every_field_of_the_first_message_is_covered_by_the_proof(change: dict[str, Any]) -> None:
+    """The first message is changed on its way, and the proof does not match it."""
     ours, theirs = client(), server()
-    said = msgspec.msgpack.decode(ours.first(), type=ClientFirst)
-    changed = msgspec.msgpack.encode(msgspec.structs.replace(said, **change))
+    sent = msgspec.msgpack.decode(ours.first(), type=ClientFirst)
+    changed = msgspec.msgpack.encode(msgspec.structs.replace(sent, **change))
     with pytest.raises(AuthenticationFailed):
         theirs.final(ours.final(theirs.first(changed)))
 
 
 @given(st.binary(max_size=200))
-def test_anything_but_a_message_is_refused_in_words(said: bytes) -> None:
+def test_anything_but_a_message_is_refused_in_words(content: bytes) -> None:
     with pytest.raises(AuthenticationFailed):
-        server().first(said)
+        server().first(content)
     with pytest.raises(AuthenticationFailed):
-        client().final(said)
+        client().final(content)
     ours, theirs = client(), server()
     theirs.first(ours.first())
     with pytest.raises(AuthenticationFailed):
-        theirs.final(said)
+        theirs.final(content)
     with pytest.raises(AuthenticationFailed):
-        ours.check(said)
+        ours.check(content)
 
 
 def test_no_message_comes_near_its_limit() -> None:

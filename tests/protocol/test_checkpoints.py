@@ -1,4 +1,4 @@
-"""Checkpoint texts, file names and index entries: exact bytes, round trips, and everything malformed refused."""
+"""Checkpoint texts, file names and index entries: exact bytes, round trips, and refusal of malformed input."""
 
 import contextlib
 from collections.abc import Callable
@@ -51,7 +51,7 @@ def test_epoch_checkpoint_is_kafkas_text_and_a_checksum() -> None:
     assert checkpoints.parse_epoch_checkpoint(text) == [(0, 0), (3, 120)]
 
 
-def test_epoch_checkpoint_says_whose_log_it_is_of() -> None:
+def test_epoch_checkpoint_names_the_owner_of_the_log() -> None:
     text = with_checksum(b"1\n1 topic-id 4\n3 120\n")
     assert checkpoints.format_epoch_checkpoint([(3, 120)], ("topic-id", 4)) == text
     assert checkpoints.parse_epochs_and_owner(text) == ([(3, 120)], ("topic-id", 4))
@@ -118,7 +118,7 @@ def test_malformed_epoch_checkpoint_is_refused(content: bytes) -> None:
 
 
 @given(st.dictionaries(PARTITIONS, OFFSETS, min_size=1, max_size=3), st.data())
-def test_no_flipped_bit_of_a_checkpoint_is_believed(offsets: dict[TopicPartition, int], data: st.DataObject) -> None:
+def test_a_checkpoint_with_a_flipped_bit_is_refused(offsets: dict[TopicPartition, int], data: st.DataObject) -> None:
     content = bytearray(checkpoints.format_offset_checkpoint(offsets))
     content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     with pytest.raises(CorruptCheckpoint):
@@ -141,7 +141,7 @@ def test_a_log_start_is_the_newest_sound_slot() -> None:
 
 
 @pytest.mark.parametrize("position", range(checkpoints.format_log_start(START).index(b"crc32c") + 16))
-def test_no_flipped_bit_of_a_log_start_is_believed(position: int) -> None:
+def test_a_log_start_with_a_flipped_bit_is_ignored(position: int) -> None:
     old, new = checkpoints.format_log_start(START, 3), bytearray(checkpoints.format_log_start(LATER, 4))
     for bit in range(8):
         new[position] ^= 1 << bit
@@ -168,7 +168,7 @@ def test_no_flipped_bit_of_a_log_start_is_believed(position: int) -> None:
         b"".join
     )
 )
-def test_random_bytes_raise_nothing_but_corrupt_checkpoint(parse: Callable[[bytes], object], content: bytes) -> None:
+def test_random_bytes_raise_only_corrupt_checkpoint(parse: Callable[[bytes], object], content: bytes) -> None:
     try:
         parse(content)
     except CorruptCheckpoint:
@@ -182,7 +182,7 @@ def test_meta_properties_survive_a_round_trip() -> None:
 
 
 def test_meta_properties_without_a_checksum_are_read() -> None:
-    """Somebody wrote them again, as the cure for damaged ones says."""
+    """An operator wrote the file by hand, as the cure for a damaged one says."""
     assert parse_meta_properties(b"#Mon Jan 01\n\n" + META_LINES) == META
 
 
@@ -196,7 +196,7 @@ def test_no_flipped_bit_of_meta_properties_names_another_directory() -> None:
                 assert parse_meta_properties(bytes(rotten)) == META, rotten
 
 
-def test_rot_of_the_checksums_own_line_does_not_hide_rot_of_another() -> None:
+def test_a_corrupt_checksum_line_does_not_hide_another_corrupt_line() -> None:
     """Seed 17011169: it was read as a file without a checksum, and the broker registered under that id."""
     rotten = format_meta_properties(META).replace(b"crc32c", b"crc3<c").replace(b"directory.id=", b"directory.id=x")
     with pytest.raises(CorruptCheckpoint, match="an unknown line"):
@@ -223,7 +223,7 @@ def test_partition_metadata_survives_a_round_trip() -> None:
 
 
 @pytest.mark.parametrize("position", range(len(format_partition_metadata(METADATA))))
-def test_no_flipped_bit_of_partition_metadata_is_believed(position: int) -> None:
+def test_partition_metadata_with_a_flipped_bit_is_refused(position: int) -> None:
     content = bytearray(format_partition_metadata(METADATA))
     for bit in range(8):
         content[position] ^= 1 << bit
@@ -237,19 +237,19 @@ def test_no_flipped_bit_of_partition_metadata_is_believed(position: int) -> None
     ("content", "version"),
     [(b"version: 0\ntopic_id: t\n", 0), (with_checksum(b"version: 2\ntopic_id: t\npartition: 1\nroot: a\n"), 2)],
 )
-def test_partition_metadata_of_another_version_is_no_damage(content: bytes, version: int) -> None:
+def test_partition_metadata_of_another_version_does_not_count_as_damage(content: bytes, version: int) -> None:
     with pytest.raises(OtherVersion, match=f"partition.metadata has version {version}, not 1: .* start that version"):
         parse_partition_metadata(content)
 
 
-def test_a_log_start_of_another_version_is_no_damage() -> None:
+def test_a_log_start_of_another_version_does_not_count_as_damage() -> None:
     old = with_checksum(b"version: 0\nchange: 3\ntopic_id: t\nlog_start_offset: 7\nreason: retention\n")
     with pytest.raises(OtherVersion, match="log-start has version 0, not 1"):
         checkpoints.parse_log_start(old.ljust(4_096, b"\n") + b"\n" * 4_096)
     assert checkpoints.parse_log_start(old.ljust(4_096, b"\n") + checkpoints.format_log_start(LATER, 2)) == (LATER, 2)
 
 
-def test_either_file_convicts_a_directory_of_another_partition() -> None:
+def test_either_file_reveals_a_directory_of_another_partition() -> None:
     own = PartitionMetadata(topic_id="t", partition=3)
     assert belongs_elsewhere(3, own, START) is None
     assert belongs_elsewhere(3, None, None) is None
@@ -291,7 +291,7 @@ def test_partition_directory_names_survive_a_round_trip(partition: TopicPartitio
 
 
 @given(PARTITIONS, st.from_regex(r"[0-9a-f]{8}", fullmatch=True))
-def test_deleted_directories_are_known_and_no_partitions(partition: TopicPartition, unique: str) -> None:
+def test_deleted_directories_are_recognized_and_are_no_partitions(partition: TopicPartition, unique: str) -> None:
     name = checkpoints.deleted_directory_name(partition, unique)
     assert checkpoints.is_deleted_directory_name(name)
     assert checkpoints.parse_partition_directory_name(name) is None
@@ -308,7 +308,7 @@ def test_a_number_that_no_message_can_carry_is_no_partition() -> None:
     assert not checkpoints.has_too_large_a_number("lost+found")
 
 
-def test_a_line_of_such_a_number_spoils_no_checkpoint() -> None:
+def test_a_line_with_a_too_large_partition_number_is_skipped() -> None:
     content = with_checksum(b"1\n2\nlines 0 7\nlines 4294967296 9\n")
     assert checkpoints.parse_offset_checkpoint(content) == {TopicPartition("lines", 0): 7}
 

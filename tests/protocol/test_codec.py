@@ -65,7 +65,7 @@ def packed(*fields: Any) -> bytes:
 
 
 def plain(message: Any) -> Any:
-    """The message as the reference packer knows it: maps, lists, texts, numbers, bytes."""
+    """The message in the types of the reference packer: maps, lists, texts, numbers, bytes."""
     return msgspec.to_builtins(message, builtin_types=(bytes, bytearray, memoryview))
 
 
@@ -206,7 +206,7 @@ def test_a_response_survives_a_round_trip(answered: tuple[int, Response], correl
 
 
 @given(requests())
-def test_the_reference_packer_is_understood(request: Request) -> None:
+def test_frames_of_the_reference_packer_are_decoded(request: Request) -> None:
     key = API_OF_REQUEST[type(request)].key.value
     frame = packed(key, 0, 5, None, plain(request))
     ours = whole(encode_request(request, 5, ""))
@@ -216,8 +216,8 @@ def test_the_reference_packer_is_understood(request: Request) -> None:
 
 
 @given(values(FetchResponse))
-def test_records_spliced_in_give_the_frame_that_packing_gives(response: FetchResponse) -> None:
-    """However they are cut into parts."""
+def test_spliced_records_give_the_same_frame_as_packing(response: FetchResponse) -> None:
+    """It does not depend on how the records are cut into parts."""
     topics = []
     for topic in response.responses:
         found = []
@@ -263,7 +263,7 @@ def test_a_field_without_default_must_be_there() -> None:
     body = {"topics": [{"topic": "t", "partitions": [{"partition": 1}]}]}
     with pytest.raises(MalformedMessage, match="fetch_offset") as caught:
         decode_request_body(decode_request_frame(packed(ApiKey.FETCH, 0, 44, "c", body)))
-    assert caught.value.correlation_id == 44, "so that the answer finds who asked"
+    assert caught.value.correlation_id == 44, "so that the answer finds its request"
 
 
 # ------------------------------------------------------------------------------------------------------- hostile bytes
@@ -293,13 +293,13 @@ def decode_as_each_request(body: bytes) -> None:
 
 
 @given(st.binary(max_size=300))
-def test_random_bytes_raise_nothing_but_the_protocols_error(data: bytes) -> None:
+def test_random_bytes_raise_only_a_protocol_error(data: bytes) -> None:
     decode_everything(data)
     decode_as_each_request(data)
 
 
 @given(requests(), st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), min_size=1, max_size=4), st.data())
-def test_damaged_frames_raise_nothing_but_the_protocols_error(
+def test_damaged_frames_raise_only_a_protocol_error(
     request: Request, changes: list[tuple[int, int]], data: st.DataObject
 ) -> None:
     frame = bytearray(whole(encode_request(request, 1, "client")))
@@ -321,14 +321,14 @@ JUNK = st.recursive(
 
 
 @given(JUNK)
-def test_other_types_than_expected_raise_nothing_but_the_protocols_error(value: Any) -> None:
+def test_unexpected_types_raise_only_a_protocol_error(value: Any) -> None:
     data = bytes(msgpack.packb(value, unicode_errors="surrogatepass"))
     decode_everything(data)
     decode_as_each_request(data)
 
 
 @given(st.sampled_from(sorted(APIS)), st.data())
-def test_a_field_of_another_type_raises_nothing_but_the_protocols_error(key: int, data: st.DataObject) -> None:
+def test_a_field_of_another_type_raises_only_a_protocol_error(key: int, data: st.DataObject) -> None:
     fields = plain(data.draw(values(APIS[key].request)))
     names = [field.name for field in msgspec.structs.fields(APIS[key].request)]
     if names:
@@ -358,7 +358,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_bodies_raise_nothing_but_the_protocols_error(name: str) -> None:
+def test_hostile_bodies_raise_only_a_protocol_error(name: str) -> None:
     decode_everything(HOSTILE[name])
     decode_as_each_request(HOSTILE[name])
 

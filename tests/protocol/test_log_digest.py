@@ -1,4 +1,4 @@
-"""The digest of a stretch, the JSON of a witness, and the saved state."""
+"""The digest of a range of a log, the JSON of a witness, and the saved cluster state."""
 
 import pytest
 from hypothesis import given
@@ -43,7 +43,7 @@ def test_a_batch_in_bytes_and_a_batch_in_numbers_have_one_digest() -> None:
 
 
 @given(st.lists(CELLS, max_size=8), st.integers(0, 8))
-def test_what_is_taken_away_can_be_subtracted(cells: list[tuple[int, int, int, int]], cut: int) -> None:
+def test_the_digest_of_a_removed_range_can_be_subtracted(cells: list[tuple[int, int, int, int]], cut: int) -> None:
     assert (digest_of(cells) - digest_of(cells[:cut])) % MODULUS == digest_of(cells[cut:])
 
 
@@ -52,7 +52,7 @@ def test_each_number_of_a_batch_counts(one: tuple[int, int, int, int], other: tu
     assert (digest_of([one]) == digest_of([other])) == (one == other)
 
 
-def test_a_witness_reads_back_and_refuses_nonsense() -> None:
+def test_a_witness_survives_a_round_trip_and_refuses_invalid_values() -> None:
     node = WitnessNode(partitions={"t-0": WITNESSED})
     assert WitnessNode.decode(node.encode()) == node
     for wrong in ({"committed_offset": 3}, {"leader_epoch": -1}, {"digest": "x" * 32}, {"digest": "00"}):
@@ -70,7 +70,7 @@ def test_shards_are_spread() -> None:
     assert {shard_of(TopicPartition("t", number)) for number in range(200)} == set(range(SHARDS))
 
 
-def test_the_saved_state_reads_back_and_version_1_is_still_read() -> None:
+def test_the_cluster_state_survives_a_round_trip_and_version_1_is_read() -> None:
     snapshot = PartitionSnapshot(leader=1, leader_epoch=3, isr=(1,), isr_before=(1, 2), replicas=(1, 2), topic_id="t")
     state = ClusterState(version=2, partitions={"t-0": snapshot}, witnesses={"t-0": WITNESSED}, brokers={"1": "d"})
     assert parse_cluster_state(format_cluster_state(state)) == state

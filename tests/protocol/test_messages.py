@@ -1,4 +1,4 @@
-"""The messages: everything in them has a limit, and they have the shape that the codec relies on."""
+"""Messages: everything in them has a limit, and they have the shape that the codec relies on."""
 
 import types
 import typing
@@ -81,7 +81,7 @@ def test_every_list_text_map_and_number_has_a_limit(struct: type[Message]) -> No
 
 
 def test_bytes_without_a_limit_are_record_batches_and_nothing_else() -> None:
-    """Only the frame bounds them: they may be as long as it is, and nothing is built from them."""
+    """Only the frame's size limits them, and no object is built from them."""
     every = [(where, meta) for struct in STRUCTS for where, kind, meta in fields_of(struct) if kind in BYTES]
     found = {where for where, meta in every if meta is None or meta.max_length is None}
     assert found == {"ProducePartition.records", "FetchPartitionResponse.records"}
@@ -158,8 +158,8 @@ TWICE: dict[str, tuple[ApiKey, dict[str, object]]] = {
 
 
 @pytest.mark.parametrize("name", TWICE)
-def test_a_name_is_asked_for_once(name: str) -> None:
-    """Or a question of a few bytes for each name would have an answer of any size."""
+def test_a_request_that_lists_a_name_twice_is_refused(name: str) -> None:
+    """Otherwise a request with a few bytes per name could have an answer of any size."""
     key, body = TWICE[name]
     with pytest.raises(MalformedMessage, match="listed twice"):
         decoded(key, body)
@@ -245,7 +245,7 @@ def test_a_sound_order_is_understood() -> None:
 
 
 @pytest.mark.parametrize("name", IMPOSSIBLE)
-def test_an_order_of_what_cannot_be_is_refused(name: str) -> None:
-    """Its names would become paths and lines of files, its hosts be looked up, its epochs be believed."""
+def test_an_order_with_an_impossible_value_is_refused(name: str) -> None:
+    """Its names would become paths and lines of files, its hosts would be looked up, its epochs trusted."""
     with pytest.raises(MalformedMessage):
         decoded(ApiKey.LEADER_AND_ISR, IMPOSSIBLE[name])

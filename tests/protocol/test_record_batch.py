@@ -107,7 +107,7 @@ def test_golden_batch_is_built_identically(name: str) -> None:
     assert build_batch(records, **fields) == (GOLDEN / name).read_bytes()
 
 
-def test_golden_header_fields_stand_where_kafka_has_them() -> None:
+def test_golden_header_fields_are_where_kafka_has_them() -> None:
     header = read_header((GOLDEN / "idempotent.bin").read_bytes())
     assert (header.base_offset, header.last_offset, header.end_offset) == (2**40, 2**40 + 2, 2**40 + 3)
     assert (header.partition_leader_epoch, header.magic, header.attributes) == (12, 77, 0)
@@ -168,7 +168,7 @@ def test_builder_keeps_its_limit_and_counts(records: list[RecordInput], max_byte
     st.lists(st.tuples(st.none() | st.just(b"key"), st.sampled_from([0, 7, 2**40])), max_size=3),
     st.sampled_from([100, 700, 6_000, 200_000]),
 )
-def test_taking_many_at_once_is_taking_each(
+def test_appending_many_values_at_once_equals_appending_each(
     values: list[bytes], before: list[tuple[bytes | None, int]], max_bytes: int
 ) -> None:
     at_once, one_by_one = BatchBuilder(max_bytes), BatchBuilder(max_bytes)
@@ -186,7 +186,7 @@ def test_taking_many_at_once_is_taking_each(
 
 
 @pytest.mark.parametrize("length", range(41))
-def test_many_at_once_are_cut_where_the_room_ends_though_the_first_is_short(length: int) -> None:
+def test_many_values_at_once_stop_where_the_room_ends(length: int) -> None:
     at_once, one_by_one = BatchBuilder(700), BatchBuilder(700)
     values = [b"first", b"", *[b"x" * length] * 100]
     taken = at_once.extend(values, 0, 7)
@@ -195,7 +195,7 @@ def test_many_at_once_are_cut_where_the_room_ends_though_the_first_is_short(leng
     assert at_once.close() == one_by_one.close()
 
 
-def test_many_at_once_beyond_the_small_offset_deltas() -> None:
+def test_many_values_at_once_beyond_the_small_offset_deltas() -> None:
     at_once, one_by_one = BatchBuilder(2**24), BatchBuilder(2**24)
     values = [b"x"] * 70_000
     assert at_once.extend(values, 0, 7) == 70_000
@@ -226,7 +226,7 @@ def test_a_full_builder_refuses_and_keeps_what_it_has() -> None:
 # checks
 
 
-def test_stamp_changes_offset_and_epoch_only_and_leaves_the_crc_true() -> None:
+def test_stamp_changes_only_offset_and_epoch_and_keeps_the_crc_valid() -> None:
     buffer = bytearray(b"....") + build_batch([(None, b"a", 1, ()), (None, b"b", 1, ())])
     stamp(buffer, 40, 9, position=4)
     header = check_batch(buffer, 4)
@@ -240,7 +240,7 @@ def test_check_takes_every_kind_of_buffer(kind: Callable[[bytearray], bytes]) ->
 
 
 @given(RECORDS, st.data())
-def test_any_flipped_bit_behind_the_stamped_fields_is_found(records: list[RecordInput], data: st.DataObject) -> None:
+def test_any_flipped_bit_behind_the_stamped_fields_is_detected(records: list[RecordInput], data: st.DataObject) -> None:
     batch = build_batch(records)
     bit = data.draw(st.integers(16 * 8, len(batch) * 8 - 1))
     batch[bit // 8] ^= 1 << bit % 8
@@ -281,7 +281,7 @@ def test_a_walk_stops_at_the_end_it_was_given() -> None:
         (57, ">i", -1, "record count"),
     ],
 )
-def test_nonsense_in_a_header_is_named(at: int, layout: str, value: int, reason: str) -> None:
+def test_an_invalid_header_field_is_named(at: int, layout: str, value: int, reason: str) -> None:
     batch = build_batch([(None, b"a", 1, ())])
     struct.pack_into(layout, batch, at, value)
     with pytest.raises(CorruptBatch, match=reason):
@@ -345,7 +345,7 @@ def test_mistyped_records_are_refused(record: object) -> None:
 
 @pytest.mark.parametrize(("base", "delta"), [(2**63 - 1, 1), (1, 2**63 - 1), (0, 2**64 - 1), (-1, -(2**63))])
 def test_a_record_whose_timestamp_leaves_64_bits_is_refused(base: int, delta: int) -> None:
-    """No message could name it."""
+    """No message could carry it."""
     with pytest.raises(UndecodableBatch, match="timestamp"):
         decode_records(timed(base, delta))
     with pytest.raises(UndecodableBatch, match="timestamp"):
@@ -398,12 +398,12 @@ def test_more_records_than_bytes_are_refused_before_decoding() -> None:
 
 
 @given(st.binary(max_size=300))
-def test_random_bytes_raise_nothing_but_corrupt_batch(content: bytes) -> None:
+def test_random_bytes_raise_only_corrupt_batch(content: bytes) -> None:
     read_all(content)
 
 
 @given(RECORDS, st.data())
-def test_mutated_batches_raise_nothing_but_corrupt_batch(records: list[RecordInput], data: st.DataObject) -> None:
+def test_mutated_batches_raise_only_corrupt_batch(records: list[RecordInput], data: st.DataObject) -> None:
     batch = build_batch(records)
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(batch) - 1))
@@ -427,7 +427,7 @@ NESTED = st.recursive(
 
 
 @given(NESTED, st.binary(max_size=3), st.integers(1, 5))
-def test_nested_payloads_raise_nothing_but_corrupt_batch(payload: object, tail: bytes, count: int) -> None:
+def test_nested_payloads_raise_only_corrupt_batch(payload: object, tail: bytes, count: int) -> None:
     packed = msgpack.packb(payload) + tail
     read_all(with_payload(packed, count))
     if isinstance(payload, list) and payload:
@@ -435,7 +435,7 @@ def test_nested_payloads_raise_nothing_but_corrupt_batch(payload: object, tail: 
 
 
 @given(st.lists(st.tuples(NESTED, NESTED, NESTED, NESTED, NESTED), min_size=1, max_size=3))
-def test_odd_record_members_raise_nothing_but_corrupt_batch(records: list[tuple[object, ...]]) -> None:
+def test_odd_record_members_raise_only_corrupt_batch(records: list[tuple[object, ...]]) -> None:
     read_all(with_payload(msgpack.packb(records), len(records)))
 
 

@@ -26,6 +26,6 @@ def test_garbage_is_corrupt(content: bytes) -> None:
 
 
 @pytest.mark.parametrize("line", ["1 2", "2 1 " + "0" * 32, "1 2 " + "g" * 32, "1 2 " + "0" * 31, "a 2 " + "0" * 32])
-def test_a_line_that_says_nothing_is_corrupt(line: str) -> None:
+def test_a_malformed_line_is_corrupt(line: str) -> None:
     with pytest.raises(CorruptCheckpoint):
         parse_segment_digests(with_checksum(f"version: 1\ntopic_id: t\npartition: 0\n{line}\n"))

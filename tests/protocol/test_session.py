@@ -1,4 +1,4 @@
-"""Framing: bytes in any pieces become whole frames, and memory follows what came, not what was claimed."""
+"""Framing: bytes in any pieces become whole frames, and memory depends on what arrived, not on claims."""
 
 import itertools
 import struct
@@ -30,7 +30,7 @@ def framed(*contents: bytes) -> bytes:
 
 
 def feed(receiver: FrameReceiver, pieces: Iterable[bytes]) -> list[bytes]:
-    """As a transport does: a read is never longer than the room that was given."""
+    """Feed bytes like a transport: a read is never longer than the given buffer."""
     frames: list[bytes] = []
     for piece in pieces:
         rest = memoryview(piece)
@@ -69,7 +69,7 @@ def test_frames_may_come_byte_by_byte(contents: list[bytes]) -> None:
 
 
 @given(st.binary(max_size=200), st.lists(st.integers(0, 200), max_size=5))
-def test_random_bytes_raise_nothing_but_the_protocols_error(data: bytes, cuts: list[int]) -> None:
+def test_random_bytes_raise_only_a_protocol_error(data: bytes, cuts: list[int]) -> None:
     receiver = FrameReceiver(100)
     try:
         feed(receiver, cut(data, cuts))
@@ -79,14 +79,14 @@ def test_random_bytes_raise_nothing_but_the_protocols_error(data: bytes, cuts: l
 
 
 @given(CONTENTS, st.integers(1, 40))
-def test_half_a_frame_is_known_as_such(contents: list[bytes], cut_off: int) -> None:
+def test_a_partial_frame_is_recognized(contents: list[bytes], cut_off: int) -> None:
     data = framed(*contents, b"the last one, long enough to be cut anywhere in it")
     receiver = FrameReceiver(MIB)
     assert feed(receiver, [data[:-cut_off]]) == contents
     assert receiver.has_partial_frame
 
 
-def test_a_frame_that_is_put_back_comes_again() -> None:
+def test_a_frame_that_is_put_back_is_returned_again() -> None:
     receiver = FrameReceiver(MIB)
     data = framed(b"one", b"two", b"three")
     receiver.get_buffer()[: len(data)] = data
@@ -115,7 +115,7 @@ def test_a_frame_of_just_the_limit_is_taken() -> None:
 
 
 def test_a_claimed_length_allocates_nothing() -> None:
-    """16 MiB are promised and ten bytes come."""
+    """16 MiB are announced and ten bytes arrive."""
     tracemalloc.start()
     receiver = FrameReceiver(16 * MIB, MemoryBudget(48 * MIB))
     feed(receiver, [struct.pack(">I", 16 * MIB) + b"\x95\x00\x00\x01\xc0\x80"])
@@ -125,7 +125,7 @@ def test_a_claimed_length_allocates_nothing() -> None:
 
 
 @given(st.integers(0, 600 * KIB))
-def test_the_buffer_grows_with_the_bytes_that_came(received: int) -> None:
+def test_the_buffer_grows_with_the_bytes_that_arrived(received: int) -> None:
     budget = MemoryBudget(48 * MIB)
     receiver = FrameReceiver(16 * MIB, budget)
     feed(receiver, [struct.pack(">I", 16 * MIB), b"x" * received])
@@ -140,7 +140,7 @@ def test_the_buffer_never_grows_beyond_the_frame_and_some_read_ahead(length: int
     assert receiver.grown_bytes + INITIAL_BUFFER_BYTES <= max(READ_AHEAD_BYTES, length + 4)
 
 
-def test_only_who_is_allowed_may_send_more_than_a_control_frame() -> None:
+def test_a_frame_above_the_control_limit_needs_permission() -> None:
     asked: list[bytes] = []
 
     def never(peek: bytes) -> bool:
@@ -158,7 +158,7 @@ def test_only_who_is_allowed_may_send_more_than_a_control_frame() -> None:
 
 # ------------------------------------------------------------------------------------------------------------ budget
 def partial(receiver: FrameReceiver, size: int) -> bool:
-    """Bytes of an unfinished frame of 16 MiB; whether there was room for all of them."""
+    """Receive bytes of an unfinished frame of 16 MiB; return whether there was room for all of them."""
     rest = size
     while rest:
         if not receiver.make_room():
@@ -174,12 +174,12 @@ def partial(receiver: FrameReceiver, size: int) -> bool:
     return receiver.make_room()
 
 
-def test_a_spent_budget_stops_only_those_that_want_more() -> None:
+def test_a_spent_budget_stops_only_receivers_that_need_more() -> None:
     budget = MemoryBudget(MIB)
     greedy, modest = FrameReceiver(16 * MIB, budget), FrameReceiver(16 * MIB, budget)
     assert not partial(greedy, 4 * MIB)
     assert budget.used_bytes <= MIB
-    assert feed(modest, [framed(b"x" * 1_000)] * 20) == [b"x" * 1_000] * 20, "it fits in what everybody has"
+    assert feed(modest, [framed(b"x" * 1_000)] * 20) == [b"x" * 1_000] * 20, "it fits in the initial buffer"
     assert not partial(FrameReceiver(16 * MIB, budget), MIB)
 
 
@@ -193,7 +193,7 @@ def test_huge_requests_leave_room_for_usual_ones() -> None:
     assert budget.used_bytes <= 8 * MIB
 
 
-def test_brokers_have_a_reserve_that_nobody_else_can_take() -> None:
+def test_brokers_have_a_reserve_that_clients_cannot_use() -> None:
     budget = MemoryBudget(2 * MIB, reserved_bytes=MIB)
     client, broker = FrameReceiver(16 * MIB, budget), FrameReceiver(16 * MIB, budget)
     broker.privileged = True
@@ -203,15 +203,15 @@ def test_brokers_have_a_reserve_that_nobody_else_can_take() -> None:
     assert budget.used_bytes <= 2 * MIB
 
 
-def test_memory_comes_back_with_the_connection_and_whoever_waits_is_told() -> None:
+def test_a_closed_connection_releases_its_memory_and_the_budget_reports_it() -> None:
     budget = MemoryBudget(MIB)
-    told: list[int] = []
-    budget.on_release = lambda: told.append(budget.used_bytes)
+    released: list[int] = []
+    budget.on_release = lambda: released.append(budget.used_bytes)
     one, other = FrameReceiver(16 * MIB, budget), FrameReceiver(16 * MIB, budget)
     assert not partial(one, 2 * MIB)
     assert not partial(other, MIB)
     one.close()
-    assert told == [other.grown_bytes]
+    assert released == [other.grown_bytes]
     assert other.make_room()
     other.close()
     assert budget.used_bytes == 0
@@ -234,7 +234,7 @@ def test_an_idle_buffer_shrinks_and_a_busy_one_does_not() -> None:
 def test_a_frame_handed_out_outlives_the_buffer() -> None:
     receiver = FrameReceiver(MIB)
     data = framed(b"y" * 5_000)
-    seen: list[memoryview] = []
+    frames: list[memoryview] = []
     rest = memoryview(data)
     while len(rest):
         assert receiver.make_room()
@@ -245,9 +245,9 @@ def test_a_frame_handed_out_outlives_the_buffer() -> None:
         rest = rest[count:]
         frame = receiver.next_frame()
         if frame is not None:
-            seen.append(frame)
+            frames.append(frame)
     receiver.close()
-    assert seen[0] == b"y" * 5_000
+    assert frames[0] == b"y" * 5_000
 
 
 def take(receiver: FrameReceiver, content: bytes) -> memoryview:
@@ -267,13 +267,13 @@ def take(receiver: FrameReceiver, content: bytes) -> memoryview:
 
 
 @given(st.lists(st.integers(1, 60_000), min_size=1, max_size=12))
-def test_frames_that_were_taken_keep_their_bytes_whatever_comes_later(sizes: list[int]) -> None:
+def test_taken_frames_keep_their_bytes_whatever_arrives_later(sizes: list[int]) -> None:
     receiver = FrameReceiver(MIB)
     contents = [bytes([number]) * size for number, size in enumerate(sizes)]
     assert [bytes(frame) for frame in [take(receiver, content) for content in contents]] == contents
 
 
-def test_a_taken_frame_leaves_what_came_behind_it() -> None:
+def test_a_taken_frame_leaves_the_bytes_behind_it() -> None:
     receiver = FrameReceiver(MIB)
     data = framed(b"a" * 3_000, b"b" * 500)
     receiver.get_buffer()[: len(data)] = data
@@ -283,7 +283,7 @@ def test_a_taken_frame_leaves_what_came_behind_it() -> None:
     assert receiver.take_frame() is None
 
 
-def test_the_buffer_of_a_taken_frame_is_used_again_once_nobody_views_it() -> None:
+def test_the_buffer_of_a_taken_frame_is_reused_once_it_has_no_views() -> None:
     receiver = FrameReceiver(MIB)
     first = take(receiver, b"x" * 50_000)
     taken = first.obj
@@ -295,7 +295,7 @@ def test_the_buffer_of_a_taken_frame_is_used_again_once_nobody_views_it() -> Non
     del part
     assert any(take(receiver, b"w" * 50_000).obj is taken for _ in range(3))
     assert isinstance(taken, bytearray)
-    assert len(taken) >= 50_000, "asking whether it is viewed changes nothing"
+    assert len(taken) >= 50_000, "checking for views changes nothing"
 
 
 def test_a_receiver_keeps_few_buffers_for_taken_frames() -> None:
@@ -305,7 +305,7 @@ def test_a_receiver_keeps_few_buffers_for_taken_frames() -> None:
     take(receiver, b"y" * MIB)
     assert len(receiver._given) <= KEPT_BUFFERS
     huge = take(receiver, b"z" * (KEPT_BUFFER_BYTES + 1))
-    assert not any(buffer is huge.obj for buffer in receiver._given), "one so large is given back to the system"
+    assert not any(buffer is huge.obj for buffer in receiver._given), "a buffer of this size is not kept"
 
 
 class Connections(RuleBasedStateMachine):

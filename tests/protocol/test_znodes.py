@@ -62,7 +62,7 @@ def test_unknown_fields_are_ignored(znode: Znode) -> None:
     assert type(znode).decode(json.dumps(content).encode()) == znode
 
 
-def test_json_is_kafkas() -> None:
+def test_json_is_like_kafkas() -> None:
     assert json.loads(STATE.encode()) == {
         "version": 1,
         "leader": 1,
@@ -145,7 +145,7 @@ def test_malformed_znodes_are_refused_with_their_path(kind: type[Znode], content
 
 
 @given(st.sampled_from(EVERY), st.binary(max_size=40), st.data())
-def test_mutated_znodes_raise_nothing_but_corrupt_znode(znode: Znode, patch: bytes, data: st.DataObject) -> None:
+def test_mutated_znodes_raise_only_corrupt_znode(znode: Znode, patch: bytes, data: st.DataObject) -> None:
     content = bytearray(znode.encode())
     at = data.draw(st.integers(0, len(content)))
     content[at : at + data.draw(st.integers(0, 5))] = patch
