@@ -78,8 +78,8 @@ from minibroker.runtime.ports import Coordination
 EVENTS_MAX = 10_000
 """Requests that may wait; a broker has one in flight at a time, so only clients could queue more."""
 GATHERING_SECONDS = 0.1
-"""How long a new controller waits for answers of registered brokers that are dead or cut off. It elects at once when
-the last broker has answered. Without the wait, the first broker to answer would lead everything."""
+"""How long a new controller waits for registered brokers that do not answer. It elects at once when the last one has
+answered. Without the wait, the first broker to answer would lead everything."""
 WATCH_SECONDS = 0.5
 """How often the controller checks which brokers owe an answer."""
 SILENT_SECONDS = 1.0

@@ -264,5 +264,5 @@ def check_leadership(leadership: Leadership, assignment: tuple[BrokerId, ...]) -
     assert leadership.leader is None or leadership.leader in members, f"the leader is not in the ISR: {leadership}"
     assert leadership.leader_epoch >= 0, f"negative leader epoch: {leadership}"
     assert leadership.controller_epoch >= 1, f"no controller won epoch {leadership.controller_epoch}"
-    assert {broker_id for broker_id, _ in leadership.incarnations} <= set(members), f"stranger: {leadership}"
-    assert {broker_id for broker_id, _ in leadership.directories} <= set(members), f"stranger: {leadership}"
+    assert {broker_id for broker_id, _ in leadership.incarnations} <= set(members), f"not an ISR member: {leadership}"
+    assert {broker_id for broker_id, _ in leadership.directories} <= set(members), f"not an ISR member: {leadership}"

@@ -27,7 +27,7 @@ def proposal(
     )
 
 
-def verdict(state: ControllerState, request: AlterPartitionData, broker_id: int = 1) -> ErrorCode | PartitionChange:
+def checked(state: ControllerState, request: AlterPartitionData, broker_id: int = 1) -> ErrorCode | PartitionChange:
     result = check_proposal(state, broker_id, T0, request)
     return ErrorCode(result.error_code) if isinstance(result, AlterPartitionResult) else result
 
@@ -35,7 +35,7 @@ def verdict(state: ControllerState, request: AlterPartitionData, broker_id: int 
 @pytest.mark.invariant("I8", "I27")
 def test_a_caught_up_replica_joins_without_a_new_leader_epoch() -> None:
     state = cluster_state(1, 2, 3, now=leadership(1, 1, 2))
-    change = verdict(state, proposal(3, 1, 2))
+    change = checked(state, proposal(3, 1, 2))
     assert isinstance(change, PartitionChange)
     assert change.before == state.leaderships[T0]
     assert (change.after.leader, change.after.leader_epoch) == (1, 5)
@@ -44,7 +44,7 @@ def test_a_caught_up_replica_joins_without_a_new_leader_epoch() -> None:
 
 
 def test_a_shrink_is_accepted() -> None:
-    change = verdict(cluster_state(1, 2, 3, now=leadership(1, 1, 2)), proposal(1))
+    change = checked(cluster_state(1, 2, 3, now=leadership(1, 1, 2)), proposal(1))
     assert isinstance(change, PartitionChange)
     assert change.after.in_sync_replicas == (1,)
 
@@ -52,7 +52,7 @@ def test_a_shrink_is_accepted() -> None:
 @pytest.mark.invariant("I31")
 def test_the_incarnation_that_caught_up_is_recorded() -> None:
     state = cluster_state(1, broker(3, incarnation="second"), now=leadership(1, 1))
-    change = verdict(state, proposal(1, 3))
+    change = checked(state, proposal(1, 3))
     assert isinstance(change, PartitionChange)
     assert change.after.incarnations == ((1, "i1"), (3, "second"))
 
@@ -67,26 +67,26 @@ def test_unknown_partition() -> None:
 def test_partition_that_is_being_deleted_is_unknown() -> None:
     state = cluster_state(1, 2, 3, now=leadership(1, 1, 2))
     state.deletions = {"lines": Deletion(is_started=True)}
-    assert verdict(state, proposal(1)) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert checked(state, proposal(1)) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 @pytest.mark.invariant("I29")
 @pytest.mark.parametrize("request_", [proposal(1, epoch=6), proposal(1, version=8), proposal(1, epoch=6, version=0)])
 def test_a_request_with_newer_epochs_than_the_controller_gets_not_controller(request_: AlterPartitionData) -> None:
-    assert verdict(cluster_state(1, 2, 3, now=leadership(1, 1, 2)), request_) is ErrorCode.NOT_CONTROLLER
+    assert checked(cluster_state(1, 2, 3, now=leadership(1, 1, 2)), request_) is ErrorCode.NOT_CONTROLLER
 
 
 @pytest.mark.invariant("I29")
 def test_an_old_controller_does_not_confirm_what_a_newer_one_decided() -> None:
     same_isr_newer_version = proposal(1, 2, version=8)
     state = cluster_state(1, 2, 3, now=leadership(1, 1, 2))
-    assert verdict(state, same_isr_newer_version) is ErrorCode.NOT_CONTROLLER
+    assert checked(state, same_isr_newer_version) is ErrorCode.NOT_CONTROLLER
 
 
 @pytest.mark.invariant("I29")
 def test_an_older_leader_epoch_is_fenced() -> None:
     state = cluster_state(1, 2, 3, now=leadership(1, 1, 2))
-    assert verdict(state, proposal(1, 2, epoch=4)) is ErrorCode.FENCED_LEADER_EPOCH
+    assert checked(state, proposal(1, 2, epoch=4)) is ErrorCode.FENCED_LEADER_EPOCH
 
 
 @pytest.mark.invariant("I38")
@@ -101,7 +101,7 @@ def test_retry_of_an_applied_change_succeeds_with_the_present_version() -> None:
 @pytest.mark.invariant("I8")
 def test_another_version_is_refused() -> None:
     state = cluster_state(1, 2, 3, now=leadership(1, 1, 2, version=9))
-    assert verdict(state, proposal(1, version=7)) is ErrorCode.INVALID_UPDATE_VERSION
+    assert checked(state, proposal(1, version=7)) is ErrorCode.INVALID_UPDATE_VERSION
 
 
 @pytest.mark.invariant("I1", "I9", "I34")
@@ -130,12 +130,12 @@ def test_another_version_is_refused() -> None:
 )
 def test_an_illegal_proposal_is_refused(request_: AlterPartitionData, broker_id: int) -> None:
     state = cluster_state(1, 2, 3, 4, now=leadership(1, 1, 2))
-    assert verdict(state, request_, broker_id) is ErrorCode.INVALID_REQUEST
+    assert checked(state, request_, broker_id) is ErrorCode.INVALID_REQUEST
 
 
 def test_recovery_ends_when_the_leader_reports_it() -> None:
     state = cluster_state(1, 2, 3, now=leadership(1, 1, is_recovering=True))
-    change = verdict(state, proposal(1, recovery=0))
+    change = checked(state, proposal(1, recovery=0))
     assert isinstance(change, PartitionChange)
     assert not change.after.is_recovering
 
@@ -151,32 +151,32 @@ def test_recovery_ends_when_the_leader_reports_it() -> None:
     ids=["unregistered", "shutting-down", "registered-again"],
 )
 def test_an_ineligible_replica_does_not_join(state: ControllerState) -> None:
-    assert verdict(state, proposal(1, 2, 3)) is ErrorCode.INELIGIBLE_REPLICA
+    assert checked(state, proposal(1, 2, 3)) is ErrorCode.INELIGIBLE_REPLICA
 
 
 @pytest.mark.invariant("I34")
 def test_replica_in_a_failed_log_directory_does_not_join() -> None:
     state = cluster_state(1, 2, 3, now=leadership(1, 1, 2))
     state.offline_replicas = {3: frozenset([T0])}
-    assert verdict(state, proposal(1, 2, 3)) is ErrorCode.INELIGIBLE_REPLICA
+    assert checked(state, proposal(1, 2, 3)) is ErrorCode.INELIGIBLE_REPLICA
 
 
 @pytest.mark.invariant("I31")
 def test_a_joiner_without_an_epoch_is_refused_but_a_member_may_stay_without_one() -> None:
     state = cluster_state(1, 2, 3, now=leadership(1, 1, 2))
-    assert verdict(state, proposal(1, 2, (3, -1))) is ErrorCode.INELIGIBLE_REPLICA
-    assert isinstance(verdict(state, proposal(1, (2, -1), 3)), PartitionChange)
+    assert checked(state, proposal(1, 2, (3, -1))) is ErrorCode.INELIGIBLE_REPLICA
+    assert isinstance(checked(state, proposal(1, (2, -1), 3)), PartitionChange)
 
 
 @pytest.mark.invariant("I31")
 def test_a_member_that_was_started_again_does_not_stay_without_an_epoch() -> None:
     state = cluster_state(1, broker(2, incarnation="new"), 3, now=leadership(1, 1, 2))
-    assert verdict(state, proposal(1, (2, -1), 3)) is ErrorCode.INELIGIBLE_REPLICA
+    assert checked(state, proposal(1, (2, -1), 3)) is ErrorCode.INELIGIBLE_REPLICA
 
 
 def test_a_sole_leader_that_shuts_down_may_still_confirm_its_recovery() -> None:
     state = cluster_state(1, 2, now=leadership(1, 1, is_recovering=True), shutting_down=(1,))
-    assert isinstance(verdict(state, proposal(1)), PartitionChange)
+    assert isinstance(checked(state, proposal(1)), PartitionChange)
 
 
 def test_checks_come_in_the_order_of_the_protocol() -> None:
@@ -191,4 +191,4 @@ def test_checks_come_in_the_order_of_the_protocol() -> None:
         (proposal(9), ErrorCode.INVALID_REQUEST),
         (proposal(1, 3), ErrorCode.INELIGIBLE_REPLICA),
     ]
-    assert [verdict(state, request) for request, _ in broken] == [code for _, code in broken]
+    assert [checked(state, request) for request, _ in broken] == [code for _, code in broken]
