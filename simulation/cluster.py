@@ -39,7 +39,7 @@ class SimulatedCluster:
         self.asked_to_stop_at: dict[int, float] = {}
         """When a process of that broker was last asked to stop."""
         self.starting: set[int] = set()
-        """Brokers whose new process has not run yet: `brokers` still holds the previous one."""
+        """Brokers with a new process that has not run yet: `brokers` still holds the previous one."""
 
     @property
     def bootstrap_servers(self) -> str:

@@ -80,7 +80,8 @@ class Fabric:
         """Address of each machine, by name; a client may connect to either."""
         self._nameless: set[str] = set()
         self.without_descriptors: set[str] = set()
-        """Machines whose processes can open no connection; open ones stay, and connections from others are accepted."""
+        """Machines without descriptors for new connections; open ones stay, and connections from
+        others are accepted."""
         self._powered_off: set[str] = set()
         self._cut: dict[tuple[str, str], float] = {}
         """Time of each present cut, in loop time."""

@@ -31,7 +31,7 @@ SECTOR_BYTES = 512
 """A torn write may lack a sector in its middle: pages reach the platter in any order."""
 
 PATHS_KEPT = 1_000
-"""Paths whose parts are cached: brokers use the same few again and again."""
+"""Paths kept with their parts: brokers use the same few again and again."""
 
 LINKS_MAX = 40
 """As many links as Linux follows, one after the other."""

@@ -53,7 +53,7 @@ class DiskRules:
         """The checkpoint when the disk was last faulty: replicas may be recreated then, with high watermarks of their
         own."""
         self._failed: dict[Process, str] = {}
-        """Processes whose append to a segment failed, and where."""
+        """Processes with a failed append to a segment, and its path."""
         for broker_id in cluster.broker_ids:
             self._watch(self._storage(broker_id))
         reference.samplers.append(self.look)

@@ -1,4 +1,4 @@
-"""A leader whose log or directory has failed is replaced in bounded time, if another in-sync replica can lead.
+"""A leader with a failed log or directory is replaced in bounded time, if another in-sync replica can lead.
 
 Owns: how long each leader in ZooKeeper has been offline, counted only while nothing else is broken. Leaves to others:
 why it is offline.

@@ -16,7 +16,8 @@ from minibroker.simulation.node import Process
 
 FINDINGS_MAX = 20
 EXPIRY_NOTICED_SECONDS = 10.0
-"""A broker whose session a fault ended learns of it when it reaches ZooKeeper again; no fault keeps it off longer."""
+"""After a fault ended its session, a broker learns of it when it reaches ZooKeeper again; no fault
+keeps it off longer."""
 
 
 class ReferencePartition(msgspec.Struct):
@@ -50,10 +51,10 @@ class ReferenceState:
         self.allows_unclean_election = False
         """Set it if the run's settings allow it."""
         self.faulty: set[int] = set()
-        """Brokers whose disk lied, rots or was replaced, until they are whole again: what such a disk holds at a start
-        is not its broker's fault. What the broker then does is checked as always."""
+        """Brokers with a disk that lied, rots or was replaced, until they are whole again: what such a disk holds at a
+        start is not its broker's fault. What the broker then does is checked as always."""
         self.lost_files: set[Process] = set()
-        """Processes whose files a fault removed: their wrong view of those files is not their fault."""
+        """Processes that lost files by a fault: their wrong view of those files is not their fault."""
         self.is_unaware: Callable[[int], bool] = lambda broker_id: False
         """Whether another broker removed this broker's registration and it cannot know yet (see `fencing`)."""
         self._cluster = cluster

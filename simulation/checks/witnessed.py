@@ -27,7 +27,7 @@ def newest_note(cluster: SimulatedCluster, partition: TopicPartition, topic_id: 
 
 
 def lacking_notes(cluster: SimulatedCluster, states: list[ReferencePartition]) -> list[str]:
-    """Partitions whose newest note is out of date: its epoch, ISR, end or start is not the leader's."""
+    """Partitions with an outdated newest note: its epoch, ISR, end or start is not the leader's."""
     found = []
     for actual in states:
         leader = cluster.replica(actual.leader, actual.partition.topic, actual.partition.partition)

@@ -105,7 +105,7 @@ def check_replacement(change: PartitionChange, registered: tuple[tuple[int, int,
 
 
 def _check_joiner(after: Leadership, leader: ModelReplica, joiner: ModelReplica) -> str | None:
-    """A joiner whose process has ended since is listed as that process, and is detected by that."""
+    """A joiner with an ended process is listed as that process, and is detected by that."""
     if after.incarnation_of(joiner.broker_id) != incarnation(joiner.starts):
         return None
     state = leader.state

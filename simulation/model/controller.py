@@ -76,7 +76,7 @@ class ControllerDecision(Struct, frozen=True):
     """None for a request without an answer about its partition: the sender counts it as lost."""
     is_deposed: bool = False
     unregistered: tuple[int, ...] = ()
-    """Brokers whose registration it removed from ZooKeeper."""
+    """Brokers that it unregistered in ZooKeeper."""
     asks_logs: bool = False
     """It asks what logs hold; the running brokers answer at once."""
     waits_for_answers: bool = False

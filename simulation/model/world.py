@@ -217,7 +217,7 @@ class ModelWorld:
         return state, decision
 
     def _logs(self, state: ModelState, asking: ModelController) -> tuple[controller.Log, ...]:
-        """The logs of the running brokers whose registrations this controller knows."""
+        """The logs of the running brokers with registrations that this controller knows."""
         found = []
         for broker_id, epoch, _, _ in asking.brokers:
             replica = self.replica(state, broker_id)

@@ -1,4 +1,4 @@
-"""A follower whose every fetch fails fetches rarely; a success makes it quick again."""
+"""A follower that gets only errors fetches rarely; a success makes it quick again."""
 
 import asyncio
 
