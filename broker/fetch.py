@@ -20,8 +20,8 @@ from minibroker.broker.observations import ConsumerReadGranted
 from minibroker.broker.replication.leader import (
     FetchGranted,
     FetchRefused,
+    check_consumer_fetch,
     grant_follower,
-    judge_consumer_fetch,
     refuse_fetch,
 )
 from minibroker.protocol.codec import FetchedRecords, encode_fetch_response
@@ -232,7 +232,7 @@ class FetchHandler:
         verdict: FetchGranted | FetchRefused
         if body.replica_id < 0:
             partition.services.check_fence()
-            verdict = judge_consumer_fetch(partition.state, epoch, offset, last_epoch)
+            verdict = check_consumer_fetch(partition.state, epoch, offset, last_epoch)
         elif report:
             verdict = self._answers.report_position(partition, body.replica_id, body.replica_epoch, fetch)
         else:

@@ -35,8 +35,8 @@ class ReplicaStepped(Struct, frozen=True):
     """The core has decided. Its effects are not performed yet."""
 
     replica: "Partition"
-    event: ev.Event
-    effects: Sequence[ev.Effect]
+    event: ev.ReplicaEvent
+    effects: Sequence[ev.ReplicaEffect]
     is_refused: bool
     """A fetch of a follower that was refused: it proves nothing."""
 

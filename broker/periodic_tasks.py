@@ -105,7 +105,7 @@ class PeriodicTasks:
             self._ticked_ms = now_ms
             self._to_leaders(ev.LeaderStalled(stalled_ms=stalled_ms))
 
-    def _to_leaders(self, event: ev.Event) -> None:
+    def _to_leaders(self, event: ev.ReplicaEvent) -> None:
         for partition in list(self._manager.partitions.values()):
             if partition.state.is_leader:
                 partition.handle(event)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from minibroker.broker.erased_replicas import ErasedReplicas
 from minibroker.broker.observations import OrderAdmitted
 from minibroker.broker.replication import events as ev
-from minibroker.broker.replication.damage import may_start_anew
+from minibroker.broker.replication.damage import may_start_empty
 from minibroker.broker.replication.replica import is_stale
 from minibroker.broker.topic_config import TopicConfig, log_config, resolve_topic_config
 from minibroker.protocol.errors import ErrorCode
@@ -98,7 +98,7 @@ class ReplicaOrders:
             in_sync_replicas=tuple(state.isr),
             assignment=tuple(state.replicas),
         )
-        if may_start_anew(partition.state, event):
+        if may_start_empty(partition.state, event):
             partition = manager.repairs.start_anew(partition, topic.topic_id, topic_config)
         if partition.state.is_offline:
             return ErrorCode.KAFKA_STORAGE_ERROR

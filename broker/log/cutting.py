@@ -26,7 +26,7 @@ def drop_newest(log: "PartitionLog") -> None:
     log.storage.disk.sync_directory(log.directory)
 
 
-def start_anew_at(log: "PartitionLog", offset: int, producers: ProducerStates) -> None:
+def restart_empty_at(log: "PartitionLog", offset: int, producers: ProducerStates) -> None:
     """Drop all segments; the log is empty at `offset`, which may lie anywhere. Its start is recorded before anything
     that an older record would explain wrongly. `producers`: as they are there."""
     log.is_cut_half = True

@@ -26,7 +26,7 @@ PAUSE_S = 0.02
 """Between two pieces: it takes at most a fifth of a processor."""
 
 
-class Head(msgspec.Struct, frozen=True):
+class SegmentHead(msgspec.Struct, frozen=True):
     """The batches of a segment that lie in front of the log's start."""
 
     base_offset: int
@@ -34,7 +34,7 @@ class Head(msgspec.Struct, frozen=True):
     digest: int
 
 
-def digest_from_start(log: PartitionLog, head: Head | None) -> int | None:
+def digest_from_start(log: PartitionLog, head: SegmentHead | None) -> int | None:
     """Of all batches from the log's start to its end; None while that is not known."""
     first = _first_segment(log)
     total = NOTHING
@@ -51,7 +51,7 @@ def digest_from_start(log: PartitionLog, head: Head | None) -> int | None:
     return total % MODULUS
 
 
-def digest_from_start_to(log: PartitionLog, head: Head | None, end_offset: int) -> int | None:
+def digest_from_start_to(log: PartitionLog, head: SegmentHead | None, end_offset: int) -> int | None:
     """The same, up to an offset near the log's end. Reads the headers behind it on the event loop."""
     total = digest_from_start(log, head)
     if total is None or end_offset == log.log_end_offset:
@@ -62,16 +62,16 @@ def digest_from_start_to(log: PartitionLog, head: Head | None, end_offset: int) 
         return None
 
 
-def needs_head(log: PartitionLog, head: Head | None) -> bool:
+def needs_head(log: PartitionLog, head: SegmentHead | None) -> bool:
     """Whether the log starts within a segment, of whose front part nothing is known."""
     return log.log_start_offset > log.segments[_first_segment(log)].base_offset and not _is_of(log, head)
 
 
-async def read_head(log: PartitionLog) -> Head | None:
+async def read_head(log: PartitionLog) -> SegmentHead | None:
     """What lies in front of the log's start in its first segment; None if it cannot be read."""
     segment, start = log.segments[_first_segment(log)], log.log_start_offset
     digest = await _read(log, segment, segment.size, start)
-    return None if digest is None else Head(segment.base_offset, start, digest)
+    return None if digest is None else SegmentHead(segment.base_offset, start, digest)
 
 
 async def complete_one(log: PartitionLog) -> bool:
@@ -91,7 +91,7 @@ def _first_segment(log: PartitionLog) -> int:
     return log.segment_number(log.log_start_offset)
 
 
-def _is_of(log: PartitionLog, head: Head | None) -> bool:
+def _is_of(log: PartitionLog, head: SegmentHead | None) -> bool:
     base = log.segments[_first_segment(log)].base_offset
     return head is not None and (head.base_offset, head.start_offset) == (base, log.log_start_offset)
 

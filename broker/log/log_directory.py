@@ -21,7 +21,7 @@ from minibroker.broker.log.errors import LogDirectoryError
 from minibroker.broker.log.flushing import UnsyncedFiles
 from minibroker.broker.log.offset_checkpoints import OffsetCheckpoints
 from minibroker.broker.log.partition_log import PartitionLog
-from minibroker.broker.log.recovery import Known, LoadedLog, RecoveryReport, load_log
+from minibroker.broker.log.recovery import LoadContext, LoadedLog, RecoveryReport, load_log
 from minibroker.broker.log.set_aside import read_set_aside
 from minibroker.broker.log.storage import Storage
 from minibroker.broker.log.tail_cache import TailCache
@@ -151,7 +151,7 @@ class LogDirectory:
             meta, directory.same_boot = directory_files.claim_directory(disk, path, stored, broker_id, cluster_id, rng)
             directory.directory_id = meta.directory_id
             await directory._load(on_progress)
-            if directory.same_boot or await directory._checkpoints.lower_marks():
+            if directory.same_boot or await directory._checkpoints.lower_high_watermarks():
                 directory_files.note_boot(disk, path, stored, meta)  # last: until then a power loss shows
         except BaseException as error:
             lock.release()
@@ -180,21 +180,21 @@ class LogDirectory:
             loaded, topic_id = await self._load_partition(partition)
             log = self._adopt(partition, topic_id, self.default_config, loaded)
             if not self.was_clean:
-                self._distrust_names(log)
+                self._queue_names_for_sync(log)
             if on_progress is not None:
                 on_progress(done, len(partitions), partition, loaded.report)
-        self.wholeness.judge(self.logs, listed, self.same_boot)
+        self.wholeness.assess(self.logs, listed, self.same_boot)
         self.wholeness.write()
         self._loaded = True
 
     async def _load_partition(self, partition: TopicPartition) -> tuple[LoadedLog, str | None]:
         def load() -> tuple[LoadedLog, str | None]:
-            def known(topic_id: str | None) -> Known:
-                return Known(
+            def known(topic_id: str | None) -> LoadContext:
+                return LoadContext(
                     recovery_point=self._checkpoints.stored_recovery_point(partition, topic_id),
                     clean=self.was_clean,
                     same_boot=self.same_boot,
-                    high_watermark=self._checkpoints.stored_mark(partition, topic_id),
+                    high_watermark=self._checkpoints.stored_high_watermark(partition, topic_id),
                     clean_end=self.wholeness.clean_end(partition),
                 )
 
@@ -215,7 +215,7 @@ class LogDirectory:
         self._checkpoints.loaded(log)
         return log
 
-    def _distrust_names(self, log: PartitionLog) -> None:
+    def _queue_names_for_sync(self, log: PartitionLog) -> None:
         """The kernel may hold in memory only what a killed process wrote of names and epochs: the next flush syncs it,
         or a power cut after it takes the log with all its synced records."""
         log.unsynced.add(f"{log.directory}/{PARTITION_METADATA}")
@@ -239,7 +239,7 @@ class LogDirectory:
         directory, interval = self._directory_of(partition), config.index_interval_bytes
         try:
             self._disk.make_directory(directory)
-            loaded = load_log(self._disk, directory, Known(), index_interval_bytes=interval)
+            loaded = load_log(self._disk, directory, LoadContext(), index_interval_bytes=interval)
             log = self._adopt(partition, topic_id, config, loaded)
             log.start_reason = self._checkpoints.reason_to_start(partition, topic_id)
             self._write_metadata(log, topic_id)
@@ -274,12 +274,12 @@ class LogDirectory:
             self._to_remove.append(target)
 
     def log_was_cut(self, log: PartitionLog) -> None:
-        self._checkpoints.lower_mark(log.topic_partition, log.log_end_offset)
+        self._checkpoints.lower_high_watermark(log.topic_partition, log.log_end_offset)
 
     def set_log_aside(self, partition: TopicPartition) -> None:
         """Take a damaged log away by renaming its directory, kept until `remove_set_aside` of the partition that its
         files name: it may be the only copy of another one that somebody has put here."""
-        self._checkpoints.begin_anew(partition)
+        self._checkpoints.reset_offsets(partition)
         owner = ownership.named_owner(self._disk, self._directory_of(partition), partition)
         target = self._take_away(partition, damaged_directory_name, owner)
         if target is not None:
@@ -320,7 +320,7 @@ class LogDirectory:
                 if self.offline or not isinstance(error, FileMissing):
                     raise
                 target = None  # nothing is left to take away
-        self._checkpoints.forget_mark(partition)
+        self._checkpoints.forget_high_watermark(partition)
         self._forget(partition)
         if target is not None:
             self._sync_names()
@@ -347,7 +347,7 @@ class LogDirectory:
     # ---------------------------------------------------------------------------------------------------- checkpoints
     def read_high_watermarks(self) -> dict[TopicPartition, int]:
         """As the checkpoint said at the start (or was last written), of logs that still exist, by their topic ids."""
-        return self._checkpoints.own_marks()
+        return self._checkpoints.own_high_watermarks()
 
     async def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Write the marks; a log that is not named keeps the one it had."""

@@ -65,7 +65,7 @@ class StartRecord:
         self.known = start
 
     @property
-    def is_anew(self) -> bool:
+    def was_restarted_empty(self) -> bool:
         return self.known is not None and self.known.reason is LogStartReason.STARTED_ANEW
 
     def write_at_once(self, start: LogStart) -> None:

@@ -50,7 +50,7 @@ class OffsetCheckpoints:
             return 0
         return self.recovery_points.get(partition, 0) if self._are_points_readable else None
 
-    def stored_mark(self, partition: TopicPartition, topic_id: str | None) -> int:
+    def stored_high_watermark(self, partition: TopicPartition, topic_id: str | None) -> int:
         """As it is loaded with; 0 where the name stood for another topic."""
         known = self._topic_ids.get(partition)
         is_its_own = known is not None and topic_id in (None, known)
@@ -60,10 +60,10 @@ class OffsetCheckpoints:
         """Of a log that is made: it is anew where they promise something of one of this very topic, whose directory is
         missing. What that one had synced is not asked of this one (seed 17004623)."""
         has_point = bool(self.stored_recovery_point(partition, topic_id))
-        is_promised = has_point or self.stored_mark(partition, topic_id) > 0
+        is_promised = has_point or self.stored_high_watermark(partition, topic_id) > 0
         return LogStartReason.STARTED_ANEW if is_promised else LogStartReason.CREATED
 
-    def own_marks(self) -> Offsets:
+    def own_high_watermarks(self) -> Offsets:
         """Of the logs that are there, as they were loaded with; that of another topic was forgotten then (`loaded`)."""
         return {each: mark for each, mark in self.high_watermarks.items() if each in self._logs}
 
@@ -93,29 +93,29 @@ class OffsetCheckpoints:
         if log.recovery_point < stored:
             self._storage.urgent.add(RECOVERY_POINT_CHECKPOINT)
         if self._is_of_another_topic(log):
-            self.forget_mark(log.topic_partition)  # or the next checkpoint would call it this topic's
+            self.forget_high_watermark(log.topic_partition)  # or the next checkpoint would call it this topic's
 
     def created(self, partition: TopicPartition) -> None:
         """A log was made: it has committed nothing yet, and the checkpoint of recovery points says which there are."""
-        self.forget_mark(partition)
+        self.forget_high_watermark(partition)
         self._storage.urgent.add(RECOVERY_POINT_CHECKPOINT)
 
-    def forget_mark(self, partition: TopicPartition) -> None:
+    def forget_high_watermark(self, partition: TopicPartition) -> None:
         """The name may be given to another topic."""
         if self.high_watermarks.get(partition):
             del self.high_watermarks[partition]
             self._storage.urgent.add(HIGH_WATERMARK_CHECKPOINT)
 
-    def lower_mark(self, partition: TopicPartition, end: int) -> None:
+    def lower_high_watermark(self, partition: TopicPartition, end: int) -> None:
         """Its log was cut to `end` or starts anew: a start would take an end below the mark for damage."""
         if self.high_watermarks.get(partition, 0) > end:
             self.high_watermarks[partition] = end
             self._storage.urgent.add(HIGH_WATERMARK_CHECKPOINT)
 
-    def begin_anew(self, partition: TopicPartition) -> None:
+    def reset_offsets(self, partition: TopicPartition) -> None:
         """Both files stop to speak of its log, durably, before another one takes its place: what that one has not
         synced yet would count as synced after a power cut. On the event loop, which is rare. Raises DiskError."""
-        self.lower_mark(partition, 0)
+        self.lower_high_watermark(partition, 0)
         self.recovery_points[partition] = 0
         self._storage.urgent |= {RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT}
         disk, path = self._storage.disk, self._storage.path
@@ -135,7 +135,7 @@ class OffsetCheckpoints:
         self.high_watermarks = {partition: mark for partition, mark in marks.items() if partition in self._logs}
         await self._write(HIGH_WATERMARK_CHECKPOINT, lambda: self.high_watermarks)
 
-    async def lower_marks(self) -> bool:
+    async def lower_high_watermarks(self) -> bool:
         """After a power cut logs may end below the marks that stand here: the next start on this boot would take that
         for damage. Whether it is written down; without room it is not."""
         ends = {partition: log.log_end_offset for partition, log in self._logs.items() if log.damage is None}

@@ -17,7 +17,7 @@ import msgspec
 
 from minibroker.broker.log.damage_note import read_damage_note, replace_damage_note
 from minibroker.broker.log.errors import LogDirectoryError
-from minibroker.broker.log.recovery import Known, LoadedLog, load_log, unreadable_log
+from minibroker.broker.log.recovery import LoadContext, LoadedLog, load_log, unreadable_log
 from minibroker.protocol.checkpoints import (
     LOG_START,
     PARTITION_METADATA,
@@ -107,7 +107,7 @@ def load_own_log(
     disk: Disk,
     directory: str,
     partition: TopicPartition,
-    known: Callable[[str | None], Known],
+    known: Callable[[str | None], LoadContext],
     *,
     index_interval_bytes: int,
 ) -> tuple[LoadedLog, str | None]:

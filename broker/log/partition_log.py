@@ -266,7 +266,7 @@ class PartitionLog:
         """Drop everything and start empty at `offset`, which may lie anywhere (KAFKA-9491). `producers`: what another
         replica knows of those who wrote below it."""
         self.storage.require_online()
-        self._start_anew_at(offset, ProducerStates() if producers is None else producers)
+        self._restart_empty_at(offset, ProducerStates() if producers is None else producers)
 
     def trim_before(
         self, start_offset: int, reason: LogStartReason = LogStartReason.COPIED, drops_all: bool = False
@@ -279,7 +279,7 @@ class PartitionLog:
         if drops_all and self.segments[0].base_offset < self.log_end_offset:
             assert start_offset == self.log_end_offset
             self.storage.require_online()
-            self._start_anew_at(start_offset, self.producers)
+            self._restart_empty_at(start_offset, self.producers)
         self.log_start_offset = start_offset
         self.start_reason = reason
 
@@ -301,9 +301,9 @@ class PartitionLog:
         except DiskError as error:
             raise self.failed(error) from None
 
-    def _start_anew_at(self, offset: int, producers: ProducerStates) -> None:
+    def _restart_empty_at(self, offset: int, producers: ProducerStates) -> None:
         try:
-            cutting.start_anew_at(self, offset, producers)
+            cutting.restart_empty_at(self, offset, producers)
         except DiskError as error:
             raise self.failed(error) from None
 
@@ -353,7 +353,7 @@ class PartitionLog:
         """A log that was begun anew says so as long as an older recovery point on the disk reaches farther."""
         if self.topic_id is None:
             return None
-        if self.recovery_point < self.checkpointed_recovery_point and self.start_record.is_anew:
+        if self.recovery_point < self.checkpointed_recovery_point and self.start_record.was_restarted_empty:
             reason = LogStartReason.STARTED_ANEW
         number = self.topic_partition.partition
         return LogStart(topic_id=self.topic_id, partition=number, offset=offset, reason=reason)

@@ -8,7 +8,12 @@ it say the same.
 import logging
 from bisect import bisect_right
 
-from minibroker.broker.replication.producer_state import SNAPSHOT_BYTES_MAX, CorruptSnapshot, Place, ProducerStates
+from minibroker.broker.replication.producer_state import (
+    SNAPSHOT_BYTES_MAX,
+    CorruptSnapshot,
+    ProducerStates,
+    SnapshotPlace,
+)
 from minibroker.protocol.checkpoints import SNAPSHOT_SUFFIX, segment_file_name
 from minibroker.runtime.ports import Disk, FileMissing, FileTooLarge
 
@@ -31,8 +36,8 @@ class ProducerSnapshots:
         """Whose producers they are about: each says so, and none is believed that says otherwise."""
         self._topic_id, self._partition = topic_id, partition
 
-    def _place(self, offset: int) -> Place:
-        return Place(self._topic_id or "", self._partition, offset)
+    def _place(self, offset: int) -> SnapshotPlace:
+        return SnapshotPlace(self._topic_id or "", self._partition, offset)
 
     def path(self, offset: int) -> str:
         return f"{self._directory}/{segment_file_name(offset, SNAPSHOT_SUFFIX)}"

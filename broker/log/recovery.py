@@ -29,7 +29,7 @@ from minibroker.broker.log.log_start_file import read_log_start
 from minibroker.broker.log.producer_snapshots import ProducerSnapshots
 from minibroker.broker.log.segment_files import SegmentFile, list_partition, remove_segment
 from minibroker.broker.log.segment_index import NO_TIMESTAMP, SegmentIndex
-from minibroker.broker.log.segment_tail import Tail, is_cut_off, is_whole_batch, read_tail, why_misfit
+from minibroker.broker.log.segment_tail import SegmentTail, is_cut_off, is_whole_batch, read_tail, why_misfit
 from minibroker.broker.log.walk import scan_batches, walk_headers
 from minibroker.broker.replication.producer_state import ProducerStates
 from minibroker.protocol.checkpoints import LOG_START, LOG_SUFFIX, LogStart, LogStartReason
@@ -77,7 +77,7 @@ class LoadedLog(msgspec.Struct, kw_only=True):
     them. Such a replica serves nothing and joins no ISR; what it has on the disk stays there until it starts anew."""
 
 
-class Known(msgspec.Struct, frozen=True, kw_only=True):
+class LoadContext(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a log from outside of its directory, or from its damage note."""
 
     recovery_point: int | None = 0
@@ -96,7 +96,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     partition: int = -1
 
 
-def load_log(disk: Disk, directory: str, known: Known, *, index_interval_bytes: int) -> LoadedLog:
+def load_log(disk: Disk, directory: str, known: LoadContext, *, index_interval_bytes: int) -> LoadedLog:
     """Read the partition in `directory`."""
     return _Loader(disk, directory, known, index_interval_bytes).load()
 
@@ -120,15 +120,15 @@ def unreadable_log(disk: Disk, directory: str, reason: str) -> LoadedLog:
 class _Loader:
     """The steps of loading, on the state they share."""
 
-    def __init__(self, disk: Disk, directory: str, known: Known, interval_bytes: int) -> None:
+    def __init__(self, disk: Disk, directory: str, known: LoadContext, interval_bytes: int) -> None:
         self.disk = disk
         self.directory = directory
         self.recovery_point = known.recovery_point or 0
         self.is_point_known = known.recovery_point is not None
         self.clean = known.clean
-        self.ran_on = known.same_boot and not known.clean
+        self.was_only_killed = known.same_boot and not known.clean
         """Its process was killed, and the kernel has all that it had written."""
-        self.high_watermark = known.high_watermark if self.ran_on else 0
+        self.high_watermark = known.high_watermark if self.was_only_killed else 0
         self.interval_bytes = interval_bytes
         self.segments, snapshot_offsets = list_partition(disk, directory)
         self.snapshots = ProducerSnapshots(disk, directory, snapshot_offsets)
@@ -164,7 +164,9 @@ class _Loader:
         if end < self.promised_end:
             self._damaged(f"the log ends at {end}, it was synced up to {self.promised_end}")
         start = max(self.start, self.segments[0].base_offset) if self.segments else self.start
-        if end < start and (self.clean or self.ran_on) and not self._was_started_anew():  # no power cut took its tail
+        if (
+            end < start and (self.clean or self.was_only_killed) and not self._was_restarted_empty()
+        ):  # no power cut took its tail
             self._damaged(f"the log ends at {end}, its {LOG_START} file says that it begins at {start}")
         if end < start and self.damage is None:  # what is left of the log lies in front of its start
             self._note(f"the log ends at {end}, below its start {start}")
@@ -173,7 +175,7 @@ class _Loader:
             self.producers.clear()
             self.epochs = EpochRebuild([])
         end = max(end, start)
-        self._tell_digests(end)
+        self._fill_recorded_digests(end)
         first = self.segments[0].base_offset if self.segments else start
         self._complete_epochs(end)
         epochs = truncate_epochs(self.epochs.entries, first, end)
@@ -213,7 +215,7 @@ class _Loader:
         self._distrust_epochs_that_end_before(tail)
         return tail.end_offset
 
-    def _tell_digests(self, end: int) -> None:
+    def _fill_recorded_digests(self, end: int) -> None:
         """Of segments that were not read, as they are recorded."""
         if self.damage is not None or all(segment.digest is not None for segment in self.segments):
             return
@@ -231,17 +233,17 @@ class _Loader:
             if first > self.start:
                 why = "no readable" if self.recorded_start is None else "its"
                 self._damaged(f"the log begins at {first}, {why} {LOG_START} file explains only {self.start}")
-        elif max(self.recovery_point, self.high_watermark) > self.start and not self._was_started_anew():
+        elif max(self.recovery_point, self.high_watermark) > self.start and not self._was_restarted_empty():
             reached = max(self.recovery_point, self.high_watermark)
             self._damaged(f"no segment is there, though the log once reached to {reached}")
 
-    def _was_started_anew(self) -> bool:
+    def _was_restarted_empty(self) -> bool:
         return self.recorded_start is not None and self.recorded_start[0].reason is LogStartReason.STARTED_ANEW
 
-    def _promised_end(self, known: Known) -> int:
+    def _promised_end(self, known: LoadContext) -> int:
         """No cut goes below the high watermark, and its checkpoint is never newer than that of a recovery point that
         fell: what is below both was synced. A log that began anew may be shorter than what was checkpointed before."""
-        if self._was_started_anew():
+        if self._was_restarted_empty():
             return known.clean_end
         return max(known.clean_end, min(self.recovery_point, known.high_watermark))
 
@@ -253,7 +255,7 @@ class _Loader:
         if self.clean or not self.segments:
             return self.recovery_point
         last = self.segments[-1].base_offset
-        if self.ran_on:
+        if self.was_only_killed:
             return max(last, self.high_watermark)
         return min(self.recovery_point, last) if self.is_point_known else last
 
@@ -272,7 +274,7 @@ class _Loader:
                 return min(tail.end_offset, following)
         return None
 
-    def _read_tail(self, segment: SegmentFile) -> Tail:
+    def _read_tail(self, segment: SegmentFile) -> SegmentTail:
         tail = read_tail(self.disk, segment, self.interval_bytes)
         if tail.is_index_stale:
             segment.remove_indexes(self.disk)  # the segment rebuilds it
@@ -352,7 +354,7 @@ class _Loader:
         finally:
             file.close()
 
-    def _distrust_epochs_that_end_before(self, tail: Tail) -> None:
+    def _distrust_epochs_that_end_before(self, tail: SegmentTail) -> None:
         """An older copy of the file, or an empty one, lacks the epoch of the last batch that it should know."""
         if tail.last_epoch is None:
             return
@@ -412,7 +414,7 @@ class _Loader:
         what = f"{segment.path}{LOG_SUFFIX} is damaged at position {position}: {reason}"
         if end < self.synced_end:
             self._damaged(f"{what}; it once reached to offset {self.synced_end}")
-        elif self.ran_on and not is_cut_off(file, position, segment.size):
+        elif self.was_only_killed and not is_cut_off(file, position, segment.size):
             self._damaged(f"{what}; the machine has run on, and no write was cut off there")
         elif is_whole_batch(file, position, segment.size):
             self._damaged(f"{what}; the batch there is whole, which no write that was cut off is")

@@ -22,7 +22,7 @@ from minibroker.protocol.record_batch import HEADER_BYTES, BatchHeader, CorruptB
 from minibroker.runtime.ports import Disk, File, FileMissing
 
 
-class Tail(msgspec.Struct, frozen=True):
+class SegmentTail(msgspec.Struct, frozen=True):
     """What the headers of a segment say."""
 
     end_offset: int
@@ -35,7 +35,7 @@ class Tail(msgspec.Struct, frozen=True):
     """Leader epoch of the last batch that fits; None: there is none."""
 
 
-def read_tail(disk: Disk, segment: SegmentFile, interval_bytes: int) -> Tail:
+def read_tail(disk: Disk, segment: SegmentFile, interval_bytes: int) -> SegmentTail:
     """The index is a hint and no witness: only when its last entry meets the very batch that it names is the walk begun
     there; otherwise, and whenever something does not fit behind it, all headers are read."""
     entry = _last_entry(disk, segment)
@@ -45,7 +45,7 @@ def read_tail(disk: Disk, segment: SegmentFile, interval_bytes: int) -> Tail:
     if tail.misfit is None:
         return tail
     tail = _walk(disk, segment, None, interval_bytes)
-    return Tail(tail.end_offset, tail.misfit, is_index_stale=True, last_epoch=tail.last_epoch)
+    return SegmentTail(tail.end_offset, tail.misfit, is_index_stale=True, last_epoch=tail.last_epoch)
 
 
 def is_cut_off(file: File, position: int, end: int) -> bool:
@@ -115,7 +115,7 @@ def _last_entry(disk: Disk, segment: SegmentFile) -> IndexEntry | None:
     return entry if entry.position < segment.size else None
 
 
-def _walk(disk: Disk, segment: SegmentFile, entry: IndexEntry | None, interval_bytes: int) -> Tail:
+def _walk(disk: Disk, segment: SegmentFile, entry: IndexEntry | None, interval_bytes: int) -> SegmentTail:
     end, last_epoch = segment.base_offset, None
     last_offset = None if entry is None else segment.base_offset + entry.relative_offset
     start = position = 0 if entry is None else entry.position
@@ -124,14 +124,16 @@ def _walk(disk: Disk, segment: SegmentFile, entry: IndexEntry | None, interval_b
         for position, header in walk_headers(file, start, segment.size):
             if last_offset is not None:
                 if header.last_offset != last_offset:
-                    return Tail(end, f"the index names another batch at position {position}", last_epoch=last_epoch)
+                    return SegmentTail(
+                        end, f"the index names another batch at position {position}", last_epoch=last_epoch
+                    )
                 last_offset = None
             elif header.base_offset != end:
                 misfit = f"offset {header.base_offset} at position {position} where {end} belongs"
-                return Tail(end, misfit, last_epoch=last_epoch)
+                return SegmentTail(end, misfit, last_epoch=last_epoch)
             end, last_epoch = header.end_offset, header.partition_leader_epoch
     except CorruptBatch as error:
-        return Tail(end, f"position {error.position}: {error.reason}", last_epoch=last_epoch)
+        return SegmentTail(end, f"position {error.position}: {error.reason}", last_epoch=last_epoch)
     finally:
         file.close()
-    return Tail(end, is_index_stale=position - start > interval_bytes, last_epoch=last_epoch)
+    return SegmentTail(end, is_index_stale=position - start > interval_bytes, last_epoch=last_epoch)

@@ -12,7 +12,7 @@ from minibroker.broker.log.config import INDEX_BYTES_MAX
 from minibroker.runtime.descriptor_shares import LOG_FILES_MAX
 
 
-class Coolable(Protocol):
+class WarmSegment(Protocol):
     """A segment, as far as this module cares."""
 
     @property
@@ -30,14 +30,14 @@ class WarmSegments:
         assert files_max >= 1
         self.files_max = files_max
         self.index_bytes_max = index_bytes_max
-        self._files: OrderedDict[Coolable, None] = OrderedDict()
-        self._indexes: OrderedDict[Coolable, None] = OrderedDict()
+        self._files: OrderedDict[WarmSegment, None] = OrderedDict()
+        self._indexes: OrderedDict[WarmSegment, None] = OrderedDict()
 
     @property
     def open_files(self) -> int:
         return len(self._files)
 
-    def file_opened(self, segment: Coolable) -> None:
+    def file_opened(self, segment: WarmSegment) -> None:
         self._files[segment] = None
         while len(self._files) > self.files_max:
             self._files.popitem(last=False)[0].close_file()
@@ -49,10 +49,10 @@ class WarmSegments:
         self._files.popitem(last=False)[0].close_file()
         return True
 
-    def file_used(self, segment: Coolable) -> None:
+    def file_used(self, segment: WarmSegment) -> None:
         self._files.move_to_end(segment)
 
-    def index_loaded(self, segment: Coolable) -> None:
+    def index_loaded(self, segment: WarmSegment) -> None:
         self._indexes[segment] = None
         total = sum(held.index_bytes for held in self._indexes)
         for held in list(self._indexes):
@@ -63,10 +63,10 @@ class WarmSegments:
                 del self._indexes[held]
                 total -= freed
 
-    def index_used(self, segment: Coolable) -> None:
+    def index_used(self, segment: WarmSegment) -> None:
         self._indexes.move_to_end(segment)
 
-    def forget(self, segment: Coolable) -> None:
+    def forget(self, segment: WarmSegment) -> None:
         """The segment is gone (deleted or closed)."""
         self._files.pop(segment, None)
         self._indexes.pop(segment, None)

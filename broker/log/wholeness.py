@@ -70,7 +70,7 @@ class Wholeness:
         ends = None if self._before is None else self._before.log_ends
         return 0 if ends is None else ends.get(partition, 0)
 
-    def judge(
+    def assess(
         self, logs: Mapping[TopicPartition, PartitionLog], listed: Iterable[TopicPartition], same_boot: bool
     ) -> None:
         """After loading: `listed` are the partitions that a checkpoint of the start before names."""

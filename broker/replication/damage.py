@@ -18,14 +18,14 @@ from minibroker.broker.replication.state import ReplicaState, Role
 from minibroker.protocol.errors import ErrorCode
 
 
-def on_log_damaged(state: ReplicaState, event: ev.LogDamaged, effects: list[ev.Effect]) -> None:
-    """Remember it; what follows from it is `heed_damage`'s, after this event as after every other."""
+def on_log_damaged(state: ReplicaState, event: ev.LogDamaged, effects: list[ev.ReplicaEffect]) -> None:
+    """Remember it; what follows from it is `act_on_damage`'s, after this event as after every other."""
     if state.damage is None:
         state.damage = event.reason
         effects.append(ev.DamageNoted(reason=event.reason))
 
 
-def heed_damage(state: ReplicaState, effects: list[ev.Effect]) -> None:
+def act_on_damage(state: ReplicaState, effects: list[ev.ReplicaEffect]) -> None:
     """A damaged replica is offline, unless it leads and nobody else could."""
     assert state.damage is not None
     if state.role is Role.OFFLINE or (state.is_leader and not _can_hand_over(state)):
@@ -53,7 +53,7 @@ def _can_hand_over(state: ReplicaState) -> bool:
     )
 
 
-def may_start_anew(state: ReplicaState, order: ev.LeaderAndIsrReceived) -> bool:
+def may_start_empty(state: ReplicaState, order: ev.LeaderAndIsrReceived) -> bool:
     """Whether nobody counts on the damaged log any more. After a start no epoch is known: the registration is new, and
     a position told under an older one lets nobody join (KIP-903)."""
     if state.damage is None or state.role is not Role.OFFLINE:

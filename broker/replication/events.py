@@ -15,16 +15,16 @@ from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.record_batch import BatchHeader
 
 
-class Event(Struct, frozen=True, kw_only=True):
+class ReplicaEvent(Struct, frozen=True, kw_only=True):
     """Base of all events."""
 
 
-class Effect(Struct, frozen=True, kw_only=True):
+class ReplicaEffect(Struct, frozen=True, kw_only=True):
     """Base of all effects."""
 
 
 # ---------------------------------------------------------------------------------------------- events: control plane
-class LeaderAndIsrReceived(Event, frozen=True, kw_only=True):
+class LeaderAndIsrReceived(ReplicaEvent, frozen=True, kw_only=True):
     """The controller says who leads. Already checked: controller epoch, broker epoch, topic id."""
 
     now_ms: int
@@ -38,35 +38,35 @@ class LeaderAndIsrReceived(Event, frozen=True, kw_only=True):
     """ZooKeeper has not confirmed this broker's session in time: a late order does not change that."""
 
 
-class ReplicaStopped(Event, frozen=True, kw_only=True):
+class ReplicaStopped(ReplicaEvent, frozen=True, kw_only=True):
     """The controller took the replica out of service (StopReplica). The data stays or goes by the shell."""
 
     leader_epoch: int | None
     """None: no check (the topic is being deleted)."""
 
 
-class ConfigChanged(Event, frozen=True, kw_only=True):
+class ConfigChanged(ReplicaEvent, frozen=True, kw_only=True):
     """min.insync.replicas or the like changed."""
 
     config: Any
     now_ms: int
 
 
-class BrokerFenced(Event, frozen=True, kw_only=True):
+class BrokerFenced(ReplicaEvent, frozen=True, kw_only=True):
     """The ZooKeeper deadline passed, or the registration is gone."""
 
 
-class BrokerUnfenced(Event, frozen=True, kw_only=True):
+class BrokerUnfenced(ReplicaEvent, frozen=True, kw_only=True):
     """ZooKeeper answered again and the session had survived: the broker epoch is still ours."""
 
     now_ms: int
 
 
-class LogFailed(Event, frozen=True, kw_only=True):
+class LogFailed(ReplicaEvent, frozen=True, kw_only=True):
     """The log directory is offline, or full."""
 
 
-class LogHealed(Event, frozen=True, kw_only=True):
+class LogHealed(ReplicaEvent, frozen=True, kw_only=True):
     """There is room again. The role comes with the next LeaderAndIsr. What was decided when the disk refused may not
     have been done: the log is as these say."""
 
@@ -78,14 +78,14 @@ class LogHealed(Event, frozen=True, kw_only=True):
     """The epoch history as it was last handed to the log."""
 
 
-class LogDamaged(Event, frozen=True, kw_only=True):
+class LogDamaged(ReplicaEvent, frozen=True, kw_only=True):
     """Stored bytes of this log are not what was written, or contradict each other."""
 
     reason: str
 
 
 # ---------------------------------------------------------------------------------------------------- events: leader
-class ProduceReceived(Event, frozen=True, kw_only=True):
+class ProduceReceived(ReplicaEvent, frozen=True, kw_only=True):
     """A run of a Produce request: one batch, or several of which each `continues` the one before. Their bytes are
     checked (CRC, count)."""
 
@@ -97,7 +97,7 @@ class ProduceReceived(Event, frozen=True, kw_only=True):
     """The producer got no answer to an earlier attempt of the first one."""
 
 
-class BatchesAppended(Event, frozen=True, kw_only=True):
+class BatchesAppended(ReplicaEvent, frozen=True, kw_only=True):
     """The batches that AppendBatches asked for are in the log."""
 
     tokens: tuple[Any, ...]
@@ -107,13 +107,13 @@ class BatchesAppended(Event, frozen=True, kw_only=True):
     now_ms: int
 
 
-class ProduceExpired(Event, frozen=True, kw_only=True):
+class ProduceExpired(ReplicaEvent, frozen=True, kw_only=True):
     """The own timeout of the request that holds this batch passed."""
 
     token: Any
 
 
-class FollowerFetched(Event, frozen=True, kw_only=True):
+class FollowerFetched(ReplicaEvent, frozen=True, kw_only=True):
     """A follower asked its leader for records; the request is also its progress report."""
 
     now_ms: int
@@ -127,26 +127,26 @@ class FollowerFetched(Event, frozen=True, kw_only=True):
     """Where its log starts, as far as that is durably recorded."""
 
 
-class BrokersChanged(Event, frozen=True, kw_only=True):
+class BrokersChanged(ReplicaEvent, frozen=True, kw_only=True):
     """UpdateMetadata: which brokers may be in an ISR now. `eligible` maps broker to its registered broker epoch."""
 
     eligible: dict[int, int]
     now_ms: int
 
 
-class LagChecked(Event, frozen=True, kw_only=True):
+class LagChecked(ReplicaEvent, frozen=True, kw_only=True):
     """Time to look for followers that fell behind, and for caught-up ones whose joining was not proposed yet."""
 
     now_ms: int
 
 
-class LeaderStalled(Event, frozen=True, kw_only=True):
+class LeaderStalled(ReplicaEvent, frozen=True, kw_only=True):
     """This process did not run for so long: followers' lag must not count it (hardening rule 7)."""
 
     stalled_ms: int
 
 
-class AlterPartitionAnswered(Event, frozen=True, kw_only=True):
+class AlterPartitionAnswered(ReplicaEvent, frozen=True, kw_only=True):
     """The controller judged a proposal."""
 
     proposal_id: int
@@ -157,20 +157,20 @@ class AlterPartitionAnswered(Event, frozen=True, kw_only=True):
     now_ms: int
 
 
-class AlterPartitionLost(Event, frozen=True, kw_only=True):
+class AlterPartitionLost(ReplicaEvent, frozen=True, kw_only=True):
     """No answer in time, or the controller changed: it may or may not have been applied."""
 
     proposal_id: int
 
 
-class Synced(Event, frozen=True, kw_only=True):
+class Synced(ReplicaEvent, frozen=True, kw_only=True):
     """Everything below `end_offset` is on stable storage."""
 
     end_offset: int
     now_ms: int
 
 
-class LogTrimmed(Event, frozen=True, kw_only=True):
+class LogTrimmed(ReplicaEvent, frozen=True, kw_only=True):
     """The leader's log starts later from now on; the reason and the start are durably recorded."""
 
     leader_epoch: int
@@ -179,7 +179,7 @@ class LogTrimmed(Event, frozen=True, kw_only=True):
     reason: LogStartReason
 
 
-class HeadDeleted(Event, frozen=True, kw_only=True):
+class HeadDeleted(ReplicaEvent, frozen=True, kw_only=True):
     """Segments in front of the log's start are gone."""
 
     first_offset: int
@@ -187,7 +187,7 @@ class HeadDeleted(Event, frozen=True, kw_only=True):
 
 
 # -------------------------------------------------------------------------------------------------- events: follower
-class EpochEndAnswered(Event, frozen=True, kw_only=True):
+class EpochEndAnswered(ReplicaEvent, frozen=True, kw_only=True):
     """The leader's answer to OffsetForLeaderEpoch."""
 
     leader_epoch: int
@@ -198,7 +198,7 @@ class EpochEndAnswered(Event, frozen=True, kw_only=True):
     end_offset: int | None = None
 
 
-class LeaderEndsAnswered(Event, frozen=True, kw_only=True):
+class LeaderEndsAnswered(ReplicaEvent, frozen=True, kw_only=True):
     """The leader's log start and end, asked after OFFSET_OUT_OF_RANGE."""
 
     leader_epoch: int
@@ -208,10 +208,10 @@ class LeaderEndsAnswered(Event, frozen=True, kw_only=True):
     low_watermark: int | None = None
     """None: the leader does not say."""
     producers: bytes = b""
-    """What the leader knows of producers that wrote below its log's start (`ProducerStates.told_below`)."""
+    """What the leader knows of producers that wrote below its log's start (`ProducerStates.snapshot_below`)."""
 
 
-class FetchAnswered(Event, frozen=True, kw_only=True):
+class FetchAnswered(ReplicaEvent, frozen=True, kw_only=True):
     """The leader's answer for this partition."""
 
     leader_epoch: int
@@ -224,7 +224,7 @@ class FetchAnswered(Event, frozen=True, kw_only=True):
     batches: tuple[BatchHeader, ...] = ()
 
 
-class FetchedAppended(Event, frozen=True, kw_only=True):
+class FetchedAppended(ReplicaEvent, frozen=True, kw_only=True):
     """The batches that AppendFetched asked for are in the log."""
 
     batches: tuple[BatchHeader, ...]
@@ -233,18 +233,18 @@ class FetchedAppended(Event, frozen=True, kw_only=True):
     low_watermark: int | None = None
 
 
-class StartLowered(Event, frozen=True, kw_only=True):
+class StartLowered(ReplicaEvent, frozen=True, kw_only=True):
     """LowerStart was done as far as the files reach."""
 
     wanted: int
     log_start_offset: int
 
 
-class PhaseRetried(Event, frozen=True, kw_only=True):
+class PhaseRetried(ReplicaEvent, frozen=True, kw_only=True):
     """The back-off of a follower's phase ended."""
 
 
-class LogWasCut(Event, frozen=True, kw_only=True):
+class LogTruncated(ReplicaEvent, frozen=True, kw_only=True):
     """TruncateTo or ResetTo was done; where the log really ends now."""
 
     log_start_offset: int
@@ -252,7 +252,7 @@ class LogWasCut(Event, frozen=True, kw_only=True):
 
 
 # ------------------------------------------------------------------------------------------------------------ effects
-class AppendBatches(Effect, frozen=True, kw_only=True):
+class AppendBatches(ReplicaEffect, frozen=True, kw_only=True):
     """Stamp the batches and append all of them or none, then report BatchesAppended (or LogFailed)."""
 
     tokens: tuple[Any, ...]
@@ -261,7 +261,7 @@ class AppendBatches(Effect, frozen=True, kw_only=True):
     leader_epoch: int
 
 
-class AnswerProduce(Effect, frozen=True, kw_only=True):
+class AnswerProduce(ReplicaEffect, frozen=True, kw_only=True):
     """Tell the producer, of each batch."""
 
     tokens: tuple[Any, ...]
@@ -271,13 +271,13 @@ class AnswerProduce(Effect, frozen=True, kw_only=True):
     error_message: str | None = None
 
 
-class HighWatermarkRose(Effect, frozen=True, kw_only=True):
+class HighWatermarkRose(ReplicaEffect, frozen=True, kw_only=True):
     """Consumers may read further."""
 
     high_watermark: int
 
 
-class ProposeIsr(Effect, frozen=True, kw_only=True):
+class ProposeIsr(ReplicaEffect, frozen=True, kw_only=True):
     """Send AlterPartition; report AlterPartitionAnswered or AlterPartitionLost."""
 
     kind: IsrKind
@@ -289,25 +289,25 @@ class ProposeIsr(Effect, frozen=True, kw_only=True):
     """Wait so long before sending (a retry)."""
 
 
-class IsrCommitted(Effect, frozen=True, kw_only=True):
+class IsrCommitted(ReplicaEffect, frozen=True, kw_only=True):
     """For people and metrics: the ISR is now this."""
 
     before: tuple[int, ...]
     after: tuple[int, ...]
 
 
-class SyncLog(Effect, frozen=True, kw_only=True):
+class SyncLog(ReplicaEffect, frozen=True, kw_only=True):
     """fsync in the background, then report Synced."""
 
 
-class WriteEpochHistory(Effect, frozen=True, kw_only=True):
+class WriteEpochHistory(ReplicaEffect, frozen=True, kw_only=True):
     """Write the entries to the checkpoint file."""
 
     sync: bool
 
 
-class TruncateTo(Effect, frozen=True, kw_only=True):
-    """Cut the tail, then report LogWasCut."""
+class TruncateTo(ReplicaEffect, frozen=True, kw_only=True):
+    """Cut the tail, then report LogTruncated."""
 
     end_offset: int
     reason: str
@@ -315,15 +315,15 @@ class TruncateTo(Effect, frozen=True, kw_only=True):
     """Never in clean operation (I32)."""
 
 
-class ResetTo(Effect, frozen=True, kw_only=True):
-    """Drop everything, start empty at `offset`, then report LogWasCut."""
+class ResetTo(ReplicaEffect, frozen=True, kw_only=True):
+    """Drop everything, start empty at `offset`, then report LogTruncated."""
 
     offset: int
     producers: bytes = b""
-    """What the leader knows of producers that wrote below `offset` (`ProducerStates.told_below`)."""
+    """What the leader knows of producers that wrote below `offset` (`ProducerStates.snapshot_below`)."""
 
 
-class TrimBefore(Effect, frozen=True, kw_only=True):
+class TrimBefore(ReplicaEffect, frozen=True, kw_only=True):
     """The log starts later; what lies in front goes when everybody in sync has that recorded (HeadDeleted)."""
 
     log_start_offset: int
@@ -332,17 +332,17 @@ class TrimBefore(Effect, frozen=True, kw_only=True):
     """Nothing is left, and what lay in front may be what no leader ever had: it goes at once."""
 
 
-class StartsChanged(Effect, frozen=True, kw_only=True):
+class StartsChanged(ReplicaEffect, frozen=True, kw_only=True):
     """Followers are to hear of a leader's log start or low watermark."""
 
 
-class LowerStart(Effect, frozen=True, kw_only=True):
+class LowerStart(ReplicaEffect, frozen=True, kw_only=True):
     """The log starts as early as its leader's, if the files still reach so far; then report StartLowered."""
 
     log_start_offset: int
 
 
-class AppendFetched(Effect, frozen=True, kw_only=True):
+class AppendFetched(ReplicaEffect, frozen=True, kw_only=True):
     """Append the fetched batches as they are, then report FetchedAppended (or LogFailed)."""
 
     batches: tuple[BatchHeader, ...]
@@ -351,54 +351,54 @@ class AppendFetched(Effect, frozen=True, kw_only=True):
     low_watermark: int | None = None
 
 
-class AskEpochEnd(Effect, frozen=True, kw_only=True):
+class AskEpochEnd(ReplicaEffect, frozen=True, kw_only=True):
     """Send OffsetForLeaderEpoch to the leader; report EpochEndAnswered."""
 
     leader_epoch: int
     epoch: int
 
 
-class AskLeaderEnds(Effect, frozen=True, kw_only=True):
+class AskLeaderEnds(ReplicaEffect, frozen=True, kw_only=True):
     """Ask the leader for its log start and end; report LeaderEndsAnswered."""
 
     leader_epoch: int
 
 
-class FetchNext(Effect, frozen=True, kw_only=True):
+class FetchNext(ReplicaEffect, frozen=True, kw_only=True):
     """The fetch position is valid (again): put the partition into the next Fetch."""
 
 
-class BackOff(Effect, frozen=True, kw_only=True):
+class BackOff(ReplicaEffect, frozen=True, kw_only=True):
     """Try the current phase again after replica.fetch.backoff.ms."""
 
     error_code: ErrorCode
 
 
-class DamageNoted(Effect, frozen=True, kw_only=True):
+class DamageNoted(ReplicaEffect, frozen=True, kw_only=True):
     """For people and metrics: this replica's log is damaged."""
 
     reason: str
 
 
-class ReportDamage(Effect, frozen=True, kw_only=True):
+class ReportDamage(ReplicaEffect, frozen=True, kw_only=True):
     """What the leader says and what is stored here cannot both be true; report LogDamaged."""
 
     reason: str
 
 
-class TakeOutOfUse(Effect, frozen=True, kw_only=True):
+class TakeOutOfUse(ReplicaEffect, frozen=True, kw_only=True):
     """Write and delete nothing in the damaged log any more, and tell the controller that this replica is offline."""
 
     reason: str
 
 
-class LeaderChanged(Effect, frozen=True, kw_only=True):
+class LeaderChanged(ReplicaEffect, frozen=True, kw_only=True):
     """Role, leader or epoch changed: the shell moves fetchers, drops sessions, ends waiting fetches."""
 
     became_leader: bool
 
 
-class Warn(Effect, frozen=True, kw_only=True):
+class Warn(ReplicaEffect, frozen=True, kw_only=True):
     """Something that clean operation excludes; one log line."""
 
     message: str

@@ -13,7 +13,6 @@ from minibroker.broker.replication.events import (
     AskEpochEnd,
     AskLeaderEnds,
     BackOff,
-    Effect,
     EpochEndAnswered,
     FetchAnswered,
     FetchedAppended,
@@ -21,6 +20,7 @@ from minibroker.broker.replication.events import (
     LeaderEndsAnswered,
     LogWasCut,
     LowerStart,
+    ReplicaEffect,
     ReportDamage,
     ResetTo,
     StartLowered,
@@ -42,26 +42,26 @@ from minibroker.broker.replication.state import (
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.record_batch import BatchHeader
 
-FRUITLESS_ALIGNMENTS_MAX = 2
+ALIGNMENTS_WITHOUT_PROGRESS_MAX = 2
 """Alignments that changed nothing: one may come of an answer on its way, a second one of nothing but damage."""
 
 
-def report_end(state: ReplicaState, effects: list[Effect]) -> None:
+def report_end(state: ReplicaState, effects: list[ReplicaEffect]) -> None:
     """A fetch reports my end, and with flushing on never more of it than is synced (hardening rule 2)."""
     is_unsafe = state.config.counts_only_synced and state.synced_end_offset < state.log_end_offset
     effects.append(SyncLog() if is_unsafe else FetchNext())
 
 
-def begin_following(state: ReplicaState, effects: list[Effect]) -> None:
+def begin_following(state: ReplicaState, effects: list[ReplicaEffect]) -> None:
     """A new leader epoch: never fetch before the log is aligned (Kip320 rules 1 and 2)."""
-    state.diverged_at, state.fruitless_alignments = None, 0
-    state.is_proven = False
+    state.diverged_at, state.alignments_without_progress = None, 0
+    state.matches_leader = False
     if state.config.truncation_rule is TruncationRule.HIGH_WATERMARK:
         _truncate(state, state.high_watermark, "high-watermark rule", effects)
     _align(state, effects)
 
 
-def _align(state: ReplicaState, effects: list[Effect]) -> None:
+def _align(state: ReplicaState, effects: list[ReplicaEffect]) -> None:
     """Ask where the latest epoch I know ended at the leader. An empty history means an empty log: just fetch."""
     assert state.leader_epoch is not None
     latest = state.epoch_history.latest_epoch
@@ -78,31 +78,31 @@ def _align(state: ReplicaState, effects: list[Effect]) -> None:
         effects.append(AskEpochEnd(leader_epoch=state.leader_epoch, epoch=latest))
 
 
-def _align_again(state: ReplicaState, effects: list[Effect]) -> None:
+def _align_again(state: ReplicaState, effects: list[ReplicaEffect]) -> None:
     """The leader found this log apart after it was aligned: once at once, then more slowly."""
-    if _is_hopeless(state, effects):
+    if _is_alignment_stuck(state, effects):
         return
     latest = state.epoch_history.latest_epoch
-    if state.fruitless_alignments == 0 or latest is None:
+    if state.alignments_without_progress == 0 or latest is None:
         _align(state, effects)
         return
     state.phase = AskingEpochEnd(latest)
     effects.append(BackOff(error_code=ErrorCode.CORRUPT_MESSAGE))
 
 
-def _is_hopeless(state: ReplicaState, effects: list[Effect]) -> bool:
+def _is_alignment_stuck(state: ReplicaState, effects: list[ReplicaEffect]) -> bool:
     """Where the two logs do not fit at one place again and again, what one of them says of its epochs is not what its
     batches carry. The leader's word counts: this log is given up."""
     place = (state.log_end_offset, state.epoch_history.latest_epoch)
-    state.fruitless_alignments = state.fruitless_alignments + 1 if place == state.diverged_at else 0
+    state.alignments_without_progress = state.alignments_without_progress + 1 if place == state.diverged_at else 0
     state.diverged_at = place
-    if state.fruitless_alignments < FRUITLESS_ALIGNMENTS_MAX:
+    if state.alignments_without_progress < ALIGNMENTS_WITHOUT_PROGRESS_MAX:
         return False
     effects.append(ReportDamage(reason=f"at offset {place[0]} it does not fit its leader's, however it is cut"))
     return True
 
 
-def retry_phase(state: ReplicaState, effects: list[Effect]) -> None:
+def retry_phase(state: ReplicaState, effects: list[ReplicaEffect]) -> None:
     """The back-off ended: say again what this phase waits for."""
     if state.role is not Role.FOLLOWER:
         return
@@ -119,7 +119,7 @@ def _is_stale(state: ReplicaState, leader_epoch: int) -> bool:
     return state.role is not Role.FOLLOWER or leader_epoch != state.leader_epoch
 
 
-def on_epoch_end_answered(state: ReplicaState, event: EpochEndAnswered, effects: list[Effect]) -> None:
+def on_epoch_end_answered(state: ReplicaState, event: EpochEndAnswered, effects: list[ReplicaEffect]) -> None:
     """Cut to where the histories part; ask once more if the leader named an epoch I do not have (KIP-279)."""
     if _is_stale(state, event.leader_epoch) or state.phase != AskingEpochEnd(event.asked_epoch):
         return
@@ -158,7 +158,7 @@ def _truncation_point(state: ReplicaState, event: EpochEndAnswered) -> tuple[int
     return min(my_end, event.end_offset, log_end), None
 
 
-def on_leader_ends_answered(state: ReplicaState, event: LeaderEndsAnswered, effects: list[Effect]) -> None:
+def on_leader_ends_answered(state: ReplicaState, event: LeaderEndsAnswered, effects: list[ReplicaEffect]) -> None:
     """Out of range is never fatal, and never a reason to start anew unless the leader's log starts behind my end
     (KAFKA-2143, KAFKA-7414).
 
@@ -185,7 +185,7 @@ def on_leader_ends_answered(state: ReplicaState, event: LeaderEndsAnswered, effe
         state.epoch_history.clear()
         effects.append(ResetTo(offset=event.log_start_offset, producers=event.producers))
         effects.append(WriteEpochHistory(sync=True))
-        _begin_anew(state, event.log_start_offset)
+        _begin_empty_at(state, event.log_start_offset)
     if (state.log_start_offset, state.log_end_offset) == before:
         _align_again(state, effects)  # in the leader's range, and yet refused: of an epoch it never heard of
     else:
@@ -197,7 +197,7 @@ def _is_empty_behind(state: ReplicaState, leader_start: int) -> bool:
     return leader_start < state.log_start_offset == state.log_end_offset
 
 
-def on_fetch_answered(state: ReplicaState, event: FetchAnswered, effects: list[Effect]) -> None:
+def on_fetch_answered(state: ReplicaState, event: FetchAnswered, effects: list[ReplicaEffect]) -> None:
     """Use an answer only if it was asked under this epoch, at this position, while aligned."""
     if _is_stale(state, event.leader_epoch) or not isinstance(state.phase, Fetching):
         return
@@ -219,12 +219,12 @@ def on_fetch_answered(state: ReplicaState, event: FetchAnswered, effects: list[E
         effects.append(LowerStart(log_start_offset=event.log_start_offset))  # before anything is appended behind a gap
     elif not _fits(state, event.batches):
         effects.append(Warn(message=f"leader sent batches that do not continue log end {state.log_end_offset}"))
-        if not _is_hopeless(state, effects):
+        if not _is_alignment_stuck(state, effects):
             effects.append(BackOff(error_code=ErrorCode.CORRUPT_MESSAGE))
     elif event.batches:
         _note_comparison(state, event)
         if event.log_start_offset == state.log_end_offset:  # nobody can tell what lies below: it must not stay
-            _follow_marks(state, event, effects)
+            _follow_leader_offsets(state, event, effects)
         effects.append(
             AppendFetched(
                 batches=event.batches,
@@ -235,7 +235,7 @@ def on_fetch_answered(state: ReplicaState, event: FetchAnswered, effects: list[E
         )
     else:
         _note_comparison(state, event)
-        _follow_marks(state, event, effects)
+        _follow_leader_offsets(state, event, effects)
 
 
 def _contradicts_itself(event: FetchAnswered) -> bool:
@@ -250,10 +250,10 @@ def _note_comparison(state: ReplicaState, event: FetchAnswered) -> None:
     compared_from = event.log_start_offset if event.low_watermark is None else event.low_watermark
     holds_records = state.log_start_offset < state.log_end_offset
     if holds_records and compared_from is not None and compared_from < state.log_end_offset:
-        state.is_proven = True
+        state.matches_leader = True
 
 
-def on_start_lowered(state: ReplicaState, event: StartLowered, effects: list[Effect]) -> None:
+def on_start_lowered(state: ReplicaState, event: StartLowered, effects: list[ReplicaEffect]) -> None:
     """An earlier leader had raised the start, and its successor had not heard of it: nobody has deleted for it then. A
     log whose files do not reach so far has lost them, unless it holds nothing."""
     state.log_start_offset = min(state.log_start_offset, event.log_start_offset)
@@ -282,7 +282,7 @@ def _fits(state: ReplicaState, batches: tuple[BatchHeader, ...]) -> bool:
     return True
 
 
-def on_fetched_appended(state: ReplicaState, event: FetchedAppended, effects: list[Effect]) -> None:
+def on_fetched_appended(state: ReplicaState, event: FetchedAppended, effects: list[ReplicaEffect]) -> None:
     """The copies are written: the log end moves, new epochs are learned from them, then the marks follow."""
     assert state.role is Role.FOLLOWER
     learned = False
@@ -292,11 +292,13 @@ def on_fetched_appended(state: ReplicaState, event: FetchedAppended, effects: li
         state.log_end_offset = batch.end_offset
     if learned:
         effects.append(WriteEpochHistory(sync=True))
-    _follow_marks(state, event, effects)
+    _follow_leader_offsets(state, event, effects)
     report_end(state, effects)
 
 
-def _follow_marks(state: ReplicaState, event: FetchAnswered | FetchedAppended, effects: list[Effect]) -> None:
+def _follow_leader_offsets(
+    state: ReplicaState, event: FetchAnswered | FetchedAppended, effects: list[ReplicaEffect]
+) -> None:
     """min(leader's mark, own end). It never falls here: what was committed once stays so, though a new leader's own
     mark may lag for a round (only a truncation lowers it)."""
     if event.high_watermark is not None:
@@ -307,7 +309,7 @@ def _follow_marks(state: ReplicaState, event: FetchAnswered | FetchedAppended, e
         follow_low_watermark(state, event.low_watermark)
 
 
-def _on_error(state: ReplicaState, error_code: ErrorCode, effects: list[Effect]) -> None:
+def _on_error(state: ReplicaState, error_code: ErrorCode, effects: list[ReplicaEffect]) -> None:
     """Fenced under my own epoch: only a LeaderAndIsr can help. Everything else may pass."""
     if error_code is ErrorCode.FENCED_LEADER_EPOCH:
         state.phase = Halted()
@@ -316,13 +318,13 @@ def _on_error(state: ReplicaState, error_code: ErrorCode, effects: list[Effect])
         effects.append(BackOff(error_code=error_code))
 
 
-def _truncate(state: ReplicaState, end_offset: int, reason: str, effects: list[Effect]) -> None:
+def _truncate(state: ReplicaState, end_offset: int, reason: str, effects: list[ReplicaEffect]) -> None:
     """Cut log and history. The history is cut also when no record is (KAFKA-10706). The log comes first: if that fails,
     what is stored of the history still tells of all that the log holds."""
     is_history_cut = state.epoch_history.truncate_to(min(end_offset, state.log_end_offset))
     if end_offset < state.log_start_offset:
         effects.append(ResetTo(offset=end_offset))
-        _begin_anew(state, end_offset)
+        _begin_empty_at(state, end_offset)
     elif end_offset < state.log_end_offset:
         below = end_offset < state.high_watermark
         effects.append(TruncateTo(end_offset=end_offset, reason=reason, below_high_watermark=below))
@@ -337,7 +339,7 @@ def on_log_truncated(state: ReplicaState, event: LogWasCut) -> None:
     _log_is(state, event.log_start_offset, event.log_end_offset)
 
 
-def _begin_anew(state: ReplicaState, offset: int) -> None:
+def _begin_empty_at(state: ReplicaState, offset: int) -> None:
     """No file is left, and the next one begins here."""
     _log_is(state, offset, offset)
     state.low_watermark = offset

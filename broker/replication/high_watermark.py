@@ -8,7 +8,7 @@ KAFKA-15021, KAFKA-1555.
 from bisect import insort
 from operator import attrgetter
 
-from minibroker.broker.replication.events import AnswerProduce, Effect, HighWatermarkRose
+from minibroker.broker.replication.events import AnswerProduce, HighWatermarkRose, ReplicaEffect
 from minibroker.broker.replication.log_starts import starts_like_leader
 from minibroker.broker.replication.state import ProduceWaiter, RemoteReplica, ReplicaState
 from minibroker.protocol.errors import ErrorCode
@@ -24,15 +24,15 @@ def in_lag_limits(state: ReplicaState, remote: RemoteReplica, now_ms: int) -> bo
     return now_ms - remote.last_caught_up_ms <= state.config.replica_lag_time_max_ms
 
 
-def advance_high_watermark(state: ReplicaState, now_ms: int, effects: list[Effect]) -> None:
+def advance_high_watermark(state: ReplicaState, now_ms: int, effects: list[ReplicaEffect]) -> None:
     """Raise the mark to the smallest end among those that count; never lower it (I11).
 
-    Counted are the leader's own vote, the maximal in-sync set, and caught-up replicas that may join it: the mark must
-    not run away from a joiner. Below the minimum the mark stands still.
+    These count: the leader's own counted end, the maximal ISR, and caught-up replicas that may join it, because the
+    high watermark must not outrun a joining replica. Below min.insync.replicas it does not move.
     """
     if len(state.in_sync_replicas) < state.effective_min_insync_replicas:
         return
-    candidate = state.vote
+    candidate = state.counted_end
     counted = state.maximal_in_sync_replicas
     for broker_id, remote in state.remotes.items():
         if broker_id not in counted and not starts_like_leader(state, remote):
@@ -60,7 +60,7 @@ def add_waiter(state: ReplicaState, waiter: ProduceWaiter) -> None:
         waiters.append(waiter)
 
 
-def resolve_waiters(state: ReplicaState, effects: list[Effect]) -> None:
+def resolve_waiters(state: ReplicaState, effects: list[ReplicaEffect]) -> None:
     """Answer the waiters that the mark has passed. The in-sync set is judged again: it may have shrunk since."""
     done = 0
     enough = len(state.maximal_in_sync_replicas) >= state.effective_min_insync_replicas
@@ -77,7 +77,7 @@ def resolve_waiters(state: ReplicaState, effects: list[Effect]) -> None:
     del state.waiters[:done]
 
 
-def answer_synced_waiters(state: ReplicaState, effects: list[Effect]) -> None:
+def answer_synced_waiters(state: ReplicaState, effects: list[ReplicaEffect]) -> None:
     """acks=1 with flushing on: the leader's own copy is safe now."""
     still = [w for w in state.sync_waiters if w.required_offset > state.synced_end_offset]
     for waiter in state.sync_waiters:
@@ -86,7 +86,7 @@ def answer_synced_waiters(state: ReplicaState, effects: list[Effect]) -> None:
     state.sync_waiters = still
 
 
-def refuse_waiters_below_minimum(state: ReplicaState, effects: list[Effect]) -> None:
+def refuse_waiters_below_minimum(state: ReplicaState, effects: list[ReplicaEffect]) -> None:
     """The committed set is below the minimum: whoever waits learns it now, not at its timeout (hardening rule 5)."""
     if len(state.in_sync_replicas) >= state.effective_min_insync_replicas:
         return
@@ -94,7 +94,7 @@ def refuse_waiters_below_minimum(state: ReplicaState, effects: list[Effect]) -> 
     state.waiters.clear()
 
 
-def refuse_all_waiters(state: ReplicaState, error_code: ErrorCode, message: str, effects: list[Effect]) -> None:
+def refuse_all_waiters(state: ReplicaState, error_code: ErrorCode, message: str, effects: list[ReplicaEffect]) -> None:
     """This broker cannot answer for the partition any more."""
     for waiter in [*state.waiters, *state.sync_waiters]:
         effects.append(AnswerProduce(tokens=waiter.tokens, error_code=error_code, error_message=message))

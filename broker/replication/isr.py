@@ -8,10 +8,10 @@ to know how proposals travel. Pure.
 from minibroker.broker.replication.events import (
     AlterPartitionAnswered,
     AlterPartitionLost,
-    Effect,
     IsrCommitted,
     LagChecked,
     ProposeIsr,
+    ReplicaEffect,
     Synced,
     SyncLog,
     Warn,
@@ -45,7 +45,7 @@ OUTCOME_UNKNOWN = frozenset(
 """Answers after which the pending superset stays (it is safe either way) until the next LeaderAndIsr."""
 
 
-def on_lag_checked(state: ReplicaState, event: LagChecked, effects: list[Effect]) -> None:
+def on_lag_checked(state: ReplicaState, event: LagChecked, effects: list[ReplicaEffect]) -> None:
     """Shrink if somebody fell behind, else offer the set to whoever caught up while nothing could be proposed."""
     if not state.is_leader or state.fenced:
         return
@@ -54,7 +54,7 @@ def on_lag_checked(state: ReplicaState, event: LagChecked, effects: list[Effect]
         advance_high_watermark(state, event.now_ms, effects)
 
 
-def on_synced(state: ReplicaState, event: Synced, effects: list[Effect]) -> None:
+def on_synced(state: ReplicaState, event: Synced, effects: list[ReplicaEffect]) -> None:
     """Bytes became safe from power loss: votes may count them, and a shrink that waited may go on."""
     end_offset = min(event.end_offset, state.log_end_offset)
     state.synced_end_offset = max(state.synced_end_offset, end_offset)
@@ -69,7 +69,7 @@ def on_synced(state: ReplicaState, event: Synced, effects: list[Effect]) -> None
         _maybe_shrink(state, event.now_ms, synced=True, effects=effects)
 
 
-def _maybe_shrink(state: ReplicaState, now_ms: int, synced: bool, effects: list[Effect]) -> bool:
+def _maybe_shrink(state: ReplicaState, now_ms: int, synced: bool, effects: list[ReplicaEffect]) -> bool:
     """Propose the set without the laggards. The leader never removes itself, so the set is never empty (KAFKA-708)."""
     if state.proposal_in_flight is not None or state.pending_isr is not None:
         return False
@@ -89,12 +89,12 @@ def _maybe_shrink(state: ReplicaState, now_ms: int, synced: bool, effects: list[
             effects.append(SyncLog())
         return True
     _propose(state, IsrKind.SHRINK, kept, effects)
-    if state.vote < state.log_end_offset:
-        effects.append(SyncLog())  # appended meanwhile; has no vote before
+    if state.counted_end < state.log_end_offset:
+        effects.append(SyncLog())  # appended meanwhile; it does not count before
     return True
 
 
-def maybe_expand(state: ReplicaState, now_ms: int, effects: list[Effect]) -> None:
+def maybe_expand(state: ReplicaState, now_ms: int, effects: list[ReplicaEffect]) -> None:
     """Propose whoever has all that may be visible: up to the mark and to the start of this reign (KAFKA-7128)."""
     if len(state.in_sync_replicas) == len(state.assignment):
         return
@@ -117,7 +117,7 @@ def maybe_expand(state: ReplicaState, now_ms: int, effects: list[Effect]) -> Non
         _propose(state, IsrKind.EXPAND, state.in_sync_replicas + joiners, effects)
 
 
-def _propose(state: ReplicaState, kind: IsrKind, members: tuple[int, ...], effects: list[Effect]) -> None:
+def _propose(state: ReplicaState, kind: IsrKind, members: tuple[int, ...], effects: list[ReplicaEffect]) -> None:
     assert state.pending_isr is None
     assert state.proposal_in_flight is None
     state.last_proposal_id += 1
@@ -126,7 +126,7 @@ def _propose(state: ReplicaState, kind: IsrKind, members: tuple[int, ...], effec
     _send(state, effects, after_ms=0)
 
 
-def _send(state: ReplicaState, effects: list[Effect], after_ms: int) -> None:
+def _send(state: ReplicaState, effects: list[ReplicaEffect], after_ms: int) -> None:
     """Send the pending proposal, again if need be: the controller answers a repeated one with success (KAFKA-14144)."""
     assert state.pending_isr is not None
     assert state.leader_epoch is not None
@@ -143,7 +143,9 @@ def _send(state: ReplicaState, effects: list[Effect], after_ms: int) -> None:
     )
 
 
-def on_alter_partition_answered(state: ReplicaState, event: AlterPartitionAnswered, effects: list[Effect]) -> None:
+def on_alter_partition_answered(
+    state: ReplicaState, event: AlterPartitionAnswered, effects: list[ReplicaEffect]
+) -> None:
     """Free the slot, then settle the proposal if it is still mine to settle."""
     if state.proposal_in_flight != event.proposal_id:
         return
@@ -177,7 +179,7 @@ def _answers(state: ReplicaState, pending: PendingIsr, event: AlterPartitionAnsw
     )
 
 
-def on_alter_partition_lost(state: ReplicaState, event: AlterPartitionLost, effects: list[Effect]) -> None:
+def on_alter_partition_lost(state: ReplicaState, event: AlterPartitionLost, effects: list[ReplicaEffect]) -> None:
     """Ask again, the same: an answer must never be waited for without end (hardening rule 6)."""
     if state.proposal_in_flight != event.proposal_id:
         return
@@ -188,7 +190,7 @@ def on_alter_partition_lost(state: ReplicaState, event: AlterPartitionLost, effe
 
 
 def commit_isr(
-    state: ReplicaState, members: tuple[int, ...], partition_epoch: int, now_ms: int, effects: list[Effect]
+    state: ReplicaState, members: tuple[int, ...], partition_epoch: int, now_ms: int, effects: list[ReplicaEffect]
 ) -> None:
     """The controller's word on the set. Strangers to the assignment count as out of sync (KAFKA-9672)."""
     before = state.in_sync_replicas

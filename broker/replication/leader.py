@@ -12,10 +12,10 @@ from minibroker.broker.replication.events import (
     AnswerProduce,
     AppendBatches,
     BatchesAppended,
-    Effect,
     FollowerFetched,
     ProduceExpired,
     ProduceReceived,
+    ReplicaEffect,
     SyncLog,
 )
 from minibroker.broker.replication.high_watermark import add_waiter, advance_high_watermark, missing_replicas_message
@@ -49,7 +49,7 @@ class FetchRefused(Struct, frozen=True):
 
 
 # ----------------------------------------------------------------------------------------------------------- produce
-def on_produce_received(state: ReplicaState, event: ProduceReceived, effects: list[Effect]) -> None:
+def on_produce_received(state: ReplicaState, event: ProduceReceived, effects: list[ReplicaEffect]) -> None:
     """Judge before the append; what is refused here leaves no byte in the log (I24). A refusal or a repetition changes
     nothing, and each batch behind the first new one continues it: so from that one on, all are appended."""
     refusal = refuse_as_leader(state)
@@ -74,7 +74,7 @@ def on_produce_received(state: ReplicaState, event: ProduceReceived, effects: li
     )
 
 
-def _count_settled(state: ReplicaState, event: ProduceReceived, effects: list[Effect]) -> int:
+def _count_settled(state: ReplicaState, event: ProduceReceived, effects: list[ReplicaEffect]) -> int:
     """How many batches at the front are answered and not written. A retry is answered with the offsets it got the first
     time, once they are as safe as acks asks (KAFKA-5494)."""
     for index, header in enumerate(event.headers):
@@ -95,7 +95,7 @@ def _sequence_message(header: BatchHeader, reason: str) -> str:
     return f"{claim}; {reason}" if reason else claim
 
 
-def on_batches_appended(state: ReplicaState, event: BatchesAppended, now_effects: list[Effect]) -> None:
+def on_batches_appended(state: ReplicaState, event: BatchesAppended, now_effects: list[ReplicaEffect]) -> None:
     """The bytes are written; only now the log end moves (KAFKA-698)."""
     assert state.is_leader
     assert event.base_offset == state.log_end_offset
@@ -103,14 +103,19 @@ def on_batches_appended(state: ReplicaState, event: BatchesAppended, now_effects
         if remote.log_end_offset == event.base_offset:
             remote.last_caught_up_ms = event.now_ms  # it was at the end until this very moment
     state.log_end_offset = event.end_offset
-    if state.vote < state.log_end_offset:
+    if state.counted_end < state.log_end_offset:
         now_effects.append(SyncLog())
     advance_high_watermark(state, event.now_ms, now_effects)  # the ISR may be this broker alone
     _answer_when_safe(state, event.tokens, event.acks, event.base_offset, event.end_offset, now_effects)
 
 
 def _answer_when_safe(
-    state: ReplicaState, tokens: tuple[Any, ...], acks: int, base_offset: int, end_offset: int, effects: list[Effect]
+    state: ReplicaState,
+    tokens: tuple[Any, ...],
+    acks: int,
+    base_offset: int,
+    end_offset: int,
+    effects: list[ReplicaEffect],
 ) -> None:
     """Answer now, or remember whom to answer and when."""
     assert state.leader_epoch is not None
@@ -126,7 +131,7 @@ def _answer_when_safe(
         effects.append(AnswerProduce(tokens=tokens, base_offset=base_offset))
 
 
-def on_produce_expired(state: ReplicaState, event: ProduceExpired, effects: list[Effect]) -> None:
+def on_produce_expired(state: ReplicaState, event: ProduceExpired, effects: list[ReplicaEffect]) -> None:
     """The producer's patience ended. The records stay in the log."""
     for waiters in (state.waiters, state.sync_waiters):
         for index, waiter in enumerate(waiters):
@@ -144,7 +149,7 @@ def on_produce_expired(state: ReplicaState, event: ProduceExpired, effects: list
 
 # ------------------------------------------------------------------------------------------------------------- fetch
 def on_follower_fetched(
-    state: ReplicaState, event: FollowerFetched, effects: list[Effect]
+    state: ReplicaState, event: FollowerFetched, effects: list[ReplicaEffect]
 ) -> FetchGranted | FetchRefused:
     """Answer a follower and learn its log end, in one step. A refused fetch proves nothing (KAFKA-13141, 8400)."""
     refusal = _refuse_follower(state, event) or refuse_fetch(
@@ -208,7 +213,7 @@ def refuse_fetch(
     return None
 
 
-def judge_consumer_fetch(
+def check_consumer_fetch(
     state: ReplicaState, current_leader_epoch: int | None, fetch_offset: int, last_fetched_epoch: int | None
 ) -> FetchGranted | FetchRefused:
     """A consumer reads below the high watermark; between mark and log end there is nothing for it yet."""

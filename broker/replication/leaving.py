@@ -4,14 +4,14 @@ Owns: the end of a leadership: who waits is answered, and nothing of the leader'
 which role comes next. Pure.
 """
 
-from minibroker.broker.replication.events import Effect
+from minibroker.broker.replication.events import ReplicaEffect
 from minibroker.broker.replication.high_watermark import refuse_all_waiters
 from minibroker.broker.replication.state import ReplicaState
 from minibroker.protocol.errors import ErrorCode
 
 
 def leave_leadership(
-    state: ReplicaState, why: str, effects: list[Effect], code: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    state: ReplicaState, why: str, effects: list[ReplicaEffect], code: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER
 ) -> None:
     """Also for a replica that does not lead: nothing changes then but a follower's phase."""
     refuse_all_waiters(state, code, why, effects)

@@ -7,9 +7,9 @@ behind its leader's start has lost its head. Refuses to know files. Pure.
 """
 
 from minibroker.broker.replication.events import (
-    Effect,
     HeadDeleted,
     LogTrimmed,
+    ReplicaEffect,
     StartsChanged,
     TrimBefore,
     WriteEpochHistory,
@@ -18,7 +18,7 @@ from minibroker.broker.replication.state import RemoteReplica, ReplicaState
 from minibroker.protocol.checkpoints import LogStartReason
 
 
-def on_log_trimmed(state: ReplicaState, event: LogTrimmed, effects: list[Effect]) -> None:
+def on_log_trimmed(state: ReplicaState, event: LogTrimmed, effects: list[ReplicaEffect]) -> None:
     """Retention or an operator, by the leader of this very epoch, and only what is committed (KAFKA-5634)."""
     if not state.is_leader or state.fenced or event.leader_epoch != state.leader_epoch:
         return
@@ -30,14 +30,14 @@ def on_log_trimmed(state: ReplicaState, event: LogTrimmed, effects: list[Effect]
         advance_low_watermark(state, effects)
 
 
-def on_head_deleted(state: ReplicaState, event: HeadDeleted, effects: list[Effect]) -> None:
+def on_head_deleted(state: ReplicaState, event: HeadDeleted, effects: list[ReplicaEffect]) -> None:
     """The epoch history covers what the files hold, no more and no less."""
     if state.epoch_history.trim_before(event.first_offset):
         effects.append(WriteEpochHistory(sync=False))
 
 
 # ------------------------------------------------------------------------------------------------------------ leader
-def advance_low_watermark(state: ReplicaState, effects: list[Effect]) -> None:
+def advance_low_watermark(state: ReplicaState, effects: list[ReplicaEffect]) -> None:
     """The smallest recorded start of whoever may lead next. It never falls: what was deleted stays deleted."""
     low = state.log_start_offset
     for broker_id in state.maximal_in_sync_replicas:
@@ -62,7 +62,7 @@ def starts_like_leader(state: ReplicaState, remote: RemoteReplica) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------------------- follower
-def follow_log_start(state: ReplicaState, leader_start: int | None, effects: list[Effect]) -> None:
+def follow_log_start(state: ReplicaState, leader_start: int | None, effects: list[ReplicaEffect]) -> None:
     """Start where the leader does, but not above what is committed here. A log that ends where everybody's files may
     begin, and was not proven before, is dropped: nobody can compare it any more, and nobody will start earlier. Where
     files in front of the leader's start are still there, the leader has compared the log by them (seed 17112752: it was
@@ -72,7 +72,7 @@ def follow_log_start(state: ReplicaState, leader_start: int | None, effects: lis
     new_start = min(leader_start, state.high_watermark)
     if new_start > state.log_start_offset:
         state.log_start_offset = new_start
-        drops_all = new_start == state.log_end_offset and not state.is_proven
+        drops_all = new_start == state.log_end_offset and not state.matches_leader
         effects.append(TrimBefore(log_start_offset=new_start, reason=LogStartReason.COPIED, drops_all=drops_all))
 
 

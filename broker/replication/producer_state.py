@@ -107,11 +107,11 @@ class Refuse(msgspec.Struct, frozen=True):
     """Beside what the batch claims, which whoever answers knows."""
 
 
-Verdict: TypeAlias = Accept | Duplicate | Refuse
+SequenceCheck: TypeAlias = Accept | Duplicate | Refuse
 ACCEPT = Accept()
 
 
-class Place(NamedTuple):
+class SnapshotPlace(NamedTuple):
     """Which log ended where when a snapshot of its producers was kept."""
 
     topic_id: str
@@ -122,7 +122,7 @@ class Place(NamedTuple):
         return f"partition {self.partition} of topic {self.topic_id!r} at offset {self.offset}"
 
 
-_Snapshot: TypeAlias = tuple[int, Place | None, list[tuple[int, int, int, list[ProducedBatch]]]]
+_Snapshot: TypeAlias = tuple[int, SnapshotPlace | None, list[tuple[int, int, int, list[ProducedBatch]]]]
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(_Snapshot)
 
@@ -152,7 +152,7 @@ class ProducerStates:
     def get(self, producer_id: int) -> ProducerState | None:
         return self._states.get(producer_id)
 
-    def check(self, header: BatchHeader, is_retry: bool = False) -> Verdict:
+    def check(self, header: BatchHeader, is_retry: bool = False) -> SequenceCheck:
         """Decide about a client's batch. A batch without a producer id is always new. `is_retry`: an earlier attempt of
         it went unanswered; where producers had to be forgotten for lack of room, it may have been written."""
         if header.producer_id < 0:
@@ -222,7 +222,7 @@ class ProducerStates:
         states._states = dict(self._states)
         return states
 
-    def snapshot(self, place: Place | None = None) -> bytes:
+    def snapshot(self, place: SnapshotPlace | None = None) -> bytes:
         """u32 CRC-32C of the rest, then msgpack [version, [topic_id, partition, offset], [[producer_id, producer_epoch,
         appended_ms, [[first_sequence, last_sequence, base_offset, last_offset, crc], ..]], ..]]. No place (nil): it is
         told to who asked for it, not kept."""
@@ -233,7 +233,7 @@ class ProducerStates:
         body = _ENCODER.encode((SNAPSHOT_VERSION, place, producers))
         return _CRC.pack(crc32c(body)) + body
 
-    def told_below(self, offset: int, bytes_max: int) -> bytes:
+    def snapshot_below(self, offset: int, bytes_max: int) -> bytes:
         """A snapshot for a replica that starts anew at `offset`, of the batches below it: it reads the others itself.
         Where that takes more bytes, who has been silent for longest is left out. Empty if there is nothing to tell."""
         chosen: list[tuple[int, ProducerState]] = []
@@ -250,7 +250,7 @@ class ProducerStates:
         return states.snapshot() if chosen else b""
 
     @classmethod
-    def load(cls, content: bytes, place: Place | None = None) -> "ProducerStates":
+    def load(cls, content: bytes, place: SnapshotPlace | None = None) -> "ProducerStates":
         """The states of a snapshot; raises CorruptSnapshot, also where it is of another place: what it says is true
         elsewhere, or was once."""
         body = content[_CRC.size :]
@@ -279,7 +279,11 @@ class ProducerStates:
 
 
 def _misfit(
-    producer_id: int, producer_epoch: int, appended_ms: int, batches: Sequence[ProducedBatch], place: Place | None
+    producer_id: int,
+    producer_epoch: int,
+    appended_ms: int,
+    batches: Sequence[ProducedBatch],
+    place: SnapshotPlace | None,
 ) -> str | None:
     """Why no log can have told this of a producer: a sound checksum says that it was written, not that it is true."""
     if not (0 <= producer_id <= MAX_OFFSET and 0 <= producer_epoch <= PRODUCER_EPOCH_MAX):
@@ -299,7 +303,7 @@ def _misfit(
     return None
 
 
-def _check_sequence(header: BatchHeader, state: ProducerState) -> Verdict:
+def _check_sequence(header: BatchHeader, state: ProducerState) -> SequenceCheck:
     """The same producer epoch: exactly one of the remembered batches, the next one, or wrong."""
     first, last = header.base_sequence, header.last_sequence
     if first == next_sequence(state.newest.last_sequence):

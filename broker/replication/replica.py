@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from minibroker.broker.replication import events as ev
-from minibroker.broker.replication.damage import heed_damage, on_log_damaged
+from minibroker.broker.replication.damage import act_on_damage, on_log_damaged
 from minibroker.broker.replication.epoch_history import EpochHistory
 from minibroker.broker.replication.follower import (
     begin_following,
@@ -50,23 +50,25 @@ from minibroker.broker.replication.state import Halted, RemoteReplica, ReplicaSt
 from minibroker.protocol.errors import ErrorCode
 
 
-def step(state: ReplicaState, event: ev.Event) -> list[ev.Effect]:
+def step(state: ReplicaState, event: ev.ReplicaEvent) -> list[ev.ReplicaEffect]:
     """Take one event; the effects are to be performed in order before the next event."""
-    effects: list[ev.Effect] = []
+    effects: list[ev.ReplicaEffect] = []
     kind = type(event)
     _HANDLERS[kind](state, event, effects)
     if kind in _DATA_PATH:
         check_offsets(state)
     else:
         if state.damage is not None:
-            heed_damage(state, effects)
+            act_on_damage(state, effects)
         check_invariants(state)
     return effects
 
 
-def step_fetch(state: ReplicaState, event: ev.FollowerFetched) -> tuple[FetchGranted | FetchRefused, list[ev.Effect]]:
+def step_fetch(
+    state: ReplicaState, event: ev.FollowerFetched
+) -> tuple[FetchGranted | FetchRefused, list[ev.ReplicaEffect]]:
     """A follower's fetch has an answer of its own beside the effects."""
-    effects: list[ev.Effect] = []
+    effects: list[ev.ReplicaEffect] = []
     answer = on_follower_fetched(state, event, effects)
     check_offsets(state)
     return answer, effects
@@ -83,27 +85,27 @@ def is_stale(state: ReplicaState, event: ev.LeaderAndIsrReceived) -> bool:
     return event.leader_epoch < state.leader_epoch or event.partition_epoch < state.partition_epoch
 
 
-def _on_leader_and_isr(state: ReplicaState, event: ev.LeaderAndIsrReceived, effects: list[ev.Effect]) -> None:
+def _on_leader_and_isr(state: ReplicaState, event: ev.LeaderAndIsrReceived, effects: list[ev.ReplicaEffect]) -> None:
     if is_stale(state, event):
         return
     state.controller_epoch = max(state.controller_epoch, event.controller_epoch)
     state.fenced = event.fenced
-    same_reign = event.leader_epoch == state.leader_epoch and event.leader_id == state.leader_id
+    is_same_leadership = event.leader_epoch == state.leader_epoch and event.leader_id == state.leader_id
     state.assignment = event.assignment
     if event.leader_id == state.config.broker_id:
-        if same_reign and state.is_leader:
+        if is_same_leadership and state.is_leader:
             _refresh_leader(state, event, effects)
         else:
             _become_leader(state, event, effects)
     elif event.leader_id is None:
         _lose_leader(state, event, effects)
-    elif same_reign and state.role is Role.FOLLOWER and not isinstance(state.phase, Halted):
+    elif is_same_leadership and state.role is Role.FOLLOWER and not isinstance(state.phase, Halted):
         state.partition_epoch = event.partition_epoch
     else:
         _become_follower(state, event, effects)
 
 
-def _refresh_leader(state: ReplicaState, event: ev.LeaderAndIsrReceived, effects: list[ev.Effect]) -> None:
+def _refresh_leader(state: ReplicaState, event: ev.LeaderAndIsrReceived, effects: list[ev.ReplicaEffect]) -> None:
     """Same reign, newer version: the set is settled. The slot of a proposal in flight is freed by its reply alone.
 
     The same version again settles nothing: a proposal made on top of it may still be applied, so its set must go on
@@ -116,7 +118,7 @@ def _refresh_leader(state: ReplicaState, event: ev.LeaderAndIsrReceived, effects
     commit_isr(state, event.in_sync_replicas, event.partition_epoch, event.now_ms, effects)
 
 
-def _become_leader(state: ReplicaState, event: ev.LeaderAndIsrReceived, effects: list[ev.Effect]) -> None:
+def _become_leader(state: ReplicaState, event: ev.LeaderAndIsrReceived, effects: list[ev.ReplicaEffect]) -> None:
     """All of the own log is kept, the mark unchanged; the epoch is entered before anything is served (KAFKA-7415)."""
     led_just_before = state.is_leader and state.leader_epoch == event.leader_epoch - 1
     if led_just_before:
@@ -141,9 +143,9 @@ def _become_leader(state: ReplicaState, event: ev.LeaderAndIsrReceived, effects:
     _sync_what_does_not_count(state, effects)
 
 
-def _sync_what_does_not_count(state: ReplicaState, effects: list[ev.Effect]) -> None:
+def _sync_what_does_not_count(state: ReplicaState, effects: list[ev.ReplicaEffect]) -> None:
     """What an earlier life, or an earlier setting, left unsynced must not wait for the next append."""
-    if state.vote < state.log_end_offset:
+    if state.counted_end < state.log_end_offset:
         effects.append(ev.SyncLog())
 
 
@@ -169,7 +171,7 @@ def _set_remotes(state: ReplicaState, event: ev.LeaderAndIsrReceived, reset: boo
         )
 
 
-def _become_follower(state: ReplicaState, event: ev.LeaderAndIsrReceived, effects: list[ev.Effect]) -> None:
+def _become_follower(state: ReplicaState, event: ev.LeaderAndIsrReceived, effects: list[ev.ReplicaEffect]) -> None:
     """First stop acting as leader, then answer who waits, then align (KAFKA-1154); every new epoch aligns anew
     (KAFKA-7164)."""
     leave_leadership(state, "leadership moved", effects)
@@ -181,7 +183,7 @@ def _become_follower(state: ReplicaState, event: ev.LeaderAndIsrReceived, effect
     begin_following(state, effects)
 
 
-def _lose_leader(state: ReplicaState, event: ev.LeaderAndIsrReceived, effects: list[ev.Effect]) -> None:
+def _lose_leader(state: ReplicaState, event: ev.LeaderAndIsrReceived, effects: list[ev.ReplicaEffect]) -> None:
     """The partition has no leader now; nobody is followed."""
     leave_leadership(state, "the partition has no leader", effects)
     state.role = Role.NONE
@@ -192,7 +194,7 @@ def _lose_leader(state: ReplicaState, event: ev.LeaderAndIsrReceived, effects: l
 
 
 # ------------------------------------------------------------------------------------------- fencing, stopping, disk
-def _on_replica_stopped(state: ReplicaState, event: ev.ReplicaStopped, effects: list[ev.Effect]) -> None:
+def _on_replica_stopped(state: ReplicaState, event: ev.ReplicaStopped, effects: list[ev.ReplicaEffect]) -> None:
     """Stop acting. The epoch stays known, so that an older LeaderAndIsr cannot revive the replica."""
     if event.leader_epoch is not None and state.leader_epoch is not None and event.leader_epoch < state.leader_epoch:
         return
@@ -203,20 +205,20 @@ def _on_replica_stopped(state: ReplicaState, event: ev.ReplicaStopped, effects: 
     effects.append(ev.LeaderChanged(became_leader=False))
 
 
-def _on_broker_fenced(state: ReplicaState, event: ev.BrokerFenced, effects: list[ev.Effect]) -> None:
+def _on_broker_fenced(state: ReplicaState, event: ev.BrokerFenced, effects: list[ev.ReplicaEffect]) -> None:
     """Past the deadline another leader may exist: acknowledge nothing, answer who waits (hardening rule 8)."""
     state.fenced = True
     message = "this broker lost its ZooKeeper session"
     refuse_all_waiters(state, ErrorCode.NOT_LEADER_OR_FOLLOWER, message, effects)
 
 
-def _on_broker_unfenced(state: ReplicaState, event: ev.BrokerUnfenced, effects: list[ev.Effect]) -> None:
+def _on_broker_unfenced(state: ReplicaState, event: ev.BrokerUnfenced, effects: list[ev.ReplicaEffect]) -> None:
     state.fenced = False
     if state.is_leader:
         advance_high_watermark(state, event.now_ms, effects)
 
 
-def _on_log_failed(state: ReplicaState, event: ev.LogFailed, effects: list[ev.Effect]) -> None:
+def _on_log_failed(state: ReplicaState, event: ev.LogFailed, effects: list[ev.ReplicaEffect]) -> None:
     """Nothing of this log can be trusted or served until its directory is well (KAFKA-10778)."""
     if state.is_leader:
         state.forfeited_epoch = state.leader_epoch
@@ -226,7 +228,7 @@ def _on_log_failed(state: ReplicaState, event: ev.LogFailed, effects: list[ev.Ef
     effects.append(ev.LeaderChanged(became_leader=False))
 
 
-def _on_log_healed(state: ReplicaState, event: ev.LogHealed, effects: list[ev.Effect]) -> None:
+def _on_log_healed(state: ReplicaState, event: ev.LogHealed, effects: list[ev.ReplicaEffect]) -> None:
     if state.role is not Role.OFFLINE or state.damage is not None:
         return
     state.role = Role.NONE
@@ -236,7 +238,7 @@ def _on_log_healed(state: ReplicaState, event: ev.LogHealed, effects: list[ev.Ef
 
 
 # ------------------------------------------------------------------------------------------------ changes around it
-def _on_config_changed(state: ReplicaState, event: ev.ConfigChanged, effects: list[ev.Effect]) -> None:
+def _on_config_changed(state: ReplicaState, event: ev.ConfigChanged, effects: list[ev.ReplicaEffect]) -> None:
     state.config = event.config
     if state.is_leader:
         refuse_waiters_below_minimum(state, effects)
@@ -244,7 +246,7 @@ def _on_config_changed(state: ReplicaState, event: ev.ConfigChanged, effects: li
         _sync_what_does_not_count(state, effects)
 
 
-def _on_brokers_changed(state: ReplicaState, event: ev.BrokersChanged, effects: list[ev.Effect]) -> None:
+def _on_brokers_changed(state: ReplicaState, event: ev.BrokersChanged, effects: list[ev.ReplicaEffect]) -> None:
     """A replica that may not join must not hold the mark back (KAFKA-15021)."""
     if not state.is_leader:
         return
@@ -255,24 +257,24 @@ def _on_brokers_changed(state: ReplicaState, event: ev.BrokersChanged, effects: 
     advance_high_watermark(state, event.now_ms, effects)
 
 
-def _on_leader_stalled(state: ReplicaState, event: ev.LeaderStalled, effects: list[ev.Effect]) -> None:
+def _on_leader_stalled(state: ReplicaState, event: ev.LeaderStalled, effects: list[ev.ReplicaEffect]) -> None:
     for remote in state.remotes.values():
         remote.last_caught_up_ms += event.stalled_ms
         remote.last_fetch_ms += event.stalled_ms
 
 
-def _on_log_truncated(state: ReplicaState, event: ev.LogWasCut, effects: list[ev.Effect]) -> None:
+def _on_log_truncated(state: ReplicaState, event: ev.LogTruncated, effects: list[ev.ReplicaEffect]) -> None:
     on_log_truncated(state, event)
 
 
-def _on_phase_retried(state: ReplicaState, event: ev.PhaseRetried, effects: list[ev.Effect]) -> None:
+def _on_phase_retried(state: ReplicaState, event: ev.PhaseRetried, effects: list[ev.ReplicaEffect]) -> None:
     retry_phase(state, effects)
 
 
 _DATA_PATH = frozenset({ev.ProduceReceived, ev.BatchesAppended, ev.FetchAnswered})
 """Events that come thousands of times a second and cannot change a role, a set or the epoch history."""
 
-_HANDLERS: dict[type[ev.Event], Callable[[ReplicaState, Any, list[ev.Effect]], None]] = {
+_HANDLERS: dict[type[ev.ReplicaEvent], Callable[[ReplicaState, Any, list[ev.ReplicaEffect]], None]] = {
     ev.LeaderAndIsrReceived: _on_leader_and_isr,
     ev.ReplicaStopped: _on_replica_stopped,
     ev.ConfigChanged: _on_config_changed,

@@ -165,11 +165,11 @@ class ReplicaState(Struct, kw_only=True):
 
     # follower only
     phase: FollowerPhase | None = None
-    is_proven: bool = False
+    matches_leader: bool = False
     """This epoch's leader compared this log with its own at an offset behind its low watermark: all before is equal."""
     diverged_at: tuple[int, int | None] | None = None
     """(log end, latest epoch) when this epoch's leader last said that the logs part though they were aligned."""
-    fruitless_alignments: int = 0
+    alignments_without_progress: int = 0
     """How often in a row it said so at that very place."""
 
     @property
@@ -204,7 +204,7 @@ class ReplicaState(Struct, kw_only=True):
         )
 
     @property
-    def vote(self) -> int:
+    def counted_end(self) -> int:
         """Up to where this broker's own copy counts for the high watermark (hardening rules 2 and 4)."""
         only_synced = self.config.counts_only_synced or self.is_shrinking_below_minimum
         return self.synced_end_offset if only_synced else self.log_end_offset

@@ -102,7 +102,7 @@ class InSyncChecker:
 
     # -------------------------------------------------------------------------------------------------- leaderships
     def stepped(
-        self, writer: Writer, partition: TopicPartition, state: ReplicaState, event: ev.Event, refused: bool
+        self, writer: Writer, partition: TopicPartition, state: ReplicaState, event: ev.ReplicaEvent, refused: bool
     ) -> None:
         """Call it before the effects of the step are performed."""
         handler = _HANDLERS.get(type(event))
@@ -360,7 +360,7 @@ class InSyncChecker:
                 self._reference.find("H14", "the only copy is not synced", actual.partition, *facts)
 
 
-_HANDLERS: dict[type[ev.Event], Callable[..., None]] = {
+_HANDLERS: dict[type[ev.ReplicaEvent], Callable[..., None]] = {
     ev.FollowerFetched: InSyncChecker._on_fetched,
     ev.BatchesAppended: InSyncChecker._on_appended,
     ev.LeaderStalled: InSyncChecker._on_stalled,

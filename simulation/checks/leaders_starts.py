@@ -31,7 +31,9 @@ class LeaderStartChecker:
     def replica_loaded(self, replica: Partition) -> None:
         self._starts[replica] = replica.state.log_start_offset
 
-    def stepped(self, replica: Partition, event: ev.Event, effects: Sequence[ev.Effect], refused: bool) -> None:
+    def stepped(
+        self, replica: Partition, event: ev.ReplicaEvent, effects: Sequence[ev.ReplicaEffect], refused: bool
+    ) -> None:
         start = replica.state.log_start_offset
         before, self._starts[replica] = self._starts.get(replica, start), start
         if start <= before or replica.state.role is not Role.FOLLOWER:

@@ -63,7 +63,9 @@ class LogStartChecker:
     def replica_loaded(self, replica: Partition) -> None:
         self._starts[replica] = replica.state.log_start_offset
 
-    def stepped(self, replica: Partition, event: ev.Event, effects: Sequence[ev.Effect], refused: bool) -> None:
+    def stepped(
+        self, replica: Partition, event: ev.ReplicaEvent, effects: Sequence[ev.ReplicaEffect], refused: bool
+    ) -> None:
         state, start = replica.state, replica.state.log_start_offset
         if start <= self._lawful.get(replica.topic_partition, 0) or state.is_offline:
             return

@@ -68,7 +68,7 @@ class ReplicaChecker:
         self._lineages: dict[TopicPartition, Lineage] = {}
         self._members: dict[TopicPartition, tuple[int, ...]] = {}
         self._controller_epochs: dict[Writer, int] = {}
-        self._handlers: dict[type[ev.Event], Callable[[CheckedReplica, ReplicaState, Any], None]] = {
+        self._handlers: dict[type[ev.ReplicaEvent], Callable[[CheckedReplica, ReplicaState, Any], None]] = {
             ev.LeaderAndIsrReceived: self._on_leader_and_isr,
             ev.FollowerFetched: self._on_follower_fetched,
             ev.ReplicaStopped: self._on_replica_stopped,
@@ -217,7 +217,9 @@ class ReplicaChecker:
                 self.reference.find("I32", "a committed record was cut", checked.partition, *facts)
                 return
 
-    def stepped(self, replica: Partition, event: ev.Event, effects: Sequence[ev.Effect], refused: bool) -> None:
+    def stepped(
+        self, replica: Partition, event: ev.ReplicaEvent, effects: Sequence[ev.ReplicaEffect], refused: bool
+    ) -> None:
         checked = self._checked.get(replica)
         if checked is None:
             return

@@ -38,7 +38,9 @@ class SoundLogs:
         if replica.log.damage is not None:
             self._check(replica, replica.log.damage)
 
-    def stepped(self, replica: Partition, event: ev.Event, effects: Sequence[ev.Effect], refused: bool) -> None:
+    def stepped(
+        self, replica: Partition, event: ev.ReplicaEvent, effects: Sequence[ev.ReplicaEffect], refused: bool
+    ) -> None:
         for effect in effects:
             if type(effect) is not ev.DamageNoted:
                 continue

@@ -110,7 +110,7 @@ class _Actor:
         self.values: tuple[str, ...] = ()
         self.shown: tuple[Record, ...] = ()
 
-    def handle(self, event: ev.Event) -> None:
+    def handle(self, event: ev.ReplicaEvent) -> None:
         epoch = self.replica.state.leader_epoch
         effects = step(self.replica.state, event)
         if self.replica.state.leader_epoch != epoch or not self.replica.state.is_leader:
@@ -123,7 +123,7 @@ class _Actor:
         if state.is_leader:
             self.shown = max(self.shown, self.replica.log[: state.high_watermark], key=len)
 
-    def perform(self, effects: list[ev.Effect]) -> None:
+    def perform(self, effects: list[ev.ReplicaEffect]) -> None:
         replica = self.replica
         for effect in effects:
             match effect:

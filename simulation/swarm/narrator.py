@@ -80,7 +80,9 @@ class Narrator:
     def replica_loaded(self, replica: Partition) -> None:
         self._look(replica, "loaded")
 
-    def stepped(self, replica: Partition, event: ev.Event, effects: Sequence[ev.Effect], refused: bool) -> None:
+    def stepped(
+        self, replica: Partition, event: ev.ReplicaEvent, effects: Sequence[ev.ReplicaEffect], refused: bool
+    ) -> None:
         self._look(replica, "")
 
     def appended(self, log: PartitionLog, batches: Sequence[BatchHeader]) -> None:

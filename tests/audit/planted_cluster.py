@@ -8,7 +8,7 @@ import msgspec
 
 from minibroker.audit.discovery import BOOT_ID_FILE
 from minibroker.audit.replica import NO_VALUE
-from minibroker.broker.replication.producer_state import Place, ProducerStates
+from minibroker.broker.replication.producer_state import ProducerStates, SnapshotPlace
 from minibroker.protocol import checkpoints
 from minibroker.protocol.checkpoints import LogStart, LogStartReason
 from minibroker.protocol.checksum import crc32c
@@ -149,7 +149,7 @@ class PlantedReplica:
             states.update(header)
             end = header.end_offset
         file = self.file(end, checkpoints.SNAPSHOT_SUFFIX)
-        put(file, states.snapshot(Place(topic_id, self.partition.partition, end)))
+        put(file, states.snapshot(SnapshotPlace(topic_id, self.partition.partition, end)))
         return file
 
     def file(self, base_offset: int, suffix: str = ".log") -> Path:

@@ -10,7 +10,7 @@ from minibroker.audit.discovery import discover
 from minibroker.audit.findings import Finding, Kind, Severity
 from minibroker.audit.local_engine import compare_locally
 from minibroker.audit.producer_snapshots import FILE_BYTES_MAX
-from minibroker.broker.replication.producer_state import SNAPSHOT_BYTES_MAX, Place, ProducerStates
+from minibroker.broker.replication.producer_state import SNAPSHOT_BYTES_MAX, ProducerStates, SnapshotPlace
 from minibroker.protocol.checkpoints import CLEAN_SHUTDOWN, SNAPSHOT_SUFFIX
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import read_header
@@ -39,7 +39,7 @@ def cluster(tmp_path: Path) -> PlantedCluster:
     cluster.write(LINES, LOG)
     for broker in (1, 2, 3):
         for offset in (8, END):
-            put(cluster, offset, states(below(offset)).snapshot(Place(TOPIC_ID, 0, offset)), broker)
+            put(cluster, offset, states(below(offset)).snapshot(SnapshotPlace(TOPIC_ID, 0, offset)), broker)
     return cluster
 
 
@@ -65,7 +65,7 @@ def test_batches_of_a_deleted_head_are_not_looked_for(tmp_path: Path) -> None:
     cluster = PlantedCluster(tmp_path)
     cluster.write(LINES, written(run(start=12), base_offset=12), base_offset=12)
     remembered = [*written(run()), *written(run(start=12), base_offset=12)[:2]]
-    put(cluster, 16, states(remembered).snapshot(Place(TOPIC_ID, 0, 16)))
+    put(cluster, 16, states(remembered).snapshot(SnapshotPlace(TOPIC_ID, 0, 16)))
     assert findings(cluster) == ()
 
 
@@ -74,23 +74,23 @@ def flipped(content: bytes) -> bytes:
 
 
 def older(content: bytes) -> bytes:
-    return states(below(4)).snapshot(Place(TOPIC_ID, 0, 8))
+    return states(below(4)).snapshot(SnapshotPlace(TOPIC_ID, 0, 8))
 
 
 def of_another_log(content: bytes) -> bytes:
     return states(written([Sent(7, 0, 0), Sent(8, 0, 0), Sent(7, 0, 2), Sent(8, 0, 2, text="other")])).snapshot(
-        Place(TOPIC_ID, 0, 8)
+        SnapshotPlace(TOPIC_ID, 0, 8)
     )
 
 
 WRONG: dict[str, tuple[Callable[[bytes], bytes], str]] = {
-    "of_another_offset": (lambda content: states(below(8)).snapshot(Place(TOPIC_ID, 0, 4)), "at offset 4"),
-    "of_another_partition": (lambda content: states(below(8)).snapshot(Place(TOPIC_ID, 3, 8)), "partition 3"),
-    "of_another_topic": (lambda content: states(below(8)).snapshot(Place("other", 0, 8)), "topic id other"),
+    "of_another_offset": (lambda content: states(below(8)).snapshot(SnapshotPlace(TOPIC_ID, 0, 4)), "at offset 4"),
+    "of_another_partition": (lambda content: states(below(8)).snapshot(SnapshotPlace(TOPIC_ID, 3, 8)), "partition 3"),
+    "of_another_topic": (lambda content: states(below(8)).snapshot(SnapshotPlace("other", 0, 8)), "topic id other"),
     "an_older_one": (older, "knows producer 7 up to offset 1 only"),
     "of_another_log": (of_another_log, "remembers a batch of producer 8, epoch 0, sequences 2 to 3, at offset 6"),
     "one_that_knows_more": (
-        lambda content: states(below(12)).snapshot(Place(TOPIC_ID, 0, 8)),
+        lambda content: states(below(12)).snapshot(SnapshotPlace(TOPIC_ID, 0, 8)),
         "remembers a batch of producer 7, epoch 0, sequences 4 to 5, at offset 8",
     ),
 }
@@ -130,7 +130,7 @@ def test_a_snapshot_without_a_place_is_a_note(cluster: PlantedCluster) -> None:
 
 def test_a_snapshot_behind_the_end_is_a_note_after_a_crash(cluster: PlantedCluster) -> None:
     (cluster.log_directory(2) / CLEAN_SHUTDOWN).unlink()
-    put(cluster, 40, states(LOG).snapshot(Place(TOPIC_ID, 0, 40)))
+    put(cluster, 40, states(LOG).snapshot(SnapshotPlace(TOPIC_ID, 0, 40)))
     assert {item.kind for item in findings(cluster)} == {Kind.PRODUCER_SNAPSHOT_UNUSED}
 
 

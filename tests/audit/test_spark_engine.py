@@ -13,7 +13,7 @@ from minibroker.audit.errors import AuditError
 from minibroker.audit.findings import Kind, PartitionResult, PartitionVerdict, Severity
 from minibroker.audit.local_engine import compare_locally
 from minibroker.audit.run import run_audit
-from minibroker.broker.replication.producer_state import Place, ProducerStates
+from minibroker.broker.replication.producer_state import ProducerStates, SnapshotPlace
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import decode_records, read_header
 from tests.audit import damage, test_acked_list, test_sequences
@@ -86,7 +86,7 @@ def test_engines_agree_on_lists_of_whole_records_sequences_and_snapshots(tmp_pat
     cluster.write(sent, test_sequences.written([*log, log[2]]))
     states = ProducerStates()
     states.update(read_header(test_sequences.written([log[1]])[0]))
-    cluster.replica(BROKER, sent).file(4, ".snapshot").write_bytes(states.snapshot(Place(TOPIC_ID, 0, 4)))
+    cluster.replica(BROKER, sent).file(4, ".snapshot").write_bytes(states.snapshot(SnapshotPlace(TOPIC_ID, 0, 4)))
     locally, on_spark = both_engines(session, cluster, acked, range_bytes=120)
     assert on_spark == locally
     kinds = [{item.kind for item in result.findings if item.severity is Severity.ERROR} for result in on_spark]

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from minibroker.broker.periodic_tasks import PeriodicTasks
-from minibroker.broker.replication.events import Event, LagChecked, LeaderStalled
+from minibroker.broker.replication.events import LagChecked, LeaderStalled, ReplicaEvent
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.ports import Clock, DiskError
 from minibroker.simulation.world import SimulatedWorld
@@ -42,7 +42,7 @@ class OnePartition:
 
     def __init__(self) -> None:
         self.now_ms = 0
-        self.events: list[Event] = []
+        self.events: list[ReplicaEvent] = []
         state = SimpleNamespace(is_leader=True, in_sync_replicas=(1, 2), assignment=(1, 2, 3))
         partition = SimpleNamespace(state=state, handle=self.events.append)
         manager = SimpleNamespace(partitions={TopicPartition("a", 0): partition}, now_ms=lambda: self.now_ms)

@@ -134,8 +134,8 @@ COMMITTED = (
             Edit(
                 "broker.replication.high_watermark",
                 "    if len(state.in_sync_replicas) < state.effective_min_insync_replicas:\n        return\n"
-                "    candidate = state.vote\n",
-                "    candidate = state.vote\n",
+                "    candidate = state.counted_end\n",
+                "    candidate = state.counted_end\n",
             ),
         ),
         schedule=Schedule("in_sync_replicas:last_replica_standing"),

@@ -68,7 +68,7 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "broker.log.recovery",
-                "        self.high_watermark = known.high_watermark if self.ran_on else 0\n",
+                "        self.high_watermark = known.high_watermark if self.was_only_killed else 0\n",
                 "        self.high_watermark = 0\n",
             ),
         ),
@@ -83,7 +83,7 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "broker.log.recovery",
-                "        elif self.ran_on and not is_cut_off(file, position, segment.size):\n",
+                "        elif self.was_only_killed and not is_cut_off(file, position, segment.size):\n",
                 "        elif False:\n",
             ),
         ),
@@ -135,7 +135,7 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "broker.log.log_directory",
-                "            if directory.same_boot or await directory._checkpoints.lower_marks():\n",
+                "            if directory.same_boot or await directory._checkpoints.lower_high_watermarks():\n",
                 "            if True:\n",
             ),
         ),

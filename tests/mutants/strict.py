@@ -245,8 +245,8 @@ STRICTER = (
             ),
             Edit(
                 "broker.replication.isr",
-                "    if state.vote < state.log_end_offset:\n"
-                "        effects.append(SyncLog())  # appended meanwhile; has no vote before\n",
+                "    if state.counted_end < state.log_end_offset:\n"
+                "        effects.append(SyncLog())  # appended meanwhile; it does not count before\n",
                 "",
             ),
             Edit(

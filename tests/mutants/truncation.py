@@ -104,7 +104,7 @@ MUTANTS = (
         edits=(
             Edit(
                 REPLICA,
-                "    elif same_reign and state.role is Role.FOLLOWER and not isinstance(state.phase, Halted):\n"
+                "    elif is_same_leadership and state.role is Role.FOLLOWER and not isinstance(state.phase, Halted):\n"
                 "        state.partition_epoch = event.partition_epoch\n",
                 "    elif event.leader_id == state.leader_id and state.role is Role.FOLLOWER:\n"
                 "        state.leader_epoch = event.leader_epoch\n"
@@ -175,7 +175,7 @@ MUTANTS = (
             Edit(
                 FOLLOWER,
                 "        _align_again(state, effects)  # the mark stays as it is: cut first (KAFKA-14704)\n",
-                "        _follow_marks(state, event.high_watermark, event.log_start_offset, effects)\n"
+                "        _follow_leader_offsets(state, event.high_watermark, event.log_start_offset, effects)\n"
                 "        _align_again(state, effects)\n",
             ),
         ),

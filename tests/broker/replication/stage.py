@@ -13,7 +13,7 @@ from minibroker.broker.replication.leader import (
     FetchGranted,
     FetchRefused,
     answer_epoch_end,
-    judge_consumer_fetch,
+    check_consumer_fetch,
 )
 from minibroker.broker.replication.producer_state import ProducerStates
 from minibroker.broker.replication.replica import step, step_fetch
@@ -53,14 +53,14 @@ class Actor:
     def _fresh(self) -> ReplicaState:
         return ReplicaState(config=replace(self.stage.config, broker_id=self.broker_id))
 
-    def handle(self, event: ev.Event) -> None:
+    def handle(self, event: ev.ReplicaEvent) -> None:
         self.perform(step(self.state, event))
 
-    def perform(self, effects: list[ev.Effect]) -> None:
+    def perform(self, effects: list[ev.ReplicaEffect]) -> None:
         for effect in effects:
             self._perform_one(effect)
 
-    def _perform_one(self, effect: ev.Effect) -> None:
+    def _perform_one(self, effect: ev.ReplicaEffect) -> None:
         say = self.stage.say
         match effect:
             case ev.AppendBatches():
@@ -272,7 +272,7 @@ class Stage:
     def read(self, broker_id: int, offset: int) -> str:
         """What a consumer gets from that broker."""
         actor = self.actors[broker_id]
-        verdict = judge_consumer_fetch(actor.state, None, offset, None)
+        verdict = check_consumer_fetch(actor.state, None, offset, None)
         if isinstance(verdict, FetchRefused):
             return verdict.error_code.name
         found = [w.value for w in actor.log if offset <= w.header.base_offset < verdict.end_offset]
@@ -370,7 +370,7 @@ class Stage:
             )
         )
 
-    def _deliver_or_hold(self, follower: int, event: ev.Event, hold: str | None) -> None:
+    def _deliver_or_hold(self, follower: int, event: ev.ReplicaEvent, hold: str | None) -> None:
         if hold is not None:
             self.held[hold] = (follower, event)
         else:

@@ -3,7 +3,7 @@
 import pytest
 
 from minibroker.broker.replication import events as ev
-from minibroker.broker.replication.damage import may_start_anew
+from minibroker.broker.replication.damage import may_start_empty
 from minibroker.broker.replication.replica import step, step_fetch
 from minibroker.broker.replication.state import ReplicaState, ReplicationConfig, Role
 from minibroker.protocol.errors import ErrorCode
@@ -48,7 +48,7 @@ def leader(isr: tuple[int, ...]) -> ReplicaState:
     return state
 
 
-def kinds(effects: list[ev.Effect]) -> list[str]:
+def kinds(effects: list[ev.ReplicaEffect]) -> list[str]:
     return [type(effect).__name__ for effect in effects]
 
 
@@ -167,10 +167,10 @@ def test_it_starts_anew_when_nobody_can_count_on_it(said: ev.LeaderAndIsrReceive
     state = replica(2)
     step(state, order(1, (1,)))
     step(state, DAMAGED)
-    assert may_start_anew(state, said) is may
+    assert may_start_empty(state, said) is may
 
 
 def test_after_a_start_any_epoch_will_do() -> None:
     state = ReplicaState(config=ReplicationConfig(broker_id=2), role=Role.OFFLINE, damage="head missing")
-    assert may_start_anew(state, order(1, (1,)))
-    assert not may_start_anew(state, order(1, (1, 2)))
+    assert may_start_empty(state, order(1, (1,)))
+    assert not may_start_empty(state, order(1, (1, 2)))

@@ -9,7 +9,7 @@ from minibroker.protocol.errors import ErrorCode
 from tests.broker.replication.stage import Stage
 
 
-def _kinds(effects: list[ev.Effect]) -> set[str]:
+def _kinds(effects: list[ev.ReplicaEffect]) -> set[str]:
     return {type(effect).__name__ for effect in effects}
 
 

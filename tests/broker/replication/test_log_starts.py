@@ -45,7 +45,7 @@ def answer(
     )
 
 
-def names(effects: list[ev.Effect]) -> list[str]:
+def names(effects: list[ev.ReplicaEffect]) -> list[str]:
     return [type(effect).__name__ for effect in effects]
 
 
@@ -75,7 +75,7 @@ def test_a_log_that_was_compared_is_kept_when_its_leader_starts_at_its_end() -> 
     (trim,) = [each for each in step(state, answer(END)) if isinstance(each, ev.TrimBefore)]
     assert not trim.drops_all
     state = follower()
-    state.is_proven = False
+    state.matches_leader = False
     (trim,) = [each for each in step(state, answer(END)) if isinstance(each, ev.TrimBefore)]
     assert trim.drops_all
 
@@ -86,7 +86,7 @@ def test_a_log_is_dropped_only_where_all_members_have_recorded_the_start(low_wat
     """Until then the leader's files reach further down than its start, and it has compared this log by them. Dropped,
     its head would be missing where a member leads next that starts earlier (seed 17112752)."""
     state = follower()
-    state.is_proven = False
+    state.matches_leader = False
     (trim,) = [
         each for each in step(state, answer(END, low_watermark=low_watermark)) if isinstance(each, ev.TrimBefore)
     ]
@@ -96,10 +96,10 @@ def test_a_log_is_dropped_only_where_all_members_have_recorded_the_start(low_wat
 @pytest.mark.invariant("I39")
 def test_an_answer_to_a_log_without_records_has_compared_nothing() -> None:
     state = follower()
-    state.is_proven = False
+    state.matches_leader = False
     step(state, answer(END, low_watermark=END))
     step(state, answer(END, low_watermark=1))
-    assert not state.is_proven
+    assert not state.matches_leader
 
 
 @pytest.mark.invariant("I39")
@@ -138,7 +138,7 @@ def test_a_head_that_the_leader_has_and_this_log_not_is_damage() -> None:
 
 def test_a_log_that_holds_nothing_begins_where_its_leader_does() -> None:
     state = follower()
-    state.is_proven = False
+    state.matches_leader = False
     step(state, answer(END))
     step(state, answer(1))
     assert names(step(state, ev.StartLowered(wanted=1, log_start_offset=END))) == ["AskLeaderEnds"]

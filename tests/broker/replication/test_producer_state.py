@@ -15,10 +15,10 @@ from minibroker.broker.replication.producer_state import (
     Accept,
     CorruptSnapshot,
     Duplicate,
-    Place,
     ProducerStates,
     Refuse,
-    Verdict,
+    SequenceCheck,
+    SnapshotPlace,
 )
 from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.errors import ErrorCode
@@ -61,7 +61,7 @@ def states_after(*batches: BatchHeader) -> ProducerStates:
     return states
 
 
-def refused(verdict: Verdict) -> ErrorCode | None:
+def refused(verdict: SequenceCheck) -> ErrorCode | None:
     return verdict.error if isinstance(verdict, Refuse) else None
 
 
@@ -256,7 +256,7 @@ def test_who_starts_anew_and_reads_the_rest_knows_what_the_leader_knows(
         offset += count
     start = min((header.base_offset for header in headers if header.base_offset >= start), default=offset)
     leader = states_after(*headers)
-    told = leader.told_below(start, 1_000_000)
+    told = leader.snapshot_below(start, 1_000_000)
     anew = ProducerStates.load(told) if told else ProducerStates()
     for header in headers:
         if header.base_offset >= start:
@@ -266,12 +266,12 @@ def test_who_starts_anew_and_reads_the_rest_knows_what_the_leader_knows(
 
 def test_what_is_told_is_bounded_and_the_longest_silent_are_left_out() -> None:
     states = states_after(*(batch(0, producer=producer, offset=producer) for producer in range(1_000)))
-    told = states.told_below(500, 2_000)
+    told = states.snapshot_below(500, 2_000)
     assert len(told) <= 2_000
     known = [producer for producer, _ in ProducerStates.load(told)]
     assert known == list(range(500 - len(known), 500))
     assert len(known) > 20
-    assert states.told_below(0, 2_000) == b""
+    assert states.snapshot_below(0, 2_000) == b""
 
 
 @given(st.binary(max_size=300))
@@ -363,7 +363,7 @@ SOUND = (0, 4, 10, 14, 5)
     ],
 )
 def test_a_sound_checksum_does_not_make_a_snapshot_true(producers: list[tuple[object, ...]]) -> None:
-    place = Place("topic", 0, 20)
+    place = SnapshotPlace("topic", 0, 20)
 
     def load(stated: list[tuple[object, ...]]) -> ProducerStates:
         body = msgspec.msgpack.encode((2, place, stated))

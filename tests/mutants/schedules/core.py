@@ -42,14 +42,14 @@ class LoneFollower(Struct):
     leader_log: Log
     findings: list[CheckerFinding]
 
-    def handle(self, event: ev.Event, arriving: Log | None = None) -> None:
+    def handle(self, event: ev.ReplicaEvent, arriving: Log | None = None) -> None:
         """`arriving`: the values of the event's batches."""
         for effect in step(self.state, event):
             self._perform(effect, arriving or [])
         if isinstance(self.state.phase, Fetching) and self.log != self.leader_log[: len(self.log)]:
             self._find("I7", f"fetches on, holding {self.log}; its leader holds {self.leader_log}")
 
-    def _perform(self, effect: ev.Effect, arriving: Log) -> None:
+    def _perform(self, effect: ev.ReplicaEffect, arriving: Log) -> None:
         if isinstance(effect, ev.AppendFetched):
             self.log += arriving
             self.handle(

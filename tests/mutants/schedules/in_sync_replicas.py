@@ -6,7 +6,7 @@ from unittest.mock import patch
 from msgspec.structs import replace
 
 from minibroker.broker.partition import Partition
-from minibroker.broker.replication.events import AlterPartitionAnswered, Event
+from minibroker.broker.replication.events import AlterPartitionAnswered, ReplicaEvent
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.messages import (
     ApiKey,
@@ -281,7 +281,7 @@ async def _absurd_answer(directed: Directed, **absurd: int) -> None:
     Then it is cut off from the leader, which must be able to go on without it."""
     lies, handle = 1, Partition.handle
 
-    def hear(partition: Partition, event: Event) -> None:
+    def hear(partition: Partition, event: ReplicaEvent) -> None:
         nonlocal lies
         if lies and isinstance(event, AlterPartitionAnswered) and event.error_code is ErrorCode.NONE:
             lies -= 1

@@ -66,7 +66,7 @@ def replica(start: int, is_leader: bool = True) -> Partition:
 
 
 LOG = cast(PartitionLog, SimpleNamespace(topic_partition=A))
-EVENT = cast(ev.Event, None)
+EVENT = cast(ev.ReplicaEvent, None)
 
 
 # ---------------------------------------------------------------------------------------------------------- log starts

@@ -35,7 +35,7 @@ class Replica:
         )
 
 
-def found(replica: Replica, event: ev.Event = TICK, effects: tuple[ev.Effect, ...] = ()) -> list[str]:
+def found(replica: Replica, event: ev.ReplicaEvent = TICK, effects: tuple[ev.ReplicaEffect, ...] = ()) -> list[str]:
     reference = ReferenceState(SimulatedCluster(0, brokers=1), {"a": (1, 3, 2)})
     WaitingRules(reference).stepped(cast(Partition, replica), event, effects, refused=False)
     return [finding.invariant for finding in reference.findings]
