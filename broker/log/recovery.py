@@ -40,7 +40,7 @@ from minibroker.runtime.ports import Disk, DiskFull, File
 logger = logging.getLogger(__name__)
 
 PRODUCED_AT_ONCE = 4_096
-"""So many headers of a scan are kept before the producers' states take them: of most, states remember nothing."""
+"""Headers that a scan collects before it updates the producer states, which remember only the newest of them."""
 
 
 class RecoveryReport(msgspec.Struct, kw_only=True):
@@ -121,8 +121,7 @@ class _Loader:
     """The steps of loading, on the state they share."""
 
     def __init__(self, disk: Disk, directory: str, known: LoadContext, interval_bytes: int) -> None:
-        self.disk = disk
-        self.directory = directory
+        self.disk, self.directory = disk, directory
         self.recovery_point = known.recovery_point or 0
         self.is_point_known = known.recovery_point is not None
         self.clean = known.clean
@@ -164,9 +163,8 @@ class _Loader:
         if end < self.promised_end:
             self._damaged(f"the log ends at {end}, it was synced up to {self.promised_end}")
         start = max(self.start, self.segments[0].base_offset) if self.segments else self.start
-        if (
-            end < start and (self.clean or self.was_only_killed) and not self._was_restarted_empty()
-        ):  # no power cut took its tail
+        # After a clean stop or a kill no power cut has taken the tail.
+        if end < start and (self.clean or self.was_only_killed) and not self._was_restarted_empty():
             self._damaged(f"the log ends at {end}, its {LOG_START} file says that it begins at {start}")
         if end < start and self.damage is None:  # what is left of the log lies in front of its start
             self._note(f"the log ends at {end}, below its start {start}")

@@ -1,15 +1,16 @@
-"""A replica whose log is not what was written: when it stops serving, and when it may start anew.
+"""A replica whose log differs from what was written: when it stops serving, and when it may start empty again.
 
-Owns: the three decisions about damage (replication rules, section 12). Refuses to know files, and how damage is found:
-that is the log's, the scrubber's and the loader's. Pure. Source: Protocol-Aware Recovery (FAST'18): a copy that storage
-has damaged is made good from another copy, and until then it takes part in nothing.
+Owns: the three decisions about damage (replication rules, section 12). Leaves to others: files, and finding damage,
+which the log, the scrubber and the loader do. Pure. Source: Protocol-Aware Recovery (FAST'18): a copy that storage has
+damaged is restored from another copy, and until then it takes no part in replication.
 
-1. A damaged replica goes offline alone. Its log stays as it is, and the controller is told, so it leaves the ISR.
-2. A damaged leader does so only when another replica, surely in sync, can take over. Otherwise its copy is the best
-   there is: it leads on, the damaged range alone is refused (CORRUPT_MESSAGE), and it hands over once somebody else is
-   in sync.
-3. It starts anew, empty, only on an order that names another leader, an ISR without it, and a leader epoch above every
-   one in which it has told positions of the damaged log. Before that somebody may still count on what it has.
+1. A damaged replica goes offline alone. Its log stays as it is. The controller learns of it and removes it from the
+   ISR.
+2. A damaged leader goes offline only when another replica, known to be in sync, can take over. Otherwise its copy is
+   the best there is: it still leads, refuses only the damaged range (CORRUPT_MESSAGE), and hands over once another
+   replica is in sync.
+3. It starts empty again only on an order that names another leader, an ISR without it, and a leader epoch above every
+   one in which it reported positions of the damaged log. Before that another replica may still count on its records.
 """
 
 from minibroker.broker.replication import events as ev
@@ -19,14 +20,14 @@ from minibroker.protocol.errors import ErrorCode
 
 
 def on_log_damaged(state: ReplicaState, event: ev.LogDamaged, effects: list[ev.ReplicaEffect]) -> None:
-    """Remember it; what follows from it is `act_on_damage`'s, after this event as after every other."""
+    """Only remember it: `act_on_damage` runs after this event, as after every other."""
     if state.damage is None:
         state.damage = event.reason
         effects.append(ev.DamageNoted(reason=event.reason))
 
 
 def act_on_damage(state: ReplicaState, effects: list[ev.ReplicaEffect]) -> None:
-    """A damaged replica is offline, unless it leads and nobody else could."""
+    """Take a damaged replica offline, unless it leads and no other replica could."""
     assert state.damage is not None
     if state.role is Role.OFFLINE or (state.is_leader and not _can_hand_over(state)):
         return
@@ -40,10 +41,10 @@ def act_on_damage(state: ReplicaState, effects: list[ev.ReplicaEffect]) -> None:
 
 
 def _can_hand_over(state: ReplicaState) -> bool:
-    """Whether another member of the committed ISR lives and has fetched in this epoch.
+    """Whether another member of the committed ISR is alive and has fetched in this epoch.
 
-    A member that a pending proposal leaves out is none: the proposal may have been applied, though no answer has come,
-    and then the damaged copy would be offline as the only one in sync (seed 9000483).
+    A member that a pending proposal removes does not count: the proposal may have been applied without an answer, and
+    then the damaged copy, offline, would be the only one in sync (seed 9000483).
     """
     pending = state.pending_isr
     return any(
@@ -54,8 +55,8 @@ def _can_hand_over(state: ReplicaState) -> bool:
 
 
 def may_start_empty(state: ReplicaState, order: ev.LeaderAndIsrReceived) -> bool:
-    """Whether nobody counts on the damaged log any more. After a start no epoch is known: the registration is new, and
-    a position told under an older one lets nobody join (KIP-903)."""
+    """Whether nothing rests on the damaged log any more. After a restart no epoch is known here, but the registration
+    is new, and positions reported under an older one let no replica join (KIP-903)."""
     if state.damage is None or state.role is not Role.OFFLINE:
         return False
     me = state.config.broker_id

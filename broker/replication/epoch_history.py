@@ -1,11 +1,11 @@
-"""Which leader epoch wrote from which offset on: the memory that truncation relies on.
+"""The first offset of each leader epoch in a log, on which truncation relies.
 
-Owns: the entries (epoch, start offset) of one replica and the three questions asked of them. Refuses to know files:
-the shell writes `entries` to `leader-epoch-checkpoint` when an effect says so. Pure.
+Owns: the entries (epoch, start offset) of one replica, and the lookups in them. Leaves to others: files; the shell
+writes `entries` to `leader-epoch-checkpoint` when an effect says so. Pure.
 
 Both columns strictly increase. A leader enters (epoch, log_end_offset) when it begins to lead, even if it never appends
-(KAFKA-7415); a follower learns epochs from the batches it appends, so empty epochs stand only on the leader that had
-them (replication rules, section 8; Kafka: LeaderEpochFileCache).
+(KAFKA-7415). A follower learns epochs from the batches that it appends, so an empty epoch is known only to its leader
+(replication rules, section 8; Kafka: LeaderEpochFileCache).
 """
 
 from collections.abc import Iterable
@@ -21,14 +21,14 @@ class EpochHistory:
 
     @property
     def latest_epoch(self) -> int | None:
-        """Epoch of the last record (or of an empty reign at the end); None while nothing is known."""
+        """Epoch of the last record, or of an empty epoch after it; None without entries."""
         return self.entries[-1][0] if self.entries else None
 
     def assign(self, epoch: int, start_offset: int) -> bool:
         """Enter that `epoch` writes from `start_offset` on; True if something changed.
 
-        Entries it contradicts (same or later epoch, or a start at or behind this one) go: two empty epochs at one
-        offset leave only the later.
+        Entries that contradict it (same or later epoch, or a start at or after this one) are removed: of two empty
+        epochs at one offset only the later remains.
         """
         assert epoch >= 0
         assert start_offset >= 0
@@ -39,9 +39,9 @@ class EpochHistory:
         return True
 
     def end_offset_for(self, epoch: int | None, log_end_offset: int) -> tuple[int, int] | None:
-        """(the largest known epoch not above `epoch`, its exclusive end); None if that cannot be said (KIP-279).
+        """(the largest known epoch not above `epoch`, its exclusive end); None if that is unknown (KIP-279).
 
-        The undefined epoch is never answered with the log end (KAFKA-6857).
+        An undefined epoch never yields the log end (KAFKA-6857).
         """
         if epoch is None or not self.entries:
             return None
@@ -55,14 +55,14 @@ class EpochHistory:
         return None
 
     def truncate_to(self, end_offset: int) -> bool:
-        """Drop entries that start at or behind `end_offset`; also when no record is cut (KAFKA-10706)."""
+        """Drop entries that start at or after `end_offset`; even if no record is truncated (KAFKA-10706)."""
         kept = [(e, s) for e, s in self.entries if s < end_offset]
         changed = len(kept) != len(self.entries)
         self.entries = kept
         return changed
 
     def trim_before(self, start_offset: int) -> bool:
-        """Drop entries behind which nothing is left; the last dropped one now starts at `start_offset`."""
+        """Drop entries that start at or before `start_offset`, except the last of them, which then starts there."""
         dropped = [entry for entry in self.entries if entry[1] <= start_offset]
         if not dropped or dropped == [(dropped[0][0], start_offset)]:
             return False
@@ -70,11 +70,11 @@ class EpochHistory:
         return True
 
     def clear(self) -> None:
-        """Forget everything: the log starts anew."""
+        """Drop all entries: the log starts empty again."""
         self.entries = []
 
     def epoch_at(self, offset: int) -> int | None:
-        """Epoch of the record at `offset`, by the entries."""
+        """Epoch of the record at `offset`, according to the entries."""
         found = None
         for epoch, start_offset in self.entries:
             if start_offset > offset:

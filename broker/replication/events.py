@@ -1,8 +1,9 @@
 """What can happen to a replica (events) and what must then be done (effects).
 
-Owns: the vocabulary between the pure core and its shell. An event carries everything the decision needs: time, the
-epoch it was asked under, what the other side said. An effect is performed by the shell in order, before the next event;
-one that takes time (an fsync, a request to another broker) starts there and comes back as an event. Pure.
+Owns: the interface between the pure core and its shell. An event carries everything that the decision needs: the time,
+the leader epoch under which a question was asked, the other side's answer. The shell performs the effects in order,
+before the next event; one that takes time (an fsync, a request to another broker) starts there and comes back as an
+event. Pure.
 """
 
 from typing import Any
@@ -25,7 +26,7 @@ class ReplicaEffect(Struct, frozen=True, kw_only=True):
 
 # ---------------------------------------------------------------------------------------------- events: control plane
 class LeaderAndIsrReceived(ReplicaEvent, frozen=True, kw_only=True):
-    """The controller says who leads. Already checked: controller epoch, broker epoch, topic id."""
+    """The controller's order: leader, ISR and assignment. Already checked: controller epoch, broker epoch, topic id."""
 
     now_ms: int
     controller_epoch: int
@@ -35,18 +36,18 @@ class LeaderAndIsrReceived(ReplicaEvent, frozen=True, kw_only=True):
     in_sync_replicas: tuple[int, ...]
     assignment: tuple[int, ...]
     fenced: bool = False
-    """ZooKeeper has not confirmed this broker's session in time: a late order does not change that."""
+    """ZooKeeper has not confirmed this broker's session in time; a late order does not change that."""
 
 
 class ReplicaStopped(ReplicaEvent, frozen=True, kw_only=True):
-    """The controller took the replica out of service (StopReplica). The data stays or goes by the shell."""
+    """The controller took the replica out of service (StopReplica). The shell keeps or deletes the data."""
 
     leader_epoch: int | None
     """None: no check (the topic is being deleted)."""
 
 
 class ConfigChanged(ReplicaEvent, frozen=True, kw_only=True):
-    """min.insync.replicas or the like changed."""
+    """A setting such as min.insync.replicas changed."""
 
     config: Any
     now_ms: int
@@ -57,7 +58,7 @@ class BrokerFenced(ReplicaEvent, frozen=True, kw_only=True):
 
 
 class BrokerUnfenced(ReplicaEvent, frozen=True, kw_only=True):
-    """ZooKeeper answered again and the session had survived: the broker epoch is still ours."""
+    """ZooKeeper answered again and the session has survived, so the broker epoch is still valid."""
 
     now_ms: int
 
@@ -67,34 +68,34 @@ class LogFailed(ReplicaEvent, frozen=True, kw_only=True):
 
 
 class LogHealed(ReplicaEvent, frozen=True, kw_only=True):
-    """There is room again. The role comes with the next LeaderAndIsr. What was decided when the disk refused may not
-    have been done: the log is as these say."""
+    """The disk has room again. The next LeaderAndIsr sets the role. Effects that the disk refused may not have been
+    performed; the log is what these fields say."""
 
     first_offset: int
     """Where the files begin: retention may have deleted while the replica was offline."""
     log_start_offset: int
     log_end_offset: int
     epoch_entries: tuple[tuple[int, int], ...]
-    """The epoch history as it was last handed to the log."""
+    """The epoch history that the log last received."""
 
 
 class LogDamaged(ReplicaEvent, frozen=True, kw_only=True):
-    """Stored bytes of this log are not what was written, or contradict each other."""
+    """Stored bytes of this log differ from what was written, or contradict each other."""
 
     reason: str
 
 
 # ---------------------------------------------------------------------------------------------------- events: leader
 class ProduceReceived(ReplicaEvent, frozen=True, kw_only=True):
-    """A run of a Produce request: one batch, or several of which each `continues` the one before. Their bytes are
-    checked (CRC, count)."""
+    """Batches of a Produce request: one, or several of which each `continues` the one before. Their CRC and record
+    count are checked."""
 
     tokens: tuple[Any, ...]
     """The shell's handles of the batches; opaque to the core."""
     acks: int
     headers: tuple[BatchHeader, ...]
     is_retry: bool = False
-    """The producer got no answer to an earlier attempt of the first one."""
+    """The producer got no answer to an earlier attempt to send the first batch."""
 
 
 class BatchesAppended(ReplicaEvent, frozen=True, kw_only=True):
@@ -108,13 +109,13 @@ class BatchesAppended(ReplicaEvent, frozen=True, kw_only=True):
 
 
 class ProduceExpired(ReplicaEvent, frozen=True, kw_only=True):
-    """The own timeout of the request that holds this batch passed."""
+    """The timeout of the request that holds this batch has passed."""
 
     token: Any
 
 
 class FollowerFetched(ReplicaEvent, frozen=True, kw_only=True):
-    """A follower asked its leader for records; the request is also its progress report."""
+    """A follower fetched from this leader; the request also reports the follower's progress."""
 
     now_ms: int
     replica_id: int
@@ -124,30 +125,30 @@ class FollowerFetched(ReplicaEvent, frozen=True, kw_only=True):
     last_fetched_epoch: int | None
     eligible: bool
     log_start_offset: int | None = None
-    """Where its log starts, as far as that is durably recorded."""
+    """The follower's durably recorded log start."""
 
 
 class BrokersChanged(ReplicaEvent, frozen=True, kw_only=True):
-    """UpdateMetadata: which brokers may be in an ISR now. `eligible` maps broker to its registered broker epoch."""
+    """UpdateMetadata: the brokers that may be in an ISR now. `eligible` maps broker to its registered broker epoch."""
 
     eligible: dict[int, int]
     now_ms: int
 
 
 class LagChecked(ReplicaEvent, frozen=True, kw_only=True):
-    """Time to look for followers that fell behind, and for caught-up ones whose joining was not proposed yet."""
+    """Time to check for followers that lag, and for caught-up followers that are not yet proposed for the ISR."""
 
     now_ms: int
 
 
 class LeaderStalled(ReplicaEvent, frozen=True, kw_only=True):
-    """This process did not run for so long: followers' lag must not count it (hardening rule 7)."""
+    """This process did not run for `stalled_ms`, which must not count as lag of its followers (hardening rule 7)."""
 
     stalled_ms: int
 
 
 class AlterPartitionAnswered(ReplicaEvent, frozen=True, kw_only=True):
-    """The controller judged a proposal."""
+    """The controller answered a proposal."""
 
     proposal_id: int
     error_code: ErrorCode
@@ -158,7 +159,7 @@ class AlterPartitionAnswered(ReplicaEvent, frozen=True, kw_only=True):
 
 
 class AlterPartitionLost(ReplicaEvent, frozen=True, kw_only=True):
-    """No answer in time, or the controller changed: it may or may not have been applied."""
+    """No answer in time, or the controller changed: the proposal may or may not have been applied."""
 
     proposal_id: int
 
@@ -171,10 +172,10 @@ class Synced(ReplicaEvent, frozen=True, kw_only=True):
 
 
 class LogTrimmed(ReplicaEvent, frozen=True, kw_only=True):
-    """The leader's log starts later from now on; the reason and the start are durably recorded."""
+    """The leader's log start rises; the new start and its reason are durably recorded."""
 
     leader_epoch: int
-    """In which that was decided."""
+    """The epoch in which the leader decided it."""
     log_start_offset: int
     reason: LogStartReason
 
@@ -183,7 +184,7 @@ class HeadDeleted(ReplicaEvent, frozen=True, kw_only=True):
     """Segments in front of the log's start are gone."""
 
     first_offset: int
-    """Where the first segment begins now; not above the log's start."""
+    """First offset of the first remaining segment; not above the log start."""
 
 
 # -------------------------------------------------------------------------------------------------- events: follower
@@ -191,7 +192,7 @@ class EpochEndAnswered(ReplicaEvent, frozen=True, kw_only=True):
     """The leader's answer to OffsetForLeaderEpoch."""
 
     leader_epoch: int
-    """The epoch the question was asked under."""
+    """The epoch under which the question was asked."""
     asked_epoch: int
     error_code: ErrorCode
     epoch: int | None = None
@@ -199,16 +200,16 @@ class EpochEndAnswered(ReplicaEvent, frozen=True, kw_only=True):
 
 
 class LeaderEndsAnswered(ReplicaEvent, frozen=True, kw_only=True):
-    """The leader's log start and end, asked after OFFSET_OUT_OF_RANGE."""
+    """The leader's log start and end, requested after OFFSET_OUT_OF_RANGE."""
 
     leader_epoch: int
     error_code: ErrorCode
     log_start_offset: int = 0
     log_end_offset: int = 0
     low_watermark: int | None = None
-    """None: the leader does not say."""
+    """None: the leader does not report it."""
     producers: bytes = b""
-    """What the leader knows of producers that wrote below its log's start (`ProducerStates.snapshot_below`)."""
+    """The leader's states of producers that wrote below its log start (`ProducerStates.snapshot_below`)."""
 
 
 class FetchAnswered(ReplicaEvent, frozen=True, kw_only=True):
@@ -234,7 +235,7 @@ class FetchedAppended(ReplicaEvent, frozen=True, kw_only=True):
 
 
 class StartLowered(ReplicaEvent, frozen=True, kw_only=True):
-    """LowerStart was done as far as the files reach."""
+    """LowerStart was performed as far as the files reach."""
 
     wanted: int
     log_start_offset: int
@@ -245,7 +246,7 @@ class PhaseRetried(ReplicaEvent, frozen=True, kw_only=True):
 
 
 class LogTruncated(ReplicaEvent, frozen=True, kw_only=True):
-    """TruncateTo or ResetTo was done; where the log really ends now."""
+    """TruncateTo or ResetTo was performed; these are the log's actual start and end now."""
 
     log_start_offset: int
     log_end_offset: int
@@ -262,7 +263,7 @@ class AppendBatches(ReplicaEffect, frozen=True, kw_only=True):
 
 
 class AnswerProduce(ReplicaEffect, frozen=True, kw_only=True):
-    """Tell the producer, of each batch."""
+    """Answer the producer, for each of these batches."""
 
     tokens: tuple[Any, ...]
     error_code: ErrorCode = ErrorCode.NONE
@@ -272,7 +273,7 @@ class AnswerProduce(ReplicaEffect, frozen=True, kw_only=True):
 
 
 class HighWatermarkRose(ReplicaEffect, frozen=True, kw_only=True):
-    """Consumers may read further."""
+    """Consumers may read up to this offset."""
 
     high_watermark: int
 
@@ -286,11 +287,11 @@ class ProposeIsr(ReplicaEffect, frozen=True, kw_only=True):
     partition_epoch: int
     new_isr_with_epochs: tuple[tuple[int, int | None], ...]
     after_ms: int = 0
-    """Wait so long before sending (a retry)."""
+    """Delay before sending (for a retry)."""
 
 
 class IsrCommitted(ReplicaEffect, frozen=True, kw_only=True):
-    """For people and metrics: the ISR is now this."""
+    """For people and metrics: the committed ISR changed."""
 
     before: tuple[int, ...]
     after: tuple[int, ...]
@@ -316,28 +317,28 @@ class TruncateTo(ReplicaEffect, frozen=True, kw_only=True):
 
 
 class ResetTo(ReplicaEffect, frozen=True, kw_only=True):
-    """Drop everything, start empty at `offset`, then report LogTruncated."""
+    """Delete everything, start empty at `offset`, then report LogTruncated."""
 
     offset: int
     producers: bytes = b""
-    """What the leader knows of producers that wrote below `offset` (`ProducerStates.snapshot_below`)."""
+    """The leader's states of producers that wrote below `offset` (`ProducerStates.snapshot_below`)."""
 
 
 class TrimBefore(ReplicaEffect, frozen=True, kw_only=True):
-    """The log starts later; what lies in front goes when everybody in sync has that recorded (HeadDeleted)."""
+    """Raise the log start. Segments in front are deleted once all in-sync replicas have recorded it (HeadDeleted)."""
 
     log_start_offset: int
     reason: LogStartReason
     drops_all: bool = False
-    """Nothing is left, and what lay in front may be what no leader ever had: it goes at once."""
+    """No record is left, and those in front may never have been in any leader's log: delete them at once."""
 
 
 class StartsChanged(ReplicaEffect, frozen=True, kw_only=True):
-    """Followers are to hear of a leader's log start or low watermark."""
+    """The leader's log start or low watermark changed; send it to the followers."""
 
 
 class LowerStart(ReplicaEffect, frozen=True, kw_only=True):
-    """The log starts as early as its leader's, if the files still reach so far; then report StartLowered."""
+    """Lower the log start to the leader's, as far as the files still reach; then report StartLowered."""
 
     log_start_offset: int
 
@@ -365,11 +366,11 @@ class AskLeaderEnds(ReplicaEffect, frozen=True, kw_only=True):
 
 
 class FetchNext(ReplicaEffect, frozen=True, kw_only=True):
-    """The fetch position is valid (again): put the partition into the next Fetch."""
+    """The fetch position is valid: put the partition into the next Fetch."""
 
 
 class BackOff(ReplicaEffect, frozen=True, kw_only=True):
-    """Try the current phase again after replica.fetch.backoff.ms."""
+    """Retry the current phase after replica.fetch.backoff.ms."""
 
     error_code: ErrorCode
 
@@ -381,24 +382,24 @@ class DamageNoted(ReplicaEffect, frozen=True, kw_only=True):
 
 
 class ReportDamage(ReplicaEffect, frozen=True, kw_only=True):
-    """What the leader says and what is stored here cannot both be true; report LogDamaged."""
+    """The leader's answers and the stored log contradict each other; report LogDamaged."""
 
     reason: str
 
 
 class TakeOutOfUse(ReplicaEffect, frozen=True, kw_only=True):
-    """Write and delete nothing in the damaged log any more, and tell the controller that this replica is offline."""
+    """Stop writing to and deleting from the damaged log, and report this replica as offline to the controller."""
 
     reason: str
 
 
 class LeaderChanged(ReplicaEffect, frozen=True, kw_only=True):
-    """Role, leader or epoch changed: the shell moves fetchers, drops sessions, ends waiting fetches."""
+    """Role, leader or epoch changed: the shell moves fetchers, drops fetch sessions, ends delayed fetches."""
 
     became_leader: bool
 
 
 class Warn(ReplicaEffect, frozen=True, kw_only=True):
-    """Something that clean operation excludes; one log line."""
+    """Log one line about something that does not happen in clean operation."""
 
     message: str

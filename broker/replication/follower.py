@@ -1,11 +1,11 @@
 """How a follower aligns its log with the leader of an epoch, then copies it.
 
-Owns: the phases of following (ask where my latest epoch ended, cut, fetch), where to cut, and which answers count.
-Refuses to know connections and files. Pure. Source: replication rules 4.5; KIP-101, KIP-279, KIP-320, KIP-595;
-hardening rule 9 (the epoch question comes before the first fetch).
+Owns: the phases of following (ask where the latest epoch ended, truncate, fetch), where to truncate, and which answers
+count. Leaves to others: connections and files. Pure. Source: replication rules 4.5; KIP-101, KIP-279, KIP-320,
+KIP-595; hardening rule 9 (the epoch question comes before the first fetch).
 
-Every answer carries the leader epoch it was asked under, and is dropped when that is not the current one any more
-(KAFKA-8012, 13207, 18991).
+Every answer carries the leader epoch under which it was asked, and is dropped when that epoch is over (KAFKA-8012,
+13207, 18991).
 """
 
 from minibroker.broker.replication.events import (
@@ -43,17 +43,17 @@ from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.record_batch import BatchHeader
 
 ALIGNMENTS_WITHOUT_PROGRESS_MAX = 2
-"""Alignments that changed nothing: one may come of an answer on its way, a second one of nothing but damage."""
+"""Alignments that changed nothing: an answer in flight may cause one, only damage causes a second."""
 
 
 def report_end(state: ReplicaState, effects: list[ReplicaEffect]) -> None:
-    """A fetch reports my end, and with flushing on never more of it than is synced (hardening rule 2)."""
+    """A fetch reports this log's end, so with flushing on everything is synced before it (hardening rule 2)."""
     is_unsafe = state.config.counts_only_synced and state.synced_end_offset < state.log_end_offset
     effects.append(SyncLog() if is_unsafe else FetchNext())
 
 
 def begin_following(state: ReplicaState, effects: list[ReplicaEffect]) -> None:
-    """A new leader epoch: never fetch before the log is aligned (Kip320 rules 1 and 2)."""
+    """Start a new leader epoch; no fetch before the log is aligned (Kip320 rules 1 and 2)."""
     state.diverged_at, state.alignments_without_progress = None, 0
     state.matches_leader = False
     if state.config.truncation_rule is TruncationRule.HIGH_WATERMARK:
@@ -62,7 +62,7 @@ def begin_following(state: ReplicaState, effects: list[ReplicaEffect]) -> None:
 
 
 def _align(state: ReplicaState, effects: list[ReplicaEffect]) -> None:
-    """Ask where the latest epoch I know ended at the leader. An empty history means an empty log: just fetch."""
+    """Ask where the latest epoch known here ended at the leader. An empty history means an empty log: just fetch."""
     assert state.leader_epoch is not None
     latest = state.epoch_history.latest_epoch
     if state.config.truncation_rule is TruncationRule.HIGH_WATERMARK:
@@ -79,7 +79,7 @@ def _align(state: ReplicaState, effects: list[ReplicaEffect]) -> None:
 
 
 def _align_again(state: ReplicaState, effects: list[ReplicaEffect]) -> None:
-    """The leader found this log apart after it was aligned: once at once, then more slowly."""
+    """The leader reported a divergence after an alignment: align at once the first time, then with a back-off."""
     if _is_alignment_stuck(state, effects):
         return
     latest = state.epoch_history.latest_epoch
@@ -91,8 +91,8 @@ def _align_again(state: ReplicaState, effects: list[ReplicaEffect]) -> None:
 
 
 def _is_alignment_stuck(state: ReplicaState, effects: list[ReplicaEffect]) -> bool:
-    """Where the two logs do not fit at one place again and again, what one of them says of its epochs is not what its
-    batches carry. The leader's word counts: this log is given up."""
+    """Whether the two logs diverge at one place again and again: then the epoch history of one of them contradicts its
+    batches. The leader's log counts, so this one is reported as damaged."""
     place = (state.log_end_offset, state.epoch_history.latest_epoch)
     state.alignments_without_progress = state.alignments_without_progress + 1 if place == state.diverged_at else 0
     state.diverged_at = place
@@ -103,7 +103,7 @@ def _is_alignment_stuck(state: ReplicaState, effects: list[ReplicaEffect]) -> bo
 
 
 def retry_phase(state: ReplicaState, effects: list[ReplicaEffect]) -> None:
-    """The back-off ended: say again what this phase waits for."""
+    """The back-off ended: repeat the request of this phase."""
     if state.role is not Role.FOLLOWER:
         return
     assert state.leader_epoch is not None
@@ -120,7 +120,7 @@ def _is_stale(state: ReplicaState, leader_epoch: int) -> bool:
 
 
 def on_epoch_end_answered(state: ReplicaState, event: EpochEndAnswered, effects: list[ReplicaEffect]) -> None:
-    """Cut to where the histories part; ask once more if the leader named an epoch I do not have (KIP-279)."""
+    """Truncate to where the histories diverge; ask again if the leader named an epoch unknown here (KIP-279)."""
     if _is_stale(state, event.leader_epoch) or state.phase != AskingEpochEnd(event.asked_epoch):
         return
     if event.error_code is not ErrorCode.NONE:
@@ -141,7 +141,7 @@ def on_epoch_end_answered(state: ReplicaState, event: EpochEndAnswered, effects:
 
 
 def _truncation_point(state: ReplicaState, event: EpochEndAnswered) -> tuple[int, int | None]:
-    """(where to cut, the epoch to ask about next or None when aligned): getOffsetTruncationState."""
+    """(where to truncate, the epoch to ask about next or None when aligned): getOffsetTruncationState."""
     log_end = state.log_end_offset
     if event.end_offset is None:
         return min(state.high_watermark, log_end), None
@@ -152,18 +152,18 @@ def _truncation_point(state: ReplicaState, event: EpochEndAnswered) -> tuple[int
         return min(event.end_offset, log_end), None
     my_epoch, my_end = mine
     if my_epoch != event.epoch:
-        if my_epoch > event.epoch:  # nothing at or below the leader's epoch is left here
+        if my_epoch > event.epoch:  # no epoch here is at or below the leader's
             return min(event.end_offset, my_end, log_end), None
         return min(my_end, log_end), my_epoch
     return min(my_end, event.end_offset, log_end), None
 
 
 def on_leader_ends_answered(state: ReplicaState, event: LeaderEndsAnswered, effects: list[ReplicaEffect]) -> None:
-    """Out of range is never fatal, and never a reason to start anew unless the leader's log starts behind my end
-    (KAFKA-2143, KAFKA-7414).
+    """Out of range is never fatal. It resets the log only if the leader's log starts after this log's end (KAFKA-2143,
+    KAFKA-7414).
 
-    To begin anew at a start is to delete all in front of it. So it waits, as a deletion does, until every member of the
-    ISR has recorded that start: otherwise one of them may lead next, from an earlier one (seed 9000346)."""
+    A reset to a start deletes everything in front of it. Like a deletion it therefore waits until every member of the
+    ISR has recorded that start: otherwise a member with an earlier start may lead next (seed 9000346)."""
     if _is_stale(state, event.leader_epoch) or not isinstance(state.phase, AskingLeaderEnds):
         return
     if event.error_code is not ErrorCode.NONE:
@@ -187,18 +187,18 @@ def on_leader_ends_answered(state: ReplicaState, event: LeaderEndsAnswered, effe
         effects.append(WriteEpochHistory(sync=True))
         _begin_empty_at(state, event.log_start_offset)
     if (state.log_start_offset, state.log_end_offset) == before:
-        _align_again(state, effects)  # in the leader's range, and yet refused: of an epoch it never heard of
+        _align_again(state, effects)  # in the leader's range, and yet refused: the leader does not know the epoch
     else:
         _align(state, effects)
 
 
 def _is_empty_behind(state: ReplicaState, leader_start: int) -> bool:
-    """Nothing is held, and what the leader has in front of that is lacking."""
+    """Whether this log is empty and starts after the leader's."""
     return leader_start < state.log_start_offset == state.log_end_offset
 
 
 def on_fetch_answered(state: ReplicaState, event: FetchAnswered, effects: list[ReplicaEffect]) -> None:
-    """Use an answer only if it was asked under this epoch, at this position, while aligned."""
+    """Use an answer only if it was requested under this epoch, at this position, while aligned."""
     if _is_stale(state, event.leader_epoch) or not isinstance(state.phase, Fetching):
         return
     if event.fetch_offset != state.log_end_offset:
@@ -210,20 +210,21 @@ def on_fetch_answered(state: ReplicaState, event: FetchAnswered, effects: list[R
     elif event.error_code is not ErrorCode.NONE:
         _on_error(state, event.error_code, effects)
     elif event.diverging:
-        _align_again(state, effects)  # the mark stays as it is: cut first (KAFKA-14704)
+        _align_again(state, effects)  # truncate first; the high watermark of this answer is not used (KAFKA-14704)
     elif _contradicts_itself(event):
-        marks = f"{event.low_watermark} <= {event.log_start_offset} <= {event.high_watermark}"
-        effects.append(Warn(message=f"leader's answer is refused: low watermark <= log start <= mark is not {marks}"))
+        offsets = f"{event.low_watermark} <= {event.log_start_offset} <= {event.high_watermark}"
+        message = f"leader's answer is refused: low watermark <= log start <= high watermark does not hold: {offsets}"
+        effects.append(Warn(message=message))
         effects.append(BackOff(error_code=ErrorCode.CORRUPT_MESSAGE))
     elif event.log_start_offset is not None and event.log_start_offset < state.log_start_offset:
-        effects.append(LowerStart(log_start_offset=event.log_start_offset))  # before anything is appended behind a gap
+        effects.append(LowerStart(log_start_offset=event.log_start_offset))  # before an append that would leave a gap
     elif not _fits(state, event.batches):
         effects.append(Warn(message=f"leader sent batches that do not continue log end {state.log_end_offset}"))
         if not _is_alignment_stuck(state, effects):
             effects.append(BackOff(error_code=ErrorCode.CORRUPT_MESSAGE))
     elif event.batches:
         _note_comparison(state, event)
-        if event.log_start_offset == state.log_end_offset:  # nobody can tell what lies below: it must not stay
+        if event.log_start_offset == state.log_end_offset:  # records below cannot be compared, so they must go first
             _follow_leader_offsets(state, event, effects)
         effects.append(
             AppendFetched(
@@ -239,14 +240,14 @@ def on_fetch_answered(state: ReplicaState, event: FetchAnswered, effects: list[R
 
 
 def _contradicts_itself(event: FetchAnswered) -> bool:
-    """I10 holds at whoever sends this. A low watermark never falls, so what is believed once would stay for ever."""
-    low, start, mark = event.low_watermark, event.log_start_offset, event.high_watermark
-    return start is not None and ((low is not None and low > start) or (mark is not None and start > mark))
+    """Whether the answer violates I10. A low watermark never falls, so a wrong one would stay for ever."""
+    low, start, high = event.low_watermark, event.log_start_offset, event.high_watermark
+    return start is not None and ((low is not None and low > start) or (high is not None and start > high))
 
 
 def _note_comparison(state: ReplicaState, event: FetchAnswered) -> None:
-    """An answer without an error: the leader's history has the epoch of the last record held, at this very end. That
-    history reaches as far down as the leader's files do, and these go in front of the low watermark only."""
+    """An answer without an error proves that the leader's history has the epoch of the last record here, at this end.
+    That history reaches down as far as the leader's files, which are deleted only in front of the low watermark."""
     compared_from = event.log_start_offset if event.low_watermark is None else event.low_watermark
     holds_records = state.log_start_offset < state.log_end_offset
     if holds_records and compared_from is not None and compared_from < state.log_end_offset:
@@ -254,8 +255,8 @@ def _note_comparison(state: ReplicaState, event: FetchAnswered) -> None:
 
 
 def on_start_lowered(state: ReplicaState, event: StartLowered, effects: list[ReplicaEffect]) -> None:
-    """An earlier leader had raised the start, and its successor had not heard of it: nobody has deleted for it then. A
-    log whose files do not reach so far has lost them, unless it holds nothing."""
+    """An earlier leader had raised the start, and its successor never received it, so no replica has deleted anything
+    for it. If this log's files do not reach so far down, they are lost, unless the log is empty."""
     state.log_start_offset = min(state.log_start_offset, event.log_start_offset)
     state.low_watermark = min(state.low_watermark, state.log_start_offset)
     if event.log_start_offset <= event.wanted:
@@ -270,7 +271,7 @@ def on_start_lowered(state: ReplicaState, event: StartLowered, effects: list[Rep
 
 
 def _fits(state: ReplicaState, batches: tuple[BatchHeader, ...]) -> bool:
-    """Contiguous from my end on, epochs never falling, none above the epoch I follow (KAFKA-18723)."""
+    """Whether the batches continue this log: no gap, no falling epoch, none above the current one (KAFKA-18723)."""
     expected = state.log_end_offset
     epoch = state.last_fetched_epoch or 0
     assert state.leader_epoch is not None
@@ -283,7 +284,7 @@ def _fits(state: ReplicaState, batches: tuple[BatchHeader, ...]) -> bool:
 
 
 def on_fetched_appended(state: ReplicaState, event: FetchedAppended, effects: list[ReplicaEffect]) -> None:
-    """The copies are written: the log end moves, new epochs are learned from them, then the marks follow."""
+    """The copies are written: move the log end, learn new epochs from them, then follow the leader's offsets."""
     assert state.role is Role.FOLLOWER
     learned = False
     for batch in event.batches:
@@ -299,8 +300,8 @@ def on_fetched_appended(state: ReplicaState, event: FetchedAppended, effects: li
 def _follow_leader_offsets(
     state: ReplicaState, event: FetchAnswered | FetchedAppended, effects: list[ReplicaEffect]
 ) -> None:
-    """min(leader's mark, own end). It never falls here: what was committed once stays so, though a new leader's own
-    mark may lag for a round (only a truncation lowers it)."""
+    """The high watermark becomes min(the leader's, own end), and never falls here: records stay committed although a
+    new leader's high watermark may lag for a round. Only a truncation lowers it."""
     if event.high_watermark is not None:
         state.high_watermark = max(state.high_watermark, min(event.high_watermark, state.log_end_offset))
     if event.log_start_offset != state.log_start_offset:
@@ -310,7 +311,7 @@ def _follow_leader_offsets(
 
 
 def _on_error(state: ReplicaState, error_code: ErrorCode, effects: list[ReplicaEffect]) -> None:
-    """Fenced under my own epoch: only a LeaderAndIsr can help. Everything else may pass."""
+    """If fenced under the current epoch, wait for a LeaderAndIsr. All other errors are retried."""
     if error_code is ErrorCode.FENCED_LEADER_EPOCH:
         state.phase = Halted()
         effects.append(Warn(message=f"fenced by the leader in epoch {state.leader_epoch}; waiting for the controller"))
@@ -319,8 +320,8 @@ def _on_error(state: ReplicaState, error_code: ErrorCode, effects: list[ReplicaE
 
 
 def _truncate(state: ReplicaState, end_offset: int, reason: str, effects: list[ReplicaEffect]) -> None:
-    """Cut log and history. The history is cut also when no record is (KAFKA-10706). The log comes first: if that fails,
-    what is stored of the history still tells of all that the log holds."""
+    """Truncate log and history; the history even if no record goes (KAFKA-10706). The log comes first: if that fails,
+    the stored history still covers everything in the log."""
     is_history_cut = state.epoch_history.truncate_to(min(end_offset, state.log_end_offset))
     if end_offset < state.log_start_offset:
         effects.append(ResetTo(offset=end_offset))
@@ -328,24 +329,24 @@ def _truncate(state: ReplicaState, end_offset: int, reason: str, effects: list[R
     elif end_offset < state.log_end_offset:
         below = end_offset < state.high_watermark
         effects.append(TruncateTo(end_offset=end_offset, reason=reason, below_high_watermark=below))
-        _log_is(state, state.log_start_offset, end_offset)
+        _set_log_offsets(state, state.log_start_offset, end_offset)
     if is_history_cut:
         effects.append(WriteEpochHistory(sync=True))
 
 
-def on_log_truncated(state: ReplicaState, event: LogWasCut) -> None:
-    """What the log really is after a cut: a cut inside a batch drops the whole batch."""
+def on_log_truncated(state: ReplicaState, event: LogTruncated) -> None:
+    """Take over the log's actual offsets after a truncation: one inside a batch drops the whole batch."""
     state.epoch_history.truncate_to(event.log_end_offset)
-    _log_is(state, event.log_start_offset, event.log_end_offset)
+    _set_log_offsets(state, event.log_start_offset, event.log_end_offset)
 
 
 def _begin_empty_at(state: ReplicaState, offset: int) -> None:
-    """No file is left, and the next one begins here."""
-    _log_is(state, offset, offset)
+    """No file is left; the next one begins at `offset`."""
+    _set_log_offsets(state, offset, offset)
     state.low_watermark = offset
 
 
-def _log_is(state: ReplicaState, log_start_offset: int, log_end_offset: int) -> None:
+def _set_log_offsets(state: ReplicaState, log_start_offset: int, log_end_offset: int) -> None:
     state.log_start_offset = log_start_offset
     state.low_watermark = min(state.low_watermark, log_start_offset)
     state.log_end_offset = log_end_offset

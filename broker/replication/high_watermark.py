@@ -1,8 +1,8 @@
-"""The high watermark: how far records are committed, and who is told.
+"""The high watermark: up to where records are committed, and which produce requests that answers.
 
-Owns: the one rule by which a leader raises it, and the fate of produce requests that wait for it. Refuses to know how
-the in-sync set changes (`isr`). Pure. Source: replication rules, section 2 (Partition.maybeIncrementLeaderHW), KIP-966,
-KAFKA-15021, KAFKA-1555.
+Owns: the one rule by which a leader raises it, and the produce requests that wait for it. Leaves to others: changes of
+the ISR (`isr`). Pure. Source: replication rules, section 2 (Partition.maybeIncrementLeaderHW), KIP-966, KAFKA-15021,
+KAFKA-1555.
 """
 
 from bisect import insort
@@ -14,18 +14,18 @@ from minibroker.broker.replication.state import ProduceWaiter, RemoteReplica, Re
 from minibroker.protocol.errors import ErrorCode
 
 NEVER_MS = -(2**62)
-"""'Has not been caught up in this epoch', as a time."""
+"""The time that stands for 'not yet caught up in this epoch'."""
 
 
 def in_lag_limits(state: ReplicaState, remote: RemoteReplica, now_ms: int) -> bool:
-    """Whether a follower keeps up: at the leader's end (KAFKA-7152), or was so within the lag limit."""
+    """Whether a follower keeps up: it is at the leader's end (KAFKA-7152), or was there within the lag limit."""
     if remote.log_end_offset == state.log_end_offset:
         return True
     return now_ms - remote.last_caught_up_ms <= state.config.replica_lag_time_max_ms
 
 
 def advance_high_watermark(state: ReplicaState, now_ms: int, effects: list[ReplicaEffect]) -> None:
-    """Raise the mark to the smallest end among those that count; never lower it (I11).
+    """Raise the high watermark to the smallest end that counts; never lower it (I11).
 
     These count: the leader's own counted end, the maximal ISR, and caught-up replicas that may join it, because the
     high watermark must not outrun a joining replica. Below min.insync.replicas it does not move.
@@ -51,8 +51,8 @@ def advance_high_watermark(state: ReplicaState, now_ms: int, effects: list[Repli
 
 
 def add_waiter(state: ReplicaState, waiter: ProduceWaiter) -> None:
-    """Remember a produce request until the mark covers it. What was just written goes to the end; a repetition, rarely,
-    somewhere in front."""
+    """Keep a produce request until the high watermark covers it. A new one goes to the end; a repetition, rarely,
+    further in front."""
     waiters = state.waiters
     if waiters and waiters[-1].required_offset > waiter.required_offset:
         insort(waiters, waiter, key=attrgetter("required_offset"))
@@ -61,7 +61,7 @@ def add_waiter(state: ReplicaState, waiter: ProduceWaiter) -> None:
 
 
 def resolve_waiters(state: ReplicaState, effects: list[ReplicaEffect]) -> None:
-    """Answer the waiters that the mark has passed. The in-sync set is judged again: it may have shrunk since."""
+    """Answer the waiters that the high watermark covers. The ISR is checked again: it may have shrunk since."""
     done = 0
     enough = len(state.maximal_in_sync_replicas) >= state.effective_min_insync_replicas
     for waiter in state.waiters:
@@ -87,7 +87,7 @@ def answer_synced_waiters(state: ReplicaState, effects: list[ReplicaEffect]) -> 
 
 
 def refuse_waiters_below_minimum(state: ReplicaState, effects: list[ReplicaEffect]) -> None:
-    """The committed set is below the minimum: whoever waits learns it now, not at its timeout (hardening rule 5)."""
+    """If the committed ISR is below the minimum, answer waiters now, not at their timeout (hardening rule 5)."""
     if len(state.in_sync_replicas) >= state.effective_min_insync_replicas:
         return
     effects.extend(_after_append(state, waiter) for waiter in state.waiters)
@@ -95,7 +95,7 @@ def refuse_waiters_below_minimum(state: ReplicaState, effects: list[ReplicaEffec
 
 
 def refuse_all_waiters(state: ReplicaState, error_code: ErrorCode, message: str, effects: list[ReplicaEffect]) -> None:
-    """This broker cannot answer for the partition any more."""
+    """Answer all waiters with an error: this broker does not lead any more."""
     for waiter in [*state.waiters, *state.sync_waiters]:
         effects.append(AnswerProduce(tokens=waiter.tokens, error_code=error_code, error_message=message))
     state.waiters.clear()

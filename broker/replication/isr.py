@@ -1,8 +1,8 @@
-"""Who is in sync: proposals to the controller and what becomes of them.
+"""The in-sync replicas: proposals to the controller, and how they are settled.
 
-Owns: when the leader proposes to shrink or expand the in-sync set, that one proposal is in flight at a time, and how an
-answer, its loss, or a LeaderAndIsr settles it (replication rules, section 6; KIP-497; hardening rules 4 to 6). Refuses
-to know how proposals travel. Pure.
+Owns: when the leader proposes to shrink or expand the ISR, that one proposal is in flight at a time, and how an answer,
+its loss, or a LeaderAndIsr settles it (replication rules, section 6; KIP-497; hardening rules 4 to 6). Leaves to
+others: sending proposals. Pure.
 """
 
 from minibroker.broker.replication.events import (
@@ -31,7 +31,7 @@ PROPOSAL_RETRY_MS = 50
 """Kafka's constant for resending AlterPartition."""
 
 NOT_APPLIED = frozenset({ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED})
-"""Answers after which the proposal surely had no effect: back to the committed set."""
+"""Answers that prove that the proposal was not applied: back to the committed ISR."""
 OUTCOME_UNKNOWN = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -42,11 +42,11 @@ OUTCOME_UNKNOWN = frozenset(
         ErrorCode.NEW_LEADER_ELECTED,
     }
 )
-"""Answers after which the pending superset stays (it is safe either way) until the next LeaderAndIsr."""
+"""Answers after which the proposal stays pending, which is safe either way, until the next LeaderAndIsr."""
 
 
 def on_lag_checked(state: ReplicaState, event: LagChecked, effects: list[ReplicaEffect]) -> None:
-    """Shrink if somebody fell behind, else offer the set to whoever caught up while nothing could be proposed."""
+    """Shrink the ISR if a follower lags, else propose followers that caught up while no proposal was possible."""
     if not state.is_leader or state.fenced:
         return
     if not _maybe_shrink(state, event.now_ms, synced=False, effects=effects):
@@ -55,7 +55,7 @@ def on_lag_checked(state: ReplicaState, event: LagChecked, effects: list[Replica
 
 
 def on_synced(state: ReplicaState, event: Synced, effects: list[ReplicaEffect]) -> None:
-    """Bytes became safe from power loss: votes may count them, and a shrink that waited may go on."""
+    """Bytes became safe from power loss: they may count now, and a shrink that waited for them goes on."""
     end_offset = min(event.end_offset, state.log_end_offset)
     state.synced_end_offset = max(state.synced_end_offset, end_offset)
     if not state.is_leader:
@@ -70,7 +70,7 @@ def on_synced(state: ReplicaState, event: Synced, effects: list[ReplicaEffect]) 
 
 
 def _maybe_shrink(state: ReplicaState, now_ms: int, synced: bool, effects: list[ReplicaEffect]) -> bool:
-    """Propose the set without the laggards. The leader never removes itself, so the set is never empty (KAFKA-708)."""
+    """Propose the ISR without lagging followers. The leader never removes itself, so it is never empty (KAFKA-708)."""
     if state.proposal_in_flight is not None or state.pending_isr is not None:
         return False
     me = state.config.broker_id
@@ -83,7 +83,7 @@ def _maybe_shrink(state: ReplicaState, now_ms: int, synced: bool, effects: list[
         return False
     below_minimum = len(kept) < state.effective_min_insync_replicas
     if below_minimum and state.synced_end_offset < (state.high_watermark if synced else state.log_end_offset):
-        # Hardening rule 4: soon this copy may be the only complete one; make it survive power loss first.
+        # Hardening rule 4: this copy may soon be the only complete one, so it must survive power loss first.
         if state.shrink_waits_for_sync is None:
             state.shrink_waits_for_sync = state.log_end_offset
             effects.append(SyncLog())
@@ -95,7 +95,8 @@ def _maybe_shrink(state: ReplicaState, now_ms: int, synced: bool, effects: list[
 
 
 def maybe_expand(state: ReplicaState, now_ms: int, effects: list[ReplicaEffect]) -> None:
-    """Propose whoever has all that may be visible: up to the mark and to the start of this reign (KAFKA-7128)."""
+    """Propose followers that hold all that may be visible: everything up to the high watermark and up to the start of
+    this leader epoch (KAFKA-7128)."""
     if len(state.in_sync_replicas) == len(state.assignment):
         return
     if state.proposal_in_flight is not None or state.pending_isr is not None or state.fenced:
@@ -121,13 +122,13 @@ def _propose(state: ReplicaState, kind: IsrKind, members: tuple[int, ...], effec
     assert state.pending_isr is None
     assert state.proposal_in_flight is None
     state.last_proposal_id += 1
-    judged = tuple((b, state.remotes[b].broker_epoch if b in state.remotes else None) for b in members)
-    state.pending_isr = PendingIsr(kind, judged, state.last_proposal_id)
+    qualified = tuple((b, state.remotes[b].broker_epoch if b in state.remotes else None) for b in members)
+    state.pending_isr = PendingIsr(kind, qualified, state.last_proposal_id)
     _send(state, effects, after_ms=0)
 
 
 def _send(state: ReplicaState, effects: list[ReplicaEffect], after_ms: int) -> None:
-    """Send the pending proposal, again if need be: the controller answers a repeated one with success (KAFKA-14144)."""
+    """Send the pending proposal; the controller answers a repetition of an applied one with success (KAFKA-14144)."""
     assert state.pending_isr is not None
     assert state.leader_epoch is not None
     state.proposal_in_flight = state.pending_isr.proposal_id
@@ -146,7 +147,7 @@ def _send(state: ReplicaState, effects: list[ReplicaEffect], after_ms: int) -> N
 def on_alter_partition_answered(
     state: ReplicaState, event: AlterPartitionAnswered, effects: list[ReplicaEffect]
 ) -> None:
-    """Free the slot, then settle the proposal if it is still mine to settle."""
+    """No proposal is in flight any more; settle this one if it is still pending."""
     if state.proposal_in_flight != event.proposal_id:
         return
     state.proposal_in_flight = None
@@ -157,9 +158,9 @@ def on_alter_partition_answered(
         if _answers(state, pending, event):
             commit_isr(state, event.in_sync_replicas, event.partition_epoch, event.now_ms, effects)
         else:
-            said = f"ISR {event.in_sync_replicas}, epoch {event.leader_epoch}, version {event.partition_epoch}"
+            answer = f"ISR {event.in_sync_replicas}, epoch {event.leader_epoch}, version {event.partition_epoch}"
             effects.append(
-                Warn(message=f"the controller's answer does not fit what was proposed: {said}; asking again")
+                Warn(message=f"the controller's answer does not fit the proposal: {answer}; sending it again")
             )
             _send(state, effects, after_ms=PROPOSAL_RETRY_MS)
     elif event.error_code in NOT_APPLIED:
@@ -170,8 +171,9 @@ def on_alter_partition_answered(
 
 
 def _answers(state: ReplicaState, pending: PendingIsr, event: AlterPartitionAnswered) -> bool:
-    """Success means that this very set is committed, in this reign, by one write at most: every other write begins a
-    new epoch. A version that is believed and never reached would make each order after it a late one."""
+    """Whether the answer can mean success: this same ISR is committed, in this leader epoch, by at most one write,
+    because any other write begins a new epoch. If this replica believed a partition epoch that is never reached, it
+    would refuse each later order as stale."""
     return (
         event.leader_epoch == state.leader_epoch
         and set(event.in_sync_replicas) == set(pending.in_sync_replicas)
@@ -180,7 +182,7 @@ def _answers(state: ReplicaState, pending: PendingIsr, event: AlterPartitionAnsw
 
 
 def on_alter_partition_lost(state: ReplicaState, event: AlterPartitionLost, effects: list[ReplicaEffect]) -> None:
-    """Ask again, the same: an answer must never be waited for without end (hardening rule 6)."""
+    """Send the same proposal again: no wait for an answer is endless (hardening rule 6)."""
     if state.proposal_in_flight != event.proposal_id:
         return
     state.proposal_in_flight = None
@@ -192,7 +194,7 @@ def on_alter_partition_lost(state: ReplicaState, event: AlterPartitionLost, effe
 def commit_isr(
     state: ReplicaState, members: tuple[int, ...], partition_epoch: int, now_ms: int, effects: list[ReplicaEffect]
 ) -> None:
-    """The controller's word on the set. Strangers to the assignment count as out of sync (KAFKA-9672)."""
+    """Adopt the ISR that the controller committed, without brokers outside of the assignment (KAFKA-9672)."""
     before = state.in_sync_replicas
     after = tuple(b for b in members if b in state.assignment)
     assert state.config.broker_id in after, f"the leader {state.config.broker_id} is not in its own ISR {after}"
@@ -203,7 +205,7 @@ def commit_isr(
     if sorted(before) != sorted(after):
         effects.append(IsrCommitted(before=before, after=after))
     if len(after) < state.effective_min_insync_replicas:
-        effects.append(SyncLog())  # hardening rule 4, once more for what was appended meanwhile
+        effects.append(SyncLog())  # hardening rule 4, again for what was appended meanwhile
     advance_low_watermark(state, effects)
     refuse_waiters_below_minimum(state, effects)
     advance_high_watermark(state, now_ms, effects)  # also without traffic (KAFKA-13091)

@@ -1,7 +1,7 @@
-"""What a leader does with the requests of producers, followers and consumers.
+"""How a leader handles the requests of producers, followers and consumers.
 
 Owns: the order of checks for each request (replication rules, sections 3, 4.2, 4.6, 5) and the leader's view of its
-followers' ends. Refuses to know when the ISR changes (`isr`) and how the mark moves (`high_watermark`). Pure.
+followers' ends. Leaves to others: changes of the ISR (`isr`) and of the high watermark (`high_watermark`). Pure.
 """
 
 from typing import Any
@@ -42,7 +42,7 @@ class FetchGranted(Struct, frozen=True):
 
 
 class FetchRefused(Struct, frozen=True):
-    """No records. With `diverging` the follower's log parted from the leader's: (epoch, its exclusive end)."""
+    """No records. `diverging`, if the follower's log differs from the leader's: (epoch, its exclusive end)."""
 
     error_code: ErrorCode
     diverging: tuple[int, int] | None = None
@@ -50,8 +50,8 @@ class FetchRefused(Struct, frozen=True):
 
 # ----------------------------------------------------------------------------------------------------------- produce
 def on_produce_received(state: ReplicaState, event: ProduceReceived, effects: list[ReplicaEffect]) -> None:
-    """Judge before the append; what is refused here leaves no byte in the log (I24). A refusal or a repetition changes
-    nothing, and each batch behind the first new one continues it: so from that one on, all are appended."""
+    """Check before the append; a batch refused here leaves no byte in the log (I24). Refusals and repetitions change
+    nothing. Each batch after the first new one continues it, so all of these are appended."""
     refusal = refuse_as_leader(state)
     if refusal is not None:
         effects.append(AnswerProduce(tokens=event.tokens, error_code=refusal))
@@ -75,16 +75,16 @@ def on_produce_received(state: ReplicaState, event: ProduceReceived, effects: li
 
 
 def _count_settled(state: ReplicaState, event: ProduceReceived, effects: list[ReplicaEffect]) -> int:
-    """How many batches at the front are answered and not written. A retry is answered with the offsets it got the first
-    time, once they are as safe as acks asks (KAFKA-5494)."""
+    """How many batches at the front are answered and not written. A retry gets the offsets of its first attempt, once
+    these are as safe as its acks demand (KAFKA-5494)."""
     for index, header in enumerate(event.headers):
-        verdict = state.producers.check(header, is_retry=event.is_retry and not index)
+        checked = state.producers.check(header, is_retry=event.is_retry and not index)
         tokens = event.tokens[index : index + 1]
-        if isinstance(verdict, Refuse):
-            message = _sequence_message(header, verdict.reason)
-            effects.append(AnswerProduce(tokens=tokens, error_code=verdict.error, error_message=message))
-        elif isinstance(verdict, Duplicate):
-            _answer_when_safe(state, tokens, event.acks, verdict.base_offset, verdict.last_offset + 1, effects)
+        if isinstance(checked, Refuse):
+            message = _sequence_message(header, checked.reason)
+            effects.append(AnswerProduce(tokens=tokens, error_code=checked.error, error_message=message))
+        elif isinstance(checked, Duplicate):
+            _answer_when_safe(state, tokens, event.acks, checked.base_offset, checked.last_offset + 1, effects)
         else:
             return index
     return len(event.headers)
@@ -96,12 +96,12 @@ def _sequence_message(header: BatchHeader, reason: str) -> str:
 
 
 def on_batches_appended(state: ReplicaState, event: BatchesAppended, now_effects: list[ReplicaEffect]) -> None:
-    """The bytes are written; only now the log end moves (KAFKA-698)."""
+    """The bytes are written; only now does the log end move (KAFKA-698)."""
     assert state.is_leader
     assert event.base_offset == state.log_end_offset
     for remote in state.remotes.values():
         if remote.log_end_offset == event.base_offset:
-            remote.last_caught_up_ms = event.now_ms  # it was at the end until this very moment
+            remote.last_caught_up_ms = event.now_ms  # it was at the log end until now
     state.log_end_offset = event.end_offset
     if state.counted_end < state.log_end_offset:
         now_effects.append(SyncLog())
@@ -117,7 +117,7 @@ def _answer_when_safe(
     end_offset: int,
     effects: list[ReplicaEffect],
 ) -> None:
-    """Answer now, or remember whom to answer and when."""
+    """Answer now, or add a waiter."""
     assert state.leader_epoch is not None
     waiter = ProduceWaiter(tokens, base_offset, end_offset, state.leader_epoch)
     if acks == ACKS_ALL:
@@ -132,7 +132,7 @@ def _answer_when_safe(
 
 
 def on_produce_expired(state: ReplicaState, event: ProduceExpired, effects: list[ReplicaEffect]) -> None:
-    """The producer's patience ended. The records stay in the log."""
+    """The request timed out. The records stay in the log."""
     for waiters in (state.waiters, state.sync_waiters):
         for index, waiter in enumerate(waiters):
             if any(token is event.token for token in waiter.tokens):
@@ -151,7 +151,7 @@ def on_produce_expired(state: ReplicaState, event: ProduceExpired, effects: list
 def on_follower_fetched(
     state: ReplicaState, event: FollowerFetched, effects: list[ReplicaEffect]
 ) -> FetchGranted | FetchRefused:
-    """Answer a follower and learn its log end, in one step. A refused fetch proves nothing (KAFKA-13141, 8400)."""
+    """Answer a follower and learn its log end, in one step. A refused fetch teaches nothing (KAFKA-13141, 8400)."""
     refusal = _refuse_follower(state, event) or refuse_fetch(
         state, event.current_leader_epoch, event.fetch_offset, event.last_fetched_epoch
     )
@@ -168,14 +168,14 @@ def on_follower_fetched(
 
 
 def grant_follower(state: ReplicaState, fetch_offset: int) -> FetchGranted:
-    """A follower reads to the log end; the mark it is told is the one after its own report (hardening rule 10)."""
+    """A follower reads to the log end. The high watermark it gets includes its own report (hardening rule 10)."""
     return FetchGranted(
         fetch_offset, state.log_end_offset, state.high_watermark, state.log_start_offset, state.low_watermark
     )
 
 
 def refuse_as_leader(state: ReplicaState) -> ErrorCode | None:
-    """Why this broker cannot act as leader, if so."""
+    """Why this broker cannot act as leader; None if it can."""
     if state.role is Role.OFFLINE:
         return ErrorCode.KAFKA_STORAGE_ERROR
     if not state.is_leader or state.fenced:
@@ -184,7 +184,7 @@ def refuse_as_leader(state: ReplicaState) -> ErrorCode | None:
 
 
 def refuse_epoch(state: ReplicaState, current_leader_epoch: int | None) -> ErrorCode | None:
-    """The fence of KIP-320: both sides must mean the same reign."""
+    """The fence of KIP-320: both sides must mean the same leader epoch."""
     if current_leader_epoch is None or state.leader_epoch is None:
         return None
     if current_leader_epoch < state.leader_epoch:
@@ -216,7 +216,7 @@ def refuse_fetch(
 def check_consumer_fetch(
     state: ReplicaState, current_leader_epoch: int | None, fetch_offset: int, last_fetched_epoch: int | None
 ) -> FetchGranted | FetchRefused:
-    """A consumer reads below the high watermark; between mark and log end there is nothing for it yet."""
+    """A consumer reads below the high watermark only."""
     refusal = refuse_fetch(state, current_leader_epoch, fetch_offset, last_fetched_epoch)
     if refusal is not None:
         return refusal
@@ -235,7 +235,8 @@ def answer_epoch_end(
 
 
 def latest_offset_for_consumer(state: ReplicaState) -> tuple[ErrorCode, int | None, str | None]:
-    """ListOffsets(latest). A new leader whose mark still trails its own start would make the end go back (KIP-207)."""
+    """ListOffsets(latest). If a new leader's high watermark is below the start of its epoch, the end would go back
+    (KIP-207)."""
     assert state.leader_epoch_start is not None
     if state.high_watermark < state.leader_epoch_start:
         message = (
@@ -251,16 +252,16 @@ def _refuse_follower(state: ReplicaState, event: FollowerFetched) -> FetchRefuse
     if refusal is not None:
         return FetchRefused(refusal)
     remote = state.remotes.get(event.replica_id)
-    if remote is None:  # not in the assignment, as far as we know; no state is made for it (KAFKA-13837)
+    if remote is None:  # not in the known assignment; it gets no entry (KAFKA-13837)
         return FetchRefused(ErrorCode.UNKNOWN_LEADER_EPOCH)
     known = remote.broker_epoch
     if known is not None and event.broker_epoch is not None and event.broker_epoch < known:
-        return FetchRefused(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # an older incarnation of it (KAFKA-15221)
+        return FetchRefused(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # from an older incarnation (KAFKA-15221)
     return None
 
 
 def _remote_for(state: ReplicaState, event: FollowerFetched) -> RemoteReplica:
-    """The follower's record; a newer incarnation begins with nothing known."""
+    """The follower's entry; for a newer incarnation nothing is known at first."""
     remote = state.remotes[event.replica_id]
     if event.broker_epoch is not None and event.broker_epoch != remote.broker_epoch:
         if remote.broker_epoch is not None:
@@ -273,7 +274,7 @@ def _remote_for(state: ReplicaState, event: FollowerFetched) -> RemoteReplica:
 
 
 def _note_progress(state: ReplicaState, remote: RemoteReplica, event: FollowerFetched) -> None:
-    """Replica.updateFetchState: caught up now, or at the time of a fetch that asked for what was then the end."""
+    """Replica.updateFetchState: caught up now, or at the time of the last fetch, if this one reaches its end."""
     if event.fetch_offset >= state.log_end_offset:
         remote.last_caught_up_ms = max(remote.last_caught_up_ms, event.now_ms)
     elif event.fetch_offset >= remote.leader_end_at_last_fetch:

@@ -1,7 +1,7 @@
-"""What a leader lays down when it stops leading, whatever the reason.
+"""What a replica clears when it stops leading, whatever the reason.
 
-Owns: the end of a leadership: who waits is answered, and nothing of the leader's knowledge stays (I33). Refuses to know
-which role comes next. Pure.
+Owns: the end of a leadership: waiting requests are answered, and the leader's view of its followers goes (I33). Leaves
+to others: the next role. Pure.
 """
 
 from minibroker.broker.replication.events import ReplicaEffect
@@ -13,7 +13,7 @@ from minibroker.protocol.errors import ErrorCode
 def leave_leadership(
     state: ReplicaState, why: str, effects: list[ReplicaEffect], code: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER
 ) -> None:
-    """Also for a replica that does not lead: nothing changes then but a follower's phase."""
+    """Also called for a replica that does not lead; then it only clears a follower's phase."""
     refuse_all_waiters(state, code, why, effects)
     state.leader_epoch_start = state.elected_log_start = None
     state.in_sync_replicas = ()

@@ -1,9 +1,9 @@
-"""Where a log starts, and what may go in front of it (replication rules, section 11).
+"""Where a log starts, and what may be deleted in front of it (replication rules, section 11).
 
-Owns: that the leader alone raises a start, that a follower starts where its leader does, and the low watermark: up to
-there every in-sync replica has durably recorded that nothing is promised any more. Only in front of it are files
-removed. So whoever is elected from the in-sync set starts no earlier than anybody has deleted, and a log that begins
-behind its leader's start has lost its head. Refuses to know files. Pure.
+Owns: that only the leader raises a log start, that a follower starts where its leader does, and the low watermark: the
+start up to which every in-sync replica has durably recorded that nothing is promised any more. Files are removed only
+in front of it. So a leader elected from the ISR starts no earlier than what any member has deleted, and a log that
+begins after its leader's start has lost its head. Leaves to others: files. Pure.
 """
 
 from minibroker.broker.replication.events import (
@@ -19,7 +19,8 @@ from minibroker.protocol.checkpoints import LogStartReason
 
 
 def on_log_trimmed(state: ReplicaState, event: LogTrimmed, effects: list[ReplicaEffect]) -> None:
-    """Retention or an operator, by the leader of this very epoch, and only what is committed (KAFKA-5634)."""
+    """Raise the start for retention or an operator, if this epoch's leader decided it, and only up to what is committed
+    (KAFKA-5634)."""
     if not state.is_leader or state.fenced or event.leader_epoch != state.leader_epoch:
         return
     assert event.log_start_offset <= state.high_watermark, "I14: only what is committed may go"
@@ -31,14 +32,14 @@ def on_log_trimmed(state: ReplicaState, event: LogTrimmed, effects: list[Replica
 
 
 def on_head_deleted(state: ReplicaState, event: HeadDeleted, effects: list[ReplicaEffect]) -> None:
-    """The epoch history covers what the files hold, no more and no less."""
+    """Trim the epoch history to exactly what the files hold."""
     if state.epoch_history.trim_before(event.first_offset):
         effects.append(WriteEpochHistory(sync=False))
 
 
 # ------------------------------------------------------------------------------------------------------------ leader
 def advance_low_watermark(state: ReplicaState, effects: list[ReplicaEffect]) -> None:
-    """The smallest recorded start of whoever may lead next. It never falls: what was deleted stays deleted."""
+    """The smallest recorded start of all replicas that may lead next. It never falls: what is deleted stays deleted."""
     low = state.log_start_offset
     for broker_id in state.maximal_in_sync_replicas:
         if broker_id == state.config.broker_id:
@@ -53,9 +54,9 @@ def advance_low_watermark(state: ReplicaState, effects: list[ReplicaEffect]) -> 
 
 
 def starts_like_leader(state: ReplicaState, remote: RemoteReplica) -> bool:
-    """Whether a follower may join: it must not start behind its leader, where records would be lost with the others,
-    nor in front of what others have deleted, which would look like damage if it led. What earlier leaders deleted lies
-    in front of where this one began."""
+    """Whether a follower's start lets it join the ISR. It must not start after its leader: its copies of the records
+    between would be missing. It must not start before what others have deleted: their logs would look damaged if it
+    led. What earlier leaders deleted lies in front of this leader's start at its election."""
     assert state.elected_log_start is not None
     start, deleted = remote.log_start_offset, max(state.low_watermark, state.elected_log_start)
     return start is not None and deleted <= start <= state.log_start_offset
@@ -63,9 +64,9 @@ def starts_like_leader(state: ReplicaState, remote: RemoteReplica) -> bool:
 
 # ---------------------------------------------------------------------------------------------------------- follower
 def follow_log_start(state: ReplicaState, leader_start: int | None, effects: list[ReplicaEffect]) -> None:
-    """Start where the leader does, but not above what is committed here. A log that ends where everybody's files may
-    begin, and was not proven before, is dropped: nobody can compare it any more, and nobody will start earlier. Where
-    files in front of the leader's start are still there, the leader has compared the log by them (seed 17112752: it was
+    """Start where the leader does, but not above what is committed here. If the log ends at that start and the leader
+    has never compared it, all records are dropped: nothing can prove them any more, and no replica will start earlier.
+    While the leader still has files in front of its start, it has compared the log by them (seed 17112752: it was
     dropped, and the next leader started earlier)."""
     if leader_start is None:
         return
@@ -77,5 +78,5 @@ def follow_log_start(state: ReplicaState, leader_start: int | None, effects: lis
 
 
 def follow_low_watermark(state: ReplicaState, leader_low: int) -> None:
-    """As far as one's own start goes: what is kept here is kept for a reason, until the start follows."""
+    """Adopt the leader's low watermark, but not above this log's own start."""
     state.low_watermark = max(state.low_watermark, min(leader_low, state.log_start_offset))

@@ -1,18 +1,18 @@
-"""What a log knows of its idempotent producers (replication rules, section 10; hardening rule 12; KIP-98). Pure.
+"""The idempotent producers of one log (replication rules, section 10; hardening rule 12; KIP-98). Pure.
 
 Owns: the last batches of each producer id, the decision whether a client's batch is new, a repetition or wrong,
-and the snapshot of that knowledge. Refuses to know where snapshots are kept and who asks.
+and snapshots of these states. Leaves to others: where snapshots are kept, and which requests need them.
 
-Theory: a retry must never write twice, so a batch that was written is recognised by producer id, producer epoch and its
-exact sequences, and answered with the offsets it has. As many are remembered as a producer may have in flight, five
-requests with several batches each. The state rides in the log: whoever reads the batches in order has the same state,
-so followers and recovery only `update`, and only the leader of a client's write `check`s.
+Theory: a retry must never write twice. A batch that is in the log is therefore recognised by producer id, producer
+epoch and exact sequences, and answered with its offsets. As many batches are remembered as a producer may have in
+flight: five requests with several batches each. The states follow from the log: reading the batches in order yields the
+same states everywhere. So followers and recovery only `update`, and only the leader of a client's write `check`s.
 
-What was forgotten (too many producers, too long a silence, a lost snapshot) may be in the log all the same. So who has
-no state takes sequence 0 alone, the first of a producer epoch: anything else is answered UNKNOWN_PRODUCER_ID, and the
-producer goes on under its next epoch. Then the states of an epoch reach from its sequence 0 on without a gap, and
-'older than what is remembered' means 'written before'. Silence is counted from the time of the append by this broker's
-clock: a record's timestamp is its producer's word and says nothing about that.
+Forgotten batches (too many producers, an idle producer, a lost snapshot) may still be in the log. So a producer without
+state may only send sequence 0, the first of a producer epoch. Anything else is answered with UNKNOWN_PRODUCER_ID, and
+the producer continues under its next epoch. Thus the states of an epoch reach from its sequence 0 on without a gap, and
+'older than what is remembered' means 'written before'. Idle time counts from the append, by this broker's clock: the
+timestamp of a record comes from its producer and proves nothing.
 """
 
 import struct
@@ -30,29 +30,29 @@ from minibroker.protocol.record_batch import SEQUENCE_MAX, BatchHeader
 BATCHES_REMEMBERED = PRODUCES_IN_FLIGHT_MAX * PRODUCE_BATCHES_MAX
 """No retry can be older."""
 PRODUCERS_MAX = 5_000
-"""Per partition, about 2 MB with a few batches each, 7 MB if all of them fill their memory; the longest silent ones
-are forgotten first: invented ids cannot fill the memory."""
+"""Per partition: about 2 MB with a few batches each, 7 MB with all batches remembered. The longest idle producers are
+forgotten first, so invented ids cannot fill the memory."""
 PRODUCER_EPOCH_MAX = 2**15 - 1
-"""As a batch has room for."""
+"""The largest that a batch can hold."""
 EXPIRATION_MS = 86_400_000
 NOT_DATED = 0
-"""Of batches that were found in the log, after a start or a cut."""
+"""Append time of batches that were found in the log, after a start or a truncation."""
 SNAPSHOT_VERSION = 2
 _CRC = struct.Struct(">I")
 _BATCH = struct.Struct("=iiqqI")
-"""A `ProducedBatch` in memory: over a thousand partitions forty thousand are remembered, at 28 bytes instead of 250."""
+"""A `ProducedBatch` in memory, in 28 bytes instead of 250: a thousand partitions remember forty thousand of them."""
 
 _SNAPSHOT_HEAD_BYTES = 17
 _PLACE_BYTES_MAX = 2_100
 _PRODUCER_BYTES_MAX = 26
 _BATCH_BYTES_MAX = 34
-"""What they take in a snapshot; a topic's id is as long as a message allows."""
+"""Their sizes in a snapshot; a topic id may be as long as a message allows."""
 SNAPSHOT_BYTES_MAX = (
     _SNAPSHOT_HEAD_BYTES
     + _PLACE_BYTES_MAX
     + PRODUCERS_MAX * (_PRODUCER_BYTES_MAX + BATCHES_REMEMBERED * _BATCH_BYTES_MAX)
 )
-"""All producers, with all that is remembered of each."""
+"""The size with all producers and all their batches."""
 
 
 class CorruptSnapshot(ProtocolError):
@@ -67,7 +67,7 @@ class ProducedBatch(NamedTuple):
     base_offset: int
     last_offset: int
     crc: int
-    """The batch's own: a retry has the same bytes, down to producer id, epoch and sequence."""
+    """CRC of the batch: a retry has the same bytes, including producer id, epoch and sequence."""
 
 
 class ProducerState(NamedTuple):
@@ -77,7 +77,8 @@ class ProducerState(NamedTuple):
     packed: bytes
     """The batches, oldest first, at least one."""
     appended_ms: int
-    """When the newest one was appended here, by this broker's wall clock, or NOT_DATED. Replicas may differ in it."""
+    """When the newest one was appended here, by this broker's wall clock, or NOT_DATED. Replicas may have different
+    values."""
 
     @property
     def batches(self) -> tuple[ProducedBatch, ...]:
@@ -93,7 +94,7 @@ class Accept(msgspec.Struct, frozen=True):
 
 
 class Duplicate(msgspec.Struct, frozen=True):
-    """The batch is in the log already, at these offsets: append nothing and answer them (acks=all still waits)."""
+    """The batch is in the log already: append nothing and answer with these offsets (acks=all still waits)."""
 
     base_offset: int
     last_offset: int
@@ -104,7 +105,7 @@ class Refuse(msgspec.Struct, frozen=True):
 
     error: ErrorCode
     reason: str = ""
-    """Beside what the batch claims, which whoever answers knows."""
+    """Added to what the batch says of itself."""
 
 
 SequenceCheck: TypeAlias = Accept | Duplicate | Refuse
@@ -112,7 +113,7 @@ ACCEPT = Accept()
 
 
 class SnapshotPlace(NamedTuple):
-    """Which log ended where when a snapshot of its producers was kept."""
+    """The log of a snapshot, and its end offset when the snapshot was taken."""
 
     topic_id: str
     partition: int
@@ -139,7 +140,7 @@ class ProducerStates:
         return len(self._states)
 
     def __eq__(self, other: object) -> bool:
-        """Equal when the same producers are remembered with the same batches in the same order, whenever appended."""
+        """Equal if they hold the same producers with the same batches in the same order, whatever the append times."""
         if not isinstance(other, ProducerStates):
             return NotImplemented
         return [(p, s[:2]) for p, s in self._states.items()] == [(p, s[:2]) for p, s in other._states.items()]
@@ -153,8 +154,8 @@ class ProducerStates:
         return self._states.get(producer_id)
 
     def check(self, header: BatchHeader, is_retry: bool = False) -> SequenceCheck:
-        """Decide about a client's batch. A batch without a producer id is always new. `is_retry`: an earlier attempt of
-        it went unanswered; where producers had to be forgotten for lack of room, it may have been written."""
+        """Decide about a client's batch. A batch without a producer id is always new. `is_retry`: an earlier attempt
+        was not answered; if producers had to be forgotten for lack of room, it may have been written."""
         if header.producer_id < 0:
             return ACCEPT
         if header.producer_epoch < 0 or header.base_sequence < 0:
@@ -167,8 +168,8 @@ class ProducerStates:
         if header.producer_epoch < state.producer_epoch:
             return Refuse(ErrorCode.INVALID_PRODUCER_EPOCH)
         if header.producer_epoch > state.producer_epoch:
-            starts_anew = header.base_sequence == 0
-            return ACCEPT if starts_anew else Refuse(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+            is_first = header.base_sequence == 0
+            return ACCEPT if is_first else Refuse(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
         return _check_sequence(header, state)
 
     def update(self, header: BatchHeader, now_ms: int = NOT_DATED) -> None:
@@ -179,7 +180,7 @@ class ProducerStates:
             header.base_sequence, header.last_sequence, header.base_offset, header.last_offset, header.crc
         )
         states = self._states
-        state = states.pop(header.producer_id, None)  # and back in at the end: the order is that of the last batch
+        state = states.pop(header.producer_id, None)  # goes back in at the end: the order is that of the last batches
         if state is not None and state.producer_epoch == header.producer_epoch:
             batches = state.packed[(1 - BATCHES_REMEMBERED) * _BATCH.size :] + batches
         states[header.producer_id] = ProducerState(header.producer_epoch, batches, now_ms)
@@ -187,8 +188,8 @@ class ProducerStates:
             del states[next(iter(states))]
 
     def update_all(self, headers: Sequence[BatchHeader]) -> None:
-        """The same as `update` with each of them in order, cheaper where producers have many batches: only those are
-        looked at that are remembered in the end."""
+        """Like `update` with each of them in order, but cheaper if producers have many batches: it handles only those
+        that are remembered in the end."""
         newest: dict[int, list[BatchHeader]] = {}
         for header in reversed(headers):
             known = newest.get(header.producer_id)
@@ -196,15 +197,15 @@ class ProducerStates:
                 newest[header.producer_id] = [header]
             elif len(known) < BATCHES_REMEMBERED:
                 known.append(header)
-        if len(self._states) + len(newest) > PRODUCERS_MAX:  # who is forgotten meanwhile begins anew: each one counts
+        if len(self._states) + len(newest) > PRODUCERS_MAX:  # a producer forgotten meanwhile starts again: take each
             newest = {number: [header] for number, header in enumerate(reversed(headers))}
         for batches in reversed(newest.values()):
             for header in reversed(batches):
                 self.update(header)
 
     def expire(self, now_ms: int, expiration_ms: int = EXPIRATION_MS) -> int:
-        """Forget producers whose last batch was appended longer ago than that; returns how many. Of whom that is not
-        known, it counts from now on."""
+        """Forget producers whose last batch is older than that; returns how many. If its append time is unknown, it
+        counts from now on."""
         oldest = now_ms - expiration_ms
         count = len(self._states)
         self._states = {
@@ -224,8 +225,8 @@ class ProducerStates:
 
     def snapshot(self, place: SnapshotPlace | None = None) -> bytes:
         """u32 CRC-32C of the rest, then msgpack [version, [topic_id, partition, offset], [[producer_id, producer_epoch,
-        appended_ms, [[first_sequence, last_sequence, base_offset, last_offset, crc], ..]], ..]]. No place (nil): it is
-        told to who asked for it, not kept."""
+        appended_ms, [[first_sequence, last_sequence, base_offset, last_offset, crc], ..]], ..]]. Without a place (nil)
+        it is sent to another replica, not kept."""
         producers = [
             (producer, state.producer_epoch, state.appended_ms, state.batches)
             for producer, state in self._states.items()
@@ -234,8 +235,8 @@ class ProducerStates:
         return _CRC.pack(crc32c(body)) + body
 
     def snapshot_below(self, offset: int, bytes_max: int) -> bytes:
-        """A snapshot for a replica that starts anew at `offset`, of the batches below it: it reads the others itself.
-        Where that takes more bytes, who has been silent for longest is left out. Empty if there is nothing to tell."""
+        """A snapshot of the batches below `offset`, for a replica that starts empty there and reads the later ones
+        itself. If it exceeds `bytes_max`, the longest idle producers are left out. Empty if there are no batches."""
         chosen: list[tuple[int, ProducerState]] = []
         room = bytes_max - _SNAPSHOT_HEAD_BYTES
         for producer_id, state in reversed(self._states.items()):
@@ -251,8 +252,8 @@ class ProducerStates:
 
     @classmethod
     def load(cls, content: bytes, place: SnapshotPlace | None = None) -> "ProducerStates":
-        """The states of a snapshot; raises CorruptSnapshot, also where it is of another place: what it says is true
-        elsewhere, or was once."""
+        """The states of a snapshot. Raises CorruptSnapshot, also for a snapshot of another log or another end offset,
+        which is true only there."""
         body = content[_CRC.size :]
         if len(content) < _CRC.size or crc32c(body) != _CRC.unpack_from(content)[0]:
             raise CorruptSnapshot("the CRC of the producer snapshot does not match")
@@ -285,7 +286,8 @@ def _misfit(
     batches: Sequence[ProducedBatch],
     place: SnapshotPlace | None,
 ) -> str | None:
-    """Why no log can have told this of a producer: a sound checksum says that it was written, not that it is true."""
+    """Why no log can have these states of a producer: a valid checksum proves that they were written, not that they
+    are true."""
     if not (0 <= producer_id <= MAX_OFFSET and 0 <= producer_epoch <= PRODUCER_EPOCH_MAX):
         return f"of epoch {producer_epoch} is no producer's identity"
     if not 0 <= appended_ms <= MAX_OFFSET:
@@ -304,10 +306,10 @@ def _misfit(
 
 
 def _check_sequence(header: BatchHeader, state: ProducerState) -> SequenceCheck:
-    """The same producer epoch: exactly one of the remembered batches, the next one, or wrong."""
+    """For the same producer epoch: one of the remembered batches, the next one, or wrong."""
     first, last = header.base_sequence, header.last_sequence
     if first == next_sequence(state.newest.last_sequence):
-        return ACCEPT  # a remembered one cannot begin there: that would take the whole ring of sequences
+        return ACCEPT  # no remembered batch begins there: they would have to span all sequence numbers
     batches = state.batches
     for batch in reversed(batches):
         if batch.first_sequence == first and batch.last_sequence == last:
@@ -320,7 +322,7 @@ def _check_sequence(header: BatchHeader, state: ProducerState) -> SequenceCheck:
 
 
 def _other_bytes(batch: ProducedBatch, header: BatchHeader) -> str:
-    """Two producers under one identity: neither may take the other's records for its own."""
+    """The reason if two producers share an identity: neither may take the other's records for its own."""
     return (
         f"offsets {batch.base_offset} to {batch.last_offset} hold other bytes under these sequences (CRC"
         f" {batch.crc:08x}, not {header.crc:08x}): another producer uses this producer id and epoch"
@@ -328,8 +330,8 @@ def _other_bytes(batch: ProducedBatch, header: BatchHeader) -> str:
 
 
 def continues(before: BatchHeader, header: BatchHeader) -> bool:
-    """Whether it is the next batch of the same producer, so that it is accepted as soon as `before` is written; of
-    batches without a producer id, each is."""
+    """Whether `header` is the next batch of the same producer, so that it is accepted once `before` is written. Any
+    batches without a producer id continue each other."""
     if header.producer_id != before.producer_id:
         return False
     if header.producer_id < 0:
@@ -339,10 +341,10 @@ def continues(before: BatchHeader, header: BatchHeader) -> bool:
 
 
 def next_sequence(sequence: int) -> int:
-    """Sequences go on at 0 after 2^31 - 1."""
+    """After 2^31 - 1 sequences continue at 0."""
     return (sequence + 1) & SEQUENCE_MAX
 
 
 def is_before(sequence: int, other: int) -> bool:
-    """On the ring of sequences: `sequence` lies in the half behind `other`."""
+    """Whether `sequence` lies in the half of the wrapping range that comes before `other`."""
     return 0 < ((other - sequence) & SEQUENCE_MAX) < 2**30

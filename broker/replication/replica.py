@@ -1,8 +1,8 @@
 """One replica as a state machine: `step(state, event) -> effects`.
 
 Owns: the table of events, and the changes of role that LeaderAndIsr, StopReplica, fencing and a failing disk bring
-(replication rules, section 7). Refuses to know I/O, clocks and other partitions. Pure; `step` changes `state` in place
-and checks the invariants before it returns.
+(replication rules, section 7). Leaves to others: I/O, clocks, other partitions. Pure; `step` changes `state` in place
+and checks the invariants before it returns. The package docstring explains the whole.
 """
 
 from collections.abc import Callable
@@ -51,7 +51,7 @@ from minibroker.protocol.errors import ErrorCode
 
 
 def step(state: ReplicaState, event: ev.ReplicaEvent) -> list[ev.ReplicaEffect]:
-    """Take one event; the effects are to be performed in order before the next event."""
+    """Apply one event; the caller performs the returned effects in order before the next event."""
     effects: list[ev.ReplicaEffect] = []
     kind = type(event)
     _HANDLERS[kind](state, event, effects)
@@ -67,7 +67,7 @@ def step(state: ReplicaState, event: ev.ReplicaEvent) -> list[ev.ReplicaEffect]:
 def step_fetch(
     state: ReplicaState, event: ev.FollowerFetched
 ) -> tuple[FetchGranted | FetchRefused, list[ev.ReplicaEffect]]:
-    """A follower's fetch has an answer of its own beside the effects."""
+    """Like `step`, for a follower's fetch, which also has an answer."""
     effects: list[ev.ReplicaEffect] = []
     answer = on_follower_fetched(state, event, effects)
     check_offsets(state)
@@ -76,8 +76,8 @@ def step_fetch(
 
 # ----------------------------------------------------------------------------------------------------- LeaderAndIsr
 def is_stale(state: ReplicaState, event: ev.LeaderAndIsrReceived) -> bool:
-    """Older than what this replica follows already. An equal leader epoch with a newer version refreshes the ISR
-    (KAFKA-13790); after StopReplica or fencing the same word counts again."""
+    """Whether the order is older than the current state. An equal leader epoch with a newer partition epoch refreshes
+    the ISR (KAFKA-13790); after StopReplica or fencing the same order counts again."""
     if state.leader_epoch is None or event.leader_epoch > state.leader_epoch:
         return False
     if event.leader_id == state.config.broker_id and event.leader_epoch == state.forfeited_epoch:
@@ -106,10 +106,10 @@ def _on_leader_and_isr(state: ReplicaState, event: ev.LeaderAndIsrReceived, effe
 
 
 def _refresh_leader(state: ReplicaState, event: ev.LeaderAndIsrReceived, effects: list[ev.ReplicaEffect]) -> None:
-    """Same reign, newer version: the set is settled. The slot of a proposal in flight is freed by its reply alone.
+    """Same leader epoch, newer partition epoch: this settles the ISR. Only its reply clears a proposal in flight.
 
-    The same version again settles nothing: a proposal made on top of it may still be applied, so its set must go on
-    counting (found by a random walk: the mark passed a replica that then joined).
+    The same partition epoch again settles nothing: a proposal based on it may still be applied, so its members must
+    still count (found by a random walk: the high watermark passed a replica that then joined).
     """
     _set_remotes(state, event, reset=False)
     if event.partition_epoch == state.partition_epoch:
@@ -119,10 +119,10 @@ def _refresh_leader(state: ReplicaState, event: ev.LeaderAndIsrReceived, effects
 
 
 def _become_leader(state: ReplicaState, event: ev.LeaderAndIsrReceived, effects: list[ev.ReplicaEffect]) -> None:
-    """All of the own log is kept, the mark unchanged; the epoch is entered before anything is served (KAFKA-7415)."""
+    """Keep the whole log and the high watermark; record the epoch before serving anything (KAFKA-7415)."""
     led_just_before = state.is_leader and state.leader_epoch == event.leader_epoch - 1
     if led_just_before:
-        # Epochs are dense: nobody else led in between and nothing was cut, so who waits may go on waiting.
+        # Epochs are consecutive: no other replica led in between and nothing was truncated, so waiters may stay.
         for waiter in [*state.waiters, *state.sync_waiters]:
             waiter.leader_epoch = event.leader_epoch
     else:
@@ -144,14 +144,14 @@ def _become_leader(state: ReplicaState, event: ev.LeaderAndIsrReceived, effects:
 
 
 def _sync_what_does_not_count(state: ReplicaState, effects: list[ev.ReplicaEffect]) -> None:
-    """What an earlier life, or an earlier setting, left unsynced must not wait for the next append."""
+    """Records left unsynced by an earlier process or an earlier setting must not wait for the next append."""
     if state.counted_end < state.log_end_offset:
         effects.append(ev.SyncLog())
 
 
 def _set_remotes(state: ReplicaState, event: ev.LeaderAndIsrReceived, reset: bool) -> None:
-    """One record per follower of the assignment. In a new reign no end is known: positions count only if they were
-    reported under it (Kip320 rule 3); the highest broker epoch seen stays."""
+    """One entry per follower of the assignment. In a new leader epoch no end is known, because only positions reported
+    under it count (Kip320 rule 3); the highest broker epoch seen stays."""
     old = state.remotes
     state.remotes = {}
     for broker_id in event.assignment:
@@ -172,8 +172,8 @@ def _set_remotes(state: ReplicaState, event: ev.LeaderAndIsrReceived, reset: boo
 
 
 def _become_follower(state: ReplicaState, event: ev.LeaderAndIsrReceived, effects: list[ev.ReplicaEffect]) -> None:
-    """First stop acting as leader, then answer who waits, then align (KAFKA-1154); every new epoch aligns anew
-    (KAFKA-7164)."""
+    """First stop acting as leader, then answer waiting requests, then align (KAFKA-1154); each new leader epoch aligns
+    again (KAFKA-7164)."""
     leave_leadership(state, "leadership moved", effects)
     state.role = Role.FOLLOWER
     state.leader_id = event.leader_id
@@ -184,7 +184,7 @@ def _become_follower(state: ReplicaState, event: ev.LeaderAndIsrReceived, effect
 
 
 def _lose_leader(state: ReplicaState, event: ev.LeaderAndIsrReceived, effects: list[ev.ReplicaEffect]) -> None:
-    """The partition has no leader now; nobody is followed."""
+    """The partition has no leader now."""
     leave_leadership(state, "the partition has no leader", effects)
     state.role = Role.NONE
     state.leader_id = None
@@ -195,7 +195,7 @@ def _lose_leader(state: ReplicaState, event: ev.LeaderAndIsrReceived, effects: l
 
 # ------------------------------------------------------------------------------------------- fencing, stopping, disk
 def _on_replica_stopped(state: ReplicaState, event: ev.ReplicaStopped, effects: list[ev.ReplicaEffect]) -> None:
-    """Stop acting. The epoch stays known, so that an older LeaderAndIsr cannot revive the replica."""
+    """Give up any role. The epoch stays known, so that an older LeaderAndIsr cannot restore the role."""
     if event.leader_epoch is not None and state.leader_epoch is not None and event.leader_epoch < state.leader_epoch:
         return
     leave_leadership(state, "the replica was stopped", effects)
@@ -206,7 +206,7 @@ def _on_replica_stopped(state: ReplicaState, event: ev.ReplicaStopped, effects: 
 
 
 def _on_broker_fenced(state: ReplicaState, event: ev.BrokerFenced, effects: list[ev.ReplicaEffect]) -> None:
-    """Past the deadline another leader may exist: acknowledge nothing, answer who waits (hardening rule 8)."""
+    """Another leader may exist by now: acknowledge nothing, and answer waiting requests (hardening rule 8)."""
     state.fenced = True
     message = "this broker lost its ZooKeeper session"
     refuse_all_waiters(state, ErrorCode.NOT_LEADER_OR_FOLLOWER, message, effects)
@@ -219,7 +219,7 @@ def _on_broker_unfenced(state: ReplicaState, event: ev.BrokerUnfenced, effects: 
 
 
 def _on_log_failed(state: ReplicaState, event: ev.LogFailed, effects: list[ev.ReplicaEffect]) -> None:
-    """Nothing of this log can be trusted or served until its directory is well (KAFKA-10778)."""
+    """Trust and serve nothing of this log until its directory works again (KAFKA-10778)."""
     if state.is_leader:
         state.forfeited_epoch = state.leader_epoch
     leave_leadership(state, "log directory failed", effects, ErrorCode.KAFKA_STORAGE_ERROR)
@@ -237,7 +237,7 @@ def _on_log_healed(state: ReplicaState, event: ev.LogHealed, effects: list[ev.Re
     state.low_watermark = max(state.low_watermark, min(event.first_offset, state.log_start_offset))
 
 
-# ------------------------------------------------------------------------------------------------ changes around it
+# --------------------------------------------------------------------------------------------------- other changes
 def _on_config_changed(state: ReplicaState, event: ev.ConfigChanged, effects: list[ev.ReplicaEffect]) -> None:
     state.config = event.config
     if state.is_leader:
@@ -247,7 +247,7 @@ def _on_config_changed(state: ReplicaState, event: ev.ConfigChanged, effects: li
 
 
 def _on_brokers_changed(state: ReplicaState, event: ev.BrokersChanged, effects: list[ev.ReplicaEffect]) -> None:
-    """A replica that may not join must not hold the mark back (KAFKA-15021)."""
+    """A replica that may not join the ISR must not hold back the high watermark (KAFKA-15021)."""
     if not state.is_leader:
         return
     for broker_id, remote in state.remotes.items():
@@ -272,7 +272,7 @@ def _on_phase_retried(state: ReplicaState, event: ev.PhaseRetried, effects: list
 
 
 _DATA_PATH = frozenset({ev.ProduceReceived, ev.BatchesAppended, ev.FetchAnswered})
-"""Events that come thousands of times a second and cannot change a role, a set or the epoch history."""
+"""Events that come thousands of times a second and cannot change a role, an ISR or the epoch history."""
 
 _HANDLERS: dict[type[ev.ReplicaEvent], Callable[[ReplicaState, Any, list[ev.ReplicaEffect]], None]] = {
     ev.LeaderAndIsrReceived: _on_leader_and_isr,

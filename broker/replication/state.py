@@ -1,7 +1,7 @@
-"""What one broker knows of one partition it holds a replica of.
+"""What one broker knows of one partition that it holds a replica of.
 
-Owns: the fields of the replica state, each with the rule that holds for it. Refuses to know who changes them: that is
-`leader`, `isr`, `follower` and `replica`, through `step` only. Pure.
+Owns: the fields of the replica state, each with the rule that holds for it. Leaves to others: changing them, which
+`leader`, `isr`, `follower` and `replica` do, through `step` only. Pure.
 
 Always: low_watermark <= log_start_offset <= high_watermark <= log_end_offset, synced_end_offset <= log_end_offset.
 Ends are exclusive.
@@ -17,7 +17,7 @@ from minibroker.broker.replication.producer_state import ProducerStates
 
 
 class Role(Enum):
-    """What this broker is to the partition."""
+    """The role of this broker in the partition."""
 
     NONE = "none"  # no leader is known, or the replica was stopped
     LEADER = "leader"
@@ -47,13 +47,13 @@ class RemoteReplica(Struct):
     """What a leader knows of a follower in this leader epoch."""
 
     log_end_offset: int | None = None
-    """None: has not fetched in this epoch, so its end is unknown and holds the high watermark."""
+    """None: it has not fetched in this epoch. Its end is then unknown, and the high watermark cannot rise."""
     broker_epoch: int | None = None
-    """Highest broker epoch it fetched with; a lower one is an older incarnation (KIP-903)."""
+    """Highest broker epoch it fetched with; a lower one belongs to an older incarnation (KIP-903)."""
     last_caught_up_ms: int = 0
     """Last time its end was known to equal the leader's."""
     log_start_offset: int | None = None
-    """As it last reported in this epoch; None: not yet."""
+    """The start it last reported in this epoch; None: not yet reported."""
     last_fetch_ms: int = 0
     leader_end_at_last_fetch: int = 0
     eligible: bool = True
@@ -66,12 +66,12 @@ class IsrKind(Enum):
 
 
 class PendingIsr(Struct, frozen=True):
-    """A change that was proposed and is not confirmed. Both sets count until it is (KIP-497)."""
+    """A proposed change of the ISR. Until it is confirmed both the old and the new members count (KIP-497)."""
 
     kind: IsrKind
     members: tuple[tuple[int, int | None], ...]
-    """(broker, the broker epoch under which it was judged). A replica that registers anew meanwhile was not judged, so
-    the proposal names the old one also when it is sent again (KIP-903)."""
+    """(broker, the broker epoch under which it qualified). A replica that registers again meanwhile has not qualified,
+    so a repeated proposal still names the old broker epoch (KIP-903)."""
     proposal_id: int
 
     @property
@@ -80,13 +80,13 @@ class PendingIsr(Struct, frozen=True):
 
 
 class AskingEpochEnd(Struct, frozen=True):
-    """Following, not yet aligned: the leader is asked where this epoch ended (KIP-101, KIP-279)."""
+    """Following, not yet aligned: waits for the leader to answer where this epoch ended (KIP-101, KIP-279)."""
 
     epoch: int
 
 
 class AskingLeaderEnds(Struct, frozen=True):
-    """Out of the leader's range: its log start and end are asked."""
+    """Out of the leader's range: waits for the leader's log start and end."""
 
 
 class Fetching(Struct, frozen=True):
@@ -94,23 +94,23 @@ class Fetching(Struct, frozen=True):
 
 
 class Halted(Struct, frozen=True):
-    """Fenced under its own epoch: only the next LeaderAndIsr can tell what is true."""
+    """Fenced under its own epoch: waits for the next LeaderAndIsr."""
 
 
 FollowerPhase = AskingEpochEnd | AskingLeaderEnds | Fetching | Halted
 
 
 class ProduceWaiter(Struct):
-    """Batches of a produce request with acks=all that wait together for the high watermark."""
+    """Batches of one produce request with acks=all that wait together for the high watermark."""
 
     tokens: tuple[Any, ...]
     """The shell's handles of the batches; opaque here."""
     base_offset: int
     """Of the first batch; the others follow it."""
     required_offset: int
-    """Answered once high_watermark >= this."""
+    """The request is answered once high_watermark >= this."""
     leader_epoch: int
-    """Epoch of the append: in another one the offset may hold another record."""
+    """Epoch of the append: in another epoch the offset may hold another record."""
 
 
 class ReplicaState(Struct, kw_only=True):
@@ -121,7 +121,7 @@ class ReplicaState(Struct, kw_only=True):
     leader_id: int | None = None
     leader_epoch: int | None = None
     partition_epoch: int = -1
-    """zkVersion of the state znode behind the last accepted LeaderAndIsr or AlterPartition reply."""
+    """zkVersion of the state znode in the last accepted LeaderAndIsr or AlterPartition response."""
     controller_epoch: int = 0
     assignment: tuple[int, ...] = ()
     fenced: bool = False
@@ -129,9 +129,9 @@ class ReplicaState(Struct, kw_only=True):
 
     log_start_offset: int = 0
     low_watermark: int = 0
-    """Every in-sync replica has durably recorded a start at or above it; files may go in front of it only. A leader
-    finds it, a follower is told. It falls only where the own start does. No file that begins in front of it is missing:
-    nobody may tell a lower one than where its own files begin."""
+    """Every in-sync replica has durably recorded a start at or above it; only files in front of it may be deleted. A
+    leader computes it, a follower receives it. It falls only when this replica's own start falls. It is never below the
+    first offset of this replica's files, so a replica never reports a value that its own files do not reach."""
     log_end_offset: int = 0
     synced_end_offset: int = 0
     high_watermark: int = 0
@@ -139,18 +139,18 @@ class ReplicaState(Struct, kw_only=True):
     producers: ProducerStates = field(default_factory=ProducerStates)
 
     damage: str | None = None
-    """What is wrong with this log's bytes; it lasts until the replica starts anew, see `damage`."""
+    """What is wrong with this log's bytes; it lasts until the replica starts empty again, see `damage`."""
 
     # leader only; empty otherwise (I33)
     leader_epoch_start: int | None = None
     elected_log_start: int | None = None
-    """Where the log began when this epoch did: an earlier leader may have deleted files up to there, for it waited for
-    this member of the ISR only."""
+    """The log start when this epoch began: an earlier leader may have deleted files up to there, because it had to wait
+    for the start of this member of the ISR only."""
     in_sync_replicas: tuple[int, ...] = ()
-    """Last committed set, the leader included; never empty on a leader."""
+    """Last committed ISR, the leader included; never empty on a leader."""
     pending_isr: PendingIsr | None = None
     proposal_in_flight: int | None = None
-    """Freed by the reply alone, also when LeaderAndIsr has settled the matter before (KAFKA-12686)."""
+    """Cleared only by the reply, even if LeaderAndIsr has settled the proposal before (KAFKA-12686)."""
     last_proposal_id: int = 0
     remotes: dict[int, RemoteReplica] = field(default_factory=dict)
     waiters: list[ProduceWaiter] = field(default_factory=list)
@@ -158,19 +158,19 @@ class ReplicaState(Struct, kw_only=True):
     sync_waiters: list[ProduceWaiter] = field(default_factory=list)
     """acks=1 with flushing on: answered once the leader's own fsync covers them."""
     forfeited_epoch: int | None = None
-    """Epoch in which this replica led when its log failed. It leads no more in it: a proposal of that time may still be
-    applied, and its set has not been counted since (KIP-497)."""
+    """Leader epoch of this replica when its log failed. It does not lead in that epoch again: a proposal of that time
+    may still be applied, and its members have not been counted since (KIP-497)."""
     shrink_waits_for_sync: int | None = None
     """Log end that must be synced before the ISR may fall below the minimum (hardening rule 4)."""
 
     # follower only
     phase: FollowerPhase | None = None
     matches_leader: bool = False
-    """This epoch's leader compared this log with its own at an offset behind its low watermark: all before is equal."""
+    """This epoch's leader compared this log with its own at an offset above its low watermark: all before is equal."""
     diverged_at: tuple[int, int | None] | None = None
-    """(log end, latest epoch) when this epoch's leader last said that the logs part though they were aligned."""
+    """(log end, latest epoch) when this epoch's leader last reported a divergence after an alignment."""
     alignments_without_progress: int = 0
-    """How often in a row it said so at that very place."""
+    """How often in a row it reported a divergence at that same place."""
 
     @property
     def is_leader(self) -> bool:
@@ -182,12 +182,12 @@ class ReplicaState(Struct, kw_only=True):
 
     @property
     def effective_min_insync_replicas(self) -> int:
-        """min.insync.replicas, but never more than there are replicas."""
+        """min.insync.replicas, but at most the number of replicas."""
         return min(self.config.min_insync_replicas, max(1, len(self.assignment)))
 
     @property
     def maximal_in_sync_replicas(self) -> tuple[int, ...]:
-        """The committed set plus any change in flight: safe whichever of them is true (KIP-497)."""
+        """The committed ISR and all members of a pending proposal: safe whether or not it is applied (KIP-497)."""
         if self.pending_isr is None:
             return self.in_sync_replicas
         extra = tuple(b for b in self.pending_isr.in_sync_replicas if b not in self.in_sync_replicas)
@@ -195,7 +195,7 @@ class ReplicaState(Struct, kw_only=True):
 
     @property
     def is_shrinking_below_minimum(self) -> bool:
-        """A shrink is in flight after which this copy is one of too few: the controller may have applied it already."""
+        """A shrink below the minimum is pending: the controller may have applied it already."""
         pending = self.pending_isr
         return (
             pending is not None
@@ -205,7 +205,7 @@ class ReplicaState(Struct, kw_only=True):
 
     @property
     def counted_end(self) -> int:
-        """Up to where this broker's own copy counts for the high watermark (hardening rules 2 and 4)."""
+        """The end up to which this broker's own copy counts for the high watermark (hardening rules 2 and 4)."""
         only_synced = self.config.counts_only_synced or self.is_shrinking_below_minimum
         return self.synced_end_offset if only_synced else self.log_end_offset
 

@@ -141,7 +141,7 @@ OTHERS = (
         edits=(
             Edit(
                 "broker.replication.follower",
-                "        _align_again(state, effects)  # in the leader's range, and yet refused: of an epoch it never heard of\n",
+                "        _align_again(state, effects)  # in the leader's range, and yet refused: the leader does not know the epoch\n",
                 "        _align(state, effects)\n",
             ),
         ),

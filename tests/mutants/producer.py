@@ -62,7 +62,7 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "broker.replication.leader",
-                "            _answer_when_safe(state, tokens, event.acks, verdict.base_offset, verdict.last_offset + 1, "
+                "            _answer_when_safe(state, tokens, event.acks, checked.base_offset, checked.last_offset + 1, "
                 "effects)\n",
                 "            effects.append(AnswerProduce(tokens=tokens, base_offset=verdict.base_offset))\n",
             ),

@@ -252,7 +252,7 @@ STRICTER = (
             Edit(
                 "broker.replication.isr",
                 "    if len(after) < state.effective_min_insync_replicas:\n"
-                "        effects.append(SyncLog())  # hardening rule 4, once more for what was appended meanwhile\n",
+                "        effects.append(SyncLog())  # hardening rule 4, again for what was appended meanwhile\n",
                 "",
             ),
             Edit(

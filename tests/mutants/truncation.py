@@ -174,7 +174,7 @@ MUTANTS = (
             FETCH_WITHOUT_ASKING,
             Edit(
                 FOLLOWER,
-                "        _align_again(state, effects)  # the mark stays as it is: cut first (KAFKA-14704)\n",
+                "        _align_again(state, effects)  # truncate first; the high watermark of this answer is not used (KAFKA-14704)\n",
                 "        _follow_leader_offsets(state, event.high_watermark, event.log_start_offset, effects)\n"
                 "        _align_again(state, effects)\n",
             ),
