@@ -3,22 +3,23 @@
 import msgspec
 
 DISK_READ_BYTES_MAX = 1024 * 1024
-"""One cold read holds the event loop; a reader that asks for more gets the rest with its next fetch."""
+"""A read from disk blocks the event loop; a reader that asks for more gets the rest with its next fetch."""
 SCAN_BYTES = 512 * 1024
-"""Recovery reads a segment in pieces of this size, into one buffer: few system calls, and what was read is still in the
-processor's cache when its CRC is computed."""
+"""Recovery reads a segment in pieces of this size, into one buffer: few system calls, and the bytes are still in the
+processor's cache when their CRC is computed."""
 INDEX_BYTES_MAX = 16 * 1024 * 1024
-"""Index entries of all segments of one log directory kept in memory; the least recently used go first."""
+"""Index entries of all segments of one log directory kept in memory; the least recently used are dropped first."""
 TAIL_CACHE_BYTES = 24 * 1024 * 1024
-"""Recently appended batches of all logs of a broker: hot readers cost no system call, the broker stays below 80 MB."""
+"""Recently appended batches of all logs of a broker: readers that keep up cost no system call, and the broker stays
+below 80 MB."""
 FREE_BYTES_TO_HEAL = 8 * 1024 * 1024
 """A full disk counts as healed with room for several of the largest batches, not with the first free block."""
 SEGMENT_POSITION_MAX = 2**32 - 1
-"""Index entries hold positions and relative offsets in 32 bits; no segment grows beyond."""
+"""Index entries hold positions and relative offsets in 32 bits; no segment grows beyond that."""
 
 
 class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """One partition's log; None means without limit."""
+    """The settings of one partition's log; None means no limit."""
 
     segment_bytes: int = 1 << 30
     segment_ms: int = 604_800_000

@@ -1,8 +1,8 @@
-"""How segments leave a log: which file goes first, and what the log is after each step.
+"""How segments leave a log: the order in which files go, and the state of the log after each step.
 
-Owns: the steps of a cut at either end. Refuses to know where a log is cut and to draw the consequence of an error
-(`partition_log.py`). Any step may fail, for lack of space, too, after which the log goes on: so after each of them the
-offsets in memory are those of the files.
+Owns: the steps of a cut at either end. Leaves to others: where a log is cut, and the consequence of an error
+(`partition_log.py`). Any step may fail, even for lack of space, and the log stays in use. So after each step the
+offsets in memory match the files.
 """
 
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def drop_newest(log: "PartitionLog") -> None:
-    """Cut the last of several segments. Synced each by itself, newest first: a power cut leaves no gap in the log."""
+    """Remove the last of several segments. Each removal is synced, newest first: a power cut leaves no gap."""
     segment = log.segments[-1]
     discard_batches(log, segment)
     log.set_end(segment.base_offset)
@@ -27,8 +27,8 @@ def drop_newest(log: "PartitionLog") -> None:
 
 
 def restart_empty_at(log: "PartitionLog", offset: int, producers: ProducerStates) -> None:
-    """Drop all segments; the log is empty at `offset`, which may lie anywhere. Its start is recorded before anything
-    that an older record would explain wrongly. `producers`: as they are there."""
+    """Drop all segments; the log is then empty at `offset`, which may lie anywhere. The new start is recorded before
+    any change that the old recorded start would explain wrongly. `producers`: their states at `offset`."""
     log.is_cut_half = True
     if offset > log.log_start_offset:
         log.record_at_once(offset, LogStartReason.STARTED_ANEW)  # before the first file goes
@@ -53,7 +53,7 @@ def restart_empty_at(log: "PartitionLog", offset: int, producers: ProducerStates
 
 
 def discard_batches(log: "PartitionLog", segment: Segment) -> None:
-    """With its `.log` a segment leaves the log; its indexes alone are nothing, and swept at the next start."""
+    """A segment leaves the log with its `.log`; the next start removes indexes that are left alone."""
     log.unsynced.add_directory(log.directory)
     _discard_file(log, segment.log_path)
     log.segments.remove(segment)
@@ -72,11 +72,11 @@ def _discard_file(log: "PartitionLog", path: str) -> None:
 
 
 def rebuild_producers(log: "PartitionLog") -> None:
-    """Producer states as of the log's end: the newest snapshot at or below it and the batches behind that."""
+    """Producer states at the log's end: the newest snapshot at or below it, updated by the batches after that."""
     end = log.log_end_offset
     had_producers = len(log.producers) > 0
     log.snapshots.remove_above(end)
-    if had_producers:  # those that the cut batches pushed out or that expired are not worth reading the log
+    if had_producers:  # without any, expired or displaced ones are not worth reading the log for
         snapshot_offset, producers = log.snapshots.newest(end)
         for header in log.headers(snapshot_offset or 0):
             producers.update(header)
@@ -85,8 +85,8 @@ def rebuild_producers(log: "PartitionLog") -> None:
 
 
 def delete_head(log: "PartitionLog", offset: int) -> int:
-    """Delete whole segments below `offset`, never above the log's recorded start; the active one is closed first.
-    Returns where the first segment begins."""
+    """Delete whole segments below `offset`, but none above the log's recorded start; the active one is closed first.
+    Returns the base offset of the first remaining segment."""
     bound = min(offset, log.recorded_start_offset)
     if log.segments[0].base_offset >= bound or log.storage.offline or log.deleted or log.damage is not None:
         return log.segments[0].base_offset

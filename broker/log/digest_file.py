@@ -1,11 +1,12 @@
 """`digests`: the digests of a partition's segments, so that a start need not read the segments for them.
 
-Owns: when the file is written, and what of it is believed. Refuses to compare it with the segments: the scrubber does.
+Owns: when the file is written, and what of it is believed. Leaves to others: comparing it with the segments, which the
+scrubber does.
 
-Theory: a line is believed for a segment that no recovery reads, if it ends where the line says. A segment that may have
-changed since its line was written is always the last one, which is read after an unclean stop; the file is written
-again before a new segment is begun behind it. After a recovery or a cut it is synced before the recovery point rises,
-so that no power cut brings an older file back beside newer segments that are believed.
+Theory: an entry is believed for a segment that recovery does not read, if the segment ends where the entry says. Only
+the last segment may have changed since its entry was written, and that one is read after an unclean stop. The file is
+written again before a new segment begins. After a recovery or a cut it is synced before the recovery point rises, so no
+power cut combines an older file with newer segments that are not read.
 """
 
 import contextlib
@@ -29,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 def read_digests(disk: Disk, directory: str, topic_id: str | None, partition: int) -> dict[int, tuple[int, int]]:
-    """(end offset, digest) by base offset; nothing of a missing, damaged or foreign file: digests are unknown then."""
+    """(end offset, digest) by base offset; empty for a missing, damaged or foreign file: digests are unknown then."""
     path = f"{directory}/{DIGESTS}"
     try:
         stored = parse_segment_digests(disk.read_file(path, DIGESTS_FILE_BYTES_MAX))
@@ -45,7 +46,7 @@ def read_digests(disk: Disk, directory: str, topic_id: str | None, partition: in
 
 
 def write_digests(log: "PartitionLog") -> None:
-    """Of all segments, the last one as it is now. Not synced. Raises DiskError."""
+    """Write the known digests of all segments, including the current one of the last. Not synced. Raises DiskError."""
     if log.topic_id is None:
         return
     path = f"{log.directory}/{DIGESTS}"
@@ -59,7 +60,7 @@ def write_digests(log: "PartitionLog") -> None:
     try:
         log.storage.disk.replace_file(path, content, sync=False)
         log.unsynced.add(path)
-    except (DiskFull, OutOfDescriptors, BadEntry) as error:  # an older one must not stay
+    except (DiskFull, OutOfDescriptors, BadEntry) as error:  # an older file must not stay
         logger.warning("%s is not written: %s", path, error)
         with contextlib.suppress(BadEntry):
             log.storage.disk.remove(path)

@@ -1,9 +1,9 @@
-"""The files at the top of a log directory: whose it is, whether it was left cleanly, and the two offset checkpoints.
+"""The files at the top of a log directory: its identity, the clean shutdown marker, and the two offset checkpoints.
 
-Owns: reading and replacing them, and what a damaged one means. Refuses to know logs.
+Owns: reading and replacing them, and what a damaged one means. Leaves to others: logs.
 
-A damaged checkpoint is no reason to stop: everything is scanned then, and nothing that was closed is cut; a high
-watermark is learned again from the leader or the followers.
+A damaged checkpoint does not stop the broker: then all logs are scanned, no closed segment is cut, and high watermarks
+are learned again from the leader or the followers.
 """
 
 import contextlib
@@ -42,8 +42,8 @@ OWN_FILES = (META_PROPERTIES, CLEAN_SHUTDOWN, WHOLE_SINCE, RECOVERY_POINT_CHECKP
 
 
 def require_usable(disk: Disk, path: str) -> None:
-    """Before anything is taken away or loaded: each entry that has one of our names can be used as a file. Raises
-    BadEntry; `unusable` says what to do then."""
+    """Check, before anything is removed or loaded, that each entry with one of our names is a usable file. Raises
+    BadEntry, which `unusable` explains to the operator."""
     for name in OWN_FILES:
         for entry in (f"{path}/{name}", f"{path}/{name}{TEMPORARY_SUFFIX}"):
             with contextlib.suppress(FileMissing):
@@ -51,25 +51,25 @@ def require_usable(disk: Disk, path: str) -> None:
 
 
 def unusable(path: str, error: BadEntry) -> LogDirectoryError:
-    """An entry at the top of the directory that is no file, or that the broker has no right to."""
+    """The error for an entry at the top of the directory that is no file, or not accessible to the broker."""
     return LogDirectoryError(
         f"log directory {path} cannot be used: {error}; move that entry away, or give this broker's user the right to"
-        f" it, and start the broker again (it makes its files anew; of {META_PROPERTIES} see docs/FORMATS.md first)"
+        f" it, and start the broker again (it makes new files; for {META_PROPERTIES} see docs/FORMATS.md first)"
     )
 
 
 def read_identity(disk: Disk, path: str) -> tuple[str | None, str | None]:
-    """(cluster id, directory id) of a directory that was used before; nothing of a fresh or damaged one."""
+    """(cluster id, directory id) of a directory that was used before; (None, None) for a fresh or damaged one."""
     try:
         stored = parse_meta_properties(disk.read_file(f"{path}/{META_PROPERTIES}", SMALL_FILE_BYTES_MAX))
     except (FileMissing, BadEntry, CorruptCheckpoint):
-        return None, None  # `claim_directory` says what is wrong with a damaged one
+        return None, None  # `read_claim` reports what is wrong with a damaged one
     return stored.cluster_id, stored.directory_id
 
 
 def read_claim(disk: Disk, path: str, broker_id: int, cluster_id: str) -> MetaProperties | None:
-    """Whose directory it is, and under which boot id it was used last; None: nobody's. Refuses another broker's or
-    cluster's."""
+    """The owner of the directory and the boot id of its last use; None: it has no owner yet. Raises LogDirectoryError
+    if it belongs to another broker or cluster."""
     file = f"{path}/{META_PROPERTIES}"
     stored: MetaProperties | None = None
     try:
@@ -89,15 +89,15 @@ def read_claim(disk: Disk, path: str, broker_id: int, cluster_id: str) -> MetaPr
 def claim_directory(
     disk: Disk, path: str, stored: MetaProperties | None, broker_id: int, cluster_id: str, rng: random.Random
 ) -> tuple[MetaProperties, bool]:
-    """Take a new one. Also says whether the machine is still the one that ran the broker before (same boot): then only
-    a process ended, and written bytes are there."""
+    """Claim a new directory, or renew the claim. Also returns whether the machine has run since the last use (same
+    boot): then only a process ended, and written bytes are still there."""
     boot_id = disk.boot_id()
     if stored is not None:
         return msgspec.structs.replace(stored, boot_id=boot_id), stored.boot_id == boot_id
     if any(parse_partition_directory_name(name) is not None for name in disk.list_directory(path)):
         logger.error(
-            "%s/%s is missing beside logs, a new one is made: they count for nothing until they have caught up with"
-            " a leader; where they are an only copy, stop this broker and put the former file back",
+            "%s/%s is missing, though there are logs; a new one is made. The logs count for nothing until they have"
+            " caught up with a leader; if they are the only copy, stop this broker and restore the old file",
             *(path, META_PROPERTIES),
         )
     directory_id = f"{rng.getrandbits(128):032x}"
@@ -107,8 +107,8 @@ def claim_directory(
 
 
 def note_boot(disk: Disk, path: str, stored: MetaProperties | None, meta: MetaProperties) -> None:
-    """Write down that this boot uses it: when all is loaded, so that a start that dies before hides no power loss, and
-    before anything is appended."""
+    """Record that this boot uses the directory: after loading, so that a start that dies earlier hides no power loss,
+    and before the first append."""
     if stored is not None and stored != meta:
         file = f"{path}/{META_PROPERTIES}"
         try:
@@ -131,8 +131,8 @@ def _require_own(stored: MetaProperties, path: str, broker_id: int, cluster_id: 
 
 
 def take_clean_marker(disk: Disk, path: str) -> tuple[bool, int | None]:
-    """Whether the last stop was clean, and the broker epoch that ended. The marker is removed, durably, before anything
-    is loaded: a crash while loading must not look like a clean stop (KAFKA-10471)."""
+    """Whether the last stop was clean, and the broker epoch that it ended. The marker is durably removed before
+    anything is loaded: a crash while loading must not look like a clean stop (KAFKA-10471)."""
     file = f"{path}/{CLEAN_SHUTDOWN}"
     was_clean, broker_epoch = False, None
     try:
@@ -151,11 +151,11 @@ def write_clean_marker(disk: Disk, path: str, broker_epoch: int | None) -> None:
 
 
 class StoredOffsets(msgspec.Struct, frozen=True):
-    """What one offset checkpoint says."""
+    """The content of one offset checkpoint."""
 
     offsets: dict[TopicPartition, int] = {}
     topic_ids: dict[TopicPartition, str] = {}
-    """Whose they are, as far as it says so."""
+    """Topic ids of these partitions, as far as the checkpoint has them."""
 
 
 def read_offsets(disk: Disk, path: str, name: str) -> StoredOffsets | None:
@@ -177,6 +177,6 @@ def offsets_writer(
     offsets: Mapping[TopicPartition, int],
     topic_ids: Mapping[TopicPartition, str],
 ) -> Callable[[], None]:
-    """The write of one offset checkpoint, formatted now, to be done off the loop."""
+    """A function that writes one offset checkpoint, formatted now; to be called off the event loop."""
     content = format_offset_checkpoint(offsets, topic_ids)
     return lambda: disk.replace_file(f"{path}/{name}", content)

@@ -1,7 +1,7 @@
 """`leader-epoch-checkpoint`: reading it, and rebuilding what it lacks from the batches (KIP-101, KAFKA-10432).
 
-Owns: the file and its repair at a start. Refuses to decide anything by epochs: that is the pure core's epoch history,
-which takes these entries over and hands back what is to be written.
+Owns: the file and its repair at a start. Leaves to others: decisions by epochs, which the pure core's epoch history
+makes; it takes over these entries and passes back what is to be written.
 """
 
 import itertools
@@ -27,8 +27,8 @@ def epoch_file_path(directory: str) -> str:
 
 
 def read_epoch_file(disk: Disk, directory: str, topic_id: str | None = None, partition: int = -1) -> list[EpochEntry]:
-    """The stored entries; none when there is no file, it does not say that it is this log's (where it is known whose
-    log this is), or it makes no sense (entries must rise in both columns)."""
+    """The stored entries; none if there is no file, if it does not name this log as its own (when the topic id is
+    known), or if it makes no sense (entries must rise in both columns)."""
     path = epoch_file_path(directory)
     try:
         entries, owner = parse_epochs_and_owner(disk.read_file(path, EPOCHS_FILE_BYTES_MAX))
@@ -38,8 +38,8 @@ def read_epoch_file(disk: Disk, directory: str, topic_id: str | None = None, par
         logger.warning("rebuilding %s from the batches: %s", path, error)
         return []
     if topic_id is not None and owner != (topic_id, partition):
-        whose = "nobody says whose it is" if owner is None else "it is of partition {1} of topic id {0}".format(*owner)
-        logger.warning("rebuilding %s from the batches: %s", path, whose)
+        reason = "it names no owner" if owner is None else "it is of partition {1} of topic id {0}".format(*owner)
+        logger.warning("rebuilding %s from the batches: %s", path, reason)
         return []
     for (epoch, start), (later_epoch, later_start) in itertools.pairwise(entries):
         if epoch >= later_epoch or start >= later_start:
@@ -60,19 +60,19 @@ class EpochRebuild:
         return self.entries[-1][0] if self.entries else NO_EPOCH
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """The first batch of a newer epoch was met."""
+        """Add the epoch of a batch that is the first of a newer epoch."""
         self.keep_below(start_offset)
         self.entries.append((epoch, start_offset))
 
     def keep_below(self, offset: int) -> None:
-        """Forget what began at `offset` or later: the batches will tell, or the log does not reach so far."""
+        """Drop entries that start at `offset` or later: the batches supply them, or the log does not reach so far."""
         while self.entries and self.entries[-1][1] >= offset:
             self.entries.pop()
 
 
 def truncate_epochs(entries: list[EpochEntry], start_offset: int, end_offset: int) -> list[EpochEntry]:
-    """Cut both ends to the log (replication rules, section 8): drop what began at or behind the end; what began before
-    the start is dropped but for its last entry, which then begins at the start."""
+    """Cut both ends to the log (replication rules, section 8): drop entries that start at or after the end, and those
+    that start at or before the start, except the last of these, which then begins at the start."""
     kept = [entry for entry in entries if entry[1] < end_offset]
     before = [entry for entry in kept if entry[1] <= start_offset]
     if before:

@@ -1,9 +1,9 @@
-"""What makes a log durable: which of its files are not synced yet, and syncing them off the event loop.
+"""Durability of a log: which of its files are not synced yet, and syncing them off the event loop.
 
 Owns: the list of unsynced files of one partition, and when its recovery point rises: after data, indexes, producer
-snapshots, leader epochs and the names of all of them are on the disk, and never above what was cut meanwhile. Files are
-synced by their paths, with handles of their own: nothing that the event loop opens or closes meanwhile can be mistaken
-for them.
+snapshots, leader epochs and the names of all these files are on the disk, and never above what was cut meanwhile. Files
+are synced by their paths, with handles of their own, so files that the event loop opens or closes meanwhile do not
+interfere.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class UnsyncedFiles:
         return bool(self._paths or self._directories)
 
     def add(self, path: str) -> None:
-        """A file was replaced or created: its bytes and its name."""
+        """Note a file that was replaced or created: its bytes and its name need a sync."""
         self._paths[path] = None
         self._directories[path.rpartition("/")[0]] = None
 
@@ -40,7 +40,7 @@ class UnsyncedFiles:
         self._directories[path] = None
 
     def take(self) -> "UnsyncedFiles":
-        """Return and forget all of them; what is written from now on is unsynced again."""
+        """Move all of them to the returned object; what is written from now on is noted here again."""
         taken = UnsyncedFiles()
         taken._paths, self._paths = self._paths, taken._paths
         taken._directories, self._directories = self._directories, taken._directories
@@ -48,20 +48,20 @@ class UnsyncedFiles:
 
     @classmethod
     def merged(cls, many: Sequence["UnsyncedFiles"]) -> "UnsyncedFiles":
-        """All of them as one: a directory that several name is synced once."""
+        """All of them in one object: a directory that several of them name is synced once."""
         merged = cls()
         for files in many:
             merged.give_back(files)
         return merged
 
     def give_back(self, taken: "UnsyncedFiles") -> None:
-        """They could not be synced."""
+        """Take them back after a failed sync."""
         self._paths = taken._paths | self._paths
         self._directories = taken._directories | self._directories
 
     def sync(self, disk: Disk, further_paths: Sequence[str] = ()) -> str | None:
-        """Sync files, then directories. Returns a path of `further_paths` that is missing (None: all are synced); other
-        files may have been replaced or removed meanwhile. Runs off the event loop."""
+        """Sync files, then directories. Returns a missing one of `further_paths` or of the directories (None: all are
+        synced); other files may have been replaced or removed meanwhile. Runs off the event loop."""
         missing = None
         for path in further_paths:
             if not _sync_file(disk, path):
@@ -89,7 +89,7 @@ def _sync_file(disk: Disk, path: str) -> bool:
 
 
 async def flush_log(log: "PartitionLog", closed_only: bool) -> None:
-    """Sync what was appended before the call. Those who wait for the same lock find it done by the first of them."""
+    """Sync what was appended before the call. Callers that wait for the lock find it done by the first of them."""
     wanted = _target(log, closed_only)
     async with log.flushing:
         log.storage.require_online()
@@ -113,7 +113,7 @@ async def _sync(log: "PartitionLog", target: int) -> None:
         for segment in dirty:
             if segment is not segments[-1]:
                 segment.save_index()
-                for path in segment.index_paths:  # whoever saved them: they may not be synced
+                for path in segment.index_paths:  # an earlier save may not be synced
                     log.unsynced.add(path)
     except DiskError as error:
         raise log.failed(error) from None
@@ -131,7 +131,7 @@ async def _sync(log: "PartitionLog", target: int) -> None:
     replaced = log.deleted or log.cut_to is not None or any(segment not in log.segments for segment in segments)
     if missing is not None and not replaced:
         log.unsynced.give_back(unsynced)
-        raise log.failed(BadEntry(f"{missing} has vanished"))  # this log's damage; the disk works
+        raise log.failed(BadEntry(f"{missing} has vanished"))  # only this log is damaged; the disk works
     log.were_synced()
     reached = target if log.cut_to is None else min(target, log.cut_to)
     log.recovery_point = max(log.recovery_point, min(reached, log.log_end_offset))

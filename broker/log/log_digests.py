@@ -1,8 +1,8 @@
-"""The digest of a stretch of a log from what is known of its segments, and finding what is not known.
+"""The digest of a range of a log, from the known digests of its segments, and computing the unknown ones.
 
-Owns: which batches belong to a stretch (those that end beyond its start and at or below its end), and reading segments
-for it in the background, a piece at a time. Refuses to know who compares digests with what. It judges nothing: where a
-segment cannot be read its digest stays unknown.
+Owns: which batches belong to a range (those that end beyond its start and at or below its end), and reading segments
+in the background, a piece at a time. Leaves to others: comparing digests. It reports no damage: the digest of a
+segment that cannot be read stays unknown.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ from minibroker.protocol.record_batch import BatchHeader, CorruptBatch
 from minibroker.runtime.ports import Disk, DiskError
 
 PIECE_BATCHES = 1_000
-"""Read by one call in the background: some milliseconds, which is what a thread may hold the interpreter."""
+"""Read by one call in the background: some milliseconds, as long as a thread may hold the interpreter."""
 PAUSE_S = 0.02
-"""Between two pieces: it takes at most a fifth of a processor."""
+"""Between two pieces, so that reading takes at most a fifth of a processor."""
 
 
 class SegmentHead(msgspec.Struct, frozen=True):
-    """The batches of a segment that lie in front of the log's start."""
+    """The digest of a segment's batches in front of the log start."""
 
     base_offset: int
     start_offset: int
@@ -35,7 +35,7 @@ class SegmentHead(msgspec.Struct, frozen=True):
 
 
 def digest_from_start(log: PartitionLog, head: SegmentHead | None) -> int | None:
-    """Of all batches from the log's start to its end; None while that is not known."""
+    """The digest of all batches from the log's start to its end; None while it is unknown."""
     first = _first_segment(log)
     total = NOTHING
     for segment in log.segments[first:]:
@@ -52,7 +52,7 @@ def digest_from_start(log: PartitionLog, head: SegmentHead | None) -> int | None
 
 
 def digest_from_start_to(log: PartitionLog, head: SegmentHead | None, end_offset: int) -> int | None:
-    """The same, up to an offset near the log's end. Reads the headers behind it on the event loop."""
+    """The same, up to an offset near the log's end. Reads the headers after it on the event loop."""
     total = digest_from_start(log, head)
     if total is None or end_offset == log.log_end_offset:
         return total
@@ -63,19 +63,19 @@ def digest_from_start_to(log: PartitionLog, head: SegmentHead | None, end_offset
 
 
 def needs_head(log: PartitionLog, head: SegmentHead | None) -> bool:
-    """Whether the log starts within a segment, of whose front part nothing is known."""
+    """Whether the log starts within a segment, and the digest of the part in front is unknown."""
     return log.log_start_offset > log.segments[_first_segment(log)].base_offset and not _is_of(log, head)
 
 
 async def read_head(log: PartitionLog) -> SegmentHead | None:
-    """What lies in front of the log's start in its first segment; None if it cannot be read."""
+    """The part of the first segment in front of the log's start; None if it cannot be read."""
     segment, start = log.segments[_first_segment(log)], log.log_start_offset
     digest = await _read(log, segment, segment.size, start)
     return None if digest is None else SegmentHead(segment.base_offset, start, digest)
 
 
 async def complete_one(log: PartitionLog) -> bool:
-    """Find the digest of one segment of which it is unknown; False if there is none, or it cannot be read."""
+    """Compute one unknown digest of a segment; False if none is unknown, or the segment cannot be read."""
     for segment in log.segments:
         size = segment.digest.known_from
         if size:
@@ -97,7 +97,8 @@ def _is_of(log: PartitionLog, head: SegmentHead | None) -> bool:
 
 
 async def _read(log: PartitionLog, segment: Segment, size: int, end_offset: int | None) -> int | None:
-    """Of the batches before `size` that end at or below `end_offset`. The file may be cut or deleted meanwhile."""
+    """The digest of the batches before `size` that end at or below `end_offset`. The file may be cut or deleted
+    meanwhile."""
     disk, path, position, total = log.storage.disk, segment.log_path, 0, NOTHING
     while position < size:
         if log.deleted or log.damage is not None or log.storage.offline:
@@ -106,7 +107,7 @@ async def _read(log: PartitionLog, segment: Segment, size: int, end_offset: int 
             read = partial(_read_piece, disk, path, position, size, end_offset)
             position, digest = await disk.in_background(read)
         except (DiskError, CorruptBatch):
-            return None  # who serves it, or the scrubber, will meet it and say so
+            return None  # a read that serves it, or the scrubber, will report the damage
         total += digest
         if position < size:
             await asyncio.sleep(PAUSE_S)
@@ -114,7 +115,7 @@ async def _read(log: PartitionLog, segment: Segment, size: int, end_offset: int 
 
 
 def _read_piece(disk: Disk, path: str, position: int, size: int, end_offset: int | None) -> tuple[int, int]:
-    """Where the next piece begins, and the digest of this one."""
+    """The position of the next piece, and the digest of this one."""
     file = disk.open(path)
     try:
         found: list[BatchHeader] = []

@@ -1,7 +1,7 @@
 """One log directory (`log.dirs`): its lock, its identity, its logs, its checkpoints, its health.
 
-Owns: the order of things at start (lock, identity, clean marker read and removed, logs loaded) and at the end (logs
-synced, checkpoints, clean marker last), creation and deletion of partition directories. Refuses to know roles.
+Owns: the order of steps at start (lock, identity, clean marker read and removed, logs loaded) and at the end (logs
+synced, checkpoints, clean marker last), creation and deletion of partition directories. Leaves to others: roles.
 After an IO error the directory is offline: nothing is written to it any more (KAFKA-10778).
 """
 
@@ -54,17 +54,17 @@ from minibroker.runtime.ports import (
 logger = logging.getLogger(__name__)
 
 TOPIC_CHARACTERS_KEPT = 200
-"""Of a deleted directory's name: with its suffix it must stay below the file system's 255."""
+"""In the name of a deleted directory, which must stay below the file system's 255 with its suffix."""
 
 SYNCS_AT_ONCE = 3
-"""Of many files to sync, so many at a time share the disk's journal; one thread is left for those who wait."""
+"""Concurrent syncs share the disk's journal; one thread stays free for other callers."""
 
 Progress = Callable[[int, int, TopicPartition, RecoveryReport], None]
-"""Called on the loop after each loaded partition: how many are done, of how many, which, and what was found."""
+"""Called on the loop after each loaded partition: number done, total number, partition, and its report."""
 
 
 class LogDirectory:
-    """See the head of this file. Made by `open`."""
+    """See the module docstring. Made by `open`."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class LogDirectory:
         self.last_broker_epoch: int | None = None
         """The broker epoch that ended with that clean stop."""
         self.same_boot = False
-        """Whether the machine ran on since the directory was last used: then a killed process lost nothing."""
+        """Whether the machine has run since the directory was last used: then a killed process lost nothing."""
         self.wholeness = Wholeness(storage.disk, storage.path, incarnation_id)
         storage.on_offline.append(lambda _: self.wholeness.forget())
         self._disk = storage.disk
@@ -96,7 +96,7 @@ class LogDirectory:
         self._checkpoints = OffsetCheckpoints(storage, self.logs)
         self._to_remove: list[str] = []
         self.set_aside: dict[TopicPartition, list[str]] = {}
-        """Directories of damaged replicas that started anew, kept until those are in sync again."""
+        """Directories of damaged logs, kept until their replicas, which started empty, are in sync again."""
         self._names_unsynced = False
 
     @property
@@ -129,12 +129,12 @@ class LogDirectory:
         incarnation_id: str = "",
         segments: WarmSegments | None = None,
     ) -> "LogDirectory":
-        """Lock the directory, check whose it is and load every log in it, off the loop. Raises LogDirectoryError with
-        the reason and the cure, or DiskError."""
+        """Lock the directory, check its owner and load every log in it, off the loop. Raises LogDirectoryError with the
+        reason and the cure, or DiskError."""
         path = path.rstrip("/") or "/"
         try:
             disk.make_directory(path)
-            disk.sync_directory(posixpath.dirname(path) or ".")  # or a power cut takes a new one with all its files
+            disk.sync_directory(posixpath.dirname(path) or ".")  # else a power cut removes a new one with all its files
             lock = disk.lock(f"{path}/{LOCK}")
         except BadEntry as error:
             raise directory_files.unusable(path, error) from None
@@ -216,16 +216,16 @@ class LogDirectory:
         return log
 
     def _queue_names_for_sync(self, log: PartitionLog) -> None:
-        """The kernel may hold in memory only what a killed process wrote of names and epochs: the next flush syncs it,
-        or a power cut after it takes the log with all its synced records."""
+        """Names and epochs that a killed process wrote may be only in the kernel's memory. The next flush must sync
+        them, or a power cut after it removes the log with all its synced records."""
         log.unsynced.add(f"{log.directory}/{PARTITION_METADATA}")
         log.unsynced.add(epoch_file_path(log.directory))
         log.unsynced.add_directory(self.path)
 
     # --------------------------------------------------------------------------------------------- creating, deleting
     def create_log(self, partition: TopicPartition, topic_id: str, config: LogConfig) -> PartitionLog:
-        """The partition's log, new or the one there is. A directory of another topic of the same name is set aside
-        and removed. The metadata is on disk before the first append; `sync_metadata` makes it durable."""
+        """The partition's log, new or existing. The directory of another topic with the same name is taken away and
+        removed. The metadata is on disk before the first append; `sync_metadata` makes it durable."""
         self.storage.require_writable()
         known = self.logs.get(partition)
         if known is not None:
@@ -265,8 +265,8 @@ class LogDirectory:
             log.delete()
 
     def delete_log(self, partition: TopicPartition) -> None:
-        """Take the partition away at once by renaming its directory, which a full disk allows, too; `maintain` removes
-        its files. If the renaming fails (also with BadEntry) the partition and its log are still there."""
+        """Take the partition away at once by renaming its directory, which works on a full disk, too; `maintain`
+        removes its files. If the renaming fails (also with BadEntry), the partition and its log stay."""
         target = self._take_away(partition, deleted_directory_name)
         self.remove_set_aside(partition)
         self._checkpoints.name_was_deleted()
@@ -277,8 +277,8 @@ class LogDirectory:
         self._checkpoints.lower_high_watermark(log.topic_partition, log.log_end_offset)
 
     def set_log_aside(self, partition: TopicPartition) -> None:
-        """Take a damaged log away by renaming its directory, kept until `remove_set_aside` of the partition that its
-        files name: it may be the only copy of another one that somebody has put here."""
+        """Take a damaged log away by renaming its directory. It is kept until `remove_set_aside` of the partition that
+        its files name: it may be the only copy of another partition that was put here by mistake."""
         self._checkpoints.reset_offsets(partition)
         owner = ownership.named_owner(self._disk, self._directory_of(partition), partition)
         target = self._take_away(partition, damaged_directory_name, owner)
@@ -287,7 +287,7 @@ class LogDirectory:
             logger.warning("%s: the damaged log is set aside in %s", partition, target)
 
     def read_set_aside(self, partition: TopicPartition, offset: int, max_bytes: int) -> memoryview | None:
-        """Sound batches from `offset` on out of the partition's damaged logs; None if they have none."""
+        """Sound batches from `offset` on from the partition's damaged logs; None if they have none."""
         topic_id, interval = self.logs[partition].topic_id, self.default_config.index_interval_bytes
         for path in self.set_aside.get(partition, ()):
             if not ownership.may_be_of(self._disk, path, topic_id, partition):
@@ -298,7 +298,7 @@ class LogDirectory:
         return None
 
     def remove_set_aside(self, partition: TopicPartition) -> bool:
-        """Nobody needs the partition's damaged logs any more; False when there are none."""
+        """Let `maintain` remove the partition's damaged logs; False if there are none."""
         found = self.set_aside.pop(partition, [])
         self._to_remove += found
         return bool(found)
@@ -319,7 +319,7 @@ class LogDirectory:
                 self.storage.failed(error)
                 if self.offline or not isinstance(error, FileMissing):
                     raise
-                target = None  # nothing is left to take away
+                target = None  # the directory is gone already
         self._checkpoints.forget_high_watermark(partition)
         self._forget(partition)
         if target is not None:
@@ -327,7 +327,7 @@ class LogDirectory:
         return target
 
     def _sync_names(self) -> None:
-        """Of the partitions. Without a descriptor for it now, `maintain` does it."""
+        """Sync the names of the partitions' directories; without a free file descriptor `maintain` does it later."""
         try:
             self._disk.sync_directory(self.path)
             self._names_unsynced = False
@@ -346,26 +346,27 @@ class LogDirectory:
 
     # ---------------------------------------------------------------------------------------------------- checkpoints
     def read_high_watermarks(self) -> dict[TopicPartition, int]:
-        """As the checkpoint said at the start (or was last written), of logs that still exist, by their topic ids."""
+        """The checkpointed high watermarks, as read at the start or last written, of logs that still exist with the
+        same topic ids."""
         return self._checkpoints.own_high_watermarks()
 
     async def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
-        """Write the marks; a log that is not named keeps the one it had."""
+        """Write the high watermarks; a log that is not named keeps the one it had."""
         await self._checkpoints.write_high_watermarks(high_watermarks)
 
     async def checkpoint_recovery_points(self) -> None:
-        """Write how far each log is synced."""
+        """Write the recovery point of each log."""
         await self._checkpoints.write_recovery_points()
 
     async def record_log_starts(self) -> None:
-        """Make durable where each log starts, where that is not yet."""
+        """Make each log's start durable, unless it already is."""
         for log in list(self.logs.values()):
             if not log.is_start_recorded and log.damage is None:
                 await log.record_start()
 
     # --------------------------------------------------------------------------------------------------------- health
     def mark_offline(self, error: Exception) -> None:
-        """An IO error was met: nothing is read from or written to the directory any more."""
+        """After an IO error: nothing is read from or written to the directory any more."""
         self.storage.failed(error if isinstance(error, DiskError) else DiskError(str(error)))
 
     def require_descriptor(self) -> None:
@@ -373,7 +374,7 @@ class LogDirectory:
         self._disk.list_directory(self.path)
 
     def try_heal(self) -> bool:
-        """Whether records may be added: a full directory is asked for room."""
+        """Whether records may be added; checks a full directory for room."""
         try:
             return self.storage.try_heal()
         except DiskError as error:
@@ -381,9 +382,9 @@ class LogDirectory:
             return False
 
     async def maintain(self, now_ms: int) -> None:
-        """The periodic tasks of every second or so: remove what was deleted, ask a full disk for room, sync closed
-        segments and metadata of new logs, write checkpoints that must not wait. What fails of them is noted in the
-        directory's health (`Storage.on_offline` and `on_full` tell it) and hinders no other."""
+        """The periodic tasks of every second or so: remove deleted files, check a full disk for room, sync closed
+        segments and metadata of new logs, write urgent checkpoints. A failure is noted in the directory's health
+        (`Storage.on_offline` and `on_full` report it) and does not stop the other tasks."""
         await self._try(self._remove_deleted(now_ms))
         if self.full:
             self.try_heal()
@@ -400,13 +401,13 @@ class LogDirectory:
             return
         try:
             await periodic_task
-        except BadEntry as error:  # of one log: who uses it next finds it damaged
+        except BadEntry as error:  # of one log: its next use finds it damaged
             logger.warning("%s", error)
         except DiskError as error:
             self.storage.failed(error)
 
     async def _remove_deleted(self, now_ms: int) -> None:
-        """Before anything that may need its room."""
+        """Runs before other tasks, which may need the room."""
         if self._names_unsynced:
             self._sync_names()
         for log in list(self.logs.values()):
@@ -416,14 +417,14 @@ class LogDirectory:
             try:
                 linked = await self._disk.in_background(partial(self._disk.remove_tree, path))
                 if linked is not None:
-                    logger.warning("%s was a link and is removed; what it led to is left there: %s", path, linked)
+                    logger.warning("%s was a link and is removed; its target is left alone: %s", path, linked)
             except BadEntry as error:
                 logger.warning("left alone: %s", error)
             self._to_remove.remove(path)
 
     async def sync_metadata(self) -> None:
-        """Sync epoch files, metadata and names of all logs that wrote some, off the loop (hardening rule 7). One that
-        is being flushed does it by itself."""
+        """Sync changed epoch files, metadata and names of all logs, off the loop (hardening rule 7). A log that is
+        being flushed does it by itself."""
         for log in self.logs.values():
             self._store_epochs(log)
         async with AsyncExitStack() as stack:
@@ -446,12 +447,12 @@ class LogDirectory:
                 log.were_synced()
 
     def _store_epochs(self, log: PartitionLog) -> None:
-        """That could not be written when they changed."""
+        """Write the epochs of a log if that failed when they changed."""
         if not log.epochs_stored and log.damage is None:
             try:
                 log.store_epochs()
             except DiskError as error:
-                if not isinstance(log.failed(error), BadEntry):  # a matter of this log alone
+                if not isinstance(log.failed(error), BadEntry):  # which concerns this log alone
                     raise
 
     async def _sync_some(self, taken: list[tuple[PartitionLog, UnsyncedFiles]]) -> None:
@@ -463,8 +464,8 @@ class LogDirectory:
     async def close(
         self, clean: bool, high_watermarks: Mapping[TopicPartition, int], broker_epoch: int | None = None
     ) -> None:
-        """Sync everything, write the checkpoints and, last, the clean marker; then let the lock go. Without `clean`,
-        when loading never ended, or once the directory is unwell, nothing is written: the next start recovers."""
+        """Sync everything, write the checkpoints and, last, the clean marker; then release the lock. Without `clean`,
+        if loading never finished, or if the directory is offline, nothing is written: the next start recovers."""
         try:
             if clean and self._loaded and not self.offline:
                 await self._close_cleanly(high_watermarks, broker_epoch)

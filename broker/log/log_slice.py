@@ -1,4 +1,4 @@
-"""What a log gives to who reads it."""
+"""The result of reading from a log."""
 
 import msgspec
 
@@ -6,13 +6,13 @@ from minibroker.runtime.ports import Buffer
 
 
 class LogSlice(msgspec.Struct, frozen=True):
-    """Whole batches as they lie in the log, to be sent as they are."""
+    """Whole batches as they are stored, to be sent unchanged."""
 
     parts: list[Buffer]
     size_bytes: int
     base_offset: int
-    """Of the first batch; it may lie below the offset that was asked for."""
+    """Of the first batch; it may lie below the requested offset."""
     next_offset: int
-    """Where the next read continues; the asked offset when there is nothing."""
+    """Where the next read continues; the requested offset if there is no batch."""
     last_epoch: int | None
-    """Leader epoch of the last batch; None when there is nothing."""
+    """Leader epoch of the last batch; None if there is no batch."""

@@ -1,11 +1,10 @@
-"""`log-start`: the one explanation of what is missing in front of a log (replication rules, section 11).
+"""`log-start`: the only proof that records in front of a log were deleted on purpose (replication rules, section 11).
 
-Owns: reading and writing the file of one partition, and what of it is on stable storage. Refuses to decide where a log
+Owns: reading and writing the file of one partition, and what of it is on stable storage. Leaves to others: where a log
 starts.
 
-It is durable before the first segment in front of a start is removed, and before the first record below an earlier
-start is appended. So a log that begins above its recorded start has lost its head, and nobody may take that for a
-deletion.
+The file is durable before the first segment in front of a start is removed, and before the first record below an
+earlier start is appended. So a log that begins above its recorded start has lost its head; that is no deletion.
 """
 
 import asyncio
@@ -29,8 +28,8 @@ logger = logging.getLogger(__name__)
 
 
 def read_log_start(disk: Disk, directory: str) -> tuple[LogStart, int] | None:
-    """(the start, how often it changed); None when there is none, or none that can be believed: then a log that begins
-    at 0 lacks nothing, and for one that begins higher nothing explains why."""
+    """(the start, how often it changed); None if the file is missing or damaged: then a log that begins at 0 is
+    complete, and one that begins higher has no explanation for it."""
     path = f"{directory}/{LOG_START}"
     try:
         return parse_log_start(disk.read_file(path, SMALL_FILE_BYTES_MAX))
@@ -42,11 +41,11 @@ def read_log_start(disk: Disk, directory: str) -> tuple[LogStart, int] | None:
 
 
 class StartRecord:
-    """The file of one log. A start that rises is written off the event loop, one that falls at once."""
+    """The file of one log. A start that rises is written off the event loop, one that falls at once, on it."""
 
     def __init__(self, disk: Disk, directory: str, known: tuple[LogStart, int] | None) -> None:
         self.known: LogStart | None = None if known is None else known[0]
-        """What the file says; on stable storage but for a log so new that nothing of it was ever synced."""
+        """The file's content; on stable storage, unless the log is so new that nothing of it was ever synced."""
         self._change = -1 if known is None else known[1]
         self._disk = disk
         self._path = f"{directory}/{LOG_START}"
@@ -54,11 +53,11 @@ class StartRecord:
         self._closed = False
 
     def close(self) -> None:
-        """The directory may be another topic's from now on."""
+        """Write nothing more: the directory may belong to another topic from now on."""
         self._closed = True
 
     def write_first(self, start: LogStart, unsynced: UnsyncedFiles) -> None:
-        """Of a new log: it is synced with all that must be before anything counts as synced."""
+        """Write the start of a new log; it is synced with the other files before anything counts as synced."""
         self._change = 0
         self._disk.replace_file(self._path, _whole(start, 0), sync=False)
         unsynced.add(self._path)
@@ -69,13 +68,13 @@ class StartRecord:
         return self.known is not None and self.known.reason is LogStartReason.STARTED_ANEW
 
     def write_at_once(self, start: LogStart) -> None:
-        """Synced when this returns. Rare, so on the event loop."""
+        """Write and sync on the event loop, which is rare."""
         self._change += 1
         self._write(start, self._change)
         self.known = start
 
     async def write(self, start: LogStart) -> None:
-        """Synced when this returns, unless the log began anew meanwhile: then that start stays."""
+        """Write and sync off the event loop; a start written meanwhile by `write_at_once` stays."""
         async with self._writing:
             self._change += 1
             change = self._change

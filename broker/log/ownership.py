@@ -1,12 +1,12 @@
-"""Whose log lies in a partition's directory: what `partition.metadata` and `log-start` say (replication rules, 11).
+"""Which partition a directory belongs to, according to `partition.metadata` and `log-start` (replication rules, 11).
 
-Owns: reading the two, and the verdict on a directory that is not the partition's. Refuses to decide what becomes of
-such a replica: it is damaged, like any other whose files cannot be its own.
+Owns: reading the two files, and recognising a directory of another partition. Leaves to others: what happens to such a
+replica; it is damaged, like any other with files that cannot be its own.
 
 Theory: two partitions of one topic look alike. Their batches, indexes and epochs may fit each other's names and
-history, so what was put into the wrong directory would be served, and its log start would delete on all replicas.
-Nothing but these two files tells. Both are on the disk before anything counts as synced; they are read before anything
-else is believed, for a wrong log start makes a load remove files.
+history, so a log in the wrong directory would be served, and its log start would delete records on all replicas. Only
+these two files show the mistake. Both are on the disk before anything counts as synced. They are read before anything
+else is believed, because a wrong log start makes a load remove files.
 """
 
 import logging
@@ -41,14 +41,14 @@ T = TypeVar("T")
 
 
 class Claims(msgspec.Struct, frozen=True, kw_only=True):
-    """What the two files of a directory say; None: that one says nothing."""
+    """The content of the two files of a directory; None: missing or unreadable."""
 
     metadata: PartitionMetadata | None
     start: LogStart | None
     why_no_metadata: str
-    """Why it says nothing."""
+    """Why `metadata` is None."""
     other_version: str | None
-    """Why a sound file says nothing."""
+    """Why a sound file cannot be read."""
 
     @property
     def owners(self) -> set[tuple[str, int]]:
@@ -72,7 +72,7 @@ def _read(disk: Disk, path: str, parse: Callable[[bytes], T]) -> tuple[T | None,
 
 
 def why_foreign(claims: Claims, partition: TopicPartition) -> str | None:
-    """Why a directory with these files cannot be taken for the partition's; None where nothing speaks against it."""
+    """Why a directory with these files cannot belong to the partition; None if nothing contradicts it."""
     metadata, start = claims.metadata, claims.start
     elsewhere = belongs_elsewhere(partition.partition, metadata, start)
     if elsewhere is not None:
@@ -83,8 +83,8 @@ def why_foreign(claims: Claims, partition: TopicPartition) -> str | None:
 
 
 def named_owner(disk: Disk, directory: str, partition: TopicPartition) -> TopicPartition:
-    """Whose name a log deserves that was found in the partition's directory: that of another partition of the topic,
-    if all that its files say is that."""
+    """The partition under whose name to keep a log found in this partition's directory: another partition of the topic,
+    if the files name only that one."""
     try:
         owners = read_claims(disk, directory).owners
     except BadEntry:
@@ -96,7 +96,7 @@ def named_owner(disk: Disk, directory: str, partition: TopicPartition) -> TopicP
 
 
 def may_be_of(disk: Disk, directory: str, topic_id: str | None, partition: TopicPartition) -> bool:
-    """Whether no file there says that it is another topic's or partition's log."""
+    """Whether no file there names another topic or partition."""
     try:
         return read_claims(disk, directory).owners <= {(topic_id or "", partition.partition)}
     except DiskError:
@@ -111,9 +111,9 @@ def load_own_log(
     *,
     index_interval_bytes: int,
 ) -> tuple[LoadedLog, str | None]:
-    """What is in a partition's directory, and the id of the topic that it belongs to, if that is known. `known`: what
-    the log directory knows of this partition of that topic. What stops it stops this partition, not the broker: it is
-    damaged then, and nothing there is changed."""
+    """Load a partition's directory. Returns the log, and its topic id if known. `known`: returns what the log directory
+    knows of this partition of that topic. An unusable directory stops this partition, not the broker: the log is then
+    damaged, and nothing in it is changed."""
     topic_id: str | None = None
     try:
         claims = read_claims(disk, directory)
@@ -123,17 +123,17 @@ def load_own_log(
         topic_id = _settled_topic_id(disk, directory, claims)
         noted = read_damage_note(disk, directory)
         number = partition.partition
-        evidence = msgspec.structs.replace(known(topic_id), damage=noted, topic_id=topic_id, partition=number)
-        loaded = load_log(disk, directory, evidence, index_interval_bytes=index_interval_bytes)
+        context = msgspec.structs.replace(known(topic_id), damage=noted, topic_id=topic_id, partition=number)
+        loaded = load_log(disk, directory, context, index_interval_bytes=index_interval_bytes)
         if loaded.damage is not None and noted is None:
             _note_damage(disk, directory, loaded.damage)
-    except (BadEntry, FileMissing) as error:  # it stops this partition, not the broker
+    except (BadEntry, FileMissing) as error:  # stops this partition, not the broker
         loaded = unreadable_log(disk, directory, str(error))
     return loaded, topic_id
 
 
 def _note_damage(disk: Disk, directory: str, reason: str) -> None:
-    """Before what proves it is written over: checkpoints, the clean marker, `whole-since`."""
+    """Note the damage before its proofs are overwritten: checkpoints, the clean marker, `whole-since`."""
     try:
         replace_damage_note(disk, directory, reason)
     except DiskFull as error:
@@ -143,13 +143,13 @@ def _note_damage(disk: Disk, directory: str, reason: str) -> None:
 
 
 def _settled_topic_id(disk: Disk, directory: str, claims: Claims) -> str | None:
-    """If one of the files is lost, the other tells. If both are (a power cut right after creation), nothing of the log
-    was ever synced, and it is the next topic's of this name."""
+    """The topic id from either file. If both are lost (a power cut right after creation), nothing of the log was ever
+    synced, and it goes to the next topic of this name."""
     if claims.metadata is not None:
         return claims.metadata.topic_id
     logger.warning("%s/%s cannot be used: %s", directory, PARTITION_METADATA, claims.why_no_metadata)
     if claims.start is None:
-        logger.warning("%s is taken for the next topic of this name: %s does not say more", directory, LOG_START)
+        logger.warning("%s goes to the next topic of this name: %s names no owner either", directory, LOG_START)
         return None
     metadata = PartitionMetadata(topic_id=claims.start.topic_id, partition=claims.start.partition)
     try:

@@ -1,13 +1,13 @@
-"""One partition's log: segments in a row, appended at the end, cut at both ends (replication rules, section 1).
+"""One partition's log: a sequence of segments, appended at the end, cut at both ends (replication rules, section 1).
 
-Owns: the offsets where the log starts and ends and which of it is synced, the order bytes first, then everything that
-speaks of them, and producer states that follow the batches. Refuses to know roles, high watermarks and epochs: the pure
-core decides, and hands in what must be kept. Calls are synchronous, made on the event loop; only `flush` and its kin
+Owns: the start, end and synced end of the log, the order of writes (batches first, then everything that refers to
+them), and producer states that follow the batches. Leaves to others: roles, high watermarks and epochs; the pure core
+decides, and passes in what must be stored. Calls are synchronous, on the event loop; only `flush` and similar calls
 wait, off the loop.
 
 Local order (I10): log_start_offset <= log_end_offset, recovery_point <= log_end_offset. Batches are never split: a cut
-that falls into a batch takes the whole of it. A change of several files goes from one sound log to the next: after each
-step, and so when the next one fails, the offsets here are those of the files.
+inside a batch removes the whole batch. A change of several files leads from one sound log to the next: after each step,
+and so if the next one fails, the offsets in memory match the files.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 
 class PartitionLog:
-    """See the head of this file. Made by LogDirectory."""
+    """See the module docstring. Made by LogDirectory."""
 
     def __init__(
         self,
@@ -67,40 +67,40 @@ class PartitionLog:
         self.log_end_offset = loaded.log_end_offset
         self.recovery_point = loaded.recovery_point
         self.checkpointed_recovery_point = loaded.recovery_point
-        """The highest value that the checkpoint on disk may hold, set by OffsetCheckpoints. No segment is closed while
-        the recovery point lies below: its new batches would count as synced after a power cut (KAFKA-10101)."""
+        """The highest value that the checkpoint on disk may hold, set by OffsetCheckpoints. While the recovery point is
+        below it no segment is closed: new batches would count as synced after a power cut (KAFKA-10101)."""
         self.producers: ProducerStates = loaded.producers
         self.deleted = False
         self.damage: str | None = loaded.damage
         """Why this log must not be used; see `LoadedLog.damage`."""
         self.unsynced = UnsyncedFiles()
         self.cut_is_unsynced = False
-        """Whether a power cut may bring back what was cut from the last segment. It is not closed until then: the old
-        tail in front of newer segments would be a log that no leader ever had."""
+        """Whether a power cut may bring back what was cut from the last segment. While it may, the segment is not
+        closed: the old tail in front of newer segments would be a log that no leader ever had."""
         self.snapshots = loaded.snapshots
         self.segments = [
             Segment(storage, directory, found.base_offset, found.size, config.index_interval_bytes, found.digest)
             for found in loaded.segments
         ]
         self.are_digests_stored = True
-        """Whether the `digests` file may say something else than the segments that no recovery reads."""
+        """False if the `digests` file may differ from segments that no recovery reads."""
         self.discarded: list[tuple[str, int]] = []
-        """Files renamed to `.deleted` and when they may be removed."""
+        """Files renamed to `.deleted`, and the times from which they may be removed."""
         self._tail = storage.tail_cache.tail()
         self._epochs = loaded.epochs
         self.epochs_stored = loaded.epochs_on_disk
-        """Whether the epoch file says what `epoch_entries` says; if not, the next flush writes it."""
+        """Whether the epoch file holds the same as `epoch_entries`; if not, the next flush writes it."""
         self.flushing = asyncio.Lock()
         self.cut_to: int | None = None
-        """Lowest truncation since the running flush began: what it synced above is gone."""
+        """Lowest truncation since the running flush began; what the flush synced above it is gone."""
         self.is_cut_half = False
-        """A cut failed on its way: producer states and snapshots may still tell of batches that are gone."""
+        """A cut is not finished: producer states and snapshots may still include removed batches."""
         if self.damage is not None:
-            self.segments = self.segments or [self._segment_at(self.log_end_offset)]  # nothing is written
+            self.segments = self.segments or [self._segment_at(self.log_end_offset)]  # without writing
         elif not self.segments:
             self._start_empty_at(self.log_end_offset)
         elif not loaded.report.clean:
-            self.note_cut()  # perhaps by the process before
+            self.note_cut()  # the process before may have cut it
 
     # -------------------------------------------------------------------------------------------------------- reading
     @property
@@ -116,13 +116,13 @@ class PartitionLog:
         return list(self._epochs)
 
     def has_data(self, offset: int, end_offset: int) -> bool:
-        """Whether there is anything from `offset` on below `end_offset`. Costs nothing."""
+        """Whether the log has records from `offset` on below `end_offset`. Reads nothing."""
         return offset < end_offset and offset < self.log_end_offset
 
     def read(self, offset: int, max_bytes: int, end_offset: int) -> LogSlice:
-        """Whole batches from the one that holds `offset` on that end at or below `end_offset`, at most `max_bytes`
-        (the first one whatever its size). Recent ones come from memory; others may be fewer than asked. Raises
-        CorruptLog when the stored bytes are damaged, DiskError."""
+        """Whole batches, from the one that holds `offset`, that end at or below `end_offset`, at most `max_bytes` (the
+        first one whatever its size). Recent ones come from memory; from disk there may be fewer than requested. Raises
+        CorruptLog if the stored bytes are damaged, DiskError."""
         assert self.log_start_offset <= offset <= self.log_end_offset, "the caller checks the range"
         if not self.has_data(offset, end_offset):
             return LogSlice([], 0, offset, offset, None)
@@ -134,7 +134,7 @@ class PartitionLog:
         return LogSlice(*held)
 
     def check_at(self, offset: int) -> None:
-        """Read the batch that holds `offset` from the disk, with every check. Raises CorruptLog, DiskError."""
+        """Read the batch that holds `offset` from the disk, with all checks. Raises CorruptLog, DiskError."""
         if self.log_start_offset <= offset < self.log_end_offset:
             self._read_segment(offset, 0, self.log_end_offset)
 
@@ -160,9 +160,9 @@ class PartitionLog:
 
     # ------------------------------------------------------------------------------------------------------ appending
     def append(self, batches: Sequence[tuple[BatchHeader, Buffer]]) -> None:
-        """Write checked and stamped batches that continue the log, with few system calls. Then, and only then, the log
-        ends behind them (KAFKA-698). The buffers are kept: nobody may change them afterwards. On DiskError or DiskFull
-        nothing of them is in the log."""
+        """Write checked and stamped batches that continue the log, with few system calls. Only then does the log end
+        move (KAFKA-698). The buffers are kept, so they must not change afterwards. After DiskError or DiskFull none of
+        them is in the log."""
         if self.storage.unwell:
             self.storage.require_writable()
         assert batches
@@ -192,7 +192,7 @@ class PartitionLog:
                     self.producers.update(header, now_ms)
 
     def roll_if_aged(self, now_ms: int) -> None:
-        """Close the active segment when its first batch is older than segment.ms (by this broker's clock)."""
+        """Close the active segment if its first batch is older than segment.ms (by this broker's clock)."""
         segment = self.segments[-1]
         if segment.size == 0 or self.storage.unwell or self.damage is not None:
             return
@@ -209,7 +209,7 @@ class PartitionLog:
         return self.segments[-1].is_exhausted(incoming_bytes, end_offset)
 
     def _roll(self) -> Segment:
-        """Begin a new segment at the log's end. The old one is to be flushed (`flush(closed_only=True)`)."""
+        """Begin a new segment at the log's end. A later `flush(closed_only=True)` syncs the old one."""
         closed = self.segments[-1]
         closed.save_index()
         for path in closed.index_paths:
@@ -229,12 +229,12 @@ class PartitionLog:
         return Segment(self.storage, self.directory, base_offset, 0, self.config.index_interval_bytes)
 
     def _start_empty_at(self, offset: int) -> None:
-        """A log always has a segment."""
+        """Add the first segment: a log always has one."""
         self.segments.append(self.new_segment(offset))
         self.make_file()
 
     def make_file(self) -> None:
-        """Of an empty log. On a full disk, or without a descriptor, it waits for the first append."""
+        """Create the file of an empty log. On a full disk, or without a descriptor, the first append creates it."""
         try:
             if not self.segments[-1].size:
                 self.segments[-1].file()
@@ -243,8 +243,8 @@ class PartitionLog:
 
     # -------------------------------------------------------------------------------------------------------- cutting
     def truncate_to(self, end_offset: int) -> None:
-        """Cut the tail: every batch that ends beyond `end_offset`. Below the first segment it is `reset_to`. The epoch
-        history is the caller's: it hands in what is left of it with `write_epoch_entries`."""
+        """Cut the tail: every batch that ends beyond `end_offset`. Below the first segment this is `reset_to`. The
+        caller keeps the epoch history, and passes in what remains of it with `write_epoch_entries`."""
         self.storage.require_online()
         if end_offset >= self.log_end_offset:
             return
@@ -263,17 +263,17 @@ class PartitionLog:
             raise self.failed(error) from None
 
     def reset_to(self, offset: int, producers: ProducerStates | None = None) -> None:
-        """Drop everything and start empty at `offset`, which may lie anywhere (KAFKA-9491). `producers`: what another
-        replica knows of those who wrote below it."""
+        """Drop everything and start empty at `offset`, which may lie anywhere (KAFKA-9491). `producers`: another
+        replica's states of producers that wrote below it."""
         self.storage.require_online()
         self._restart_empty_at(offset, ProducerStates() if producers is None else producers)
 
     def trim_before(
         self, start_offset: int, reason: LogStartReason = LogStartReason.COPIED, drops_all: bool = False
     ) -> None:
-        """Raise the log's start. Whole segments below it go with `delete_head`, once that is recorded, or now if the
-        log is to be empty."""
-        assert start_offset <= self.log_end_offset, "a log cannot start behind its end: reset_to"
+        """Raise the log's start. `delete_head` removes whole segments below it, once that is recorded; `drops_all`
+        removes them now, and the log is empty."""
+        assert start_offset <= self.log_end_offset, "a log cannot start after its end: reset_to"
         if start_offset <= self.log_start_offset:
             return
         if drops_all and self.segments[0].base_offset < self.log_end_offset:
@@ -284,14 +284,14 @@ class PartitionLog:
         self.start_reason = reason
 
     def lower_start(self, start_offset: int) -> int:
-        """A leader that never heard of this log's start begins earlier: keep what was not deleted yet. Returns the new
-        start, which is above `start_offset` when that is deleted."""
+        """Lower the log's start to that of a leader that never received the higher one, as far as the files still
+        reach. Returns the new start, which is above `start_offset` if that is deleted already."""
         self.log_start_offset = min(self.log_start_offset, max(start_offset, self.segments[0].base_offset))
         return self.log_start_offset
 
     def finish_cut(self) -> None:
-        """After a failure, before the log is used again: producer states and snapshots follow what was cut of it, and
-        an empty log has its file."""
+        """After a failure, before the log is used again: bring producer states and snapshots in line with a cut, and
+        create the file of an empty log."""
         self.storage.require_online()
         try:
             if self.is_cut_half:
@@ -312,17 +312,17 @@ class PartitionLog:
         self.unsynced.add(self.segments[-1].log_path)
 
     def were_synced(self) -> None:
-        """What `unsynced` held when the sync began is on the disk; it holds what came since."""
+        """A sync succeeded; `unsynced` holds only what came since it began."""
         if not self.unsynced.holds(self.segments[-1].log_path):
             self.cut_is_unsynced = False
 
     def record_if_changed(self) -> None:
-        """A start that fell is durable before anything is appended below the one that was recorded."""
+        """Record a lower start durably before anything is appended below the recorded one."""
         if not self.is_start_recorded:
             self.record_at_once(self.log_start_offset, self.start_reason)
 
     def record_at_once(self, offset: int, reason: LogStartReason) -> None:
-        """On the event loop, which is rare."""
+        """Record a start on the event loop, which is rare."""
         start = self._start_at(offset, reason)
         if start is not None:
             self.start_record.write_at_once(start)
@@ -346,11 +346,11 @@ class PartitionLog:
 
     # ------------------------------------------------------------------------------------------------------ retention
     def start_to_record(self) -> LogStart | None:
-        """None while it is not known whose log this is."""
+        """The log's current start; None while the topic id is unknown."""
         return self._start_at(self.log_start_offset, self.start_reason)
 
     def _start_at(self, offset: int, reason: LogStartReason) -> LogStart | None:
-        """A log that was begun anew says so as long as an older recovery point on the disk reaches farther."""
+        """A restarted log keeps the reason STARTED_ANEW while an older recovery point on the disk exceeds its own."""
         if self.topic_id is None:
             return None
         if self.recovery_point < self.checkpointed_recovery_point and self.start_record.was_restarted_empty:
@@ -359,7 +359,7 @@ class PartitionLog:
         return LogStart(topic_id=self.topic_id, partition=number, offset=offset, reason=reason)
 
     def has_settled(self) -> None:
-        """Nothing on the disk speaks any more of the log in whose place this one began anew."""
+        """No checkpoint on the disk describes the earlier log any more that this one has replaced."""
         if self.start_reason is LogStartReason.STARTED_ANEW:
             self.start_reason = LogStartReason.CREATED
 
@@ -369,12 +369,12 @@ class PartitionLog:
 
     @property
     def recorded_start_offset(self) -> int:
-        """Below it nothing is promised any more, whatever happens. Not above the log's start."""
+        """Below it nothing is promised any more, even after a crash. Not above the log's start."""
         known = self.start_record.known
         return 0 if known is None else min(known.offset, self.log_start_offset)
 
     async def record_start(self, offset: int | None = None, reason: LogStartReason = LogStartReason.RETENTION) -> None:
-        """Make the log's start durable, or another one, before anybody is told of it."""
+        """Make the log's start durable, or the given one, before any other replica learns it."""
         start = self.start_to_record() if offset is None else self._start_at(offset, reason)
         if start is None or self.deleted:
             return
@@ -385,13 +385,14 @@ class PartitionLog:
             raise self.failed(error) from None
 
     def write_first_start(self) -> None:
-        """Of a new log, or of one whose topic is known at last."""
+        """Write the start file of a new log, or of a log that now has a known topic id."""
         start = self.start_to_record()
         assert start is not None, "the topic is known"
         self.start_record.write_first(start, self.unsynced)
 
     def rolled_for_retention(self) -> bool:
-        """Whether the active segment may go, too: it needs a successor, for which a full disk has no room."""
+        """Close the active segment so that it can be deleted; False if it must stay, for example on a full disk, which
+        has no room for its successor."""
         if not self._may_roll(0, self.log_end_offset) or self.storage.full:
             return False
         try:
@@ -402,8 +403,7 @@ class PartitionLog:
         return True
 
     async def remove_deleted(self, now_ms: int) -> int:
-        """Remove files that were deleted longer than file.delete.delay.ms ago, on a full disk at once; returns how
-        many."""
+        """Remove files deleted more than file.delete.delay.ms ago, on a full disk all at once. Returns how many."""
         due = [entry for entry in self.discarded if entry[1] <= now_ms or self.storage.full]
         if not due or self.storage.offline or self.deleted or self.damage is not None:
             return 0
@@ -425,7 +425,7 @@ class PartitionLog:
         self._epochs = list(entries)
         try:
             self.store_epochs(sync)
-        except OutOfDescriptors:  # the next sync of metadata or of the log writes it
+        except OutOfDescriptors:  # the next sync of metadata or of the log writes them
             self.unsynced.add(epoch_file_path(self.directory))
         except DiskError as error:
             raise self.failed(error) from None
@@ -440,20 +440,20 @@ class PartitionLog:
             self.unsynced.add(path)
 
     async def flush(self, *, closed_only: bool = False) -> int:
-        """Sync everything appended before the call (`closed_only`: of segments that no longer grow), off the loop.
-        Returns the recovery point, the end of what is synced. Callers that come together share one sync."""
+        """Sync everything appended before the call (`closed_only`: in segments that no longer grow), off the loop.
+        Returns the recovery point, the end of what is synced. Concurrent callers share one sync."""
         if self.damage is None:
             await flush_log(self, closed_only)
         return self.recovery_point
 
     def failed(self, error: DiskError) -> DiskError:
-        """What it means for the directory, which a bad entry is nothing to; the caller raises it."""
+        """Report an error to the directory, which ignores a bad entry; the caller raises the returned error."""
         self.storage.failed(error)
         return error
 
     def mark_damaged(self, reason: str) -> None:
-        """Its bytes are not what was written: from now on nothing is written, cut or deleted here, also after a
-        restart. Who reads meanwhile reads what is there."""
+        """The stored bytes differ from what was written: from now on nothing is written, cut or deleted here, not even
+        after a restart. Reads still return what is there."""
         if self.damage is None:
             self.damage = reason
             self.unsynced.take()
@@ -463,8 +463,8 @@ class PartitionLog:
 
     # -------------------------------------------------------------------------------------------------------- closing
     def prepare_clean_close(self) -> None:
-        """Write what spares the next start some work: indexes and producer states. Not synced: a power cut after a
-        clean stop may take them or tear them, and they are rebuilt."""
+        """Write what saves the next start some work: indexes and producer states. Not synced: if a power cut after a
+        clean stop loses or tears them, they are rebuilt."""
         if self.damage is not None:
             return
         for segment in self.segments:
@@ -475,13 +475,13 @@ class PartitionLog:
         write_digests(self)
 
     def delete(self) -> None:
-        """Its directory goes, or becomes another topic's: nothing is written there any more."""
+        """The directory is removed or goes to another topic: write nothing there any more."""
         self.deleted = True
         self.start_record.close()
         self.close()
 
     def close(self) -> None:
-        """Let go of files and memory. Nothing is written."""
+        """Release files and memory. Nothing is written."""
         for segment in self.segments:
             segment.close()
         self._tail.clear()

@@ -1,8 +1,8 @@
-"""The `.snapshot` files of one partition: producer states as they were when the log ended at the offset in the name.
+"""The `.snapshot` files of one partition: producer states as of the log end offset in the file name.
 
-Owns: which snapshots exist, and finding the newest sound one at or below an offset. Refuses to know what is in them.
-A snapshot that is missing, damaged, or of another place costs time, never truth: an older one and the batches behind
-it say the same.
+Owns: which snapshots exist, and finding the newest sound one at or below an offset. Leaves to others: their content. A
+snapshot that is missing, damaged, or from another log or offset costs only time: an older one and the batches after it
+yield the same states.
 """
 
 import logging
@@ -33,7 +33,7 @@ class ProducerSnapshots:
         self.offsets = sorted(offsets)
 
     def belong_to(self, topic_id: str | None, partition: int) -> None:
-        """Whose producers they are about: each says so, and none is believed that says otherwise."""
+        """Set the owner that each snapshot must name; one with another owner is not used."""
         self._topic_id, self._partition = topic_id, partition
 
     def _place(self, offset: int) -> SnapshotPlace:
@@ -43,7 +43,7 @@ class ProducerSnapshots:
         return f"{self._directory}/{segment_file_name(offset, SNAPSHOT_SUFFIX)}"
 
     def write(self, offset: int, states: ProducerStates) -> str:
-        """Keep the states of the log that ends at `offset`; returns the path, which is not synced yet."""
+        """Store the states of the log that ends at `offset`; returns the path, which is not synced yet."""
         path = self.path(offset)
         self._disk.replace_file(path, states.snapshot(self._place(offset)), sync=False)
         if offset not in self.offsets:
@@ -51,7 +51,7 @@ class ProducerSnapshots:
         return path
 
     def newest(self, end_offset: int) -> tuple[int | None, ProducerStates]:
-        """The newest sound snapshot at or below `end_offset` and its offset; (None, no states) when there is none."""
+        """The newest sound snapshot at or below `end_offset` and its offset; (None, no states) if there is none."""
         for offset in reversed(self.offsets[: bisect_right(self.offsets, end_offset)]):
             try:
                 content = self._disk.read_file(self.path(offset), SNAPSHOT_BYTES_MAX)
@@ -61,11 +61,11 @@ class ProducerSnapshots:
         return None, ProducerStates()
 
     def remove_above(self, offset: int) -> None:
-        """Those of a tail that is cut."""
+        """Remove the snapshots of a truncated tail."""
         self._remove(self.offsets[bisect_right(self.offsets, offset) :])
 
     def remove_below(self, offset: int) -> None:
-        """Those of deleted segments."""
+        """Remove the snapshots of deleted segments."""
         self._remove([known for known in self.offsets if known < offset])
 
     def _remove(self, offsets: list[int]) -> None:

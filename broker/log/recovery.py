@@ -1,21 +1,21 @@
 """Loading one partition from its directory, with recovery after an unclean stop (replication rules, section 11).
 
-Owns: what of the files is believed. Refuses to know the running log. Runs off the event loop, touches nothing shared.
+Owns: which files are believed. Leaves to others: the running log. Runs off the event loop, touches nothing shared.
 
-After a clean stop the files are trusted and only the end of the last segment is looked at. After any other stop the
-segments from the recovery point on, and always the last one, are read with every check: the first byte that does not
-fit ends the log, later segments go, and indexes, producer states and leader epochs are rebuilt from the batches. The
-recovery point is not advanced by that: what was read back need not be on the disk yet (KAFKA-10101).
+After a clean stop the files are trusted, and only the end of the last segment is read. After any other stop the
+segments from the recovery point on, and always the last one, are read with all checks: the first invalid byte ends the
+log, later segments are removed, and indexes, producer states and leader epochs are rebuilt from the batches. This does
+not advance the recovery point: bytes that were read back need not be on the disk yet (KAFKA-10101).
 
-What was synced once cannot be a torn tail. Below the recovery point (after an unclean stop: at most up to the start of
-the last segment) files that contradict each other or their names are damage, and nothing is removed for it. Where the
-log starts, its `log-start` file says, which is on the disk before anything in front of it is removed: segments in front
-of a gap below that offset are the leftover of a deletion; a log that begins above it has lost its head.
+What was synced cannot be a torn tail. Below the recovery point (after an unclean stop: at most up to the start of the
+last segment) files that contradict each other or their names are damaged, and nothing is removed. The `log-start` file
+says where the log starts; it is on the disk before anything in front of that start is removed. So segments in front of
+a gap below that offset are the leftover of a deletion, and a log that begins above it has lost its head.
 
-Where the machine ran on (the same boot) nothing is torn but the last write: the kernel has all that a killed process
-wrote. Then closed segments must meet, the log reaches to its last high watermark, and only a batch that the end of the
-file cuts off is a torn tail. After a power cut what was torn may be anything, but never a whole batch with a sound CRC
-whose offset or epoch, which the CRC does not cover, does not follow from the batch before it: that is damage.
+If the machine did not go down (same boot), only the last write can be torn: the kernel has all that a killed process
+wrote. Then closed segments must meet, the log must reach its last high watermark, and only a batch cut off by the end
+of the file is a torn tail. After a power cut a torn tail may be anything, except a whole batch with a sound CRC: if its
+offset or epoch, which the CRC does not cover, does not follow from the batch before, that is damage.
 """
 
 import logging
@@ -44,7 +44,7 @@ PRODUCED_AT_ONCE = 4_096
 
 
 class RecoveryReport(msgspec.Struct, kw_only=True):
-    """What loading one partition found; for one line in the log."""
+    """The result of loading one partition; for one log line."""
 
     clean: bool
     segments: int = 0
@@ -60,38 +60,38 @@ class LoadedLog(msgspec.Struct, kw_only=True):
     """One partition as it stands on disk now."""
 
     segments: list[SegmentFile]
-    """Rising; empty when there is nothing: the log then starts at log_start_offset."""
+    """In rising order; if there are none, the log is empty at log_start_offset."""
     log_start_offset: int
     log_end_offset: int
     recovery_point: int
     epochs: list[EpochEntry]
     epochs_on_disk: bool
-    """Whether the epoch file says the same."""
+    """Whether the epoch file holds the same entries."""
     producers: ProducerStates
     snapshots: ProducerSnapshots
     report: RecoveryReport
     recorded_start: tuple[LogStart, int] | None = None
-    """What the `log-start` file says, and how often it changed; None when it is missing or unreadable."""
+    """The content of the `log-start` file, and how often it changed; None if it is missing or unreadable."""
     damage: str | None = None
-    """Why the files cannot be what this replica promised: they contradict each other, or what is durably recorded of
-    them. Such a replica serves nothing and joins no ISR; what it has on the disk stays there until it starts anew."""
+    """Why the files cannot hold what this replica promised: they contradict each other, or the durable records about
+    them. Such a replica serves nothing and joins no ISR; its files stay until it starts empty again."""
 
 
 class LoadContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a log from outside of its directory, or from its damage note."""
+    """What is known of a log from outside of its files, or from its damage note."""
 
     recovery_point: int | None = 0
     """None: its checkpoint is unreadable."""
     clean: bool = False
     """The last stop was clean."""
     same_boot: bool = False
-    """The machine has run on since."""
+    """The machine has not gone down since."""
     high_watermark: int = 0
-    """As it was last checkpointed, of this very topic."""
+    """The last checkpointed one of this same topic."""
     clean_end: int = 0
-    """Where a clean stop wrote down that it ends, if no start came since."""
+    """The log end that a clean stop recorded, if no start came since."""
     damage: str | None = None
-    """It was damaged before: it is read as far as it can be, and nothing of it is changed."""
+    """The log was damaged before: it is read as far as possible, and nothing in it is changed."""
     topic_id: str | None = None
     partition: int = -1
 
@@ -102,7 +102,7 @@ def load_log(disk: Disk, directory: str, known: LoadContext, *, index_interval_b
 
 
 def unreadable_log(disk: Disk, directory: str, reason: str) -> LoadedLog:
-    """Of a partition whose directory cannot be read, though the disk works: damaged, and nothing is known of it."""
+    """The log of a partition whose directory cannot be read, though the disk works: damaged and empty."""
     return LoadedLog(
         segments=[],
         log_start_offset=0,
@@ -126,7 +126,7 @@ class _Loader:
         self.is_point_known = known.recovery_point is not None
         self.clean = known.clean
         self.was_only_killed = known.same_boot and not known.clean
-        """Its process was killed, and the kernel has all that it had written."""
+        """Only its process ended, by a kill: the kernel has all that it had written."""
         self.high_watermark = known.high_watermark if self.was_only_killed else 0
         self.interval_bytes = interval_bytes
         self.segments, snapshot_offsets = list_partition(disk, directory)
@@ -137,12 +137,12 @@ class _Loader:
         self.stored_epochs = read_epoch_file(disk, directory, known.topic_id, known.partition)
         self.epochs = EpochRebuild(self.stored_epochs)
         self.last_epoch = NO_EPOCH
-        """Of the last batch that was scanned."""
+        """Leader epoch of the last scanned batch."""
         self.recorded_start = read_log_start(disk, directory)
         self.promised_end = self._promised_end(known)
         self.start = self.recorded_start[0].offset if self.recorded_start is not None else 0
         self.synced_end = 0
-        """All below was on stable storage once, or is in the kernel's memory: what does not fit there is damage."""
+        """Everything below it was on stable storage, or is in the kernel's memory: a misfit there is damage."""
         self.damage: str | None = known.damage
         self.known = known
 
@@ -166,7 +166,7 @@ class _Loader:
         # After a clean stop or a kill no power cut has taken the tail.
         if end < start and (self.clean or self.was_only_killed) and not self._was_restarted_empty():
             self._damaged(f"the log ends at {end}, its {LOG_START} file says that it begins at {start}")
-        if end < start and self.damage is None:  # what is left of the log lies in front of its start
+        if end < start and self.damage is None:  # all that is left of the log lies in front of its start
             self._note(f"the log ends at {end}, below its start {start}")
             self._remove_from(0)
             self.snapshots.remove_above(-1)
@@ -194,14 +194,14 @@ class _Loader:
 
     def _safe_recovery_point(self, end: int) -> int:
         """After an unclean stop at most the start of the last segment: a cut may have lowered the recovery point after
-        the checkpoint, and what was appended behind the cut was not synced. Segments are not closed before that
-        checkpoint is written, so the earlier ones can be believed."""
+        the checkpoint, and appends after the cut were not synced. Segments are not closed before that checkpoint is
+        written, so the earlier ones can be believed."""
         known = end if self.report.clean else self.segments[-1].base_offset
         return max(min(self.recovery_point, known), self.segments[0].base_offset)
 
     # ---------------------------------------------------------------------------------------------- after a clean stop
     def _trusted_end(self) -> int:
-        """The log's end by its last segment's last batches."""
+        """The log's end, from the last batches of its last segment."""
         if not self.segments:
             return self.start
         segment = self.segments[-1]
@@ -214,7 +214,7 @@ class _Loader:
         return tail.end_offset
 
     def _fill_recorded_digests(self, end: int) -> None:
-        """Of segments that were not read, as they are recorded."""
+        """Take the recorded digests for segments that were not read."""
         if self.damage is not None or all(segment.digest is not None for segment in self.segments):
             return
         recorded = read_digests(self.disk, self.directory, self.known.topic_id, self.known.partition)
@@ -239,14 +239,14 @@ class _Loader:
         return self.recorded_start is not None and self.recorded_start[0].reason is LogStartReason.STARTED_ANEW
 
     def _promised_end(self, known: LoadContext) -> int:
-        """No cut goes below the high watermark, and its checkpoint is never newer than that of a recovery point that
-        fell: what is below both was synced. A log that began anew may be shorter than what was checkpointed before."""
+        """What is below both checkpoints was synced: no cut goes below the high watermark, and its checkpoint is never
+        newer than that of a recovery point that fell. A restarted log may be shorter than earlier checkpoints say."""
         if self._was_restarted_empty():
             return known.clean_end
         return max(known.clean_end, min(self.recovery_point, known.high_watermark))
 
     def _surely_synced(self) -> int:
-        """By checkpoints at most up to the last segment after an unclean stop; see `_safe_recovery_point`."""
+        """The end of what was certainly synced; how far checkpoints prove it, see `_safe_recovery_point`."""
         return max(self._synced_by_checkpoints(), self.promised_end)
 
     def _synced_by_checkpoints(self) -> int:
@@ -258,8 +258,8 @@ class _Loader:
         return min(self.recovery_point, last) if self.is_point_known else last
 
     def _end_before_damage(self) -> int | None:
-        """Closed segments that were synced (by a clean stop: all) must end where the next one begins. If one does not:
-        where the last batch ends in front of what is wrong. What lies behind stays on the disk, not in the log."""
+        """Closed segments that were synced (by a clean stop: all) must end where the next one begins. If one does not,
+        returns the end of the last batch before the misfit. Later bytes stay on the disk, but not in the log."""
         for number, segment in enumerate(self.segments[:-1]):
             following = self.segments[number + 1].base_offset
             if following > self.synced_end and not self.clean:
@@ -311,14 +311,14 @@ class _Loader:
         return end
 
     def _drop_from(self, number: int) -> None:
-        """Behind a segment that is not whole. Damage removes nothing."""
+        """Drop the segments after one that is not whole; of a damaged log no file is removed."""
         if self.damage is None:
             self._remove_from(number)
         else:
             del self.segments[number:]
 
     def _drop_leftovers_of_deletion(self) -> None:
-        """In front of a gap below the recorded start; see the head of this file. Whole ones are deleted in time."""
+        """Remove segments in front of a gap below the recorded start (see above); others are deleted later as usual."""
         if self.damage is not None:
             return
         for number in range(len(self.segments) - 2, -1, -1):
@@ -338,7 +338,7 @@ class _Loader:
         return max(len(self.segments) - 1, 0)
 
     def _distrust_epochs_of_another_log(self, segment: SegmentFile) -> None:
-        """The batches are the truth: a file that knows later epochs in front of a batch is wrong."""
+        """The batches decide: an epoch file that has later epochs in front of a batch is wrong."""
         earlier = [epoch for epoch, start in self.stored_epochs if start < segment.base_offset]
         file = self.disk.open(segment.path + LOG_SUFFIX)
         try:
@@ -348,12 +348,12 @@ class _Loader:
                     self.epochs = EpochRebuild([])
                 return
         except CorruptBatch:
-            return  # the scan will say more
+            return  # the scan reports it
         finally:
             file.close()
 
     def _distrust_epochs_that_end_before(self, tail: SegmentTail) -> None:
-        """An older copy of the file, or an empty one, lacks the epoch of the last batch that it should know."""
+        """An older copy of the file, or an empty one, lacks the epoch of the last batch."""
         if tail.last_epoch is None:
             return
         there = [epoch for epoch, start in self.stored_epochs if start < tail.end_offset]
@@ -362,7 +362,7 @@ class _Loader:
             self.epochs = EpochRebuild([])
 
     def _scan(self, segment: SegmentFile) -> tuple[int, bool]:
-        """Read a segment with every check, cut it at the first bad byte, rebuild its indexes. Its end; if it was whole.
+        """Read a segment with all checks, cut it at the first bad byte, rebuild its indexes. (Its end, whether whole.)
 
         Offset and epoch of a batch are outside its CRC: they must follow from the batch before it (I12).
         """
@@ -425,7 +425,7 @@ class _Loader:
         segment.size = position
 
     def _note_epoch(self, epoch: int, start_offset: int) -> None:
-        """Of a batch whose epoch is not that of the one before it."""
+        """Note the epoch of a batch that differs from that of the batch before."""
         self.last_epoch = epoch
         if epoch > self.epochs.latest:
             self.epochs.assign(epoch, start_offset)
@@ -435,7 +435,7 @@ class _Loader:
         try:
             self.disk.replace_file(segment.path + ".index", entries, sync=False)
             self.disk.replace_file(segment.path + ".timeindex", times, sync=False)
-        except DiskFull as error:  # a broker starts on a full disk, too; the segment rebuilds its index when it must
+        except DiskFull as error:  # a broker must start on a full disk, too; the segment rebuilds its index when needed
             logger.warning("the index of %s is not saved: %s", segment.path, error)
             segment.remove_indexes(self.disk)
 
@@ -445,19 +445,19 @@ class _Loader:
         except DiskFull as error:
             logger.warning("no producer snapshot at %d: %s", offset, error)
 
-    # ----------------------------------------------------------------------------------- what earlier segments tell
+    # ----------------------------------------------------------------------------- states from the earlier segments
     def _replay_up_to(self, end: int) -> None:
-        """Producer states as of `end`: the newest snapshot and the headers behind it. Epochs that began below `end`."""
+        """Restore producer states as of `end`, from the newest snapshot and later headers; keep epochs begun below."""
         self.epochs.keep_below(end)
         offset, self.producers = self.snapshots.newest(end)
-        self.snapshots.remove_above(end)  # they may speak of a tail that is lost
+        self.snapshots.remove_above(end)  # they may describe a tail that is lost
         for header in self._headers(offset or 0, end):
             if header.producer_id >= 0:
                 self.producers.update(header)
 
     def _complete_epochs(self, end: int) -> None:
-        """Epochs of batches in front of the first entry: the file is lost, or the log start's checkpoint is older than
-        the file, so that the log begins earlier than the file believes."""
+        """Add epochs of batches in front of the first entry: the epoch file is lost, or the recorded log start is older
+        than it, so that the log begins earlier."""
         entries = self.epochs.entries
         first_known = entries[0][1] if entries else end
         front = EpochRebuild([])
@@ -467,7 +467,7 @@ class _Loader:
         self.epochs.entries = front.entries + [entry for entry in entries if entry[0] > front.latest]
 
     def _headers(self, start: int, end: int) -> Iterator[BatchHeader]:
-        """Of the batches in [start, end), as far as the files can be read."""
+        """Headers of the batches in [start, end), as far as the files can be read."""
         for number, segment in enumerate(self.segments):
             following = self.segments[number + 1].base_offset if number + 1 < len(self.segments) else end
             if following <= start or segment.base_offset >= end:
@@ -486,7 +486,7 @@ class _Loader:
 
     # ------------------------------------------------------------------------------------------------------- removing
     def _remove_from(self, number: int) -> None:
-        """Newest first: a power cut leaves no gap."""
+        """Remove segments, newest first: a power cut leaves no gap."""
         while len(self.segments) > number:
             self._remove(self.segments.pop())
             self.disk.sync_directory(self.directory)

@@ -1,11 +1,11 @@
-"""The head of a log: where retention would have it start, and how what lies in front of a start goes.
+"""The head of a log: up to where retention deletes it, and how its files are taken out of the log.
 
-Owns: the two reasons (too many bytes, too old), the bound that outranks them, the high watermark (KAFKA-5634, I14), and
-that a segment goes only when the log's start behind it is durably recorded. Refuses to know who decides: the leader.
+Owns: the two reasons (too many bytes, too old) and their limit, the high watermark (KAFKA-5634, I14). Leaves to others:
+the decision, which the leader makes, and the deletion (`cutting`), which waits until the start is durably recorded.
 
-A segment is as old as its last write, by the clock of this broker: that is when its leader appended its youngest batch,
-and when a follower copied it. Timestamps in records are the clients'; one whose clock is wrong must neither keep its
-records for ever nor lose them at once.
+A segment is as old as its last write, by the clock of this broker: that is when the leader appended its youngest batch,
+or when a follower copied it. The timestamps in records are the clients': a client with a wrong clock must neither keep
+its records for ever nor lose them at once.
 """
 
 from typing import TYPE_CHECKING
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 def retention_start(log: "PartitionLog", high_watermark: int, now_ms: int) -> int:
-    """Behind whole segments that are beyond retention.bytes or .ms, none of which ends above the high watermark. Not
-    below the log's start; nothing is changed."""
+    """The offset after all whole segments that exceed retention.bytes or .ms and end at or below the high watermark.
+    Not below the log's start; changes nothing."""
     if log.storage.offline or log.deleted or log.damage is not None:
         return log.log_start_offset
     try:
@@ -32,7 +32,7 @@ def retention_start(log: "PartitionLog", high_watermark: int, now_ms: int) -> in
 
 
 def _count_expired(log: "PartitionLog", high_watermark: int, now_ms: int) -> int:
-    """How many segments from the head. The active one counts only by age."""
+    """How many segments from the head have expired. The active one can expire only by age."""
     count = 0
     size = log.size_bytes
     for segment, following in zip(log.segments, log.segments[1:], strict=False):
@@ -55,7 +55,7 @@ def _is_too_old(log: "PartitionLog", segment: Segment, now_ms: int) -> bool:
 
 
 def first_append_ms(segment: Segment, disk: Disk) -> int:
-    """When its first batch was written; after a start the batch's timestamp tells, but no later than the last write."""
+    """When its first batch was written; after a start this is the batch's timestamp, or the last write if earlier."""
     if segment.first_append_ms is None:
         modified = disk.modified_ms(segment.log_path)
         try:
@@ -68,7 +68,7 @@ def first_append_ms(segment: Segment, disk: Disk) -> int:
 
 
 def rename_deleted(disk: Disk, path: str) -> str | None:
-    """Take one file out of the log at once; returns its new name, None if it was not there."""
+    """Take one file out of the log at once; returns its new name, None if it was missing."""
     try:
         disk.rename(path, path + DELETED_SUFFIX)
     except FileMissing:

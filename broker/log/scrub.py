@@ -1,8 +1,8 @@
-"""Reading stored batches again with every check, a piece at a time: rot is found before somebody needs the bytes.
+"""Reading stored batches again with all checks, a piece at a time, to find rot before the bytes are needed.
 
-Owns: what of a segment and its indexes is compared with what. Refuses to know when, how fast, and what follows from a
-finding: that is the scrubber's. Runs off the event loop on files that the loop may cut or delete meanwhile, so whatever
-is found here is a suspicion, which is confirmed on the loop before anybody acts on it.
+Owns: which parts of a segment and its indexes are compared. Leaves to others: when and how fast, and what follows,
+which the scrubber decides. Runs off the event loop on files that the loop may cut or delete meanwhile. So a misfit here
+is only a suspicion, which is confirmed on the loop before the broker acts on it.
 """
 
 from bisect import bisect_right
@@ -22,37 +22,37 @@ from minibroker.runtime.ports import Disk, FileMissing
 
 
 class SegmentScrub(msgspec.Struct, kw_only=True):
-    """How far one segment was read; the next piece begins there."""
+    """The progress of reading one segment; the next piece begins there."""
 
     path: str
     """Without the suffix."""
     base_offset: int
     size: int
-    """So many bytes of it are looked at: what is appended later is for the next round."""
+    """The number of bytes to check; later appends are checked in the next round."""
     end_offset: int | None
-    """Where the next segment begins; None for the active one."""
+    """Base offset of the next segment; None for the active one."""
     epochs: Sequence[EpochEntry]
     position: int = 0
     offset: int
-    """What the batch at `position` must begin with."""
+    """Expected base offset of the batch at `position`."""
     largest_timestamp: int = NO_TIMESTAMP
     suspicion: str | None = None
     """Why the batch that holds `offset` may be damaged."""
     index: SegmentIndex | None = None
     entry: int = 0
-    """The next index entry to be met."""
+    """Number of the next index entry to check."""
     index_suspicion: str | None = None
     digest: int = NOTHING
-    """Of what was read so far."""
+    """Of the batches read so far."""
     recorded_digest: int | None = None
-    """What it should be at last, as it was known when the reading began."""
+    """The expected digest of the whole segment, as known when reading began."""
 
     @property
     def is_done(self) -> bool:
         return self.suspicion is not None or self.position >= self.size
 
     def read_piece(self, disk: Disk, bytes_max: int, interval_bytes: int) -> int:
-        """Go on for about so many bytes, one batch at least; how many were read. Raises DiskError."""
+        """Read about `bytes_max` more bytes, at least one batch; returns how many. Raises DiskError."""
         began = self.position
         if began == 0 and self.end_offset is not None:
             self._load_index(disk, interval_bytes)
@@ -77,11 +77,11 @@ class SegmentScrub(msgspec.Struct, kw_only=True):
 
     @property
     def total_digest(self) -> int:
-        """Of the whole segment, when it is done."""
+        """Digest of the whole segment, once it is done."""
         return self.digest % MODULUS
 
     def _misfit(self, header: BatchHeader) -> str | None:
-        """Offset and epoch lie outside of the CRC."""
+        """What is wrong with a batch's offset or epoch, which the CRC does not cover."""
         if header.base_offset != self.offset:
             return f"offset {header.base_offset} where {self.offset} belongs"
         number = bisect_right(self.epochs, self.offset, key=itemgetter(1))
@@ -99,10 +99,10 @@ class SegmentScrub(msgspec.Struct, kw_only=True):
 
     # ------------------------------------------------------------------------------------------------------- indexes
     def _load_index(self, disk: Disk, interval_bytes: int) -> None:
-        """Of a closed segment only: of the active one the files lag behind what is in memory."""
+        """Only for a closed segment: the index files of the active one lag behind the index in memory."""
         try:
             self.index = read_index(disk, self.path, self.size, interval_bytes)
-        except (CorruptIndex, FileMissing) as error:  # a file that is left may be wrong, too
+        except (CorruptIndex, FileMissing) as error:  # if only one is missing, the other may be wrong, too
             self.index_suspicion = str(error)
 
     def _compare_index(self, position: int, header: BatchHeader) -> None:
@@ -110,8 +110,8 @@ class SegmentScrub(msgspec.Struct, kw_only=True):
         index, entry = self.index, self.entry
         if index is None or entry >= len(index) or index.positions[entry] > position or self.index_suspicion:
             return
-        said = (index.positions[entry], index.last_offsets[entry], index.timestamps[entry])
-        found = (position, header.last_offset - self.base_offset, self.largest_timestamp)
+        stored = (index.positions[entry], index.last_offsets[entry], index.timestamps[entry])
+        expected = (position, header.last_offset - self.base_offset, self.largest_timestamp)
         self.entry += 1
-        if said != found:
-            self.index_suspicion = f"entry {entry} says {said} where {found} belongs"
+        if stored != expected:
+            self.index_suspicion = f"entry {entry} says {stored} where {expected} belongs"

@@ -1,9 +1,9 @@
 """One segment: a `.log` file of contiguous batches and its two sparse indexes.
 
-Owns: where a batch lies, and that bytes come before everything that speaks of them. Refuses to know other segments,
-the log's end, and durability (`flushing.py`). Files are opened when needed and closed when many others are (see
-`warm_segments.py`); index entries are written to their files when the segment cools, rolls, or the log closes, because
-whatever is missing there is rebuilt from the batches.
+Owns: the position of each batch, and that batches are written before everything that refers to them. Leaves to others:
+other segments, the log's end, and durability (`flushing.py`). Files are opened when needed and closed when too many are
+open (see `warm_segments.py`). Index entries are written to their files only when the index leaves memory, the segment
+is rolled, or the log is closed, because missing entries are rebuilt from the batches.
 """
 
 import logging
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 NO_OFFSET = -1
 ENDLESS = 1 << 63
-"""Beyond every offset."""
+"""Greater than every offset."""
 
 
 class Segment:
@@ -64,12 +64,12 @@ class Segment:
     ) -> None:
         self._storage = storage
         self.path = f"{directory}/{segment_file_name(base_offset, '')}"
-        """Of all its files, without their suffixes."""
+        """Path of all its files, without their suffixes."""
         self.base_offset = base_offset
         self.size = size
         self.digest = SegmentDigest(size, digest)
         self.first_append_ms: int | None = None
-        """When its first batch was written, by this broker's clock; None until asked for after a start."""
+        """When its first batch was written, by this broker's clock; after a start None until it is needed."""
         self._interval_bytes = interval_bytes
         self._file: File | None = None
         self._index: SegmentIndex | None = None if size else SegmentIndex(interval_bytes)
@@ -87,9 +87,9 @@ class Segment:
     def index_bytes(self) -> int:
         return len(self._index) * ENTRY_BYTES_IN_MEMORY if self._index is not None else 0
 
-    # ------------------------------------------------------------------------------------------------ what is in it
+    # ----------------------------------------------------------------------------------------------------- batches
     def append(self, batches: Sequence[tuple[BatchHeader, Buffer]], parts: Sequence[Buffer]) -> None:
-        """Write the parts with one call, then index them. On a DiskError nothing has changed."""
+        """Write the parts with one call, then index them. After a DiskError nothing has changed."""
         index = self._loaded_index()
         largest = self._largest_timestamp if self._largest_timestamp is not None else self._guess_largest()
         if not self.size:
@@ -107,7 +107,7 @@ class Segment:
         self.digest.append(batches)
 
     def is_full(self, incoming_bytes: int, end_offset: int, config: LogConfig) -> bool:
-        """Whether a batch set of that size, ending at that offset, belongs into a new segment."""
+        """Whether batches of that size, ending at that offset, need a new segment."""
         return self.size > 0 and (
             self.size + incoming_bytes > config.segment_bytes
             or (len(self._loaded_index()) + 1) * INDEX_ENTRY_BYTES > config.segment_index_bytes
@@ -115,16 +115,16 @@ class Segment:
         )
 
     def is_exhausted(self, incoming_bytes: int, end_offset: int) -> bool:
-        """Whether the index's 32 bits do not reach so far."""
+        """Whether a position or relative offset would exceed the index's 32 bits."""
         return max(self.size + incoming_bytes, end_offset - self.base_offset) > SEGMENT_POSITION_MAX
 
     def read(
         self, offset: int, max_bytes: int, end_offset: int, epochs: Sequence[EpochEntry] = ()
     ) -> tuple[memoryview, int, int, int] | None:
-        """(bytes, base offset, next offset, last epoch) of whole batches from the one that holds `offset` on, ending at
-        or below `end_offset`; the first one whatever its size. None when even that ends beyond. Every CRC is checked,
-        and what lies outside of it: offsets without a gap, epochs as `epochs` has them. Damaged bytes are never served,
-        nor under another offset, nor left out (CorruptLog)."""
+        """(bytes, base offset, next offset, last epoch) of whole batches, from the one that holds `offset`, that end at
+        or below `end_offset`; the first one whatever its size. None if even that ends beyond. Checks each CRC, and what
+        it does not cover: offsets without a gap, epochs as in `epochs`. Damaged batches are never served, not under
+        another offset either, and never skipped (CorruptLog)."""
         start, first = self.locate(offset)
         if first.end_offset > end_offset:
             return None
@@ -152,12 +152,12 @@ class Segment:
         except CorruptBatch as error:
             if position == 0:
                 raise CorruptLog(self.log_path, start + error.position, error.reason) from None
-            # what lies in front of the damage is served; the next read meets it first
+            # batches before the damage are served; the next read starts with the damaged one
         return memoryview(data)[:position], first.base_offset, expected, last.partition_leader_epoch
 
     def locate(self, offset: int) -> tuple[int, BatchHeader]:
-        """Position and header of the batch that holds `offset`, which the caller knows to be here. Raises CorruptLog
-        where the headers say otherwise."""
+        """Position and header of the batch that holds `offset`, which must be in this segment. Raises CorruptLog if the
+        headers contradict that."""
         for position, header in self.headers(offset):
             return position, header
         raise CorruptLog(self.log_path, self.size, f"it ends before offset {offset}, which belongs here")
@@ -169,7 +169,7 @@ class Segment:
                 yield found
 
     def headers_around(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
-        """The same, and some batches before: from the last indexed one on that ends at or below `offset + 1`."""
+        """The same, and some batches before: from the last indexed one that ends at or below `offset + 1`."""
         entry = self._loaded_index().entry_for_offset(offset - self.base_offset)
         if entry is not None and not self._is_sound(entry):
             self._rebuild_index("an entry does not point at its batch")
@@ -180,8 +180,8 @@ class Segment:
             yield from self._contiguous(self._loaded_index().positions[entry], None)
 
     def _contiguous(self, position: int, offset: int | None) -> Iterator[tuple[int, BatchHeader]]:
-        """Headers from a position on, at which `offset` belongs (None: the index has just confirmed what is there).
-        Offsets are outside of the CRC, so each has to follow from the one before."""
+        """Headers from a position on, where a batch with base offset `offset` is expected (None: its index entry has
+        just been checked). The CRC does not cover offsets, so each must follow from the one before."""
         for found in self.headers_from(position):
             if offset is not None and found[1].base_offset != offset:
                 reason = f"offset {found[1].base_offset} where {offset} belongs"
@@ -196,7 +196,7 @@ class Segment:
             raise CorruptLog(self.log_path, error.position, error.reason) from None
 
     def headers_from_timestamp(self, timestamp_ms: int) -> Iterator[tuple[int, BatchHeader]]:
-        """All batches that may hold a record of that time or later; offsets are without a gap. Raises CorruptLog."""
+        """All batches that may hold a record of that time or later; offsets have no gap. Raises CorruptLog."""
         entry = self._loaded_index().entry_for_timestamp(timestamp_ms)
         if entry is not None and not self._is_time_sound(entry):
             self._rebuild_index("an entry has another time than the batches in front of it")
@@ -213,7 +213,7 @@ class Segment:
         return self.file().read_at(position, header.size_bytes)
 
     def largest_timestamp(self) -> int:
-        """Of all batches; -1 when there is none. Raises CorruptLog where damage hides it."""
+        """The largest timestamp of all batches; -1 if there are none. Raises CorruptLog if damage hides it."""
         if self._largest_timestamp is None:
             index = self._loaded_index()
             if len(index) and not self._is_time_sound(len(index) - 1):
@@ -226,7 +226,7 @@ class Segment:
         return self._largest_timestamp
 
     def _guess_largest(self) -> int:
-        """For the index, which is a hint: what is appended does not wait for what rots in front of it."""
+        """For the index, which is only a hint: rot in earlier batches must not stop an append."""
         try:
             return self.largest_timestamp()
         except CorruptLog as error:
@@ -234,8 +234,8 @@ class Segment:
             return self._loaded_index().last_timestamp
 
     def truncate_to(self, offset: int) -> int:
-        """Cut every batch that ends beyond `offset`; returns the new end (below `offset` if it lies inside a batch).
-        Raises CorruptLog where damage hides how much that is: a cut there would take what nobody asked to cut."""
+        """Cut every batch that ends beyond `offset`; returns the new end (below `offset` if that lies inside a batch).
+        Raises CorruptLog if damage hides how much that is: the cut would remove too much."""
         position = 0
         end = self.base_offset
         for start, header in self.headers_around(offset - 1):
@@ -253,7 +253,7 @@ class Segment:
         return end
 
     def _digest_behind(self, position: int) -> int | None:
-        """Of what a cut takes; None where that is too much to look at, or damaged."""
+        """Digest of the batches from `position` on, which a cut removes; None if they are too many, or damaged."""
         if position <= self.digest.known_from or self.size - position > CUT_BYTES_MAX:
             return None
         try:
@@ -263,7 +263,7 @@ class Segment:
 
     # ------------------------------------------------------------------------------------------------- file and index
     def file(self) -> File:
-        """Its `.log`, open."""
+        """Its open `.log` file."""
         if self._file is None:
             self._file = self._open()
             self._storage.segments.file_opened(self)
@@ -272,7 +272,7 @@ class Segment:
         return self._file
 
     def _open(self) -> File:
-        """Where descriptors are lacking, one of another segment is given up for it: those are kept for speed alone."""
+        """If there is no free descriptor, close the file of another segment, which is open only for speed."""
         while True:
             try:
                 return self._storage.disk.open(self.log_path, create=self.size == 0)
@@ -286,7 +286,7 @@ class Segment:
             self._file = None
 
     def drop_index(self) -> bool:
-        """Write what the files lack and let the table go."""
+        """Write missing entries to the files and release the table."""
         try:
             self.save_index()
         except DiskError as error:
@@ -296,7 +296,7 @@ class Segment:
         return True
 
     def save_index(self) -> bool:
-        """Bring both index files up to date; False when they were. Not synced."""
+        """Bring both index files up to date; False if they were. Not synced."""
         index = self._index
         if index is None or self.size == 0 or (index.in_files and index.saved == len(index)):
             return False
@@ -310,14 +310,14 @@ class Segment:
         return True
 
     def renew_index(self) -> None:
-        """Make the index again from the batches, and write it: what its files say is wrong."""
+        """Rebuild the index from the batches, and write it: its files are wrong."""
         self._rebuild_index("its files are damaged")
         assert self._index is not None
         self._storage.segments.index_loaded(self)
         self.save_index()
 
     def close(self) -> None:
-        """Let go of everything; nothing is written."""
+        """Release everything; nothing is written."""
         self._storage.segments.forget(self)
         self.close_file()
         if self.size:
@@ -351,7 +351,7 @@ class Segment:
             self._index, self._largest_timestamp = index, largest
 
     def _is_sound(self, entry: int) -> bool:
-        """Whether that entry points at a batch with its last offset: the index is only a hint, the log is the truth."""
+        """Whether that entry points at a batch with its last offset: the index is only a hint, the batches decide."""
         index = self._loaded_index()
         try:
             _, header = next(walk_headers(self.file(), index.positions[entry], self.size))
@@ -360,26 +360,26 @@ class Segment:
         return header.last_offset - self.base_offset == index.last_offsets[entry]
 
     def _is_time_sound(self, entry: int) -> bool:
-        """Whether that entry's time follows from the one before it and the batches between, as it was made: one that is
-        too early makes a lookup pass over what was asked for. The scrubber compares all of them."""
+        """Whether that entry's time follows from the one before it and the batches between: an entry that is too early
+        makes a lookup skip matching records. The scrubber compares all entries."""
         index = self._loaded_index()
         start, largest = (index.positions[entry - 1], index.timestamps[entry - 1]) if entry else (0, NO_TIMESTAMP)
-        said = (index.positions[entry], index.last_offsets[entry], index.timestamps[entry])
+        stored = (index.positions[entry], index.last_offsets[entry], index.timestamps[entry])
         try:
             for position, header in walk_headers(self.file(), start, self.size):
                 largest = max(largest, header.max_timestamp)
-                if position >= said[0]:
-                    return said == (position, header.last_offset - self.base_offset, largest)
+                if position >= stored[0]:
+                    return stored == (position, header.last_offset - self.base_offset, largest)
         except CorruptBatch:
             pass
         return False
 
 
 def _check_epoch(header: BatchHeader, offset: int, position: int, epochs: Sequence[EpochEntry]) -> int:
-    """The epoch is outside of the CRC: the history must say the same. Returns where it ends; raises CorruptBatch."""
+    """Compare the epoch, which the CRC does not cover, with the history. Returns its end; raises CorruptBatch."""
     following = bisect_right(epochs, offset, key=itemgetter(1))
     if not following:
-        return NO_OFFSET  # of a log whose history is not known
+        return NO_OFFSET  # the log's history is not known
     epoch = epochs[following - 1][0]
     if header.partition_leader_epoch != epoch:
         reason = f"leader epoch {header.partition_leader_epoch} at offset {offset}, which epoch {epoch} wrote"
@@ -399,7 +399,7 @@ def read_index(disk: Disk, path: str, segment_size: int, interval_bytes: int) ->
 
 
 def _append_behind(disk: Disk, path: str, start: int, data: bytes) -> None:
-    """Write `data` at `start`, the new end of the file: what a truncation left behind it is cut."""
+    """Write `data` at `start`; anything that a truncation left from there on is cut."""
     file = disk.open(path, create=True)
     try:
         if file.size > start:

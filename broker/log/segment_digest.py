@@ -1,6 +1,6 @@
 """The digest of one segment (`protocol.log_digest`), kept while it grows and is cut.
 
-Owns: from which position on it is known. Refuses to read files; who knows the front part adds it with `complete`.
+Owns: from which position on it is known. Leaves to others: reading files; `complete` adds the digest of the front part.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,11 +10,11 @@ from minibroker.protocol.record_batch import BatchHeader
 from minibroker.runtime.ports import Buffer
 
 CUT_BYTES_MAX = 1024 * 1024
-"""A cut of more is not walked on the event loop: the digest is unknown then, and found again in the background."""
+"""Batches of a larger cut are not read on the event loop: the digest is then unknown, and computed in background."""
 
 
 class SegmentDigest:
-    """`value` is None while it is unknown: of a segment that was found at a start, and nothing said what is in it."""
+    """`value` is None while it is unknown: for a segment found at a start without a recorded digest."""
 
     __slots__ = ("_total", "known_from")
 
@@ -28,23 +28,23 @@ class SegmentDigest:
         return self._total % MODULUS if self.known_from == 0 else None
 
     def append(self, batches: Sequence[tuple[BatchHeader, Buffer]]) -> None:
-        """Stamped ones, as they were written."""
+        """Add batches, stamped as they were written."""
         for _, buffer in batches:
             self._total += batch_digest(buffer)
 
     def cut(self, position: int, lost: int | None) -> None:
-        """The file ends at `position` now; `lost`: the digest of what was behind it, None if nobody looked."""
+        """The file ends at `position` now; `lost`: the digest of the removed batches, None if unknown."""
         if position <= self.known_from or lost is None:
             self.known_from, self._total = position, NOTHING
         else:
             self._total -= lost
 
     def complete(self, size: int, value: int) -> None:
-        """Somebody has read what lies before `size`, where the unknown part ended then."""
+        """Add the digest of the batches before `size`, if the unknown part still ends there."""
         if size == self.known_from:
             self.known_from, self._total = 0, self._total + value
 
 
 def digest_of_headers(headers: Iterable[BatchHeader]) -> int:
-    """Of batches as they lie in the log."""
+    """Digest of batches as they are in the log."""
     return digest_of((each.base_offset, each.size_bytes, each.partition_leader_epoch, each.crc) for each in headers)

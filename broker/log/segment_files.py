@@ -1,6 +1,6 @@
 """Which files of a partition directory make up its segments.
 
-Owns: listing and removing them. Refuses to know what is in them.
+Owns: listing and removing them. Leaves to others: their content.
 """
 
 import logging
@@ -28,10 +28,10 @@ class SegmentFile(msgspec.Struct):
 
     base_offset: int
     path: str
-    """Of all its files, without their suffixes."""
+    """Path of all its files, without their suffixes."""
     size: int
     digest: int | None = None
-    """Of all its batches; None: nothing said so yet."""
+    """Of all its batches; None: not known yet."""
 
     def remove_indexes(self, disk: Disk) -> None:
         disk.remove(self.path + INDEX_SUFFIX)
@@ -39,8 +39,8 @@ class SegmentFile(msgspec.Struct):
 
 
 def list_partition(disk: Disk, directory: str) -> tuple[list[SegmentFile], list[int]]:
-    """The segments, rising, and the offsets of the producer snapshots. What deletions, interrupted writes and lost
-    segments left behind is removed."""
+    """The segments in rising order, and the offsets of the producer snapshots. Removes what deletions, interrupted
+    writes and lost segments left behind."""
     segments: list[SegmentFile] = []
     snapshots: list[int] = []
     others: list[tuple[int, str]] = []
@@ -66,7 +66,7 @@ def list_partition(disk: Disk, directory: str) -> tuple[list[SegmentFile], list[
 
 
 def remove_files(disk: Disk, paths: Sequence[str]) -> None:
-    """Of deleted segments. What cannot be removed hinders nobody."""
+    """Remove files of deleted segments; those that cannot be removed are skipped."""
     for path in paths:
         try:
             disk.remove(path)
@@ -75,6 +75,6 @@ def remove_files(disk: Disk, paths: Sequence[str]) -> None:
 
 
 def remove_segment(disk: Disk, segment: SegmentFile) -> None:
-    """The batches first: indexes without a log are swept at the next start."""
+    """Remove the batches first: the next start removes indexes without a `.log`."""
     disk.remove(segment.path + LOG_SUFFIX)
     segment.remove_indexes(disk)

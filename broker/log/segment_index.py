@@ -1,11 +1,12 @@
 """The two sparse indexes of one segment, `.index` and `.timeindex`, as one table in memory.
 
-Owns: when an entry is due, lookup, truncation, and the bytes of both files. Refuses to know files and batches.
+Owns: when an entry is due, lookup, truncation, and the bytes of both files. Leaves to others: files and batches.
 
-Theory: an entry stands for one batch: its last offset, its position, and the largest timestamp of the segment so far
-(its own included). It is added when more than `interval_bytes` lie between that batch and the last indexed one, so the
-table follows from the batches alone and a rebuilt one is equal (I15). Offset lookup: greatest last offset <= asked,
-then walk. Timestamp lookup: all up to the last entry with a smaller timestamp is too old, so the walk starts there.
+Theory: an entry describes one batch: its last offset, its position, and the largest timestamp of the segment up to and
+including it. It is added when more than `interval_bytes` lie between that batch and the last indexed one, so the table
+follows from the batches alone, and a rebuilt one is equal (I15). An offset lookup finds the greatest last offset <= the
+requested one and walks from there. A timestamp lookup walks from the last entry with a smaller timestamp, since
+everything up to that is too old.
 """
 
 import itertools
@@ -23,7 +24,7 @@ assert _ENTRY_IN_FILE == 4, "index files hold 32-bit numbers"
 
 
 class CorruptIndex(Exception):
-    """Index files that do not fit each other or their segment: they are rebuilt."""
+    """Index files that contradict each other or their segment; they are rebuilt."""
 
 
 class SegmentIndex:
@@ -46,7 +47,7 @@ class SegmentIndex:
 
     @property
     def last_position(self) -> int:
-        """Where the walk behind the last entry starts; 0 without entries."""
+        """Where the walk from the last entry starts; 0 without entries."""
         return self.positions[-1] if self.positions else 0
 
     @property
@@ -68,7 +69,7 @@ class SegmentIndex:
         return found if found >= 0 else None
 
     def entry_for_timestamp(self, timestamp_ms: int) -> int | None:
-        """Index of the entry to walk from: every record in front of it, and of its batch, is older."""
+        """Index of the entry to walk from: every record in front of its batch and in it is older."""
         found = bisect_left(self.timestamps, timestamp_ms) - 1
         return found if found >= 0 else None
 
@@ -115,7 +116,7 @@ class SegmentIndex:
         table.in_files = True
         table._check(segment_size)
         if any(entry.relative_offset != offset for entry, offset in zip(entries, table.last_offsets, strict=True)):
-            raise CorruptIndex("offset index and time index do not speak of the same batches")
+            raise CorruptIndex("offset index and time index describe different batches")
         return table
 
     def _check(self, segment_size: int) -> None:

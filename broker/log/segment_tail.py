@@ -1,8 +1,8 @@
-"""Where a segment that nobody may have changed ends: by the batches behind its last index entry, else by all of them.
+"""Where a segment that should be unchanged ends: from the batches after its last index entry, or else from all of them.
 
-Owns: the check that its headers continue each other from the offset in its name, as far as that costs little, and
-what a write looks like that was cut off. Reads only. Refuses to know what a misfit means: for a segment that was synced
-once it is damage, for another one a torn tail.
+Owns: the check that its headers continue each other from the offset in its name, as far as that is cheap, and how to
+recognise a write that was cut off. Reads only. Leaves to others: what a misfit means; in a segment that was synced it
+is damage, in another one a torn tail.
 """
 
 import msgspec
@@ -23,21 +23,21 @@ from minibroker.runtime.ports import Disk, File, FileMissing
 
 
 class SegmentTail(msgspec.Struct, frozen=True):
-    """What the headers of a segment say."""
+    """The end of a segment, according to its headers."""
 
     end_offset: int
-    """Behind the last batch that fits."""
+    """End of the last batch that fits."""
     misfit: str | None = None
-    """Why the walk ended before the file does."""
+    """Why the walk ended before the end of the file."""
     is_index_stale: bool = False
-    """The index names what is not there, or lacks an entry that was due."""
+    """The index names a batch that does not exist, or lacks an entry that was due."""
     last_epoch: int | None = None
     """Leader epoch of the last batch that fits; None: there is none."""
 
 
 def read_tail(disk: Disk, segment: SegmentFile, interval_bytes: int) -> SegmentTail:
-    """The index is a hint and no witness: only when its last entry meets the very batch that it names is the walk begun
-    there; otherwise, and whenever something does not fit behind it, all headers are read."""
+    """The index is only a hint: the walk starts at its last entry only if the batch there is the one that it names.
+    Otherwise, and if a later batch does not fit, all headers are read."""
     entry = _last_entry(disk, segment)
     if entry is None:
         return _walk(disk, segment, None, interval_bytes)
@@ -49,8 +49,8 @@ def read_tail(disk: Disk, segment: SegmentFile, interval_bytes: int) -> SegmentT
 
 
 def is_cut_off(file: File, position: int, end: int) -> bool:
-    """Whether what begins at `position` may be a write that was cut off: the front part of one batch, up to the end of
-    the file. A whole batch that is not sound, or one that another sound one follows, is none."""
+    """Whether the bytes from `position` on may be a write that was cut off: the front part of one batch, up to the end
+    of the file. A whole batch that is not sound is none, nor is one that a sound batch follows."""
     if end - position < HEADER_BYTES:
         return True
     try:
@@ -63,7 +63,7 @@ def is_cut_off(file: File, position: int, end: int) -> bool:
 
 
 def _is_followed(file: File, position: int, end: int, base_offset: int) -> bool:
-    """Whether a sound batch that begins with this offset lies anywhere in [position, end)."""
+    """Whether a sound batch with this base offset lies anywhere in [position, end)."""
     wanted = base_offset.to_bytes(8)
     while end - position >= HEADER_BYTES:
         chunk = file.read_at(position, min(SCAN_BYTES, end - position))
@@ -79,7 +79,7 @@ def _is_followed(file: File, position: int, end: int, base_offset: int) -> bool:
 
 
 def is_whole_batch(file: File, position: int, end: int) -> bool:
-    """Whether a batch with a sound CRC lies there, whatever its offset and its epoch, which the CRC does not cover."""
+    """Whether a batch with a sound CRC lies there, whatever its offset and epoch, which the CRC does not cover."""
     try:
         size = read_header(file.read_at(position, min(HEADER_BYTES, end - position)), 0).size_bytes
         if position + size > end:
@@ -91,7 +91,7 @@ def is_whole_batch(file: File, position: int, end: int) -> bool:
 
 
 def why_misfit(header: BatchHeader, end: int, epoch: int) -> str | None:
-    """Why this batch cannot follow a log that ends there and is in that epoch."""
+    """Why this batch cannot follow a log that ends at that offset in that epoch."""
     if header.base_offset != end:
         return f"offset {header.base_offset} where {end} belongs"
     if header.partition_leader_epoch < epoch:

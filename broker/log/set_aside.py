@@ -1,8 +1,8 @@
-"""Sound batches out of a damaged log that was set aside.
+"""Sound batches from a damaged log that was set aside.
 
-Owns: reading such a directory: every check of a read, and nothing written. Refuses to decide whether a batch belongs
-into the new log: the follower takes it as it takes what its leader sends, and its leader compares the histories with
-the next fetch.
+Owns: reading such a directory with all checks of a read, writing nothing. Leaves to others: whether a batch belongs in
+the new log; the follower treats it like a batch from its leader, and the leader compares the histories at the next
+fetch.
 
 Theory: two copies may have rotted at different places; then each has what the other lacks, though neither is sound. The
 same offset and epoch mean the same bytes (I16), whichever copy they are read from.
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 def read_set_aside(storage: Storage, directory: str, offset: int, max_bytes: int, interval: int) -> memoryview | None:
-    """Whole batches that begin precisely at `offset`; None where this copy has none that are sound."""
+    """Whole batches that begin exactly at `offset`; None if this copy has no sound ones there."""
     disk = storage.disk
     try:
         parsed = [parse_segment_file_name(name) for name in disk.list_directory(directory)]

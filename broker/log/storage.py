@@ -1,13 +1,13 @@
-"""The health of one log directory and the doors its logs share.
+"""The health of one log directory, and the ports that its logs share.
 
-Owns: whether the directory may still be used, and which of its checkpoints are out of date. Refuses to know logs.
+Owns: whether the directory may still be used, and which of its checkpoints are out of date. Leaves to others: logs.
 
-Theory (KAFKA-10778, hardening rule 13): after an IO error nobody knows what the disk holds, so nothing is written to
-the directory any more, by anyone, until the broker is restarted. A full disk is no such mystery: a failed append is cut
-again and refused, and the directory heals when there is room. A failed sync is one, for lack of space, too: the kernel
-may have dropped the pages ("Can Applications Recover from fsync Failures?", ATC 2020). A lack of file descriptors is no
-word about the disk. Nor is an entry that cannot be used, renamed or removed, or that is missing: it is the matter of
-the partition that it belongs to, unless the directory itself is gone.
+Theory (KAFKA-10778, hardening rule 13): after an IO error it is unknown what the disk holds. So nothing is written to
+the directory any more until the broker is restarted. A full disk is different: a failed append is cut again and
+refused, and the directory heals when there is room. A failed sync counts as an IO error even for lack of space: the
+kernel may have dropped the pages ("Can Applications Recover from fsync Failures?", ATC 2020). A lack of file
+descriptors says nothing about the disk. Nor does an entry that is missing or cannot be used, renamed or removed: it
+concerns only its partition, unless the directory itself is gone.
 """
 
 from collections.abc import Callable
@@ -31,17 +31,17 @@ class Storage:
         self.tail_cache = tail_cache
         self.segments = segments if segments is not None else WarmSegments()
         self.unwell = False
-        """Offline or full: the one flag that the hot path looks at."""
+        """Offline or full: the only flag that the hot path checks."""
         self.offline_reason: str | None = None
         self.full_reason: str | None = None
         self.urgent: set[str] = set()
-        """Names of checkpoints that should be written soon, for an offset in them fell; see offset_checkpoints."""
+        """Names of checkpoints to write soon, because an offset in them fell; see offset_checkpoints."""
         self.on_offline: list[Callable[[str], None]] = []
-        """Each is called in the middle of whatever met the error: it may only note it."""
+        """Each is called in the middle of the failing operation, so it may only take note."""
         self.on_full: Callable[[bool], None] | None = None
-        """The same; with False when there is room again."""
+        """Called in the same way; with False when there is room again."""
         self.on_no_descriptor: Callable[[str], None] = lambda _: None
-        """The same, each time that a call found no file descriptor: it does no harm to the directory."""
+        """Called in the same way each time a call found no free file descriptor, which does the directory no harm."""
 
     @property
     def offline(self) -> bool:
@@ -53,11 +53,11 @@ class Storage:
 
     @property
     def reason(self) -> str | None:
-        """Why it is offline, or full."""
+        """Why the directory is offline or full."""
         return self.offline_reason or self.full_reason
 
     def require_online(self) -> None:
-        """Raise unless the directory may be read and tidied."""
+        """Raise unless the directory may be read and its files deleted."""
         if self.offline_reason is not None:
             raise StorageOffline(f"log directory {self.path} is offline: {self.offline_reason}")
 
@@ -68,7 +68,7 @@ class Storage:
             raise DiskFull(f"log directory {self.path} is full: {self.full_reason}")
 
     def failed(self, error: DiskError) -> None:
-        """Draw the consequence of an error; the caller raises it on."""
+        """Draw the consequences of an error, which the caller raises again."""
         if isinstance(error, FileMissing) and not self.disk.exists(self.path):
             error = DiskError(f"{self.path} is gone: {error}")
         if isinstance(error, StorageOffline | BadEntry):
@@ -84,15 +84,15 @@ class Storage:
                     self.on_full(True)
         elif self.offline_reason is None:
             self.offline_reason = str(error)
-            for tell in self.on_offline:
-                tell(self.offline_reason)
+            for listener in self.on_offline:
+                listener(self.offline_reason)
 
     def own_file_failed(self, error: DiskError) -> None:
-        """The same of a file of the directory itself, without which it cannot go on."""
+        """The same for a file of the directory itself, which it cannot do without."""
         self.failed(DiskError(str(error)) if isinstance(error, BadEntry) else error)
 
     def try_heal(self) -> bool:
-        """Whether records may be added (again): a full directory is asked for its free bytes."""
+        """Whether records may be added; checks the free bytes of a full directory."""
         if not self.unwell:
             return True
         if self.offline or self.disk.free_bytes(self.path) < FREE_BYTES_TO_HEAL:

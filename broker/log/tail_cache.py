@@ -1,11 +1,11 @@
 """The newest batches of all logs, in memory: followers and consumers that keep up cost no system call.
 
-Owns: which batches are held, and their bound in bytes over all logs of a broker. Refuses to know files and segments.
+Owns: which batches are held, and their limit in bytes over all logs of a broker. Leaves to others: files and segments.
 
-Theory: readers that keep up read what was written last, so the oldest bytes are the least useful wherever they are: one
-global first-in-first-out order. Each log's part is contiguous and ends at its log end, so a lookup is one bisect. What
-is held is the very buffer that was appended, never a copy; nobody may change it afterwards (its bytes may still wait in
-a socket). `truncate_to` must cut here, too: a reader would see records that no longer exist (mutant H12).
+Theory: readers that keep up read what was written last, so the oldest bytes of all logs are the least useful: one
+global first-in-first-out order. Each log's part is contiguous and ends at its log end, so a lookup is one bisect. The
+cache holds the appended buffer itself, never a copy; it must not change afterwards, because its bytes may still wait in
+a socket. `truncate_to` must cut here, too: otherwise a reader sees records that no longer exist (mutant H12).
 """
 
 from bisect import bisect_right
@@ -18,14 +18,14 @@ from minibroker.protocol.record_batch import BatchHeader
 from minibroker.runtime.ports import Buffer
 
 ENTRY_OVERHEAD_BYTES = 250
-"""What one entry costs beside its bytes: entry, order, buffer object. Counted, or tiny batches would be unlimited."""
+"""Memory of an entry besides its bytes: entry, order, buffer object. If not counted, tiny batches had no limit."""
 PINNED_RATIO_MAX = 2
-"""A part of a larger buffer keeps all of it in memory; it is copied when it is less than half of it."""
+"""A part of a larger buffer keeps all of it in memory, so a part of less than half is copied."""
 COMPACT_AFTER = 64
 
 
 class CachedBatch(NamedTuple):
-    """One batch: its end, its leader epoch and its bytes; `serial` is its place in the global order."""
+    """One batch: its end, its leader epoch and its bytes; `serial` is its number in the global order."""
 
     end_offset: int
     leader_epoch: int
@@ -40,15 +40,15 @@ class TailCache:
         self.bytes_max = bytes_max
         self.size_bytes = 0
         self.order: deque[tuple[LogTail, int, int]] = deque()
-        """(log, serial, what it costs) of each batch, the oldest first."""
+        """(log, serial, cost in bytes) of each batch, the oldest first."""
         self.last_serial = 0
 
     def tail(self) -> "LogTail":
-        """The part of one log, empty."""
+        """A new, empty part for one log."""
         return LogTail(self)
 
     def keep_bound(self) -> None:
-        """Forget the oldest until what is held fits."""
+        """Drop the oldest batches until the rest fits."""
         while self.size_bytes > self.bytes_max:
             oldest, serial, freed = self.order.popleft()
             self.size_bytes -= freed
@@ -56,7 +56,7 @@ class TailCache:
 
 
 class LogTail:
-    """One log's part: contiguous batches that end at the log's end. Lists with a moving head: both ends are cheap."""
+    """One log's part: contiguous batches that end at the log's end. Lists with a moving head make both ends cheap."""
 
     __slots__ = ("_bases", "_batches", "_cache", "_head")
 
@@ -68,11 +68,11 @@ class LogTail:
 
     @property
     def start_offset(self) -> int | None:
-        """First offset held; None when nothing is."""
+        """First offset held; None if empty."""
         return self._bases[self._head] if self._head < len(self._bases) else None
 
     def append(self, batches: Sequence[tuple[BatchHeader, Buffer]], size_bytes: int) -> None:
-        """Take what was just appended to the log."""
+        """Add batches that were just appended to the log."""
         cache, bases, held = self._cache, self._bases, self._batches
         serial, order = cache.last_serial, cache.order
         for header, buffer in batches:
@@ -90,7 +90,7 @@ class LogTail:
         cache.keep_bound()
 
     def drop_oldest(self, serial: int) -> None:
-        """Forget the batch with that serial, unless it was truncated before."""
+        """Drop the batch with that serial, unless it was truncated before."""
         head = self._head
         if head == len(self._batches):
             return
@@ -106,7 +106,7 @@ class LogTail:
             self._head = 0
 
     def truncate_to(self, end_offset: int) -> None:
-        """Forget every batch that reaches beyond `end_offset`. Their cost stays counted until their turn comes."""
+        """Drop every batch that ends beyond `end_offset`. Their cost stays counted until they are the oldest."""
         while len(self._batches) > self._head:
             newest = self._batches[-1]
             assert newest is not None
@@ -121,8 +121,8 @@ class LogTail:
         self._head = 0
 
     def read(self, offset: int, max_bytes: int, end_offset: int) -> tuple[list[Buffer], int, int, int, int] | None:
-        """(parts, size, base offset, next offset, last epoch) from the batch that holds `offset`: whole batches that
-        end at or below `end_offset`, the first one whatever its size. None if `offset` is not held."""
+        """(parts, size, base offset, next offset, last epoch) of whole batches, from the one that holds `offset`, that
+        end at or below `end_offset`; the first one whatever its size. None if `offset` is not held."""
         bases, batches = self._bases, self._batches
         start = bisect_right(bases, offset, self._head) - 1
         if start < self._head:

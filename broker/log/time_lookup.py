@@ -1,8 +1,8 @@
 """The first record at or after a time (ListOffsets by timestamp).
 
-Owns: the path from segments by their largest timestamp, to batches by the time index, to one batch's records. It is the
-only place where a broker looks into a batch, and it looks into one at a time. What does not decode under a sound CRC is
-what its producer sent: every replica has the same, so it is no damage, and the batch's header answers for its records.
+Owns: the search for a segment by its largest timestamp, then for batches by the time index, then in one batch's
+records. Only here does a broker decode records, one batch at a time. A batch that does not decode under a sound CRC is
+what its producer sent: every replica has the same bytes, so it is no damage, and the answer comes from its header.
 """
 
 from typing import TYPE_CHECKING

@@ -1,6 +1,6 @@
-"""Walking over the batches of a segment file: by headers (cheap) or with every check (recovery). Reads only.
+"""Walking over the batches of a segment file: by headers (cheap) or with all checks (recovery). Reads only.
 
-Owns: how much is read at once. Refuses to know what is done with a batch.
+Owns: how much is read at once. Leaves to others: what is done with a batch.
 """
 
 from collections.abc import Iterator
@@ -16,14 +16,14 @@ from minibroker.protocol.record_batch import (
 from minibroker.runtime.ports import File
 
 CHUNK_BYTES = 32 * 1024
-"""Many small batches come with one read; a read for one header is not much dearer than one for 61 bytes."""
+"""Many small batches come with one read, which costs hardly more than a read of one header of 61 bytes."""
 LARGE_BATCH_BYTES = 8 * 1024
-"""Batches above this are skipped over: only their headers are read."""
+"""Of larger batches only the headers are read."""
 
 
 def walk_headers(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
-    """(position, header) of each batch in [position, end). CRCs are not checked. Raises CorruptBatch, whose position is
-    that in the file, when a header makes no sense or its batch does not end at or before `end`."""
+    """(position, header) of each batch in [position, end). CRCs are not checked. Raises CorruptBatch, with the position
+    in the file, if a header makes no sense or its batch ends beyond `end`."""
     chunk, chunk_start = b"", position
     length = HEADER_BYTES
     while position < end:
@@ -42,8 +42,8 @@ def walk_headers(file: File, position: int, end: int) -> Iterator[tuple[int, Bat
 def scan_batches(
     file: File, position: int, end: int, chunk_bytes: int = SCAN_BYTES
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """(position, header) of each batch in [position, end), after every check of `check_batch`. Raises CorruptBatch,
-    whose position is that in the file, at the first one that is not whole and sound."""
+    """(position, header) of each batch in [position, end), after all checks of `check_batch`. Raises CorruptBatch, with
+    the position in the file, at the first batch that is not whole and sound."""
     buffer = memoryview(bytearray(min(chunk_bytes, end - position)))
     while position < end:
         chunk_start = position
@@ -58,7 +58,7 @@ def scan_batches(
                 header = check_batch(view, position - chunk_start)
             except CorruptBatch as error:
                 if position > chunk_start and chunk_end < end:
-                    break  # perhaps only cut by the chunk: the next one begins with it
+                    break  # perhaps only the chunk ends inside it: the next chunk begins with it
                 raise CorruptBatch(error.reason, position) from None
             yield position, header
             position += header.size_bytes

@@ -1,8 +1,8 @@
-"""Which segments hold an open file or their index in memory: a bounded number, the least recently used ones let go.
+"""Which segments have an open file or their index in memory; beyond a limit the least recently used ones are released.
 
-Owns: the two limits. Refuses to know what a segment keeps in them. Why: a broker holds thousands of partitions with
-many segments each, but a process may have about a thousand open files, and an idle partition should cost
-almost nothing.
+Owns: the two limits. Leaves to others: files and indexes. Why: a broker holds thousands of partitions with many
+segments each, but a process may have only about a thousand open files, and an idle partition should cost almost
+nothing.
 """
 
 from collections import OrderedDict
@@ -13,13 +13,13 @@ from minibroker.runtime.descriptor_shares import LOG_FILES_MAX
 
 
 class WarmSegment(Protocol):
-    """A segment, as far as this module cares."""
+    """The part of a segment's interface that is needed here."""
 
     @property
     def index_bytes(self) -> int: ...
     def close_file(self) -> None: ...
     def drop_index(self) -> bool:
-        """False if it has to stay for now."""
+        """False if the index has to stay for now."""
         ...
 
 
@@ -43,7 +43,7 @@ class WarmSegments:
             self._files.popitem(last=False)[0].close_file()
 
     def close_oldest(self) -> bool:
-        """Give a descriptor back; False if no file is open."""
+        """Free one descriptor; False if no file is open."""
         if not self._files:
             return False
         self._files.popitem(last=False)[0].close_file()

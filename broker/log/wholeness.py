@@ -1,19 +1,19 @@
-"""Since when the logs of a directory are whole: the incarnations that had them as they are now, or shorter.
+"""Since when the logs of a directory are whole: the incarnations since which they have lost nothing.
 
-Owns: the file `whole-since`, and the verdict on the start before. Refuses to know roles and elections: the controller
-compares these incarnations with those beside the ISR (`controller/restarts.py`).
+Owns: the file `whole-since`, and the check whether this start found everything. Leaves to others: roles and elections;
+the controller compares these incarnations with those recorded with the ISR (`controller/restarts.py`).
 
 Theory (hardening rule 16; Protocol-Aware Recovery, FAST'18). A process that starts again may have lost the tail of its
-logs, and whoever elects must know. It is proven that nothing is lost if the stop before was clean and each log ends
-where that stop wrote that it ends. It is likely if the machine ran on (the same boot: the kernel has what a killed
-process wrote) and nothing was cut, missing or damaged when the logs were loaded: but a killed process left no record of
-where its logs ended, so a file that is gone, or shorter by whole batches, does not show. Then these logs are
-*undisturbed*, which counts only beside another in-sync replica's. So there are two chains of incarnations, the proven
-one at the end of the other; what breaks one begins it anew with this start. It is a verdict on the whole directory: a
-disk that lost one log is believed nothing.
+logs, which the controller must know before it elects a leader. It is proven that nothing is lost if the last stop was
+clean and each log ends where that stop recorded it. It is likely if the machine did not go down (same boot: the kernel
+has what a killed process wrote) and nothing was cut, missing or damaged when the logs were loaded. But a killed process
+left no record of its log ends, so a file that is gone, or shorter by whole batches, goes unnoticed. Such logs are
+*undisturbed*, which counts only together with another in-sync replica. So there are two chains of incarnations, the
+proven one at the end of the other; a break starts a chain again with this incarnation. The check covers the whole
+directory: if one log is lost, no log on that disk is trusted.
 
-The file is removed, durably, before anything is loaded, and written again before the broker registers: a crash in
-between, or a cut, leaves no chain rather than a false one. It is removed, too, when the directory fails.
+The file is durably removed before anything is loaded, and written again before the broker registers: after a crash or
+power cut in between there is no chain, rather than a wrong one. It is also removed when the directory fails.
 """
 
 import logging
@@ -32,31 +32,31 @@ from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.ports import Disk, DiskError, DiskFull, FileMissing, FileTooLarge
 
 INCARNATIONS_MAX = 100
-"""Starts that are remembered. An ISR that names an earlier one is of a partition that nobody has led since: its
-members are compared by their log ends then."""
+"""Number of starts remembered. An ISR that names an earlier one belongs to a partition without a leader since then; its
+members are compared by their log ends."""
 
 logger = logging.getLogger(__name__)
 
 
 class Wholeness:
-    """Of one log directory, for one start of its broker."""
+    """The two chains of one log directory, for one start of its broker."""
 
     def __init__(self, disk: Disk, path: str, incarnation_id: str) -> None:
-        """Without an incarnation (a tool that opens the directory) no chain is kept."""
+        """Without an incarnation id (a tool opens the directory) no chain is kept."""
         self._disk = disk
         self._path = path
         self._file = f"{path}/{WHOLE_SINCE}"
         self._incarnation_id = incarnation_id
         self._before: WholeSince | None = None
         self.incarnations: tuple[str, ...] = (incarnation_id,) if incarnation_id else ()
-        """Since which these logs are undisturbed. Oldest first; the last one is this start's."""
+        """Incarnations since which these logs are undisturbed, the oldest first; the last one is this start's."""
         self.proven = self.incarnations
-        """Since which they are proven whole."""
+        """Incarnations since which they are proven whole."""
         self.missing: frozenset[TopicPartition] = frozenset()
-        """Logs that the start before had, and whose directory is gone: what was in them is lost, not empty."""
+        """Logs of the last incarnation without a directory now: their records are lost, they were not empty."""
 
     def take(self) -> None:
-        """Read what the start before left, and remove it."""
+        """Read the file of the last incarnation, and remove it."""
         try:
             self._before = parse_whole_since(self._disk.read_file(self._file, OFFSETS_FILE_BYTES_MAX))
         except FileMissing:
@@ -66,14 +66,14 @@ class Wholeness:
         self._remove()
 
     def clean_end(self, partition: TopicPartition) -> int:
-        """Where the log ended at the clean stop that came last, if that is known (0: it is not)."""
+        """The end of the log at the last stop, if that was clean (0: unknown)."""
         ends = None if self._before is None else self._before.log_ends
         return 0 if ends is None else ends.get(partition, 0)
 
     def assess(
         self, logs: Mapping[TopicPartition, PartitionLog], listed: Iterable[TopicPartition], same_boot: bool
     ) -> None:
-        """After loading: `listed` are the partitions that a checkpoint of the start before names."""
+        """Extend or restart the chains after loading. `listed`: the partitions that the old checkpoints name."""
         before = self._before
         ends = {} if before is None or before.log_ends is None else before.log_ends
         self.missing = frozenset(each for each in (*listed, *ends) if each not in logs)
@@ -86,7 +86,7 @@ class Wholeness:
             logger.warning("log directory %s may have lost records since the start before: %s", self._path, doubt)
 
     def _doubt(self, logs: Mapping[TopicPartition, PartitionLog], same_boot: bool) -> str | None:
-        """Why the logs may be shorter than they were."""
+        """Why the logs may be shorter than before; None without a doubt."""
         before = self._before
         if before is None:
             return "nothing is known of it"
@@ -108,7 +108,7 @@ class Wholeness:
         return None
 
     def write(self, log_ends: Mapping[TopicPartition, int] | None = None) -> None:
-        """Durably: at a start, or with the log ends at a clean stop. Where there is no room, none is kept."""
+        """Write the file durably: at a start, or with the log ends at a clean stop. Without room none is kept."""
         if not self._incarnation_id or not self.incarnations:
             return
         ends = None if log_ends is None else dict(log_ends)
@@ -122,7 +122,7 @@ class Wholeness:
             self._remove()
 
     def forget(self) -> None:
-        """The directory has failed: the next start proves nothing. Best effort, for the disk may be what fails."""
+        """The directory has failed: the next start proves nothing. Best effort, since the disk may fail here, too."""
         if not self.incarnations:
             return
         self.incarnations = self.proven = ()

@@ -39,7 +39,7 @@ followers adopt it. Each replica records its start durably. The low watermark is
 the ISR have recorded, and segments are deleted only in front of it. So no member can become leader with a log start in
 front of what another member has already deleted.
 
-Damage. A replica whose stored bytes are wrong goes OFFLINE, and the controller removes it from the ISR. A damaged
+Damage. A replica with wrong stored bytes goes OFFLINE, and the controller removes it from the ISR. A damaged
 leader stays until another in-sync replica can take over. The replica starts empty again only when nothing can rest on
 the damaged log any more.
 

@@ -1,4 +1,4 @@
-"""A replica whose log differs from what was written: when it stops serving, and when it may start empty again.
+"""A damaged replica, with a log that differs from what was written: when it stops serving, and when it may start empty.
 
 Owns: the three decisions about damage (replication rules, section 12). Leaves to others: files, and finding damage,
 which the log, the scrubber and the loader do. Pure. Source: Protocol-Aware Recovery (FAST'18): a copy that storage has

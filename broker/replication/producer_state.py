@@ -204,7 +204,7 @@ class ProducerStates:
                 self.update(header)
 
     def expire(self, now_ms: int, expiration_ms: int = EXPIRATION_MS) -> int:
-        """Forget producers whose last batch is older than that; returns how many. If its append time is unknown, it
+        """Forget producers with a last batch older than that; returns how many. If its append time is unknown, it
         counts from now on."""
         oldest = now_ms - expiration_ms
         count = len(self._states)

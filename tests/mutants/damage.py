@@ -156,7 +156,7 @@ OTHERS = (
         edits=(
             Edit(
                 "broker.log.ownership",
-                "    except (BadEntry, FileMissing) as error:  # it stops this partition, not the broker\n",
+                "    except (BadEntry, FileMissing) as error:  # stops this partition, not the broker\n",
                 "    except FileMissing as error:\n",
             ),
         ),

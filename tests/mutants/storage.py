@@ -59,8 +59,8 @@ MARKS = (
         edits=(
             Edit(
                 "broker.log.offset_checkpoints",
-                "        marks = {**self.high_watermarks, **high_watermarks}\n",
-                "        marks = dict(high_watermarks)\n",
+                "        merged = {**self.high_watermarks, **high_watermarks}\n",
+                "        merged = dict(high_watermarks)\n",
             ),
         ),
         schedule=Schedule("storage:marks_over_a_deletion_and_a_restart"),

@@ -85,7 +85,7 @@ def test_logs_without_meta_properties_are_told_that_they_count_for_nothing(
     directory = machine.open()
     assert directory.directory_id != before
     [said] = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
-    assert said.startswith(f"{PATH}/meta.properties is missing beside logs")
+    assert said.startswith(f"{PATH}/meta.properties is missing, though there are logs")
 
 
 def test_the_directory_keeps_its_id(machine: Machine) -> None:
