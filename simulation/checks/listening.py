@@ -26,7 +26,9 @@ class ReplicaListener(Protocol):
         """See `ReplicaLoaded`."""
         ...
 
-    def stepped(self, replica: Partition, event: ev.ReplicaEvent, effects: Sequence[ev.ReplicaEffect], refused: bool) -> None:
+    def stepped(
+        self, replica: Partition, event: ev.ReplicaEvent, effects: Sequence[ev.ReplicaEffect], refused: bool
+    ) -> None:
         """See `ReplicaStepped`."""
         ...
 
