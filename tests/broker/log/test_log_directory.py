@@ -405,7 +405,7 @@ async def test_all_of_it_works_on_a_real_disk(tmp_path: Path) -> None:
     await directory.close(True, {})
 
 
-def lose_power_below_the_mark(machine: Machine) -> int:
+def lose_power_below_the_high_watermark(machine: Machine) -> int:
     """The high watermark is written down, half of what is below it never was. Where the log had ended."""
     directory, log = machine.open_log()
     append(log, 3)
@@ -420,7 +420,7 @@ def lose_power_below_the_mark(machine: Machine) -> int:
 
 def test_log_that_a_power_cut_left_below_its_mark_is_sound_in_the_second_start_too(machine: Machine) -> None:
     """The first one dies before it has checkpointed anything: the machine has run on since then, but not before."""
-    ended = lose_power_below_the_mark(machine)
+    ended = lose_power_below_the_high_watermark(machine)
     for _ in range(3):
         log = machine.open().logs[PARTITION]
         assert log.log_end_offset < ended
@@ -429,7 +429,7 @@ def test_log_that_a_power_cut_left_below_its_mark_is_sound_in_the_second_start_t
 
 
 def test_power_cut_shows_until_there_is_room_for_lower_marks(machine: Machine) -> None:
-    lose_power_below_the_mark(machine)
+    lose_power_below_the_high_watermark(machine)
     machine.storage.fail("replace_file", f"{PATH}/replication-offset-checkpoint", is_full=True)
     for _ in range(2):
         directory = machine.open()

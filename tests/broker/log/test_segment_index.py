@@ -91,7 +91,7 @@ def test_a_table_that_cannot_be_is_refused(entries: list[tuple[int, int, int]]) 
 
 
 @given(st.binary(max_size=200), st.binary(max_size=200))
-def test_nothing_else_is_raised_for_any_bytes(index: bytes, times: bytes) -> None:
+def test_any_invalid_bytes_raise_the_declared_error(index: bytes, times: bytes) -> None:
     try:
         SegmentIndex.decode(index, times, segment_size=1 << 31, interval_bytes=100)
     except CorruptIndex:

@@ -1,1 +1,1 @@
-"""The pure replication core: tests per rule, and interaction tests."""
+"""The pure replication core: tests of single rules, and interaction tests."""

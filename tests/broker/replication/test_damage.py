@@ -1,4 +1,4 @@
-"""Who leads, follows and starts anew with a damaged log: the decisions of `replication.damage`."""
+"""Whether a replica with a damaged log leads, goes offline or starts empty: the decisions of `replication.damage`."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from minibroker.broker.replication.state import ReplicaState, ReplicationConfig,
 from minibroker.protocol.errors import ErrorCode
 
 LAG_MS = ReplicationConfig(broker_id=1).replica_lag_time_max_ms + 1
-DAMAGED = ev.LogDamaged(reason="a bit is not what it was")
+DAMAGED = ev.LogDamaged(reason="a bit has flipped")
 
 
 def order(leader: int | None, isr: tuple[int, ...], epoch: int = 0, version: int = 0) -> ev.LeaderAndIsrReceived:
@@ -59,22 +59,22 @@ def test_a_damaged_follower_goes_offline_alone() -> None:
     assert (state.role, state.damage) == (Role.OFFLINE, DAMAGED.reason)
 
 
-def test_a_damaged_leader_goes_offline_where_another_member_of_the_isr_fetches() -> None:
+def test_a_damaged_leader_goes_offline_once_another_isr_member_fetches() -> None:
     state = leader((1, 2))
     step(state, DAMAGED)
-    assert state.is_leader, "replica 2 may be dead: it has not fetched in this epoch"
+    assert state.is_leader, "replica 2 may be down: it has not fetched in this epoch"
     step_fetch(state, fetched(2))
     step(state, ev.LagChecked(now_ms=0))
     assert state.is_offline
 
 
-def test_the_only_member_of_the_isr_leads_on_and_hands_over_when_another_has_joined() -> None:
+def test_a_damaged_sole_isr_member_hands_over_once_another_has_joined() -> None:
     state = leader((1,))
     assert kinds(step(state, DAMAGED)) == ["DamageNoted"]
     step_fetch(state, fetched(2))
     assert state.pending_isr is not None
     step(state, ev.LagChecked(now_ms=0))
-    assert state.is_leader, "a proposal is no member yet"
+    assert state.is_leader, "a proposed replica is not a member yet"
     proposal = state.pending_isr.proposal_id
     answer = ev.AlterPartitionAnswered(
         proposal_id=proposal,
@@ -90,7 +90,7 @@ def test_the_only_member_of_the_isr_leads_on_and_hands_over_when_another_has_joi
 
 
 def settled(state: ReplicaState, error_code: ErrorCode, isr: tuple[int, ...]) -> ev.AlterPartitionAnswered:
-    """The controller's answer to what is proposed."""
+    """The controller's answer to the pending proposal."""
     assert state.pending_isr is not None
     return ev.AlterPartitionAnswered(
         proposal_id=state.pending_isr.proposal_id,
@@ -103,7 +103,7 @@ def settled(state: ReplicaState, error_code: ErrorCode, isr: tuple[int, ...]) ->
 
 
 def shrinking_leader() -> ReplicaState:
-    """Replica 1 leads 1 and 2, and has proposed an ISR without 2, which has fetched again since."""
+    """Replica 1 leads an ISR of 1 and 2, and has proposed to remove 2, which has fetched again since."""
     state = leader((1, 2))
     step_fetch(state, fetched(2))
     step(state, ev.BatchesAppended(tokens=(), acks=1, base_offset=0, end_offset=1, now_ms=0))
@@ -114,29 +114,29 @@ def shrinking_leader() -> ReplicaState:
     return state
 
 
-def test_a_damaged_leader_counts_on_nobody_whom_its_pending_proposal_leaves_out() -> None:
+def test_a_damaged_leader_does_not_hand_over_to_a_member_it_proposed_to_remove() -> None:
     state = shrinking_leader()
     step(state, DAMAGED)
     step(state, ev.LagChecked(now_ms=LAG_MS))
-    assert state.is_leader, "the proposal may be applied: then replica 1 alone is in sync"
+    assert state.is_leader, "the proposal may be applied: then only replica 1 is in sync"
     step(state, settled(state, ErrorCode.NONE, (1,)))
     assert state.is_leader
 
 
-def test_a_damaged_leader_hands_over_once_its_proposal_to_leave_the_other_out_was_refused() -> None:
+def test_a_damaged_leader_hands_over_once_its_proposal_to_remove_the_other_is_refused() -> None:
     state = shrinking_leader()
     step(state, DAMAGED)
     step(state, settled(state, ErrorCode.INELIGIBLE_REPLICA, (1, 2)))
     assert state.is_offline
 
 
-def test_damage_is_noted_once() -> None:
+def test_damage_is_reported_once() -> None:
     state = leader((1,))
     step(state, DAMAGED)
     assert step(state, DAMAGED) == []
 
 
-def test_a_disk_that_has_room_again_makes_no_damaged_log_whole() -> None:
+def test_a_damaged_log_stays_offline_when_the_disk_has_room_again() -> None:
     state = replica(2)
     step(state, order(1, (1, 2)))
     step(state, DAMAGED)
@@ -144,7 +144,7 @@ def test_a_disk_that_has_room_again_makes_no_damaged_log_whole() -> None:
     assert state.is_offline
 
 
-def test_a_leader_that_was_damaged_and_is_deposed_does_not_follow_with_that_log() -> None:
+def test_a_damaged_leader_does_not_become_a_follower() -> None:
     state = leader((1,))
     step(state, DAMAGED)
     step(state, order(2, (1, 2), epoch=1, version=1))
@@ -152,25 +152,27 @@ def test_a_leader_that_was_damaged_and_is_deposed_does_not_follow_with_that_log(
 
 
 @pytest.mark.parametrize(
-    ("said", "may"),
+    ("received", "may"),
     [
         (order(1, (1,), epoch=1), True),
         (order(1, (1, 3), epoch=1), True),
-        (order(1, (1, 2), epoch=1), False),  # somebody counts on it
-        (order(2, (2,), epoch=1), False),  # it is the only one there is
+        (order(1, (1, 2), epoch=1), False),  # the ISR counts on it
+        (order(2, (2,), epoch=1), False),  # it is the only copy
         (order(None, (2,), epoch=1), False),
-        (order(None, (3,), epoch=1), False),  # nobody to fetch from
-        (order(1, (1,), epoch=0, version=9), False),  # a proposal of this epoch may still take it into the ISR
+        (order(None, (3,), epoch=1), False),  # there is no leader to fetch from
+        (order(1, (1,), epoch=0, version=9), False),  # a proposal of this epoch may still add it to the ISR
     ],
 )
-def test_it_starts_anew_when_nobody_can_count_on_it(said: ev.LeaderAndIsrReceived, may: bool) -> None:
+def test_a_damaged_replica_starts_empty_only_when_no_replica_can_count_on_it(
+    received: ev.LeaderAndIsrReceived, may: bool
+) -> None:
     state = replica(2)
     step(state, order(1, (1,)))
     step(state, DAMAGED)
-    assert may_start_empty(state, said) is may
+    assert may_start_empty(state, received) is may
 
 
-def test_after_a_start_any_epoch_will_do() -> None:
+def test_after_a_restart_any_epoch_allows_an_empty_start() -> None:
     state = ReplicaState(config=ReplicationConfig(broker_id=2), role=Role.OFFLINE, damage="head missing")
     assert may_start_empty(state, order(1, (1,)))
     assert not may_start_empty(state, order(1, (1, 2)))

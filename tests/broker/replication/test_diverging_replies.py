@@ -1,4 +1,4 @@
-"""A reply that says 'your log has parted from mine' teaches nothing else (KAFKA-14704)."""
+"""A follower learns nothing else from a reply that reports a divergence (KAFKA-14704)."""
 
 import pytest
 
@@ -7,17 +7,17 @@ from minibroker.broker.replication.replica import step
 from minibroker.broker.replication.state import AskingLeaderEnds, Fetching, ReplicaState
 from minibroker.protocol.errors import ErrorCode
 from minibroker.simulation.model.replica import header_for
-from tests.broker.replication.stage import Stage
+from tests.broker.replication.core_cluster import CoreCluster
 
 
 @pytest.mark.invariant("I11", "I32")
-def test_a_diverging_reply_does_not_move_the_mark() -> None:
-    stage = Stage(2)
-    stage.elect(1)
-    stage.produce(1, "a")
-    stage.produce(1, "b")
-    stage.fetch(2)
-    state = stage.actors[2].state
+def test_a_diverging_reply_does_not_move_the_high_watermark() -> None:
+    cluster = CoreCluster(2)
+    cluster.elect(1)
+    cluster.produce(1, "a")
+    cluster.produce(1, "b")
+    cluster.fetch(2)
+    state = cluster.replicas[2].state
     assert (state.high_watermark, state.log_end_offset) == (0, 2)
     step(
         state,
@@ -27,7 +27,7 @@ def test_a_diverging_reply_does_not_move_the_mark() -> None:
 
 
 def _diverging(state: ReplicaState) -> list[str]:
-    """Kinds of what follows from a reply that says so."""
+    """Kinds of the effects of a reply that reports a divergence."""
     state.phase = Fetching()
     answer = ev.FetchAnswered(
         leader_epoch=0, fetch_offset=state.log_end_offset, error_code=ErrorCode.NONE, high_watermark=2, diverging=True
@@ -35,36 +35,36 @@ def _diverging(state: ReplicaState) -> list[str]:
     return [type(effect).__name__ for effect in step(state, answer)]
 
 
-def test_alignment_that_changes_nothing_slows_down_and_then_gives_the_log_up() -> None:
-    """A flipped epoch bit made it spin at round-trip speed for ever."""
-    stage = Stage(2)
-    stage.elect(1)
-    stage.produce(1, "a")
-    stage.fetch(2)
-    state = stage.actors[2].state
+def test_alignment_without_progress_backs_off_and_then_reports_damage() -> None:
+    """A flipped epoch bit once made a follower repeat the alignment for ever, at round-trip speed."""
+    cluster = CoreCluster(2)
+    cluster.elect(1)
+    cluster.produce(1, "a")
+    cluster.fetch(2)
+    state = cluster.replicas[2].state
     assert _diverging(state) == ["AskEpochEnd"]
     assert _diverging(state) == ["BackOff"]
     assert _diverging(state) == ["ReportDamage"]
 
 
-def test_alignments_at_different_places_are_not_fruitless() -> None:
-    stage = Stage(2)
-    stage.elect(1)
-    state = stage.actors[2].state
+def test_alignments_at_different_offsets_count_as_progress() -> None:
+    cluster = CoreCluster(2)
+    cluster.elect(1)
+    state = cluster.replicas[2].state
     for value in "abcd":
-        stage.produce(1, value)
-        stage.fetch(2)
+        cluster.produce(1, value)
+        cluster.fetch(2)
         assert _diverging(state) == ["AskEpochEnd"]
         state.phase = Fetching()
 
 
-def test_a_log_of_an_epoch_that_no_leader_had_is_given_up() -> None:
-    """A bit of its last batch's epoch had flipped: its leader, of a lower epoch, never heard of that one."""
-    stage = Stage(2)
-    stage.elect(1)
-    stage.produce(1, "a")
-    stage.fetch(2)
-    state = stage.actors[2].state
+def test_a_log_with_an_epoch_that_no_leader_had_is_reported_as_damaged() -> None:
+    """A bit in the epoch of its last batch has flipped: the leader, of a lower epoch, does not know that epoch."""
+    cluster = CoreCluster(2)
+    cluster.elect(1)
+    cluster.produce(1, "a")
+    cluster.fetch(2)
+    state = cluster.replicas[2].state
     state.epoch_history.entries = [(8, 0)]
     found = []
     for _ in range(3):
@@ -74,13 +74,13 @@ def test_a_log_of_an_epoch_that_no_leader_had_is_given_up() -> None:
     assert found == [["AskEpochEnd"], ["BackOff"], ["ReportDamage"]]
 
 
-def test_a_log_that_its_leaders_batches_never_continue_is_given_up() -> None:
-    """The same bit, and the leader's epoch happens to be that one: what comes behind is of a lower epoch."""
-    stage = Stage(2)
-    stage.elect(1)
-    stage.produce(1, "a")
-    stage.fetch(2)
-    state = stage.actors[2].state
+def test_a_log_that_its_leaders_batches_never_continue_is_reported_as_damaged() -> None:
+    """The same bit, but the leader's epoch happens to be that one: the next batches are of a lower epoch."""
+    cluster = CoreCluster(2)
+    cluster.elect(1)
+    cluster.produce(1, "a")
+    cluster.fetch(2)
+    state = cluster.replicas[2].state
     state.phase, state.leader_epoch, state.epoch_history.entries = Fetching(), 2, [(2, 0)]
     end = state.log_end_offset
     answer = ev.FetchAnswered(

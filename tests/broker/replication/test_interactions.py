@@ -1,7 +1,7 @@
-"""Interaction tests: commands, then the expected words and the table of all replicas.
+"""Interaction tests: commands, then the expected messages and the table of all replicas.
 
-Each file of testdata/ is one story. A block is commands (separated by ';' or newlines), a line '----', and what must
-come out, up to an empty line. `make test REWRITE=1` rewrites the expectations; review the diff.
+Each file of testdata/ is one test. A block has commands (separated by ';' or newlines), a line '----', and the expected
+output, up to an empty line. `make test REWRITE=1` rewrites the expected output; review the diff.
 """
 
 import os
@@ -12,69 +12,69 @@ from typing import Any
 
 import pytest
 
-from tests.broker.replication.stage import Stage
+from tests.broker.replication.core_cluster import CoreCluster
 
 TESTDATA = Path(__file__).parent / "testdata"
 
 
-def run_command(stage: Stage | None, command: str) -> Stage:
+def run_command(cluster: CoreCluster | None, command: str) -> CoreCluster:
     """One command of the test language, for example `fetch 2 hold=x`."""
     verb, *words = command.split()
     options = dict(word.split("=", 1) for word in words if "=" in word)
     plain = [word for word in words if "=" not in word]
     if verb == "cluster":
-        return Stage(
+        return CoreCluster(
             int(plain[0]),
             min_insync=int(options.get("min_insync", "1")),
             flush="flush" in plain,
             rule=options.get("rule", "leader-epoch"),
         )
-    assert stage is not None, "a story begins with `cluster N`"
-    _COMMANDS[verb](stage, plain, options)
-    return stage
+    assert cluster is not None, "a test begins with `cluster N`"
+    _COMMANDS[verb](cluster, plain, options)
+    return cluster
 
 
 def _members(text: str | None) -> tuple[int, ...] | None:
     return None if text is None else tuple(int(b) for b in text.split(","))
 
 
-def _elect(stage: Stage, plain: list[str], options: dict[str, str]) -> None:
+def _elect(cluster: CoreCluster, plain: list[str], options: dict[str, str]) -> None:
     leader = None if plain[0] == "none" else int(plain[0])
-    stage.elect(leader, _members(options.get("isr")), _members(options.get("to")))
+    cluster.elect(leader, _members(options.get("isr")), _members(options.get("to")))
 
 
-def _produce(stage: Stage, plain: list[str], options: dict[str, str]) -> None:
+def _produce(cluster: CoreCluster, plain: list[str], options: dict[str, str]) -> None:
     acks = {"all": -1, "1": 1, "0": 0}[options.get("acks", "all")]
     for value in plain[1:]:
         producer = tuple(int(x) for x in options["producer"].split(",")) if "producer" in options else None
-        stage.produce(int(plain[0]), value, acks, producer)  # type: ignore[arg-type]
+        cluster.produce(int(plain[0]), value, acks, producer)  # type: ignore[arg-type]
 
 
-def _fetch(stage: Stage, plain: list[str], options: dict[str, str]) -> None:
+def _fetch(cluster: CoreCluster, plain: list[str], options: dict[str, str]) -> None:
     for follower in plain:
         numbers = {k: int(options[k]) for k in ("leader", "epoch", "at", "broker_epoch") if k in options}
-        stage.fetch(int(follower), hold=options.get("hold"), eligible="ineligible" not in options, **numbers)
+        cluster.fetch(int(follower), hold=options.get("hold"), eligible="ineligible" not in options, **numbers)
 
 
-def _follow(stage: Stage, plain: list[str], options: dict[str, str]) -> None:
+def _follow(cluster: CoreCluster, plain: list[str], options: dict[str, str]) -> None:
     for follower in plain:
-        stage.follow(int(follower))
+        cluster.follow(int(follower))
 
 
-def _restart(stage: Stage, plain: list[str], options: dict[str, str]) -> None:
-    stage.actors[int(plain[0])].restart(int(options["keep"]) if "keep" in options else None)
+def _restart(cluster: CoreCluster, plain: list[str], options: dict[str, str]) -> None:
+    cluster.replicas[int(plain[0])].restart(int(options["keep"]) if "keep" in options else None)
 
 
-_COMMANDS: dict[str, Callable[[Stage, list[str], dict[str, str]], Any]] = {
+_COMMANDS: dict[str, Callable[[CoreCluster, list[str], dict[str, str]], Any]] = {
     "elect": _elect,
-    "tell": lambda s, p, o: s.tell(tuple(int(b) for b in p)),
+    "order": lambda s, p, o: s.send_order(tuple(int(b) for b in p)),
     "produce": _produce,
     "fetch": _fetch,
     "ask": lambda s, p, o: s.ask(int(p[0]), hold=o.get("hold")),
     "follow": _follow,
     "ends": lambda s, p, o: s.ends(int(p[0])),
     "deliver": lambda s, p, o: s.deliver(p[0]),
-    "read": lambda s, p, o: s.say(f"reads {s.read(int(p[0]), int(o.get('at', '0')))}"),
+    "read": lambda s, p, o: s.print(f"reads {s.read(int(p[0]), int(o.get('at', '0')))}"),
     "time": lambda s, p, o: s.pass_time(int(p[0])),
     "lag": lambda s, p, o: s.check_lag(int(p[0])),
     "alter": lambda s, p, o: s.alter(int(p[0]), p[1]),
@@ -94,23 +94,23 @@ def blocks(text: str) -> list[tuple[str, str]]:
 
 
 def play(text: str) -> list[tuple[str, str]]:
-    """Run a story; what really came out of each block."""
-    stage: Stage | None = None
+    """Run one test; returns the actual output of each block."""
+    cluster: CoreCluster | None = None
     results = []
     for commands, _ in blocks(text):
         for line in commands.splitlines():
             for command in line.split("#")[0].split(";"):
                 if command.strip():
-                    stage = run_command(stage, command.strip())
-        assert stage is not None
-        lines = [*stage.lines, *stage.table()] if "----" in text else []
-        stage.lines.clear()
+                    cluster = run_command(cluster, command.strip())
+        assert cluster is not None
+        lines = [*cluster.printed, *cluster.table()] if "----" in text else []
+        cluster.printed.clear()
         results.append((commands, "\n".join(lines)))
     return results
 
 
 def _stories() -> list[Any]:
-    """One test a file; the invariants it shows are named in its first line, as in `# I5 I7: ...`."""
+    """One test for each file, which names its invariants in the first line, as in `# I5 I7: ...`."""
     found = []
     for path in sorted(TESTDATA.glob("*.txt")):
         named = re.findall(r"\bI\d+\b", path.read_text().split(":")[0])

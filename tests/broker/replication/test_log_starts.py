@@ -1,8 +1,8 @@
-"""A follower adopts its leader's log start, below which nobody can compare the two logs any more.
+"""A follower adopts its leader's log start, below which the two logs can no longer be compared.
 
-After an alignment the logs are equal from the leader's start on. Below it they are equal only if the follower's log
-reaches beyond: the epoch of its last record then proves all before it. A follower that ends where its leader starts may
-hold anything there.
+After an alignment the logs are equal from the leader's start on. Below it they are certainly equal only if the
+follower's log reaches beyond that start: the epoch of its last record then proves all records before it. A follower
+that ends where its leader starts may hold anything.
 """
 
 import msgspec
@@ -15,20 +15,20 @@ from minibroker.broker.replication.state import ReplicaState
 from minibroker.protocol.checkpoints import LogStartReason
 from minibroker.protocol.errors import ErrorCode
 from minibroker.simulation.model.replica import header_for
-from tests.broker.replication.stage import Stage
+from tests.broker.replication.core_cluster import CoreCluster
 
 END = 2
 
 
 def follower() -> ReplicaState:
-    """Aligned; it holds two records, of which the second is committed."""
-    stage = Stage(2)
-    stage.elect(1)
-    stage.produce(1, "a")
-    stage.produce(1, "b")
-    stage.fetch(2)
-    stage.fetch(2)
-    return stage.actors[2].state
+    """An aligned follower with two records, both committed."""
+    cluster = CoreCluster(2)
+    cluster.elect(1)
+    cluster.produce(1, "a")
+    cluster.produce(1, "b")
+    cluster.fetch(2)
+    cluster.fetch(2)
+    return cluster.replicas[2].state
 
 
 def answer(
@@ -50,17 +50,17 @@ def names(effects: list[ev.ReplicaEffect]) -> list[str]:
 
 
 @pytest.mark.invariant("I22")
-def test_what_lies_below_the_leader_s_start_goes_before_anything_is_appended_to_it() -> None:
+def test_records_below_the_leaders_start_are_dropped_before_an_append() -> None:
     found = names(step(follower(), answer(END, records=1)))
     assert found.index("TrimBefore") < found.index("AppendFetched")
 
 
-def test_a_start_within_the_log_is_adopted_after_the_append() -> None:
+def test_a_leaders_start_within_the_log_is_adopted_after_the_append() -> None:
     found = names(step(follower(), answer(1, records=1)))
     assert "TrimBefore" not in found[: found.index("AppendFetched")]
 
 
-def test_nothing_is_trimmed_for_a_start_that_is_known() -> None:
+def test_a_known_leaders_start_trims_nothing() -> None:
     state = follower()
     step(state, answer(END))
     assert state.log_start_offset == END
@@ -68,8 +68,8 @@ def test_nothing_is_trimmed_for_a_start_that_is_known() -> None:
 
 
 @pytest.mark.invariant("I39")
-def test_a_log_that_was_compared_is_kept_when_its_leader_starts_at_its_end() -> None:
-    """Only where nobody ever compared it must it go at once."""
+def test_a_compared_log_is_kept_if_its_leader_starts_at_its_end() -> None:
+    """Only a log that was never compared must go at once."""
     state = follower()
     step(state, answer(0))
     (trim,) = [each for each in step(state, answer(END)) if isinstance(each, ev.TrimBefore)]
@@ -82,9 +82,9 @@ def test_a_log_that_was_compared_is_kept_when_its_leader_starts_at_its_end() -> 
 
 @pytest.mark.invariant("I39", "I44")
 @pytest.mark.parametrize(("low_watermark", "drops_all"), [(0, False), (1, False), (END, True)])
-def test_a_log_is_dropped_only_where_all_members_have_recorded_the_start(low_watermark: int, drops_all: bool) -> None:
-    """Until then the leader's files reach further down than its start, and it has compared this log by them. Dropped,
-    its head would be missing where a member leads next that starts earlier (seed 17112752)."""
+def test_a_log_is_dropped_only_if_all_members_have_recorded_the_start(low_watermark: int, drops_all: bool) -> None:
+    """Until then the leader's files reach further down than its start, and it has compared this log by them. If the log
+    were dropped, its head would be missing once a member with an earlier start leads (seed 17112752)."""
     state = follower()
     state.matches_leader = False
     (trim,) = [
@@ -94,7 +94,7 @@ def test_a_log_is_dropped_only_where_all_members_have_recorded_the_start(low_wat
 
 
 @pytest.mark.invariant("I39")
-def test_an_answer_to_a_log_without_records_has_compared_nothing() -> None:
+def test_an_answer_to_an_empty_log_does_not_count_as_a_comparison() -> None:
     state = follower()
     state.matches_leader = False
     step(state, answer(END, low_watermark=END))
@@ -103,8 +103,8 @@ def test_an_answer_to_a_log_without_records_has_compared_nothing() -> None:
 
 
 @pytest.mark.invariant("I39")
-def test_no_replica_tells_a_lower_low_watermark_than_where_its_files_begin() -> None:
-    """Else others would take its answers for comparisons with what it does not have."""
+def test_the_low_watermark_is_never_below_the_first_offset_of_the_files() -> None:
+    """Otherwise its answers would count as comparisons with records that it does not have."""
     state = follower()
     step(state, ev.FetchAnswered(leader_epoch=0, fetch_offset=END, error_code=ErrorCode.OFFSET_OUT_OF_RANGE))
     ends = ev.LeaderEndsAnswered(
@@ -119,7 +119,7 @@ def test_no_replica_tells_a_lower_low_watermark_than_where_its_files_begin() -> 
 
 
 @pytest.mark.invariant("I39")
-def test_a_start_above_the_leader_s_is_lowered_before_anything_is_appended() -> None:
+def test_a_start_above_the_leaders_is_lowered_before_an_append() -> None:
     state = follower()
     step(state, answer(1))
     assert state.log_start_offset == 1
@@ -129,14 +129,14 @@ def test_a_start_above_the_leader_s_is_lowered_before_anything_is_appended() -> 
 
 
 @pytest.mark.invariant("I39")
-def test_a_head_that_the_leader_has_and_this_log_not_is_damage() -> None:
+def test_a_head_missing_here_but_present_at_the_leader_is_damage() -> None:
     state = follower()
     step(state, answer(1))
     step(state, answer(0))
     assert names(step(state, ev.StartLowered(wanted=0, log_start_offset=1))) == ["ReportDamage"]
 
 
-def test_a_log_that_holds_nothing_begins_where_its_leader_does() -> None:
+def test_an_empty_log_adopts_its_leaders_start() -> None:
     state = follower()
     state.matches_leader = False
     step(state, answer(END))
@@ -146,28 +146,28 @@ def test_a_log_that_holds_nothing_begins_where_its_leader_does() -> None:
 
 @pytest.mark.invariant("I10", "I36")
 @pytest.mark.parametrize("absurd", [answer(0, 1, low_watermark=1), answer(END + 1, 1)])
-def test_an_answer_whose_marks_contradict_each_other_is_refused(absurd: ev.FetchAnswered) -> None:
-    """Believed, it would never be forgotten: a leader with a low watermark above its start lets nobody join."""
+def test_an_answer_with_contradictory_watermarks_is_refused(absurd: ev.FetchAnswered) -> None:
+    """A wrong low watermark would stay for ever: a leader that has it above its log start lets no replica join."""
     state = follower()
     assert names(step(state, absurd)) == ["Warn", "BackOff"]
     assert (state.log_start_offset, state.low_watermark, state.log_end_offset) == (0, 0, END)
 
 
 @pytest.mark.invariant("I10")
-def test_a_low_watermark_is_followed_as_far_as_one_s_own_start() -> None:
-    """A follower that is behind starts in front of its leader for a while, whose mark it cannot follow yet."""
+def test_the_low_watermark_is_adopted_only_up_to_the_own_log_start() -> None:
+    """A lagging follower starts before its leader for a while, and cannot adopt the leader's low watermark yet."""
     state = follower()
     step(state, answer(END + 5, low_watermark=END + 3, high_watermark=END + 8))
     assert (state.log_start_offset, state.low_watermark) == (END, END)
     batches = tuple(header_for(END + number, 0) for number in range(8))
-    marks = {"high_watermark": END + 8, "log_start_offset": END + 5, "low_watermark": END + 3}
-    step(state, ev.FetchedAppended(batches=batches, **marks))
+    offsets = {"high_watermark": END + 8, "log_start_offset": END + 5, "low_watermark": END + 3}
+    step(state, ev.FetchedAppended(batches=batches, **offsets))
     assert (state.log_start_offset, state.low_watermark) == (END + 5, END + 3)
 
 
 @pytest.mark.invariant("I10")
-def test_a_low_watermark_comes_down_with_the_start() -> None:
-    """Only an unclean election brings that about: what the leader before said holds no more."""
+def test_the_low_watermark_falls_with_the_log_start() -> None:
+    """Only an unclean election causes that: the offsets of the leader before no longer hold."""
     state = follower()
     step(state, answer(END, low_watermark=END))
     assert state.low_watermark == END
@@ -176,7 +176,7 @@ def test_a_low_watermark_comes_down_with_the_start() -> None:
     assert (state.log_start_offset, state.low_watermark) == (0, 0)
 
 
-def test_ends_of_a_leader_that_contradict_each_other_are_refused() -> None:
+def test_contradictory_ends_of_a_leader_are_refused() -> None:
     state = follower()
     step(state, ev.FetchAnswered(leader_epoch=0, fetch_offset=END, error_code=ErrorCode.OFFSET_OUT_OF_RANGE))
     ends = ev.LeaderEndsAnswered(leader_epoch=0, error_code=ErrorCode.NONE, log_start_offset=9, log_end_offset=3)
@@ -185,8 +185,8 @@ def test_ends_of_a_leader_that_contradict_each_other_are_refused() -> None:
 
 
 @pytest.mark.invariant("I39", "I44")
-def test_a_log_begins_anew_only_where_all_members_have_recorded_that_the_leader_s_starts() -> None:
-    """Otherwise a member that starts earlier may lead next, and what this log never had would look like damage."""
+def test_a_log_is_reset_only_after_all_members_have_recorded_the_leaders_start() -> None:
+    """Otherwise a member with an earlier start may lead next, and this log's missing records would look like damage."""
     state = follower()
     step(state, ev.FetchAnswered(leader_epoch=0, fetch_offset=END, error_code=ErrorCode.OFFSET_OUT_OF_RANGE))
     ends = ev.LeaderEndsAnswered(
@@ -199,15 +199,15 @@ def test_a_log_begins_anew_only_where_all_members_have_recorded_that_the_leader_
 
 
 def leader_of(*reported: int | None) -> ReplicaState:
-    """Two committed records; each follower reported that start."""
-    stage = Stage(1 + len(reported))
-    stage.elect(1)
-    stage.produce(1, "a")
-    stage.produce(1, "b")
+    """A leader with two committed records; each follower has reported the given start."""
+    cluster = CoreCluster(1 + len(reported))
+    cluster.elect(1)
+    cluster.produce(1, "a")
+    cluster.produce(1, "b")
     for number in range(len(reported)):
-        stage.fetch(2 + number)
-        stage.fetch(2 + number)
-    state = stage.actors[1].state
+        cluster.fetch(2 + number)
+        cluster.fetch(2 + number)
+    state = cluster.replicas[1].state
     for number, start in enumerate(reported):
         state.remotes[2 + number].log_start_offset = start
     return state
@@ -218,7 +218,7 @@ def trimmed(epoch: int = 0) -> ev.LogTrimmed:
 
 
 @pytest.mark.invariant("I14", "I39")
-def test_files_go_only_when_every_in_sync_replica_has_recorded_the_start() -> None:
+def test_the_low_watermark_waits_until_every_in_sync_replica_recorded_the_start() -> None:
     state = leader_of(0, 0)
     assert names(step(state, trimmed())) == ["TrimBefore", "StartsChanged"]
     assert (state.log_start_offset, state.low_watermark) == (1, 0)
@@ -240,7 +240,7 @@ def fetched(replica_id: int, log_start_offset: int | None, epoch: int = 0) -> ev
     )
 
 
-def test_a_decision_of_an_epoch_that_is_over_changes_nothing() -> None:
+def test_a_trim_decided_in_an_older_epoch_changes_nothing() -> None:
     state = leader_of(0)
     assert step(state, trimmed(epoch=7)) == []
     assert step(follower(), trimmed()) == []
@@ -249,8 +249,8 @@ def test_a_decision_of_an_epoch_that_is_over_changes_nothing() -> None:
 
 @pytest.mark.invariant("I39")
 @pytest.mark.parametrize(("start", "joins"), [(0, False), (1, True), (2, False), (None, False)])
-def test_a_replica_joins_only_with_a_log_that_starts_like_its_leader_s(start: int | None, joins: bool) -> None:
-    """D13: behind it records would be lost with the others; in front of the low watermark others have deleted."""
+def test_a_replica_joins_only_with_a_suitable_log_start(start: int | None, joins: bool) -> None:
+    """D13: with a later start its copies of records are missing; before the low watermark others have deleted."""
     state = leader_of(0, 0)
     step(state, trimmed())
     state.in_sync_replicas = (1,)
@@ -262,19 +262,19 @@ def test_a_replica_joins_only_with_a_log_that_starts_like_its_leader_s(start: in
 
 @pytest.mark.invariant("I39", "I44")
 @pytest.mark.parametrize(("start", "joins"), [(0, False), (1, True)])
-def test_a_new_leader_lets_nobody_in_that_starts_before_it(start: int, joins: bool) -> None:
-    """The leader before had deleted up to the start of this one, which had not heard of it: with a log of an earlier
-    start in the lead, that one's missing head would look like damage."""
-    stage = Stage(3)
-    stage.elect(1)
-    stage.produce(1, "a")
-    stage.produce(1, "b")
+def test_a_replica_that_starts_before_a_new_leader_does_not_join(start: int, joins: bool) -> None:
+    """The leader before may have deleted up to this leader's start without this leader's knowledge. If a replica with
+    an earlier start led later, the deleted head of that log would look like damage."""
+    cluster = CoreCluster(3)
+    cluster.elect(1)
+    cluster.produce(1, "a")
+    cluster.produce(1, "b")
     for _ in range(2):
-        stage.fetch(2)
-        stage.fetch(3)
-    state = stage.actors[2].state
+        cluster.fetch(2)
+        cluster.fetch(3)
+    state = cluster.replicas[2].state
     step(state, answer(1))
-    stage.elect(2, isr=(1, 2), to=(2,))
+    cluster.elect(2, isr=(1, 2), to=(2,))
     assert (state.log_start_offset, state.low_watermark) == (1, 0)
     _, effects = step_fetch(state, fetched(3, start, epoch=1))
     assert ("ProposeIsr" in names(effects)) == joins

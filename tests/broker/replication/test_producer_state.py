@@ -1,4 +1,4 @@
-"""Idempotent producers: what is new, what is a repetition, what is wrong."""
+"""Idempotent producers: which batches are new, repeated or wrong."""
 
 from __future__ import annotations
 
@@ -87,13 +87,13 @@ def test_each_batch_that_may_be_in_flight_is_recognised() -> None:
         assert states.check(header) == Duplicate(100 + 2 * number, 101 + 2 * number)
 
 
-def test_older_than_what_is_remembered_is_a_duplicate_whose_offset_is_forgotten() -> None:
+def test_a_batch_older_than_those_remembered_is_a_duplicate_without_offset() -> None:
     states = states_after(*(batch(number) for number in range(43)))
     assert refused(states.check(batch(2))) == ErrorCode.DUPLICATE_SEQUENCE_NUMBER
 
 
 @pytest.mark.parametrize(("sequence", "records"), [(6, 1), (9, 1), (1_000, 3), (4, 1), (3, 3), (0, 4)])
-def test_anything_else_is_out_of_order(sequence: int, records: int) -> None:
+def test_any_other_sequence_is_out_of_order(sequence: int, records: int) -> None:
     states = states_after(batch(0, 3), batch(3, 2))
     verdict = states.check(batch(sequence, records))
     assert refused(verdict) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -120,7 +120,7 @@ def test_a_newer_producer_epoch_starts_at_zero() -> None:
 
 
 def test_an_unknown_producer_must_start_at_zero() -> None:
-    """hardening 12: what came before, and whether it came, nobody knows here."""
+    """hardening 12: whether the earlier batches were written is unknown here."""
     states = ProducerStates()
     assert states.check(batch(0)) == Accept()
     assert refused(states.check(batch(5))) == ErrorCode.UNKNOWN_PRODUCER_ID
@@ -128,7 +128,7 @@ def test_an_unknown_producer_must_start_at_zero() -> None:
 
 @pytest.mark.invariant("I25")
 def test_a_forgotten_producer_cannot_overtake_its_own_retry() -> None:
-    """Forgotten meanwhile, a batch 5 that was never written would count as written once batch 6 had been let in."""
+    """If batch 6 were accepted from a forgotten producer, batch 5, never written, would count as written."""
     states = states_after(batch(0, 5))
     states.clear()
     assert refused(states.check(batch(6))) == ErrorCode.UNKNOWN_PRODUCER_ID
@@ -136,10 +136,10 @@ def test_a_forgotten_producer_cannot_overtake_its_own_retry() -> None:
 
 
 @pytest.mark.invariant("I25")
-def test_an_unanswered_first_batch_is_not_taken_where_producers_had_to_be_forgotten(
+def test_an_unanswered_first_batch_is_refused_if_producers_had_to_be_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It may be one of the forgotten ones. A first attempt is new for sure, and so is all where there was room."""
+    """It may be one of the forgotten batches. A first attempt is certainly new, and so is any if there was room."""
     monkeypatch.setattr(producer_state, "PRODUCERS_MAX", 2)
     states = states_after(batch(0, producer=1))
     assert states.check(batch(0, producer=9), is_retry=True) == Accept()
@@ -149,8 +149,8 @@ def test_an_unanswered_first_batch_is_not_taken_where_producers_had_to_be_forgot
     assert isinstance(states.check(batch(0, producer=2), is_retry=True), Duplicate)
 
 
-def test_other_bytes_under_a_sequence_are_no_repetition() -> None:
-    """Producer ids can be guessed or shared: whose bytes are in the log, is told by their CRC."""
+def test_different_bytes_with_the_same_sequence_are_refused() -> None:
+    """Producer ids can be guessed or shared; the CRC shows which producer's bytes are in the log."""
     states = states_after(batch(0, 3, crc=0xAB), batch(3, crc=0xCD, offset=3))
     assert states.check(batch(0, 3, crc=0xAB)) == Duplicate(0, 2)
     verdict = states.check(batch(0, 3, crc=0xAC))
@@ -167,7 +167,7 @@ def test_a_producer_without_epoch_or_sequence_is_invalid(epoch: int, sequence: i
     assert refused(ProducerStates().check(batch(sequence, epoch=epoch))) == ErrorCode.INVALID_RECORD
 
 
-def test_sequences_go_on_at_zero_after_the_largest() -> None:
+def test_sequences_continue_at_zero_after_the_largest() -> None:
     states = states_after(batch(SEQUENCE_MAX - 1, 2, offset=10))
     assert states.check(batch(0)) == Accept()
     states.update(batch(0, 3, offset=12))
@@ -181,13 +181,13 @@ def test_a_batch_across_the_largest_sequence_is_recognised() -> None:
     assert states.check(batch(2)) == Accept()
 
 
-def test_old_before_the_wrap_is_told_from_ahead() -> None:
+def test_an_old_sequence_before_the_wrap_differs_from_one_ahead() -> None:
     states = states_after(*(batch((SEQUENCE_MAX - 2 + number) & SEQUENCE_MAX) for number in range(43)))
     assert refused(states.check(batch(SEQUENCE_MAX - 2))) == ErrorCode.DUPLICATE_SEQUENCE_NUMBER
     assert refused(states.check(batch(100))) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_silent_producers_are_forgotten() -> None:
+def test_idle_producers_are_forgotten() -> None:
     states = ProducerStates()
     states.update(batch(0, producer=1), now_ms=1_000)
     states.update(batch(0, producer=2), now_ms=5_000)
@@ -195,8 +195,8 @@ def test_silent_producers_are_forgotten() -> None:
     assert [producer for producer, _ in states] == [2]
 
 
-def test_old_timestamps_make_nobody_silent() -> None:
-    """A record's timestamp is its producer's word: a copy of last year's records is written today."""
+def test_old_timestamps_do_not_make_a_producer_idle() -> None:
+    """Timestamps come from the producer: it may copy last year's records today."""
     states = ProducerStates()
     states.update(batch(0, timestamp_ms=0), now_ms=2 * DAY_MS)
     again = ProducerStates.load(states.snapshot())
@@ -205,8 +205,8 @@ def test_old_timestamps_make_nobody_silent() -> None:
         assert known.expire(3 * DAY_MS + 1) == 1
 
 
-def test_silence_counts_from_now_where_it_is_not_known_when_it_began() -> None:
-    """After a start without a snapshot."""
+def test_idle_time_counts_from_now_if_the_last_append_is_unknown() -> None:
+    """This happens after a start without a snapshot."""
     states = states_after(batch(0))
     assert states.expire(5 * DAY_MS) == 0
     assert states.expire(6 * DAY_MS) == 0
@@ -235,7 +235,7 @@ BATCHES = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3), st.integers(0
 
 
 @given(BATCHES)
-def test_a_snapshot_is_the_states(steps: list[tuple[int, int, int, int]]) -> None:
+def test_a_snapshot_restores_the_states(steps: list[tuple[int, int, int, int]]) -> None:
     headers, offset = [], 0
     for producer, epoch, sequence, count in steps:
         headers.append(batch(sequence, count, producer=producer, epoch=epoch, offset=offset))
@@ -246,36 +246,36 @@ def test_a_snapshot_is_the_states(steps: list[tuple[int, int, int, int]]) -> Non
 
 @pytest.mark.invariant("I25")
 @given(BATCHES, st.integers(0, 60))
-def test_who_starts_anew_and_reads_the_rest_knows_what_the_leader_knows(
+def test_a_snapshot_and_the_later_batches_give_the_leaders_states(
     steps: list[tuple[int, int, int, int]], start: int
 ) -> None:
-    """Seed 914212: what lies below the leader's log start cannot be read any more."""
+    """Seed 914212: batches below the leader's log start cannot be read any more."""
     headers, offset = [], 0
     for producer, epoch, sequence, count in steps:
         headers.append(batch(sequence, count, producer=producer, epoch=epoch, offset=offset))
         offset += count
     start = min((header.base_offset for header in headers if header.base_offset >= start), default=offset)
     leader = states_after(*headers)
-    told = leader.snapshot_below(start, 1_000_000)
-    anew = ProducerStates.load(told) if told else ProducerStates()
+    snapshot = leader.snapshot_below(start, 1_000_000)
+    restored = ProducerStates.load(snapshot) if snapshot else ProducerStates()
     for header in headers:
         if header.base_offset >= start:
-            anew.update(header)
-    assert anew == leader
+            restored.update(header)
+    assert restored == leader
 
 
-def test_what_is_told_is_bounded_and_the_longest_silent_are_left_out() -> None:
+def test_a_snapshot_for_others_is_bounded_and_omits_the_longest_idle() -> None:
     states = states_after(*(batch(0, producer=producer, offset=producer) for producer in range(1_000)))
-    told = states.snapshot_below(500, 2_000)
-    assert len(told) <= 2_000
-    known = [producer for producer, _ in ProducerStates.load(told)]
+    snapshot = states.snapshot_below(500, 2_000)
+    assert len(snapshot) <= 2_000
+    known = [producer for producer, _ in ProducerStates.load(snapshot)]
     assert known == list(range(500 - len(known), 500))
     assert len(known) > 20
     assert states.snapshot_below(0, 2_000) == b""
 
 
 @given(st.binary(max_size=300))
-def test_nothing_else_is_raised_for_any_bytes(content: bytes) -> None:
+def test_any_invalid_bytes_raise_the_declared_error(content: bytes) -> None:
     with pytest.raises(CorruptSnapshot):
         ProducerStates.load(content)
 
@@ -290,8 +290,8 @@ def test_a_flipped_bit_is_noticed(position: int) -> None:
 
 @pytest.mark.invariant("I25")
 @given(st.lists(st.tuples(st.integers(1, 3), st.booleans()), max_size=30))
-def test_retries_in_any_mixture_write_each_record_once(sends: list[tuple[int, bool]]) -> None:
-    """A producer that repeats batches it got no answer for: what is accepted is contiguous and without duplicates."""
+def test_any_mixture_of_retries_writes_each_record_once(sends: list[tuple[int, bool]]) -> None:
+    """A producer repeats batches that were not answered: the accepted ones are contiguous, without duplicates."""
     states = ProducerStates()
     written: list[int] = []
     sequence = 0
@@ -362,7 +362,7 @@ SOUND = (0, 4, 10, 14, 5)
         [(number, 0, 1, [SOUND]) for number in range(PRODUCERS_MAX + 1)],
     ],
 )
-def test_a_sound_checksum_does_not_make_a_snapshot_true(producers: list[tuple[object, ...]]) -> None:
+def test_a_snapshot_with_a_valid_checksum_but_impossible_states_is_refused(producers: list[tuple[object, ...]]) -> None:
     place = SnapshotPlace("topic", 0, 20)
 
     def load(stated: list[tuple[object, ...]]) -> ProducerStates:

@@ -1,4 +1,4 @@
-"""What a proposal names when it is sent again, and which answer settles it."""
+"""The content of a repeated proposal, and which answer settles it."""
 
 from typing import Any
 
@@ -8,27 +8,27 @@ from msgspec.structs import replace
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.replica import step
 from minibroker.protocol.errors import ErrorCode
-from tests.broker.replication.stage import Stage
+from tests.broker.replication.core_cluster import CoreCluster
 
 
 @pytest.mark.invariant("I6", "I31")
-def test_a_repeated_proposal_names_the_registration_that_caught_up() -> None:
-    """KIP-903: replica 3 caught up, lost its tail and came back. The proposal that is sent again is still about the
-    earlier one: with the new registration beside it the controller would take a replica below the mark into the ISR."""
-    stage = Stage(3)
-    stage.elect(1, isr=(1, 2))
-    stage.produce(1, "a")
+def test_a_repeated_proposal_names_the_broker_epoch_that_caught_up() -> None:
+    """KIP-903: replica 3 caught up, lost its tail and registered again. The repeated proposal still names the earlier
+    broker epoch: with the new one the controller would add a replica below the high watermark to the ISR."""
+    cluster = CoreCluster(3)
+    cluster.elect(1, isr=(1, 2))
+    cluster.produce(1, "a")
     for _ in range(2):
         for follower, broker_epoch in ((2, 20), (3, 30)):
-            stage.fetch(follower, broker_epoch=broker_epoch)
-    leader = stage.actors[1]
+            cluster.fetch(follower, broker_epoch=broker_epoch)
+    leader = cluster.replicas[1]
     assert leader.state.high_watermark == 1
     assert leader.proposals[0].new_isr_with_epochs == ((1, None), (2, 20), (3, 30))
 
-    stage.actors[3].restart(keep=0)
-    stage.tell((3,))
-    stage.fetch(3, broker_epoch=31, hold="late")
-    stage.alter(1, "lost")
+    cluster.replicas[3].restart(keep=0)
+    cluster.send_order((3,))
+    cluster.fetch(3, broker_epoch=31, hold="late")
+    cluster.alter(1, "lost")
 
     assert leader.proposals[0].new_isr_with_epochs == ((1, None), (2, 20), (3, 30))
 
@@ -47,16 +47,16 @@ def test_a_repeated_proposal_names_the_registration_that_caught_up() -> None:
     ],
 )
 def test_an_answer_that_does_not_fit_the_proposal_settles_nothing(absurd: dict[str, Any]) -> None:
-    """Believed, a version that is never reached makes every order a late one; ignored, the proposal is asked for no
-    more. It is asked again (hardening rule 6), and settled then."""
-    stage = Stage(3)
-    stage.elect(2)
-    stage.elect(1, isr=(1, 2))
-    stage.produce(1, "a")
+    """If such a partition epoch were believed, every later order would be stale. If the answer were only ignored, the
+    proposal would stay pending. So it is sent again (hardening rule 6), and then settled."""
+    cluster = CoreCluster(3)
+    cluster.elect(2)
+    cluster.elect(1, isr=(1, 2))
+    cluster.produce(1, "a")
     for _ in range(2):
         for follower in (2, 3):
-            stage.fetch(follower)
-    leader = stage.actors[1]
+            cluster.fetch(follower)
+    leader = cluster.replicas[1]
     proposal = leader.proposals[0]
     before = leader.state.partition_epoch
     fitting = ev.AlterPartitionAnswered(

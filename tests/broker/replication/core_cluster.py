@@ -1,6 +1,6 @@
-"""A stage for the pure core: replicas of one partition, their logs as lists, messages moved by hand.
+"""A test cluster for the pure core: replicas of one partition, with lists as logs and messages moved by hand.
 
-Owns: the performing of effects on in-memory logs, and time. Decides nothing: whatever a replica does comes from `step`.
+Owns: time, and performing effects on in-memory logs. It decides nothing: `step` decides what a replica does.
 """
 
 import itertools
@@ -30,7 +30,7 @@ from minibroker.protocol.record_batch import BatchHeader
 from minibroker.simulation.model.replica import header_for
 
 
-class Written:
+class StoredBatch:
     """One batch in a log."""
 
     def __init__(self, header: BatchHeader, value: str) -> None:
@@ -38,20 +38,20 @@ class Written:
         self.value = value
 
 
-class Actor:
+class CoreReplica:
     """One broker's replica."""
 
-    def __init__(self, stage: "Stage", broker_id: int) -> None:
-        self.stage = stage
+    def __init__(self, cluster: "CoreCluster", broker_id: int) -> None:
+        self.cluster = cluster
         self.broker_id = broker_id
-        self.log: list[Written] = []
+        self.log: list[StoredBatch] = []
         self.state = self._fresh()
         self.proposals: list[ev.ProposeIsr] = []
         self.wants_sync = False
         self.wants_fetch = False
 
     def _fresh(self) -> ReplicaState:
-        return ReplicaState(config=replace(self.stage.config, broker_id=self.broker_id))
+        return ReplicaState(config=replace(self.cluster.config, broker_id=self.broker_id))
 
     def handle(self, event: ev.ReplicaEvent) -> None:
         self.perform(step(self.state, event))
@@ -61,13 +61,13 @@ class Actor:
             self._perform_one(effect)
 
     def _perform_one(self, effect: ev.ReplicaEffect) -> None:
-        say = self.stage.say
+        show = self.cluster.print
         match effect:
             case ev.AppendBatches():
                 end = effect.base_offset
                 for value, producer in effect.tokens:
                     header = header_for(end, effect.leader_epoch, producer)
-                    self.log.append(Written(header, value))
+                    self.log.append(StoredBatch(header, value))
                     if producer is not None:
                         self.state.producers.update(header)
                     end += 1
@@ -77,7 +77,7 @@ class Actor:
                         acks=effect.acks,
                         base_offset=effect.base_offset,
                         end_offset=end,
-                        now_ms=self.stage.now_ms,
+                        now_ms=self.cluster.now_ms,
                     )
                 )
             case ev.AnswerProduce():
@@ -85,41 +85,41 @@ class Actor:
                     at = None if effect.base_offset is None else effect.base_offset + index
                     name = effect.error_code.name if effect.error_code else f"ok at={at}"
                     note = f": {effect.error_message}" if effect.error_message else ""
-                    say(f"{self.broker_id} answers {value} {name}{note}")
+                    show(f"{self.broker_id} answers {value} {name}{note}")
             case ev.AppendFetched():
                 self._append_fetched(effect)
             case ev.TruncateTo():
-                say(f"{self.broker_id} truncates to {effect.end_offset}")
+                show(f"{self.broker_id} truncates to {effect.end_offset}")
                 self._cut(effect.end_offset)
             case ev.ResetTo():
-                say(f"{self.broker_id} starts anew at {effect.offset}")
+                show(f"{self.broker_id} starts anew at {effect.offset}")
                 self.log.clear()
                 cut = ev.LogWasCut(log_start_offset=effect.offset, log_end_offset=effect.offset)
                 self.state.producers = ProducerStates()
                 self.handle(cut)
             case ev.ProposeIsr():
                 members = ",".join(str(b) for b, _ in effect.new_isr_with_epochs)
-                say(f"{self.broker_id} proposes {effect.kind.value} isr={members}")
+                show(f"{self.broker_id} proposes {effect.kind.value} isr={members}")
                 self.proposals.append(effect)
             case ev.IsrCommitted():
-                say(f"{self.broker_id} isr {_set(effect.before)} -> {_set(effect.after)}")
+                show(f"{self.broker_id} isr {_set(effect.before)} -> {_set(effect.after)}")
             case ev.SyncLog():
                 self.wants_sync = True
-                say(f"{self.broker_id} wants a sync")
+                show(f"{self.broker_id} wants a sync")
             case ev.FetchNext():
                 self.wants_fetch = True
             case ev.AskEpochEnd():
-                say(f"{self.broker_id} asks end of epoch {effect.epoch}")
+                show(f"{self.broker_id} asks end of epoch {effect.epoch}")
             case ev.AskLeaderEnds():
-                say(f"{self.broker_id} asks the leader's ends")
+                show(f"{self.broker_id} asks the leader's ends")
             case ev.BackOff():
-                say(f"{self.broker_id} backs off: {effect.error_code.name}")
+                show(f"{self.broker_id} backs off: {effect.error_code.name}")
             case ev.Warn():
-                say(f"{self.broker_id} warns: {effect.message}")
+                show(f"{self.broker_id} warns: {effect.message}")
 
     def _append_fetched(self, effect: ev.AppendFetched) -> None:
         for header in effect.batches:
-            self.log.append(Written(header, self.stage.values[header.base_offset, header.partition_leader_epoch]))
+            self.log.append(StoredBatch(header, self.cluster.values[header.base_offset, header.partition_leader_epoch]))
             self.state.producers.update(header)
         self.handle(
             ev.FetchedAppended(
@@ -139,7 +139,7 @@ class Actor:
         self.handle(ev.LogWasCut(log_start_offset=self.state.log_start_offset, log_end_offset=end_offset))
 
     def restart(self, keep: int | None = None) -> None:
-        """The process starts again; with `keep` the log lost everything from that offset on."""
+        """The process starts again; with `keep` the log has lost everything from that offset on."""
         old = self.state
         if keep is not None:
             self.log = [w for w in self.log if w.header.base_offset < keep]
@@ -177,8 +177,8 @@ def _set(members: tuple[int, ...]) -> str:
     return ",".join(str(b) for b in sorted(members))
 
 
-class Stage:
-    """All replicas of the partition, time, and what they said since the last command."""
+class CoreCluster:
+    """All replicas of the partition, the time, and the output since the last command."""
 
     def __init__(
         self,
@@ -196,10 +196,10 @@ class Stage:
             truncation_rule=TruncationRule(rule),
         )
         self.now_ms = 1_000_000
-        self.lines: list[str] = []
+        self.printed: list[str] = []
         self.values: dict[tuple[int, int], str] = {}
         self.assignment = tuple(range(1, size + 1))
-        self.actors = {b: Actor(self, b) for b in self.assignment}
+        self.replicas = {b: CoreReplica(self, b) for b in self.assignment}
         self.isr = self.assignment
         self.leader_epoch = -1
         self.partition_epoch = -1
@@ -211,20 +211,20 @@ class Stage:
     def _unchecked(self) -> bool:
         return self.config.truncation_rule is TruncationRule.HIGH_WATERMARK
 
-    def say(self, line: str) -> None:
-        self.lines.append(line)
+    def print(self, line: str) -> None:
+        self.printed.append(line)
 
     # ---------------------------------------------------------------------------------------------------- controller
     def elect(self, leader: int | None, isr: tuple[int, ...] | None = None, to: tuple[int, ...] | None = None) -> None:
-        """A new leader epoch, told to all replicas or only to some."""
+        """Begin a new leader epoch, and send LeaderAndIsr to all replicas or only to some."""
         self.leader = leader
         self.leader_epoch += 1
         self.partition_epoch += 1
         self.isr = self.isr if isr is None else isr
-        self.tell(to or self.assignment)
+        self.send_order(to or self.assignment)
 
-    def tell(self, brokers: tuple[int, ...]) -> None:
-        """LeaderAndIsr as it stands now."""
+    def send_order(self, brokers: tuple[int, ...]) -> None:
+        """Send the current LeaderAndIsr."""
         event = ev.LeaderAndIsrReceived(
             now_ms=self.now_ms,
             controller_epoch=1,
@@ -235,20 +235,20 @@ class Stage:
             assignment=self.assignment,
         )
         for broker_id in brokers:
-            self.actors[broker_id].handle(event)
+            self.replicas[broker_id].handle(event)
 
     def alter(self, broker_id: int, answer: str) -> None:
-        """Answer the oldest proposal of a leader: ok, lost, or an error's name."""
-        actor = self.actors[broker_id]
-        proposal = actor.proposals.pop(0)
+        """Answer the oldest proposal of a leader: ok, lost, or the name of an error."""
+        replica = self.replicas[broker_id]
+        proposal = replica.proposals.pop(0)
         if answer == "lost":
-            actor.handle(ev.AlterPartitionLost(proposal_id=proposal.proposal_id))
+            replica.handle(ev.AlterPartitionLost(proposal_id=proposal.proposal_id))
             return
         code = ErrorCode.NONE if answer == "ok" else ErrorCode[answer]
         if code is ErrorCode.NONE:
             self.partition_epoch += 1
             self.isr = tuple(b for b, _ in proposal.new_isr_with_epochs)
-        actor.handle(
+        replica.handle(
             ev.AlterPartitionAnswered(
                 proposal_id=proposal.proposal_id,
                 error_code=code,
@@ -261,34 +261,34 @@ class Stage:
 
     # ------------------------------------------------------------------------------------------------------- clients
     def produce(self, broker_id: int, value: str, acks: int = -1, producer: tuple[int, int, int] | None = None) -> None:
-        actor = self.actors[broker_id]
-        before = len(actor.log)
+        replica = self.replicas[broker_id]
+        before = len(replica.log)
         header = header_for(0, -1, producer)
-        actor.handle(ev.ProduceReceived(tokens=((value, producer),), acks=acks, headers=(header,)))
-        for written in actor.log[before:]:
+        replica.handle(ev.ProduceReceived(tokens=((value, producer),), acks=acks, headers=(header,)))
+        for written in replica.log[before:]:
             key = (written.header.base_offset, written.header.partition_leader_epoch)
             assert self.values.setdefault(key, value) == value, f"I17: two records at {key}"
 
     def read(self, broker_id: int, offset: int) -> str:
-        """What a consumer gets from that broker."""
-        actor = self.actors[broker_id]
-        verdict = check_consumer_fetch(actor.state, None, offset, None)
+        """What a consumer reads from that broker."""
+        replica = self.replicas[broker_id]
+        verdict = check_consumer_fetch(replica.state, None, offset, None)
         if isinstance(verdict, FetchRefused):
             return verdict.error_code.name
-        found = [w.value for w in actor.log if offset <= w.header.base_offset < verdict.end_offset]
+        found = [w.value for w in replica.log if offset <= w.header.base_offset < verdict.end_offset]
         return "".join(found) or "nothing"
 
     # ----------------------------------------------------------------------------------------------------- followers
     def ask(self, follower: int, leader: int | None = None, hold: str | None = None) -> None:
-        """The pending question of a follower travels, and its answer (now, or when `deliver` says so)."""
-        actor = self.actors[follower]
-        phase = actor.state.phase
+        """Deliver a follower's pending question, and its answer now, or later by `deliver`."""
+        replica = self.replicas[follower]
+        phase = replica.state.phase
         if not isinstance(phase, AskingEpochEnd):
-            self.say(f"{follower} has no question")
+            self.print(f"{follower} has no question")
             return
-        epoch = actor.state.leader_epoch
+        epoch = replica.state.leader_epoch
         assert epoch is not None
-        source = self.actors[leader or actor.state.leader_id or 0]
+        source = self.replicas[leader or replica.state.leader_id or 0]
         code, found, end = answer_epoch_end(source.state, epoch, phase.epoch)
         answer = ev.EpochEndAnswered(
             leader_epoch=epoch, asked_epoch=phase.epoch, error_code=code, epoch=found, end_offset=end
@@ -296,8 +296,8 @@ class Stage:
         self._deliver_or_hold(follower, answer, hold)
 
     def follow(self, follower: int) -> None:
-        """Ask until aligned."""
-        while isinstance(self.actors[follower].state.phase, AskingEpochEnd):
+        """Ask until the follower is aligned."""
+        while isinstance(self.replicas[follower].state.phase, AskingEpochEnd):
             self.ask(follower)
 
     def fetch(
@@ -311,13 +311,13 @@ class Stage:
         eligible: bool = True,
     ) -> None:
         """One Fetch from follower to leader and its reply."""
-        actor = self.actors[follower]
-        if at is None and not isinstance(actor.state.phase, Fetching):
-            self.say(f"{follower} is not aligned")
+        replica = self.replicas[follower]
+        if at is None and not isinstance(replica.state.phase, Fetching):
+            self.print(f"{follower} is not aligned")
             return
-        source = self.actors[leader or actor.state.leader_id or 0]
-        asked_epoch = actor.state.leader_epoch if epoch is None else epoch
-        offset = actor.state.log_end_offset if at is None else at
+        source = self.replicas[leader or replica.state.leader_id or 0]
+        asked_epoch = replica.state.leader_epoch if epoch is None else epoch
+        offset = replica.state.log_end_offset if at is None else at
         verdict, effects = step_fetch(
             source.state,
             ev.FollowerFetched(
@@ -326,19 +326,21 @@ class Stage:
                 broker_epoch=broker_epoch,
                 current_leader_epoch=asked_epoch,
                 fetch_offset=offset,
-                last_fetched_epoch=None if self._unchecked else actor.state.last_fetched_epoch,
+                last_fetched_epoch=None if self._unchecked else replica.state.last_fetched_epoch,
                 eligible=eligible,
-                log_start_offset=actor.state.log_start_offset,
+                log_start_offset=replica.state.log_start_offset,
             ),
         )
         source.perform(effects)
         assert asked_epoch is not None
         self._deliver_or_hold(follower, self._reply(source, verdict, asked_epoch, offset), hold)
 
-    def _reply(self, source: Actor, verdict: FetchGranted | FetchRefused, epoch: int, offset: int) -> ev.FetchAnswered:
+    def _reply(
+        self, source: CoreReplica, verdict: FetchGranted | FetchRefused, epoch: int, offset: int
+    ) -> ev.FetchAnswered:
         if isinstance(verdict, FetchRefused):
             what = verdict.error_code.name if verdict.diverging is None else f"diverging epoch={verdict.diverging[0]}"
-            self.say(f"{source.broker_id} refuses: {what}")
+            self.print(f"{source.broker_id} refuses: {what}")
             return ev.FetchAnswered(
                 leader_epoch=epoch,
                 fetch_offset=offset,
@@ -357,13 +359,13 @@ class Stage:
         )
 
     def ends(self, follower: int) -> None:
-        """The leader's log start and end, asked after OFFSET_OUT_OF_RANGE."""
-        actor = self.actors[follower]
-        source = self.actors[actor.state.leader_id or 0].state
-        assert actor.state.leader_epoch is not None
-        actor.handle(
+        """Deliver the leader's log start and end, requested after OFFSET_OUT_OF_RANGE."""
+        replica = self.replicas[follower]
+        source = self.replicas[replica.state.leader_id or 0].state
+        assert replica.state.leader_epoch is not None
+        replica.handle(
             ev.LeaderEndsAnswered(
-                leader_epoch=actor.state.leader_epoch,
+                leader_epoch=replica.state.leader_epoch,
                 error_code=ErrorCode.NONE,
                 log_start_offset=source.log_start_offset,
                 log_end_offset=source.log_end_offset,
@@ -374,27 +376,27 @@ class Stage:
         if hold is not None:
             self.held[hold] = (follower, event)
         else:
-            self.actors[follower].handle(event)
+            self.replicas[follower].handle(event)
 
     def deliver(self, name: str) -> None:
-        """A held reply arrives."""
+        """Deliver a held reply."""
         follower, event = self.held.pop(name)
-        self.actors[follower].handle(event)
+        self.replicas[follower].handle(event)
 
     # ---------------------------------------------------------------------------------------------------------- time
     def pass_time(self, milliseconds: int) -> None:
         self.now_ms += milliseconds
 
     def check_lag(self, broker_id: int) -> None:
-        self.actors[broker_id].handle(ev.LagChecked(now_ms=self.now_ms))
+        self.replicas[broker_id].handle(ev.LagChecked(now_ms=self.now_ms))
 
     def sync(self, broker_id: int) -> None:
-        actor = self.actors[broker_id]
-        actor.wants_sync = False
-        actor.handle(ev.Synced(end_offset=actor.state.log_end_offset, now_ms=self.now_ms))
+        replica = self.replicas[broker_id]
+        replica.wants_sync = False
+        replica.handle(ev.Synced(end_offset=replica.state.log_end_offset, now_ms=self.now_ms))
 
     def table(self) -> list[str]:
-        return [actor.row() for actor in self.actors.values()]
+        return [replica.row() for replica in self.replicas.values()]
 
-    def leaders(self) -> list[Actor]:
-        return [a for a in self.actors.values() if a.state.role is Role.LEADER]
+    def leaders(self) -> list[CoreReplica]:
+        return [a for a in self.replicas.values() if a.state.role is Role.LEADER]
