@@ -1,4 +1,4 @@
-"""A machine with a simulated disk for tests of the log, and what any log must fulfil at any time."""
+"""A machine with a simulated disk for tests of the log, and checks that hold for any log at any time."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ atexit.register(LOOP.close)
 
 
 def drive(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run to the end; inside an asynchronous test only what never really waits."""
+    """Run to the end; inside an asynchronous test only coroutines that never really wait."""
     if asyncio._get_running_loop() is None:
         return LOOP.run_until_complete(coroutine)
     while True:
@@ -84,7 +84,7 @@ class Machine:
         self.process = self._new_process()
 
     def lose_power(self, tear: bool = False) -> None:
-        """The process ends and what was not synced is gone; with `tear` by chance not all of it."""
+        """The process ends, and unsynced bytes are lost; with `tear` a random part of them survives."""
         self.kill()
         self.storage.lose_power(tear)
 
@@ -105,7 +105,7 @@ class Machine:
         return self.disk().file_size(f"{PATH}/{PARTITION}/{name}")
 
     def edit(self, name: str, content: bytes) -> None:
-        """Replace a file of the partition behind the broker's back."""
+        """Replace a file of the partition without the broker's knowledge."""
         self.disk().replace_file(f"{PATH}/{PARTITION}/{name}", content)
 
     def content(self, name: str) -> bytes:
@@ -135,7 +135,7 @@ def make_batch(
 
 
 def append(log: PartitionLog, count: int = 1, records: int = 2, **options: Any) -> list[Batch]:
-    """Append so many batches, each by itself, as a leader does; the epoch file is kept as the core would."""
+    """Append `count` batches one by one, as a leader does; update the epoch file as the core would."""
     written = []
     for _ in range(count):
         batch = make_batch(log.log_end_offset, records, **options)
@@ -164,7 +164,7 @@ def truncate(log: PartitionLog, end_offset: int) -> None:
 
 
 def trim_epochs(log: PartitionLog) -> None:
-    """What the core does with its epoch history when the log's head was deleted."""
+    """Trim the epochs as the core does when the log's head was deleted."""
     entries, start = log.epoch_entries(), log.segments[0].base_offset
     below = [entry for entry in entries if entry[1] <= start]
     if below:
@@ -172,7 +172,8 @@ def trim_epochs(log: PartitionLog) -> None:
 
 
 def retain(log: PartitionLog, high_watermark: int, now_ms: int) -> int:
-    """What a leader does that is alone in sync: decide, record, trim, delete. Returns the log's start."""
+    """Apply retention like a leader without in-sync followers: decide, record, trim, delete. Returns the log's
+    start."""
     start = retention_start(log, high_watermark, now_ms)
     if start > log.log_start_offset:
         drive(log.record_start(start, LogStartReason.RETENTION))
@@ -189,7 +190,7 @@ def reset(log: PartitionLog, offset: int) -> None:
 
 
 def stored_batches(log: PartitionLog) -> list[tuple[BatchHeader, bytes]]:
-    """What the files hold, read past the log with every check."""
+    """The batches in the files, read without the log, with all checks."""
     batches = []
     for segment in log.segments:
         file = log.storage.disk.open(segment.log_path)
@@ -212,7 +213,7 @@ def read_all(log: PartitionLog, max_bytes: int = 1_000_000) -> bytes:
 
 
 def check_log(log: PartitionLog, *, whole_history: bool = True) -> None:
-    """I10, I12, I13, I15 of one log. `whole_history`: its producers were never seen before its first batch."""
+    """I10, I12, I13, I15 of one log. `whole_history`: no producer wrote before the log's first batch."""
     assert log.segments[0].base_offset <= log.log_start_offset <= log.log_end_offset
     assert log.recovery_point <= log.log_end_offset
     batches = stored_batches(log)
@@ -251,7 +252,7 @@ def _check_epochs(log: PartitionLog, batches: list[tuple[BatchHeader, bytes]]) -
 
 
 def _check_digests(log: PartitionLog) -> None:
-    """What is known is right; what recovery has read, or this process has written, is known but for large cuts."""
+    """Each known digest is right."""
     for segment in log.segments:
         assert segment.digest.value in (None, digest_of_headers(header for _, header in segment.headers_from(0)))
 

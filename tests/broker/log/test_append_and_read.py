@@ -32,7 +32,7 @@ def test_an_appended_batch_is_read_back_as_the_same_bytes(machine: Machine, tail
     assert read_all(log) == b"".join(batch for _, batch in written)
 
 
-def test_the_log_ends_behind_the_last_record(machine: Machine) -> None:
+def test_the_log_ends_after_the_last_record(machine: Machine) -> None:
     _, log = machine.open_log()
     append(log, 3, records=5)
     assert log.log_end_offset == 15
@@ -56,7 +56,7 @@ def test_a_read_starts_with_the_batch_that_holds_the_offset(machine: Machine, ta
         assert found.next_offset == found.base_offset + 3
 
 
-def test_a_read_ends_below_the_bound_it_was_given(machine: Machine, tail_cache: TailCache) -> None:
+def test_a_read_ends_at_or_below_the_given_end_offset(machine: Machine, tail_cache: TailCache) -> None:
     _, log = machine.open_log(tail_cache=tail_cache)
     append(log, 4, records=3)
     for end_offset in range(13):
@@ -64,7 +64,7 @@ def test_a_read_ends_below_the_bound_it_was_given(machine: Machine, tail_cache: 
         assert found.next_offset == end_offset - end_offset % 3
 
 
-def test_the_first_batch_comes_even_if_it_is_larger_than_asked(machine: Machine, tail_cache: TailCache) -> None:
+def test_the_first_batch_is_read_even_if_it_exceeds_max_bytes(machine: Machine, tail_cache: TailCache) -> None:
     _, log = machine.open_log(tail_cache=tail_cache)
     (header, batch), *_ = append(log, 2, value=b"x" * 300)
     found = log.read(0, 10, log.log_end_offset)
@@ -72,7 +72,7 @@ def test_the_first_batch_comes_even_if_it_is_larger_than_asked(machine: Machine,
     assert found.next_offset == header.end_offset
 
 
-def test_a_read_takes_no_more_than_asked(machine: Machine, tail_cache: TailCache) -> None:
+def test_a_read_returns_at_most_max_bytes(machine: Machine, tail_cache: TailCache) -> None:
     _, log = machine.open_log(LogConfig(index_interval_bytes=100), tail_cache=tail_cache)
     (_, batch), *_ = append(log, 10)
     assert log.read(0, 3 * len(batch) + 5, log.log_end_offset).size_bytes == 3 * len(batch)
@@ -110,7 +110,7 @@ def test_damaged_bytes_are_never_served(machine: Machine) -> None:
         log.read(2, 10_000, log.log_end_offset)
 
 
-def test_a_changed_base_offset_is_noticed_although_no_crc_covers_it(machine: Machine) -> None:
+def test_a_changed_base_offset_is_detected_without_a_crc(machine: Machine) -> None:
     _, log = machine.open_log(LogConfig(), tail_cache=TailCache(bytes_max=0))
     (_, batch), *_ = append(log, 3)
     machine.storage.flip_bit(f"{PATH}/{PARTITION}/{0:020d}.log", len(batch) + 7, bit=5)

@@ -1,4 +1,4 @@
-"""An entry that cannot be used stops its partition, and nothing else; one of the whole directory stops the broker."""
+"""An unusable entry of a partition stops only that partition; one of the whole directory stops the broker."""
 
 from __future__ import annotations
 
@@ -104,15 +104,15 @@ def test_a_bad_entry_stops_its_partition_alone(tmp_path: Path, spoil: Callable[[
     assert directory.logs[OTHER].damage is None
     drive(directory.maintain(0))
     directory.set_log_aside(PARTITION)
-    anew = directory.create_log(PARTITION, TOPIC_ID, LogConfig())
-    assert (anew.damage, anew.log_end_offset) == (None, 0)
+    new = directory.create_log(PARTITION, TOPIC_ID, LogConfig())
+    assert (new.damage, new.log_end_offset) == (None, 0)
     drive(directory.close(clean=True, high_watermarks={}))
     assert not directory.offline
 
 
-# ------------------------------------------------------------------------------------- a partition behind a link
+# ------------------------------------------------------------------------------------- a linked partition directory
 def _behind_a_link(tmp_path: Path) -> tuple[LogDirectory, Path]:
-    """What an operator does whose disk is full: the directory is moved to another one, and a link put in its place."""
+    """What an operator with a full disk does: the directory is moved to another disk, and replaced by a link."""
     directory = open_real(tmp_path / "log")
     for partition in (PARTITION, OTHER):
         append(directory.create_log(partition, TOPIC_ID, LogConfig()), 3)
@@ -137,7 +137,9 @@ def test_a_partition_behind_a_link_is_used(tmp_path: Path) -> None:
     assert (elsewhere / "partition.metadata").exists()
 
 
-def test_of_a_partition_behind_a_link_the_link_is_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_deleting_a_partition_behind_a_link_removes_only_the_link(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     directory, elsewhere = _behind_a_link(tmp_path)
     files = sorted(elsewhere.iterdir())
     directory.delete_log(PARTITION)
@@ -151,7 +153,7 @@ def test_of_a_partition_behind_a_link_the_link_is_removed(tmp_path: Path, caplog
     assert not (tmp_path / "log" / str(PARTITION)).is_symlink()
 
 
-def test_a_link_whose_disk_is_not_there_is_one_damaged_partition(tmp_path: Path) -> None:
+def test_a_link_to_a_missing_disk_damages_only_its_partition(tmp_path: Path) -> None:
     directory, elsewhere = _behind_a_link(tmp_path)
     drive(directory.close(clean=True, high_watermarks={}))
     elsewhere.parent.rename(tmp_path / "not mounted")
@@ -174,7 +176,7 @@ def test_a_link_whose_disk_is_not_there_is_one_damaged_partition(tmp_path: Path)
 
 
 # ------------------------------------------------------------------------------- what cannot be renamed or removed
-def test_a_directory_that_cannot_be_renamed_is_its_partitions_matter(machine: Machine) -> None:
+def test_a_directory_that_cannot_be_renamed_affects_only_its_partition(machine: Machine) -> None:
     directory, log = machine.open_log()
     append(log, 3)
     other = directory.create_log(OTHER, TOPIC_ID, LogConfig())
@@ -191,7 +193,9 @@ def test_a_directory_that_cannot_be_renamed_is_its_partitions_matter(machine: Ma
     assert PARTITION not in directory.logs
 
 
-def test_a_file_that_cannot_be_removed_hinders_no_other(machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_that_cannot_be_removed_does_not_block_others(
+    machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
     directory, log = machine.open_log()
     append(log, 60)
     directory.create_log(OTHER, TOPIC_ID, LogConfig())
@@ -210,7 +214,7 @@ def test_a_file_that_cannot_be_removed_hinders_no_other(machine: Machine, caplog
 
 
 @pytest.mark.parametrize("call", ["make_directory", "replace_file"])
-def test_a_log_that_cannot_be_created_is_its_partitions_matter(machine: Machine, call: str) -> None:
+def test_a_log_that_cannot_be_created_affects_only_its_partition(machine: Machine, call: str) -> None:
     directory = machine.open()
     machine.storage.fail(call, f"{PATH}/{PARTITION}", is_bad_entry=True)
     with pytest.raises(BadEntry):
@@ -220,10 +224,10 @@ def test_a_log_that_cannot_be_created_is_its_partitions_matter(machine: Machine,
     append(directory.create_log(OTHER, TOPIC_ID, LogConfig()), 1)
 
 
-def test_a_directory_whose_number_no_message_can_carry_is_left_alone(
+def test_a_directory_with_a_too_large_partition_number_is_left_alone(
     machine: Machine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Every answer that describes this broker's replicas would be refused, by whoever asks."""
+    """Any client would refuse every response that describes this broker's replicas."""
     directory, _ = machine.open_log()
     drive(directory.close(clean=True, high_watermarks={}))
     machine.storage.provision(f"{PATH}/lines-4294967296")
@@ -234,10 +238,10 @@ def test_a_directory_whose_number_no_message_can_carry_is_left_alone(
     assert machine.disk().exists(f"{PATH}/lines-4294967296")
 
 
-def test_a_damaged_log_is_left_as_it_is(machine: Machine) -> None:
+def test_a_damaged_log_is_not_changed(machine: Machine) -> None:
     directory, log = machine.open_log()
     append(log, 30)
-    log.mark_damaged("somebody says so")
+    log.mark_damaged("a test says so")
     names = machine.file_names()
     drive(directory.maintain(1_000_000))
     log.roll_if_aged(10**15)
@@ -245,13 +249,13 @@ def test_a_damaged_log_is_left_as_it_is(machine: Machine) -> None:
     drive(directory.close(clean=True, high_watermarks={}))
     assert machine.file_names() == names
     machine.kill()
-    assert machine.open().logs[PARTITION].damage == "somebody says so"
+    assert machine.open().logs[PARTITION].damage == "a test says so"
 
 
-def test_what_was_set_aside_is_kept_over_a_start_until_it_is_not_needed(machine: Machine) -> None:
+def test_a_log_set_aside_survives_a_restart_until_it_is_removed(machine: Machine) -> None:
     directory, log = machine.open_log()
     append(log, 3)
-    log.mark_damaged("somebody says so")
+    log.mark_damaged("a test says so")
     directory.set_log_aside(PARTITION)
     directory.create_log(PARTITION, TOPIC_ID, LogConfig())
     drive(directory.maintain(0))
@@ -281,7 +285,7 @@ TOP_LEVEL = (
 
 def _as_directory(path: Path) -> None:
     path.mkdir()
-    (path / "somebody's").write_bytes(b"file")
+    (path / "foreign").write_bytes(b"file")
 
 
 def _as_loop(path: Path) -> None:
@@ -303,7 +307,7 @@ def _as_endless_device(path: Path) -> None:
 
 @pytest.mark.parametrize("name", TOP_LEVEL)
 @pytest.mark.parametrize("put", [_as_directory, _as_loop, _as_pipe, _as_socket, _as_endless_device])
-def test_a_bad_entry_of_the_directory_stops_the_broker_with_the_cure(
+def test_a_bad_entry_of_the_directory_stops_the_broker_with_instructions(
     tmp_path: Path, name: str, put: Callable[[Path], None]
 ) -> None:
     path = tmp_path / "log"
@@ -329,7 +333,7 @@ def test_a_bad_entry_of_the_directory_stops_the_broker_with_the_cure(
 
 # ------------------------------------------------------------------------------------------------------- huge files
 HUGE = 300 << 20
-"""Sparse; more than any limit."""
+"""A sparse file, larger than any limit."""
 REBUILT = ("leader-epoch-checkpoint", f"{0:020d}.index", f"{0:020d}.timeindex", f"{6:020d}.snapshot")
 AS_IF_CORRUPT = ("whole-since", "recovery-point-offset-checkpoint", "replication-offset-checkpoint", ".clean_shutdown")
 
@@ -359,14 +363,14 @@ def test_a_huge_file_counts_as_unreadable_and_takes_no_memory(tmp_path: Path, na
     assert directory.was_clean is (name != ".clean_shutdown")
 
 
-def test_a_huge_meta_properties_stops_the_broker_with_the_cure(tmp_path: Path) -> None:
+def test_a_huge_meta_properties_stops_the_broker_with_instructions(tmp_path: Path) -> None:
     drive(open_real(tmp_path).close(clean=True, high_watermarks={}))
     _make_huge(tmp_path / "meta.properties")
     with pytest.raises(LogDirectoryError, match=r"meta.properties is damaged .*it has \d+ bytes.*write its five lines"):
         open_real(tmp_path)
 
 
-def test_a_file_in_the_place_of_the_directory_stops_the_broker_with_the_cure(tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_directory_stops_the_broker_with_instructions(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"")
     with pytest.raises(LogDirectoryError, match="cannot be used"):
         open_real(tmp_path / "log")

@@ -1,4 +1,4 @@
-"""What a clean stop left is what a start must find: not less, and not more."""
+"""A start must find exactly what a clean stop left: not less, and not more."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ FIRST = segment_file_name(0)
 
 @pytest.mark.invariant("I19", "I21")
 @pytest.mark.parametrize("offset", [21, 500, MAX_SEGMENT_OFFSET])
-def test_a_stray_empty_segment_does_not_move_the_end_of_a_log_that_was_stopped_cleanly(
-    machine: Machine, offset: int
-) -> None:
+def test_a_stray_empty_segment_does_not_move_the_end_after_a_clean_stop(machine: Machine, offset: int) -> None:
     directory, _ = machine.open_log(ONE_SEGMENT)
     append(directory.logs[PARTITION], 10)
     drive(directory.close(True, {}))
@@ -36,7 +34,7 @@ def test_a_stray_empty_segment_does_not_move_the_end_of_a_log_that_was_stopped_c
     assert "does not reach to" in log.damage
 
 
-def test_an_older_checkpoint_of_recovery_points_damages_no_log(machine: Machine) -> None:
+def test_an_older_recovery_point_checkpoint_does_not_damage_a_log(machine: Machine) -> None:
     directory, log = machine.open_log(ONE_SEGMENT)
     append(log, 10)
     drive(log.flush())
@@ -52,7 +50,7 @@ def test_an_older_checkpoint_of_recovery_points_damages_no_log(machine: Machine)
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_file_whose_name_leaves_no_room_is_no_segment(machine: Machine, clean: bool) -> None:
+def test_a_segment_file_name_with_the_largest_offset_is_ignored(machine: Machine, clean: bool) -> None:
     directory, log = machine.open_log(ONE_SEGMENT)
     append(log, 10)
     drive(directory.close(clean, {}))
@@ -67,7 +65,7 @@ def test_a_file_whose_name_leaves_no_room_is_no_segment(machine: Machine, clean:
 @pytest.mark.invariant("I19", "I21")
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("reason", [LogStartReason.RETENTION, LogStartReason.COPIED])
-def test_no_segment_is_removed_for_a_start_behind_the_end(
+def test_no_segment_is_removed_if_the_recorded_start_is_after_the_end(
     machine: Machine, clean: bool, reason: LogStartReason
 ) -> None:
     directory, log = machine.open_log(ONE_SEGMENT)

@@ -26,7 +26,7 @@ ONE_SEGMENT = LogConfig(index_interval_bytes=100)
 
 @pytest.mark.invariant("I12", "I15")
 @pytest.mark.parametrize("end_offset", range(61))
-def test_what_is_left_is_every_batch_that_ends_below(machine: Machine, end_offset: int) -> None:
+def test_truncation_keeps_every_batch_that_ends_at_or_below_the_offset(machine: Machine, end_offset: int) -> None:
     _, log = machine.open_log()
     written = append(log, 20, records=3, producer=None)
     truncate(log, end_offset)
@@ -36,7 +36,7 @@ def test_what_is_left_is_every_batch_that_ends_below(machine: Machine, end_offse
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 1_000_000])
-def test_a_reader_never_sees_what_was_cut(machine: Machine, cache_bytes: int) -> None:
+def test_a_reader_never_sees_truncated_records(machine: Machine, cache_bytes: int) -> None:
     _, log = machine.open_log(ONE_SEGMENT, tail_cache=TailCache(cache_bytes))
     first = append(log, 2, value=b"kept")
     append(log, 3, value=b"cut", epoch=0)
@@ -56,7 +56,7 @@ def test_the_whole_log_can_be_cut(machine: Machine) -> None:
     check_log(log)
 
 
-def test_nothing_happens_at_or_behind_the_end(machine: Machine) -> None:
+def test_truncation_at_or_after_the_end_does_nothing(machine: Machine) -> None:
     _, log = machine.open_log()
     append(log, 3)
     before = machine.storage.trace.events
@@ -96,7 +96,7 @@ def test_truncation_below_the_first_segment_resets(machine: Machine) -> None:
 
 @pytest.mark.invariant("I10")
 def test_a_reset_starts_empty_anywhere(machine: Machine) -> None:
-    """B17, KAFKA-9491: everything moves to the new offset."""
+    """B17, KAFKA-9491: start, end and recovery point move to the new offset."""
     for offset in (1_000, 7, 0):
         _, log = machine.open_log()
         append(log, 20, producer=None)
@@ -130,8 +130,10 @@ def test_trimming_raises_the_start_only(machine: Machine) -> None:
 @pytest.mark.invariant("I22")
 @pytest.mark.parametrize("config", [SMALL, ONE_SEGMENT])
 @pytest.mark.parametrize("has_power", [True, False])
-def test_a_log_that_is_trimmed_up_to_its_end_stays_so(machine: Machine, config: LogConfig, has_power: bool) -> None:
-    """What lay below may be what no leader ever committed: no start may find it again, though no checkpoint tells."""
+def test_a_log_trimmed_up_to_its_end_stays_empty_after_a_restart(
+    machine: Machine, config: LogConfig, has_power: bool
+) -> None:
+    """Records below may never have been committed: no start may find them again, even without a checkpoint."""
     _, log = machine.open_log(config)
     append(log, 20, producer=(7, 0, 0))
     drive(log.flush())
@@ -152,7 +154,7 @@ def test_a_log_that_is_trimmed_up_to_its_end_stays_so(machine: Machine, config: 
     assert len(again.producers) == known + 1 == 2
 
 
-def test_trimming_behind_the_end_is_the_caller_s_bug(machine: Machine) -> None:
+def test_trimming_after_the_end_raises(machine: Machine) -> None:
     _, log = machine.open_log()
     with pytest.raises(AssertionError, match="reset_to"):
         log.trim_before(1)
@@ -161,7 +163,7 @@ def test_trimming_behind_the_end_is_the_caller_s_bug(machine: Machine) -> None:
 @pytest.mark.invariant("I15", "I25")
 @pytest.mark.parametrize("end_offset", [0, 3, 10, 17, 24, 38])
 def test_producer_states_follow_a_truncation(machine: Machine, end_offset: int) -> None:
-    """B40: the cache of the last five batches is cut, too, and what it had pushed out comes back."""
+    """B40: the remembered last batches are truncated, too, and those that they had displaced come back."""
     _, log = machine.open_log()
     for number in range(20):
         append(log, 1, producer=(number % 3, 0, 2 * (number // 3)))
@@ -191,8 +193,8 @@ def test_truncation_works_without_the_index_files(machine: Machine) -> None:
     check_log(log)
 
 
-def test_truncation_behind_damage_cuts_nothing(machine: Machine) -> None:
-    """Nobody asked to cut what lies in front of that offset: the log is damaged, and its replica starts anew."""
+def test_truncation_after_damage_cuts_nothing(machine: Machine) -> None:
+    """A cut there would remove records in front of the offset: the log is damaged, and its replica starts empty."""
     _, log = machine.open_log(LogConfig(), tail_cache=TailCache(0))
     (_, batch), *_ = append(log, 10)
     machine.storage.flip_bit(f"{log.directory}/{0:020d}.log", 3 * len(batch) + 16)
@@ -218,7 +220,7 @@ def test_a_segment_is_not_closed_until_its_lowered_recovery_point_is_on_disk(mac
 
 @pytest.mark.invariant("I12")
 def test_a_segment_is_not_closed_until_its_cut_is_on_disk(machine: Machine) -> None:
-    """A power cut would bring the old tail back, in front of newer segments: a log that no leader ever had."""
+    """A power cut would restore the old tail in front of newer segments: a log that no leader ever had."""
     directory, log = machine.open_log(SMALL)
     append(log, 6)
     drive(log.flush())

@@ -1,4 +1,4 @@
-"""The digests of segments: kept while a log grows and is cut, and found again after each kind of stop."""
+"""The digests of segments: updated while a log grows and is cut, and restored after each kind of stop."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def values(log: PartitionLog) -> list[int | None]:
     return [segment.digest.value for segment in log.segments]
 
 
-def test_it_follows_appends_cuts_and_deletions(machine: Machine) -> None:
+def test_the_digest_follows_appends_truncations_and_deletions(machine: Machine) -> None:
     _, log = machine.open_log()
     append(log, 30)
     assert digest_from_start(log, None) == expected(log)
@@ -58,7 +58,7 @@ def test_it_follows_appends_cuts_and_deletions(machine: Machine) -> None:
     assert digest_from_start(log, None) == 0
 
 
-def test_a_clean_stop_leaves_all_of_them(machine: Machine) -> None:
+def test_a_clean_stop_stores_all_digests(machine: Machine) -> None:
     before = values(stopped(machine))
     log = reopened(machine)
     assert values(log) == before
@@ -66,7 +66,7 @@ def test_a_clean_stop_leaves_all_of_them(machine: Machine) -> None:
     assert len(before) > 2
 
 
-def test_a_killed_process_leaves_those_of_closed_segments_and_recovery_reads_the_last_one(machine: Machine) -> None:
+def test_after_a_kill_recovery_reads_only_the_last_segment_for_its_digest(machine: Machine) -> None:
     directory, log = machine.open_log()
     append(log, 30)
     drive(log.flush())
@@ -77,7 +77,7 @@ def test_a_killed_process_leaves_those_of_closed_segments_and_recovery_reads_the
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", None])
-def test_without_the_file_they_are_unknown_until_somebody_reads_the_segments(
+def test_without_the_file_digests_are_unknown_until_the_segments_are_read(
     machine: Machine, content: bytes | None
 ) -> None:
     before = values(stopped(machine))
@@ -95,7 +95,7 @@ def test_without_the_file_they_are_unknown_until_somebody_reads_the_segments(
     assert digest_from_start(log, None) == expected(log)
 
 
-def test_a_cut_below_what_is_unknown_leaves_it_to_be_found(machine: Machine) -> None:
+def test_an_unknown_digest_can_be_computed_after_a_truncation(machine: Machine) -> None:
     stopped(machine)
     machine.disk().remove(f"/data/lines-0/{DIGESTS}")
     log = reopened(machine)
@@ -115,7 +115,7 @@ def test_the_file_of_another_partition_is_not_believed(machine: Machine) -> None
     assert set(values(reopened(machine))) == {None}
 
 
-def test_a_start_within_a_segment_is_read_once(machine: Machine) -> None:
+def test_a_log_start_within_a_segment_needs_one_read(machine: Machine) -> None:
     _, log = machine.open_log()
     append(log, 30)
     start = log.segments[1].base_offset + 3
@@ -127,8 +127,8 @@ def test_a_start_within_a_segment_is_read_once(machine: Machine) -> None:
     assert digest_from_start(log, head) == expected(log)
 
 
-def test_a_power_cut_brings_no_older_file_back_beside_newer_segments(machine: Machine) -> None:
-    """A segment is closed, cut, filled otherwise up to the same end and closed again."""
+def test_a_power_cut_does_not_combine_an_older_file_with_newer_segments(machine: Machine) -> None:
+    """A segment is closed, truncated, filled with other records up to the same end, and closed again."""
     directory, log = machine.open_log()
     append(log, 3)
     while len(log.segments) == 1:

@@ -1,4 +1,4 @@
-"""A failing disk takes its directory offline; a full one refuses clearly and heals when there is room."""
+"""A failing disk takes its directory offline; a full disk refuses appends and heals when there is room."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_failed_append_leaves_nothing_of_it(machine: Machine) -> None:
 
 
 def test_after_an_io_error_nothing_is_written_any_more(machine: Machine) -> None:
-    """B38, KAFKA-10778: not by this log and not by another of the directory, though the disk works again."""
+    """B38, KAFKA-10778: neither by this log nor by another of the directory, even if the disk works again."""
     directory, log = machine.open_log()
     other = directory.create_log(TopicPartition("other", 0), "other-id", SMALL)
     append(log, 3)
@@ -78,17 +78,17 @@ def test_after_an_io_error_nothing_is_written_any_more(machine: Machine) -> None
     assert machine.storage.trace.events == before
 
 
-def test_the_reason_is_told_once(machine: Machine) -> None:
+def test_the_reason_for_going_offline_is_reported_once(machine: Machine) -> None:
     directory, log = machine.open_log()
-    told: list[str] = []
-    directory.storage.on_offline.append(told.append)
+    reasons: list[str] = []
+    directory.storage.on_offline.append(reasons.append)
     machine.storage.fail("append")
     with pytest.raises(DiskError):
         append(log, 1)
     with pytest.raises(StorageOffline):
         append(log, 1)
-    assert len(told) == 1
-    assert directory.offline_reason == told[0]
+    assert len(reasons) == 1
+    assert directory.offline_reason == reasons[0]
 
 
 def test_a_directory_can_be_marked_offline(machine: Machine) -> None:
@@ -145,10 +145,10 @@ def test_a_full_disk_can_still_be_truncated_and_reset(machine: Machine) -> None:
 @pytest.mark.parametrize("full", [True, False])
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("times", range(1, 4))
-def test_whatever_call_fails_the_log_is_sound_after_a_restart(
+def test_the_log_is_sound_after_a_restart_whichever_call_fails(
     machine: Machine, call: str, full: bool, times: int
 ) -> None:
-    """Fail the nth call of a kind somewhere in a life with rolls and cuts; go on when the disk is only full."""
+    """Fail every nth call of a kind during appends, rolls and truncations; continue if the disk is only full."""
     directory, log = machine.open_log(SMALL, tail_cache=TailCache(0))
     append(log, 10)
     drive(directory.sync_metadata())
@@ -170,7 +170,7 @@ def test_whatever_call_fails_the_log_is_sound_after_a_restart(
         except DiskError:
             assert directory.full or directory.offline
             directory.try_heal()
-    heals = full and call != "sync_directory"  # a failed sync never does, whatever its reason
+    heals = full and call != "sync_directory"  # a failed sync never heals, whatever its reason
     assert directory.offline != heals or steps == 60
     machine.storage.heal()
     machine.kill()
@@ -181,7 +181,7 @@ def test_whatever_call_fails_the_log_is_sound_after_a_restart(
 @pytest.mark.parametrize("forgotten", ["sync", "sync_directory"])
 def test_a_failed_sync_never_heals_for_lack_of_space_either(machine: Machine, forgotten: str) -> None:
     """D05, "Can Applications Recover from fsync Failures?" (ATC 2020): the kernel has dropped the pages and counts them
-    as clean; the next sync would succeed, and the records be gone after a power cut."""
+    as clean. The next sync would succeed, and a power cut would lose the records."""
     directory, log = machine.open_log()
     drive(directory.sync_metadata())
     append(log, 3)
@@ -196,7 +196,7 @@ def test_a_failed_sync_never_heals_for_lack_of_space_either(machine: Machine, fo
     assert log.recovery_point == 0
 
 
-def test_a_checkpoint_whose_sync_failed_takes_the_directory_offline(machine: Machine) -> None:
+def test_a_failed_sync_of_a_checkpoint_takes_the_directory_offline(machine: Machine) -> None:
     directory, log = machine.open_log()
     append(log, 3)
     machine.storage.fail("sync", times=1, is_full=True)
@@ -208,7 +208,7 @@ def test_a_checkpoint_whose_sync_failed_takes_the_directory_offline(machine: Mac
 CUTS: dict[str, Callable[[PartitionLog], object]] = {
     "truncate": lambda log: log.truncate_to(15),
     "reset": lambda log: log.reset_to(2),
-    "reset behind": lambda log: log.reset_to(1_000),
+    "reset to a later offset": lambda log: log.reset_to(1_000),
     "trim all": lambda log: log.trim_before(log.log_end_offset, drops_all=True),
     "expire": lambda log: retain(log, log.log_end_offset, 0),
 }
@@ -218,8 +218,8 @@ CUTS: dict[str, Callable[[PartitionLog], object]] = {
 @pytest.mark.parametrize("fault", ["full", "no descriptor"])
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize("call", ["rename", "truncate", "open", "read", "remove", "replace_file", "sync_directory"])
-def test_a_cut_that_fails_half_way_leaves_what_the_files_hold(call: str, cut: str, fault: str) -> None:
-    """D09: whichever of its calls fails, offsets, producers and files agree afterwards; the cut can be made again."""
+def test_offsets_match_the_files_after_a_truncation_that_fails_halfway(call: str, cut: str, fault: str) -> None:
+    """D09: whichever of its calls fails, offsets, producers and files agree afterwards; the cut can be repeated."""
     if fault == "full" and call == "sync_directory":
         pytest.skip("a failed sync never heals")
     config = LogConfig(segment_bytes=300, index_interval_bytes=100, retention_ms=None, retention_bytes=1)
@@ -255,12 +255,12 @@ def test_a_cut_that_fails_half_way_leaves_what_the_files_hold(call: str, cut: st
         assert log.log_end_offset == end
         check_log(log, whole_history=not log.log_start_offset)
         if not failed and number > 3:
-            return  # the call is not made so often
-    raise AssertionError("it never ends")
+            return  # the cut makes fewer such calls
+    raise AssertionError("the cut never succeeded")
 
 
 def follow_with_epochs(log: PartitionLog) -> None:
-    """As the core does when it is told what the log is now."""
+    """Update the epochs as the core does on LogTruncated and HeadDeleted."""
     is_empty = log.log_start_offset == log.log_end_offset
     kept = [] if is_empty else [each for each in log.epoch_entries() if each[1] < log.log_end_offset]
     log.write_epoch_entries(kept, sync=False)
@@ -268,7 +268,7 @@ def follow_with_epochs(log: PartitionLog) -> None:
 
 
 def failing_after(number: int, fault: Fault, check: Callable[[str, str], None]) -> Callable[[str, str], None]:
-    """The call of the fault's name fails once, when it was made so often."""
+    """Let the fault's call fail once, after `number` successful ones."""
     left = number
 
     def checked(call: str, path: str) -> None:
@@ -282,11 +282,11 @@ def failing_after(number: int, fault: Fault, check: Callable[[str, str], None]) 
 
 
 @pytest.mark.parametrize("call", ["open", "replace_file", "sync_directory", "read"])
-def test_a_lack_of_descriptors_does_a_directory_no_harm(machine: Machine, call: str) -> None:
-    """D08: EMFILE is no word about the disk. Whatever call meets it, the next one finds everything as it was."""
+def test_a_lack_of_descriptors_does_not_harm_a_directory(machine: Machine, call: str) -> None:
+    """D08: EMFILE says nothing about the disk. After a call that fails with it the next one finds no change."""
     directory, log = machine.open_log(SMALL, tail_cache=TailCache(0))
-    told: list[str] = []
-    directory.storage.on_no_descriptor = told.append
+    reports: list[str] = []
+    directory.storage.on_no_descriptor = reports.append
     drive(directory.sync_metadata())
     for step in range(200):
         machine.storage.fail(call, times=step % 2, no_descriptor=True)
@@ -306,14 +306,14 @@ def test_a_lack_of_descriptors_does_a_directory_no_harm(machine: Machine, call: 
         assert not directory.offline
         assert not directory.full
     machine.storage.heal()
-    assert told or call not in ("open", "replace_file")
+    assert reports or call not in ("open", "replace_file")
     log.write_epoch_entries([each for each in log.epoch_entries() if each[1] < log.log_end_offset], sync=False)
     drive(log.flush())
     machine.kill()
     check_log(machine.open_log()[1])
 
 
-def test_epochs_that_found_no_descriptor_are_written_with_the_next_sync(machine: Machine) -> None:
+def test_epochs_are_written_with_the_next_sync_after_a_lack_of_descriptors(machine: Machine) -> None:
     directory, log = machine.open_log()
     append(log, 3)
     machine.storage.lacks_descriptors = True
@@ -336,20 +336,20 @@ def test_a_segment_takes_the_descriptor_of_an_idle_one(machine: Machine) -> None
     assert directory.storage.segments.open_files >= 1
 
 
-def test_a_directory_says_what_a_chore_of_its_own_met(machine: Machine) -> None:
-    """D12a: nobody's call fails, so somebody has to be told."""
+def test_a_directory_reports_an_error_of_its_periodic_task(machine: Machine) -> None:
+    """D12a: no caller gets the error, so the listeners must."""
     directory, log = machine.open_log()
-    told: list[str] = []
-    directory.storage.on_offline.append(told.append)
+    reasons: list[str] = []
+    directory.storage.on_offline.append(reasons.append)
     append(log, 30)
     machine.storage.fail("sync", times=1)
     drive(directory.maintain(0))
     assert directory.offline
-    assert len(told) == 1
+    assert len(reasons) == 1
 
 
 def test_a_full_disk_gives_back_the_room_of_a_deleted_topic(machine: Machine) -> None:
-    """D16a: though checkpoints, which come by themselves, find no room."""
+    """D16a: although periodic checkpoints find no room."""
     directory, log = machine.open_log(LogConfig(segment_bytes=1_000_000))
     other = directory.create_log(TopicPartition("other", 0), "other-id", SMALL)
     append(log, 100)
@@ -366,7 +366,7 @@ def test_a_full_disk_gives_back_the_room_of_a_deleted_topic(machine: Machine) ->
 
 
 def test_a_full_disk_removes_expired_segments_at_once(machine: Machine) -> None:
-    """D16a: file.delete.delay.ms is for those who may still read; nobody does here."""
+    """D16a: file.delete.delay.ms is for readers that still read the file, and here there are none."""
     config = LogConfig(segment_bytes=1_000, retention_ms=1, retention_bytes=1, file_delete_delay_ms=3_600_000)
     directory, log = machine.open_log(config)
     append(log, 30)
@@ -375,7 +375,7 @@ def test_a_full_disk_removes_expired_segments_at_once(machine: Machine) -> None:
     with pytest.raises(DiskFull):
         append(log, 1)
     before = machine.storage.used_bytes
-    retain(log, 60, 1 << 60)  # the active segment would go, too, were there room for another
+    retain(log, 60, 1 << 60)  # with room for another one the active segment would go, too
     assert (log.segment_count, log.log_start_offset) == (1, 60)
     drive(directory.maintain(0))
     assert machine.storage.used_bytes < before - 1_000
@@ -395,8 +395,8 @@ def test_a_deletion_that_fails_leaves_the_partition_for_another_attempt(machine:
 
 
 @pytest.mark.parametrize("gone", ["segment", "partition"])
-def test_a_file_that_is_gone_is_its_logs_damage_alone(machine: Machine, gone: str) -> None:
-    """Somebody removed it under a running broker."""
+def test_a_missing_file_damages_only_its_log(machine: Machine, gone: str) -> None:
+    """The file was removed while the broker ran."""
     directory, log = machine.open_log(SMALL, tail_cache=TailCache(0))
     other = directory.create_log(TopicPartition("others", 0), "other id", SMALL)
     append(log, 30)
@@ -416,18 +416,18 @@ def test_a_file_that_is_gone_is_its_logs_damage_alone(machine: Machine, gone: st
     assert (drive(other.flush()), directory.offline) == (other.log_end_offset, False)
 
 
-def test_a_partition_whose_directory_is_gone_starts_anew(machine: Machine) -> None:
+def test_a_partition_without_its_directory_starts_empty(machine: Machine) -> None:
     directory, log = machine.open_log(SMALL)
     append(log, 30)
     machine.disk().remove_tree(log.directory)
     directory.set_log_aside(PARTITION)
     assert (directory.offline, directory.set_aside) == (False, {})
-    anew = directory.create_log(PARTITION, "id", SMALL)
-    append(anew, 1)
-    assert drive(anew.flush()) == anew.log_end_offset
+    new = directory.create_log(PARTITION, "id", SMALL)
+    append(new, 1)
+    assert drive(new.flush()) == new.log_end_offset
 
 
-def test_a_directory_that_is_gone_itself_is_offline(machine: Machine) -> None:
+def test_a_missing_log_directory_is_offline(machine: Machine) -> None:
     directory, log = machine.open_log(SMALL, tail_cache=TailCache(0))
     append(log, 30)
     log.close()
@@ -448,8 +448,8 @@ def test_a_failed_creation_leaves_no_log(machine: Machine) -> None:
     log.append([make_batch(0)])
 
 
-def test_a_file_that_is_gone_before_its_sync_is_its_logs_damage_alone(machine: Machine) -> None:
-    """The disk works: the other logs of the directory go on."""
+def test_a_file_missing_before_its_sync_damages_only_its_log(machine: Machine) -> None:
+    """The disk works: the other logs of the directory stay in use."""
     directory, log = machine.open_log()
     append(log, 3)
     machine.disk().remove(log.segments[0].log_path)
@@ -461,9 +461,9 @@ def test_a_file_that_is_gone_before_its_sync_is_its_logs_damage_alone(machine: M
         drive(log.flush())
 
 
-def test_a_note_of_damage_whose_sync_fails_ends_the_directory(machine: Machine) -> None:
-    """Seed 17021093: it was a warning, and the broker wrote on."""
+def test_a_failed_sync_of_a_damage_note_takes_the_directory_offline(machine: Machine) -> None:
+    """Seed 17021093: it was only a warning, and the broker continued to write."""
     directory, log = machine.open_log()
     machine.storage.fail("sync_directory", times=1)
-    log.mark_damaged("somebody says so")
+    log.mark_damaged("a test says so")
     assert directory.offline

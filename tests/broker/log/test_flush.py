@@ -1,4 +1,4 @@
-"""What `flush` promises: the recovery point is the end of what survives a power cut."""
+"""The promise of `flush`: everything below the recovery point survives a power cut."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class SlowSync:
         return result
 
 
-def test_what_was_flushed_survives_a_power_cut(machine: Machine) -> None:
+def test_flushed_records_survive_a_power_cut(machine: Machine) -> None:
     directory, log = machine.open_log()
     append(log, 30)
     drive(directory.sync_metadata())
@@ -49,7 +49,7 @@ def test_what_was_flushed_survives_a_power_cut(machine: Machine) -> None:
     check_log(log)
 
 
-def test_what_was_not_flushed_does_not(machine: Machine) -> None:
+def test_unflushed_records_do_not_survive_a_power_cut(machine: Machine) -> None:
     directory, log = machine.open_log(ONE_SEGMENT)
     drive(directory.sync_metadata())
     append(log, 5)
@@ -79,7 +79,7 @@ def test_maintenance_flushes_closed_segments(machine: Machine) -> None:
     assert log.recovery_point == log.segments[-1].base_offset > 0
 
 
-async def test_callers_that_come_together_share_one_sync(machine: Machine) -> None:
+async def test_concurrent_callers_share_one_sync(machine: Machine) -> None:
     _, log = machine.open_log(ONE_SEGMENT)
     append(log, 1)
     slow = SlowSync(log)
@@ -95,7 +95,7 @@ async def test_callers_that_come_together_share_one_sync(machine: Machine) -> No
 
 
 @pytest.mark.invariant("I10")
-async def test_a_cut_while_syncing_holds_the_recovery_point_down(machine: Machine) -> None:
+async def test_a_truncation_during_a_sync_limits_the_recovery_point(machine: Machine) -> None:
     _, log = machine.open_log(ONE_SEGMENT)
     append(log, 10)
     slow = SlowSync(log)
@@ -108,7 +108,7 @@ async def test_a_cut_while_syncing_holds_the_recovery_point_down(machine: Machin
     assert log.recovery_point == 8
 
 
-async def test_a_reset_while_syncing_is_fine(machine: Machine) -> None:
+async def test_a_reset_during_a_sync_is_safe(machine: Machine) -> None:
     _, log = machine.open_log()
     append(log, 30)
     slow = SlowSync(log)
@@ -120,7 +120,7 @@ async def test_a_reset_while_syncing_is_fine(machine: Machine) -> None:
     assert await flushing == 7
 
 
-async def test_a_cancelled_flush_forgets_nothing(machine: Machine) -> None:
+async def test_a_cancelled_flush_keeps_the_list_of_unsynced_files(machine: Machine) -> None:
     directory, log = machine.open_log()
     append(log, 30)
     slow = SlowSync(log, works_first=False)
@@ -138,7 +138,7 @@ async def test_a_cancelled_flush_forgets_nothing(machine: Machine) -> None:
     check_log(log)
 
 
-async def test_deleting_the_log_while_syncing_is_fine(machine: Machine) -> None:
+async def test_deleting_the_log_during_a_sync_is_safe(machine: Machine) -> None:
     directory, log = machine.open_log()
     append(log, 30)
     slow = SlowSync(log)
@@ -150,7 +150,7 @@ async def test_deleting_the_log_while_syncing_is_fine(machine: Machine) -> None:
 
 
 def test_a_failed_sync_takes_the_directory_offline(machine: Machine) -> None:
-    """After it nobody knows what is on the disk: the kernel may have dropped the pages."""
+    """Then it is unknown what is on the disk: the kernel may have dropped the pages."""
     directory, log = machine.open_log()
     append(log, 3)
     machine.storage.fail("sync", times=1)
@@ -164,7 +164,7 @@ def test_a_failed_sync_takes_the_directory_offline(machine: Machine) -> None:
 
 @pytest.mark.invariant("I13")
 def test_the_recovery_point_waits_for_the_epoch_file(machine: Machine) -> None:
-    """KAFKA-16541: otherwise recovery, which starts behind it, could not rebuild the entry."""
+    """KAFKA-16541: otherwise recovery, which starts at the recovery point, could not rebuild the entry."""
     directory, log = machine.open_log()
     drive(directory.sync_metadata())
     for epoch in range(5):
@@ -186,7 +186,7 @@ def test_epoch_files_of_many_logs_are_synced_together(machine: Machine) -> None:
     assert log.recovery_point == 0
 
 
-def test_an_epoch_file_that_did_not_fit_is_written_with_the_next_flush(machine: Machine) -> None:
+def test_an_epoch_file_without_room_is_written_with_the_next_flush(machine: Machine) -> None:
     directory, log = machine.open_log()
     append(log, 1, epoch=1)
     machine.storage.fail("replace_file", times=1, is_full=True)

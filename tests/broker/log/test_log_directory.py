@@ -1,4 +1,4 @@
-"""One log directory: whose it is, how it starts and stops, creation and deletion of logs, its checkpoints."""
+"""One log directory: its owner, its start and stop, creation and deletion of logs, its checkpoints."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_another_cluster_s_directory_is_refused(machine: Machine) -> None:
     drive(machine.open().close(True, {}))
     with pytest.raises(LogDirectoryError, match=r"belongs to cluster cluster, but .* cluster other: check"):
         machine.open(cluster_id="other")
-    machine.open()  # and the lock was let go
+    machine.open()  # and the lock was released
 
 
 def test_another_broker_s_directory_is_refused(machine: Machine) -> None:
@@ -55,7 +55,7 @@ def test_another_broker_s_directory_is_refused(machine: Machine) -> None:
         machine.open(broker_id=2)
 
 
-def test_a_damaged_identity_is_refused_with_a_cure(machine: Machine) -> None:
+def test_a_damaged_identity_is_refused_with_instructions(machine: Machine) -> None:
     drive(machine.open().close(True, {}))
     machine.disk().replace_file(f"{PATH}/meta.properties", b"garbage")
     with pytest.raises(LogDirectoryError, match=r"is damaged .*: write its five lines again"):
@@ -63,7 +63,7 @@ def test_a_damaged_identity_is_refused_with_a_cure(machine: Machine) -> None:
 
 
 def test_an_identity_with_a_wrong_digit_is_refused(machine: Machine) -> None:
-    """It named another directory: a log that was sound counted for nothing, and nobody heard why."""
+    """It named another directory: a sound log counted for nothing, and no message said why."""
     drive(machine.open().close(True, {}))
     file = f"{PATH}/meta.properties"
     content = machine.disk().read_file(file, 1_000)
@@ -72,10 +72,10 @@ def test_an_identity_with_a_wrong_digit_is_refused(machine: Machine) -> None:
         machine.open()
 
 
-def test_logs_without_meta_properties_are_told_that_they_count_for_nothing(
+def test_missing_meta_properties_next_to_logs_is_logged_as_an_error(
     machine: Machine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It was made anew without a word, and the only copy waited for a leader."""
+    """The file was once replaced without a message, and the only copy waited for a leader."""
     drive(machine.open().close(clean=True, high_watermarks={}))
     assert not [each for each in caplog.records if each.levelname == "ERROR"]
     directory, _ = machine.open_log()
@@ -84,8 +84,8 @@ def test_logs_without_meta_properties_are_told_that_they_count_for_nothing(
     machine.disk().remove(f"{PATH}/meta.properties")
     directory = machine.open()
     assert directory.directory_id != before
-    [said] = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
-    assert said.startswith(f"{PATH}/meta.properties is missing, though there are logs")
+    [message] = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert message.startswith(f"{PATH}/meta.properties is missing, though there are logs")
 
 
 def test_the_directory_keeps_its_id(machine: Machine) -> None:
@@ -95,7 +95,7 @@ def test_the_directory_keeps_its_id(machine: Machine) -> None:
     assert len(first) == 32
 
 
-def test_a_killed_process_is_told_from_a_lost_machine(machine: Machine) -> None:
+def test_a_killed_process_is_distinguished_from_a_power_loss(machine: Machine) -> None:
     assert not machine.open().same_boot
     machine.kill()
     assert machine.open().same_boot
@@ -137,8 +137,8 @@ def test_a_clean_stop_is_recognised_once(machine: Machine) -> None:
     assert not machine.open().was_clean
 
 
-def test_a_crash_while_loading_is_no_clean_stop(machine: Machine) -> None:
-    """B38, KAFKA-10471: the marker goes before loading, durably."""
+def test_a_crash_while_loading_does_not_count_as_a_clean_stop(machine: Machine) -> None:
+    """B38, KAFKA-10471: the marker is durably removed before loading."""
     directory, _ = machine.open_log()
     drive(directory.close(True, {}))
     machine.storage.fail("read", f"{PATH}/{PARTITION}", times=1)
@@ -178,7 +178,7 @@ def test_a_failing_disk_leaves_no_marker(machine: Machine) -> None:
     assert ".clean_shutdown" not in names(machine)
     assert directory.offline
     machine.storage.heal()
-    machine.open()  # the lock was let go
+    machine.open()  # the lock was released
 
 
 @pytest.mark.invariant("I10", "I15")
@@ -206,8 +206,8 @@ def test_high_watermarks_are_remembered(machine: Machine) -> None:
     assert machine.open().read_high_watermarks() == {PARTITION: 17}
 
 
-def test_a_checkpoint_keeps_partitions_whose_role_is_not_known_yet(machine: Machine) -> None:
-    """B36, KAFKA-769: written before the first LeaderAndIsr, it must not forget the marks."""
+def test_a_checkpoint_keeps_partitions_without_a_known_role(machine: Machine) -> None:
+    """B36, KAFKA-769: a checkpoint before the first LeaderAndIsr must not forget the high watermarks."""
     directory, _ = machine.open_log()
     directory.create_log(OTHER, "other-id", SMALL)
     drive(directory.checkpoint_high_watermarks({PARTITION: 17, OTHER: 3}))
@@ -244,8 +244,8 @@ def test_each_log_records_its_start_and_why(machine: Machine) -> None:
     assert parse_log_start(machine.content("log-start")) == (expected, 1)
 
 
-def test_a_recovery_point_above_the_log_is_brought_down(machine: Machine) -> None:
-    """I10; and written soon, for new batches below the old one would count as synced."""
+def test_a_recovery_point_above_the_log_end_is_lowered(machine: Machine) -> None:
+    """I10; and it is written soon, because new batches below the old one would count as synced."""
     directory, log = machine.open_log(LogConfig())
     append(log, 10)
     drive(log.flush())
@@ -283,7 +283,7 @@ def test_creating_an_existing_log_gives_the_same_one(machine: Machine) -> None:
     assert directory.create_log(PARTITION, TOPIC_ID, SMALL) is log
 
 
-def test_a_log_of_a_deleted_topic_of_the_same_name_is_set_aside(machine: Machine) -> None:
+def test_the_log_of_a_deleted_topic_of_the_same_name_is_taken_away(machine: Machine) -> None:
     directory, log = machine.open_log()
     append(log, 3)
     again = directory.create_log(PARTITION, "another-id", SMALL)
@@ -291,7 +291,7 @@ def test_a_log_of_a_deleted_topic_of_the_same_name_is_set_aside(machine: Machine
     assert f"{PARTITION}.0-delete" in names(machine)
 
 
-def test_a_log_without_metadata_is_taken_for_the_next_topic_of_its_name(machine: Machine) -> None:
+def test_a_log_without_metadata_goes_to_the_next_topic_of_its_name(machine: Machine) -> None:
     _, log = machine.open_log()
     append(log, 3)
     machine.disk().remove(f"{log.directory}/partition.metadata")
@@ -302,8 +302,8 @@ def test_a_log_without_metadata_is_taken_for_the_next_topic_of_its_name(machine:
 
 
 @pytest.mark.invariant("I10", "I21")
-def test_offsets_of_a_deleted_topic_do_no_harm_to_the_next_of_its_name(machine: Machine) -> None:
-    """Old checkpoints would call its records synced, deleted or committed."""
+def test_offsets_of_a_deleted_topic_do_not_apply_to_the_next_of_its_name(machine: Machine) -> None:
+    """By the old checkpoints its records would count as synced, deleted or committed."""
     directory, log = machine.open_log()
     append(log, 40)
     log.trim_before(31)
@@ -314,7 +314,7 @@ def test_offsets_of_a_deleted_topic_do_no_harm_to_the_next_of_its_name(machine: 
     directory.delete_log(PARTITION)
     log = directory.create_log(PARTITION, "another-id", SMALL)
     append(log, 20)
-    assert log.segment_count == 1  # or it would not be scanned after a power cut
+    assert log.segment_count == 1  # otherwise it would not be scanned after a power cut
     drive(directory.maintain(0))
     append(log, 20)
     assert log.segment_count > 1
@@ -406,7 +406,7 @@ async def test_all_of_it_works_on_a_real_disk(tmp_path: Path) -> None:
 
 
 def lose_power_below_the_high_watermark(machine: Machine) -> int:
-    """The high watermark is written down, half of what is below it never was. Where the log had ended."""
+    """The high watermark is checkpointed, but only half of the records below it are synced. Returns the log end."""
     directory, log = machine.open_log()
     append(log, 3)
     drive(log.flush())
@@ -418,8 +418,8 @@ def lose_power_below_the_high_watermark(machine: Machine) -> int:
     return ended
 
 
-def test_log_that_a_power_cut_left_below_its_mark_is_sound_in_the_second_start_too(machine: Machine) -> None:
-    """The first one dies before it has checkpointed anything: the machine has run on since then, but not before."""
+def test_a_log_below_its_high_watermark_after_a_power_cut_stays_sound(machine: Machine) -> None:
+    """The first start is killed before it checkpoints anything: only the starts after it are on the same boot."""
     ended = lose_power_below_the_high_watermark(machine)
     for _ in range(3):
         log = machine.open().logs[PARTITION]
@@ -428,7 +428,7 @@ def test_log_that_a_power_cut_left_below_its_mark_is_sound_in_the_second_start_t
         machine.kill()
 
 
-def test_power_cut_shows_until_there_is_room_for_lower_marks(machine: Machine) -> None:
+def test_a_power_cut_is_remembered_until_lower_high_watermarks_fit_on_the_disk(machine: Machine) -> None:
     lose_power_below_the_high_watermark(machine)
     machine.storage.fail("replace_file", f"{PATH}/replication-offset-checkpoint", is_full=True)
     for _ in range(2):

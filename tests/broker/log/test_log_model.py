@@ -1,4 +1,4 @@
-"""One log against a plain list, under random operations, clean and unclean stops."""
+"""One log compared with a plain list, under random operations, clean and unclean stops."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CONFIG = LogConfig(
 
 
 class LogModel(RuleBasedStateMachine):
-    """`batches` is the whole truth: what is in the log, by offset."""
+    """`batches` is the reference: the expected batches of the log, by offset."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class LogModel(RuleBasedStateMachine):
         self.sequences = {producer: 0 for producer in range(3)}
         self.trimmed = False
         self.synced = 0
-        """What ends at or below survives a power cut."""
+        """Batches that end at or below it survive a power cut."""
         self.ever_written: set[bytes] = set()
 
     @initialize(cache_bytes=st.sampled_from([0, 1_500, 1_000_000]))
@@ -149,7 +149,7 @@ class LogModel(RuleBasedStateMachine):
         self.machine.kill()
         self.reopen()
         assert not self.log.report.clean
-        assert self.log.log_start_offset <= self.start  # its checkpoint is written now and then
+        assert self.log.log_start_offset <= self.start  # its checkpoint may be older
         self.start = self.log.log_start_offset
 
     @rule(tear=st.booleans())
@@ -217,4 +217,4 @@ LogModel.TestCase.settings = settings(max_examples=100, stateful_step_count=40, 
 
 @pytest.mark.invariant("I10", "I12", "I13", "I14", "I15")
 class TestLogModel(LogModel.TestCase):  # type: ignore[misc, valid-type]
-    """A log does what a list would do, and its indexes, epochs and producer states follow from its batches."""
+    """A log behaves like a list, and its indexes, epochs and producer states follow from its batches."""

@@ -1,4 +1,4 @@
-"""Where a log starts: what explains that its head is missing, and what a start finds that nothing explains."""
+"""Where a log starts: a recorded start explains a missing head; anything else missing is damage."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BY_SIZE = LogConfig(segment_bytes=600, index_interval_bytes=100, retention_ms=No
 
 
 def synced(machine: Machine, config: LogConfig = CONFIG, count: int = 30) -> tuple[LogDirectory, PartitionLog]:
-    """Several closed segments below the recovery point."""
+    """A log with several closed segments below the recovery point."""
     directory, log = machine.open_log(config)
     append(log, count)
     drive(log.flush())
@@ -34,7 +34,7 @@ def restart(machine: Machine, config: LogConfig = CONFIG) -> PartitionLog:
 
 
 def rot_last_base_offset(machine: Machine, log: PartitionLog) -> None:
-    """One bit of it, 1 -> 0, in the second segment."""
+    """Flip one bit of the last base offset of the second segment, 1 -> 0."""
     content = machine.content(f"{log.segments[1].base_offset:020d}.log")
     position, header = list(iterate_headers(content))[-1]
     bit = next(bit for bit in range(8) if header.base_offset >> bit & 1)
@@ -44,8 +44,8 @@ def rot_last_base_offset(machine: Machine, log: PartitionLog) -> None:
 # ------------------------------------------------------------------------------------------------------ contradictions
 @pytest.mark.invariant("I39")
 @pytest.mark.parametrize("clean", [False, True])
-def test_a_flipped_bit_of_a_base_offset_is_no_deletion(machine: Machine, clean: bool) -> None:
-    """D01: 63 of 65 records were removed as the leftover of a deletion, and the others followed."""
+def test_a_flipped_bit_in_a_base_offset_does_not_look_like_a_deletion(machine: Machine, clean: bool) -> None:
+    """D01: 63 of 65 records were removed as the leftover of a deletion, and the other replicas followed."""
     directory, log = synced(machine)
     rot_last_base_offset(machine, log)
     if clean:
@@ -68,14 +68,14 @@ def test_a_missing_segment_is_damage(machine: Machine, number: int) -> None:
     assert machine.file_names(".log") == names
 
 
-def test_a_log_without_any_segment_was_robbed(machine: Machine) -> None:
+def test_a_log_without_any_segment_is_damaged(machine: Machine) -> None:
     _, log = synced(machine)
     for name in machine.file_names(".log"):
         machine.disk().remove(f"{log.directory}/{name}")
     assert "no segment" in str(restart(machine).damage)
 
 
-def test_a_damaged_index_convicts_nobody(machine: Machine) -> None:
+def test_a_damaged_index_does_not_damage_the_log(machine: Machine) -> None:
     _, log = synced(machine)
     expected = read_all(log)
     for name in machine.file_names(".index"):
@@ -86,7 +86,7 @@ def test_a_damaged_index_convicts_nobody(machine: Machine) -> None:
     assert read_all(log) == expected
 
 
-def test_what_lies_above_the_recovery_point_is_a_torn_tail_as_ever(machine: Machine) -> None:
+def test_a_misfit_above_the_recovery_point_is_a_torn_tail(machine: Machine) -> None:
     _, log = machine.open_log(CONFIG)
     append(log, 30)
     end = log.segments[2].base_offset
@@ -96,7 +96,7 @@ def test_what_lies_above_the_recovery_point_is_a_torn_tail_as_ever(machine: Mach
     assert (log.damage, log.log_end_offset) == (None, end)
 
 
-def test_an_unreadable_recovery_point_lets_no_closed_segment_be_cut(machine: Machine) -> None:
+def test_no_closed_segment_is_cut_if_the_recovery_point_is_unreadable(machine: Machine) -> None:
     _, log = synced(machine)
     machine.storage.flip_bit(f"{PATH}/recovery-point-offset-checkpoint", 20)
     machine.storage.flip_bit(log.segments[1].log_path, 70)
@@ -106,7 +106,7 @@ def test_an_unreadable_recovery_point_lets_no_closed_segment_be_cut(machine: Mac
 
 
 # ------------------------------------------------------------------------------------------------------------ the file
-def test_a_start_is_recorded_before_the_first_segment_goes(machine: Machine) -> None:
+def test_a_start_is_recorded_before_the_first_segment_is_deleted(machine: Machine) -> None:
     _, log = synced(machine, BY_SIZE)
     log.trim_before(40, LogStartReason.RETENTION)
     assert delete_head(log, 40) == 0
@@ -128,7 +128,7 @@ def test_a_deletion_is_explained_after_any_crash(machine: Machine) -> None:
 @pytest.mark.parametrize("damage", ["missing", "garbled", "empty"])
 @pytest.mark.parametrize("has_head", [True, False])
 def test_an_unreadable_start_explains_nothing(machine: Machine, damage: str, has_head: bool) -> None:
-    """The safe value is 0: of a log that begins there, nothing lacks; of one that begins later nobody can tell."""
+    """The safe value is 0: a log that begins there is complete; whether one that begins later is, is unknown."""
     _, log = synced(machine, CONFIG if has_head else BY_SIZE)
     retain(log, 60, 0)
     path = f"{log.directory}/log-start"
@@ -142,7 +142,7 @@ def test_an_unreadable_start_explains_nothing(machine: Machine, damage: str, has
         assert log.log_start_offset == 0
 
 
-def test_a_torn_change_leaves_the_start_before(machine: Machine) -> None:
+def test_a_torn_write_of_the_start_leaves_the_earlier_start(machine: Machine) -> None:
     _, log = synced(machine)
     log.trim_before(10)
     drive(log.record_start())
@@ -163,7 +163,7 @@ def test_a_start_needs_no_room_on_a_full_disk(machine: Machine) -> None:
 
 
 def test_a_start_that_falls_is_recorded_at_once(machine: Machine) -> None:
-    """Or new records below the old one would count as deleted after a crash."""
+    """Otherwise new records below the old start would count as deleted after a crash."""
     _, log = synced(machine)
     log.trim_before(30)
     drive(log.record_start())
@@ -184,10 +184,10 @@ def test_a_start_is_lowered_as_far_as_the_files_reach(machine: Machine) -> None:
     assert log.lower_start(7) == first
 
 
-# --------------------------------------------------------------------------------------------------- whose log it is
+# ---------------------------------------------------------------------------------------------------------- ownership
 @pytest.mark.invariant("I21", "I39")
 def test_a_start_of_another_topic_is_damage(machine: Machine) -> None:
-    """D04: it is neither applied nor is the log given to the topic that it names."""
+    """D04: the start is not applied, and the log does not go to the topic that the start names."""
     _, log = synced(machine)
     other = LogStart(topic_id="another-id", partition=0, offset=40, reason=LogStartReason.RETENTION)
     machine.edit("log-start", format_log_start(other) + bytes(4_096))
@@ -208,8 +208,8 @@ def test_a_lost_metadata_file_is_written_again_from_the_start(machine: Machine) 
 
 
 @pytest.mark.invariant("I21")
-def test_a_record_under_way_does_not_land_in_the_next_topic_of_that_name(machine: Machine) -> None:
-    """D04: deleted and made again while the old topic's start is being written."""
+def test_a_start_being_written_does_not_land_in_the_next_topic_of_that_name(machine: Machine) -> None:
+    """D04: the log is deleted and created again while the old topic's start is being written."""
     directory, log = synced(machine)
 
     async def delete_meanwhile() -> PartitionLog:
@@ -228,8 +228,8 @@ def test_a_record_under_way_does_not_land_in_the_next_topic_of_that_name(machine
     assert (log.damage, log.log_start_offset, log.log_end_offset, log.topic_id) == (None, 0, 10, "another-id")
 
 
-def test_an_older_recovery_point_is_no_proof_against_a_log_that_was_begun_anew(machine: Machine) -> None:
-    """Its checkpoint is of before the reset, and what was appended since has expired."""
+def test_an_older_recovery_point_does_not_damage_a_reset_log(machine: Machine) -> None:
+    """The checkpoint is from before the reset, and retention has deleted what was appended since."""
     directory, log = machine.open_log(CONFIG)
     append(log, 20)
     drive(log.flush())

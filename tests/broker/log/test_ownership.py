@@ -1,4 +1,4 @@
-"""Whose log lies in a directory: another partition's is neither served, nor cut, nor given away."""
+"""The owner of the log in a directory: another partition's log is not served, cut, or given to another topic."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECOND = TopicPartition(PARTITION.topic, 1)
 
 
 def two_logs(machine: Machine) -> LogDirectory:
-    """Of one topic, alike but for what their records say; all of it is synced."""
+    """Two logs of one topic, equal except for their records' values; all of it is synced."""
     directory = machine.open(CONFIG)
     for partition in (PARTITION, SECOND):
         log = directory.create_log(partition, TOPIC_ID, CONFIG)
@@ -78,7 +78,7 @@ def test_a_log_start_of_another_log_removes_nothing(machine: Machine, owner: tup
     assert (log.topic_id, names_in(machine, PARTITION)) == (None, before)
 
 
-def test_rot_in_one_of_the_two_files_convicts_nobody(machine: Machine) -> None:
+def test_rot_in_one_of_the_two_files_does_not_damage_the_log(machine: Machine) -> None:
     directory = two_logs(machine)
     expected = read_all(directory.logs[PARTITION])
     machine.storage.flip_bit(f"{PATH}/{PARTITION}/partition.metadata", 45)
@@ -89,8 +89,8 @@ def test_rot_in_one_of_the_two_files_convicts_nobody(machine: Machine) -> None:
     assert read_all(directory.logs[PARTITION]) == expected
 
 
-def test_files_of_another_version_are_not_taken_for_lost_ones(machine: Machine) -> None:
-    """One clear sentence, and the log stays as it is."""
+def test_files_of_another_version_are_not_treated_as_lost(machine: Machine) -> None:
+    """The damage has one clear reason, and the log stays as it is."""
     two_logs(machine)
     machine.edit("partition.metadata", f"version: 0\ntopic_id: {TOPIC_ID}\n".encode())
     machine.disk().remove(f"{PATH}/{PARTITION}/log-start")
@@ -102,7 +102,7 @@ def test_files_of_another_version_are_not_taken_for_lost_ones(machine: Machine) 
 
 # --------------------------------------------------------------------------------------------------------- set aside
 def set_aside_first(machine: Machine) -> tuple[LogDirectory, PartitionLog]:
-    """What lies in the directory of the first partition is set aside, and it starts anew."""
+    """The log in the directory of the first partition is set aside, and the partition starts empty."""
     machine.kill()
     directory = machine.open(CONFIG)
     assert directory.logs[PARTITION].damage is not None
@@ -110,7 +110,7 @@ def set_aside_first(machine: Machine) -> tuple[LogDirectory, PartitionLog]:
     return directory, directory.create_log(PARTITION, TOPIC_ID, CONFIG)
 
 
-def test_another_partitions_log_is_kept_under_the_name_of_its_owner(machine: Machine) -> None:
+def test_another_partitions_log_is_set_aside_under_its_owners_name(machine: Machine) -> None:
     """It may be the only copy: the first partition does not remove it when it is in sync again."""
     two_logs(machine)
     machine.kill()
@@ -125,9 +125,9 @@ def test_another_partitions_log_is_kept_under_the_name_of_its_owner(machine: Mac
     assert machine.open(CONFIG).set_aside == {SECOND: [aside]}
 
 
-def test_salvage_takes_records_of_the_partition_alone(machine: Machine) -> None:
+def test_salvage_takes_only_records_of_the_partition(machine: Machine) -> None:
     directory = two_logs(machine)
-    directory.logs[PARTITION].mark_damaged("somebody says so")
+    directory.logs[PARTITION].mark_damaged("a test says so")
     directory, _ = set_aside_first(machine)
     assert directory.read_set_aside(PARTITION, 0, 10_000) is not None
     aside = f"{PATH}/{PARTITION}.0-damaged"
@@ -137,7 +137,7 @@ def test_salvage_takes_records_of_the_partition_alone(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("note", ["x" * 40_000, "a line\n" * 5_000, "\x00\x1b[31m" * 8_000])
-def test_a_note_of_damage_is_repeated_as_one_short_line(machine: Machine, note: str) -> None:
+def test_a_damage_note_is_passed_on_as_one_short_line(machine: Machine, note: str) -> None:
     directory, log = machine.open_log(CONFIG)
     append(log, 3)
     drive(directory.close(True, {}))

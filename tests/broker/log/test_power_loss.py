@@ -1,9 +1,9 @@
-"""Crash after every single change on the disk, by a killed process and by a power cut, and look at what comes back.
+"""Crash after every single change on the disk, by a killed process and by a power cut, and check what a restart finds.
 
-A story of appends, rolls, flushes, cuts, deletions and checkpoints is told once to count its changes on the disk, then
-once for each of them with a crash right after it. What must hold afterwards: the log has its shape; what was synced
-(and not cut later) is there with the same bytes; nothing is in it that was never written; a killed process lost
-nothing.
+A workload of appends, rolls, flushes, truncations, deletions and checkpoints runs once for each of its changes on the
+disk, with a crash right after that change. Afterwards the log must be well-formed. Everything synced, and not truncated
+later, must be there with the same bytes. It must contain nothing that was never written. A killed process must have
+lost nothing.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from tests.broker.log.machine import (
 CONFIG = LogConfig(segment_bytes=700, index_interval_bytes=100, retention_ms=None, file_delete_delay_ms=0)
 
 
-class Story:
-    """What is told to the log, and what the listener may rely on."""
+class Workload:
+    """The operations on the log, and what must survive them."""
 
     def __init__(self, machine: Machine, prompt: bool) -> None:
         self.prompt = prompt
-        """Whether the periodic tasks of a second are done right after each cut."""
+        """Whether the periodic tasks run right after each truncation."""
         self.machine = machine
         self.log: PartitionLog | None = None
         self.ever_written: set[bytes] = set()
@@ -46,11 +46,11 @@ class Story:
         self.synced: list[bytes] = []
         """Bytes of batches that a flush returned for and that no later cut touched."""
         self.cut = False
-        """Whether a cut is under way: the old or the new state may come back."""
+        """Whether a truncation is in progress: a restart may find the old or the new state."""
         self.epoch = 0
         self.sequence = 0
 
-    def tell(self) -> None:
+    def run(self) -> None:
         self.directory = self.machine.open(CONFIG)
         self.log = self.directory.create_log(PARTITION, TOPIC_ID, CONFIG)
         drive(self.directory.sync_metadata())
@@ -117,9 +117,9 @@ def _end_of(batch: bytes) -> int:
     return int.from_bytes(batch[:8], "big") + 2
 
 
-def crash_after(machine: Machine, change: int, end: Callable[[], None], prompt: bool) -> Story | None:
-    """Tell the story until that many changes have reached the disk; None if it ended before."""
-    story = Story(machine, prompt)
+def crash_after(machine: Machine, change: int, end: Callable[[], None], prompt: bool) -> Workload | None:
+    """Run the workload until that many changes have reached the disk; None if it ended before."""
+    workload = Workload(machine, prompt)
     seen = 0
 
     def count(line: str) -> None:
@@ -130,26 +130,26 @@ def crash_after(machine: Machine, change: int, end: Callable[[], None], prompt: 
 
     machine.storage.trace.listeners.append(count)
     try:
-        story.tell()
+        workload.run()
     except ProcessDead:
         machine.storage.trace.listeners.clear()
         end()
-        return story
+        return workload
     machine.storage.trace.listeners.clear()
     return None
 
 
-def every_crash(end: Callable[[Machine], None], seeds: int = 1) -> list[tuple[Machine, Story]]:
+def every_crash(end: Callable[[Machine], None], seeds: int = 1) -> list[tuple[Machine, Workload]]:
     crashes = []
     for seed, prompt in itertools.product(range(seeds), (True, False)):
         change = 1
         while True:
             machine = Machine(seed)
-            story = crash_after(machine, change, lambda machine=machine: end(machine), prompt)  # type: ignore[misc]
+            workload = crash_after(machine, change, lambda machine=machine: end(machine), prompt)  # type: ignore[misc]
             machine.loop.close()
-            if story is None:
+            if workload is None:
                 break
-            crashes.append((machine, story))
+            crashes.append((machine, workload))
             change += 1
     assert len(crashes) > 400 * seeds
     return crashes
@@ -161,36 +161,36 @@ def reopened(machine: Machine) -> PartitionLog | None:
 
 @pytest.mark.invariant("I10", "I12", "I13", "I15")
 def test_a_killed_process_loses_nothing() -> None:
-    for machine, story in every_crash(lambda machine: machine.kill()):
+    for machine, workload in every_crash(lambda machine: machine.kill()):
         log = reopened(machine)
         if log is None:
-            assert not story.current
+            assert not workload.current
             continue
         check_log(log, whole_history=log.segments[0].base_offset == 0)
         there = [batch for _, batch in stored_batches(log)]
-        told = [batch for batch in story.current if _end_of(batch) > log.segments[0].base_offset]
-        if story.cut:
-            assert there == told[: len(there)]
+        expected = [batch for batch in workload.current if _end_of(batch) > log.segments[0].base_offset]
+        if workload.cut:
+            assert there == expected[: len(there)]
         else:
-            assert there in (told, told[:-1])  # the last append may not have happened
+            assert there in (expected, expected[:-1])  # the last append may not have happened
 
 
 @pytest.mark.invariant("I10", "I12", "I13", "I15")
 @pytest.mark.parametrize("tear", [False, True])
 def test_a_power_cut_loses_nothing_that_was_synced(tear: bool) -> None:
-    for machine, story in every_crash(lambda machine: machine.lose_power(tear), seeds=3 if tear else 1):
+    for machine, workload in every_crash(lambda machine: machine.lose_power(tear), seeds=3 if tear else 1):
         log = reopened(machine)
         if log is None:
-            assert not story.synced
+            assert not workload.synced
             continue
         check_log(log, whole_history=log.segments[0].base_offset == 0)
         there = [batch for _, batch in stored_batches(log)]
-        assert story.ever_written.issuperset(there)
-        wanted = [batch for batch in story.synced if _end_of(batch) > log.segments[0].base_offset]
+        assert workload.ever_written.issuperset(there)
+        wanted = [batch for batch in workload.synced if _end_of(batch) > log.segments[0].base_offset]
         assert there[: len(wanted)] == wanted
 
 
-def test_after_a_crash_the_log_goes_on() -> None:
+def test_after_a_crash_the_log_can_be_appended_to() -> None:
     for machine, _ in every_crash(lambda machine: machine.lose_power(True)):
         directory, log = machine.open_log(CONFIG)
         for _ in range(12):
@@ -206,8 +206,8 @@ def test_after_a_crash_the_log_goes_on() -> None:
 
 
 @pytest.mark.invariant("I10", "I12", "I13", "I15")
-def test_a_flush_also_makes_durable_what_a_killed_process_left() -> None:
-    """Its names and its epochs are in the kernel's memory only, and nobody remembers that (found by seed 935)."""
+def test_a_flush_also_syncs_what_a_killed_process_left() -> None:
+    """Its names and epochs are only in the kernel's memory, and the new process must assume that (seed 935)."""
     for machine, _ in every_crash(lambda machine: machine.kill()):
         _, log = machine.open_log(CONFIG)
         append_batches(log, [make_batch(log.log_end_offset, 2, epoch=100)])

@@ -1,4 +1,4 @@
-"""What a log directory itself promises of a log's end, whatever else is lost, and whose log a checkpoint speaks of."""
+"""What a log directory proves about a log's end, whatever else is lost, and to which log a checkpoint belongs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_log_that_ends_below_the_end_of_a_clean_stop_is_damaged(
 
 
 def promised(machine: Machine) -> tuple[LogDirectory, PartitionLog]:
-    """A log that both checkpoints say is synced and committed to its end."""
+    """A log that is synced and committed to its end, according to both checkpoints."""
     directory, log = machine.open_log(ONE_SEGMENT)
     append(log, 6)
     drive(log.flush())
@@ -51,7 +51,7 @@ def promised(machine: Machine) -> tuple[LogDirectory, PartitionLog]:
 
 
 def powerless(machine: Machine, high_watermark: int, recovery_point: bool = True) -> str | None:
-    """The damage of a log in whose middle a bit has rotted."""
+    """The reported damage of a log with a flipped bit in its middle, after a power cut."""
     directory, log = machine.open_log(ONE_SEGMENT)
     drive(directory.maintain(0))
     append(log, 6)
@@ -70,7 +70,7 @@ def test_rot_below_both_checkpoints_is_damage_after_a_power_cut(machine: Machine
 
 
 def test_rot_above_the_high_watermark_may_be_a_torn_tail(machine: Machine) -> None:
-    """It was appended behind a cut, perhaps, and the recovery point is of before."""
+    """It may have been appended after a truncation, and the recovery point may be from before."""
     assert powerless(machine, 4) is None
 
 
@@ -78,7 +78,7 @@ def test_rot_above_the_recovery_point_may_be_a_torn_tail(machine: Machine) -> No
     assert powerless(machine, COMMITTED, recovery_point=False) is None
 
 
-def test_marks_of_a_deleted_topic_are_not_those_of_the_next_one(machine: Machine) -> None:
+def test_checkpoints_of_a_deleted_topic_do_not_apply_to_the_next_one(machine: Machine) -> None:
     directory, log = machine.open_log()
     append(log, 6)
     drive(log.flush())
@@ -86,7 +86,7 @@ def test_marks_of_a_deleted_topic_are_not_those_of_the_next_one(machine: Machine
     drive(directory.checkpoint_high_watermarks({PARTITION: COMMITTED}))
     directory.delete_log(PARTITION)
     append(directory.create_log(PARTITION, "another-id", SMALL), 1)
-    for _ in range(2):  # and no start writes them down as the next one's
+    for _ in range(2):  # and no start assigns them to the next topic
         machine.kill()
         directory = machine.open()
         assert directory.read_high_watermarks() == {}
@@ -126,7 +126,7 @@ def test_the_leftover_of_a_deleted_topic_does_not_explain_the_loss_of_the_next_o
     assert (found.missing, found.incarnations) == (frozenset([PARTITION]), ("i2",))
 
 
-def test_a_directory_that_fails_forgets_since_when_it_is_whole_whoever_else_listens(machine: Machine) -> None:
+def test_a_failed_directory_loses_its_chain_with_several_listeners(machine: Machine) -> None:
     directory, log = machine.open_log(incarnation_id="i1")
     directory.storage.on_offline.append(lambda _: None)
     machine.storage.fail("append")
@@ -137,33 +137,33 @@ def test_a_directory_that_fails_forgets_since_when_it_is_whole_whoever_else_list
     assert machine.open(incarnation_id="i2").wholeness.incarnations == ("i2",)
 
 
-def test_a_log_that_began_anew_owes_nothing_of_what_its_damaged_one_had_synced(machine: Machine) -> None:
-    """It is cut off from power before its first checkpoint (seed 15000505)."""
+def test_a_replaced_log_need_not_hold_what_the_damaged_one_had_synced(machine: Machine) -> None:
+    """It loses power before its first checkpoint (seed 15000505)."""
     directory, log = promised(machine)
     log.mark_damaged("a test says so")
     directory.set_log_aside(PARTITION)
-    anew = directory.create_log(PARTITION, log.topic_id or "", ONE_SEGMENT)
+    new = directory.create_log(PARTITION, log.topic_id or "", ONE_SEGMENT)
     drive(directory.sync_metadata())
-    append(anew, 6)
+    append(new, 6)
     machine.lose_power()
     log = machine.open_log(ONE_SEGMENT)[1]
     assert log.damage is None
     assert log.log_end_offset < COMMITTED
 
 
-def test_a_log_whose_directory_was_missing_owes_nothing_of_what_was_in_it(machine: Machine) -> None:
-    """It is cut off from power before its first checkpoint (seed 17004623)."""
+def test_a_log_replacing_a_missing_one_need_not_hold_what_that_had_synced(machine: Machine) -> None:
+    """It loses power before its first checkpoint (seed 17004623)."""
     promised(machine)
     machine.kill()
     for name in machine.file_names():
         machine.disk().remove(f"{PATH}/{PARTITION}/{name}")
     machine.disk().remove_tree(f"{PATH}/{PARTITION}")
-    directory, anew = machine.open_log(ONE_SEGMENT)
-    assert anew.log_end_offset == 0
-    append(anew, 3)
-    drive(anew.flush())
+    directory, new = machine.open_log(ONE_SEGMENT)
+    assert new.log_end_offset == 0
+    append(new, 3)
+    drive(new.flush())
     drive(directory.sync_metadata())
-    append(anew, 3)
+    append(new, 3)
     machine.lose_power(tear=True)
     log = machine.open_log(ONE_SEGMENT)[1]
     assert log.damage is None
@@ -171,8 +171,8 @@ def test_a_log_whose_directory_was_missing_owes_nothing_of_what_was_in_it(machin
 
 
 @pytest.mark.parametrize("is_settled", [True, False])
-def test_a_log_that_began_anew_is_held_to_what_it_has_synced_since(machine: Machine, is_settled: bool) -> None:
-    """It was excused for ever: rot far below its recovery point was cut as a torn tail after a power cut."""
+def test_a_reset_log_must_hold_what_it_has_synced_since(machine: Machine, is_settled: bool) -> None:
+    """A reset log was once exempt for ever: after a power cut, rot below its recovery point was cut as a torn tail."""
     directory, log = machine.open_log(ONE_SEGMENT)
     append(log, 6)
     drive(log.flush())

@@ -1,4 +1,4 @@
-"""What comes back after a stop, when files are torn, damaged, missing or wrong."""
+"""What a start recovers when files are torn, damaged, missing or wrong."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def restart(machine: Machine, config: LogConfig = ONE_SEGMENT) -> PartitionLog:
 
 
 def restart_without_power(machine: Machine, config: LogConfig = ONE_SEGMENT) -> PartitionLog:
-    """The power went, though all that was written had reached the disk: nobody knows that."""
+    """Restart after a power cut that lost nothing, which the start cannot know."""
     machine.kill()
     machine.storage.boots += 1
     return machine.open_log(config)[1]
@@ -67,8 +67,8 @@ def test_a_torn_tail_is_cut_at_the_last_whole_batch(machine: Machine, cut: int) 
 
 
 @pytest.mark.invariant("I44")
-def test_a_start_that_dies_while_it_loads_does_not_hide_a_power_loss(machine: Machine) -> None:
-    """D20b: the start behind it took a torn batch for rot, as if the machine had run on."""
+def test_a_start_that_fails_while_loading_does_not_hide_a_power_loss(machine: Machine) -> None:
+    """D20b: the next start took a torn batch for rot, as if the machine had not gone down."""
     _, written = start_with(machine)
     content = machine.content(FIRST)
     machine.edit(FIRST, content[:-1] + bytes([content[-1] ^ 0xFF]))
@@ -103,13 +103,13 @@ def test_any_flipped_bit_ends_the_log_at_its_batch(machine: Machine) -> None:
         machine.edit(FIRST, bytes(damaged))
         log = restart_without_power(machine)
         expected = b"".join(batch for _, batch in written[:2])
-        is_covered = not (position - 2 * size < 8 or 12 <= position - 2 * size < 16)  # by the CRC
+        is_covered = not (position - 2 * size < 8 or 12 <= position - 2 * size < 16)  # covered by the CRC
         if is_covered:
             assert read_all(log) == expected
             check_log(log)
         else:
             assert log.damage is not None and "the batch there is whole" in log.damage
-            assert log.log_end_offset in (4, 6), "only lower epochs behind a grown one betray it"
+            assert log.log_end_offset in (4, 6), "only a lower epoch after it reveals a grown one"
             assert machine.content(FIRST) == bytes(damaged)
             machine.disk().remove(f"{log.directory}/{DAMAGE_NOTE}")
         machine.edit("leader-epoch-checkpoint", format_epoch_checkpoint([(0, 0), (1, 8)], OWNER))
@@ -119,18 +119,18 @@ Start = Callable[[Machine], PartitionLog]
 
 
 @pytest.mark.parametrize("start", [restart, restart_without_power])
-def test_a_whole_batch_at_the_wrong_offset_is_damage_whatever_the_boot(machine: Machine, start: Start) -> None:
+def test_a_whole_batch_at_the_wrong_offset_is_damage_after_any_stop(machine: Machine, start: Start) -> None:
     start_with(machine, 3)
     content = machine.content(FIRST) + make_batch(7)[1]
     machine.edit(FIRST, content)
     log = start(machine)
     assert log.log_end_offset == 6
     assert "offset 7 where 6 belongs" in str(log.damage)
-    assert machine.content(FIRST) == content, "nothing is cut for it"
+    assert machine.content(FIRST) == content, "nothing is cut"
 
 
 @pytest.mark.parametrize("start", [restart, restart_without_power])
-def test_a_whole_batch_of_a_falling_epoch_is_damage_whatever_the_boot(machine: Machine, start: Start) -> None:
+def test_a_whole_batch_of_a_falling_epoch_is_damage_after_any_stop(machine: Machine, start: Start) -> None:
     start_with(machine, 9)
     machine.edit(FIRST, machine.content(FIRST) + make_batch(18, epoch=1)[1])
     log = start(machine)
@@ -138,7 +138,7 @@ def test_a_whole_batch_of_a_falling_epoch_is_damage_whatever_the_boot(machine: M
     assert "leader epoch 1 behind epoch 2" in str(log.damage)
 
 
-def test_segments_behind_the_damage_are_deleted(machine: Machine) -> None:
+def test_segments_after_a_torn_tail_are_deleted(machine: Machine) -> None:
     config = LogConfig(segment_bytes=600, index_interval_bytes=100)
     log, _ = start_with(machine, 20, config)
     assert log.segment_count > 3
@@ -176,7 +176,7 @@ def test_recovery_does_not_advance_the_recovery_point(machine: Machine) -> None:
 
 
 def test_after_a_crash_nothing_of_the_last_segment_counts_as_synced(machine: Machine) -> None:
-    """A cut may have lowered the recovery point after its checkpoint; the crash forgot it, but nothing was synced."""
+    """A truncation may have lowered the recovery point after its checkpoint, so later appends are not synced."""
     directory, log = machine.open_log(ONE_SEGMENT)
     append(log, 10)
     drive(directory.close(True, {}))
@@ -195,7 +195,7 @@ def test_after_a_crash_nothing_of_the_last_segment_counts_as_synced(machine: Mac
 @pytest.mark.parametrize("suffix", [".index", ".timeindex", ".snapshot"])
 @pytest.mark.parametrize("damage", ["missing", "empty", "torn", "zeros", "noise"])
 def test_side_files_are_rebuilt(machine: Machine, suffix: str, damage: str) -> None:
-    """Also after a clean stop, when the files are trusted."""
+    """Also after a clean stop, although the files are trusted then."""
     config = LogConfig(segment_bytes=900, index_interval_bytes=100)
     directory, log = machine.open_log(config)
     written = [append(log, 1, producer=(1, 0, 2 * number))[0] for number in range(30)]
@@ -221,8 +221,8 @@ def test_side_files_are_rebuilt(machine: Machine, suffix: str, damage: str) -> N
 
 @pytest.mark.invariant("I15", "I25")
 @pytest.mark.parametrize("source", ["older", "other partition", "other topic"])
-def test_a_snapshot_of_another_place_is_not_used(machine: Machine, source: str) -> None:
-    """D27: its checksum is right. A retry of what was written since would be written a second time."""
+def test_a_snapshot_of_another_log_or_offset_is_not_used(machine: Machine, source: str) -> None:
+    """D27: its checksum is valid. If it were used, a retry of a later batch would be written a second time."""
     config = LogConfig(segment_bytes=900, index_interval_bytes=100)
     directory = machine.open(config)
     log = directory.create_log(PARTITION, TOPIC_ID, config)
@@ -247,7 +247,7 @@ def test_a_snapshot_of_another_place_is_not_used(machine: Machine, source: str) 
     check_log(log)
 
 
-def test_an_index_of_another_segment_is_noticed(machine: Machine) -> None:
+def test_an_index_of_another_segment_is_rebuilt(machine: Machine) -> None:
     config = LogConfig(segment_bytes=900, index_interval_bytes=100)
     directory, log = machine.open_log(config)
     append(log, 4, records=1)
@@ -292,7 +292,7 @@ def test_epochs_are_cut_to_the_log(machine: Machine) -> None:
     assert restart(machine).epoch_entries() == [(1, 0)]
 
 
-def test_a_log_that_ends_below_its_start_begins_empty_there(machine: Machine) -> None:
+def test_a_log_that_ends_below_its_start_is_empty_at_that_start(machine: Machine) -> None:
     directory, log = machine.open_log(ONE_SEGMENT)
     append(log, 10, epoch=3)
     log.trim_before(15)
@@ -306,8 +306,8 @@ def test_a_log_that_ends_below_its_start_begins_empty_there(machine: Machine) ->
     check_log(log)
 
 
-def test_the_leftover_of_an_interrupted_deletion_goes(machine: Machine) -> None:
-    """Segments in front of a gap that lies below the recorded start were being deleted."""
+def test_the_leftover_of_an_interrupted_deletion_is_removed(machine: Machine) -> None:
+    """Segments in front of a gap below the recorded start were being deleted."""
     config = LogConfig(segment_bytes=600, index_interval_bytes=100)
     directory, log = machine.open_log(config)
     append(log, 30)
@@ -323,7 +323,7 @@ def test_the_leftover_of_an_interrupted_deletion_goes(machine: Machine) -> None:
     check_log(log)
 
 
-def test_a_tail_whose_beginning_is_lost_goes(machine: Machine) -> None:
+def test_segments_after_a_missing_unsynced_one_are_removed(machine: Machine) -> None:
     config = LogConfig(segment_bytes=600, index_interval_bytes=100)
     log, _ = start_with(machine, 30, config)
     end = log.segments[2].base_offset
@@ -354,7 +354,7 @@ def test_foreign_files_are_left_alone(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("cut", [20, 156])
-def test_what_a_clean_stop_synced_is_no_torn_tail(machine: Machine, cut: int) -> None:
+def test_a_misfit_after_a_clean_stop_is_damage(machine: Machine, cut: int) -> None:
     directory, log = machine.open_log(ONE_SEGMENT)
     append(log, 10)
     drive(directory.close(True, {}))
@@ -388,7 +388,7 @@ def test_producers_of_a_clean_stop_are_known(machine: Machine) -> None:
 
 
 @pytest.mark.invariant("I15", "I25")
-def test_snapshots_of_a_lost_tail_are_not_used_for_what_replaces_it(machine: Machine) -> None:
+def test_snapshots_of_a_lost_tail_are_not_used_for_its_replacement(machine: Machine) -> None:
     config = LogConfig(segment_bytes=600, index_interval_bytes=100)
     log, _ = start_with(machine, 20, config)
     snapshots = list(log.snapshots.offsets)
@@ -413,7 +413,7 @@ def test_a_restart_on_a_full_disk_works(machine: Machine) -> None:
 
 @pytest.mark.invariant("I12", "I13", "I15")
 @pytest.mark.parametrize("scan_bytes", [61, 100, 200, 1_000])
-def test_batches_are_read_whole_however_they_lie_in_the_pieces_of_a_scan(
+def test_batches_are_read_whole_at_any_position_in_the_chunks_of_a_scan(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, scan_bytes: int
 ) -> None:
     _, written = start_with(machine)
@@ -425,7 +425,7 @@ def test_batches_are_read_whole_however_they_lie_in_the_pieces_of_a_scan(
     check_log(log)
 
 
-def test_producers_of_a_long_scan_are_taken_in_pieces(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_producers_of_a_long_scan_are_updated_in_pieces(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     before, _ = start_with(machine)
     monkeypatch.setattr(recovery, "PRODUCED_AT_ONCE", 3)
     assert restart(machine).producers == before.producers

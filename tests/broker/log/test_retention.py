@@ -24,7 +24,7 @@ def test_no_segment_above_the_high_watermark_is_deleted(machine: Machine, high_w
     assert log.log_end_offset == 80
 
 
-def test_by_size_the_newest_bytes_stay(machine: Machine) -> None:
+def test_retention_by_size_keeps_the_newest_bytes(machine: Machine) -> None:
     _, log = machine.open_log(BY_SIZE)
     append(log, 40)
     start = retain(log, 80, NOW)
@@ -32,7 +32,7 @@ def test_by_size_the_newest_bytes_stay(machine: Machine) -> None:
     assert 2_000 <= log.size_bytes < 3_000
 
 
-def test_by_age_what_is_younger_stays(machine: Machine) -> None:
+def test_retention_by_age_keeps_younger_segments(machine: Machine) -> None:
     _, log = machine.open_log(BY_AGE)
     for number in range(40):
         machine.skew_ms = number * 1_000
@@ -54,8 +54,8 @@ def test_a_segment_is_as_old_as_its_last_append(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("timestamp_ms", [0, NOW - 10**9, NOW + 10**12])
-def test_the_clocks_of_clients_neither_delete_nor_keep_anything(machine: Machine, timestamp_ms: int) -> None:
-    """Records are as old as their append; a backfill is not deleted at once, and none is kept for ever."""
+def test_retention_ignores_the_clocks_of_clients(machine: Machine, timestamp_ms: int) -> None:
+    """Records are as old as their append: a backfill is not deleted at once, and no record is kept for ever."""
     _, log = machine.open_log(BY_AGE)
     append(log, 20, timestamp_ms=timestamp_ms)
     assert retain(log, 40, NOW + 10_000) == 0
@@ -71,14 +71,14 @@ def test_an_old_active_segment_is_rolled_and_deleted(machine: Machine) -> None:
     assert log.log_end_offset == 6
 
 
-def test_by_size_the_active_segment_stays(machine: Machine) -> None:
+def test_retention_by_size_keeps_the_active_segment(machine: Machine) -> None:
     config = LogConfig(retention_ms=None, retention_bytes=0)
     _, log = machine.open_log(config)
     append(log, 10)
     assert retain(log, 20, NOW) == 0
 
 
-def test_what_lies_below_the_log_s_start_is_deleted(machine: Machine) -> None:
+def test_segments_below_the_log_start_are_deleted(machine: Machine) -> None:
     _, log = machine.open_log(SMALL)
     append(log, 40)
     log.trim_before(33)
@@ -111,7 +111,7 @@ def test_a_renamed_file_is_removed_after_a_restart(machine: Machine) -> None:
     assert log.log_start_offset == start
 
 
-def test_snapshots_go_with_their_segments(machine: Machine) -> None:
+def test_snapshots_are_deleted_with_their_segments(machine: Machine) -> None:
     _, log = machine.open_log(BY_SIZE)
     append(log, 40)
     retain(log, 80, NOW)
@@ -126,7 +126,7 @@ def test_settings_can_be_changed_at_runtime(machine: Machine) -> None:
     assert retain(log, 80, NOW) > 0
 
 
-def test_reading_goes_on_behind_what_was_deleted(machine: Machine) -> None:
+def test_reading_continues_after_the_deleted_segments(machine: Machine) -> None:
     _, log = machine.open_log(BY_SIZE)
     written = append(log, 40)
     start = retain(log, 80, NOW)

@@ -1,4 +1,4 @@
-"""What a start believes where only a process was killed, or a stop was clean: the kernel has all that was written."""
+"""What a start believes after a kill or a clean stop on the same boot: the kernel has all that was written."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tests.broker.log.test_recovery import FIRST, ONE_SEGMENT, restart, start_wi
 
 
 @pytest.mark.invariant("I12")
-def test_any_flipped_bit_is_damage_where_the_machine_ran_on(machine: Machine) -> None:
-    """The kernel had all of it: nothing there was torn (D18)."""
+def test_any_flipped_bit_is_damage_on_the_same_boot(machine: Machine) -> None:
+    """The kernel had all bytes, so nothing was torn (D18)."""
     _, written = start_with(machine, 6)
     content, size = machine.content(FIRST), len(written[0][1])
     for position in range(2 * size, 3 * size):
@@ -20,7 +20,7 @@ def test_any_flipped_bit_is_damage_where_the_machine_ran_on(machine: Machine) ->
             damaged[position] ^= bit
             machine.edit(FIRST, bytes(damaged))
             log = restart(machine)
-            epoch_grew = 12 <= position - 2 * size < 16 and log.log_end_offset > 4  # outside of any CRC
+            epoch_grew = 12 <= position - 2 * size < 16 and log.log_end_offset > 4  # no CRC covers it
             assert log.damage is not None or epoch_grew
             assert machine.content(FIRST) == bytes(damaged), "nothing is cut"
             if log.damage is not None:
@@ -29,13 +29,13 @@ def test_any_flipped_bit_is_damage_where_the_machine_ran_on(machine: Machine) ->
 
 
 @pytest.mark.parametrize("garbage", [b"\0" * 1_000, b"\xff" * 61, b"M" * 5_000])
-def test_a_garbage_tail_is_damage_where_the_machine_ran_on(machine: Machine, garbage: bytes) -> None:
+def test_a_garbage_tail_is_damage_on_the_same_boot(machine: Machine, garbage: bytes) -> None:
     start_with(machine)
     machine.edit(FIRST, machine.content(FIRST) + garbage)
     assert restart(machine).damage is not None
 
 
-def test_write_that_was_cut_off_is_a_torn_tail_where_the_machine_ran_on(machine: Machine) -> None:
+def test_a_cut_off_write_is_a_torn_tail_on_the_same_boot(machine: Machine) -> None:
     start_with(machine, 3)
     whole, next_batch = machine.content(FIRST), make_batch(6)[1]
     for length in range(1, len(next_batch)):
@@ -45,8 +45,8 @@ def test_write_that_was_cut_off_is_a_torn_tail_where_the_machine_ran_on(machine:
 
 
 @pytest.mark.invariant("I19")
-def test_log_that_ends_below_its_high_watermark_is_damaged_where_the_machine_ran_on(machine: Machine) -> None:
-    """Whole batches are gone from its end, and nothing else shows that (D17)."""
+def test_a_log_that_ends_below_its_high_watermark_is_damaged_on_the_same_boot(machine: Machine) -> None:
+    """Whole batches are missing at its end, and nothing else shows that (D17)."""
     directory, log = machine.open_log(ONE_SEGMENT)
     (_, first), *_ = append(log, 10, records=1)
     drive(directory.checkpoint_high_watermarks({log.topic_partition: 8}))
@@ -59,8 +59,8 @@ def test_log_that_ends_below_its_high_watermark_is_damaged_where_the_machine_ran
     assert log.damage is not None, "the note stays"
 
 
-def test_high_watermark_that_a_power_loss_has_overtaken_is_no_proof_for_the_start_after_next(machine: Machine) -> None:
-    """The tail was lost with the power; the start that found that is killed (seed 8000025)."""
+def test_a_high_watermark_from_before_a_power_loss_proves_nothing_later(machine: Machine) -> None:
+    """The tail was lost with the power, and the start that found this was killed (seed 8000025)."""
     directory, log = machine.open_log(ONE_SEGMENT)
     append(log, 10)
     drive(directory.checkpoint_high_watermarks({log.topic_partition: 20}))
@@ -71,8 +71,8 @@ def test_high_watermark_that_a_power_loss_has_overtaken_is_no_proof_for_the_star
 
 
 @pytest.mark.parametrize("cut_to", [12, 0])
-def test_cut_below_the_mark_is_no_damage_after_a_kill(machine: Machine, cut_to: int) -> None:
-    """Its leader was elected with an accepted loss; the checkpoint of marks would be written after five seconds."""
+def test_a_truncation_below_the_high_watermark_is_not_damage_after_a_kill(machine: Machine, cut_to: int) -> None:
+    """Its leader was elected with an accepted loss; the checkpoint of high watermarks is due after five seconds."""
     directory, log = machine.open_log(ONE_SEGMENT)
     append(log, 10)
     drive(directory.checkpoint_high_watermarks({log.topic_partition: 20}))
@@ -83,7 +83,7 @@ def test_cut_below_the_mark_is_no_damage_after_a_kill(machine: Machine, cut_to: 
     assert (log.damage, log.log_end_offset) == (None, cut_to)
 
 
-def test_high_watermark_of_the_topic_that_had_the_name_before_says_nothing(machine: Machine) -> None:
+def test_the_high_watermark_of_an_earlier_topic_of_the_name_proves_nothing(machine: Machine) -> None:
     directory, log = machine.open_log(ONE_SEGMENT)
     append(log, 10)
     drive(directory.checkpoint_high_watermarks({log.topic_partition: 20}))
@@ -92,8 +92,8 @@ def test_high_watermark_of_the_topic_that_had_the_name_before_says_nothing(machi
     assert restart(machine).damage is None
 
 
-def test_damage_that_a_start_finds_is_found_by_the_next_start_too(machine: Machine) -> None:
-    """What proved it is written over: the clean marker, the recovery point (D19)."""
+def test_damage_found_by_a_start_is_found_by_the_next_start_too(machine: Machine) -> None:
+    """Its proofs are overwritten by then: the clean marker, the recovery point (D19)."""
     directory, log = machine.open_log(ONE_SEGMENT)
     (_, first), *_ = append(log, 10)
     drive(directory.close(clean=True, high_watermarks={}))
@@ -105,7 +105,7 @@ def test_damage_that_a_start_finds_is_found_by_the_next_start_too(machine: Machi
 
 
 @pytest.mark.invariant("I13")
-def test_older_epoch_file_is_not_believed_after_a_clean_stop(machine: Machine) -> None:
+def test_an_older_epoch_file_is_not_believed_after_a_clean_stop(machine: Machine) -> None:
     directory, log = machine.open_log(ONE_SEGMENT)
     append(log, 5, epoch=1)
     older = machine.content("leader-epoch-checkpoint")

@@ -24,7 +24,7 @@ def table(steps: list[tuple[int, int, int]]) -> SegmentIndex:
 
 
 @given(ENTRIES)
-def test_a_table_survives_its_files(steps: list[tuple[int, int, int]]) -> None:
+def test_a_table_is_restored_from_its_files(steps: list[tuple[int, int, int]]) -> None:
     index = table(steps)
     again = SegmentIndex.decode(*index.encode(0), segment_size=1 << 31, interval_bytes=100)
     assert (again.last_offsets, again.positions, again.timestamps) == (
@@ -35,7 +35,7 @@ def test_a_table_survives_its_files(steps: list[tuple[int, int, int]]) -> None:
 
 
 @given(ENTRIES)
-def test_the_files_are_those_of_the_format(steps: list[tuple[int, int, int]]) -> None:
+def test_the_files_have_the_documented_format(steps: list[tuple[int, int, int]]) -> None:
     index = table(steps)
     offsets, times = index.encode(0)
     entries = decode_index(offsets)
@@ -48,7 +48,7 @@ def test_the_files_are_those_of_the_format(steps: list[tuple[int, int, int]]) ->
 
 
 @given(ENTRIES, st.integers(0, 60))
-def test_the_rest_can_be_encoded_alone(steps: list[tuple[int, int, int]], start: int) -> None:
+def test_later_entries_can_be_encoded_alone(steps: list[tuple[int, int, int]], start: int) -> None:
     index = table(steps)
     start = min(start, len(index))
     whole, rest = index.encode(0), index.encode(start)
@@ -60,12 +60,12 @@ def test_the_entry_to_walk_from_is_the_greatest_at_or_below() -> None:
     assert [index.entry_for_offset(offset) for offset in (0, 9, 10, 19, 20, 30, 99)] == [None, None, 0, 0, 1, 2, 2]
 
 
-def test_a_time_is_looked_for_behind_the_last_smaller_one() -> None:
+def test_a_time_lookup_starts_at_the_last_smaller_timestamp() -> None:
     index = table([(10, 500, 5), (10, 500, 5), (10, 500, 9)])
     assert [index.entry_for_timestamp(time) for time in (0, 5, 6, 9, 10)] == [None, None, 1, 1, 2]
 
 
-def test_truncation_drops_batches_that_reach_so_far() -> None:
+def test_truncation_drops_entries_of_batches_that_reach_the_offset() -> None:
     index = table([(10, 500, 5), (10, 500, 5), (10, 500, 9)])
     index.truncate_to(20)
     assert list(index.last_offsets) == [10]
@@ -80,9 +80,9 @@ def test_truncation_drops_batches_that_reach_so_far() -> None:
         [(5, 200, 1), (6, 200, 1)],
         [(5, 100, 2), (6, 200, 1)],
     ],
-    ids=["at the start", "behind the end", "offsets stand", "positions stand", "timestamps fall"],
+    ids=["at the start", "after the end", "equal offsets", "equal positions", "timestamps fall"],
 )
-def test_a_table_that_cannot_be_is_refused(entries: list[tuple[int, int, int]]) -> None:
+def test_an_impossible_table_is_refused(entries: list[tuple[int, int, int]]) -> None:
     index = SegmentIndex(100)
     for entry in entries:
         index.add(*entry)

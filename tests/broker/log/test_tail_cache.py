@@ -1,4 +1,4 @@
-"""The newest batches in memory: bounded over all logs, never stale."""
+"""The newest batches in memory: limited over all logs, never stale."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def batches(start: int, count: int) -> list[Batch]:
     return [make_batch(start + 2 * number) for number in range(count)]
 
 
-def test_the_oldest_bytes_of_all_logs_go_first() -> None:
+def test_the_oldest_bytes_of_all_logs_are_dropped_first() -> None:
     cache = TailCache(bytes_max=4 * COST)
     one, two = cache.tail(), cache.tail()
     one.append(batches(0, 2), 2 * SIZE)
@@ -25,7 +25,7 @@ def test_the_oldest_bytes_of_all_logs_go_first() -> None:
     assert cache.size_bytes == 4 * COST
 
 
-def test_the_bound_holds_whatever_happens() -> None:
+def test_the_byte_limit_always_holds() -> None:
     cache = TailCache(bytes_max=10_000)
     tails = [cache.tail() for _ in range(3)]
     ends = [0, 0, 0]
@@ -51,17 +51,17 @@ def test_a_batch_larger_than_the_cache_is_not_kept() -> None:
     assert tail.read(0, 1_000, 100) is None
 
 
-def test_what_was_truncated_does_not_evict_what_came_after() -> None:
+def test_truncated_batches_do_not_evict_later_ones() -> None:
     cache = TailCache(bytes_max=4 * COST)
     tail = cache.tail()
     tail.append(batches(0, 3), 3 * SIZE)
     tail.truncate_to(0)
     tail.append(batches(0, 1), SIZE)
-    tail.append(batches(2, 2), 2 * SIZE)  # evicts two that are gone already
+    tail.append(batches(2, 2), 2 * SIZE)  # evicts two that were truncated already
     assert tail.start_offset == 0
 
 
-def test_the_very_buffer_that_was_appended_is_served() -> None:
+def test_the_appended_buffer_itself_is_served() -> None:
     tail = TailCache().tail()
     header, batch = make_batch(0)
     tail.append([(header, batch)], len(batch))
@@ -70,7 +70,7 @@ def test_the_very_buffer_that_was_appended_is_served() -> None:
     assert found[0][0] is batch
 
 
-def test_a_small_part_of_a_large_frame_is_copied_so_that_the_frame_can_go() -> None:
+def test_a_small_part_of_a_large_frame_is_copied() -> None:
     header, batch = make_batch(0)
     frame = bytes(batch) + bytes(100_000)
     tail = TailCache().tail()
@@ -81,7 +81,7 @@ def test_a_small_part_of_a_large_frame_is_copied_so_that_the_frame_can_go() -> N
     assert not isinstance(found[0][0], memoryview)
 
 
-def test_a_frame_that_is_mostly_batches_is_kept_as_it_is() -> None:
+def test_parts_of_a_frame_that_is_mostly_batches_are_not_copied() -> None:
     many = batches(0, 10)
     frame = memoryview(b"header" + b"".join(batch for _, batch in many))
     views = [(header, frame[6 + SIZE * number : 6 + SIZE * (number + 1)]) for number, (header, _) in enumerate(many)]
@@ -92,7 +92,7 @@ def test_a_frame_that_is_mostly_batches_is_kept_as_it_is() -> None:
     assert all(part is view for part, (_, view) in zip(found[0], views, strict=True))
 
 
-def test_many_evictions_do_not_pile_up() -> None:
+def test_evicted_entries_do_not_accumulate() -> None:
     cache = TailCache(bytes_max=10 * COST)
     tail = cache.tail()
     for number in range(5_000):

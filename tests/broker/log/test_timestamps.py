@@ -64,7 +64,7 @@ def test_an_empty_log_has_no_record_of_any_time(machine: Machine) -> None:
     assert log.offset_for_timestamp(0, 0) is None
 
 
-def test_after_a_truncation_the_cut_records_are_not_found(machine: Machine) -> None:
+def test_truncated_records_are_not_found(machine: Machine) -> None:
     _, log = machine.open_log(CONFIG)
     append(log, 10, timestamp_ms=1_000)
     append(log, 10, timestamp_ms=9_000)
@@ -74,11 +74,11 @@ def test_after_a_truncation_the_cut_records_are_not_found(machine: Machine) -> N
     assert log.offset_for_timestamp(9_000, 40) is None
 
 
-def test_a_batch_is_looked_into_only_where_its_time_fits(machine: Machine) -> None:
+def test_only_a_batch_with_a_matching_time_is_decoded(machine: Machine) -> None:
     _, log = machine.open_log(LogConfig())
     append(log, 50, timestamp_ms=1_000)
     append(log, 1, timestamp_ms=2_000)
-    machine.storage.flip_bit(f"{log.directory}/{0:020d}.log", 70)  # in a record that nobody needs
+    machine.storage.flip_bit(f"{log.directory}/{0:020d}.log", 70)  # in a record that is not needed
     assert log.offset_for_timestamp(2_000, 102) == (2_000, 100)
 
 
@@ -88,8 +88,8 @@ def append_undecodable(log: PartitionLog, records: int, timestamp_ms: int) -> No
     append_batches(log, [(read_header(broken), broken)])
 
 
-def test_a_batch_that_nobody_can_decode_is_answered_by_its_header(machine: Machine) -> None:
-    """Its CRC is right: the bytes are those that the producer sent, and no log is damaged by what they mean."""
+def test_the_header_answers_for_an_undecodable_batch(machine: Machine) -> None:
+    """Its CRC is valid: the bytes are what the producer sent, so the log is not damaged."""
     _, log = machine.open_log(LogConfig())
     append(log, 1, timestamp_ms=1_000)
     append_undecodable(log, 40, timestamp_ms=2_000)
@@ -99,15 +99,15 @@ def test_a_batch_that_nobody_can_decode_is_answered_by_its_header(machine: Machi
     assert log.offset_for_timestamp(1_500, 2) is None
 
 
-def test_a_timestamp_beyond_64_bits_is_never_told(machine: Machine) -> None:
-    """Of a large batch, which a leader takes by its CRC."""
+def test_a_timestamp_beyond_64_bits_is_never_returned(machine: Machine) -> None:
+    """The batch is large, so the leader checked only its CRC."""
     _, log = machine.open_log(LogConfig())
     batch = beyond_all_times(40)
     append_batches(log, [(read_header(batch), batch)])
     assert log.offset_for_timestamp(1_500, 40) == (2**63 - 1, 0)
 
 
-def test_of_a_batch_that_nobody_can_decode_nothing_below_the_log_s_start_is_told(machine: Machine) -> None:
+def test_an_undecodable_batch_yields_no_offset_below_the_log_start(machine: Machine) -> None:
     _, log = machine.open_log(LogConfig())
     append_undecodable(log, 40, timestamp_ms=2_000)
     log.trim_before(10)
@@ -124,8 +124,8 @@ def test_rotten_bytes_of_a_batch_are_damage(machine: Machine) -> None:
 
 @pytest.mark.parametrize("order", ["rising", "random"])
 @pytest.mark.parametrize("suffix", [".timeindex", ".index"])
-def test_a_bit_of_an_index_changes_no_answer(suffix: str, order: str) -> None:
-    """An index is a hint. D26: an answer that is too late makes a consumer pass over records."""
+def test_a_flipped_bit_in_an_index_changes_no_answer(suffix: str, order: str) -> None:
+    """An index is only a hint. D26: an answer that is too late makes a consumer skip records."""
     rng = random.Random(7)
     timestamps = [1_000 + 7 * number if order == "rising" else rng.randrange(1_000, 1_400) for number in range(60)]
     machine = Machine()
@@ -160,8 +160,8 @@ def test_a_time_index_of_another_segment_changes_no_answer(machine: Machine) -> 
         assert log.offset_for_timestamp(timestamps[offset], 300) == (timestamps[offset], offset)
 
 
-def test_damage_that_hides_how_late_a_segment_reaches_is_told(machine: Machine) -> None:
-    """The segment is not passed over: what lies behind the damage may be what was asked for."""
+def test_damage_that_hides_a_segments_largest_timestamp_is_reported(machine: Machine) -> None:
+    """The segment is not skipped: the requested record may be after the damage."""
     config = LogConfig(segment_bytes=2_000, index_interval_bytes=10_000, retention_ms=None)
     directory, log = machine.open_log(config)
     timestamps = [1_000 + 7 * number for number in range(300)]
@@ -177,8 +177,8 @@ def test_damage_that_hides_how_late_a_segment_reaches_is_told(machine: Machine) 
         log.offset_for_timestamp(timestamps[last], 300)
 
 
-def test_an_offset_that_rotted_is_never_the_answer(machine: Machine) -> None:
-    """It lies outside of the CRC."""
+def test_a_rotten_offset_is_never_returned(machine: Machine) -> None:
+    """The CRC does not cover it."""
     _, log = machine.open_log(LogConfig())
     append(log, 3, timestamp_ms=1_000)
     append(log, 1, timestamp_ms=2_000)

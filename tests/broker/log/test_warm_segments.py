@@ -1,4 +1,4 @@
-"""Thousands of partitions within a bounded number of open files and a bounded memory for indexes."""
+"""Thousands of partitions with a limited number of open files and limited memory for indexes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def logs_with(machine: Machine, segments: WarmSegments, count: int) -> tuple[Log
     return directory, [directory.create_log(TopicPartition("t", number), "id", CONFIG) for number in range(count)]
 
 
-def test_no_more_files_are_open_than_allowed_and_all_logs_work(machine: Machine) -> None:
+def test_all_logs_work_with_a_limited_number_of_open_files(machine: Machine) -> None:
     segments = WarmSegments(files_max=3)
     _, logs = logs_with(machine, segments, 10)
     written: dict[int, bytes] = {number: b"" for number in range(10)}
@@ -39,7 +39,7 @@ def test_no_more_files_are_open_than_allowed_and_all_logs_work(machine: Machine)
     assert segments.open_files <= 3
 
 
-def test_index_entries_that_had_to_go_come_back_from_their_files(machine: Machine) -> None:
+def test_released_index_entries_are_read_back_from_their_files(machine: Machine) -> None:
     segments = WarmSegments(index_bytes_max=64)
     directory, logs = logs_with(machine, segments, 4)
     for _ in range(30):

@@ -1,4 +1,4 @@
-"""Since which starts the logs of a directory are surely whole: `whole-since`, over kills, power cuts and rot."""
+"""Since which starts the logs of a directory are certainly whole: `whole-since`, over kills, power cuts and rot."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def machine() -> Machine:
 
 
 def start(machine: Machine, incarnation: str, records: int = 3) -> LogDirectory:
-    """A broker's start, and some records."""
+    """Start a broker and append some records."""
     directory = machine.open(incarnation_id=incarnation)
     if records:
         append(directory.create_log(PARTITION, TOPIC_ID, SMALL), records)
@@ -27,7 +27,7 @@ def start(machine: Machine, incarnation: str, records: int = 3) -> LogDirectory:
 
 
 def chain(machine: Machine) -> tuple[str, ...]:
-    """Of one more start."""
+    """The chain of incarnations after one more start."""
     return machine.open(incarnation_id="last").wholeness.incarnations
 
 
@@ -42,19 +42,19 @@ def test_killed_processes_lose_nothing(machine: Machine) -> None:
     assert chain(machine) == ("a", "b", "last")
 
 
-def test_a_power_cut_begins_the_chain_anew(machine: Machine) -> None:
+def test_a_power_cut_restarts_the_chain(machine: Machine) -> None:
     start(machine, "a")
     machine.lose_power()
     assert chain(machine) == ("last",)
 
 
-def test_a_clean_stop_outlives_a_power_cut(machine: Machine) -> None:
+def test_the_chain_survives_a_power_cut_after_a_clean_stop(machine: Machine) -> None:
     drive(start(machine, "a").close(True, {}))
     machine.lose_power()
     assert chain(machine) == ("a", "last")
 
 
-def test_a_log_that_ends_elsewhere_than_at_the_clean_stop_is_doubtful(machine: Machine) -> None:
+def test_a_log_with_another_end_than_at_the_clean_stop_restarts_the_chain(machine: Machine) -> None:
     directory = start(machine, "a", 3)
     end = directory.logs[PARTITION].log_end_offset
     drive(directory.close(True, {}))
@@ -63,7 +63,7 @@ def test_a_log_that_ends_elsewhere_than_at_the_clean_stop_is_doubtful(machine: M
     assert chain(machine) == ("last",)
 
 
-def test_a_missing_log_is_doubtful_and_named(machine: Machine) -> None:
+def test_a_missing_log_restarts_the_chain_and_is_named(machine: Machine) -> None:
     directory = start(machine, "a")
     append(directory.create_log(OTHER, "other", SMALL), 3)
     drive(directory.close(True, {}))
@@ -73,7 +73,7 @@ def test_a_missing_log_is_doubtful_and_named(machine: Machine) -> None:
     assert directory.wholeness.missing == {PARTITION}
 
 
-def test_a_log_that_was_cut_is_doubtful(machine: Machine) -> None:
+def test_a_log_that_was_cut_restarts_the_chain(machine: Machine) -> None:
     log = start(machine, "a").logs[PARTITION]
     path = f"{log.directory}/{0:020d}.log"
     machine.kill()
@@ -81,7 +81,7 @@ def test_a_log_that_was_cut_is_doubtful(machine: Machine) -> None:
     assert chain(machine) == ("last",)
 
 
-def test_damage_of_the_file_begins_the_chain_anew(machine: Machine) -> None:
+def test_damage_of_the_file_restarts_the_chain(machine: Machine) -> None:
     start(machine, "a")
     machine.kill()
     machine.storage.flip_bit(FILE, 5)
@@ -97,7 +97,7 @@ def test_a_crash_while_loading_leaves_no_chain(machine: Machine) -> None:
     assert chain(machine) == ("last",)
 
 
-def test_a_directory_that_failed_proves_nothing(machine: Machine) -> None:
+def test_a_failed_directory_restarts_the_chain(machine: Machine) -> None:
     directory = start(machine, "a")
     machine.storage.fail("sync", f"{PATH}/{PARTITION}", times=1)
     with pytest.raises(Exception, match="simulated"):

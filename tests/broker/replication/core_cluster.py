@@ -92,7 +92,7 @@ class CoreReplica:
                 show(f"{self.broker_id} truncates to {effect.end_offset}")
                 self._cut(effect.end_offset)
             case ev.ResetTo():
-                show(f"{self.broker_id} starts anew at {effect.offset}")
+                show(f"{self.broker_id} is reset to {effect.offset}")
                 self.log.clear()
                 cut = ev.LogWasCut(log_start_offset=effect.offset, log_end_offset=effect.offset)
                 self.state.producers = ProducerStates()
@@ -272,10 +272,10 @@ class CoreCluster:
     def read(self, broker_id: int, offset: int) -> str:
         """What a consumer reads from that broker."""
         replica = self.replicas[broker_id]
-        verdict = check_consumer_fetch(replica.state, None, offset, None)
-        if isinstance(verdict, FetchRefused):
-            return verdict.error_code.name
-        found = [w.value for w in replica.log if offset <= w.header.base_offset < verdict.end_offset]
+        result = check_consumer_fetch(replica.state, None, offset, None)
+        if isinstance(result, FetchRefused):
+            return result.error_code.name
+        found = [w.value for w in replica.log if offset <= w.header.base_offset < result.end_offset]
         return "".join(found) or "nothing"
 
     # ----------------------------------------------------------------------------------------------------- followers
@@ -318,7 +318,7 @@ class CoreCluster:
         source = self.replicas[leader or replica.state.leader_id or 0]
         asked_epoch = replica.state.leader_epoch if epoch is None else epoch
         offset = replica.state.log_end_offset if at is None else at
-        verdict, effects = step_fetch(
+        result, effects = step_fetch(
             source.state,
             ev.FollowerFetched(
                 now_ms=self.now_ms,
@@ -333,28 +333,28 @@ class CoreCluster:
         )
         source.perform(effects)
         assert asked_epoch is not None
-        self._deliver_or_hold(follower, self._reply(source, verdict, asked_epoch, offset), hold)
+        self._deliver_or_hold(follower, self._reply(source, result, asked_epoch, offset), hold)
 
     def _reply(
-        self, source: CoreReplica, verdict: FetchGranted | FetchRefused, epoch: int, offset: int
+        self, source: CoreReplica, result: FetchGranted | FetchRefused, epoch: int, offset: int
     ) -> ev.FetchAnswered:
-        if isinstance(verdict, FetchRefused):
-            what = verdict.error_code.name if verdict.diverging is None else f"diverging epoch={verdict.diverging[0]}"
+        if isinstance(result, FetchRefused):
+            what = result.error_code.name if result.diverging is None else f"diverging epoch={result.diverging[0]}"
             self.print(f"{source.broker_id} refuses: {what}")
             return ev.FetchAnswered(
                 leader_epoch=epoch,
                 fetch_offset=offset,
-                error_code=verdict.error_code,
-                high_watermark=source.state.high_watermark if verdict.diverging is not None else None,
-                diverging=verdict.diverging is not None,
+                error_code=result.error_code,
+                high_watermark=source.state.high_watermark if result.diverging is not None else None,
+                diverging=result.diverging is not None,
             )
-        headers = tuple(w.header for w in source.log if offset <= w.header.base_offset < verdict.end_offset)
+        headers = tuple(w.header for w in source.log if offset <= w.header.base_offset < result.end_offset)
         return ev.FetchAnswered(
             leader_epoch=epoch,
             fetch_offset=offset,
             error_code=ErrorCode.NONE,
-            high_watermark=verdict.high_watermark,
-            log_start_offset=verdict.log_start_offset,
+            high_watermark=result.high_watermark,
+            log_start_offset=result.log_start_offset,
             batches=headers,
         )
 

@@ -61,8 +61,8 @@ def states_after(*batches: BatchHeader) -> ProducerStates:
     return states
 
 
-def refused(verdict: SequenceCheck) -> ErrorCode | None:
-    return verdict.error if isinstance(verdict, Refuse) else None
+def refused(result: SequenceCheck) -> ErrorCode | None:
+    return result.error if isinstance(result, Refuse) else None
 
 
 def test_a_batch_without_a_producer_is_always_new() -> None:
@@ -95,8 +95,8 @@ def test_a_batch_older_than_those_remembered_is_a_duplicate_without_offset() -> 
 @pytest.mark.parametrize(("sequence", "records"), [(6, 1), (9, 1), (1_000, 3), (4, 1), (3, 3), (0, 4)])
 def test_any_other_sequence_is_out_of_order(sequence: int, records: int) -> None:
     states = states_after(batch(0, 3), batch(3, 2))
-    verdict = states.check(batch(sequence, records))
-    assert refused(verdict) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    result = states.check(batch(sequence, records))
+    assert refused(result) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def test_a_refused_batch_changes_nothing() -> None:
@@ -153,10 +153,10 @@ def test_different_bytes_with_the_same_sequence_are_refused() -> None:
     """Producer ids can be guessed or shared; the CRC shows which producer's bytes are in the log."""
     states = states_after(batch(0, 3, crc=0xAB), batch(3, crc=0xCD, offset=3))
     assert states.check(batch(0, 3, crc=0xAB)) == Duplicate(0, 2)
-    verdict = states.check(batch(0, 3, crc=0xAC))
-    assert refused(verdict) == ErrorCode.INVALID_PRODUCER_EPOCH
-    assert isinstance(verdict, Refuse)
-    assert "offsets 0 to 2 hold other bytes under these sequences (CRC 000000ab, not 000000ac)" in verdict.reason
+    result = states.check(batch(0, 3, crc=0xAC))
+    assert refused(result) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert isinstance(result, Refuse)
+    assert "offsets 0 to 2 hold other bytes under these sequences (CRC 000000ab, not 000000ac)" in result.reason
     again = ProducerStates.load(states.snapshot())
     assert refused(again.check(batch(3, crc=0xCE))) == ErrorCode.INVALID_PRODUCER_EPOCH
     assert again.check(batch(3, crc=0xCD)) == Duplicate(3, 3)
@@ -298,12 +298,12 @@ def test_any_mixture_of_retries_writes_each_record_once(sends: list[tuple[int, b
     for records, is_repeated in sends:
         header = batch(sequence, records, offset=sequence)
         for _ in range(1 + is_repeated):
-            verdict = states.check(header)
-            if isinstance(verdict, Accept):
+            result = states.check(header)
+            if isinstance(result, Accept):
                 states.update(header)
                 written += range(sequence, sequence + records)
             else:
-                assert verdict == Duplicate(sequence, sequence + records - 1)
+                assert result == Duplicate(sequence, sequence + records - 1)
         sequence += records
     assert written == list(range(sequence))
 
