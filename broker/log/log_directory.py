@@ -189,7 +189,7 @@ class LogDirectory:
 
     async def _load_partition(self, partition: TopicPartition) -> tuple[LoadedLog, str | None]:
         def load() -> tuple[LoadedLog, str | None]:
-            def known(topic_id: str | None) -> LoadContext:
+            def context(topic_id: str | None) -> LoadContext:
                 return LoadContext(
                     recovery_point=self._checkpoints.stored_recovery_point(partition, topic_id),
                     clean=self.was_clean,
@@ -199,7 +199,7 @@ class LogDirectory:
                 )
 
             interval, directory = self.default_config.index_interval_bytes, self._directory_of(partition)
-            return ownership.load_own_log(self._disk, directory, partition, known, index_interval_bytes=interval)
+            return ownership.load_own_log(self._disk, directory, partition, context, index_interval_bytes=interval)
 
         return await self._disk.in_background(load)
 

@@ -107,11 +107,11 @@ def load_own_log(
     disk: Disk,
     directory: str,
     partition: TopicPartition,
-    known: Callable[[str | None], LoadContext],
+    context_of: Callable[[str | None], LoadContext],
     *,
     index_interval_bytes: int,
 ) -> tuple[LoadedLog, str | None]:
-    """Load a partition's directory. Returns the log, and its topic id if known. `known`: returns what the log directory
+    """Load a partition's directory. Returns the log, and its topic id if known. `context_of`: what the log directory
     knows of this partition of that topic. An unusable directory stops this partition, not the broker: the log is then
     damaged, and nothing in it is changed."""
     topic_id: str | None = None
@@ -123,7 +123,7 @@ def load_own_log(
         topic_id = _settled_topic_id(disk, directory, claims)
         noted = read_damage_note(disk, directory)
         number = partition.partition
-        context = msgspec.structs.replace(known(topic_id), damage=noted, topic_id=topic_id, partition=number)
+        context = msgspec.structs.replace(context_of(topic_id), damage=noted, topic_id=topic_id, partition=number)
         loaded = load_log(disk, directory, context, index_interval_bytes=index_interval_bytes)
         if loaded.damage is not None and noted is None:
             _note_damage(disk, directory, loaded.damage)

@@ -96,9 +96,9 @@ class LoadContext(msgspec.Struct, frozen=True, kw_only=True):
     partition: int = -1
 
 
-def load_log(disk: Disk, directory: str, known: LoadContext, *, index_interval_bytes: int) -> LoadedLog:
+def load_log(disk: Disk, directory: str, context: LoadContext, *, index_interval_bytes: int) -> LoadedLog:
     """Read the partition in `directory`."""
-    return _Loader(disk, directory, known, index_interval_bytes).load()
+    return _Loader(disk, directory, context, index_interval_bytes).load()
 
 
 def unreadable_log(disk: Disk, directory: str, reason: str) -> LoadedLog:
@@ -120,31 +120,31 @@ def unreadable_log(disk: Disk, directory: str, reason: str) -> LoadedLog:
 class _Loader:
     """The steps of loading, on the state they share."""
 
-    def __init__(self, disk: Disk, directory: str, known: LoadContext, interval_bytes: int) -> None:
+    def __init__(self, disk: Disk, directory: str, context: LoadContext, interval_bytes: int) -> None:
         self.disk, self.directory = disk, directory
-        self.recovery_point = known.recovery_point or 0
-        self.is_point_known = known.recovery_point is not None
-        self.clean = known.clean
-        self.was_only_killed = known.same_boot and not known.clean
+        self.recovery_point = context.recovery_point or 0
+        self.is_point_known = context.recovery_point is not None
+        self.clean = context.clean
+        self.was_only_killed = context.same_boot and not context.clean
         """Only its process ended, by a kill: the kernel has all that it had written."""
-        self.high_watermark = known.high_watermark if self.was_only_killed else 0
+        self.high_watermark = context.high_watermark if self.was_only_killed else 0
         self.interval_bytes = interval_bytes
         self.segments, snapshot_offsets = list_partition(disk, directory)
         self.snapshots = ProducerSnapshots(disk, directory, snapshot_offsets)
-        self.snapshots.belong_to(known.topic_id, known.partition)
+        self.snapshots.belong_to(context.topic_id, context.partition)
         self.producers = ProducerStates()
         self.report = RecoveryReport(clean=False)
-        self.stored_epochs = read_epoch_file(disk, directory, known.topic_id, known.partition)
+        self.stored_epochs = read_epoch_file(disk, directory, context.topic_id, context.partition)
         self.epochs = EpochRebuild(self.stored_epochs)
         self.last_epoch = NO_EPOCH
         """Leader epoch of the last scanned batch."""
         self.recorded_start = read_log_start(disk, directory)
-        self.promised_end = self._promised_end(known)
+        self.promised_end = self._promised_end(context)
         self.start = self.recorded_start[0].offset if self.recorded_start is not None else 0
         self.synced_end = 0
         """Everything below it was on stable storage, or is in the kernel's memory: a misfit there is damage."""
-        self.damage: str | None = known.damage
-        self.known = known
+        self.damage: str | None = context.damage
+        self.context = context
 
     def load(self) -> LoadedLog:
         self._drop_leftovers_of_deletion()
@@ -217,7 +217,7 @@ class _Loader:
         """Take the recorded digests for segments that were not read."""
         if self.damage is not None or all(segment.digest is not None for segment in self.segments):
             return
-        recorded = read_digests(self.disk, self.directory, self.known.topic_id, self.known.partition)
+        recorded = read_digests(self.disk, self.directory, self.context.topic_id, self.context.partition)
         ends = [segment.base_offset for segment in self.segments[1:]] + [end]
         for segment, segment_end in zip(self.segments, ends, strict=True):
             found = recorded.get(segment.base_offset)
@@ -238,12 +238,12 @@ class _Loader:
     def _was_restarted_empty(self) -> bool:
         return self.recorded_start is not None and self.recorded_start[0].reason is LogStartReason.STARTED_ANEW
 
-    def _promised_end(self, known: LoadContext) -> int:
+    def _promised_end(self, context: LoadContext) -> int:
         """What is below both checkpoints was synced: no cut goes below the high watermark, and its checkpoint is never
         newer than that of a recovery point that fell. A restarted log may be shorter than earlier checkpoints say."""
         if self._was_restarted_empty():
-            return known.clean_end
-        return max(known.clean_end, min(self.recovery_point, known.high_watermark))
+            return context.clean_end
+        return max(context.clean_end, min(self.recovery_point, context.high_watermark))
 
     def _surely_synced(self) -> int:
         """The end of what was certainly synced; how far checkpoints prove it, see `_safe_recovery_point`."""

@@ -68,7 +68,7 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "broker.log.recovery",
-                "        self.high_watermark = known.high_watermark if self.was_only_killed else 0\n",
+                "        self.high_watermark = context.high_watermark if self.was_only_killed else 0\n",
                 "        self.high_watermark = 0\n",
             ),
         ),
@@ -321,8 +321,8 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "broker.log.recovery",
-                "        return max(known.clean_end, min(self.recovery_point, known.high_watermark))\n",
-                "        return known.clean_end\n",
+                "        return max(context.clean_end, min(self.recovery_point, context.high_watermark))\n",
+                "        return context.clean_end\n",
             ),
         ),
         schedule=Schedule("restarts:only_member_rots_below_its_checkpoints_and_loses_power"),
