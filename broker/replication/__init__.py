@@ -22,11 +22,12 @@ ends of the leader's log (AskingLeaderEnds). One that the leader fences under it
 (Halted). An answer to a question of an older epoch changes nothing.
 
 High watermark. The fetch offset of a follower tells its leader what the follower holds. The high watermark is the
-smallest end among the leader's own copy, the ISR, and the caught-up replicas that may join the ISR. An end counts only
-if it was reported in this leader epoch. The leader's own copy counts up to its log end; with flushing on, or while the
-ISR shrinks below min.insync.replicas, only up to its synced end (`counted_end`). The high watermark never falls within
-a leader epoch, and does not rise while the ISR is smaller than min.insync.replicas. Produce requests with acks=all wait
-for it, consumers read below it, and followers learn it from the next fetch response.
+smallest end among the leader's own copy, the ISR, and the caught-up replicas that may join the ISR. Only ends reported
+in this leader epoch count, so it waits for the first fetch of each member. The leader's own copy counts up to its log
+end; with flushing on, or while the ISR shrinks below min.insync.replicas, only up to its synced end (`counted_end`).
+The high watermark never falls within a leader epoch, and does not rise while the ISR is smaller than
+min.insync.replicas. Produce requests with acks=all wait for it, consumers read below it, and followers learn it from
+the next fetch response.
 
 ISR proposals. A leader asks the controller to remove a follower that lags for longer than the limit, and to add one
 that holds everything up to the high watermark and up to the start of this leader epoch. One proposal is in flight at a
@@ -34,14 +35,24 @@ time. Until it is settled the controller may or may not have applied it, so the 
 count (`maximal_in_sync_replicas`). An answer or a newer LeaderAndIsr settles it. After a lost answer the same proposal
 is sent again.
 
-Log starts. Only the leader raises the log start, for retention or DeleteRecords, and only below the high watermark;
+A write of one record with acks=all, with leader 1 and follower 2 in the ISR:
+
+    1  ProduceReceived    -> AppendBatches; the shell writes the batch and reports BatchesAppended
+    1  BatchesAppended    -> the log end is 1; the request waits for the high watermark
+    1  FollowerFetched 0  -> 2 may read the record; its end is still 0
+    2  FetchAnswered      -> AppendFetched; the shell writes the batch and reports FetchedAppended
+    2  FetchedAppended    -> the log end is 1; FetchNext
+    1  FollowerFetched 1  -> 2 holds the record: HighWatermarkRose 1, AnswerProduce
+    2  FetchAnswered      -> the high watermark is 1 here, too
+
+Log starts. Only the leader raises the log start, for retention or DeleteRecords, and at most to the high watermark;
 followers adopt it. Each replica records its start durably. The low watermark is the smallest start that all members of
 the ISR have recorded, and segments are deleted only in front of it. So no member can become leader with a log start in
 front of what another member has already deleted.
 
-Damage. A replica with wrong stored bytes goes OFFLINE, and the controller removes it from the ISR. A damaged
-leader stays until another in-sync replica can take over. The replica starts empty again only when nothing can rest on
-the damaged log any more.
+Damage. A replica with wrong stored bytes goes OFFLINE, and the controller removes it from the ISR. A damaged leader
+stays until another in-sync replica can take over. The replica starts empty again only when nothing can rest on the
+damaged log any more.
 
 Modules: `state` and `events` hold the data, `replica` the table of events and the role changes. `leader` answers
 produce and fetch requests, `high_watermark` and `isr` follow from them, `follower` aligns and copies, `epoch_history`

@@ -39,8 +39,8 @@ def on_head_deleted(state: ReplicaState, event: HeadDeleted, effects: list[Repli
 
 # ------------------------------------------------------------------------------------------------------------ leader
 def advance_low_watermark(state: ReplicaState, effects: list[ReplicaEffect]) -> None:
-    """Raise it to the smallest recorded start of all replicas that may lead next. It never falls, because deleted records
-    stay deleted."""
+    """Raise it to the smallest recorded start of all replicas that may lead next. It never falls, because what is
+    deleted stays deleted."""
     low = state.log_start_offset
     for broker_id in state.maximal_in_sync_replicas:
         if broker_id == state.config.broker_id:
