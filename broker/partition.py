@@ -158,7 +158,7 @@ class Partition:
         return f"Partition({self.topic_partition}, {self.state.role.value}, epoch {self.state.leader_epoch})"
 
     # ----------------------------------------------------------------------------------------------------- decide
-    def handle(self, event: ev.Event) -> None:
+    def handle(self, event: ev.ReplicaEvent) -> None:
         """Let the core decide, then perform its effects."""
         if type(event) is ev.LeaderAndIsrReceived:
             event = self._under_present_fence(event)
@@ -166,7 +166,7 @@ class Partition:
             self.services.check_fence()
         self._decide(event)
 
-    def _decide(self, event: ev.Event) -> None:
+    def _decide(self, event: ev.ReplicaEvent) -> None:
         effects = step(self.state, event)
         if self._observer.wants_details:
             self._observer.notify(ReplicaStepped(self, event, effects, is_refused=False))
@@ -216,7 +216,7 @@ class Partition:
         )
 
     # ---------------------------------------------------------------------------------------------------- perform
-    def _perform(self, effects: Sequence[ev.Effect]) -> None:
+    def _perform(self, effects: Sequence[ev.ReplicaEffect]) -> None:
         for effect in effects:
             try:
                 _PERFORMERS[type(effect)](self, effect)
@@ -410,7 +410,7 @@ class Partition:
         self.services.fetch_next(self)
 
 
-_PERFORMERS: dict[type[ev.Effect], Callable[[Partition, Any], None]] = {
+_PERFORMERS: dict[type[ev.ReplicaEffect], Callable[[Partition, Any], None]] = {
     ev.AppendBatches: Partition._append_batches,
     ev.AnswerProduce: Partition._answer_produce,
     ev.AppendFetched: Partition._append_fetched,

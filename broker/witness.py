@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from minibroker.broker.log.log_digests import (
-    Head,
+    SegmentHead,
     complete_one,
     digest_from_start,
     digest_from_start_to,
@@ -70,7 +70,7 @@ class LedPartition:
         """A former log end that is not committed yet."""
         self.committed: WitnessPoint | None = None
 
-    def observe(self, partition: Partition, head: Head | None, now_ms: int) -> None:
+    def observe(self, partition: Partition, head: SegmentHead | None, now_ms: int) -> None:
         """Advance the committed point as far as the high watermark allows."""
         high_watermark = partition.state.high_watermark
         self._settle(high_watermark)
@@ -82,7 +82,7 @@ class LedPartition:
         if self.pending is not None and high_watermark >= self.pending.end_offset:
             self.committed, self.pending = self.pending, None
 
-    def _is_worth_it(self, partition: Partition, head: Head | None) -> bool:
+    def _is_worth_it(self, partition: Partition, head: SegmentHead | None) -> bool:
         known = self.committed
         return (
             known is None
@@ -91,7 +91,7 @@ class LedPartition:
             or (known.digest is None and digest_from_start(partition.log, head) is not None)
         )
 
-    def conclude(self, partition: Partition, head: Head | None, now_ms: int) -> None:
+    def conclude(self, partition: Partition, head: SegmentHead | None, now_ms: int) -> None:
         """When nothing is appended any more, use the high watermark itself, if it belongs to this epoch."""
         state = partition.state
         if state.leader_epoch_start is not None and state.high_watermark >= state.leader_epoch_start:
@@ -115,7 +115,7 @@ class LedPartition:
         )
 
 
-def _witness_point(partition: Partition, end_offset: int, head: Head | None, now_ms: int) -> WitnessPoint:
+def _witness_point(partition: Partition, end_offset: int, head: SegmentHead | None, now_ms: int) -> WitnessPoint:
     digest = digest_from_start_to(partition.log, head, end_offset)
     return WitnessPoint(partition.log.log_start_offset, end_offset, digest, now_ms)
 
@@ -128,7 +128,7 @@ class WitnessWriter:
         self._coordination = coordination
         self._clock = clock
         self._led: dict[TopicPartition, LedPartition] = {}
-        self._heads: dict[TopicPartition, Head] = {}
+        self._heads: dict[TopicPartition, SegmentHead] = {}
         self._notes: list[dict[str, PartitionWitness]] = [{} for _ in range(SHARDS)]
         self._unread = set(range(SHARDS))
         """Shards of an earlier start of this broker that are not read yet, and must not be overwritten."""

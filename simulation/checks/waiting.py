@@ -25,7 +25,9 @@ class WaitingRules:
     def __init__(self, reference: ReferenceState) -> None:
         self._reference = reference
 
-    def stepped(self, replica: Partition, event: ev.Event, effects: Sequence[ev.Effect], refused: bool) -> None:
+    def stepped(
+        self, replica: Partition, event: ev.ReplicaEvent, effects: Sequence[ev.ReplicaEffect], refused: bool
+    ) -> None:
         state = replica.state
         if isinstance(event, ev.ProduceReceived) and event.acks != ACKS_ALL:
             self._check_refusal(replica, event, effects)
@@ -39,7 +41,9 @@ class WaitingRules:
         elif isinstance(event, RAISES_HIGH_WATERMARK):
             self._check_high_watermark(replica, state)
 
-    def _check_refusal(self, replica: Partition, event: ev.ProduceReceived, effects: Sequence[ev.Effect]) -> None:
+    def _check_refusal(
+        self, replica: Partition, event: ev.ProduceReceived, effects: Sequence[ev.ReplicaEffect]
+    ) -> None:
         if any(type(e) is ev.AnswerProduce and e.error_code is ErrorCode.NOT_ENOUGH_REPLICAS for e in effects):
             text = f"acks={event.acks} was refused for want of in-sync replicas"
             self._reference.find("I24", text, replica.topic_partition)
@@ -53,9 +57,9 @@ class WaitingRules:
             return
         ends = [remote.log_end_offset for broker_id, remote in state.remotes.items() if broker_id in counted]
         known = [end for end in ends if end is not None]
-        if len(known) == len(ends) and state.high_watermark < min(state.vote, *known, state.log_end_offset):
+        if len(known) == len(ends) and state.high_watermark < min(state.counted_end, *known, state.log_end_offset):
             facts = (
-                f"in sync: {counted}, ends {known}, own vote {state.vote}",
+                f"in sync: {counted}, ends {known}, own counted end {state.counted_end}",
                 f"the high watermark is {state.high_watermark}",
             )
             self._reference.find(
