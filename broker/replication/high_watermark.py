@@ -1,4 +1,4 @@
-"""The high watermark: up to where records are committed, and which produce requests that answers.
+"""The high watermark: up to where records are committed, and when waiting produce requests are answered.
 
 Owns: the one rule by which a leader raises it, and the produce requests that wait for it. Leaves to others: changes of
 the ISR (`isr`). Pure. Source: replication rules, section 2 (Partition.maybeIncrementLeaderHW), KIP-966, KAFKA-15021,

@@ -274,7 +274,7 @@ def _remote_for(state: ReplicaState, event: FollowerFetched) -> RemoteReplica:
 
 
 def _note_progress(state: ReplicaState, remote: RemoteReplica, event: FollowerFetched) -> None:
-    """Replica.updateFetchState: caught up now, or at the time of the last fetch, if this one reaches its end."""
+    """Replica.updateFetchState: caught up now, or at the last fetch, if this one reaches the leader's end of then."""
     if event.fetch_offset >= state.log_end_offset:
         remote.last_caught_up_ms = max(remote.last_caught_up_ms, event.now_ms)
     elif event.fetch_offset >= remote.leader_end_at_last_fetch:

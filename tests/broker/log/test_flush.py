@@ -18,7 +18,7 @@ ONE_SEGMENT = LogConfig(index_interval_bytes=100)
 
 
 class SlowSync:
-    """Lets a test act while a sync is under way off the loop."""
+    """Lets a test act during a sync off the loop."""
 
     def __init__(self, log: PartitionLog, *, works_first: bool = True) -> None:
         self.works_first = works_first

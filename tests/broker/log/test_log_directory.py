@@ -63,7 +63,7 @@ def test_a_damaged_identity_is_refused_with_instructions(machine: Machine) -> No
 
 
 def test_an_identity_with_a_wrong_digit_is_refused(machine: Machine) -> None:
-    """It named another directory: a sound log counted for nothing, and no message said why."""
+    """It once named another directory: a sound log counted for nothing, and no message gave the reason."""
     drive(machine.open().close(True, {}))
     file = f"{PATH}/meta.properties"
     content = machine.disk().read_file(file, 1_000)
