@@ -29,7 +29,7 @@ def drop_newest(log: "PartitionLog") -> None:
 def restart_empty_at(log: "PartitionLog", offset: int, producers: ProducerStates) -> None:
     """Drop all segments; the log is then empty at `offset`, which may lie anywhere. The new start is recorded before
     any change that the old recorded start would explain wrongly. `producers`: their states at `offset`."""
-    log.is_cut_half = True
+    log.is_cut_unfinished = True
     if offset > log.log_start_offset:
         log.record_at_once(offset, LogStartReason.STARTED_ANEW)  # before the first file goes
     while len(log.segments) > 1:
@@ -46,7 +46,7 @@ def restart_empty_at(log: "PartitionLog", offset: int, producers: ProducerStates
     log.storage.disk.sync_directory(log.directory)
     log.snapshots.remove_above(-1)
     log.producers = producers
-    log.is_cut_half = False
+    log.is_cut_unfinished = False
     log.make_file()
     if len(log.producers):
         log.unsynced.add(log.snapshots.write(offset, log.producers))
@@ -81,7 +81,7 @@ def rebuild_producers(log: "PartitionLog") -> None:
         for header in log.headers(snapshot_offset or 0):
             producers.update(header)
         log.producers = producers
-    log.is_cut_half = False
+    log.is_cut_unfinished = False
 
 
 def delete_head(log: "PartitionLog", offset: int) -> int:

@@ -132,6 +132,6 @@ async def _sync(log: "PartitionLog", target: int) -> None:
     if missing is not None and not replaced:
         log.unsynced.give_back(unsynced)
         raise log.failed(BadEntry(f"{missing} has vanished"))  # only this log is damaged; the disk works
-    log.were_synced()
+    log.note_synced()
     reached = target if log.cut_to is None else min(target, log.cut_to)
     log.recovery_point = max(log.recovery_point, min(reached, log.log_end_offset))

@@ -210,7 +210,7 @@ class LogDirectory:
         self, partition: TopicPartition, topic_id: str | None, config: LogConfig, loaded: LoadedLog
     ) -> PartitionLog:
         log = PartitionLog(self.storage, partition, topic_id, self._directory_of(partition), config, loaded)
-        log.snapshots.belong_to(topic_id, partition.partition)
+        log.snapshots.set_owner(topic_id, partition.partition)
         self.logs[partition] = log
         self._checkpoints.loaded(log)
         return log
@@ -257,7 +257,7 @@ class LogDirectory:
         self._disk.replace_file(file, format_partition_metadata(metadata), sync=False)
         log.unsynced.add(file)
         log.topic_id = topic_id
-        log.snapshots.belong_to(topic_id, metadata.partition)
+        log.snapshots.set_owner(topic_id, metadata.partition)
         log.write_first_start()
 
     def _forget(self, partition: TopicPartition) -> None:
@@ -444,7 +444,7 @@ class LogDirectory:
                     self.storage.failed(error)
                 raise
             for log, _ in taken:
-                log.were_synced()
+                log.note_synced()
 
     def _store_epochs(self, log: PartitionLog) -> None:
         """Write the epochs of a log if that failed when they changed."""

@@ -190,7 +190,7 @@ class OffsetCheckpoints:
         for partition, log in self._logs.items():
             is_current = log.recovery_point >= log.checkpointed_recovery_point
             if is_current and self.high_watermarks.get(partition, 0) <= log.log_end_offset:
-                log.has_settled()
+                log.settle_start_reason()
 
     async def _write(self, name: str, offsets: Callable[[], Offsets]) -> None:
         storage = self._storage

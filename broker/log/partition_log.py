@@ -93,7 +93,7 @@ class PartitionLog:
         self.flushing = asyncio.Lock()
         self.cut_to: int | None = None
         """Lowest truncation since the running flush began; what the flush synced above it is gone."""
-        self.is_cut_half = False
+        self.is_cut_unfinished = False
         """A cut is not finished: producer states and snapshots may still include removed batches."""
         if self.damage is not None:
             self.segments = self.segments or [self._segment_at(self.log_end_offset)]  # without writing
@@ -252,7 +252,7 @@ class PartitionLog:
             self.reset_to(end_offset)
             return
         try:
-            self.is_cut_half = True
+            self.is_cut_unfinished = True
             while self.segments[-1].base_offset > end_offset:
                 cutting.drop_newest(self)
             end = self.segments[-1].truncate_to(end_offset)
@@ -294,7 +294,7 @@ class PartitionLog:
         create the file of an empty log."""
         self.storage.require_online()
         try:
-            if self.is_cut_half:
+            if self.is_cut_unfinished:
                 cutting.rebuild_producers(self)
             self.record_if_changed()
             self.make_file()
@@ -311,7 +311,7 @@ class PartitionLog:
         self.cut_is_unsynced, self.are_digests_stored = True, False
         self.unsynced.add(self.segments[-1].log_path)
 
-    def were_synced(self) -> None:
+    def note_synced(self) -> None:
         """A sync succeeded; `unsynced` holds only what came since it began."""
         if not self.unsynced.holds(self.segments[-1].log_path):
             self.cut_is_unsynced = False
@@ -358,7 +358,7 @@ class PartitionLog:
         number = self.topic_partition.partition
         return LogStart(topic_id=self.topic_id, partition=number, offset=offset, reason=reason)
 
-    def has_settled(self) -> None:
+    def settle_start_reason(self) -> None:
         """No checkpoint on the disk describes the earlier log any more that this one has replaced."""
         if self.start_reason is LogStartReason.STARTED_ANEW:
             self.start_reason = LogStartReason.CREATED

@@ -32,7 +32,7 @@ class ProducerSnapshots:
         self._partition = -1
         self.offsets = sorted(offsets)
 
-    def belong_to(self, topic_id: str | None, partition: int) -> None:
+    def set_owner(self, topic_id: str | None, partition: int) -> None:
         """Set the owner that each snapshot must name; one with another owner is not used."""
         self._topic_id, self._partition = topic_id, partition
 

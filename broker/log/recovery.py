@@ -131,7 +131,7 @@ class _Loader:
         self.interval_bytes = interval_bytes
         self.segments, snapshot_offsets = list_partition(disk, directory)
         self.snapshots = ProducerSnapshots(disk, directory, snapshot_offsets)
-        self.snapshots.belong_to(context.topic_id, context.partition)
+        self.snapshots.set_owner(context.topic_id, context.partition)
         self.producers = ProducerStates()
         self.report = RecoveryReport(clean=False)
         self.stored_epochs = read_epoch_file(disk, directory, context.topic_id, context.partition)
