@@ -83,7 +83,7 @@ def why_foreign(claims: Claims, partition: TopicPartition) -> str | None:
 
 
 def named_owner(disk: Disk, directory: str, partition: TopicPartition) -> TopicPartition:
-    """The partition under whose name to keep a log found in this partition's directory: another partition of the topic,
+    """The partition that names a log found in this partition's directory once it is set aside: another one of the topic,
     if the files name only that one."""
     try:
         owners = read_claims(disk, directory).owners

@@ -102,7 +102,7 @@ def load_log(disk: Disk, directory: str, context: LoadContext, *, index_interval
 
 
 def unreadable_log(disk: Disk, directory: str, reason: str) -> LoadedLog:
-    """The log of a partition whose directory cannot be read, though the disk works: damaged and empty."""
+    """The log of a partition with an unreadable directory on a working disk: damaged and empty."""
     return LoadedLog(
         segments=[],
         log_start_offset=0,
