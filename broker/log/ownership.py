@@ -83,8 +83,8 @@ def why_foreign(claims: Claims, partition: TopicPartition) -> str | None:
 
 
 def named_owner(disk: Disk, directory: str, partition: TopicPartition) -> TopicPartition:
-    """The partition that names a log found in this partition's directory once it is set aside: another one of the topic,
-    if the files name only that one."""
+    """The partition under which to keep a log found in this partition's directory: another one of the topic, if the
+    files name only that one."""
     try:
         owners = read_claims(disk, directory).owners
     except BadEntry:
