@@ -245,7 +245,7 @@ class PhaseRetried(ReplicaEvent, frozen=True, kw_only=True):
     """The back-off of a follower's phase ended."""
 
 
-class LogTruncated(ReplicaEvent, frozen=True, kw_only=True):
+class LogWasCut(ReplicaEvent, frozen=True, kw_only=True):
     """TruncateTo or ResetTo was performed; these are the log's actual start and end now."""
 
     log_start_offset: int
@@ -308,7 +308,7 @@ class WriteEpochHistory(ReplicaEffect, frozen=True, kw_only=True):
 
 
 class TruncateTo(ReplicaEffect, frozen=True, kw_only=True):
-    """Cut the tail, then report LogTruncated."""
+    """Cut the tail, then report LogWasCut."""
 
     end_offset: int
     reason: str
@@ -317,7 +317,7 @@ class TruncateTo(ReplicaEffect, frozen=True, kw_only=True):
 
 
 class ResetTo(ReplicaEffect, frozen=True, kw_only=True):
-    """Delete everything, start empty at `offset`, then report LogTruncated."""
+    """Delete everything, start empty at `offset`, then report LogWasCut."""
 
     offset: int
     producers: bytes = b""

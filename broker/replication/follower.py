@@ -334,7 +334,7 @@ def _truncate(state: ReplicaState, end_offset: int, reason: str, effects: list[R
         effects.append(WriteEpochHistory(sync=True))
 
 
-def on_log_truncated(state: ReplicaState, event: LogTruncated) -> None:
+def on_log_truncated(state: ReplicaState, event: LogWasCut) -> None:
     """Take over the log's actual offsets after a truncation: one inside a batch drops the whole batch."""
     state.epoch_history.truncate_to(event.log_end_offset)
     _set_log_offsets(state, event.log_start_offset, event.log_end_offset)

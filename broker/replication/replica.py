@@ -263,7 +263,7 @@ def _on_leader_stalled(state: ReplicaState, event: ev.LeaderStalled, effects: li
         remote.last_fetch_ms += event.stalled_ms
 
 
-def _on_log_truncated(state: ReplicaState, event: ev.LogTruncated, effects: list[ev.ReplicaEffect]) -> None:
+def _on_log_truncated(state: ReplicaState, event: ev.LogWasCut, effects: list[ev.ReplicaEffect]) -> None:
     on_log_truncated(state, event)
 
 

@@ -303,7 +303,9 @@ class FencingChecker:
         failed_at = self._disk_failed_at.get(broker_id, -math.inf)
         return directory.offline or directory.full or self._loop.elapsed - failed_at < UNMADE_SECONDS
 
-    def stepped(self, replica: Partition, event: ev.Event, effects: Sequence[ev.Effect], refused: bool) -> None:
+    def stepped(
+        self, replica: Partition, event: ev.ReplicaEvent, effects: Sequence[ev.ReplicaEffect], refused: bool
+    ) -> None:
         """Catch what happens between two samples: a full disk may have room again after a
         millisecond (seed 8000487)."""
         if replica.state.role is Role.OFFLINE:
