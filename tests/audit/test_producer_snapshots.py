@@ -57,7 +57,7 @@ def test_the_snapshots_of_a_log_are_clean(cluster: PlantedCluster) -> None:
 
 
 def test_a_forgotten_producer_may_be_absent(cluster: PlantedCluster) -> None:
-    put(cluster, 8, states(below(8)[::2]).snapshot(Place(TOPIC_ID, 0, 8)))
+    put(cluster, 8, states(below(8)[::2]).snapshot(SnapshotPlace(TOPIC_ID, 0, 8)))
     assert findings(cluster) == ()
 
 
@@ -109,7 +109,7 @@ def test_an_error_in_a_snapshot_is_described(
     assert expected in found[0].message
 
 
-@pytest.mark.parametrize("content", [b"", b"torn", flipped(states(below(8)).snapshot(Place(TOPIC_ID, 0, 8)))])
+@pytest.mark.parametrize("content", [b"", b"torn", flipped(states(below(8)).snapshot(SnapshotPlace(TOPIC_ID, 0, 8)))])
 def test_an_unreadable_snapshot_is_a_note_because_a_power_cut_may_leave_it(
     cluster: PlantedCluster, content: bytes
 ) -> None:
@@ -143,7 +143,7 @@ def test_a_snapshot_of_the_former_version_is_a_note(cluster: PlantedCluster) -> 
 
 
 def test_a_snapshot_behind_the_end_of_a_cleanly_stopped_log_is_an_error(cluster: PlantedCluster) -> None:
-    put(cluster, 40, states(LOG).snapshot(Place(TOPIC_ID, 0, 40)))
+    put(cluster, 40, states(LOG).snapshot(SnapshotPlace(TOPIC_ID, 0, 40)))
     (found,) = findings(cluster)
     assert (found.kind, found.offset) == (Kind.PRODUCER_SNAPSHOT, 40)
 
