@@ -11,7 +11,7 @@ from minibroker.command_line import ProgressLine
 from tests.mutants.catalogue import CANNOT_APPLY, HARMLESS, MUTANTS, find_mutant
 from tests.mutants.mutant import Mutant
 from tests.mutants.patching import unified_diff
-from tests.mutants.replay import Replay, Verdict
+from tests.mutants.replay import Replay, ReplayedRun
 from tests.mutants.table import write_table
 from tests.mutants.workers import PROCESSES
 
@@ -80,15 +80,15 @@ def _report(chosen: list[Mutant], as_json: bool, processes: int, searches: bool,
     sys.exit(EXIT_NOT_CAUGHT if missed or wrong else 0)
 
 
-def _line(verdict: Verdict) -> str:
+def _line(verdict: ReplayedRun) -> str:
     if verdict.failure is not None:
         says = f"FAILED: {verdict.failure}"
     elif verdict.unpatched_findings:
         says = f"NOT CLEAN without the mutant: {verdict.unpatched_findings[0].text}"
-    elif not verdict.convicted_by:
+    elif not verdict.caught_by:
         says = "NOT CAUGHT"
     else:
-        says = " ".join(verdict.convicted_by[0].text.split())[:110]
+        says = " ".join(verdict.caught_by[0].text.split())[:110]
     return f"{verdict.name:5} {verdict.run:42} {verdict.seconds:5.1f} s  {says}"
 
 
@@ -123,9 +123,9 @@ def try_runs(name: str, runs: tuple[str, ...]) -> None:
         apply(mutant)
     for run in _expanded(runs):
         result = perform(run)
-        convictions = result.convictions(mutant.modules) if mutant is not None else result.findings
+        catching = result.catching_findings(mutant.modules) if mutant is not None else result.findings
         click.echo(
-            f"{run} {result.seconds:.1f} s ({result.virtual_seconds:.1f} virtual): {len(convictions)} convictions"
+            f"{run} {result.seconds:.1f} s ({result.virtual_seconds:.1f} virtual): {len(catching)} catching findings"
         )
         for each in result.findings[:6]:
             click.echo(f"    {each.text[:400]}")

@@ -62,7 +62,7 @@ REPAIR = (
                 "    if order.leader_id in (None, me):\n",
             ),
         ),
-        schedule=Schedule("damage:damaged_member_hears_of_an_isr_with_it"),
+        schedule=Schedule("damage:order_keeps_a_damaged_member_in_the_isr"),
     ),
     Mutant(
         name="D03e",
@@ -112,7 +112,7 @@ REPAIR = (
         edits=(
             Edit("broker.scrubber", "                partition.log.check_at(scrub.offset)\n", "                pass\n"),
         ),
-        schedule=Schedule("damage:nobody_reads_the_rot"),
+        schedule=Schedule("damage:rot_in_records_that_are_never_read"),
     ),
     Mutant(
         name="D03i",

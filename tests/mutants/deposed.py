@@ -53,7 +53,7 @@ CONTROLLERS = (
                 "        if False:\n            return MetadataChange(",
             ),
         ),
-        schedule=Schedule("deposed:words_of_an_old_controller"),
+        schedule=Schedule("deposed:request_of_a_deposed_controller"),
     ),
 )
 
@@ -72,7 +72,7 @@ BROKERS = (
                 "    bounced: list[BrokerId] = []\n",
             ),
         ),
-        schedule=Schedule("in_sync_replicas:joiner_loses_power_before_the_controller_judges"),
+        schedule=Schedule("in_sync_replicas:joiner_loses_power_before_the_controller_decides"),
     ),
     Mutant(
         name="B31b",
@@ -195,7 +195,7 @@ CACHES = (
                 "",
             ),
         ),
-        schedule=Schedule("deposed:late_wish"),
+        schedule=Schedule("deposed:late_alter_partition"),
     ),
 )
 

@@ -70,7 +70,7 @@ MUTANTS: tuple[Mutant, ...] = (
                 "        return list(broker_ids)\n",
             ),
         ),
-        schedule=Schedule("elections:dead_registration_stands"),
+        schedule=Schedule("elections:registration_of_a_dead_broker_remains"),
     ),
     Mutant(
         name="D07b",
@@ -85,7 +85,7 @@ MUTANTS: tuple[Mutant, ...] = (
                 "    return [report]\n",
             ),
         ),
-        schedule=Schedule("elections:leader_hears_nothing"),
+        schedule=Schedule("elections:leader_is_cut_off_from_the_others"),
     ),
     Mutant(
         name="D07c",
@@ -103,7 +103,7 @@ MUTANTS: tuple[Mutant, ...] = (
                 "controller.unresponsive_brokers", "NEVER_ANSWERED_SECONDS = 1.0\n", "NEVER_ANSWERED_SECONDS = 60.0\n"
             ),
         ),
-        schedule=Schedule("elections:leader_turns_everybody_away_and_registers_again"),
+        schedule=Schedule("elections:leader_refuses_all_and_registers_again"),
     ),
     Mutant(
         name="D07d",
@@ -134,7 +134,7 @@ MUTANTS: tuple[Mutant, ...] = (
             ),
             Edit("broker.erased_replicas", "        return replica in self._erased\n", "        return False\n"),
         ),
-        schedule=Schedule("elections:controller_dies_within_a_deletion"),
+        schedule=Schedule("elections:controller_dies_during_a_deletion"),
     ),
 )
 

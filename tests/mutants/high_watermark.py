@@ -40,7 +40,7 @@ MUTANTS = (
                 "    if active.size and _is_too_old(log, active, now_ms):\n",
             ),
         ),
-        schedule=Schedule("high_watermark:retention_while_followers_are_deaf"),
+        schedule=Schedule("high_watermark:retention_while_followers_are_cut_off"),
     ),
     Mutant(
         name="B17",
@@ -109,7 +109,7 @@ MUTANTS = (
                 "    state.shrink_waits_for_sync = None\n    state.partition_epoch",
             ),
         ),
-        schedule=Schedule("high_watermark:proposal_outlives_its_reign"),
+        schedule=Schedule("high_watermark:proposal_outlives_its_leader_epoch"),
     ),
     Mutant(
         name="B20a",

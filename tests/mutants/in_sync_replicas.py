@@ -104,7 +104,7 @@ ELIGIBILITY = (
                 "    return True\n",
             ),
         ),
-        schedule=Schedule("in_sync_replicas:joiner_loses_power_before_the_controller_judges"),
+        schedule=Schedule("in_sync_replicas:joiner_loses_power_before_the_controller_decides"),
     ),
     Mutant(
         name="B24b",
@@ -119,7 +119,7 @@ ELIGIBILITY = (
                 "        remote.broker_epoch = registered\n        remote.eligible = registered is not None\n",
             ),
         ),
-        schedule=Schedule("in_sync_replicas:joiner_loses_power_before_the_controller_judges"),
+        schedule=Schedule("in_sync_replicas:joiner_loses_power_before_the_controller_decides"),
     ),
 )
 
@@ -165,7 +165,7 @@ COMMITTED = (
                 "    _set_remotes(state, event, reset=False, effects=effects)\n",
             ),
         ),
-        schedule=Schedule("in_sync_replicas:leader_hears_its_state_again"),
+        schedule=Schedule("in_sync_replicas:leader_receives_its_state_again"),
     ),
 )
 
@@ -278,7 +278,7 @@ SETS = (
                 "        remote = state.remotes[event.replica_id] = RemoteReplica()\n    known = remote.broker_epoch\n",
             ),
         ),
-        schedule=Schedule("in_sync_replicas:stranger_fetches"),
+        schedule=Schedule("in_sync_replicas:broker_without_a_replica_fetches"),
     ),
 )
 

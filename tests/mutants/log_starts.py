@@ -37,7 +37,7 @@ MUTANTS = (
                 "    if False:\n",
             ),
         ),
-        schedule=Schedule("log_starts:start_of_the_topic_before"),
+        schedule=Schedule("log_starts:log_start_of_an_earlier_topic"),
     ),
     Mutant(
         name="D11",
@@ -125,7 +125,7 @@ MUTANTS = (
                 "        if False:\n",
             ),
         ),
-        schedule=Schedule("log_starts:log_begins_anew_before_its_start_is_known"),
+        schedule=Schedule("log_starts:log_is_reset_before_its_start_is_known"),
     ),
     Mutant(
         name="D24",

@@ -16,7 +16,7 @@ MUTANTS: tuple[Mutant, ...] = (
                 '        raise CorruptLog(segment.log_path, position, "the payload does not decode") from None\n',
             ),
         ),
-        schedule=Schedule("lookups:by_time_into_what_nobody_can_decode"),
+        schedule=Schedule("lookups:by_time_into_undecodable_records"),
     ),
     Mutant(
         name="D25",
@@ -31,7 +31,7 @@ MUTANTS: tuple[Mutant, ...] = (
                 "        if False:\n",
             ),
         ),
-        schedule=Schedule("lookups:by_time_where_a_time_leaves_64_bits"),
+        schedule=Schedule("lookups:by_time_with_a_timestamp_beyond_64_bits"),
     ),
     Mutant(
         name="D26",

@@ -18,14 +18,14 @@ from tests.mutants.patching import apply
 
 if TYPE_CHECKING:
     from minibroker.simulation.checks.finding import CheckerFinding
-    from tests.mutants.judged import Script
+    from tests.mutants.directed_run import Script
 
 UNPATCHED = "-"
 SCRIPT_FAILED = "script"
 """Says that a directed run did not get where it wanted: no proof of anything, but no clean run either."""
 
 
-class Found(msgspec.Struct, frozen=True):
+class SerializedFinding(msgspec.Struct, frozen=True):
     """A finding, as it travels."""
 
     invariant: str
@@ -37,12 +37,12 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     """What one run came to."""
 
     run: str
-    findings: list[Found]
+    findings: list[SerializedFinding]
     seconds: float
     """Real ones."""
     virtual_seconds: float
 
-    def convictions(self, modules: frozenset[str]) -> list[Found]:
+    def catching_findings(self, modules: frozenset[str]) -> list[SerializedFinding]:
         """Findings that count against a mutant of these modules: a module that trips over its own mutant has not been
         caught by a checker outside of it."""
         counted = [each for each in self.findings if each.invariant != SCRIPT_FAILED]
@@ -57,7 +57,7 @@ def perform(run: str) -> RunResult:
     findings.sort(key=lambda each: math.inf if each.at_seconds is None else each.at_seconds)
     return RunResult(
         run=run,
-        findings=[Found(each.invariant, str(each), each.origin) for each in findings],
+        findings=[SerializedFinding(each.invariant, str(each), each.origin) for each in findings],
         seconds=time.monotonic() - started,
         virtual_seconds=virtual_seconds,
     )
@@ -77,7 +77,7 @@ def _run_disks(name: str) -> "tuple[list[CheckerFinding], float]":
 def _run_schedule(name: str) -> "tuple[list[CheckerFinding], float]":
     theme, _, function = name.partition(":")
     module = importlib.import_module(f"tests.mutants.schedules.{theme}")
-    from tests.mutants.judged import run_schedule
+    from tests.mutants.directed_run import run_schedule
 
     script: Script = getattr(module, function)
     return run_schedule(script)
@@ -100,7 +100,7 @@ def _search_model(name: str) -> "tuple[list[CheckerFinding], float]":
     return [CheckerFinding(invariant=invariant, text=text.strip(), facts=(steps,))], 0.0
 
 
-def _tell_core(name: str) -> "tuple[list[CheckerFinding], float]":
+def _run_core(name: str) -> "tuple[list[CheckerFinding], float]":
     from minibroker.simulation.checks.finding import crash_finding
     from tests.mutants.schedules import core
 
@@ -111,7 +111,7 @@ def _tell_core(name: str) -> "tuple[list[CheckerFinding], float]":
     return found, 0.0
 
 
-_KINDS = {"seed": _run_seed, "disks": _run_disks, "schedule": _run_schedule, "model": _search_model, "core": _tell_core}
+_KINDS = {"seed": _run_seed, "disks": _run_disks, "schedule": _run_schedule, "model": _search_model, "core": _run_core}
 
 
 def main() -> None:
@@ -125,7 +125,7 @@ def main() -> None:
             continue
         result = perform(run)
         print(msgspec.json.encode(result).decode(), flush=True)
-        if stops and result.convictions(mutant.modules if mutant is not None else frozenset()):
+        if stops and result.catching_findings(mutant.modules if mutant is not None else frozenset()):
             return
 
 

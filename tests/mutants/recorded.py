@@ -9,7 +9,7 @@ import msgspec
 FILE = Path(__file__).with_name("caught.json")
 
 
-class Caught(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RecordedRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One way to convict one mutant."""
 
     run: str
@@ -22,19 +22,19 @@ class Caught(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """For a seed: how many seeds the search had run when it was found, this one included."""
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class MutantRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One mutant's."""
 
-    seed: Caught | None = None
-    schedule: Caught | None = None
+    seed: RecordedRun | None = None
+    schedule: RecordedRun | None = None
 
 
-def load_records() -> dict[str, Record]:
+def load_records() -> dict[str, MutantRecord]:
     """By the mutant's name."""
-    return msgspec.json.decode(FILE.read_bytes(), type=dict[str, Record]) if FILE.exists() else {}
+    return msgspec.json.decode(FILE.read_bytes(), type=dict[str, MutantRecord]) if FILE.exists() else {}
 
 
-def save_records(records: dict[str, Record]) -> None:
+def save_records(records: dict[str, MutantRecord]) -> None:
     """Sorted, a line each field: a search makes a diff that can be read."""
     ordered = {name: records[name] for name in sorted(records)}
     FILE.write_bytes(msgspec.json.format(msgspec.json.encode(ordered), indent=1) + b"\n")

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from tests.mutants.mutant import Mutant
-from tests.mutants.one_run import Found, RunResult
-from tests.mutants.recorded import Caught, Record, load_records, save_records
+from tests.mutants.one_run import RunResult, SerializedFinding
+from tests.mutants.recorded import MutantRecord, RecordedRun, load_records, save_records
 from tests.mutants.workers import PROCESSES, ChildFailed, Workers
 
 SEEDS_PER_MUTANT_MAX = 200
@@ -25,26 +25,26 @@ FINDING_CHARS = 160
 Progress = Callable[[str], None]
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class ReplayedRun(msgspec.Struct, frozen=True, kw_only=True):
     """One mutant, one run."""
 
     name: str
     title: str
     run: str
-    convicted_by: list[Found]
-    unpatched_findings: list[Found]
+    caught_by: list[SerializedFinding]
+    unpatched_findings: list[SerializedFinding]
     seconds: float
     virtual_seconds: float
     failure: str | None = None
 
     @property
     def is_caught(self) -> bool:
-        return bool(self.convicted_by) and not self.unpatched_findings and self.failure is None
+        return bool(self.caught_by) and not self.unpatched_findings and self.failure is None
 
-    def caught(self, tries: int = 1) -> Caught:
+    def caught(self, tries: int = 1) -> RecordedRun:
         """For the record."""
-        first = self.convicted_by[0]
-        return Caught(
+        first = self.caught_by[0]
+        return RecordedRun(
             run=self.run,
             invariant=first.invariant,
             finding=first.text[:FINDING_CHARS],
@@ -64,14 +64,16 @@ class Replay:
         self._unpatched: dict[str, asyncio.Task[RunResult]] = {}
         self._done = 0
 
-    async def replay(self, mutants: Sequence[Mutant], record: bool, seeds: bool = True) -> list[Verdict]:
+    async def replay(self, mutants: Sequence[Mutant], record: bool, seeds: bool = True) -> list[ReplayedRun]:
         """Every recorded run of these mutants, and every schedule. Without `seeds`, the schedules alone."""
         records = load_records()
         async with asyncio.TaskGroup() as group:
             tasks = [
-                group.create_task(self._judge(mutant, run))
+                group.create_task(self._replay_one(mutant, run))
                 for mutant in mutants
-                for run in _runs_to_replay(mutant, records.get(mutant.name, Record()) if seeds else Record())
+                for run in _runs_to_replay(
+                    mutant, records.get(mutant.name, MutantRecord()) if seeds else MutantRecord()
+                )
             ]
         verdicts = [task.result() for task in tasks]
         if record:
@@ -80,10 +82,10 @@ class Replay:
             save_records(records)
         return verdicts
 
-    async def search(self, mutants: Sequence[Mutant]) -> list[Verdict]:
+    async def search(self, mutants: Sequence[Mutant]) -> list[ReplayedRun]:
         """Random seeds for every mutant, in passes, until they are caught or the time is over; kept as found."""
         deadline = time.monotonic() + SEARCH_SECONDS_MAX
-        found: dict[str, Verdict] = {}
+        found: dict[str, ReplayedRun] = {}
         records, names = load_records(), {mutant.name for mutant in mutants}
         for name in records.keys() & names:  # what convicts the others stays known
             records[name] = msgspec.structs.replace(records[name], seed=None)
@@ -102,7 +104,7 @@ class Replay:
                         group.create_task(one(mutant))
         return [found[mutant.name] for mutant in mutants if mutant.name in found]
 
-    async def _search_one(self, mutant: Mutant, first: int, last: int, deadline: float) -> Verdict | None:
+    async def _search_one(self, mutant: Mutant, first: int, last: int, deadline: float) -> ReplayedRun | None:
         runs = [f"seed:{seed}" for seed in range(first, last + 1)]
         while runs:
             convicting: RunResult | None = None
@@ -111,7 +113,7 @@ class Replay:
                     async for result in results:
                         runs.remove(result.run)
                         self._progress(f"{mutant.name} {result.run}")
-                        if result.convictions(mutant.modules):
+                        if result.catching_findings(mutant.modules):
                             convicting = result
                         if time.monotonic() > deadline:
                             runs.clear()
@@ -120,28 +122,28 @@ class Replay:
                 return _failed(mutant, runs[0], str(error))
             if convicting is None:
                 continue
-            verdict = await self._verdict(mutant, convicting)
+            verdict = await self._compared(mutant, convicting)
             if verdict.is_caught:
                 return verdict
         return None
 
-    async def _judge(self, mutant: Mutant, run: str) -> Verdict:
+    async def _replay_one(self, mutant: Mutant, run: str) -> ReplayedRun:
         try:
             async with contextlib.aclosing(self._workers.results(mutant.name, [run])) as results:
                 found = [result async for result in results]
-            return await self._verdict(mutant, found[0])
+            return await self._compared(mutant, found[0])
         except ChildFailed as error:
             return _failed(mutant, run, str(error))
 
-    async def _verdict(self, mutant: Mutant, result: RunResult) -> Verdict:
+    async def _compared(self, mutant: Mutant, result: RunResult) -> ReplayedRun:
         unpatched = await self._unpatched_result(result.run)
         self._done += 1
         self._progress(f"{self._done} judged, {mutant.name} {result.run}")
-        return Verdict(
+        return ReplayedRun(
             name=mutant.name,
             title=mutant.title,
             run=result.run,
-            convicted_by=result.convictions(mutant.modules),
+            caught_by=result.catching_findings(mutant.modules),
             unpatched_findings=unpatched.findings,
             seconds=result.seconds,
             virtual_seconds=result.virtual_seconds,
@@ -159,17 +161,17 @@ class Replay:
         raise ChildFailed(f"unpatched {run}: no result")
 
 
-def _runs_to_replay(mutant: Mutant, record: Record) -> list[str]:
+def _runs_to_replay(mutant: Mutant, record: MutantRecord) -> list[str]:
     runs = [] if record.seed is None else [record.seed.run]
     if mutant.schedule is not None:
         runs.append(mutant.schedule.run)
     return runs
 
 
-def _keep(records: dict[str, Record], verdict: Verdict, tries: int = 1) -> None:
+def _keep(records: dict[str, MutantRecord], verdict: ReplayedRun, tries: int = 1) -> None:
     if not verdict.is_caught:
         return
-    before = records.get(verdict.name, Record())
+    before = records.get(verdict.name, MutantRecord())
     if verdict.run.startswith("seed:"):
         tries = before.seed.tries if before.seed is not None and before.seed.run == verdict.run else tries
         records[verdict.name] = msgspec.structs.replace(before, seed=verdict.caught(tries))
@@ -177,12 +179,12 @@ def _keep(records: dict[str, Record], verdict: Verdict, tries: int = 1) -> None:
         records[verdict.name] = msgspec.structs.replace(before, schedule=verdict.caught())
 
 
-def _failed(mutant: Mutant, run: str, why: str) -> Verdict:
-    return Verdict(
+def _failed(mutant: Mutant, run: str, why: str) -> ReplayedRun:
+    return ReplayedRun(
         name=mutant.name,
         title=mutant.title,
         run=run,
-        convicted_by=[],
+        caught_by=[],
         unpatched_findings=[],
         seconds=0.0,
         virtual_seconds=0.0,

@@ -102,7 +102,7 @@ MUTANTS: tuple[Mutant, ...] = (
                 "        if False:\n",
             ),
         ),
-        schedule=Schedule("restarts:damage_is_shown_to_one_start"),
+        schedule=Schedule("restarts:only_one_start_can_see_the_damage"),
     ),
     Mutant(
         name="D20",
@@ -114,7 +114,7 @@ MUTANTS: tuple[Mutant, ...] = (
             *BOOT_ID_FIRST,
             Edit("controller.restarts", "UNDISTURBED_MIN = 2\n", "UNDISTURBED_MIN = 1\n"),
         ),
-        schedule=Schedule("restarts:start_dies_behind_its_claim"),
+        schedule=Schedule("restarts:start_dies_after_claiming_the_directory"),
     ),
     Mutant(
         name="D20b",
@@ -220,7 +220,7 @@ MUTANTS: tuple[Mutant, ...] = (
                 "import ConfirmedElection, ElectionCandidate, ElectionOutlook, confirmation_of\n",
             ),
         ),
-        schedule=Schedule("restarts:operator_is_told_of_one_and_another_is_there"),
+        schedule=Schedule("restarts:candidate_changes_before_the_operator_confirms"),
     ),
     Mutant(
         name="D32a",

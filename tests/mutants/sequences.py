@@ -27,7 +27,7 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="no state, no sequence but 0; 'duplicate, offset unknown' proves nothing (10, hardening 12)",
         breaks=("I21",),
         edits=(ACCEPT_ANY, BELIEVE_DUPLICATE),
-        schedule=Schedule("sequences:later_batch_slips_in_before_a_refused_one"),
+        schedule=Schedule("sequences:later_batch_overtakes_a_refused_one"),
     ),
     Mutant(
         name="D06a",
@@ -106,7 +106,7 @@ MUTANTS: tuple[Mutant, ...] = (
                 "        self._cut(lambda: self.log.reset_to(effect.offset))\n",
             ),
         ),
-        schedule=Schedule("sequences:answer_lost_and_the_next_leader_started_anew"),
+        schedule=Schedule("sequences:answer_lost_and_the_next_leader_was_reset"),
     ),
     Mutant(
         name="D15",
@@ -121,7 +121,7 @@ MUTANTS: tuple[Mutant, ...] = (
                 "        if False:\n",
             ),
         ),
-        schedule=Schedule("sequences:a_producer_packs_what_nobody_can_decode"),
+        schedule=Schedule("sequences:producer_sends_undecodable_records"),
     ),
     Mutant(
         name="D27",

@@ -36,7 +36,7 @@ ROLES = (
                 "    return event.leader_epoch < state.leader_epoch or event.partition_epoch <= state.partition_epoch\n",
             ),
         ),
-        schedule=Schedule("deposed:session_of_a_leader_is_replaced_unseen"),
+        schedule=Schedule("deposed:session_of_a_leader_is_replaced_unnoticed"),
     ),
 )
 
@@ -48,7 +48,7 @@ MARKS = (
         rule="a replica starts with the mark of the checkpoint, so that the next checkpoint still has it",
         breaks=("I11", "I23"),
         edits=(Edit("broker.replica_manager", "high_watermarks.get(topic_partition, 0)\n", "0\n"),),
-        schedule=Schedule("storage:marks_over_a_restart"),
+        schedule=Schedule("storage:high_watermarks_over_a_restart"),
     ),
     Mutant(
         name="B36b",
@@ -63,7 +63,7 @@ MARKS = (
                 "        merged = dict(high_watermarks)\n",
             ),
         ),
-        schedule=Schedule("storage:marks_over_a_deletion_and_a_restart"),
+        schedule=Schedule("storage:high_watermarks_over_a_deletion_and_a_restart"),
     ),
 )
 
@@ -147,7 +147,7 @@ STARTS = (
                 "unsynced.sync(disk)",
             ),
         ),
-        schedule=Schedule("elections:dead_registration_stands"),
+        schedule=Schedule("elections:registration_of_a_dead_broker_remains"),
     ),
     Mutant(
         name="B38d",

@@ -213,7 +213,7 @@ STRICTER = (
         rule="what is served from memory is cut together with the log",
         breaks=("I22", "I16"),
         edits=(Edit("broker.log.partition_log", "        self._tail.truncate_to(end)\n", ""),),
-        schedule=Schedule("evidence:leader_is_turned_away"),
+        schedule=Schedule("failure_detection:leader_refuses_the_others"),
     ),
     Mutant(
         name="H13",
@@ -282,7 +282,7 @@ STRICTER = (
                 "",
             ),
         ),
-        schedule=Schedule("strict:controller_hears_a_proposal_and_never_answers"),
+        schedule=Schedule("strict:controller_never_answers_a_proposal"),
     ),
     Mutant(
         name="H16",

@@ -3,7 +3,7 @@
 from tests.mutants.catalogue import CANNOT_APPLY, LATER, MUTANTS
 from tests.mutants.mutant import Mutant
 from tests.mutants.patching import ROOT
-from tests.mutants.recorded import Caught, Record, load_records
+from tests.mutants.recorded import MutantRecord, RecordedRun, load_records
 
 PAGE = ROOT / "docs" / "SIMULATION.md"
 BEGIN, END = "<!-- mutants:begin -->\n", "<!-- mutants:end -->\n"
@@ -13,7 +13,7 @@ HEAD = "| mutant | origin | rule that it breaks | caught by | invariant | time t
 def render_table() -> str:
     """Without the two marks."""
     records = load_records()
-    rows = [_row(mutant, records.get(mutant.name, Record())) for mutant in MUTANTS]
+    rows = [_row(mutant, records.get(mutant.name, MutantRecord())) for mutant in MUTANTS]
     by_seed = sum(record.seed is not None for record in records.values())
     lines = [f"{len(MUTANTS)} mutants, {by_seed} of them caught by random seeds.\n", HEAD, *rows]
     if CANNOT_APPLY:
@@ -24,7 +24,7 @@ def render_table() -> str:
     return "\n" + lines[0] + "\n" + "".join(lines[1:]) + "\n"
 
 
-def _row(mutant: Mutant, record: Record) -> str:
+def _row(mutant: Mutant, record: MutantRecord) -> str:
     ways = [each for each in (record.seed, record.schedule) if each is not None]
     shown = "; ".join(_way(each) for each in ways) or "not caught"
     broken = ", ".join(dict.fromkeys(each.invariant for each in ways))
@@ -33,12 +33,12 @@ def _row(mutant: Mutant, record: Record) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
 
 
-def _way(caught: Caught) -> str:
+def _way(caught: RecordedRun) -> str:
     kind, _, name = caught.run.partition(":")
     return f"seed {name}" if kind == "seed" else f"`{name}`"
 
 
-def _time(caught: Caught) -> str:
+def _time(caught: RecordedRun) -> str:
     if caught.run.startswith("seed:"):
         return f"{caught.tries} {'run' if caught.tries == 1 else 'runs'} ({caught.seconds:.1f} s the last)"
     return f"{caught.seconds:.1f} s"

@@ -8,7 +8,7 @@ import pytest
 from tests.mutants.catalogue import HARMLESS, find_mutant
 from tests.mutants.mutant import Mutant
 from tests.mutants.one_run import RunResult
-from tests.mutants.replay import Replay, Verdict
+from tests.mutants.replay import Replay, ReplayedRun
 from tests.mutants.workers import Workers
 
 REPLAYED = ("B01", "B08a", "B08b", "B14", "B15", "B18a", "B18b", "B20a", "B20b")
@@ -16,7 +16,7 @@ REPLAYED = ("B01", "B08a", "B08b", "B14", "B15", "B18a", "B18b", "B20a", "B20b")
 SEEDS = ("seed:1", "seed:2")
 
 
-def replay(names: tuple[str, ...]) -> list[Verdict]:
+def replay(names: tuple[str, ...]) -> list[ReplayedRun]:
     session = Replay(lambda _: None)
     return asyncio.run(session.replay([find_mutant(name) for name in names], record=False, seeds=False))
 

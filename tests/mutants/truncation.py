@@ -55,7 +55,7 @@ MUTANTS = (
                 "    return (ErrorCode.NONE, None, None) if",
             ),
         ),
-        schedule=Schedule("elections:leader_hears_nothing"),
+        schedule=Schedule("elections:leader_is_cut_off_from_the_others"),
     ),
     Mutant(
         name="B03",
@@ -126,7 +126,7 @@ MUTANTS = (
                 "    return state.role is not Role.FOLLOWER\n",
             ),
         ),
-        schedule=CoreSchedule("end_told_in_an_older_epoch"),
+        schedule=CoreSchedule("epoch_end_of_an_older_epoch"),
     ),
     Mutant(
         name="B08b",
@@ -162,7 +162,7 @@ MUTANTS = (
                 "    is_history_cut = state.epoch_history.truncate_to(min(end_offset, state.log_end_offset))\n",
             ),
         ),
-        schedule=Schedule("truncation:reigns_without_a_record"),
+        schedule=Schedule("truncation:epochs_without_a_record"),
     ),
     Mutant(
         name="B13",
@@ -179,7 +179,7 @@ MUTANTS = (
                 "        _align_again(state, effects)\n",
             ),
         ),
-        schedule=Schedule("truncation:reigns_without_a_record"),
+        schedule=Schedule("truncation:epochs_without_a_record"),
     ),
     Mutant(
         name="B15",

@@ -89,14 +89,14 @@ class LoneFollower(Struct):
             )
         )
 
-    def hear_end(self, epoch: int, asked: int, end_offset: int) -> None:
+    def receive_epoch_end(self, epoch: int, asked: int, end_offset: int) -> None:
         self.handle(
             ev.EpochEndAnswered(
                 leader_epoch=epoch, asked_epoch=asked, error_code=ErrorCode.NONE, epoch=asked, end_offset=end_offset
             )
         )
 
-    def hear_records(self, epoch: int, offset: int, records: Log, mark: int) -> None:
+    def receive_records(self, epoch: int, offset: int, records: Log, mark: int) -> None:
         batches: tuple[BatchHeader, ...] = tuple(
             header_for(offset + index, written_in) for index, (written_in, _) in enumerate(records)
         )
@@ -117,17 +117,17 @@ def follower() -> LoneFollower:
     return LoneFollower(state=state, log=[], leader_log=[], findings=[])
 
 
-def end_told_in_an_older_epoch() -> list[CheckerFinding]:
+def epoch_end_of_an_older_epoch() -> list[CheckerFinding]:
     """KAFKA-8012: two leaders are asked the same, and the first one's answer comes when the second is followed."""
     replica = follower()
     old: Log = [(0, "a"), (0, "b"), (0, "c")]
     replica.follow(1, 0, old)
-    replica.hear_records(0, 0, old, mark=1)
+    replica.receive_records(0, 0, old, mark=1)
     replica.follow(1, 1, old)
     replica.follow(2, 2, [(0, "a"), (0, "b"), (2, "x")])
-    replica.hear_end(epoch=1, asked=0, end_offset=3)
-    replica.hear_end(epoch=2, asked=0, end_offset=2)
-    replica.hear_records(2, 2, [(2, "x")], mark=3)
+    replica.receive_epoch_end(epoch=1, asked=0, end_offset=3)
+    replica.receive_epoch_end(epoch=2, asked=0, end_offset=2)
+    replica.receive_records(2, 2, [(2, "x")], mark=3)
     return replica.findings
 
 
@@ -135,11 +135,11 @@ def records_of_an_older_epoch() -> list[CheckerFinding]:
     """KAFKA-18991: the same leader leads again, after another; its records of the first time arrive at last."""
     replica = follower()
     replica.follow(1, 1, [(1, "a"), (1, "b")])
-    replica.hear_records(1, 0, [(1, "a")], mark=1)
+    replica.receive_records(1, 0, [(1, "a")], mark=1)
     replica.follow(1, 3, [(1, "a"), (2, "x")])
-    replica.hear_end(epoch=3, asked=1, end_offset=1)
-    replica.hear_records(1, 1, [(1, "b")], mark=1)
-    replica.hear_records(3, 1, [(2, "x")], mark=2)
+    replica.receive_epoch_end(epoch=3, asked=1, end_offset=1)
+    replica.receive_records(1, 1, [(1, "b")], mark=1)
+    replica.receive_records(3, 1, [(2, "x")], mark=2)
     return replica.findings
 
 
@@ -148,12 +148,12 @@ def out_of_range_and_back() -> list[CheckerFinding]:
     replica = follower()
     records: Log = [(0, "a"), (0, "b")]
     replica.follow(1, 0, [*records, (0, "c")])
-    replica.hear_records(0, 0, records, mark=2)
+    replica.receive_records(0, 0, records, mark=2)
     replica.handle(ev.FetchAnswered(leader_epoch=0, fetch_offset=2, error_code=ErrorCode.OFFSET_OUT_OF_RANGE))
     replica.handle(
         ev.LeaderEndsAnswered(leader_epoch=0, error_code=ErrorCode.NONE, log_start_offset=0, log_end_offset=3)
     )
-    replica.hear_end(epoch=0, asked=0, end_offset=3)
+    replica.receive_epoch_end(epoch=0, asked=0, end_offset=3)
     return replica.findings
 
 
@@ -185,7 +185,7 @@ def _all_started_again(members: tuple[int, ...], logs: dict[int, ReplicaLog], di
     )
 
 
-def _who_leads(state: ControllerState, what: Callable[[int], str]) -> list[CheckerFinding]:
+def _check_leaderless(state: ControllerState, what: Callable[[int], str]) -> list[CheckerFinding]:
     """I28: nobody may."""
     change = elect(state, FIRST, "all are back")
     if change is None or change.after.leader is None:
@@ -200,7 +200,7 @@ def largest_log_is_on_a_full_disk() -> list[CheckerFinding]:
     logs = {each: ReplicaLog(log_end_offset=end, last_epoch=6) for each, end in ends.items()}
     state = _all_started_again(ASSIGNMENT, logs, directories="d")
     state.offline_replicas = {3: frozenset([FIRST])}
-    return _who_leads(state, lambda leader: f"{ends[leader]} of 60 records")
+    return _check_leaderless(state, lambda leader: f"{ends[leader]} of 60 records")
 
 
 def replaced_disk_alone_in_sync() -> list[CheckerFinding]:
@@ -209,7 +209,7 @@ def replaced_disk_alone_in_sync() -> list[CheckerFinding]:
     a_part = ReplicaLog(undisturbed_since=frozenset(["n3"]), log_end_offset=40, last_epoch=3)
     logs = {each: a_part if each == 3 else ReplicaLog() for each in ASSIGNMENT}
     state = _all_started_again((3,), logs, directories="n")
-    return _who_leads(state, lambda leader: "a part, and the others will cut what they have")
+    return _check_leaderless(state, lambda leader: "a part, and the others will cut what they have")
 
 
 def joiner_starts_before_the_new_leader() -> list[CheckerFinding]:
@@ -217,7 +217,7 @@ def joiner_starts_before_the_new_leader() -> list[CheckerFinding]:
     ISR. Who was away since before that is back, and nothing is missing at its end."""
     replica = follower()
     replica.follow(1, 0, [(0, "a"), (0, "b")])
-    replica.hear_records(0, 0, [(0, "a"), (0, "b")], mark=2)
+    replica.receive_records(0, 0, [(0, "a"), (0, "b")], mark=2)
     answer = ev.FetchAnswered(
         leader_epoch=0, fetch_offset=2, error_code=ErrorCode.NONE, high_watermark=2, log_start_offset=1
     )

@@ -5,8 +5,8 @@ import asyncio
 from minibroker.protocol.messages import ApiKey, FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from minibroker.protocol.record_batch import decode_records, read_header
 from minibroker.simulation.message_holds import requests
-from tests.mutants.judged import FIRST, TOPIC, Directed, Stage, on_stage
-from tests.mutants.schedules.words import apart, convict, host, members, read_all, say
+from tests.mutants.directed_run import FIRST, TOPIC, ClusterSetup, DirectedRun, with_setup
+from tests.mutants.schedules.helpers import host, members, read_all, report, send_to, separate_roles
 
 COLD = {"log.tail.cache.bytes": "0", "log.segment.bytes": "1024"}
 """Everything is read from the disk, and most of it lies in closed segments."""
@@ -16,12 +16,12 @@ BASE_OFFSET, EPOCH, PAYLOAD = 7, 15, -3
 """Bytes of a batch: the lowest of its base offset and of its leader epoch, both outside of the CRC, and one inside."""
 
 
-async def _fill(directed: Directed, count: int = 40) -> None:
+async def _fill(directed: DirectedRun, count: int = 40) -> None:
     for number in range(count):
         await directed.produce(f"{number}")
 
 
-def _rot(directed: Directed, broker_id: int, batch: int, byte: int) -> int:
+def _rot(directed: DirectedRun, broker_id: int, batch: int, byte: int) -> int:
     """Flip a bit of a batch in the first segment; its base offset."""
     storage = directed.world.machine(host(broker_id)).storage
     path = directed.replica(broker_id).log.segments[0].log_path
@@ -34,12 +34,12 @@ def _rot(directed: Directed, broker_id: int, batch: int, byte: int) -> int:
     return header.base_offset
 
 
-async def _look_at_what_is_served(directed: Directed, broker_id: int, offset: int) -> None:
+async def _look_at_what_is_served(directed: DirectedRun, broker_id: int, offset: int) -> None:
     """I22: what a leader serves from an offset on is what was acknowledged there, and begins there."""
     partition = FetchPartition(
         partition=0, current_leader_epoch=-1, fetch_offset=offset, last_fetched_epoch=-1, partition_max_bytes=1 << 20
     )
-    reply = await say(directed, broker_id, FetchRequest(topics=[FetchTopic(topic=TOPIC, partitions=[partition])]))
+    reply = await send_to(directed, broker_id, FetchRequest(topics=[FetchTopic(topic=TOPIC, partitions=[partition])]))
     assert isinstance(reply, FetchResponse)
     data = bytes(reply.responses[0].partitions[0].records)
     position, expected = 0, offset
@@ -49,19 +49,19 @@ async def _look_at_what_is_served(directed: Directed, broker_id: int, offset: in
         for record in records:
             if record.offset >= offset:
                 if record.offset != expected:
-                    convict(
+                    report(
                         directed, "I22", f"broker {broker_id} serves offset {record.offset} where {expected} belongs"
                     )
                     return
                 if directed.history.acked.get((FIRST, record.offset)) != record.value:
-                    convict(directed, "I22", f"broker {broker_id} serves another record at offset {record.offset}")
+                    report(directed, "I22", f"broker {broker_id} serves another record at offset {record.offset}")
                     return
                 expected += 1
         position += header.size_bytes
 
 
-@on_stage(Stage(settings=COLD))
-async def leader_reads_a_flipped_offset(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings=COLD))
+async def leader_reads_a_flipped_offset(directed: DirectedRun) -> None:
     """A bit of a base offset flips in a closed segment of the leader; a consumer reads it all."""
     await _fill(directed)
     leader = directed.leader
@@ -71,15 +71,15 @@ async def leader_reads_a_flipped_offset(directed: Directed) -> None:
     await read_all(directed)
 
 
-@on_stage(Stage(settings=COLD))
-async def leader_reads_a_flipped_payload(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings=COLD))
+async def leader_reads_a_flipped_payload(directed: DirectedRun) -> None:
     """Bytes inside the CRC rot on the leader: leadership moves, and it repairs itself."""
     await _fill(directed)
     _rot(directed, directed.leader, 3, PAYLOAD)
     await read_all(directed)
 
 
-async def _begin_odd_epoch(directed: Directed, *alive: int) -> None:
+async def _begin_odd_epoch(directed: DirectedRun, *alive: int) -> None:
     """An odd epoch from 3 on, and the one below it wrote nothing: leaders come and go without a record."""
     while True:
         leader = directed.leader
@@ -92,8 +92,8 @@ async def _begin_odd_epoch(directed: Directed, *alive: int) -> None:
         await directed.until_isr(*alive)
 
 
-@on_stage(Stage(settings={"log.tail.cache.bytes": "0", "log.scrub.bytes.per.second": "0"}))
-async def follower_copies_a_flipped_epoch(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings={"log.tail.cache.bytes": "0", "log.scrub.bytes.per.second": "0"}))
+async def follower_copies_a_flipped_epoch(directed: DirectedRun) -> None:
     """The epoch of the leader's last batch becomes one that nobody wrote, while a follower is away."""
     await _fill(directed, 3)
     away = directed.followers()[0]
@@ -113,11 +113,11 @@ async def follower_copies_a_flipped_epoch(directed: Directed) -> None:
     directed.cluster.start(away)
     await asyncio.sleep(5.0)
     if len(asked.seen) > QUESTIONS_MAX:
-        convict(directed, "I38", f"{len(asked.seen)} questions where an epoch ended within 5 s")
+        report(directed, "I38", f"{len(asked.seen)} questions where an epoch ended within 5 s")
 
 
-@on_stage(Stage(settings={"replica.high.watermark.checkpoint.interval.ms": "500"}))
-async def follower_believes_a_flipped_epoch(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings={"replica.high.watermark.checkpoint.interval.ms": "500"}))
+async def follower_believes_a_flipped_epoch(directed: DirectedRun) -> None:
     """The epoch of a killed follower's last batch becomes one that no leader had yet."""
     await _fill(directed, 3)
     await asyncio.sleep(2.0)  # it knows from its checkpoint that all of this is committed
@@ -135,13 +135,13 @@ async def follower_believes_a_flipped_epoch(directed: Directed) -> None:
     directed.cluster.start(follower)
     await asyncio.sleep(5.0)
     if len(asked.seen) > QUESTIONS_MAX:
-        convict(directed, "I38", f"{len(asked.seen)} questions where an epoch ended within 5 s")
+        report(directed, "I38", f"{len(asked.seen)} questions where an epoch ended within 5 s")
 
 
-@on_stage(Stage(settings=COLD))
-async def damaged_member_hears_of_an_isr_with_it(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings=COLD))
+async def order_keeps_a_damaged_member_in_the_isr(directed: DirectedRun) -> None:
     """A damaged follower cannot reach the controller, which dies; its successor still counts on the follower."""
-    _, controller, third = await apart(directed)
+    _, controller, third = await separate_roles(directed)
     await _fill(directed)
     directed.world.network.partition(host(third), host(controller))
     replica = directed.replica(third)
@@ -151,10 +151,10 @@ async def damaged_member_hears_of_an_isr_with_it(directed: Directed) -> None:
     await asyncio.sleep(10.0)
 
 
-@on_stage(Stage(settings=COLD))
-async def damage_outside_of_the_isr(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings=COLD))
+async def damage_outside_of_the_isr(directed: DirectedRun) -> None:
     """A follower that had fallen behind finds its log damaged: no election would ever concern it."""
-    leader, _, follower = await apart(directed)
+    leader, _, follower = await separate_roles(directed)
     await _fill(directed)
     directed.world.network.partition(host(leader), host(follower))
     await directed.produce("it lacks this", acks=1)
@@ -166,8 +166,8 @@ async def damage_outside_of_the_isr(directed: Directed) -> None:
     await asyncio.sleep(3.0)
 
 
-@on_stage(Stage(brokers=2, topics={TOPIC: (1, 2, 1)}, settings=COLD))
-async def two_copies_rot_at_different_places(directed: Directed) -> None:
+@with_setup(ClusterSetup(brokers=2, topics={TOPIC: (1, 2, 1)}, settings=COLD))
+async def two_copies_rot_at_different_places(directed: DirectedRun) -> None:
     """Each of two copies lacks what the other has."""
     await _fill(directed)
     leader, follower = directed.leader, directed.followers()[0]
@@ -176,16 +176,16 @@ async def two_copies_rot_at_different_places(directed: Directed) -> None:
     await read_all(directed)
 
 
-@on_stage(Stage(settings=COLD))
-async def nobody_reads_the_rot(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings=COLD))
+async def rot_in_records_that_are_never_read(directed: DirectedRun) -> None:
     """A follower's copy rots. It is cold: nobody ever asks for it."""
     await _fill(directed)
     _rot(directed, directed.followers()[0], 3, PAYLOAD)
     await asyncio.sleep(70.0)
 
 
-@on_stage(Stage())
-async def directory_where_a_segment_belongs(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def directory_where_a_segment_belongs(directed: DirectedRun) -> None:
     """Somebody made a directory with the name of a segment."""
     await _fill(directed, 3)
     follower = directed.followers()[0]
@@ -196,8 +196,8 @@ async def directory_where_a_segment_belongs(directed: Directed) -> None:
     await directed.until_isr(*directed.cluster.broker_ids)
 
 
-@on_stage(
-    Stage(
+@with_setup(
+    ClusterSetup(
         settings={
             **COLD,
             "log.scrub.bytes.per.second": "0",
@@ -205,9 +205,9 @@ async def directory_where_a_segment_belongs(directed: Directed) -> None:
         }
     )
 )
-async def restart_with_a_damaged_log(directed: Directed) -> None:
+async def restart_with_a_damaged_log(directed: DirectedRun) -> None:
     """A follower that cannot reach anybody finds damage and is killed before it is repaired."""
-    _, _, follower = await apart(directed)
+    _, _, follower = await separate_roles(directed)
     await _fill(directed)
     await asyncio.sleep(3.0)  # the closed segments count as synced: no start reads them
     for other in directed.cluster.broker_ids:

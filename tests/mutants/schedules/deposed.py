@@ -17,37 +17,37 @@ from minibroker.protocol.messages import (
 )
 from minibroker.protocol.znodes import CONTROLLER_EPOCH
 from minibroker.simulation.message_holds import requests
-from tests.mutants.judged import FIRST, TOPIC, Directed, Stage, on_stage
-from tests.mutants.schedules.words import (
-    administrator,
-    apart,
+from tests.mutants.directed_run import FIRST, TOPIC, ClusterSetup, DirectedRun, with_setup
+from tests.mutants.schedules.helpers import (
+    admin_client,
     broker_epoch,
-    convict,
     host,
     members,
     must_be_acknowledged,
-    operator,
     remove_controller,
-    restarted,
-    say,
+    report,
+    send_to,
+    separate_roles,
+    until_registered_again,
+    zookeeper_client,
 )
 
 LONG_SESSION = {"zookeeper.session.timeout.ms": "6000"}
 AGAIN = TopicPartition("again", 0)
 
 
-def _controller_epoch(directed: Directed) -> int:
+def _controller_epoch(directed: DirectedRun) -> int:
     return int(directed.world.zookeeper.tree.nodes[CONTROLLER_EPOCH].data)
 
 
 # -------------------------------------------------------------------------------------------------------- controllers
-@on_stage(Stage(settings=LONG_SESSION))
-async def write_of_a_deposed_controller(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings=LONG_SESSION))
+async def write_of_a_deposed_controller(directed: DirectedRun) -> None:
     """KAFKA-6082, KAFKA-1096: a controller's write is on its way to ZooKeeper; an operator has another one elected;
     the write arrives, its session still alive, before the next controller has changed anything."""
-    leader, controller, third = await apart(directed)
+    leader, controller, third = await separate_roles(directed)
     zookeeper, network = directed.world.zookeeper, directed.world.network
-    async with operator(directed) as coordination:
+    async with zookeeper_client(directed) as coordination:
         network.partition(host(leader), host(third))
         waiting = directed.produce_soon("one follower lags")
         wish = network.hold(host(leader), host(controller), requests(ApiKey.ALTER_PARTITION))
@@ -66,10 +66,10 @@ async def write_of_a_deposed_controller(directed: Directed) -> None:
         await asyncio.sleep(1.0)
 
 
-@on_stage(Stage())
-async def words_of_an_old_controller(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def request_of_a_deposed_controller(directed: DirectedRun) -> None:
     """KAFKA-532, KAFKA-1188: what a deposed controller sent arrives after its successor was heard."""
-    _, controller, other = await apart(directed)
+    _, controller, other = await separate_roles(directed)
     image = directed.cluster.brokers[other].image
     old_id, old_epoch = image.controller_id, image.controller_epoch
     directed.cluster.kill(controller)
@@ -79,15 +79,15 @@ async def words_of_an_old_controller(directed: Directed) -> None:
     late = UpdateMetadataRequest(
         controller_id=old_id, controller_epoch=old_epoch, broker_epoch=broker_epoch(directed, other)
     )
-    await say(directed, other, late)
+    await send_to(directed, other, late)
     if image.controller_epoch < epoch:
-        convict(directed, "I29", f"broker {other} obeys controller epoch {image.controller_epoch} after {epoch}")
+        report(directed, "I29", f"broker {other} obeys controller epoch {image.controller_epoch} after {epoch}")
 
 
-@on_stage(Stage(brokers=3))
-async def leader_and_controller_die_together(directed: Directed) -> None:
+@with_setup(ClusterSetup(brokers=3))
+async def leader_and_controller_die_together(directed: DirectedRun) -> None:
     """KAFKA-3143: when the next controller takes over, the leader is gone already."""
-    leader, controller, third = await apart(directed)
+    leader, controller, third = await separate_roles(directed)
     await directed.produce("everywhere")
     zookeeper = directed.world.zookeeper
     sessions = [*zookeeper.sessions_of(host(leader)), *zookeeper.sessions_of(host(controller))]
@@ -97,12 +97,12 @@ async def leader_and_controller_die_together(directed: Directed) -> None:
         zookeeper.expire_session(session)
     await asyncio.sleep(3.0)
     if directed.cluster.leader(TOPIC) != third:
-        convict(directed, "I37", f"broker {third} lives and is in sync, and leads nothing for three seconds")
+        report(directed, "I37", f"broker {third} lives and is in sync, and leads nothing for three seconds")
 
 
 # ------------------------------------------------------------------------------------------------------ registrations
-@on_stage(Stage(topics={TOPIC: (6, 3, 2)}, settings=LONG_SESSION))
-async def orders_for_an_earlier_registration(directed: Directed) -> None:
+@with_setup(ClusterSetup(topics={TOPIC: (6, 3, 2)}, settings=LONG_SESSION))
+async def orders_for_an_earlier_registration(directed: DirectedRun) -> None:
     """KIP-380: a follower loses power and is elected before anybody knows; it is back before the order arrives."""
     cluster, zookeeper = directed.cluster, directed.world.zookeeper
     controller = directed.controller
@@ -125,14 +125,14 @@ async def orders_for_an_earlier_registration(directed: Directed) -> None:
     )
     zookeeper.cut(host(controller))
     cluster.start(elected)
-    await restarted(directed, elected, old_epoch)
+    await until_registered_again(directed, elected, old_epoch)
     await asyncio.sleep(2.0)
     zookeeper.heal()
     await directed.until(lambda: cluster.leader(TOPIC, partition.partition) == controller, "a leader with a whole log")
 
 
 # -------------------------------------------------------------------------------------------------------- late orders
-async def _stop(directed: Directed, broker_id: int, topic: str, topic_id: str, order: StopReplicaPartition) -> None:
+async def _stop(directed: DirectedRun, broker_id: int, topic: str, topic_id: str, order: StopReplicaPartition) -> None:
     """A copy of what the controller sent once, on another connection."""
     image = directed.cluster.brokers[broker_id].image
     assert image.controller_id is not None
@@ -142,13 +142,13 @@ async def _stop(directed: Directed, broker_id: int, topic: str, topic_id: str, o
         broker_epoch=broker_epoch(directed, broker_id),
         topic_states=[StopReplicaTopic(topic_name=topic, topic_id=topic_id, partition_states=[order])],
     )
-    await say(directed, broker_id, request)
+    await send_to(directed, broker_id, request)
 
 
-@on_stage(Stage())
-async def late_stop_replica(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def late_stop_replica(directed: DirectedRun) -> None:
     """KIP-570: the order to stop a replica of an earlier leader epoch arrives late."""
-    _, controller, follower = await apart(directed)
+    _, controller, follower = await separate_roles(directed)
     old_epoch = directed.replica(follower).state.leader_epoch
     assert old_epoch is not None
     directed.cluster.kill(controller)
@@ -160,13 +160,13 @@ async def late_stop_replica(directed: Directed) -> None:
     order = StopReplicaPartition(partition_index=0, leader_epoch=old_epoch)
     await _stop(directed, follower, TOPIC, topic_id, order)
     if directed.replica(follower).state.leader_id is None:
-        convict(directed, "I35", f"a StopReplica of leader epoch {old_epoch} stopped the replica of a later one")
+        report(directed, "I35", f"a StopReplica of leader epoch {old_epoch} stopped the replica of a later one")
 
 
-@on_stage(Stage())
-async def late_deletion(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def late_deletion(directed: DirectedRun) -> None:
     """KIP-570: the deletion of a topic arrives after a topic of the same name was made."""
-    async with administrator(directed) as admin:
+    async with admin_client(directed) as admin:
         await admin.create_topic(AGAIN.topic, partitions=1, replication_factor=3)
         old_id = directed.replica(1, AGAIN).log.topic_id
         await admin.delete_topic(AGAIN.topic)
@@ -177,13 +177,13 @@ async def late_deletion(directed: Directed) -> None:
     order = StopReplicaPartition(partition_index=0, leader_epoch=LEADER_EPOCH_DURING_DELETE, delete_partition=True)
     await _stop(directed, broker_id, AGAIN.topic, old_id, order)
     if directed.cluster.replica(broker_id, AGAIN.topic) is None:
-        convict(directed, "I35", f"the deletion of topic id {old_id} removed a replica of another topic")
+        report(directed, "I35", f"the deletion of topic id {old_id} removed a replica of another topic")
 
 
-@on_stage(Stage())
-async def late_wish(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def late_alter_partition(directed: DirectedRun) -> None:
     """KAFKA-2729: a wish for a larger ISR arrives after the ISR has shrunk."""
-    leader, controller, joiner = await apart(directed)
+    leader, controller, joiner = await separate_roles(directed)
     network = directed.world.network
     state = next(s for s in directed.reference.states() if s.partition == FIRST)
     wished = [BrokerState(broker_id=b, broker_epoch=broker_epoch(directed, b)) for b in state.members]
@@ -202,33 +202,33 @@ async def late_wish(directed: Directed) -> None:
         broker_epoch=broker_epoch(directed, leader),
         topics=[AlterPartitionTopic(topic_name=TOPIC, partitions=[data])],
     )
-    await say(directed, controller, late)
+    await send_to(directed, controller, late)
     await directed.produce("still without it")
     await asyncio.sleep(1.0)
 
 
 # -------------------------------------------------------------------------------------------------------- lost answers
-@on_stage(Stage(settings=LONG_SESSION))
-async def session_of_a_leader_is_replaced_unseen(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings=LONG_SESSION))
+async def session_of_a_leader_is_replaced_unnoticed(directed: DirectedRun) -> None:
     """KAFKA-9769: a leader's session ends and it registers anew before the controller looks: its state is told again,
     with the same epochs, and this time it counts."""
-    leader, controller, _ = await apart(directed)
+    leader, controller, _ = await separate_roles(directed)
     zookeeper = directed.world.zookeeper
     await directed.produce("before")
     old_epoch = broker_epoch(directed, leader)
     zookeeper.cut(host(controller))
     for session in zookeeper.sessions_of(host(leader)):
         zookeeper.expire_session(session)
-    await restarted(directed, leader, old_epoch)
+    await until_registered_again(directed, leader, old_epoch)
     zookeeper.heal()
     await asyncio.sleep(1.0)
     await must_be_acknowledged(directed, "after a session was replaced")
 
 
-@on_stage(Stage())
-async def answer_to_an_isr_change_is_lost(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def answer_to_an_isr_change_is_lost(directed: DirectedRun) -> None:
     """KAFKA-14144: the change was made, the answer is lost, the leader asks again."""
-    leader, controller, third = await apart(directed)
+    leader, controller, third = await separate_roles(directed)
     network = directed.world.network
     network.count_frames()  # from here on it is known which request a response answers
     lost = network.lose_replies(host(leader), host(controller), ApiKey.ALTER_PARTITION)
@@ -241,10 +241,10 @@ async def answer_to_an_isr_change_is_lost(directed: Directed) -> None:
     await waiting
 
 
-@on_stage(Stage())
-async def answer_of_zookeeper_is_lost(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def answer_of_zookeeper_is_lost(directed: DirectedRun) -> None:
     """KAFKA-1382, KAFKA-2729: the controller's write happened, its answer is lost."""
-    leader, controller, third = await apart(directed)
+    leader, controller, third = await separate_roles(directed)
     network = directed.world.network
     network.partition(host(leader), host(third))
     waiting = directed.produce_soon("one follower lags")

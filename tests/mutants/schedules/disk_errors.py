@@ -10,28 +10,36 @@ from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import DescribeReplicaStateRequest, DescribeReplicaStateResponse
 from minibroker.runtime.rpc import PeerBroken
 from minibroker.simulation.storage import FileNode, SimulatedStorage
-from tests.mutants.judged import TOPIC, Directed, Stage, on_stage
-from tests.mutants.schedules.words import administrator, broker_epoch, convict, host, members, restarted, say
+from tests.mutants.directed_run import TOPIC, ClusterSetup, DirectedRun, with_setup
+from tests.mutants.schedules.helpers import (
+    admin_client,
+    broker_epoch,
+    host,
+    members,
+    report,
+    send_to,
+    until_registered_again,
+)
 
 SEGMENTS = {"log.segment.bytes": "1024"}
 OTHER = "other"
 
 
-def _storage(directed: Directed, broker_id: int) -> SimulatedStorage:
+def _storage(directed: DirectedRun, broker_id: int) -> SimulatedStorage:
     return directed.world.machine(host(broker_id)).storage
 
 
-async def _restart(directed: Directed, broker_id: int) -> None:
+async def _restart(directed: DirectedRun, broker_id: int) -> None:
     old_epoch = broker_epoch(directed, broker_id)
     if broker_id in directed.cluster.alive():
         directed.cluster.kill(broker_id)
     _storage(directed, broker_id).heal()
     directed.cluster.start(broker_id)
-    await restarted(directed, broker_id, old_epoch)
+    await until_registered_again(directed, broker_id, old_epoch)
 
 
-@on_stage(Stage(topics={TOPIC: (1, 1, 1)}, settings={"log.flush.interval.messages": "1"}))
-async def sync_finds_no_room(directed: Directed) -> None:
+@with_setup(ClusterSetup(topics={TOPIC: (1, 1, 1)}, settings={"log.flush.interval.messages": "1"}))
+async def sync_finds_no_room(directed: DirectedRun) -> None:
     """ATC 2020: a sync fails for lack of room and the kernel forgets the pages; there is room a moment later; whatever
     is acknowledged then, the machine loses power."""
     leader = directed.leader
@@ -43,12 +51,12 @@ async def sync_finds_no_room(directed: Directed) -> None:
     old_epoch = broker_epoch(directed, leader)
     directed.world.power_loss(host(leader), tear=False)
     directed.cluster.start(leader)
-    await restarted(directed, leader, old_epoch)
+    await until_registered_again(directed, leader, old_epoch)
     await asyncio.gather(*sending)
 
 
-@on_stage(Stage(settings={**SEGMENTS, "unclean.leader.election.enable": "true"}))
-async def cut_finds_no_room(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings={**SEGMENTS, "unclean.leader.election.enable": "true"}))
+async def cut_finds_no_room(directed: DirectedRun) -> None:
     """A deposed leader cuts several segments, and at the second of them there is no room for the new name. When there
     is room again the others are gone, and it leads with what it has: it must know how much that is."""
     cluster, old = directed.cluster, directed.leader
@@ -81,19 +89,19 @@ async def cut_finds_no_room(directed: Directed) -> None:
     await directed.until_isr(*cluster.broker_ids)
 
 
-def _is_full(directed: Directed, broker_id: int, before: Broker) -> bool:
+def _is_full(directed: DirectedRun, broker_id: int, before: Broker) -> bool:
     broker = directed.cluster.brokers[broker_id]
     return broker is not before and hasattr(broker, "log_directory") and broker.log_directory.full
 
 
-def _log_path(directed: Directed, broker_id: int, number: int) -> str:
+def _log_path(directed: DirectedRun, broker_id: int, number: int) -> str:
     """Path of one of a stopped broker's segments, by its place."""
     logs = [path for path, _ in _storage(directed, broker_id).files(f"/data/log/{TOPIC}-0/") if path.endswith(".log")]
     return logs[number]
 
 
-@on_stage(Stage(settings=SEGMENTS))
-async def idle_leader_on_a_failed_disk(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings=SEGMENTS))
+async def idle_leader_on_a_failed_disk(directed: DirectedRun) -> None:
     """Nobody writes any more when a periodic task of the leader's directory meets the error (seeds 911468 and 914494)."""
     leader = directed.leader
     for number in range(8):
@@ -102,12 +110,12 @@ async def idle_leader_on_a_failed_disk(directed: Directed) -> None:
     await asyncio.sleep(5)
     directory = directed.cluster.brokers[leader].log_directory
     if directory.offline and directed.cluster.leader(TOPIC) == leader:
-        convict(directed, "I36", f"broker {leader} leads on a log directory that is offline")
+        report(directed, "I36", f"broker {leader} leads on a log directory that is offline")
     await _restart(directed, leader)
 
 
-@on_stage(Stage(settings=SEGMENTS))
-async def broker_on_a_failed_disk_is_asked(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings=SEGMENTS))
+async def broker_on_a_failed_disk_is_asked(directed: DirectedRun) -> None:
     """What `cluster wait`, `status` and `replicas --check` believe is what brokers say of themselves."""
     follower = directed.followers()[0]
     for number in range(8):
@@ -116,17 +124,17 @@ async def broker_on_a_failed_disk_is_asked(directed: Directed) -> None:
     directory = directed.cluster.brokers[follower].log_directory
     await directed.until(lambda: directory.offline, "a directory that is offline")
     await asyncio.sleep(1)
-    answer = await say(directed, follower, DescribeReplicaStateRequest())
+    answer = await send_to(directed, follower, DescribeReplicaStateRequest())
     assert isinstance(answer, DescribeReplicaStateResponse)
     roles = {replica.role for topic in answer.topics for replica in topic.partitions}
     if answer.log_directory != "offline" or roles != {"offline"}:
         said = f"its log directory is {answer.log_directory}, its replicas are {sorted(roles)}"
-        convict(directed, "I42", f"broker {follower}, whose disk has failed, says that {said}")
+        report(directed, "I42", f"broker {follower}, whose disk has failed, says that {said}")
     await _restart(directed, follower)
 
 
-@on_stage(Stage(settings=SEGMENTS))
-async def no_descriptors_for_a_moment(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings=SEGMENTS))
+async def no_descriptors_for_a_moment(directed: DirectedRun) -> None:
     """EMFILE at the leader and at a follower; connections break and nobody can open one; then it passes."""
     for broker_id in (directed.followers()[0], directed.leader):
         await directed.produce(f"before {broker_id}".ljust(300, "."))
@@ -140,12 +148,12 @@ async def no_descriptors_for_a_moment(directed: Directed) -> None:
         await directed.until_isr(*directed.cluster.broker_ids)
 
 
-@on_stage(Stage())
-async def topic_is_made_without_descriptors(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def topic_is_made_without_descriptors(directed: DirectedRun) -> None:
     """A new replica cannot be created for want of a descriptor; when there is one, nobody has to ask twice."""
     follower = directed.followers()[0]
     directed.world.take_descriptors(host(follower))
-    async with administrator(directed) as admin:
+    async with admin_client(directed) as admin:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(4):
                 await admin.create_topic(OTHER, partitions=3, replication_factor=3)
@@ -153,14 +161,14 @@ async def topic_is_made_without_descriptors(directed: Directed) -> None:
     await asyncio.sleep(10)
     sizes = [len(directed.cluster.in_sync_replicas(OTHER, number)) for number in range(3)]
     if min(sizes) < 3:
-        convict(directed, "I36", f"broker {follower} has descriptors again, and the ISRs of {OTHER} have sizes {sizes}")
+        report(directed, "I36", f"broker {follower} has descriptors again, and the ISRs of {OTHER} have sizes {sizes}")
 
 
-@on_stage(Stage())
-async def topic_is_deleted_on_a_full_disk(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def topic_is_deleted_on_a_full_disk(directed: DirectedRun) -> None:
     """What a full disk needs is that something goes: a topic is deleted, and its room given back."""
     full = directed.leader
-    async with administrator(directed) as admin:
+    async with admin_client(directed) as admin:
         await admin.create_topic(OTHER, partitions=1, replication_factor=3)
     for number in range(40):
         await directed.produce(f"{number}".ljust(1_000, "."), acks=1, partition=TopicPartition(OTHER, 0))
@@ -171,13 +179,13 @@ async def topic_is_deleted_on_a_full_disk(directed: Directed) -> None:
     directory = directed.cluster.brokers[full].log_directory
     await directed.until(lambda: directory.full, "a full directory")
     storage.capacity_bytes += FREE_BYTES_TO_HEAL - 20_000
-    async with administrator(directed) as admin:
+    async with admin_client(directed) as admin:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(8):
                 await admin.delete_topic(OTHER)
     await asyncio.sleep(2)
     if directory.full:
-        convict(directed, "I36", f"broker {full} keeps a deleted topic on its full disk")
+        report(directed, "I36", f"broker {full} keeps a deleted topic on its full disk")
     storage.heal()
 
 
@@ -188,7 +196,7 @@ RETENTION = {
 }
 
 
-async def _fill(directed: Directed, broker_id: int) -> None:
+async def _fill(directed: DirectedRun, broker_id: int) -> None:
     """So that little is lacking to heal: less than retention gives back, more than comes back by itself."""
     storage = _storage(directed, broker_id)
     storage.fill()
@@ -197,16 +205,16 @@ async def _fill(directed: Directed, broker_id: int) -> None:
     storage.capacity_bytes = storage.used_bytes + FREE_BYTES_TO_HEAL - 2_000
 
 
-async def _must_heal(directed: Directed, broker_id: int, why: str) -> None:
+async def _must_heal(directed: DirectedRun, broker_id: int, why: str) -> None:
     directory = directed.cluster.brokers[broker_id].log_directory
     await asyncio.sleep(10)
     if directory.full:
-        convict(directed, "I36", f"broker {broker_id} is on a full disk still: {why}")
+        report(directed, "I36", f"broker {broker_id} is on a full disk still: {why}")
     _storage(directed, broker_id).heal()
 
 
-@on_stage(Stage(settings=RETENTION))
-async def follower_on_a_full_disk(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings=RETENTION))
+async def follower_on_a_full_disk(directed: DirectedRun) -> None:
     """A follower's disk is full; its leader deletes by retention, and the follower may go as far."""
     follower = directed.followers()[0]
     writing = asyncio.create_task(_write(directed, 60))
@@ -216,8 +224,8 @@ async def follower_on_a_full_disk(directed: Directed) -> None:
     await _must_heal(directed, follower, "its leader deletes by retention, it does not")
 
 
-@on_stage(Stage(topics={TOPIC: (1, 1, 1)}, settings=RETENTION))
-async def only_replica_on_a_full_disk(directed: Directed) -> None:
+@with_setup(ClusterSetup(topics={TOPIC: (1, 1, 1)}, settings=RETENTION))
+async def only_replica_on_a_full_disk(directed: DirectedRun) -> None:
     """Nobody else has the partition: its own retention is the only cure."""
     leader = directed.leader
     await directed.produce("before".ljust(200, "."))
@@ -228,8 +236,8 @@ async def only_replica_on_a_full_disk(directed: Directed) -> None:
     await writing
 
 
-@on_stage(Stage(settings={**RETENTION, "log.retention.check.interval.ms": "300000"}))
-async def leader_keeps_more_than_retention(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings={**RETENTION, "log.retention.check.interval.ms": "300000"}))
+async def leader_keeps_more_than_retention(directed: DirectedRun) -> None:
     """A follower's disk is full, and its leader has not deleted anything yet: neither may the follower."""
     follower = directed.followers()[0]
     writing = asyncio.create_task(_write(directed, 60))
@@ -241,23 +249,23 @@ async def leader_keeps_more_than_retention(directed: Directed) -> None:
         start = directed.replica(follower).log.log_start_offset
         leaders = directed.replica(directed.leader).state.log_start_offset
         if start > leaders:
-            convict(directed, "I39", f"broker {follower} starts at {start}, its leader at {leaders}")
+            report(directed, "I39", f"broker {follower} starts at {start}, its leader at {leaders}")
             break
     _storage(directed, follower).heal()
     await directed.until_isr(*directed.cluster.broker_ids)
 
 
-async def _write(directed: Directed, count: int) -> None:
+async def _write(directed: DirectedRun, count: int) -> None:
     for number in range(count):
         await directed.produce(f"{number}".ljust(300, "."), acks=1)
 
 
-@on_stage(Stage(topics={TOPIC: (1, 3, 2)}))
-async def topic_is_deleted_whose_directory_cannot_be_renamed(directed: Directed) -> None:
+@with_setup(ClusterSetup(topics={TOPIC: (1, 3, 2)}))
+async def topic_is_deleted_whose_directory_cannot_be_renamed(directed: DirectedRun) -> None:
     """Somebody has mounted another disk at a partition's directory. The other replicas of the broker have no part in
     it."""
     follower = directed.followers()[0]
-    async with administrator(directed) as admin:
+    async with admin_client(directed) as admin:
         await admin.create_topic(OTHER, partitions=1, replication_factor=3)
         await directed.until(lambda: len(directed.cluster.in_sync_replicas(OTHER)) == 3, "a full ISR")
         _storage(directed, follower).fail("rename", path_prefix=f"/data/log/{OTHER}-0", is_bad_entry=True)
@@ -267,25 +275,25 @@ async def topic_is_deleted_whose_directory_cannot_be_renamed(directed: Directed)
     await asyncio.sleep(2)
     directory = directed.cluster.brokers[follower].log_directory
     if directory.offline or follower not in members(directed):
-        convict(directed, "I36", f"broker {follower} is out of use for one directory: {directory.offline_reason}")
+        report(directed, "I36", f"broker {follower} is out of use for one directory: {directory.offline_reason}")
     await _restart(directed, follower)
 
 
-@on_stage(Stage())
-async def directory_with_a_number_beyond_all_messages(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def directory_with_a_number_beyond_all_messages(directed: DirectedRun) -> None:
     """Somebody made a directory that looks like a partition's; then the broker is asked what replicas it has."""
     follower = directed.followers()[0]
     directed.cluster.kill(follower)
     _storage(directed, follower).provision(f"/data/log/{TOPIC}-{2**32}")
     await _restart(directed, follower)
     try:
-        await say(directed, follower, DescribeReplicaStateRequest())
+        await send_to(directed, follower, DescribeReplicaStateRequest())
     except PeerBroken as error:
-        convict(directed, "I42", f"what broker {follower} says of its replicas cannot be read: {error}")
+        report(directed, "I42", f"what broker {follower} says of its replicas cannot be read: {error}")
 
 
-@on_stage(Stage())
-async def marker_of_a_clean_stop_is_huge(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def marker_of_a_clean_stop_is_huge(directed: DirectedRun) -> None:
     """Somebody put another file in the place of a small one. It is no reason to stay away."""
     follower = directed.followers()[0]
     directed.cluster.kill(follower)

@@ -7,26 +7,26 @@ from minibroker.client.descriptions import NewTopic
 from minibroker.client.errors import MinibrokerError
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.znodes import topic_path
-from tests.mutants.judged import Directed, Stage, on_stage
-from tests.mutants.schedules.words import administrator, apart, convict, host, must_be_acknowledged
+from tests.mutants.directed_run import ClusterSetup, DirectedRun, with_setup
+from tests.mutants.schedules.helpers import admin_client, host, must_be_acknowledged, report, separate_roles
 
 RECORDS = 20
 
 
-async def _produce_some(directed: Directed) -> None:
+async def _produce_some(directed: DirectedRun) -> None:
     for number in range(RECORDS):
         await directed.produce(f"{number}")
 
 
-def _replace_disk(directed: Directed, broker_id: int) -> None:
+def _replace_disk(directed: DirectedRun, broker_id: int) -> None:
     """A blank one is put in while the broker does not run."""
     storage = directed.world.machine(host(broker_id)).storage
     storage.wipe()
     storage.provision("/data")
 
 
-@on_stage(Stage())
-async def replaced_disk_starts_first(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def replaced_disk_starts_first(directed: DirectedRun) -> None:
     """All are killed; the one whose disk was replaced is back first, and registered before the others."""
     await _produce_some(directed)
     for broker_id in directed.cluster.broker_ids:
@@ -39,7 +39,7 @@ async def replaced_disk_starts_first(directed: Directed) -> None:
     await directed.until_isr(1, 2, 3)
 
 
-async def _cut_power(directed: Directed, *synced: int) -> None:
+async def _cut_power(directed: DirectedRun, *synced: int) -> None:
     """The power fails everywhere; these machines had written their records out."""
     for broker_id in synced:
         await directed.world.spawn(host(broker_id), directed.replica(broker_id).log.flush())
@@ -47,8 +47,8 @@ async def _cut_power(directed: Directed, *synced: int) -> None:
         directed.world.power_loss(host(broker_id), tear=False)
 
 
-@on_stage(Stage())
-async def synced_log_starts_last(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def synced_log_starts_last(directed: DirectedRun) -> None:
     """The only machine that had its records on its disk, and the last choice, is the last one to be back."""
     await _produce_some(directed)
     *others, last = directed.replica(1).state.assignment
@@ -60,8 +60,8 @@ async def synced_log_starts_last(directed: Directed) -> None:
     await directed.until_isr(1, 2, 3)
 
 
-@on_stage(Stage())
-async def dead_registration_stands(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def registration_of_a_dead_broker_remains(directed: DirectedRun) -> None:
     """Two are back while the registration of the third, which lost its records, still stands under its old name."""
     await _produce_some(directed)
     await _cut_power(directed, 1, 2)
@@ -78,20 +78,20 @@ BOUND_SECONDS = 20.0
 LONG_SESSION = {"zookeeper.session.timeout.ms": "6000"}
 
 
-@on_stage(Stage(settings=LONG_SESSION))
-async def leader_hears_nothing(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings=LONG_SESSION))
+async def leader_is_cut_off_from_the_others(directed: DirectedRun) -> None:
     """Both others are cut off from the leader; clients and ZooKeeper reach it."""
-    leader, *others = await apart(directed)
+    leader, *others = await separate_roles(directed)
     await directed.produce("everywhere")
     for other in others:
         directed.world.network.partition(host(leader), host(other))
     await must_be_acknowledged(directed, "after the leader was cut off", BOUND_SECONDS)
 
 
-@on_stage(Stage(settings=LONG_SESSION))
-async def leader_turns_everybody_away_and_registers_again(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings=LONG_SESSION))
+async def leader_refuses_all_and_registers_again(directed: DirectedRun) -> None:
     """It is unregistered by evidence and back at once; the controller's ZooKeeper is slow, and shows it no gap."""
-    leader, controller, _ = await apart(directed)
+    leader, controller, _ = await separate_roles(directed)
     await asyncio.sleep(4.0)
     await directed.produce("everywhere")
     directed.world.zookeeper.slow_hosts[host(controller)] = 0.1
@@ -100,10 +100,10 @@ async def leader_turns_everybody_away_and_registers_again(directed: Directed) ->
     await must_be_acknowledged(directed, "after the leader turned everybody away")
 
 
-@on_stage(Stage(settings=LONG_SESSION))
-async def leader_does_not_reach_the_controller(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings=LONG_SESSION))
+async def leader_does_not_reach_the_controller(directed: DirectedRun) -> None:
     """The controller reaches it, and turns it away; and it has a follower that must leave the ISR."""
-    leader, controller, third = await apart(directed)
+    leader, controller, third = await separate_roles(directed)
     await directed.produce("everywhere")
     directed.world.network.reject(host(leader), host(controller))
     directed.world.network.partition(host(leader), host(third))
@@ -113,11 +113,11 @@ async def leader_does_not_reach_the_controller(directed: Directed) -> None:
 DOOMED = TopicPartition("doomed", 0)
 
 
-@on_stage(Stage(settings={**LONG_SESSION, "default.replication.factor": "3"}))
-async def controller_dies_within_a_deletion(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings={**LONG_SESSION, "default.replication.factor": "3"}))
+async def controller_dies_during_a_deletion(directed: DirectedRun) -> None:
     """One replica hangs and one is gone with the controller; the third has been erased, and is there."""
-    leader, controller, third = await apart(directed)
-    async with administrator(directed) as admin:
+    leader, controller, third = await separate_roles(directed)
+    async with admin_client(directed) as admin:
         await admin.create_topics([NewTopic(name=DOOMED.topic, assignment={0: [third, controller, leader]})])
         for number in range(RECORDS):
             await directed.produce(f"doomed-{number}", partition=DOOMED)
@@ -129,7 +129,7 @@ async def controller_dies_within_a_deletion(directed: Directed) -> None:
     await directed.until(lambda: directed.cluster.controller() == third, "another controller")
     await asyncio.sleep(1.0)
     if directed.cluster.replica(third, *DOOMED) is not None:
-        convict(directed, "I35", f"broker {third} has a replica of {DOOMED} again, which it had erased")
+        report(directed, "I35", f"broker {third} has a replica of {DOOMED} again, which it had erased")
     directed.world.resume(host(leader))
     directed.cluster.start(controller)
     await directed.until(lambda: topic_path(DOOMED.topic) not in directed.world.zookeeper.tree.nodes, "no such topic")

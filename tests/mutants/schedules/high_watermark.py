@@ -5,17 +5,17 @@ import asyncio
 from minibroker.broker.repairs import REPAIRS_MAX
 from minibroker.protocol.messages import ApiKey
 from minibroker.simulation.message_holds import requests, responses
-from tests.mutants.judged import TOPIC, Directed, Stage, on_stage
-from tests.mutants.schedules.words import apart, convict, host
+from tests.mutants.directed_run import TOPIC, ClusterSetup, DirectedRun, with_setup
+from tests.mutants.schedules.helpers import host, report, separate_roles
 
 LONG_LAG = {"replica.lag.time.max.ms": "10000"}
 ANSWER_SECONDS_MAX = 12.0
 
 
-@on_stage(Stage(settings=LONG_LAG))
-async def joiner_is_not_counted(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings=LONG_LAG))
+async def joiner_is_not_counted(directed: DirectedRun) -> None:
     """KIP-497: a replica has joined, the leader has not heard of it, and the replica hears nothing of a new record."""
-    leader, controller, third = await apart(directed)
+    leader, controller, third = await separate_roles(directed)
     network = directed.world.network
     directed.cluster.kill(third)
     await directed.until_isr(leader, controller)
@@ -26,10 +26,10 @@ async def joiner_is_not_counted(directed: Directed) -> None:
     await asyncio.wait([directed.produce_soon("only two have it")], timeout=1.0)
 
 
-@on_stage(Stage())
-async def shrink_is_not_confirmed(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def shrink_is_not_confirmed(directed: DirectedRun) -> None:
     """KIP-497: the leader asks to drop a laggard; the controller does not hear it."""
-    leader, controller, third = await apart(directed)
+    leader, controller, third = await separate_roles(directed)
     network = directed.world.network
     proposals = network.hold(host(leader), host(controller), requests(ApiKey.ALTER_PARTITION))
     network.partition(host(leader), host(third))
@@ -38,20 +38,20 @@ async def shrink_is_not_confirmed(directed: Directed) -> None:
     await asyncio.wait([sending], timeout=2.0)
 
 
-@on_stage(Stage())
-async def proposal_is_repeated(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def proposal_is_repeated(directed: DirectedRun) -> None:
     """KAFKA-14010: the answer to a proposal is lost, and the proposal has to be sent again."""
-    leader, controller, third = await apart(directed)
+    leader, controller, third = await separate_roles(directed)
     directed.world.network.lose_replies(host(leader), host(controller), ApiKey.ALTER_PARTITION, times=2)
     directed.world.network.cut(host(leader), host(third))
     await asyncio.wait([directed.produce_soon("two have it")], timeout=4.0)
     directed.world.network.heal(host(leader), host(third))
 
 
-@on_stage(Stage(brokers=4, topics={TOPIC: (1, 4, 1)}, settings=LONG_LAG))
-async def proposal_outlives_its_reign(directed: Directed) -> None:
+@with_setup(ClusterSetup(brokers=4, topics={TOPIC: (1, 4, 1)}, settings=LONG_LAG))
+async def proposal_outlives_its_leader_epoch(directed: DirectedRun) -> None:
     """KAFKA-12686: a proposal is on its way when the leader's next reign begins; somebody may join in that one, too."""
-    leader, controller, third = await apart(directed)
+    leader, controller, third = await separate_roles(directed)
     fourth = next(b for b in directed.cluster.broker_ids if b not in (leader, controller, third))
     directed.cluster.kill(third)
     await directed.until(lambda: third not in directed.cluster.in_sync_replicas(TOPIC), "an ISR without the third")
@@ -64,8 +64,8 @@ async def proposal_outlives_its_reign(directed: Directed) -> None:
     await asyncio.sleep(1)
 
 
-@on_stage(Stage(settings=LONG_LAG))
-async def shrink_without_traffic(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings=LONG_LAG))
+async def shrink_without_traffic(directed: DirectedRun) -> None:
     """KAFKA-13091: whoever the record waited for is gone, and nothing else happens."""
     leader = directed.leader
     one, other = directed.followers()
@@ -77,7 +77,7 @@ async def shrink_without_traffic(directed: Directed) -> None:
     directed.cluster.kill(other)
     done, _ = await asyncio.wait([sending], timeout=ANSWER_SECONDS_MAX)
     if not done:
-        convict(directed, "I37", f"alone in the ISR, the leader acknowledges nothing for {ANSWER_SECONDS_MAX} s")
+        report(directed, "I37", f"alone in the ISR, the leader acknowledges nothing for {ANSWER_SECONDS_MAX} s")
 
 
 SMALL_LOGS = {
@@ -89,8 +89,8 @@ RECORDS = 60
 PADDING = "." * 300
 
 
-@on_stage(Stage(settings={**SMALL_LOGS, **LONG_LAG}))
-async def retention_while_followers_are_deaf(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings={**SMALL_LOGS, **LONG_LAG}))
+async def retention_while_followers_are_cut_off(directed: DirectedRun) -> None:
     """KAFKA-5634: a leader whose followers lag has more than retention allows, and nothing of it is committed."""
     leader = directed.leader
     for follower in directed.followers():
@@ -100,8 +100,8 @@ async def retention_while_followers_are_deaf(directed: Directed) -> None:
     await asyncio.sleep(1)
 
 
-@on_stage(Stage(settings=SMALL_LOGS))
-async def follower_behind_retention(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings=SMALL_LOGS))
+async def follower_behind_retention(directed: DirectedRun) -> None:
     """KAFKA-9491, 12996: a follower returns when its leader has deleted what it lacks."""
     follower = directed.followers()[0]
     await directed.produce("known to all")
@@ -114,11 +114,11 @@ async def follower_behind_retention(directed: Directed) -> None:
     await asyncio.sleep(2)
 
 
-@on_stage(Stage(settings=SMALL_LOGS, sound_disks=True))
-async def follower_behind_retention_again_and_again(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings=SMALL_LOGS, sound_disks=True))
+async def follower_behind_retention_again_and_again(directed: DirectedRun) -> None:
     """KAFKA-12996: the same, of one process, and more often than a log may be found damaged within an hour. It has
     fallen behind, and nothing is wrong with what it holds."""
-    leader, _, third = await apart(directed)
+    leader, _, third = await separate_roles(directed)
 
     def is_behind() -> bool:
         return directed.replica(third).state.log_end_offset < directed.replica(leader).log.log_start_offset

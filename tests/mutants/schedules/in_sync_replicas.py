@@ -20,29 +20,29 @@ from minibroker.protocol.messages import (
 )
 from minibroker.protocol.znodes import TopicAssignment, topic_path
 from minibroker.simulation.message_holds import requests, responses
-from tests.mutants.judged import TOPIC, Directed, Stage, on_stage
-from tests.mutants.schedules.words import (
+from tests.mutants.directed_run import TOPIC, ClusterSetup, DirectedRun, with_setup
+from tests.mutants.schedules.helpers import (
     SOON_SECONDS,
-    apart,
     batch,
-    brings,
     broker_epoch,
-    convict,
+    fetch_answer_with,
     host,
     members,
     must_be_acknowledged,
-    operator,
     read_all,
     remove_controller,
-    restarted,
-    say,
+    report,
+    send_to,
+    separate_roles,
+    until_registered_again,
+    zookeeper_client,
 )
 
 LONG_LAG = {"replica.lag.time.max.ms": "10000"}
 
 
 # --------------------------------------------------------------------------------------------------------- eligibility
-async def _shutting_down(directed: Directed, follower: int, controller: int) -> None:
+async def _shutting_down(directed: DirectedRun, follower: int, controller: int) -> None:
     """The follower has been let go, has heard of the new epoch, and fetches in it: it does not know yet that it may
     stop, and the order to stop its replica is still on its way."""
     network = directed.world.network
@@ -54,22 +54,22 @@ async def _shutting_down(directed: Directed, follower: int, controller: int) -> 
     await asyncio.sleep(1.0)
 
 
-@on_stage(Stage())
-async def shutting_down_follower_fetches(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def shutting_down_follower_fetches(directed: DirectedRun) -> None:
     """KIP-841: a follower in its controlled shutdown still fetches; nobody may take it back."""
-    _, controller, follower = await apart(directed)
+    _, controller, follower = await separate_roles(directed)
     process = directed.world.process(host(follower))
     await _shutting_down(directed, follower, controller)
     if follower in members(directed):
-        convict(directed, "I34", f"broker {follower} is shutting down, and is in the ISR {members(directed)}")
+        report(directed, "I34", f"broker {follower} is shutting down, and is in the ISR {members(directed)}")
     directed.world.network.heal_all()
     await directed.until(lambda: not process.alive, "the end of the shutdown")
 
 
-@on_stage(Stage(settings=LONG_LAG))
-async def acknowledged_after_a_shutdown(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings=LONG_LAG))
+async def acknowledged_after_a_shutdown(directed: DirectedRun) -> None:
     """KAFKA-15021: who has just been shut down was caught up a moment ago, and will never fetch again."""
-    _, controller, follower = await apart(directed)
+    _, controller, follower = await separate_roles(directed)
     process = directed.world.process(host(follower))
     await _shutting_down(directed, follower, controller)
     directed.world.network.heal_all()
@@ -77,10 +77,10 @@ async def acknowledged_after_a_shutdown(directed: Directed) -> None:
     await must_be_acknowledged(directed, "after a controlled shutdown")
 
 
-@on_stage(Stage())
-async def joiner_loses_power_before_the_controller_judges(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def joiner_loses_power_before_the_controller_decides(directed: DirectedRun) -> None:
     """KIP-903: the joiner caught up, lost power, and is back with a short log when its joining is judged."""
-    leader, controller, joiner = await apart(directed)
+    leader, controller, joiner = await separate_roles(directed)
     network = directed.world.network
     for number in range(3):
         await directed.produce(f"{number}")
@@ -96,7 +96,7 @@ async def joiner_loses_power_before_the_controller_judges(directed: Directed) ->
     old_epoch = broker_epoch(directed, joiner)
     directed.cluster.power_loss(joiner)
     directed.cluster.start(joiner)
-    await restarted(directed, joiner, old_epoch)
+    await until_registered_again(directed, joiner, old_epoch)
     await asyncio.sleep(0.1)
     wish.release()
     await asyncio.sleep(1.0)
@@ -105,8 +105,8 @@ async def joiner_loses_power_before_the_controller_judges(directed: Directed) ->
 
 
 # --------------------------------------------------------------------------------------------------------- the mark
-@on_stage(Stage(topics={TOPIC: (1, 3, 2)}))
-async def last_replica_standing(directed: Directed) -> None:
+@with_setup(ClusterSetup(topics={TOPIC: (1, 3, 2)}))
+async def last_replica_standing(directed: DirectedRun) -> None:
     """KIP-966: the ISR is the leader alone, acks=1 goes on, a consumer reads, the leader loses power."""
     leader = directed.leader
     for number in range(3):
@@ -125,14 +125,14 @@ async def last_replica_standing(directed: Directed) -> None:
     await directed.until_isr(*directed.cluster.broker_ids)
 
 
-@on_stage(Stage())
-async def leader_hears_its_state_again(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def leader_receives_its_state_again(directed: DirectedRun) -> None:
     """KAFKA-10301: a new controller repeats the partition's state while a record waits for the followers."""
     leader, network = directed.leader, directed.world.network
     network.count_frames()  # from here on it is known which request a response answers
     await directed.produce("everywhere")
     await asyncio.sleep(1.0)
-    async with operator(directed) as coordination:
+    async with zookeeper_client(directed) as coordination:
         network.hold(host(leader), None, responses(ApiKey.FETCH))
         await directed.produce("on the leader alone", acks=1)
         await remove_controller(coordination)
@@ -142,8 +142,8 @@ async def leader_hears_its_state_again(directed: Directed) -> None:
 
 
 # --------------------------------------------------------------------------------------------------------------- lag
-@on_stage(Stage())
-async def steady_load_over_a_slow_link(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def steady_load_over_a_slow_link(directed: DirectedRun) -> None:
     """KAFKA-1546, KAFKA-4485: followers are always some records behind, and keep up all the same."""
     leader, links = directed.leader, directed.world.network.slow_links
     for follower in directed.followers():
@@ -156,25 +156,25 @@ async def steady_load_over_a_slow_link(directed: Directed) -> None:
         await asyncio.sleep(0.005)
     await asyncio.gather(*sends)
     if directed.reference.isr_changes != changes:
-        convict(directed, "I37", f"the ISR changed {directed.reference.isr_changes - changes} times in a sound cluster")
+        report(directed, "I37", f"the ISR changed {directed.reference.isr_changes - changes} times in a sound cluster")
 
 
-@on_stage(Stage())
-async def idle_followers(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def idle_followers(directed: DirectedRun) -> None:
     """KAFKA-7152: nobody writes for a long time."""
     await directed.produce("the only one")
     changes = directed.reference.isr_changes
     await asyncio.sleep(10.0)
     if directed.reference.isr_changes != changes:
-        convict(directed, "I37", f"the ISR changed {directed.reference.isr_changes - changes} times in an idle cluster")
+        report(directed, "I37", f"the ISR changed {directed.reference.isr_changes - changes} times in an idle cluster")
 
 
-@on_stage(Stage())
-async def follower_stuck_but_fetching(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def follower_stuck_but_fetching(directed: DirectedRun) -> None:
     """KAFKA-1546: each answer that brings one record breaks its connection; a follower asks for it again and again."""
     leader, stuck = directed.leader, directed.followers()[0]
     await directed.produce("everywhere")
-    directed.world.network.drop_frames(host(leader), host(stuck), brings(b"never arrives"))
+    directed.world.network.drop_frames(host(leader), host(stuck), fetch_answer_with(b"never arrives"))
     await directed.produce("never arrives", acks=1)
     await asyncio.sleep(4.0)
     await must_be_acknowledged(directed, "while one follower is stuck", 1.0)
@@ -182,13 +182,13 @@ async def follower_stuck_but_fetching(directed: Directed) -> None:
 
 
 # -------------------------------------------------------------------------------------------------------------- sets
-@on_stage(Stage())
-async def another_tool_changes_the_assignment(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def another_tool_changes_the_assignment(directed: DirectedRun) -> None:
     """KAFKA-9672: a broker is taken from the assignment while it is in the ISR; the next controller sees both."""
-    _, _, third = await apart(directed)
+    _, _, third = await separate_roles(directed)
     await directed.produce("everywhere")
     path = topic_path(TOPIC)
-    async with operator(directed) as coordination:
+    async with zookeeper_client(directed) as coordination:
         content, _ = await coordination.get(path)
         before = TopicAssignment.decode(content)
         kept = tuple(b for b in before.replicas()[0] if b != third)
@@ -197,14 +197,14 @@ async def another_tool_changes_the_assignment(directed: Directed) -> None:
         await asyncio.sleep(1.0)
         await must_be_acknowledged(directed, "with a smaller assignment")
         if third in members(directed):
-            convict(directed, "I34", f"broker {third} is in the ISR {members(directed)}, not in {kept}")
+            report(directed, "I34", f"broker {third} is in the ISR {members(directed)}, not in {kept}")
         await coordination.set(path, content)
         await remove_controller(coordination)
         await asyncio.sleep(1.0)
 
 
-@on_stage(Stage(topics={TOPIC: (1, 2, 1)}, settings=LONG_LAG))
-async def stranger_fetches(directed: Directed) -> None:
+@with_setup(ClusterSetup(topics={TOPIC: (1, 2, 1)}, settings=LONG_LAG))
+async def broker_without_a_replica_fetches(directed: DirectedRun) -> None:
     """KAFKA-13837: a broker that is no replica (of this leader's assignment) fetches, once. As a follower it is as good
     as any: at the end, and with a log that starts where the leader's does."""
     leader = directed.leader
@@ -224,13 +224,13 @@ async def stranger_fetches(directed: Directed) -> None:
         session_epoch=0,
         topics=[FetchTopic(topic=TOPIC, partitions=[fetch])],
     )
-    await say(directed, leader, request)
+    await send_to(directed, leader, request)
     await must_be_acknowledged(directed, "after a stranger's fetch")
 
 
 # ------------------------------------------------------------------------------------------------------- the minimum
-@on_stage(Stage(topics={TOPIC: (1, 3, 2)}))
-async def too_few_in_sync(directed: Directed) -> None:
+@with_setup(ClusterSetup(topics={TOPIC: (1, 3, 2)}))
+async def too_few_in_sync(directed: DirectedRun) -> None:
     """KAFKA-1555: acks=all is refused and leaves nothing behind; acks=1 is none of the minimum's business."""
     leader = directed.leader
     await directed.produce("everywhere")
@@ -241,19 +241,19 @@ async def too_few_in_sync(directed: Directed) -> None:
     waiting = directed.produce_soon("too early")
     await asyncio.sleep(1.0)
     if directed.replica(leader).state.log_end_offset != end:
-        convict(directed, "I24", "acks=all was appended with fewer than min.insync.replicas in sync")
+        report(directed, "I24", "acks=all was appended with fewer than min.insync.replicas in sync")
     sending = directed.produce_soon("weak", acks=1)
     done, _ = await asyncio.wait([sending], timeout=SOON_SECONDS)
     if not done:
-        convict(directed, "I24", "acks=1 was refused because of min.insync.replicas")
+        report(directed, "I24", "acks=1 was refused because of min.insync.replicas")
     for broker_id in directed.cluster.broker_ids:
         if broker_id != leader:
             directed.cluster.start(broker_id)
     await asyncio.gather(waiting, sending)
 
 
-@on_stage(Stage(topics={TOPIC: (1, 3, 2)}))
-async def shrink_between_append_and_acknowledgement(directed: Directed) -> None:
+@with_setup(ClusterSetup(topics={TOPIC: (1, 3, 2)}))
+async def shrink_between_append_and_acknowledgement(directed: DirectedRun) -> None:
     """KAFKA-1555: a record is appended, then the ISR falls below the minimum."""
     leader = directed.leader
     await directed.produce("everywhere")
@@ -261,22 +261,22 @@ async def shrink_between_append_and_acknowledgement(directed: Directed) -> None:
         directed.cluster.kill(follower)
     data = ProducePartition(index=0, records=batch(b"in between"))
     request = ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[ProduceTopic(name=TOPIC, partition_data=[data])])
-    waiting = asyncio.create_task(say(directed, leader, request, 40_000))
+    waiting = asyncio.create_task(send_to(directed, leader, request, 40_000))
     await directed.until_isr(leader)
     done, _ = await asyncio.wait([waiting], timeout=SOON_SECONDS)
     if not done:
-        convict(directed, "I24", "the ISR fell below the minimum, and who waits was not told")
+        report(directed, "I24", "the ISR fell below the minimum, and who waits was not told")
     else:
         answer = waiting.result()
         assert isinstance(answer, ProduceResponse)
         code = answer.responses[0].partition_responses[0].error_code
         if code != ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND:
-            convict(directed, "I24", f"appended with the full ISR, answered {code} with the leader alone")
+            report(directed, "I24", f"appended with the full ISR, answered {code} with the leader alone")
     waiting.cancel()
 
 
 # ------------------------------------------------------------------------------------------------------------- answers
-async def _absurd_answer(directed: Directed, **absurd: int) -> None:
+async def _absurd_answer(directed: DirectedRun, **absurd: int) -> None:
     """A follower goes and comes back; the first answer to a proposal says something else than was decided.
     Then it is cut off from the leader, which must be able to go on without it."""
     lies, handle = 1, Partition.handle
@@ -300,13 +300,13 @@ async def _absurd_answer(directed: Directed, **absurd: int) -> None:
     await must_be_acknowledged(directed, "after an absurd answer")
 
 
-@on_stage(Stage())
-async def answer_names_a_version_far_ahead(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def answer_names_a_version_far_ahead(directed: DirectedRun) -> None:
     """No write will ever reach it."""
     await _absurd_answer(directed, partition_epoch=1 << 30)
 
 
-@on_stage(Stage())
-async def answer_names_another_epoch(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def answer_names_another_epoch(directed: DirectedRun) -> None:
     """Without an error, as if the proposal had been another leader's."""
     await _absurd_answer(directed, leader_epoch=1 << 20)

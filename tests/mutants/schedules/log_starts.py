@@ -20,8 +20,15 @@ from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import iterate_headers
 from minibroker.runtime.ports import Buffer
 from minibroker.simulation.storage import SimulatedStorage
-from tests.mutants.judged import FIRST, TOPIC, Directed, Stage, on_stage
-from tests.mutants.schedules.words import administrator, apart, broker_epoch, host, members, restarted
+from tests.mutants.directed_run import FIRST, TOPIC, ClusterSetup, DirectedRun, with_setup
+from tests.mutants.schedules.helpers import (
+    admin_client,
+    broker_epoch,
+    host,
+    members,
+    separate_roles,
+    until_registered_again,
+)
 
 SMALL_SEGMENTS = {
     "log.segment.bytes": "1024",
@@ -32,18 +39,18 @@ SMALL_SEGMENTS = {
 DIRECTORY = f"/data/log/{FIRST}"
 
 
-async def _fill(directed: Directed, count: int = 60) -> None:
+async def _fill(directed: DirectedRun, count: int = 60) -> None:
     """Until closed segments are synced, and that is in the checkpoint."""
     for number in range(count):
         await directed.produce(f"{number}")
     await asyncio.sleep(3.0)
 
 
-def _storage(directed: Directed, broker_id: int) -> SimulatedStorage:
+def _storage(directed: DirectedRun, broker_id: int) -> SimulatedStorage:
     return directed.world.machine(host(broker_id)).storage
 
 
-async def _leave_alone(directed: Directed) -> int:
+async def _leave_alone(directed: DirectedRun) -> int:
     """The leader is the only one in sync; whatever it is after a start, nobody else may lead."""
     leader = directed.leader
     for follower in directed.followers():
@@ -53,7 +60,7 @@ async def _leave_alone(directed: Directed) -> int:
     return leader
 
 
-async def _start_all(directed: Directed, first: int) -> None:
+async def _start_all(directed: DirectedRun, first: int) -> None:
     """The one whose disk lies leads if it may, and the others follow it for a while."""
     cluster = directed.cluster
     cluster.start(first)
@@ -64,14 +71,14 @@ async def _start_all(directed: Directed, first: int) -> None:
     await asyncio.sleep(5.0)
 
 
-async def _start_once_more(directed: Directed, broker_id: int) -> None:
+async def _start_once_more(directed: DirectedRun, broker_id: int) -> None:
     """Its disk is as it was written again, and whoever mended it has removed the note of the damage, if there is one."""
     directory = _storage(directed, broker_id).find_directory(DIRECTORY)
     directory.entries.pop(DAMAGE_NOTE, None)
     directory.sync()
     old_epoch = broker_epoch(directed, broker_id)
     directed.cluster.start(broker_id)
-    await restarted(directed, broker_id, old_epoch)
+    await until_registered_again(directed, broker_id, old_epoch)
     await directed.until_isr(*directed.cluster.broker_ids)
 
 
@@ -79,8 +86,8 @@ def _segments(storage: SimulatedStorage) -> list[str]:
     return sorted(name for name in storage.find_directory(DIRECTORY).entries if name.endswith(".log"))
 
 
-@on_stage(Stage(settings=SMALL_SEGMENTS, deletes_nothing=True))
-async def bit_of_a_base_offset(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings=SMALL_SEGMENTS, deletes_nothing=True))
+async def bit_of_a_base_offset(directed: DirectedRun) -> None:
     """The last batch of a closed, synced segment claims an earlier offset: outside of its CRC, so nobody else sees it."""
     await _fill(directed)
     alone = await _leave_alone(directed)
@@ -102,8 +109,8 @@ def _holds(storage: SimulatedStorage, path: str) -> bool:
     return path.rpartition("/")[2] in storage.find_directory(DIRECTORY).entries
 
 
-@on_stage(Stage(settings=SMALL_SEGMENTS, deletes_nothing=True))
-async def oldest_segment_is_missing(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings=SMALL_SEGMENTS, deletes_nothing=True))
+async def oldest_segment_is_missing(directed: DirectedRun) -> None:
     """Of the only replica in sync."""
     await _fill(directed)
     alone = await _leave_alone(directed)
@@ -118,8 +125,8 @@ async def oldest_segment_is_missing(directed: Directed) -> None:
     await _start_once_more(directed, alone)
 
 
-@on_stage(Stage(settings=SMALL_SEGMENTS, deletes_nothing=True))
-async def oldest_segment_of_a_follower_is_missing(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings=SMALL_SEGMENTS, deletes_nothing=True))
+async def oldest_segment_of_a_follower_is_missing(directed: DirectedRun) -> None:
     """Killed, robbed, started: it fetches anew, and is as whole as the others when it leads."""
     await _fill(directed)
     follower = directed.followers()[0]
@@ -130,15 +137,15 @@ async def oldest_segment_of_a_follower_is_missing(directed: Directed) -> None:
         del directory.entries[name]
     directory.sync()
     directed.cluster.start(follower)
-    await restarted(directed, follower, old_epoch)
+    await until_registered_again(directed, follower, old_epoch)
     await directed.until_isr(*directed.cluster.broker_ids)
     await asyncio.sleep(2.0)
 
 
-@on_stage(Stage(settings=SMALL_SEGMENTS, deletes_nothing=True))
-async def start_of_the_topic_before(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings=SMALL_SEGMENTS, deletes_nothing=True))
+async def log_start_of_an_earlier_topic(directed: DirectedRun) -> None:
     """A topic is made again under its name; on one disk the file that told where its log started is the old one's."""
-    async with administrator(directed) as admin:
+    async with admin_client(directed) as admin:
         await admin.create_topic("again", partitions=1, replication_factor=3)
     await _fill(directed)
     alone = await _leave_alone(directed)
@@ -165,7 +172,7 @@ TWO = {TOPIC: (2, 3, 1)}
 SECOND = TopicPartition(TOPIC, 1)
 
 
-async def _one_copy_of_both(directed: Directed) -> int:
+async def _one_copy_of_both(directed: DirectedRun) -> int:
     """Two partitions with records, and one broker that is the only one in sync of each; it is killed then."""
     for number in range(60):
         await directed.produce(f"first {number}")
@@ -182,8 +189,8 @@ async def _one_copy_of_both(directed: Directed) -> int:
     return alone
 
 
-@on_stage(Stage(settings=SMALL_SEGMENTS, topics=TWO, deletes_nothing=True))
-async def directories_of_two_partitions_are_swapped(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings=SMALL_SEGMENTS, topics=TWO, deletes_nothing=True))
+async def directories_of_two_partitions_are_swapped(directed: DirectedRun) -> None:
     """Of the only replicas in sync; what they say of themselves is all that tells."""
     alone = await _one_copy_of_both(directed)
     parent = _storage(directed, alone).find_directory("/data/log")
@@ -202,8 +209,8 @@ async def directories_of_two_partitions_are_swapped(directed: Directed) -> None:
     await _start_once_more(directed, alone)
 
 
-@on_stage(Stage(settings=SMALL_SEGMENTS, topics=TWO, deletes_nothing=True))
-async def start_of_another_partition(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings=SMALL_SEGMENTS, topics=TWO, deletes_nothing=True))
+async def start_of_another_partition(directed: DirectedRun) -> None:
     """Where the log of its neighbour starts, in the place of its own record."""
     alone = await _one_copy_of_both(directed)
     storage = _storage(directed, alone)
@@ -219,8 +226,8 @@ async def start_of_another_partition(directed: Directed) -> None:
     await _start_once_more(directed, alone)
 
 
-@on_stage(Stage(settings={**SMALL_SEGMENTS, "log.retention.ms": "3600000"}))
-async def clock_of_a_follower_runs_ahead(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings={**SMALL_SEGMENTS, "log.retention.ms": "3600000"}))
+async def clock_of_a_follower_runs_ahead(directed: DirectedRun) -> None:
     """By two hours, where records are kept for one."""
     await _fill(directed)
     follower = directed.followers()[0]
@@ -229,8 +236,8 @@ async def clock_of_a_follower_runs_ahead(directed: Directed) -> None:
     directed.world.machine(host(follower)).clock_skew_ms = 0
 
 
-@on_stage(
-    Stage(
+@with_setup(
+    ClusterSetup(
         settings={
             **SMALL_SEGMENTS,
             "replica.lag.time.max.ms": "10000",
@@ -239,10 +246,10 @@ async def clock_of_a_follower_runs_ahead(directed: Directed) -> None:
         }
     )
 )
-async def leader_falls_before_its_start_is_known(directed: Directed) -> None:
+async def leader_falls_before_its_start_is_known(directed: DirectedRun) -> None:
     """Retention raises the leader's log start while one follower is deaf, though in sync; then the leader falls and the
     deaf one leads, for which nothing is too old."""
-    leader, other, deaf = await apart(directed)
+    leader, other, deaf = await separate_roles(directed)
     await _fill(directed)
     machine, network = directed.world.machine(host(leader)), directed.world.network
     machine.clock_skew_ms = 2 * 3_600_000
@@ -261,15 +268,15 @@ async def leader_falls_before_its_start_is_known(directed: Directed) -> None:
     await directed.until_isr(*directed.cluster.broker_ids)
 
 
-@on_stage(
-    Stage(
+@with_setup(
+    ClusterSetup(
         settings={**SMALL_SEGMENTS, "log.retention.ms": "3600000", "replica.lag.time.max.ms": "4000"}, sound_disks=True
     )
 )
-async def log_begins_anew_before_its_start_is_known(directed: Directed) -> None:
+async def log_is_reset_before_its_start_is_known(directed: DirectedRun) -> None:
     """The same, and one that was down comes back meanwhile, and ends in front of the new start: no disk is faulty, and
     whoever leads next, nothing of its log is damage."""
-    leader, behind, deaf = await apart(directed)
+    leader, behind, deaf = await separate_roles(directed)
     directed.cluster.kill(behind)
     await directed.until(lambda: behind not in members(directed), "an ISR without it")
     await _fill(directed)
@@ -290,8 +297,8 @@ async def log_begins_anew_before_its_start_is_known(directed: Directed) -> None:
     await directed.until_isr(*directed.cluster.broker_ids)
 
 
-@on_stage(Stage())
-async def low_watermark_above_the_start(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def low_watermark_above_the_start(directed: DirectedRun) -> None:
     """One answer to each follower says that everybody has recorded a start far beyond the end; one of them leads next."""
 
     told: set[int] = set()

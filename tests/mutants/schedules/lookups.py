@@ -18,8 +18,8 @@ from minibroker.protocol.messages import (
 )
 from minibroker.protocol.record_batch import build_batch
 from minibroker.runtime.rpc import RpcError
-from tests.mutants.judged import Directed, Stage, on_stage
-from tests.mutants.schedules.words import administrator, batch, convict, host, say
+from tests.mutants.directed_run import ClusterSetup, DirectedRun, with_setup
+from tests.mutants.schedules.helpers import admin_client, batch, host, report, send_to
 from tests.undecodable import beyond_all_times, undecodable
 
 FAR_AHEAD_MS = 1 << 50
@@ -30,49 +30,51 @@ BYTE, BIT = 6, 2
 
 
 @contextlib.asynccontextmanager
-async def _odd_topic(directed: Directed, replicas: int = 3) -> AsyncGenerator[None]:
+async def _odd_topic(directed: DirectedRun, replicas: int = 3) -> AsyncGenerator[None]:
     """Its records are under no promise: the judges' own consumer would stop at what nobody can decode."""
-    async with administrator(directed) as admin:
+    async with admin_client(directed) as admin:
         await admin.create_topic(ODD, partitions=1, replication_factor=replicas)
         await directed.until(lambda: len(directed.cluster.in_sync_replicas(ODD)) == replicas, "a full ISR")
         yield
         await admin.delete_topic(ODD)
 
 
-def _leader(directed: Directed) -> int:
+def _leader(directed: DirectedRun) -> int:
     leader = directed.cluster.leader(ODD)
     assert leader is not None, "no leader"
     return leader
 
 
-async def _first_from(directed: Directed, timestamp_ms: int) -> ListOffsetsPartitionResponse:
+async def _first_from(directed: DirectedRun, timestamp_ms: int) -> ListOffsetsPartitionResponse:
     """What the leader answers."""
     asked = ListOffsetsPartition(partition_index=0, timestamp=timestamp_ms)
-    reply = await say(
+    reply = await send_to(
         directed, _leader(directed), ListOffsetsRequest(topics=[ListOffsetsTopic(name=ODD, partitions=[asked])])
     )
     assert isinstance(reply, ListOffsetsResponse)
     return reply.topics[0].partitions[0]
 
 
-async def _send(directed: Directed, records: bytearray) -> None:
+async def _send(directed: DirectedRun, records: bytearray) -> None:
     data = ProducePartition(index=0, records=records)
-    await say(directed, _leader(directed), ProduceRequest(topic_data=[ProduceTopic(name=ODD, partition_data=[data])]))
+    await send_to(
+        directed, _leader(directed), ProduceRequest(topic_data=[ProduceTopic(name=ODD, partition_data=[data])])
+    )
 
 
-@on_stage(Stage())
-async def by_time_into_what_nobody_can_decode(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def by_time_into_undecodable_records(directed: DirectedRun) -> None:
     """A foreign client with a bug: the CRC of a large batch is right, its records are not. Somebody seeks by time."""
     async with _odd_topic(directed):
         await _send(directed, batch(b"first"))
         await _send(directed, undecodable(build_batch([(None, b"x", FAR_AHEAD_MS, ())] * 40)))
         answer = await _first_from(directed, FAR_AHEAD_MS)
         if (answer.error_code, answer.offset) != (0, 1):
-            convict(directed, "I22", f"by time: error {answer.error_code}, offset {answer.offset}, not offset 1")
+            report(directed, "I22", f"by time: error {answer.error_code}, offset {answer.offset}, not offset 1")
 
 
-@on_stage(Stage())
-async def by_time_where_a_time_leaves_64_bits(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def by_time_with_a_timestamp_beyond_64_bits(directed: DirectedRun) -> None:
     """A foreign client adds up wrong, in a small batch and in a large one. Somebody seeks by a time far ahead."""
     async with _odd_topic(directed):
         await _send(directed, batch(b"first"))
@@ -81,14 +83,14 @@ async def by_time_where_a_time_leaves_64_bits(directed: Directed) -> None:
         try:
             answer = await _first_from(directed, FAR_AHEAD_MS)
         except RpcError as error:
-            convict(directed, "I23", f"by time: {error}")
+            report(directed, "I23", f"by time: {error}")
         else:
             if (answer.error_code, answer.offset) != (0, 1):
-                convict(directed, "I23", f"by time: error {answer.error_code}, offset {answer.offset}, not offset 1")
+                report(directed, "I23", f"by time: error {answer.error_code}, offset {answer.offset}, not offset 1")
 
 
-@on_stage(Stage(settings={"log.index.interval.bytes": "100", "log.scrub.bytes.per.second": "0"}))
-async def by_time_with_a_rotten_time_index(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings={"log.index.interval.bytes": "100", "log.scrub.bytes.per.second": "0"}))
+async def by_time_with_a_rotten_time_index(directed: DirectedRun) -> None:
     """While its broker is stopped, a bit of one entry in a time index falls. Somebody seeks by each time."""
     async with _odd_topic(directed, replicas=1):
         for number in range(RECORDS):
@@ -108,4 +110,4 @@ async def by_time_with_a_rotten_time_index(directed: Directed) -> None:
             answer = await _first_from(directed, STEP_MS * number)
             if (answer.error_code, answer.offset) != (0, number):
                 text = f"by time {STEP_MS * number}: error {answer.error_code}, offset {answer.offset}, not {number}"
-                convict(directed, "I22", text)
+                report(directed, "I22", text)

@@ -4,14 +4,14 @@ import asyncio
 
 from minibroker.protocol.messages import ApiKey
 from minibroker.simulation.message_holds import requests, responses
-from tests.mutants.judged import TOPIC, Directed, Stage, on_stage
-from tests.mutants.schedules.words import convict, host
+from tests.mutants.directed_run import TOPIC, ClusterSetup, DirectedRun, with_setup
+from tests.mutants.schedules.helpers import host, report
 
 IN_FLIGHT = 5
 
 
-@on_stage(Stage())
-async def replies_lost_at_depth(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def replies_lost_at_depth(directed: DirectedRun) -> None:
     """KAFKA-5494: five batches are written, all their answers are lost, and they are sent again, oldest first."""
     leader, network = directed.leader, directed.world.network
     network.count_frames()  # from here on it is known which request a response answers
@@ -25,11 +25,11 @@ async def replies_lost_at_depth(directed: Directed) -> None:
     answers.drop()
     offsets = await asyncio.gather(*sends)
     if offsets != [1 + number for number in range(IN_FLIGHT)]:
-        convict(directed, "I25", f"retries of offsets 1 to {IN_FLIGHT} are acknowledged with {offsets}")
+        report(directed, "I25", f"retries of offsets 1 to {IN_FLIGHT} are acknowledged with {offsets}")
 
 
-@on_stage(Stage())
-async def batch_is_cut_and_sent_again(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def batch_is_cut_and_sent_again(directed: DirectedRun) -> None:
     """KAFKA-5494: a batch is on the leader alone; that one falls, returns, and cuts it; the producer sends it again,
     to whoever leads then."""
     cluster, network, leader = directed.cluster, directed.world.network, directed.leader

@@ -10,8 +10,8 @@ from minibroker.client.producer import Producer
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import ApiKey
 from minibroker.simulation.message_holds import requests, responses
-from tests.mutants.judged import FIRST, TOPIC, Directed, Stage, on_stage
-from tests.mutants.schedules.words import administrator, brings, convict, host
+from tests.mutants.directed_run import FIRST, TOPIC, ClusterSetup, DirectedRun, with_setup
+from tests.mutants.schedules.helpers import admin_client, fetch_answer_with, host, report
 
 SOON_MS = 5_000
 AGAIN = TopicPartition("again", 0)
@@ -31,8 +31,8 @@ async def _read(consumer: Consumer, count: int) -> list[tuple[int, bytes]]:
     return found
 
 
-@on_stage(Stage())
-async def a_record_lands_between_question_and_answer(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def a_record_lands_between_question_and_answer(directed: DirectedRun) -> None:
     """Seeds 912015 and 914490. A consumer has read a record of one epoch and waits at the leader of the next. That one
     answers it with a record and dies, but the answer is slow; meanwhile the consumer asks the third leader where the
     first epoch ended. The record arrives, then the answer."""
@@ -49,7 +49,7 @@ async def a_record_lands_between_question_and_answer(directed: Directed) -> None
         await directed.until_isr(*cluster.broker_ids)
         await asyncio.sleep(1)  # it has been validated, and waits there
         second = directed.leader
-        fetched = network.hold(host(second), "client", brings(b"epoch 1"))
+        fetched = network.hold(host(second), "client", fetch_answer_with(b"epoch 1"))
         await directed.produce("epoch 1")
         await fetched.caught()
         told = network.hold(None, "client", responses(ApiKey.OFFSET_FOR_LEADER_EPOCH))
@@ -66,11 +66,11 @@ async def a_record_lands_between_question_and_answer(directed: Directed) -> None
             await directed.produce("epoch 2")
             await _read(consumer, 1)
         except LogTruncated as error:
-            convict(directed, "I22", f"nothing was truncated: {error}")
+            report(directed, "I22", f"nothing was truncated: {error}")
 
 
-@on_stage(Stage())
-async def leader_reads_from_a_wrong_place(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def leader_reads_from_a_wrong_place(directed: DirectedRun) -> None:
     """A bit of an index or of a header: a leader answers with sound batches, but not with those asked for."""
     log: Any = directed.replica(directed.leader).log
     read, lies = log.read, 2
@@ -95,10 +95,10 @@ async def leader_reads_from_a_wrong_place(directed: Directed) -> None:
         consumer.resume(FIRST)
         found = [offset for offset, _ in await _read(consumer, 6)]
         if found != [3, 4, 5, 6, 7, 8]:
-            convict(directed, "I22", f"behind offset 2 a consumer was handed {found}, and no error")
+            report(directed, "I22", f"behind offset 2 a consumer was handed {found}, and no error")
 
 
-async def _send(directed: Directed, values: list[bytes]) -> None:
+async def _send(directed: DirectedRun, values: list[bytes]) -> None:
     """By a producer of its own: this topic's records are under no promise."""
     runtime = directed.cluster.client_runtime()
     async with Producer(bootstrap_servers=directed.cluster.bootstrap_servers, runtime=runtime) as producer:
@@ -106,11 +106,11 @@ async def _send(directed: Directed, values: list[bytes]) -> None:
             await producer.send_and_wait(AGAIN.topic, value)
 
 
-@on_stage(Stage())
-async def topic_made_again_under_a_consumer(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def topic_made_again_under_a_consumer(directed: DirectedRun) -> None:
     """A consumer's fetch is on its way; before it arrives the topic is deleted, made again, and filled beyond the
     consumer's position."""
-    async with administrator(directed) as admin, directed.workload.consumer() as consumer:
+    async with admin_client(directed) as admin, directed.workload.consumer() as consumer:
         await admin.create_topic(AGAIN.topic, partitions=1, replication_factor=3)
         await _send(directed, [b"old-%d" % number for number in range(5)])
         consumer.assign([AGAIN])
@@ -126,5 +126,5 @@ async def topic_made_again_under_a_consumer(directed: Directed) -> None:
         hold.release()
         found = await _read(consumer, 10)
         if found != [(number, b"new-%d" % number) for number in range(10)]:
-            convict(directed, "I22", f"of a topic made again a consumer was handed {found}, and no error")
+            report(directed, "I22", f"of a topic made again a consumer was handed {found}, and no error")
         await admin.delete_topic(AGAIN.topic)

@@ -14,8 +14,8 @@ from minibroker.protocol.messages import (
 from minibroker.simulation.storage import SimulatedStorage
 from minibroker.simulation.swarm.file_changes import put_file
 from minibroker.simulation.swarm.rot_places import batches_of
-from tests.mutants.judged import TOPIC, Directed, Stage, on_stage
-from tests.mutants.schedules.words import convict, host, members, say
+from tests.mutants.directed_run import TOPIC, ClusterSetup, DirectedRun, with_setup
+from tests.mutants.schedules.helpers import host, members, report, send_to
 
 RECORDS = 20
 LOG = f"/data/log/{TOPIC}-0/{0:020d}.log"
@@ -36,29 +36,29 @@ START_SECONDS = 6.0
 """Then who can be elected is."""
 
 
-async def _produce_some(directed: Directed, words: str = "") -> None:
+async def _produce_some(directed: DirectedRun, words: str = "") -> None:
     for number in range(RECORDS):
         await directed.produce(f"{words}{number}")
 
 
-def _storage(directed: Directed, broker_id: int) -> SimulatedStorage:
+def _storage(directed: DirectedRun, broker_id: int) -> SimulatedStorage:
     return directed.world.machine(host(broker_id)).storage
 
 
-def _batches(directed: Directed, broker_id: int) -> list[int]:
+def _batches(directed: DirectedRun, broker_id: int) -> list[int]:
     """Where each batch of its log begins, and where the last one ends."""
     content = _storage(directed, broker_id).find_file(LOG).content
     return [*(position for position, _ in batches_of(content)), len(content)]
 
 
-def _shorten(directed: Directed, broker_id: int) -> None:
+def _shorten(directed: DirectedRun, broker_id: int) -> None:
     """Half of its batches are gone from the end."""
     directed.reference.faulty.add(broker_id)
     places = _batches(directed, broker_id)
     del _storage(directed, broker_id).find_file(LOG).content[places[len(places) // 2] :]
 
 
-async def _alone_in_sync(directed: Directed, last: int) -> None:
+async def _alone_in_sync(directed: DirectedRun, last: int) -> None:
     """The others stop, one after the other, and have everything."""
     for broker_id in directed.cluster.broker_ids:
         if broker_id != last:
@@ -67,7 +67,7 @@ async def _alone_in_sync(directed: Directed, last: int) -> None:
             await directed.until(lambda b=broker_id: b not in members(directed), "a smaller ISR")  # type: ignore[misc]
 
 
-async def _start_all(directed: Directed, first: int) -> None:
+async def _start_all(directed: DirectedRun, first: int) -> None:
     """The one whose disk has suffered is back long before the others. It must not lead."""
     for broker_id in (first, *directed.cluster.broker_ids):
         if broker_id not in directed.cluster.alive():
@@ -75,23 +75,23 @@ async def _start_all(directed: Directed, first: int) -> None:
             await asyncio.sleep(START_SECONDS)
 
 
-async def _elect_another(directed: Directed, last: int) -> None:
+async def _elect_another(directed: DirectedRun, last: int) -> None:
     """An operator does, if nobody leads."""
     if directed.cluster.leader(TOPIC) == last:
-        convict(directed, "I28", f"broker {last} leads, whose log is not what it was")
+        report(directed, "I28", f"broker {last} leads, whose log is not what it was")
         return
     directed.reference.allows_unclean_election = True
     another = min(set(directed.cluster.broker_ids) - {last})
     topics = [ElectLeadersTopic(topic_name=TOPIC, partitions=[0])]
-    told = await say(directed, directed.controller, ElectLeadersRequest(topics=topics, leader=another))
+    told = await send_to(directed, directed.controller, ElectLeadersRequest(topics=topics, leader=another))
     assert isinstance(told, ElectLeadersResponse)
     confirmed = [confirmation_of(each) for each in told.partitions]
-    await say(directed, directed.controller, ElectLeadersRequest(confirmed=confirmed, leader=another))
+    await send_to(directed, directed.controller, ElectLeadersRequest(confirmed=confirmed, leader=another))
     await directed.until_isr(*directed.cluster.broker_ids)
 
 
-@on_stage(Stage())
-async def killed_log_is_shorter(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def killed_log_is_shorter(directed: DirectedRun) -> None:
     """All are killed; whole batches go from the end of one log, of which no checkpoint tells yet."""
     await _produce_some(directed)
     for broker_id in directed.cluster.broker_ids:
@@ -101,8 +101,8 @@ async def killed_log_is_shorter(directed: Directed) -> None:
     await directed.until_isr(1, 2, 3)
 
 
-@on_stage(Stage())
-async def only_member_is_shorter_than_its_high_watermark(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def only_member_is_shorter_than_its_high_watermark(directed: DirectedRun) -> None:
     """The same of the only one in sync, after its high watermark was written down."""
     await _produce_some(directed)
     await _alone_in_sync(directed, 1)
@@ -113,8 +113,8 @@ async def only_member_is_shorter_than_its_high_watermark(directed: Directed) -> 
     await _elect_another(directed, 1)
 
 
-@on_stage(Stage())
-async def only_member_is_shorter_than_others_know(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def only_member_is_shorter_than_others_know(directed: DirectedRun) -> None:
     """The same before a checkpoint tells of it; the others are there, and had stopped cleanly."""
     await _produce_some(directed)
     await _alone_in_sync(directed, 1)
@@ -126,8 +126,8 @@ async def only_member_is_shorter_than_others_know(directed: Directed) -> None:
     await _elect_another(directed, 1)
 
 
-@on_stage(Stage())
-async def only_member_rots_in_its_last_segment(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def only_member_rots_in_its_last_segment(directed: DirectedRun) -> None:
     """A batch in the middle of what was never synced; no checkpoint tells of it yet, and the machine ran on."""
     await _alone_in_sync(directed, 1)
     directed.cluster.start(2)
@@ -142,8 +142,8 @@ async def only_member_rots_in_its_last_segment(directed: Directed) -> None:
     await _elect_another(directed, 1)
 
 
-@on_stage(Stage())
-async def damage_is_shown_to_one_start(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def only_one_start_can_see_the_damage(directed: DirectedRun) -> None:
     """A clean stop left its log ends behind; the next start finds the log shorter, and loses power."""
     await _produce_some(directed)
     await _alone_in_sync(directed, 1)
@@ -157,8 +157,8 @@ async def damage_is_shown_to_one_start(directed: Directed) -> None:
     await _elect_another(directed, 1)
 
 
-@on_stage(Stage())
-async def start_dies_behind_its_claim(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def start_dies_after_claiming_the_directory(directed: DirectedRun) -> None:
     """One loses power, the others are killed; its first start fails when it has claimed its directory."""
     await _produce_some(directed)
     directed.world.power_loss(host(1), tear=False)
@@ -173,8 +173,8 @@ async def start_dies_behind_its_claim(directed: Directed) -> None:
     await directed.until_isr(1, 2, 3)
 
 
-@on_stage(Stage(sound_disks=True))
-async def start_dies_before_it_checkpoints(directed: Directed) -> None:
+@with_setup(ClusterSetup(sound_disks=True))
+async def start_dies_before_it_checkpoints(directed: DirectedRun) -> None:
     """One loses power below its checkpointed high watermark, and its first start is killed once its log is loaded."""
     await _produce_some(directed)
     await asyncio.sleep(CHECKPOINT_SECONDS)
@@ -188,8 +188,8 @@ async def start_dies_before_it_checkpoints(directed: Directed) -> None:
     await directed.until_isr(1, 2, 3)
 
 
-@on_stage(Stage())
-async def older_epochs_come_back(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def older_epochs_come_back(directed: DirectedRun) -> None:
     """The last one to stop comes back with an epoch file of before the last election."""
     await _produce_some(directed)
     last = directed.leader
@@ -207,14 +207,14 @@ async def older_epochs_come_back(directed: Directed) -> None:
     await directed.until_isr(1, 2, 3)
 
 
-def _later_epoch(directed: Directed, broker_id: int, batch: int) -> None:
+def _later_epoch(directed: DirectedRun, broker_id: int, batch: int) -> None:
     """One bit of the epoch of this batch rots."""
     directed.reference.faulty.add(broker_id)
     place = _batches(directed, broker_id)[:-1][batch]
     _storage(directed, broker_id).flip_bit(LOG, place + EPOCH_FIELD_END - 1)
 
 
-async def _lose_a_tail_that_was_not_synced(directed: Directed) -> None:
+async def _lose_a_tail_that_was_not_synced(directed: DirectedRun) -> None:
     """Broker 1 loses its power and half of the records, the others are killed; the last epoch of its log rots."""
     await _produce_some(directed)
     await directed.world.spawn(host(1), directed.replica(1).log.flush())
@@ -227,19 +227,19 @@ async def _lose_a_tail_that_was_not_synced(directed: Directed) -> None:
     await directed.until_isr(*directed.cluster.broker_ids)
 
 
-@on_stage(Stage())
-async def epoch_rots_beside_two_undisturbed_logs(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def epoch_rots_beside_two_undisturbed_logs(directed: DirectedRun) -> None:
     """The reviewer's f7b."""
     await _lose_a_tail_that_was_not_synced(directed)
 
 
-@on_stage(Stage(brokers=2, topics={TOPIC: (1, 2, 1)}))
-async def epoch_rots_beside_one_undisturbed_log(directed: Directed) -> None:
+@with_setup(ClusterSetup(brokers=2, topics={TOPIC: (1, 2, 1)}))
+async def epoch_rots_beside_one_undisturbed_log(directed: DirectedRun) -> None:
     """The same with two replicas."""
     await _lose_a_tail_that_was_not_synced(directed)
 
 
-async def _all_lose_power(directed: Directed) -> None:
+async def _all_lose_power(directed: DirectedRun) -> None:
     for broker_id in directed.cluster.broker_ids:
         directed.world.power_loss(host(broker_id), tear=False)
 
@@ -247,8 +247,8 @@ async def _all_lose_power(directed: Directed) -> None:
 FLUSHED = {"log.flush.interval.messages": "1"}
 
 
-@on_stage(Stage(settings=FLUSHED))
-async def epoch_rots_where_all_lose_power(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings=FLUSHED))
+async def epoch_rots_where_all_lose_power(directed: DirectedRun) -> None:
     """Of a batch in the middle, before a checkpoint tells how far the log was committed: the reviewer's f7."""
     await _produce_some(directed)
     await _all_lose_power(directed)
@@ -257,8 +257,8 @@ async def epoch_rots_where_all_lose_power(directed: Directed) -> None:
     await directed.until_isr(1, 2, 3)
 
 
-@on_stage(Stage(settings=FLUSHED))
-async def epoch_rots_in_a_log_that_is_cut(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings=FLUSHED))
+async def epoch_rots_in_a_log_that_is_cut(directed: DirectedRun) -> None:
     """And its recovery points are gone; only the others know how far the log was committed."""
     await _produce_some(directed)
     await asyncio.sleep(CHECKPOINT_SECONDS)
@@ -270,8 +270,8 @@ async def epoch_rots_in_a_log_that_is_cut(directed: Directed) -> None:
     await directed.until_isr(1, 2, 3)
 
 
-@on_stage(Stage())
-async def epochs_of_another_partition_come(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def epochs_of_another_partition_come(directed: DirectedRun) -> None:
     """The last one to stop finds an epoch file that ends in the same epoch, but tells of another log; a follower that
     was away since before that epoch asks it where the earlier one ended."""
     await _produce_some(directed)
@@ -297,8 +297,8 @@ async def epochs_of_another_partition_come(directed: Directed) -> None:
     await directed.until_isr(1, 2, 3)
 
 
-@on_stage(Stage())
-async def stray_segment_lies_behind_the_end(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def stray_segment_lies_behind_the_end(directed: DirectedRun) -> None:
     """The only one in sync stops cleanly; then an empty file with a segment's name lies in its directory."""
     await _produce_some(directed)
     await _alone_in_sync(directed, 1)
@@ -314,8 +314,8 @@ RECOVERY_POINTS = "/data/log/recovery-point-offset-checkpoint"
 SOON = {"log.flush.offset.checkpoint.interval.ms": "1000"}
 
 
-@on_stage(Stage())
-async def only_member_is_shorter_than_its_clean_stop_says(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def only_member_is_shorter_than_its_clean_stop_says(directed: DirectedRun) -> None:
     """And its recovery points do not read any more."""
     await _produce_some(directed)
     await _alone_in_sync(directed, 1)
@@ -328,8 +328,8 @@ async def only_member_is_shorter_than_its_clean_stop_says(directed: Directed) ->
     await _elect_another(directed, 1)
 
 
-@on_stage(Stage(settings={**FLUSHED, **SOON}))
-async def only_member_rots_below_its_checkpoints_and_loses_power(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings={**FLUSHED, **SOON}))
+async def only_member_rots_below_its_checkpoints_and_loses_power(directed: DirectedRun) -> None:
     """A record in the middle of the last segment, which both checkpoints say was synced and committed."""
     await _produce_some(directed)
     await _alone_in_sync(directed, 1)
@@ -341,8 +341,8 @@ async def only_member_rots_below_its_checkpoints_and_loses_power(directed: Direc
     await _elect_another(directed, 1)
 
 
-@on_stage(Stage(sound_disks=True))
-async def topic_was_deleted_before_all_are_killed(directed: Directed) -> None:
+@with_setup(ClusterSetup(sound_disks=True))
+async def topic_was_deleted_before_all_are_killed(directed: DirectedRun) -> None:
     """Two of three come back, and need not wait for the third."""
     cluster, topic = directed.cluster, "gone"
     async with AdminClient(bootstrap_servers=cluster.bootstrap_servers, runtime=cluster.client_runtime()) as admin:
@@ -359,20 +359,20 @@ async def topic_was_deleted_before_all_are_killed(directed: Directed) -> None:
         cluster.start(broker_id)
     await asyncio.sleep(2 * START_SECONDS)
     if cluster.leader(TOPIC) is None:
-        convict(directed, "I36", "nobody leads: two brokers count as having lost a log that was deleted")
+        report(directed, "I36", "nobody leads: two brokers count as having lost a log that was deleted")
     cluster.start(3)
     await directed.until_isr(1, 2, 3)
 
 
-async def _told(directed: Directed) -> ElectionOutlook:
-    answer = await say(directed, directed.controller, ElectLeadersRequest())
+async def _told(directed: DirectedRun) -> ElectionOutlook:
+    answer = await send_to(directed, directed.controller, ElectLeadersRequest())
     assert isinstance(answer, ElectLeadersResponse)
     (told,) = answer.partitions
     return told
 
 
-@on_stage(Stage())
-async def operator_is_told_of_one_and_another_is_there(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def candidate_changes_before_the_operator_confirms(directed: DirectedRun) -> None:
     """The disk of the last one in sync is lost. An operator is told who has all, who goes away before the order comes;
     the one that is still there stopped long before, and has half."""
     cluster = directed.cluster
@@ -398,20 +398,20 @@ async def operator_is_told_of_one_and_another_is_there(directed: Directed) -> No
     told = await _told(directed)
     assert told.chosen == 2, told
     await stop(2)
-    await say(directed, directed.controller, ElectLeadersRequest(confirmed=[confirmation_of(told)]))
+    await send_to(directed, directed.controller, ElectLeadersRequest(confirmed=[confirmation_of(told)]))
     if cluster.leader(TOPIC) is not None:
-        convict(directed, "I28", f"broker {cluster.leader(TOPIC)} leads, and broker 2 was named")
+        report(directed, "I28", f"broker {cluster.leader(TOPIC)} leads, and broker 2 was named")
     cluster.start(2)
     await asyncio.sleep(START_SECONDS)
     if cluster.leader(TOPIC) is None:
-        await say(
+        await send_to(
             directed, directed.controller, ElectLeadersRequest(confirmed=[confirmation_of(await _told(directed))])
         )
     await directed.until_isr(1, 2, 3)
 
 
-@on_stage(Stage())
-async def operator_elects_beside_a_rotten_epoch(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def operator_elects_beside_a_rotten_epoch(directed: DirectedRun) -> None:
     """One lost its power, half of the records, and a bit of an epoch; the other two were killed, and one of them does
     not come back. Nobody is elected, so an operator accepts the loss of what that one may have had."""
     await _produce_some(directed)
@@ -426,6 +426,6 @@ async def operator_elects_beside_a_rotten_epoch(directed: Directed) -> None:
     await asyncio.sleep(START_SECONDS)
     told = await _told(directed)
     if told.chosen != 2:
-        convict(directed, "I28", f"broker {told.chosen} is offered, broker 2 has more: {told.candidates}")
+        report(directed, "I28", f"broker {told.chosen} is offered, broker 2 has more: {told.candidates}")
     directed.cluster.start(3)
     await directed.until_isr(1, 2, 3)

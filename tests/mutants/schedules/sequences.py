@@ -16,8 +16,8 @@ from minibroker.protocol.messages import (
 )
 from minibroker.protocol.record_batch import build_batch
 from minibroker.simulation.message_holds import Match, requests, responses
-from tests.mutants.judged import FIRST, TOPIC, Directed, Stage, on_stage
-from tests.mutants.schedules.words import apart, convict, host, read_all, say
+from tests.mutants.directed_run import FIRST, TOPIC, ClusterSetup, DirectedRun, with_setup
+from tests.mutants.schedules.helpers import host, read_all, report, send_to, separate_roles
 from tests.undecodable import undecodable
 
 FORGETFUL = {
@@ -37,7 +37,7 @@ def _sends(value: bytes) -> Match:
     return lambda frame: frame.is_request and frame.api is ApiKey.PRODUCE and value in bytes(frame.body)
 
 
-async def _everything_so_far_goes_by_retention(directed: Directed) -> None:
+async def _everything_so_far_goes_by_retention(directed: DirectedRun) -> None:
     """Only then a broker has an excuse for what it does not remember."""
     end = directed.replica(directed.leader).state.log_end_offset
     for number in range(RECORDS):
@@ -49,7 +49,7 @@ async def _everything_so_far_goes_by_retention(directed: Directed) -> None:
     await directed.until(is_gone, "retention")
 
 
-async def _producers_are_forgotten(directed: Directed) -> None:
+async def _producers_are_forgotten(directed: DirectedRun) -> None:
     """All brokers look for silent producers, which they do every ten minutes, now."""
     await asyncio.sleep(1.5)
     for broker_id in directed.cluster.broker_ids:
@@ -57,8 +57,8 @@ async def _producers_are_forgotten(directed: Directed) -> None:
         log.expire_producers(log.storage.clock.now_ms())
 
 
-@on_stage(Stage(settings=FORGETFUL))
-async def answer_lost_and_producer_forgotten(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings=FORGETFUL))
+async def answer_lost_and_producer_forgotten(directed: DirectedRun) -> None:
     """A batch is written and read, its answer is lost, and before it is sent again retention takes it and the brokers
     forget who sent it."""
     leader, network = directed.leader, directed.world.network
@@ -72,7 +72,7 @@ async def answer_lost_and_producer_forgotten(directed: Directed) -> None:
     await read_all(directed)
     for number in range(RECORDS):
         batch = build_batch([(None, f"{number}{PADDING}".encode(), 0, ())])
-        await say(directed, leader, _produce(batch))
+        await send_to(directed, leader, _produce(batch))
     await directed.until(lambda: directed.replica(leader).log.log_start_offset > 2, "retention")
     await _producers_are_forgotten(directed)
     again.release()
@@ -80,8 +80,8 @@ async def answer_lost_and_producer_forgotten(directed: Directed) -> None:
     await directed.produce("afterwards")
 
 
-@on_stage(Stage(settings=FORGETFUL))
-async def answer_lost_and_producer_pushed_out(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings=FORGETFUL))
+async def answer_lost_and_producer_pushed_out(directed: DirectedRun) -> None:
     """A first batch is written and read, and its answer is lost; before it is sent again retention takes it, and more
     producers write than a broker remembers."""
     leader, network, room = directed.leader, directed.world.network, producer_state.PRODUCERS_MAX
@@ -94,21 +94,21 @@ async def answer_lost_and_producer_pushed_out(directed: Directed) -> None:
     await read_all(directed, 0.5)
     for number in range(RECORDS):
         batch = build_batch([(None, f"{number}{PADDING}".encode(), 0, ())])
-        await say(directed, leader, _produce(batch))
+        await send_to(directed, leader, _produce(batch))
     await directed.until(lambda: directed.replica(leader).log.log_start_offset > 1, "retention")
     try:
         producer_state.PRODUCERS_MAX = 2
         for producer_id in (900, 901, 902):
             batch = build_batch([(None, b"x", 0, ())], producer_id=producer_id, producer_epoch=0, base_sequence=0)
-            await say(directed, leader, _produce(batch))
+            await send_to(directed, leader, _produce(batch))
         again.release()
         await sending
     finally:
         producer_state.PRODUCERS_MAX = room
 
 
-@on_stage(Stage(settings=FORGETFUL))
-async def answer_lost_and_the_next_leader_started_anew(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings=FORGETFUL))
+async def answer_lost_and_the_next_leader_was_reset(directed: DirectedRun) -> None:
     """Seed 914212. A batch is written and read, its answer is lost, and retention takes it while a replica is away.
     That one starts anew where the leader's log starts, and leads when the batch is sent again."""
     cluster, network, leader = directed.cluster, directed.world.network, directed.leader
@@ -125,7 +125,7 @@ async def answer_lost_and_the_next_leader_started_anew(directed: Directed) -> No
     await read_all(directed, 0.5)
     for number in range(RECORDS):
         batch = build_batch([(None, f"{number}{PADDING}".encode(), 0, ())])
-        await say(directed, leader, _produce(batch))
+        await send_to(directed, leader, _produce(batch))
     await directed.until(lambda: directed.replica(leader).log.log_start_offset > 1, "retention")
     cluster.start(away)
     await directed.until_isr(*cluster.broker_ids)
@@ -137,11 +137,11 @@ async def answer_lost_and_the_next_leader_started_anew(directed: Directed) -> No
     await sending
 
 
-@on_stage(Stage(topics={TOPIC: (1, 3, 3)}, settings=FORGETFUL))
-async def later_batch_slips_in_before_a_refused_one(directed: Directed) -> None:
+@with_setup(ClusterSetup(topics={TOPIC: (1, 3, 3)}, settings=FORGETFUL))
+async def later_batch_overtakes_a_refused_one(directed: DirectedRun) -> None:
     """Two batches of a forgotten producer are on their way. The first one finds too few in-sync replicas, the second
     one enough, and then the first one comes again."""
-    leader, _, third = await apart(directed)
+    leader, _, third = await separate_roles(directed)
     network = directed.world.network
     await directed.produce("first")
     await _everything_so_far_goes_by_retention(directed)
@@ -161,8 +161,8 @@ async def later_batch_slips_in_before_a_refused_one(directed: Directed) -> None:
     await asyncio.gather(*sends)
 
 
-@on_stage(Stage())
-async def old_timestamps_and_a_lost_answer(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def old_timestamps_and_a_lost_answer(directed: DirectedRun) -> None:
     """Records of last year are copied: their timestamps say nothing about when their producer was heard."""
     leader, network = directed.leader, directed.world.network
     runtime = directed.cluster.client_runtime()
@@ -188,7 +188,7 @@ def _produce(batch: bytearray) -> ProduceRequest:
     return ProduceRequest(topic_data=[ProduceTopic(name=TOPIC, partition_data=[data])])
 
 
-async def _impostor_sends(directed: Directed, count: int) -> list[ProducePartitionResponse]:
+async def _impostor_sends(directed: DirectedRun, count: int) -> list[ProducePartitionResponse]:
     """Somebody guessed the producer id (they are numbers in a row), and goes on where that producer is."""
     [(producer_id, state)] = list(directed.replica(directed.leader).log.producers)
     answers = []
@@ -199,14 +199,14 @@ async def _impostor_sends(directed: Directed, count: int) -> list[ProducePartiti
             producer_epoch=state.producer_epoch,
             base_sequence=sequence,
         )
-        reply = await say(directed, directed.leader, _produce(batch))
+        reply = await send_to(directed, directed.leader, _produce(batch))
         assert isinstance(reply, ProduceResponse)
         answers += reply.responses[0].partition_responses
     return answers
 
 
-@on_stage(Stage())
-async def another_producer_has_the_sequence(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def another_producer_has_the_sequence(directed: DirectedRun) -> None:
     """Its batch stands where ours belongs, and is remembered."""
     await directed.produce("first")
     [answer] = await _impostor_sends(directed, 1)
@@ -215,8 +215,8 @@ async def another_producer_has_the_sequence(directed: Directed) -> None:
     await directed.produce("afterwards")
 
 
-@on_stage(Stage())
-async def another_producer_ran_far_ahead(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def another_producer_ran_far_ahead(directed: DirectedRun) -> None:
     """Its batch stands where ours belongs, and is forgotten: all that a broker can say is 'older than I remember'."""
     await directed.produce("first")
     await _impostor_sends(directed, BATCHES_REMEMBERED + 2)
@@ -224,12 +224,12 @@ async def another_producer_ran_far_ahead(directed: Directed) -> None:
     await directed.produce("afterwards")
 
 
-@on_stage(Stage())
-async def a_producer_packs_what_nobody_can_decode(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def producer_sends_undecodable_records(directed: DirectedRun) -> None:
     """A foreign client with a bug: the CRC is right, the records are not."""
     await directed.produce("first")
     broken = undecodable(build_batch([(None, b"x", 0, ())]))
-    await say(directed, directed.leader, _produce(broken))
+    await send_to(directed, directed.leader, _produce(broken))
     await directed.produce("afterwards")
     async with directed.workload.consumer() as consumer:
         consumer.assign([FIRST])
@@ -238,18 +238,18 @@ async def a_producer_packs_what_nobody_can_decode(directed: Directed) -> None:
             while b"all-afterwards" not in found:
                 found.append((await consumer.getone(timeout_ms=5_000)).value or b"")
         except MinibrokerError as error:
-            convict(directed, "I22", f"a consumer stops behind {found}: {error}")
+            report(directed, "I22", f"a consumer stops behind {found}: {error}")
 
 
-@on_stage(Stage(brokers=1, topics={TOPIC: (1, 1, 1)}, settings={"log.segment.bytes": "4096"}))
-async def older_snapshot_comes_back(directed: Directed) -> None:
+@with_setup(ClusterSetup(brokers=1, topics={TOPIC: (1, 1, 1)}, settings={"log.segment.bytes": "4096"}))
+async def older_snapshot_comes_back(directed: DirectedRun) -> None:
     """While a broker is stopped, the newest snapshot of its producers becomes the one before it. Then batches that were
     written are sent again."""
 
     async def send(sequence: int) -> ProducePartitionResponse:
         record = (None, f"{sequence}{PADDING}".encode(), 0, ())
         batch = build_batch([record], producer_id=900, producer_epoch=0, base_sequence=sequence)
-        reply = await say(directed, directed.leader, _produce(batch))
+        reply = await send_to(directed, directed.leader, _produce(batch))
         assert isinstance(reply, ProduceResponse)
         return reply.responses[0].partition_responses[0]
 
@@ -271,4 +271,4 @@ async def older_snapshot_comes_back(directed: Directed) -> None:
         again = await send(number)
         if (again.error_code, again.base_offset) != (0, number):
             text = f"sequence {number} again: error {again.error_code}, offset {again.base_offset}, not {number}"
-            convict(directed, "I25", text)
+            report(directed, "I25", text)

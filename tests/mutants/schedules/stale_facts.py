@@ -8,8 +8,8 @@ from minibroker.runtime.ports import DiskError
 from minibroker.simulation.storage import SimulatedStorage
 from minibroker.simulation.swarm.file_changes import copied, restore
 from minibroker.simulation.swarm.rot_places import batches_of
-from tests.mutants.judged import TOPIC, Directed, Stage, on_stage
-from tests.mutants.schedules.words import convict, host
+from tests.mutants.directed_run import TOPIC, ClusterSetup, DirectedRun, with_setup
+from tests.mutants.schedules.helpers import host, report
 
 RECORDS = 20
 LOG = f"/data/log/{TOPIC}-0/{0:020d}.log"
@@ -23,27 +23,27 @@ START_SECONDS = 6.0
 AGAIN = TopicPartition("again", 0)
 
 
-def _storage(directed: Directed, broker_id: int) -> SimulatedStorage:
+def _storage(directed: DirectedRun, broker_id: int) -> SimulatedStorage:
     return directed.world.machine(host(broker_id)).storage
 
 
-async def _produce(directed: Directed, words: str) -> None:
+async def _produce(directed: DirectedRun, words: str) -> None:
     for number in range(RECORDS):
         await directed.produce(f"{words} {number}")
 
 
-async def _produce_again(directed: Directed, words: str, records: int) -> None:
+async def _produce_again(directed: DirectedRun, words: str, records: int) -> None:
     """To the topic that is made twice; no judge compares what it held before with what it holds now."""
     for number in range(records):
         await directed.produce(f"{words} {number}", acks=1, partition=AGAIN)
 
 
-async def _make(directed: Directed, admin: AdminClient) -> None:
+async def _make(directed: DirectedRun, admin: AdminClient) -> None:
     await admin.create_topic(AGAIN.topic, partitions=1, replication_factor=3)
     await directed.until(lambda: len(directed.cluster.in_sync_replicas(AGAIN.topic)) == 3, "its ISR")
 
 
-async def _delete(directed: Directed, admin: AdminClient) -> None:
+async def _delete(directed: DirectedRun, admin: AdminClient) -> None:
     await admin.delete_topics([AGAIN.topic])
     cluster = directed.cluster
     await directed.until(
@@ -51,14 +51,14 @@ async def _delete(directed: Directed, admin: AdminClient) -> None:
     )
 
 
-def _kill_all(directed: Directed) -> None:
+def _kill_all(directed: DirectedRun) -> None:
     for broker_id in directed.cluster.broker_ids:
         if broker_id in directed.cluster.alive():
             directed.cluster.kill(broker_id)
 
 
-@on_stage(Stage())
-async def disk_of_before_a_topic_was_made_again(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def disk_of_before_a_topic_was_made_again(directed: DirectedRun) -> None:
     """All are killed, and one finds its disk as it was when another topic had the name, with more records."""
     cluster = directed.cluster
     async with AdminClient(bootstrap_servers=cluster.bootstrap_servers, runtime=cluster.client_runtime()) as admin:
@@ -79,13 +79,13 @@ async def disk_of_before_a_topic_was_made_again(directed: Directed) -> None:
         cluster.start(broker_id)
     await asyncio.sleep(2 * START_SECONDS)
     if cluster.leader(AGAIN.topic) is None:
-        convict(directed, "I36", "nobody leads: two sound logs are held to the high watermark of another topic")
+        report(directed, "I36", "nobody leads: two sound logs are held to the high watermark of another topic")
     if cluster.leader(AGAIN.topic) == 3:
-        convict(directed, "I28", "the log of another topic leads: what this one holds is cut on the others")
+        report(directed, "I28", "the log of another topic leads: what this one holds is cut on the others")
 
 
-@on_stage(Stage(brokers=2, topics={TOPIC: (1, 2, 1)}))
-async def log_is_damaged_after_it_was_asked_for(directed: Directed) -> None:
+@with_setup(ClusterSetup(brokers=2, topics={TOPIC: (1, 2, 1)}))
+async def log_is_damaged_after_it_was_asked_for(directed: DirectedRun) -> None:
     """The first one back has said what its log holds, and waits for the other one, when a byte of it rots."""
     cluster = directed.cluster
     await _produce(directed, "early")
@@ -101,12 +101,12 @@ async def log_is_damaged_after_it_was_asked_for(directed: Directed) -> None:
     cluster.start(2)
     await asyncio.sleep(2 * START_SECONDS)
     if cluster.leader(TOPIC) is None:
-        convict(directed, "I36", "nobody leads: what broker 1 said before its log was damaged is still believed")
+        report(directed, "I36", "nobody leads: what broker 1 said before its log was damaged is still believed")
     await directed.until_isr(1, 2)
 
 
-@on_stage(Stage())
-async def disk_fails_before_all_are_killed(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def disk_fails_before_all_are_killed(directed: DirectedRun) -> None:
     """Broker 1 meets an error of its disk, which has lost the last records; of what is left the last epoch rots."""
     await _produce(directed, "early")
     await directed.world.spawn(host(1), directed.replica(1).log.flush())
@@ -129,7 +129,7 @@ async def disk_fails_before_all_are_killed(directed: Directed) -> None:
     await directed.until_isr(1, 2, 3)
 
 
-async def _fails_to_sync(directed: Directed) -> None:
+async def _fails_to_sync(directed: DirectedRun) -> None:
     directory = directed.cluster.brokers[1].log_directory
     try:
         await directed.replica(1).log.flush()
@@ -138,8 +138,8 @@ async def _fails_to_sync(directed: Directed) -> None:
     assert directory.offline
 
 
-@on_stage(Stage())
-async def leader_is_killed_right_after_a_topic_was_made_again(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def leader_is_killed_right_after_a_topic_was_made_again(directed: DirectedRun) -> None:
     """Before a checkpoint forgets the high watermark of the topic that had the name before. What the leader alone has
     of the new one was never committed."""
     cluster = directed.cluster
@@ -165,6 +165,6 @@ async def leader_is_killed_right_after_a_topic_was_made_again(directed: Directed
     await directed.until(lambda: cluster.replica(leader, AGAIN.topic) not in (None, before), "its log")
     replica = cluster.replica(leader, AGAIN.topic)
     if replica is not None and replica.state.high_watermark > 0:
-        convict(directed, "I5", f"broker {leader} takes what it alone has for committed: it has another topic's mark")
+        report(directed, "I5", f"broker {leader} takes what it alone has for committed: it has another topic's mark")
     network.heal_all()
     await directed.until(lambda: len(cluster.in_sync_replicas(AGAIN.topic)) == 3, "its ISR")

@@ -12,8 +12,8 @@ from minibroker.protocol.messages import (
     OffsetForLeaderTopic,
 )
 from minibroker.runtime.ports import FileMissing
-from tests.mutants.judged import FIRST, TOPIC, Directed, Stage, on_stage
-from tests.mutants.schedules.words import administrator, broker_epoch, convict, host, restarted, say
+from tests.mutants.directed_run import FIRST, TOPIC, ClusterSetup, DirectedRun, with_setup
+from tests.mutants.schedules.helpers import admin_client, broker_epoch, host, report, send_to, until_registered_again
 
 AGAIN = "again"
 MARKS_FILE = "/data/log/replication-offset-checkpoint"
@@ -22,7 +22,7 @@ SELDOM = {"replica.high.watermark.checkpoint.interval.ms": "60000"}
 
 
 # ------------------------------------------------------------------------------------------------------------- marks
-async def _mark_after_a_restart(directed: Directed, broker_id: int) -> int:
+async def _mark_after_a_restart(directed: DirectedRun, broker_id: int) -> int:
     """What a killed broker knows of the mark when it has loaded its logs, before anybody told it more."""
     cluster = directed.cluster
     before = cluster.brokers[broker_id]
@@ -33,15 +33,15 @@ async def _mark_after_a_restart(directed: Directed, broker_id: int) -> int:
     return directed.replica(broker_id).state.high_watermark
 
 
-def _marks_in_file(directed: Directed, broker_id: int) -> dict[str, int]:
+def _marks_in_file(directed: DirectedRun, broker_id: int) -> dict[str, int]:
     """By the name of the topic."""
     storage = directed.world.machine(host(broker_id)).storage
     marks = parse_offset_checkpoint(bytes(storage.find_file(MARKS_FILE).content))
     return {partition.topic: mark for partition, mark in marks.items()}
 
 
-@on_stage(Stage(settings={"replica.high.watermark.checkpoint.interval.ms": "500"}))
-async def marks_over_a_restart(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings={"replica.high.watermark.checkpoint.interval.ms": "500"}))
+async def high_watermarks_over_a_restart(directed: DirectedRun) -> None:
     """KAFKA-769: the mark was in the checkpoint when the broker was killed."""
     follower = directed.followers()[0]
     for number in range(3):
@@ -50,14 +50,14 @@ async def marks_over_a_restart(directed: Directed) -> None:
     before = directed.replica(follower).state.high_watermark
     found = await _mark_after_a_restart(directed, follower)
     if found < before:
-        convict(directed, "I11", f"broker {follower} had the mark {before} in its checkpoint, and starts with {found}")
+        report(directed, "I11", f"broker {follower} had the mark {before} in its checkpoint, and starts with {found}")
 
 
-@on_stage(Stage(settings={"replica.high.watermark.checkpoint.interval.ms": "4000"}))
-async def marks_over_a_deletion_and_a_restart(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings={"replica.high.watermark.checkpoint.interval.ms": "4000"}))
+async def high_watermarks_over_a_deletion_and_a_restart(directed: DirectedRun) -> None:
     """KAFKA-1647: another topic is deleted, which writes the checkpoint soon; then the broker is killed."""
     follower = directed.followers()[0]
-    async with administrator(directed) as admin:
+    async with admin_client(directed) as admin:
         await admin.create_topic(AGAIN, partitions=1, replication_factor=3)
         for number in range(3):
             await directed.produce(f"{number}")
@@ -68,10 +68,10 @@ async def marks_over_a_deletion_and_a_restart(directed: Directed) -> None:
     await directed.until(lambda: AGAIN not in _marks_in_file(directed, follower), "a checkpoint without the other", 3.0)
     found = await _mark_after_a_restart(directed, follower)
     if found < before:
-        convict(directed, "I11", f"broker {follower} had the mark {before} in its checkpoint, and starts with {found}")
+        report(directed, "I11", f"broker {follower} had the mark {before} in its checkpoint, and starts with {found}")
 
 
-def _has_mark(directed: Directed, broker_id: int, mark: int) -> bool:
+def _has_mark(directed: DirectedRun, broker_id: int, mark: int) -> bool:
     try:
         marks = _marks_in_file(directed, broker_id)
     except FileMissing:
@@ -80,7 +80,7 @@ def _has_mark(directed: Directed, broker_id: int, mark: int) -> bool:
 
 
 # ------------------------------------------------------------------------------------------------------------ starts
-async def _stop_and_start(directed: Directed, broker_id: int, no_room_for: str | None = None) -> None:
+async def _stop_and_start(directed: DirectedRun, broker_id: int, no_room_for: str | None = None) -> None:
     """A clean stop: everything that was written so far is synced. `no_room_for`: a file that the start cannot write."""
     process, old_epoch = directed.world.process(host(broker_id)), broker_epoch(directed, broker_id)
     storage = directed.world.machine(host(broker_id)).storage
@@ -89,12 +89,12 @@ async def _stop_and_start(directed: Directed, broker_id: int, no_room_for: str |
     if no_room_for is not None:
         storage.fail("replace_file", path_prefix=no_room_for, is_full=True)
     directed.cluster.start(broker_id)
-    await restarted(directed, broker_id, old_epoch)
+    await until_registered_again(directed, broker_id, old_epoch)
     await directed.until_isr(*directed.cluster.broker_ids)
     storage.heal()
 
 
-def _lose_power_in_a_write(directed: Directed, broker_id: int) -> None:
+def _lose_power_in_a_write(directed: DirectedRun, broker_id: int) -> None:
     """Of the last batch all pages but one reached the disk: its header is whole, its content is not."""
     path = directed.replica(broker_id).log.segments[-1].log_path
     storage = directed.world.machine(host(broker_id)).storage
@@ -107,8 +107,8 @@ def _lose_power_in_a_write(directed: Directed, broker_id: int) -> None:
     node.sync()
 
 
-@on_stage(Stage(settings=SELDOM, sound_disks=True))
-async def power_loss_soon_after_a_clean_start(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings=SELDOM, sound_disks=True))
+async def power_loss_soon_after_a_clean_start(directed: DirectedRun) -> None:
     """KAFKA-10471: a clean stop, a start, some records, and a power loss in the middle of a write. The disk is full while
     it starts: else the sync of the directory that comes with `whole-since` would make the marker's removal durable."""
     follower = directed.followers()[0]
@@ -121,8 +121,8 @@ async def power_loss_soon_after_a_clean_start(directed: Directed) -> None:
     await directed.until_isr(*directed.cluster.broker_ids)
 
 
-@on_stage(Stage(settings=SELDOM, sound_disks=True))
-async def start_aborted_while_it_recovers(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings=SELDOM, sound_disks=True))
+async def start_aborted_while_it_recovers(directed: DirectedRun) -> None:
     """KAFKA-15375: a power loss in the middle of a write, a start that ends while it recovers, another start."""
     cluster, follower = directed.cluster, directed.followers()[0]
     await directed.produce("before")
@@ -140,8 +140,8 @@ async def start_aborted_while_it_recovers(directed: Directed) -> None:
     await directed.until_isr(*cluster.broker_ids)
 
 
-@on_stage(Stage())
-async def appends_after_an_io_error(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def appends_after_an_io_error(directed: DirectedRun) -> None:
     """KAFKA-10778: one append fails; nothing is appended in that process from then on."""
     follower = directed.followers()[0]
     await directed.produce("before")
@@ -156,12 +156,12 @@ async def appends_after_an_io_error(directed: Directed) -> None:
         await directed.produce(f"{number}", acks=1)
         await asyncio.sleep(2.0)
     if process.alive and len(storage.find_file(path).content) > size:
-        convict(directed, "I15", f"broker {follower} goes on to append to {path} after an IO error")
+        report(directed, "I15", f"broker {follower} goes on to append to {path} after an IO error")
     directed.cluster.kill(follower)
 
 
-@on_stage(Stage(settings={"log.segment.bytes": "1024", "log.flush.offset.checkpoint.interval.ms": "500"}))
-async def epochs_of_closed_segments(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings={"log.segment.bytes": "1024", "log.flush.offset.checkpoint.interval.ms": "500"}))
+async def epochs_of_closed_segments(directed: DirectedRun) -> None:
     """KAFKA-16541: leaders change, segments are closed and synced; then everybody loses power, one after the other."""
     cluster = directed.cluster
     for number in range(3):
@@ -179,13 +179,13 @@ async def epochs_of_closed_segments(directed: Directed) -> None:
         old_epoch = broker_epoch(directed, broker_id)
         cluster.power_loss(broker_id)
         cluster.start(broker_id)
-        await restarted(directed, broker_id, old_epoch)
+        await until_registered_again(directed, broker_id, old_epoch)
         await directed.until_isr(*cluster.broker_ids)
 
 
 # ------------------------------------------------------------------------------------------------------------ epochs
-@on_stage(Stage())
-async def undefined_epoch_is_asked(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def undefined_epoch_is_asked(directed: DirectedRun) -> None:
     """KAFKA-6857: somebody without any epoch asks where it ended."""
     leader = directed.leader
     await directed.produce("everywhere")
@@ -193,17 +193,17 @@ async def undefined_epoch_is_asked(directed: Directed) -> None:
         partition=0, current_leader_epoch=directed.replica(leader).state.leader_epoch or 0, leader_epoch=-1
     )
     request = OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(topic=TOPIC, partitions=[question])])
-    reply = await say(directed, leader, request)
+    reply = await send_to(directed, leader, request)
     assert isinstance(reply, OffsetForLeaderEpochResponse)
     answer = reply.topics[0].partitions[0]
     if answer.error_code == ErrorCode.NONE and (answer.leader_epoch, answer.end_offset) != (-1, -1):
         said = f"epoch {answer.leader_epoch} ending at {answer.end_offset}"
-        convict(directed, "I7", f"{FIRST}: the undefined epoch is answered with {said}")
+        report(directed, "I7", f"{FIRST}: the undefined epoch is answered with {said}")
 
 
 # -------------------------------------------------------------------------------------------------------------- full
-@on_stage(Stage())
-async def disk_is_full_for_a_moment(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def disk_is_full_for_a_moment(directed: DirectedRun) -> None:
     """KAFKA-698: an append fails for want of room; soon there is room again."""
     follower = directed.followers()[0]
     await directed.produce("before")

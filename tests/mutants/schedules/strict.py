@@ -6,15 +6,15 @@ from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer import Producer
 from minibroker.protocol.messages import ApiKey
 from minibroker.simulation.message_holds import requests, responses
-from tests.mutants.judged import FIRST, TOPIC, Directed, Stage, on_stage
-from tests.mutants.schedules.words import apart, convict, host, members, read_all
+from tests.mutants.directed_run import FIRST, TOPIC, ClusterSetup, DirectedRun, with_setup
+from tests.mutants.schedules.helpers import host, members, read_all, report, separate_roles
 
 UNCLEAN = {"unclean.leader.election.enable": "true"}
 
 
 # ----------------------------------------------------------------------------------------------------------- elections
-@on_stage(Stage(settings=UNCLEAN))
-async def unclean_election_without_loss(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings=UNCLEAN))
+async def unclean_election_without_loss(directed: DirectedRun) -> None:
     """The only member of the ISR dies; who takes over was out of it, though it happens to hold everything."""
     leader, followers = directed.leader, directed.followers()
     await directed.produce("everywhere")
@@ -29,10 +29,10 @@ async def unclean_election_without_loss(directed: Directed) -> None:
     await asyncio.sleep(1.0)
 
 
-@on_stage(Stage())
-async def leader_dies_among_living_members(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def leader_dies_among_living_members(directed: DirectedRun) -> None:
     """Replication rules 9.4: what the ISR is in the moment of a clean election."""
-    leader, _, _ = await apart(directed)
+    leader, _, _ = await separate_roles(directed)
     living = tuple(directed.followers())
     await directed.produce("everywhere")
     seen: list[tuple[int, ...]] = []
@@ -40,24 +40,24 @@ async def leader_dies_among_living_members(directed: Directed) -> None:
     directed.cluster.kill(leader)
     await directed.until(lambda: directed.cluster.leader(TOPIC) in living, "another leader")
     if leader in seen[0]:
-        convict(directed, "I34", f"the ISR after the election is {seen[0]}, broker {leader} is dead")
+        report(directed, "I34", f"the ISR after the election is {seen[0]}, broker {leader} is dead")
     if not set(living) <= set(seen[0]):
-        convict(directed, "I6", f"the ISR after the election is {seen[0]}, {living} live and were in sync")
+        report(directed, "I6", f"the ISR after the election is {seen[0]}, {living} live and were in sync")
 
 
 # ------------------------------------------------------------------------------------------------------------ deadlines
-async def _cut_from_zookeeper(directed: Directed, victim: int) -> None:
+async def _cut_from_zookeeper(directed: DirectedRun, victim: int) -> None:
     """The broker's session ends at ZooKeeper; in that moment it must count itself as fenced."""
     zookeeper, broker = directed.world.zookeeper, directed.cluster.brokers[victim]
     await directed.until(lambda: not zookeeper.sessions_of(host(victim)), "the end of its session", 60)
     if not broker.registration.is_fenced():
-        convict(directed, "hardening 8", f"ZooKeeper ended broker {victim}'s session, and it does not count as fenced")
+        report(directed, "hardening 8", f"ZooKeeper ended broker {victim}'s session, and it does not count as fenced")
 
 
-@on_stage(Stage())
-async def zookeeper_answers_late_and_goes_silent(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def zookeeper_answers_late_and_goes_silent(directed: DirectedRun) -> None:
     """Hardening 8: the answers take most of a session; the last that arrives proves little."""
-    leader, _, _ = await apart(directed)
+    leader, _, _ = await separate_roles(directed)
     await directed.produce("everywhere")
     zookeeper = directed.world.zookeeper
     zookeeper.slow_hosts[host(leader)] = 0.9
@@ -68,10 +68,10 @@ async def zookeeper_answers_late_and_goes_silent(directed: Directed) -> None:
     await _cut_from_zookeeper(directed, leader)
 
 
-@on_stage(Stage(settings={"zookeeper.session.timeout.ms": "60000"}))
-async def zookeeper_grants_a_shorter_session(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings={"zookeeper.session.timeout.ms": "60000"}))
+async def zookeeper_grants_a_shorter_session(directed: DirectedRun) -> None:
     """Hardening 8: ZooKeeper's ticks bound the session to ten seconds; a minute was asked for."""
-    leader, _, _ = await apart(directed)
+    leader, _, _ = await separate_roles(directed)
     await directed.produce("everywhere")
     await asyncio.sleep(5.0)
     directed.world.zookeeper.cut(host(leader))
@@ -79,8 +79,8 @@ async def zookeeper_grants_a_shorter_session(directed: Directed) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------ sequences
-@on_stage(Stage())
-async def record_expires_while_its_answer_is_held_back(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def record_expires_while_its_answer_is_held_back(directed: DirectedRun) -> None:
     """Hardening 12: a record was written and its answer lost; the producer gave up, and somebody has read it. The next
     record has other bytes; the last one has the very same, as two like events of one millisecond have."""
     leader, network, history = directed.leader, directed.world.network, directed.history
@@ -113,15 +113,15 @@ async def record_expires_while_its_answer_is_held_back(directed: Directed) -> No
         try:
             await send(b"another event")
         except MinibrokerError as error:
-            convict(directed, "I37", f"nobody else has this producer's identity, and it is refused: {error}")
+            report(directed, "I37", f"nobody else has this producer's identity, and it is refused: {error}")
         offset = await send(b"an event")
         if offset <= seen:
-            convict(directed, "I26", f"a record is acknowledged at {offset}, which was read before it was sent")
+            report(directed, "I26", f"a record is acknowledged at {offset}, which was read before it was sent")
 
 
 # --------------------------------------------------------------------------------------------------------------- stalls
-@on_stage(Stage(settings={"zookeeper.session.timeout.ms": "10000"}))
-async def leader_is_stopped_under_load(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings={"zookeeper.session.timeout.ms": "10000"}))
+async def leader_is_stopped_under_load(directed: DirectedRun) -> None:
     """Hardening 7: SIGSTOP for longer than the lag limit while followers are always some records behind."""
     leader, links = directed.leader, directed.world.network.slow_links
     for follower in directed.followers():
@@ -137,15 +137,15 @@ async def leader_is_stopped_under_load(directed: Directed) -> None:
             directed.world.resume(host(leader))
     await asyncio.gather(*sends)
     if directed.reference.isr_changes != changes:
-        convict(
+        report(
             directed, "I36", f"the ISR changed {directed.reference.isr_changes - changes} times while all followers ran"
         )
 
 
-@on_stage(Stage())
-async def controller_hears_a_proposal_and_never_answers(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def controller_never_answers_a_proposal(directed: DirectedRun) -> None:
     """Hardening 6: a proposal is held up on a connection that lives on, and the controller is as well as ever."""
-    leader, controller, third = await apart(directed)
+    leader, controller, third = await separate_roles(directed)
     await directed.produce("everywhere")
     directed.cluster.kill(third)
     await directed.until_isr(leader, controller)
@@ -155,4 +155,4 @@ async def controller_hears_a_proposal_and_never_answers(directed: Directed) -> N
     await stuck.caught()
     await asyncio.sleep(5.0)
     if third not in members(directed):
-        convict(directed, "I36", f"broker {third} is not in the ISR: one proposal was never answered, and none follows")
+        report(directed, "I36", f"broker {third} is not in the ISR: one proposal was never answered, and none follows")

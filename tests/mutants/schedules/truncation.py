@@ -5,17 +5,17 @@ from functools import partial
 
 from minibroker.protocol.messages import ApiKey
 from minibroker.simulation.message_holds import requests, responses
-from tests.mutants.judged import TOPIC, Directed, Stage, on_stage
-from tests.mutants.schedules.words import host
+from tests.mutants.directed_run import TOPIC, ClusterSetup, DirectedRun, with_setup
+from tests.mutants.schedules.helpers import host
 
 
-def expire(directed: Directed, broker_id: int) -> None:
+def expire(directed: DirectedRun, broker_id: int) -> None:
     """Its session ends, its process lives on and registers anew: an election without a lost byte."""
     for session in directed.world.zookeeper.sessions_of(host(broker_id)):
         directed.world.zookeeper.expire_session(session)
 
 
-async def _until_epoch_beyond(directed: Directed, epoch: int) -> None:
+async def _until_epoch_beyond(directed: DirectedRun, epoch: int) -> None:
     """Another reign, by the word of its leader."""
 
     def is_later() -> bool:
@@ -25,16 +25,16 @@ async def _until_epoch_beyond(directed: Directed, epoch: int) -> None:
     await directed.until(is_later, f"an epoch beyond {epoch}")
 
 
-def _epoch(directed: Directed, broker_id: int) -> int:
+def _epoch(directed: DirectedRun, broker_id: int) -> int:
     return directed.replica(broker_id).state.leader_epoch or 0
 
 
-def _is_beyond(directed: Directed, broker_id: int, epoch: int) -> bool:
+def _is_beyond(directed: DirectedRun, broker_id: int, epoch: int) -> bool:
     return _epoch(directed, broker_id) > epoch
 
 
-@on_stage(Stage(settings={"replica.lag.time.max.ms": "10000"}))
-async def second_leader_falls_at_once(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings={"replica.lag.time.max.ms": "10000"}))
+async def second_leader_falls_at_once(directed: DirectedRun) -> None:
     """KIP-101, scenario 1: a record is acknowledged, its leader falls, and the next one falls before the follower has
     fetched anything."""
     first, second, third = directed.replica(directed.leader).state.assignment
@@ -55,8 +55,8 @@ async def second_leader_falls_at_once(directed: Directed) -> None:
     await directed.until_leader(third)
 
 
-@on_stage(Stage())
-async def reigns_without_a_record(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def epochs_without_a_record(directed: DirectedRun) -> None:
     """KAFKA-10706, 7415: leaders come and go, and nobody writes."""
     await directed.produce("the only one")
     for _ in range(3):
@@ -68,8 +68,8 @@ async def reigns_without_a_record(directed: Directed) -> None:
     await directed.produce("after them")
 
 
-@on_stage(Stage())
-async def refusal_of_an_older_epoch(directed: Directed) -> None:
+@with_setup(ClusterSetup())
+async def refusal_of_an_older_epoch(directed: DirectedRun) -> None:
     """KAFKA-8012: a follower's question waits until its leader has a later epoch; it is refused when the follower has
     that epoch, too, and has asked again."""
     leader = directed.leader

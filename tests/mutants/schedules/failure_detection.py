@@ -6,24 +6,24 @@ from typing import Any
 
 from minibroker.protocol.messages import MetadataRequest
 from minibroker.protocol.znodes import broker_path
-from tests.mutants.judged import TOPIC, Directed, Stage, on_stage
-from tests.mutants.schedules.words import apart, host, members, say
+from tests.mutants.directed_run import TOPIC, ClusterSetup, DirectedRun, with_setup
+from tests.mutants.schedules.helpers import host, members, send_to, separate_roles
 
 LONG_SINCE = 4.0
 """Seconds after which nobody acts any more on what was so before a reign began (see `checks.fencing`)."""
 LONG_SESSION = {"zookeeper.session.timeout.ms": "10000"}
 
 
-async def _turn_away(directed: Directed, victim: int, *others: int) -> None:
+async def _turn_away(directed: DirectedRun, victim: int, *others: int) -> None:
     """A firewall: these brokers are refused by a broker that lives."""
     for other in others:
         directed.world.network.reject(host(other), host(victim))
 
 
-@on_stage(Stage(settings=LONG_SESSION))
-async def leader_is_turned_away(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings=LONG_SESSION))
+async def leader_refuses_the_others(directed: DirectedRun) -> None:
     """Hardening 11: false evidence, complete; clients and ZooKeeper still reach the leader."""
-    leader, controller, third = await apart(directed)
+    leader, controller, third = await separate_roles(directed)
     await asyncio.sleep(LONG_SINCE)
     await directed.produce("everywhere")
     await _turn_away(directed, leader, controller, third)
@@ -34,10 +34,10 @@ async def leader_is_turned_away(directed: Directed) -> None:
     await asyncio.sleep(1.0)
 
 
-@on_stage(Stage(settings={**LONG_SESSION, "replica.lag.time.max.ms": "20000"}))
-async def leader_is_unreachable(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings={**LONG_SESSION, "replica.lag.time.max.ms": "20000"}))
+async def leader_is_unreachable(directed: DirectedRun) -> None:
     """The controller's connections to the leader break, and then nothing answers there: no evidence."""
-    leader, controller, third = await apart(directed)
+    leader, controller, third = await separate_roles(directed)
     await asyncio.sleep(LONG_SINCE)
     await directed.produce("everywhere")
     network = directed.world.network
@@ -47,20 +47,20 @@ async def leader_is_unreachable(directed: Directed) -> None:
     await asyncio.sleep(8.0)
 
 
-@on_stage(Stage(settings=LONG_SESSION))
-async def one_link_is_turned_away(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings=LONG_SESSION))
+async def leader_refuses_the_controller_only(directed: DirectedRun) -> None:
     """The controller is refused by the leader, and nobody else is: incomplete evidence."""
-    leader, controller, _ = await apart(directed)
+    leader, controller, _ = await separate_roles(directed)
     await asyncio.sleep(LONG_SINCE)
     await directed.produce("everywhere")
     await _turn_away(directed, leader, controller)
     await asyncio.sleep(3.0)
 
 
-@on_stage(Stage(settings=LONG_SESSION))
-async def controller_is_turned_away(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings=LONG_SESSION))
+async def controller_refuses_the_others(directed: DirectedRun) -> None:
     """Both candidates are refused by a controller that lives."""
-    leader, controller, third = await apart(directed)
+    leader, controller, third = await separate_roles(directed)
     await asyncio.sleep(LONG_SINCE)
     await directed.produce("everywhere")
     await _turn_away(directed, controller, leader, third)
@@ -69,10 +69,10 @@ async def controller_is_turned_away(directed: Directed) -> None:
     await asyncio.sleep(1.0)
 
 
-@on_stage(Stage(settings=LONG_SESSION))
-async def fenced_leader_has_a_slow_zookeeper(directed: Directed) -> None:
+@with_setup(ClusterSetup(settings=LONG_SESSION))
+async def fenced_leader_has_a_slow_zookeeper(directed: DirectedRun) -> None:
     """It is told that its registration is gone, and must wait for a new one; clients go on asking meanwhile."""
-    leader, controller, third = await apart(directed)
+    leader, controller, third = await separate_roles(directed)
     await asyncio.sleep(LONG_SINCE)
     await directed.produce("everywhere")
     directed.world.zookeeper.slow_hosts[host(leader)] = 0.3
@@ -83,8 +83,8 @@ async def fenced_leader_has_a_slow_zookeeper(directed: Directed) -> None:
     await directed.until(lambda: leader not in members(directed) or len(members(directed)) == 3, "an ISR")
 
 
-@on_stage(Stage(topics={TOPIC: (3, 3, 1)}, settings=LONG_SESSION))
-async def controller_reads_that_it_is_removed(directed: Directed) -> None:
+@with_setup(ClusterSetup(topics={TOPIC: (3, 3, 1)}, settings=LONG_SESSION))
+async def controller_reads_that_it_is_removed(directed: DirectedRun) -> None:
     """Seed 911627. A controller that lives is removed; it reads all registrations just then, and so meets that its own
     is gone before its broker's watch does. ZooKeeper is slow."""
     controller = directed.controller
@@ -98,5 +98,5 @@ async def controller_reads_that_it_is_removed(directed: Directed) -> None:
     await directed.until(lambda: path not in zookeeper.tree.nodes, "the end of its registration")
     assert await store._read_broker(str(controller)) is None
     await asyncio.sleep(0.01)
-    await say(directed, controller, MetadataRequest())
+    await send_to(directed, controller, MetadataRequest())
     await asyncio.sleep(1.0)

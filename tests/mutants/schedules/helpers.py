@@ -17,7 +17,7 @@ from minibroker.runtime.ports import Coordination, NoNode
 from minibroker.runtime.rpc import connect
 from minibroker.simulation.cluster import PORT
 from minibroker.simulation.message_holds import Match
-from tests.mutants.judged import FIRST, Directed
+from tests.mutants.directed_run import FIRST, DirectedRun
 
 ATTEMPTS = 8
 ANSWER_MS = 5_000
@@ -28,7 +28,7 @@ def host(broker_id: int) -> str:
     return f"broker-{broker_id}"
 
 
-async def apart(directed: Directed) -> tuple[int, int, int]:
+async def separate_roles(directed: DirectedRun) -> tuple[int, int, int]:
     """(leader, controller, third): the leader is not the controller. Whoever is both is bounced until it is so."""
     cluster = directed.cluster
     for _ in range(ATTEMPTS):
@@ -43,35 +43,35 @@ async def apart(directed: Directed) -> tuple[int, int, int]:
     raise AssertionError("the leader is always the controller")
 
 
-def _is_replaced(directed: Directed, broker_id: int) -> bool:
+def _is_replaced(directed: DirectedRun, broker_id: int) -> bool:
     if CONTROLLER not in directed.world.zookeeper.tree.nodes or directed.controller == broker_id:
         return False
     return directed.cluster.leader(FIRST.topic) not in (None, broker_id)
 
 
-def members(directed: Directed, partition: TopicPartition = FIRST) -> tuple[int, ...]:
+def members(directed: DirectedRun, partition: TopicPartition = FIRST) -> tuple[int, ...]:
     """The ISR by ZooKeeper's word."""
     return next(state.members for state in directed.reference.states() if state.partition == partition)
 
 
-def convict(directed: Directed, invariant: str, text: str) -> None:
+def report(directed: DirectedRun, invariant: str, text: str) -> None:
     """A promise of the rules that no general judge can see, for only the script knows what came before."""
     directed.history.find(invariant, text, FIRST)
 
 
-def broker_epoch(directed: Directed, broker_id: int) -> int:
+def broker_epoch(directed: DirectedRun, broker_id: int) -> int:
     """As registered; -1 while it is not."""
     broker = directed.cluster.brokers[broker_id]
     epoch = broker.registration.broker_epoch if hasattr(broker, "registration") else None
     return -1 if epoch is None else epoch
 
 
-async def restarted(directed: Directed, broker_id: int, old_epoch: int) -> None:
+async def until_registered_again(directed: DirectedRun, broker_id: int, old_epoch: int) -> None:
     """Wait until a broker that was started again is registered."""
     await directed.until(lambda: broker_epoch(directed, broker_id) > old_epoch, f"broker {broker_id} registered anew")
 
 
-async def say(directed: Directed, broker_id: int, request: Request, timeout_ms: int = ANSWER_MS) -> Response:
+async def send_to(directed: DirectedRun, broker_id: int, request: Request, timeout_ms: int = ANSWER_MS) -> Response:
     """One request on a connection of its own. In whose name it comes is not looked at meanwhile: the authorization
     would refuse what is late or a stranger's, and the rules behind it must hold without it."""
     network = directed.cluster.client_runtime().network
@@ -91,13 +91,13 @@ def batch(value: bytes) -> bytearray:
     return build_batch([(None, value, 0, ())])
 
 
-def brings(value: bytes) -> Match:
+def fetch_answer_with(value: bytes) -> Match:
     """For holds: answers to a fetch with this record."""
     return lambda frame: not frame.is_request and frame.api is ApiKey.FETCH and value in bytes(frame.body)
 
 
 @contextlib.asynccontextmanager
-async def operator(directed: Directed) -> AsyncGenerator[Coordination]:
+async def zookeeper_client(directed: DirectedRun) -> AsyncGenerator[Coordination]:
     """Somebody with a ZooKeeper shell."""
     coordination = directed.cluster.client_runtime().open_coordination("zookeeper:2181", 3_000)
     await coordination.start()
@@ -113,7 +113,7 @@ async def remove_controller(coordination: Coordination) -> None:
         await coordination.delete(CONTROLLER)
 
 
-async def read_all(directed: Directed, seconds: float = 2.0) -> None:
+async def read_all(directed: DirectedRun, seconds: float = 2.0) -> None:
     """A consumer reads what it can get; the history notes it."""
     consumer = directed.workload.consumer()
     async with consumer:
@@ -126,14 +126,14 @@ async def read_all(directed: Directed, seconds: float = 2.0) -> None:
                             directed.history.read[partition, record.offset] = record.value or b""
 
 
-def administrator(directed: Directed) -> AdminClient:
+def admin_client(directed: DirectedRun) -> AdminClient:
     """Who makes and deletes topics."""
     return AdminClient(bootstrap_servers=directed.cluster.bootstrap_servers, runtime=directed.cluster.client_runtime())
 
 
-async def must_be_acknowledged(directed: Directed, when: str, seconds: float = SOON_SECONDS) -> None:
+async def must_be_acknowledged(directed: DirectedRun, when: str, seconds: float = SOON_SECONDS) -> None:
     """A promise of liveness that depends on what came before."""
     sending = directed.produce_soon(when)
     done, _ = await asyncio.wait([sending], timeout=seconds)
     if not done:
-        convict(directed, "I37", f"{when}: no acknowledgement within {seconds} s, ISR {members(directed)}")
+        report(directed, "I37", f"{when}: no acknowledgement within {seconds} s, ISR {members(directed)}")

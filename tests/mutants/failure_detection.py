@@ -29,7 +29,7 @@ MUTANTS: tuple[Mutant, ...] = (
                 "    return [report, ContinueWith(event=RegistrationsChanged(brokers=brokers))]\n",
             ),
         ),
-        schedule=Schedule("evidence:leader_is_turned_away"),
+        schedule=Schedule("failure_detection:leader_refuses_the_others"),
     ),
     Mutant(
         name="H8b",
@@ -49,7 +49,7 @@ MUTANTS: tuple[Mutant, ...] = (
                 "        except NetworkError:\n            return True\n",
             ),
         ),
-        schedule=Schedule("evidence:leader_is_unreachable"),
+        schedule=Schedule("failure_detection:leader_is_unreachable"),
     ),
     Mutant(
         name="H8c",
@@ -64,7 +64,7 @@ MUTANTS: tuple[Mutant, ...] = (
                 "    return confirmer.broker_id\n",
             ),
         ),
-        schedule=Schedule("evidence:one_link_is_turned_away"),
+        schedule=Schedule("failure_detection:leader_refuses_the_controller_only"),
     ),
     Mutant(
         name="H8d",
@@ -81,7 +81,7 @@ MUTANTS: tuple[Mutant, ...] = (
                 "            return await _win(coordination, clock, candidate, before, [])\n",
             ),
         ),
-        schedule=Schedule("evidence:controller_is_turned_away"),
+        schedule=Schedule("failure_detection:controller_refuses_the_others"),
     ),
     Mutant(
         name="H8e",
@@ -96,7 +96,7 @@ MUTANTS: tuple[Mutant, ...] = (
                 "",
             ),
         ),
-        schedule=Schedule("evidence:fenced_leader_has_a_slow_zookeeper"),
+        schedule=Schedule("failure_detection:fenced_leader_has_a_slow_zookeeper"),
     ),
     Mutant(
         name="D12d",
@@ -111,7 +111,7 @@ MUTANTS: tuple[Mutant, ...] = (
                 "            pass\n",
             ),
         ),
-        schedule=Schedule("evidence:controller_reads_that_it_is_removed"),
+        schedule=Schedule("failure_detection:controller_reads_that_it_is_removed"),
     ),
 )
 

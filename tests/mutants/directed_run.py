@@ -56,7 +56,7 @@ SETTINGS = {
 }
 
 
-class Stage(msgspec.Struct, frozen=True, kw_only=True):
+class ClusterSetup(msgspec.Struct, frozen=True, kw_only=True):
     """What a script plays on."""
 
     brokers: int = 3
@@ -70,7 +70,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 1
 
 
-class Directed:
+class DirectedRun:
     """A running cluster, and the injector of the script."""
 
     def __init__(
@@ -172,15 +172,15 @@ class Directed:
                 self.cluster.start(broker_id)
 
 
-Script: TypeAlias = Callable[[Directed], Awaitable[None]]
-STAGES: dict[Script, Stage] = {}
+Script: TypeAlias = Callable[[DirectedRun], Awaitable[None]]
+SETUPS: dict[Script, ClusterSetup] = {}
 
 
-def on_stage(stage: Stage) -> Callable[[Script], Script]:
+def with_setup(stage: ClusterSetup) -> Callable[[Script], Script]:
     """Marks a script with what it plays on."""
 
     def mark(script: Script) -> Script:
-        STAGES[script] = stage
+        SETUPS[script] = stage
         return script
 
     return mark
@@ -188,7 +188,7 @@ def on_stage(stage: Stage) -> Callable[[Script], Script]:
 
 def run_schedule(script: Script) -> tuple[list[CheckerFinding], float]:
     """(findings, virtual seconds)."""
-    stage = STAGES[script]
+    stage = SETUPS[script]
     cluster = SimulatedCluster(stage.seed, brokers=stage.brokers, settings={**SETTINGS, **stage.settings})
     drawn = draw_options(cluster.world.random("options"))
     options = msgspec.structs.replace(drawn, topics=stage.topics, settings=stage.settings)
@@ -212,9 +212,9 @@ async def _direct(
         replicas, starts = ReplicaChecker(cluster, reference, options.flushes), LeaderStartChecker(cluster, reference)
         for listener in (replicas, starts, DiskRules(cluster, reference), WaitingRules(reference)):
             stack.enter_context(listening(cluster.world.observers, listener))
-        if STAGES[script].deletes_nothing:
+        if SETUPS[script].deletes_nothing:
             stack.enter_context(listening(cluster.world.observers, LogStartChecker(cluster, reference, {})))
-        if STAGES[script].sound_disks:
+        if SETUPS[script].sound_disks:
             stack.enter_context(listening(cluster.world.observers, SoundLogs(cluster, reference)))
         await _direct_judged(script, cluster, options, findings, reference)
 
@@ -230,7 +230,7 @@ async def _direct_judged(
     cluster.world.network.count_frames(match=lambda _: False)  # from now on each response is known by its request
     cluster.start_all()
     await cluster.until_ready()
-    directed = Directed(cluster, options, history, reference)
+    directed = DirectedRun(cluster, options, history, reference)
     await _create_topics(directed)
     sampling = asyncio.create_task(_sample(reference))
     try:
@@ -254,7 +254,7 @@ async def _direct_judged(
             findings.append(crash_finding(failure, None))
 
 
-async def _create_topics(directed: Directed) -> None:
+async def _create_topics(directed: DirectedRun) -> None:
     options, cluster = directed.options, directed.cluster
     async with AdminClient(bootstrap_servers=cluster.bootstrap_servers, runtime=cluster.client_runtime()) as admin:
         for name, (partitions, replication_factor, min_isr) in sorted(options.topics.items()):
