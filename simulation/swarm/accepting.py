@@ -1,7 +1,7 @@
-"""An operator who elects where nobody can be elected without a loss.
+"""An operator who elects a leader where no election is possible without a loss.
 
-Owns: the order, as `minibroker partition elect --accept-loss` gives it, again and again until it is done. Refuses to
-decide what may be lost: the caller says which elections it accepts.
+Owns: the request of `minibroker partition elect --accept-loss`, repeated until it succeeds. Leaves to others: what may
+be lost (the caller says which elections it accepts).
 """
 
 import contextlib
@@ -20,14 +20,16 @@ from minibroker.simulation.swarm.fault_injector import FaultInjector
 
 ORDER_TIMEOUT_MS = 5_000
 ORDERS_MAX = 20
-"""An operator tries again while the controller is not there yet."""
+"""An operator tries again while there is no controller yet."""
 LOOK_SECONDS = 1.0
 
 
 async def accept_loss(
-    injector: FaultInjector, is_done: Callable[[], bool], accepts: Callable[[ElectionOutlook], bool] = lambda told: True
+    injector: FaultInjector,
+    is_done: Callable[[], bool],
+    accepts: Callable[[ElectionOutlook], bool] = lambda outlook: True,
 ) -> bool:
-    """Whether it was done in the end. What is told is confirmed if `accepts` says so."""
+    """Whether `is_done` came true. Offered elections are confirmed if `accepts` returns True."""
     for _ in range(ORDERS_MAX):
         await _order(injector, accepts)
         if await injector.wait(is_done, LOOK_SECONDS):
@@ -42,9 +44,9 @@ async def _order(injector: FaultInjector, accepts: Callable[[ElectionOutlook], b
         connection = await connect(
             network, f"broker-{controller}", PORT, client_id="operator", timeout_ms=ORDER_TIMEOUT_MS
         )
-        told = await connection.request(ElectLeadersRequest(), ORDER_TIMEOUT_MS)
-        assert isinstance(told, ElectLeadersResponse)
-        confirmed = [confirmation_of(each) for each in told.partitions if not each.error_code and accepts(each)]
+        offered = await connection.request(ElectLeadersRequest(), ORDER_TIMEOUT_MS)
+        assert isinstance(offered, ElectLeadersResponse)
+        confirmed = [confirmation_of(each) for each in offered.partitions if not each.error_code and accepts(each)]
         if confirmed:
             await connection.request(ElectLeadersRequest(confirmed=confirmed), ORDER_TIMEOUT_MS)
         connection.abort()

@@ -1,7 +1,7 @@
 """Runs that go beyond the promise: acknowledged records are lost on purpose, and the loss must be detected and named.
 
-Owns: the disasters, and the judgement of the two detectors (the clients' history, the audit of the disks) against what
-the logs really lack. Refuses to blame anybody for the loss itself. The cluster must still come to identical replicas.
+Owns: the disasters, and the check of both detectors (the clients' history, the audit of the disks) against what the
+logs really lack. The loss itself is no finding. The cluster must still converge to identical replicas.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from minibroker.simulation.swarm.workload import Workload
 
 DISASTERS = ("all_lose_power", "in_sync_disks_replaced", "unclean_election", "last_member_loses_power")
 NOT_A_LOSS = frozenset({"I20", "I36", "I37", "crash"})
-"""Identical replicas, convergence, and living brokers are demanded here, too."""
+"""Identical replicas, convergence and running brokers are required here, too."""
 CALM_SECONDS = 1.5
 OFFSET = re.compile(r"offset (\d+)")
 
@@ -33,7 +33,7 @@ Place = tuple[TopicPartition, int]
 
 
 def beyond_options(options: RunOptions, disaster: str) -> RunOptions:
-    """The draw, without syncs before acknowledgement and without retention, so that what is lost is lost."""
+    """The drawn options without flushing and retention, so that a loss is a real loss."""
     settings = {k: v for k, v in options.settings.items() if not k.startswith(("log.flush", "log.retention"))}
     settings["log.flush.offset.checkpoint.interval.ms"] = "60000"
     settings["unclean.leader.election.enable"] = "true" if disaster == "unclean_election" else "false"
@@ -46,7 +46,7 @@ def beyond_options(options: RunOptions, disaster: str) -> RunOptions:
 async def drive_beyond(
     cluster: SimulatedCluster, outcome: RunOutcome, disaster: str, narrator: Narrator | None
 ) -> None:
-    """Load, disaster, convergence, and then: who noticed?"""
+    """Load, disaster, convergence; then a check of which detector noticed the loss."""
     outcome.is_beyond = True
     options, history = outcome.options, outcome.history
     reference = ReferenceState(cluster, options.topics)
@@ -86,7 +86,7 @@ async def drive_beyond(
 
 
 class Disasters:
-    """Each method is one."""
+    """Each public method is one disaster."""
 
     def __init__(self, injector: FaultInjector) -> None:
         self.injector = injector
@@ -101,7 +101,7 @@ class Disasters:
                 injector.storage(victim).provision("/data")
 
     async def _leave(self, broker_id: int) -> None:
-        """Killed, and out of every ISR."""
+        """Kill it, and wait until it is out of every ISR."""
         injector = self.injector
         injector.kill(broker_id)
         await injector.wait(lambda: all(broker_id not in s.members for s in injector.reference.states()), 10.0)
@@ -112,7 +112,7 @@ class Disasters:
         self._cut_power(list(self.injector.cluster.broker_ids))
 
     async def in_sync_disks_replaced(self) -> None:
-        """One replica is behind; all that were in sync come back with blank disks, and an operator accepts the loss."""
+        """One replica is behind. All in-sync ones get blank disks, and an operator accepts the loss."""
         injector, behind = self.injector, self.injector.broker()
         await self._leave(behind)
         self._cut_power(injector.others(behind), blank=True)
@@ -123,7 +123,7 @@ class Disasters:
         await accept_loss(injector, lambda: all(state.leader != NONE for state in injector.reference.states()))
 
     async def unclean_election(self) -> None:
-        """The in-sync replicas are gone for a while, and one that was behind is allowed to lead."""
+        """The in-sync replicas are down for a while, and one that was behind may lead."""
         injector, behind = self.injector, self.injector.broker()
         await self._leave(behind)
         for other in injector.others(behind):
@@ -134,7 +134,7 @@ class Disasters:
         await asyncio.sleep(CALM_SECONDS)
 
     async def last_member_loses_power(self) -> None:
-        """The ISR has shrunk to one, min.insync.replicas allows it, and that one loses power."""
+        """The ISR has shrunk to one replica, as min.insync.replicas allows, and that replica loses power."""
         injector, last = self.injector, self.injector.broker()
         for other in injector.others(last):
             await self._leave(other)
@@ -144,7 +144,7 @@ class Disasters:
 
 
 def lost_records(cluster: SimulatedCluster, workload: Workload, outcome: RunOutcome) -> set[Place]:
-    """Acknowledged records that their partition's log does not hold; replicas are identical by now."""
+    """Acknowledged records missing from their partition's log. Replicas are identical by now."""
     lost: set[Place] = set()
     for partition in workload.partitions:
         leader = cluster.leader(partition.topic, partition.partition)
@@ -167,7 +167,7 @@ def lost_records(cluster: SimulatedCluster, workload: Workload, outcome: RunOutc
 def detection_errors(
     lost: set[Place], by_history: list[CheckerFinding], by_audit: list[CheckerFinding]
 ) -> list[CheckerFinding]:
-    """What a detector did not name, or named although it is there."""
+    """Losses that a detector did not name, and records that it calls lost but that exist."""
     named = {
         (each.partition, int(match.group(1)))
         for each in by_history

@@ -1,6 +1,7 @@
-"""Orders of faults around the controller: its words late or lost, itself paused, deposed or dead at the wrong moment.
+"""Fault sequences around the controller: its messages are late or lost, or it is paused, deposed or killed at a bad
+time.
 
-Owns and refuses what `fault_sequences` does.
+Owns: the sequences; see `leader_sequences`.
 """
 
 import asyncio
@@ -8,31 +9,19 @@ from collections.abc import Callable
 
 from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.swarm.fault_injector import name_of
-from minibroker.simulation.swarm.fault_sequences import GRACE_SECONDS, FaultSequences
+from minibroker.simulation.swarm.sequence_steps import GRACE_SECONDS, SequenceSteps
 
 
-class ControllerSequences(FaultSequences):
+class ControllerSequences(SequenceSteps):
     """Each public method is one sequence."""
 
-    def _force_election(self, broker_id: int) -> bool:
-        """Of all that this broker leads."""
-        injector = self.injector
-        if self.random.random() < 0.3 and injector.is_alive(broker_id) and not injector.has_weakened_broker():
-            if not injector.may_fail(broker_id):
-                return False
-            injector.note("term", broker_id)
-            injector.stopping.append(injector.world.process(name_of(broker_id)))
-            injector.cluster.stop(broker_id)
-            return True
-        return self._end_leader(broker_id, self.random.choice(("bounce", "kill")))
-
     async def late_control(self) -> None:
-        """One broker hears the controller late, while leaders change."""
+        """The controller's messages reach one broker late, while leaders change."""
         injector, controller = self.injector, self.injector.cluster.controller()
         if controller is None:
             return
-        deaf = self.random.choice(injector.others(controller))
-        injector.slow(name_of(controller), name_of(deaf), self.random.choice((0.2, 0.5, 1.0)), 3.0)
+        other = self.random.choice(injector.others(controller))
+        injector.slow(name_of(controller), name_of(other), self.random.choice((0.2, 0.5, 1.0)), 3.0)
         partition = injector.partition()
         for _ in range(2):
             leader, epoch = injector.leader(partition), self._epoch(partition)
@@ -43,13 +32,13 @@ class ControllerSequences(FaultSequences):
             await self._start_later(leader)
 
     async def lost_control(self) -> None:
-        """One broker hears nothing of the controller over one or two elections; then the connection breaks."""
+        """One broker misses the controller's messages during one or two elections; then the connection breaks."""
         injector, controller = self.injector, self.injector.cluster.controller()
         if controller is None:
             return
-        deaf, partition = self.random.choice(injector.others(controller)), injector.partition()
+        other, partition = self.random.choice(injector.others(controller)), injector.partition()
         seconds = self.random.uniform(0.5, 2.5)
-        injector.cut_off(controller, [deaf], seconds, both_ways=False)
+        injector.cut_off(controller, [other], seconds, both_ways=False)
         for _ in range(self.random.randint(1, 2)):
             leader, epoch = injector.leader(partition), self._epoch(partition)
             if leader is None or leader == controller:
@@ -58,11 +47,11 @@ class ControllerSequences(FaultSequences):
                 break
             injector.workload.burst(partition, 1)
         await asyncio.sleep(self.random.uniform(0.0, seconds))
-        injector.note("reset", name_of(controller), name_of(deaf))
-        injector.network.reset_connections(name_of(controller), name_of(deaf))
+        injector.note("reset", name_of(controller), name_of(other))
+        injector.network.reset_connections(name_of(controller), name_of(other))
 
     async def isr_answer_lost(self) -> None:
-        """The ISR has changed, the leader does not hear of it in time, and may fall."""
+        """The ISR has changed, the leader does not learn of it in time, and may fail."""
         injector, partition = self.injector, self.injector.partition()
         leader, controller = injector.leader(partition), injector.cluster.controller()
         followers = [b for b in self._members(partition) if b != leader]
@@ -83,7 +72,7 @@ class ControllerSequences(FaultSequences):
             await self._start_later(leader)
 
     def _on_next_change(self, topic: str, act: Callable[[], None]) -> asyncio.Event:
-        """Act in the very moment in which ZooKeeper takes the next state of a partition of this topic."""
+        """Act at the moment when ZooKeeper stores the next state of a partition of this topic."""
         done = asyncio.Event()
 
         def look(partition: TopicPartition) -> None:
@@ -108,7 +97,7 @@ class ControllerSequences(FaultSequences):
             injector.slow(name_of(controller), name_of(leader), self.random.choice((0.3, 1.0)), 1.5)
 
     async def zk_answer_lost(self) -> None:
-        """The controller's write happened, its answer is lost."""
+        """The controller's write was applied, but its answer is lost."""
         injector, controller = self.injector, self.injector.cluster.controller()
         if controller is None:
             return
@@ -122,7 +111,7 @@ class ControllerSequences(FaultSequences):
         await asyncio.sleep(injector.options.lag_seconds)
 
     async def paused_controller(self) -> None:
-        """The controller sleeps past its session while brokers fall; it wakes up deposed, with work in injector."""
+        """The controller is paused beyond its session while brokers fail; it resumes deposed, with unfinished work."""
         injector, controller = self.injector, self.injector.cluster.controller()
         if controller is None:
             return
@@ -145,7 +134,7 @@ class ControllerSequences(FaultSequences):
         return f"/brokers/ids/{broker_id}" not in self.injector.zookeeper.tree.nodes
 
     async def controller_and_leader(self) -> None:
-        """The controller falls together with a leader, or with one that has just fallen."""
+        """The controller fails together with a leader, or just after it."""
         injector, partition = self.injector, self.injector.partition()
         leader, controller = injector.leader(partition), injector.cluster.controller()
         if leader is None or controller is None:
@@ -159,7 +148,7 @@ class ControllerSequences(FaultSequences):
         await self._start_later(controller)
 
     async def shutdown_under_load(self) -> None:
-        """A leader is asked to end while much is written, and may be killed on its way."""
+        """A leader is asked to stop while much is written, and may be killed before it has stopped."""
         injector, partition = self.injector, self.injector.partition()
         leader = injector.leader(partition)
         if leader is None or injector.has_weakened_broker() or not injector.may_fail(leader):
@@ -177,15 +166,15 @@ class ControllerSequences(FaultSequences):
             await self._start_later(leader)
 
     async def topic_again(self) -> None:
-        """A topic is deleted and made anew while one broker hears the controller late, or is away."""
+        """A topic is deleted and made again while the controller's messages reach one broker late, or it is down."""
         injector, controller = self.injector, self.injector.cluster.controller()
         if controller is None:
             return
-        deaf = self.random.choice(injector.others(controller))
+        other = self.random.choice(injector.others(controller))
         if self.random.random() < 0.6:
-            injector.slow(name_of(controller), name_of(deaf), self.random.choice((0.1, 0.4)), 3.0)
-        elif injector.kill(deaf):
+            injector.slow(name_of(controller), name_of(other), self.random.choice((0.1, 0.4)), 3.0)
+        elif injector.kill(other):
             await asyncio.sleep(self.random.uniform(0.0, injector.options.session_seconds))
         injector.note("topic again")
         await injector.workload.recreate_topic("again")
-        injector.start(deaf)
+        injector.start(other)

@@ -1,8 +1,7 @@
-"""What happened in a run, counted from outside: the program's log lines, the states in ZooKeeper, the answers that
-arrive, the trace of the doors.
+"""Counts of what happened in a run, seen from outside: log lines, states in ZooKeeper, responses, the trace of the
+ports.
 
-Owns: the names of the kinds of event, and which of them a swarm must see. Refuses to change anything: what it wraps, it
-wraps for the length of a run, and hands through.
+Owns: the names of the kinds of event, and which of them a swarm must see. It only observes.
 """
 
 import contextlib
@@ -27,7 +26,7 @@ from minibroker.simulation.trace import Trace
 
 LOG_LINES = {
     "log ended above its leader's: truncated": ("truncated from",),
-    "replica starts anew at its leader's log start": ("starts anew at offset",),
+    "replica reset to its leader's log start": ("starts anew at offset",),
     "log recovered": ("loaded %d of %d logs",),
     "retention": ("deleted up to offset",),
     "broker fenced: ZooKeeper silent": ("ZooKeeper has not confirmed",),
@@ -42,7 +41,7 @@ LOG_LINES = {
     "topic deleted": (": removed:",),
     "death not confirmed": ("no other broker confirms", "no other broker can confirm"),
 }
-"""Kinds of event told by the broker's own lines: any line whose template holds one of these."""
+"""Kinds of event recognized by the broker's own log lines: any line with one of these fragments in its template."""
 
 ANSWERS = (
     ErrorCode.FENCED_LEADER_EPOCH,
@@ -74,10 +73,10 @@ FENCING = (
     "controller succeeded by confirmation",
     "controller succeeded falsely: it lives",
 )
-"""Counted by their judge (`checks.fencing`)."""
+"""Counted by their checker (`checks.fencing`)."""
 DOUBT = "controller doubts itself"
 DOUBTING = "this may be our own network"
-"""Said by the core, whose sentences are logged whole: they have no template."""
+"""From the core, which logs whole sentences without a template."""
 
 MUST_SEE = (
     *STATES,
@@ -87,10 +86,10 @@ MUST_SEE = (
     *TRACED.values(),
     *(f"answer {code.name}" for code in ANSWERS),
 )
-"""A swarm of many runs that never saw one of these is blind in that eye."""
+"""A swarm of many runs that never saw one of these does not test it."""
 RARELY_SEEN = (f"answer {ErrorCode.STALE_CONTROLLER_EPOCH.name}",)
-"""Once in a hundred runs or less. INVALID_UPDATE_VERSION (a proposal overtaken by another write of the same reign) and
-diverging fetches (a follower asks for the end of its epoch first) are counted and not demanded."""
+"""Once in a hundred runs or less. INVALID_UPDATE_VERSION (a proposal overtaken by another write of the same leader
+epoch) and diverging fetches (a follower asks for the end of its epoch first) are counted, but not required."""
 
 
 class RunCoverage(logging.Handler):
@@ -99,10 +98,10 @@ class RunCoverage(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self.lines: Counter[str] = Counter()
-        """The program's own log lines by their template: a line a retry fills a disk in a long outage."""
+        """The program's own log lines by template: one line per retry would fill a disk in a long outage."""
         self.seen: Counter[str] = Counter()
         self.truncations = 0
-        """Cuts of a log's tail in which records went."""
+        """Truncations that removed records."""
         self._states: dict[TopicPartition, ReferencePartition] = {}
         self._controller_epoch = 0
 
@@ -138,13 +137,13 @@ class RunCoverage(logging.Handler):
         self.seen["ISR grew"] += bool(set(now.members) - set(before.members))
 
     def partitions(self) -> list[TopicPartition]:
-        """All that ZooKeeper ever held a state of."""
+        """All partitions that ever had a state in ZooKeeper."""
         return sorted(self._states)
 
     # ------------------------------------------------------------------------------------------------------ answers
     @contextlib.contextmanager
     def listening(self, observers: Observers, trace: Trace) -> Iterator[None]:
-        """To log lines, answers and verdicts on producers, until the block ends."""
+        """Count log lines, responses and duplicate checks until the block ends."""
         logger = logging.getLogger("minibroker")
         level, propagates = logger.level, logger.propagate
         logger.addHandler(self)
@@ -163,8 +162,8 @@ class RunCoverage(logging.Handler):
             self._answered(event.body)
         elif type(event) is ReplicaStepped and type(event.event) is ProduceReceived:
             first = event.event.headers[0]
-            verdict = event.replica.state.producers.check(first, event.event.is_retry)
-            self.seen["duplicate answered"] += isinstance(verdict, Duplicate)
+            result = event.replica.state.producers.check(first, event.event.is_retry)
+            self.seen["duplicate answered"] += isinstance(result, Duplicate)
 
     def _answered(self, answer: msgspec.Struct) -> None:
         has_code, has_divergence, lists = outline(type(answer))
@@ -185,14 +184,14 @@ class RunCoverage(logging.Handler):
 
 @cache
 def outline(kind: type[msgspec.Struct]) -> tuple[bool, bool, tuple[str, ...]]:
-    """Of a message: whether it has an error code, a divergence, and its lists of parts that may have them."""
+    """Whether a message has an error code, whether it has a divergence, and its lists of parts that may have them."""
     fields = {field.name: field.type for field in msgspec.structs.fields(kind)}
     lists = [name for name, annotation in fields.items() if any(any(outline(part)) for part in listed(annotation))]
     return "error_code" in fields, "diverging_epoch" in fields, tuple(lists)
 
 
 def listed(annotation: Any) -> list[type[msgspec.Struct]]:
-    """The messages that a field lists."""
+    """The message types in a list field."""
     arguments = getattr(annotation, "__args__", ())
     if get_origin(annotation) is list:
         return [each for each in arguments if isinstance(each, type) and issubclass(each, msgspec.Struct)]

@@ -1,7 +1,7 @@
-"""Ends of a broker between two calls to its disk, where no other event of the loop comes between.
+"""Crashes of a broker between two calls to its disk, where no other event of the loop can intervene.
 
-Owns: the trap for one broker at a time, and the orders that lay it: in a start, in a close, at work. Whether the broker
-may fall is asked when the trap springs. Refuses to choose a time (`disk_fault_schedule`) and to end a whole cluster.
+Owns: the trap for one broker at a time, and the faults that set it: during a start, a close, or normal work. Whether
+the broker may fail is checked when the trap fires. Leaves to others: the time (`disk_fault_schedule`), whole clusters.
 """
 
 import asyncio
@@ -14,22 +14,22 @@ from minibroker.simulation.swarm.fault_injector import FaultInjector, name_of
 CALLS_OF_A_START = (1, 45)
 CALLS_OF_A_CLOSE = (1, 40)
 CALLS_AT_WORK = (1, 120)
-"""Those that change something: from the first one to one that few orders reach."""
+"""Calls that change something: from the first one to one that few runs reach."""
 SPRUNG_SECONDS = 3.0
-"""What a broker does by itself has come so far by then."""
+"""A broker without load has made its calls by then."""
 DOWN_SECONDS = (0.0, 0.0, 0.1, 0.5)
 POWER_SHARE = 0.4
 
 
 class CrashPoints:
-    """Each public method but `lay` and `spring` is one fault."""
+    """Each public method except `set_trap` and `await_trap` is one fault."""
 
     def __init__(self, injector: FaultInjector, rng: random.Random) -> None:
         self.injector = injector
         self.random = rng
 
     async def dies_in_a_start(self) -> None:
-        """It is killed, and its next start does not come to its end."""
+        """A broker is killed, and crashes during its next start."""
         injector, victim = self.injector, self.random.choice(self.injector.cluster.broker_ids)
         if not injector.kill(victim):
             return
@@ -39,7 +39,7 @@ class CrashPoints:
         await self.await_trap(victim)
 
     async def dies_in_a_close(self) -> None:
-        """Asked to stop, and killed on the way."""
+        """A broker is asked to stop, and crashes while it closes."""
         injector, victim = self.injector, self.random.choice(self.injector.cluster.broker_ids)
         if not injector.is_alive(victim) or injector.has_weakened_broker() or not injector.may_fail(victim):
             return
@@ -50,7 +50,7 @@ class CrashPoints:
         await self.await_trap(victim)
 
     async def dies_at_work(self) -> None:
-        """In an append, a cut, a repair, a deletion: whatever comes."""
+        """A broker crashes in an append, a truncation, a repair, a deletion: whatever it does next."""
         victim = self.random.choice(self.injector.cluster.broker_ids)
         if not self.injector.is_alive(victim):
             return
@@ -58,19 +58,19 @@ class CrashPoints:
         await self.await_trap(victim)
 
     def set_trap(self, kind: str, victim: int, calls: tuple[int, int]) -> None:
-        """Short ways are as likely as long ones."""
+        """The number of calls is drawn on a logarithmic scale."""
         first, last = calls
         number = round(first * (last / first) ** self.random.random())
         way = "power" if self.random.random() < POWER_SHARE else "kill"
 
-        def sprung() -> None:
+        def fire() -> None:
             process = PROCESS.get()
             if process is None or process.name != name_of(victim):
                 return
-            if contextvars.Context().run(self._end, kind, victim, way, number):  # its end is no act of its own
+            if contextvars.Context().run(self._end, kind, victim, way, number):  # outside of the process's context
                 raise ProcessDead(process.name)
 
-        self.injector.storage(victim).trap(number, sprung)
+        self.injector.storage(victim).trap(number, fire)
 
     def _end(self, kind: str, victim: int, way: str, number: int) -> bool:
         injector = self.injector
@@ -90,7 +90,7 @@ class CrashPoints:
         return True
 
     async def await_trap(self, victim: int) -> None:
-        """Wait for it; then nothing waits any more."""
+        """Wait until the trap has fired, or the time is over; then remove it."""
         before = self.injector.world.process(name_of(victim)) if self.injector.is_alive(victim) else None
         await self.injector.wait(lambda: before is None or not before.alive, SPRUNG_SECONDS)
         self.injector.storage(victim).clear_trap()

@@ -1,7 +1,7 @@
-"""When the faulty disk and the whole cluster get their faults, beside what `fault_schedule` does; and their mending.
+"""When faults of the one faulty disk and of the whole cluster come, in addition to `fault_schedule`; and their mending.
 
-Owns: the order, from a random stream of its own, so that runs without these faults are what they were. Refuses to know
-how a fault is done.
+Owns: the order, from a random stream of its own, so that runs without these faults stay the same. Leaves to others: how
+a fault is done.
 """
 
 import asyncio
@@ -26,18 +26,18 @@ from minibroker.simulation.swarm.promise import Circumstance, allows
 from minibroker.simulation.swarm.whole_cluster import WholeCluster
 
 FIRST_SECONDS = 0.7
-"""Something is written first."""
+"""Some records are written first."""
 LOOK_SECONDS = 0.25
 START_SECONDS = 2.0
-"""Who refuses its disk has ended by then."""
+"""A broker that refuses its disk has ended by then."""
 SCRUB_ROUND_MS = 1_000
 SCRUBBED_SECONDS = 20.0
-"""By then a scrubber has read every byte of these small disks, and what was rotten is repaired."""
+"""By then a scrubber has read every byte of these small disks, and has repaired all rot."""
 
 
 @contextlib.contextmanager
 def scrubbing_often() -> Iterator[None]:
-    """Time runs faster than in a real cluster: a round begins soon after the last one."""
+    """Time runs faster than in a real cluster: a scrubber's round begins soon after the one before."""
     round_ms = scrubber.ROUND_MS_MIN
     scrubber.ROUND_MS_MIN = SCRUB_ROUND_MS
     try:
@@ -60,7 +60,7 @@ class DiskFaultSchedule:
         self._takes_copies = bool({*OLDER, "all_end_and_an_older_copy_is_back"} & {*options.faults, *options.sequences})
 
     async def run(self) -> None:
-        """The phase under faults: one after the other, each awaited."""
+        """The phase under faults: one fault at a time, each awaited."""
         injector, options = self._injector, self._options
         end = injector.world.loop.time() + injector.options.seconds
         await asyncio.sleep(FIRST_SECONDS)
@@ -71,7 +71,7 @@ class DiskFaultSchedule:
             self.disk.settle()
             if self._takes_copies:
                 broker_id = self._random.choice(injector.cluster.broker_ids)
-                if broker_id not in injector.faulty_disks:  # or its damage came back when nobody knows of it any more
+                if broker_id not in injector.faulty_disks:  # else its damage could return after it counts as repaired
                     self._faults.changes.copies.take(injector.storage(broker_id))
             if self._random.random() < options.sequence_share:
                 await self._play(self._random.choice(options.sequences))
@@ -84,7 +84,7 @@ class DiskFaultSchedule:
         self._injector.injected[f"cluster {kind}"] += len(self._injector.history) > before
 
     async def _break_something(self) -> None:
-        """One kind after the other, until one fits; what this run has not had yet comes first."""
+        """Try one kind after another until one fits. Kinds that this run has not had yet come first."""
         faults, injected = self._options.faults, self._injector.injected
         if not set(faults) & set(LATER_FAULTS):
             await self._break(self._random.choice(faults))
@@ -95,7 +95,7 @@ class DiskFaultSchedule:
                 return
 
     async def _break(self, kind: str) -> bool:
-        assert allows(kind, Circumstance.ANOTHER_COPY), "FaultyDisk.may_become_faulty sees to that setting"
+        assert allows(kind, Circumstance.ANOTHER_COPY), "FaultyDisk.may_become_faulty requires that circumstance"
         before = self._injector.counts[f"disk {kind}"]
         if kind in RUNNING_ROT:
             await self._faults.rot(kind)
@@ -111,8 +111,8 @@ class DiskFaultSchedule:
 
     # ------------------------------------------------------------------------------------------------------ mending
     async def mend(self) -> list[str]:
-        """After the other faults have stopped and everybody was started. Returns what should have been repaired by the
-        brokers themselves, and was not."""
+        """After the other faults have stopped and all brokers were started. Returns the rot that the brokers should
+        have repaired themselves, and did not."""
         injector, broker = self._injector, self.disk.broker
         if broker is None:
             return []
@@ -124,7 +124,7 @@ class DiskFaultSchedule:
         return [f"{rot.path} at {rot.position}" for rot in self.disk.remaining()]
 
     async def _replace_disk(self, broker: int) -> None:
-        """It refuses to start on what it has: as the promise says, an operator puts in a blank disk, once the old
+        """The broker refuses to start on its disk. As the promise says, an operator puts in a blank disk once the old
         registration is gone."""
         injector = self._injector
         injector.note("operator puts in a blank disk", broker)
@@ -134,7 +134,7 @@ class DiskFaultSchedule:
             injector.start(broker)
 
     async def settle(self) -> None:
-        """Once all is in sync again."""
+        """Wait until the disk counts as repaired, after all replicas are in sync again."""
         await self._injector.wait(self._is_settled, SCRUBBED_SECONDS)
 
     def _is_settled(self) -> bool:

@@ -1,8 +1,8 @@
 """Single faults of the one disk that may be faulty, one method each, named as `disk_options` names them.
 
-Owns: what one fault is: rot at rest under a running broker or between its end and its next start, files that are gone
-or foreign, calls that fail, a disk that is lost, another's, or that lies. Refuses to judge whether it may come now
-(`faulty_disk`) and in which order (`disk_fault_schedule`).
+Owns: what one fault is: rot under a running broker or while it is down, missing or foreign files, failing calls, a disk
+that is lost, belongs to another broker, or lies. Leaves to others: whether a fault may come now (`faulty_disk`), and
+the order (`disk_fault_schedule`).
 """
 
 import asyncio
@@ -28,24 +28,24 @@ from minibroker.simulation.swarm.file_changes import FileChanges, unlink
 from minibroker.simulation.swarm.rot_places import LOG_DIRECTORY, MAGIC_AT, Place, RotPlaces, below
 
 RUNNING_SHARE = 0.3
-"""How many of the files that may vanish under a running broker do."""
+"""How often files that may vanish under a running broker do so."""
 BETWEEN_SHARE = 0.5
-"""How much of the rot comes between an end and a start; the rest at rest under a running broker."""
+"""How much of the rot comes while the broker is down; the rest under a running broker."""
 FEW_FLIPS_MAX = 3
 OFFSET_BYTES = 8
-"""A batch, and so a segment, begins with its first offset."""
+"""A batch, and so a segment, begins with its base offset."""
 DOWN_SECONDS = (0.0, 0.1, 0.5, 2.0)
 LIE_SECONDS = (0.3, 1.0, 2.0)
 FAILURE_TIMES = (1, 1, 3, 1_000)
 SEGMENTS_MIN = 2
 STOP_SECONDS = 15.0
-"""A clean stop asks the controller, and is answered or gives up by then."""
+"""By then a clean stop has got the controller's answer or given up."""
 VANISHED_SECONDS = 4.0
-"""What a running broker makes of files that vanish is done by then; an operator starts it again."""
+"""By then a running broker has reacted to files that vanished; an operator starts it again."""
 
 
 class DiskFaults:
-    """Each public method is one fault; it returns what the disk suffered, or None where it fitted nothing."""
+    """Each public method named in `disk_options` is one fault. It does nothing where it does not fit."""
 
     def __init__(self, injector: FaultInjector, disk: FaultyDisk, rng: random.Random) -> None:
         self.injector = injector
@@ -55,14 +55,14 @@ class DiskFaults:
         self._places = RotPlaces(rng)
 
     def victim(self) -> int:
-        """The broker whose disk is faulty already, or any."""
+        """The broker that already has a faulty disk, else a random one."""
         return (
             self.disk.broker if self.disk.broker is not None else self.random.choice(self.injector.cluster.broker_ids)
         )
 
     # ---------------------------------------------------------------------------------------------------------- rot
     async def rot(self, kind: str) -> None:
-        """Some places of one kind, at rest or between."""
+        """Some places of one kind, under a running broker or while it is down."""
         victim = self.victim()
         if not self.disk.may_become_faulty(victim):
             return
@@ -72,7 +72,7 @@ class DiskFaults:
             self.rot_now(victim, kind)
 
     def rot_now(self, victim: int, kind: str) -> bool:
-        """Whether there was anything to rot."""
+        """Flip some bits; False if there was nothing to rot."""
         draw: Callable[[SimulatedStorage], Place | None] = getattr(self._places, kind)
         hurt = False
         for _ in range(self.random.randint(1, FEW_FLIPS_MAX)):
@@ -85,7 +85,7 @@ class DiskFaults:
         return hurt
 
     async def while_down(self, victim: int, act: Callable[[], bool], way: str = "kill") -> None:
-        """It is killed or stopped, its disk suffers, and it is started again."""
+        """Kill or stop the broker, act on its disk, and start it again."""
         injector = self.injector
         if not injector.is_alive(victim) or injector.has_weakened_broker() or not injector.may_fail(victim):
             return
@@ -108,7 +108,7 @@ class DiskFaults:
 
     # -------------------------------------------------------------------------------------------------------- files
     async def change(self, kind: str) -> None:
-        """One of `file_changes`, while its broker is down; some under a running one, too."""
+        """One of `file_changes`, while the broker is down; some also under a running broker."""
         victim = self.victim()
         if not self.disk.may_become_faulty(victim):
             return
@@ -119,7 +119,7 @@ class DiskFaults:
             await self.while_down(victim, lambda: self.apply_change(victim, kind, self.changes.act(kind)), way)
 
     async def _vanish(self, victim: int, kind: str) -> None:
-        """The broker notices it in its own time, or never: what it has open stays. An operator starts it again."""
+        """The broker notices it later or never, because open files stay readable. An operator starts it again."""
         injector = self.injector
         if not injector.is_alive(victim) or not self.apply_change(victim, kind, self.changes.act(kind)):
             return
@@ -131,7 +131,7 @@ class DiskFaults:
             injector.bounce(victim)
 
     def apply_change(self, victim: int, kind: str, act: Callable[[SimulatedStorage], str | None]) -> bool:
-        """Whether anything changed."""
+        """Make the change; False if it fitted nothing."""
         storage = self.injector.storage(victim)
         what = act(storage)
         if what is not None:
@@ -151,7 +151,7 @@ class DiskFaults:
         await self._change_files("missing_segment", self.remove_segment)
 
     def remove_segment(self, storage: SimulatedStorage) -> str | None:
-        """The oldest one of a log mostly, else another one; its indexes stay or go with it."""
+        """Mostly the oldest segment of a log, else any; its indexes stay or go with it."""
         logs: dict[str, list[str]] = {}
         for path, _ in below(storage, LOG_SUFFIX):
             logs.setdefault(path.rpartition("/")[0], []).append(path)
@@ -184,7 +184,7 @@ class DiskFaults:
         return path
 
     async def foreign_segment(self) -> None:
-        """A segment of another partition, under a name that its offsets contradict: over one of this one's, or not."""
+        """A segment of another partition under a name that its offsets contradict, new or replacing a segment."""
 
         def act(storage: SimulatedStorage) -> str | None:
             logs = below(storage, LOG_SUFFIX)
@@ -194,23 +194,23 @@ class DiskFaults:
             path, file = self.random.choice(logs)
             target = self.random.choice([each for each in directories if not path.startswith(f"{each}/")])
             names = {each.rpartition("/")[2] for each, _ in logs if each.startswith(f"{target}/")}
-            own = segment_file_name(int.from_bytes(file.content[:OFFSET_BYTES], "big"))  # `path` may be a twin's name
+            own = segment_file_name(int.from_bytes(file.content[:OFFSET_BYTES], "big"))  # `path` may be a copy's name
             wrong = sorted({*names, segment_file_name(10_000)} - {path.rpartition("/")[2], own})
             if not wrong:
                 return None
-            name = self.random.choice(wrong)  # under its own name it may fit: of that the promise says another thing
+            name = self.random.choice(wrong)  # under its own name it may fit, for which the promise has another row
             parent = storage.find_directory(target)
-            parent.entries[name] = twin = FileNode()
-            twin.content = bytearray(file.content)
-            twin.modified_ms = file.modified_ms
-            twin.sync()
+            parent.entries[name] = copy = FileNode()
+            copy.content = bytearray(file.content)
+            copy.modified_ms = file.modified_ms
+            copy.sync()
             parent.sync()
             return f"{path} -> {target}/{name}"
 
         await self._change_files("foreign_segment", act)
 
     async def swapped_directories(self) -> None:
-        """Of two partitions of one topic, whole and sound."""
+        """The directories of two partitions of one topic change places; both logs are sound."""
 
         def act(storage: SimulatedStorage) -> str | None:
             pair = self._two_of_a_topic(storage)
@@ -225,7 +225,7 @@ class DiskFaults:
         await self._change_files("swapped_directories", act)
 
     async def foreign_log_start(self) -> None:
-        """What another partition of the topic says of its log start, over this one's."""
+        """The log start file of another partition of the topic replaces this partition's."""
 
         def act(storage: SimulatedStorage) -> str | None:
             pair = self._two_of_a_topic(storage)
@@ -242,7 +242,7 @@ class DiskFaults:
         await self._change_files("foreign_log_start", act)
 
     def _two_of_a_topic(self, storage: SimulatedStorage) -> list[TopicPartition] | None:
-        """Partitions that have a directory there."""
+        """Two partitions of one topic that have a directory there."""
         found: dict[str, list[TopicPartition]] = {}
         for name in sorted({path.removeprefix(f"{LOG_DIRECTORY}/").partition("/")[0] for path, _ in below(storage)}):
             partition = parse_partition_directory_name(name)
@@ -252,7 +252,7 @@ class DiskFaults:
         return self.random.sample(self.random.choice(several), 2) if several else None
 
     async def directory_as_segment(self) -> None:
-        """A directory that is named as a segment would be."""
+        """A directory with the name of a segment."""
 
         def act(storage: SimulatedStorage) -> str | None:
             logs = below(storage, LOG_SUFFIX)
@@ -269,7 +269,7 @@ class DiskFaults:
 
     # -------------------------------------------------------------------------------------------------------- calls
     async def sync_forgets(self, is_full: bool = False) -> None:
-        """A sync fails, and what it should have made stable never will be; then maybe the power goes."""
+        """A sync fails, and its data never becomes stable; then the power may fail."""
         victim = self.victim()
         storage = self.injector.storage(victim)
         if storage.faults or not self.injector.is_alive(victim) or not self.disk.may_become_faulty(victim):
@@ -287,11 +287,11 @@ class DiskFaults:
         self.injector.lying_disks.discard(victim)
 
     async def sync_forgets_full(self) -> None:
-        """The same, and what the kernel says is that there was no room."""
+        """The same with ENOSPC as the kernel's error."""
         await self.sync_forgets(is_full=True)
 
     def cut_power(self, victim: int) -> None:
-        """Of the faulty broker: nothing of what it holds need be there afterwards."""
+        """Of the broker with the faulty disk: all of its data may be lost."""
         injector = self.injector
         if injector.is_alive(victim) and injector.may_lose({victim}, synced_too=True):
             injector.note("power loss", victim)
@@ -323,7 +323,7 @@ class DiskFaults:
 
     # -------------------------------------------------------------------------------------------------- whole disks
     async def lost_disk(self) -> None:
-        """The power goes, and a blank disk is put in."""
+        """The power fails, and a blank disk is put in."""
         victim = self.victim()
         if not self.disk.may_become_faulty(victim) or not self.injector.may_lose({victim}, synced_too=True):
             return
@@ -332,7 +332,7 @@ class DiskFaults:
         await self._put_in(victim, blank=True)
 
     async def foreign_disk(self) -> None:
-        """Another broker's disk: the broker refuses to start, and gets a blank one at the end."""
+        """Another broker's disk is put in: the broker refuses to start, and gets a blank one at the end."""
         victim = self.victim()
         if not self.disk.may_become_faulty(victim) or not self.injector.may_lose({victim}, synced_too=True):
             return
@@ -352,7 +352,7 @@ class DiskFaults:
         injector.start(victim)
 
     async def lying_disk(self) -> None:
-        """Its syncs do nothing for a while; then the power goes."""
+        """Syncs do nothing for a while; then the power fails."""
         victim = self.victim()
         storage = self.injector.storage(victim)
         if storage.faults or not self.injector.is_alive(victim) or not self.disk.may_become_faulty(victim):
@@ -365,12 +365,12 @@ class DiskFaults:
         self.cut_power(victim)
         storage.ignores_sync = False
         if self.injector.is_alive(victim):
-            make_stable(storage)  # it could not fall: then what it said must become true
+            make_stable(storage)  # the broker could not fail, so what its disk reported must become true
         self.injector.lying_disks.discard(victim)
 
 
 def make_stable(storage: SimulatedStorage) -> None:
-    """All that is written, and all names."""
+    """All content, and all names."""
     for _, file in storage.files("/"):
         file.sync()
     directories = [storage.root]

@@ -1,6 +1,6 @@
-"""What one run's faulty disk is made of, drawn from a random stream of its own: seeds without it mean what they meant.
+"""The faults of one run's disk, drawn from a random stream of its own, so that seeds without them keep their meaning.
 
-Owns: the names of the faults of a disk and of a whole cluster, and the draw. Refuses to do anything with it.
+Owns: the names of the faults of a disk and of a whole cluster, and the draw. Leaves to others: to do them.
 """
 
 import random
@@ -8,33 +8,33 @@ import random
 import msgspec
 
 DISK_FAULTS_SHARE = 0.5
-"""How many runs have them, if nobody asks: the others are what they were before."""
+"""How many runs have disk faults if the caller does not choose; the others stay as they were."""
 
 FIRST_ROT = ("rot_header", "rot_payload", "rot_index", "rot_checkpoint", "rot_epochs", "rot_snapshot", "rot_identity")
-"""Bit rot in one kind of file: at rest under a running broker, or between its end and its next start."""
+"""Bit rot in one kind of file, under a running broker or while it is down."""
 FILES = ("missing_segment", "missing_index", "missing_file", "foreign_segment", "directory_as_segment")
 CALLS = ("sync_forgets", "sync_forgets_full", "call_fails", "call_finds_no_room", "call_finds_no_descriptor")
 WHOLE_DISKS = ("lost_disk", "foreign_disk", "lying_disk")
 FIRST_FAULTS = (*FIRST_ROT, *FILES, *CALLS, *WHOLE_DISKS)
 MISPLACED = ("swapped_directories", "foreign_log_start")
-"""What is sound, but of another partition of the same topic. Drawn last, so that recorded seeds draw what they drew."""
+"""Sound files of another partition of the same topic. Drawn last, so that recorded seeds keep their meaning."""
 VANISHING = ("zeroed_segment", "newest_segments_gone", "all_segments_gone", "directory_gone")
-"""Under a running broker, too."""
+"""May also come under a running broker."""
 SHORTENED = ("cut_at_batch", "emptied_segment", *VANISHING)
-"""A log that ends early, or is not there."""
+"""A log that ends early or is missing."""
 NOTES = ("missing_note", "emptied_note")
-"""Small files that say what a log is, or how far it is to be believed."""
+"""Small files that say what a log is, or which part of it is valid."""
 OLDER = ("older_file", "older_directory", "older_disk")
 """An older copy is put back."""
 FILE_CHANGES = (*SHORTENED, *NOTES, *OLDER)
 CRASHES = ("dies_in_a_start", "dies_in_a_close", "dies_at_work")
-"""Killed, or without power, between two calls to the disk."""
+"""A kill or a power cut between two calls to the disk."""
 NOTES_ROT = "rot_notes"
 RUNNING_ROT = (*FIRST_ROT, NOTES_ROT)
 
 MISPLACED_SHARE = 0.2
 LATER_FAULTS = (NOTES_ROT, *FILE_CHANGES, *CRASHES)
-"""In most of the runs, one soon after the other; the rest draws what it drew before there were these."""
+"""Frequent in most runs; the other runs draw as they did before these existed."""
 LATER_RUNS_SHARE = 0.7
 DISK_FAULTS = (*FIRST_FAULTS, *MISPLACED, *LATER_FAULTS)
 
@@ -49,7 +49,7 @@ FIRST_SEQUENCES = (
     "all_end_and_a_segment_is_gone",
     "topic_reborn",
 )
-"""Everybody ends, and starts in any order; or a topic lives a second time, with records under promise."""
+"""All brokers end and start in any order; or a topic is made again, with records under promise."""
 LATER_SEQUENCES = (
     "all_end_and_a_log_is_shorter",
     "all_end_and_an_older_copy_is_back",
@@ -64,7 +64,7 @@ CALL_NAMES = (
 )
 """Every call of the virtual disk that may fail."""
 OPENING_CALLS = ("open", "list_directory", "replace_file", "sync_directory")
-"""Those that need a descriptor of their own."""
+"""Calls that need a file descriptor."""
 
 
 class DiskOptions(msgspec.Struct, kw_only=True):
@@ -76,11 +76,11 @@ class DiskOptions(msgspec.Struct, kw_only=True):
     pause_mean: float
     """Seconds between two steps, on average."""
     settings: dict[str, str]
-    """Laid over the run's: small segments, so that there is something to lose."""
+    """They override the run's: small segments, so that there is something to lose."""
 
 
 def draw_disk_options(rng: random.Random, wanted: bool | None) -> DiskOptions | None:
-    """None: the run is as it was before this dimension was drawn. `wanted`: None leaves it to the seed."""
+    """None: a run without disk faults. `wanted`: None leaves the choice to the seed."""
     options = draw_faulty(rng)
     is_drawn = rng.random() < DISK_FAULTS_SHARE if wanted is None else wanted
     return options if is_drawn else None
@@ -96,7 +96,7 @@ def draw_faulty(rng: random.Random) -> DiskOptions:
             "log.flush.offset.checkpoint.interval.ms": rng.choice(("500", "1000")),
         }
     if rng.random() < 0.6:
-        settings["log.tail.cache.bytes"] = "0"  # what is read comes from the disk
+        settings["log.tail.cache.bytes"] = "0"  # every read comes from the disk
     faults = rng.sample(FIRST_FAULTS, rng.randint(1, 4))
     sequences = rng.sample(FIRST_SEQUENCES, rng.randint(1, 3))
     sequence_share = rng.choice((0.0, 0.3, 0.7))

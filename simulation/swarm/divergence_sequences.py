@@ -1,6 +1,6 @@
-"""Orders of faults that leave logs forked in a certain way: who has which record of which epoch is what matters.
+"""Fault sequences that make logs diverge in a certain way: it matters which replica has which record of which epoch.
 
-Owns and refuses what `fault_sequences` does.
+Owns: the sequences; see `leader_sequences`.
 """
 
 import asyncio
@@ -10,22 +10,21 @@ from minibroker.protocol.messages import ApiKey
 from minibroker.protocol.znodes import TopicAssignment, topic_path
 from minibroker.simulation.message_holds import requests, responses
 from minibroker.simulation.swarm.fault_injector import name_of
-from minibroker.simulation.swarm.fault_sequences import TAIL_SECONDS
-from minibroker.simulation.swarm.message_hold_sequences import MessageHoldSequences
+from minibroker.simulation.swarm.sequence_steps import TAIL_SECONDS, SequenceSteps
 
 
-class DivergenceSequences(MessageHoldSequences):
+class DivergenceSequences(SequenceSteps):
     """Each public method is one sequence."""
 
     def _next_leader(self, partition: TopicPartition, leader: int) -> int | None:
-        """Who is elected if the leader falls: the first of the assignment that is in sync and lives."""
+        """The broker that is elected if the leader fails: the first of the assignment that is in sync and alive."""
         node = self.injector.zookeeper.tree.nodes.get(topic_path(partition.topic))
         replicas = [] if node is None else TopicAssignment.decode(node.data).partitions[str(partition.partition)]
         members = self._members(partition)
         return next((b for b in replicas if b in members and b != leader), None)
 
     async def _settle(self, partition: TopicPartition, seconds: float) -> bool:
-        """Nobody writes for a while, and all replicas come to the same end."""
+        """Producers pause for a while, and all replicas reach the same end."""
         injector = self.injector
         injector.workload.quiet_until[partition] = injector.world.loop.elapsed + seconds
 
@@ -35,29 +34,29 @@ class DivergenceSequences(MessageHoldSequences):
 
         return await injector.wait(is_settled, 1.0)
 
-    async def _leave_tail_on_some(self, partition: TopicPartition, leader: int, deaf: int) -> bool:
+    async def _leave_tail_on_some(self, partition: TopicPartition, leader: int, uninformed: int) -> bool:
         """Records that all but one follower have."""
         injector = self.injector
-        injector.cut_off(deaf, [leader], TAIL_SECONDS)
+        injector.cut_off(uninformed, [leader], TAIL_SECONDS)
         injector.workload.burst(partition, self.random.randint(1, 2))
-        hearing = [b for b in injector.others(leader) if b != deaf and injector.replica(b, partition) is not None]
-        end = injector.log_end(deaf, partition)
+        hearing = [b for b in injector.others(leader) if b != uninformed and injector.replica(b, partition) is not None]
+        end = injector.log_end(uninformed, partition)
         return await injector.wait(lambda: any(injector.log_end(b, partition) > end for b in hearing), TAIL_SECONDS)
 
     async def forked_tails(self) -> None:
-        """A record of one epoch is on two replicas, the third leads without it and writes its own, then falls, too."""
+        """Two replicas have a record of one epoch; the third leads without it, writes its own, then fails, too."""
         injector, partition = self.injector, self.injector.partition()
-        if self.random.random() < 0.7:  # so that one replica has nothing at all of the epoch that forks
+        if self.random.random() < 0.7:  # so that one replica has no record of the diverging epoch
             await self._settle(partition, 4.0)
             first, epoch = injector.leader(partition), self._epoch(partition)
             if first is None or not self._end_leader(first, "bounce") or not await self._elected(partition, epoch):
                 return
-        await self.whole(partition)
+        await self.all_in_sync(partition)
         leader, epoch = injector.leader(partition), self._epoch(partition)
         if leader is None:
             return
-        deaf = self._next_leader(partition, leader)
-        if deaf is None or not await self._leave_tail_on_some(partition, leader, deaf):
+        uninformed = self._next_leader(partition, leader)
+        if uninformed is None or not await self._leave_tail_on_some(partition, leader, uninformed):
             return
         if not self._end_leader(leader, "bounce") or not await self._elected(partition, epoch):
             return
@@ -67,33 +66,33 @@ class DivergenceSequences(MessageHoldSequences):
             await self._elected(partition, epoch)
         injector.workload.quiet_until.pop(partition, None)
 
-    async def there_and_back(self) -> None:
-        """A follower misses a whole reign: its leader has lost and regained its fence, and other records stand."""
+    async def missed_leader_epoch(self) -> None:
+        """A follower misses a whole leader epoch: its leader is replaced, leads again, and has other records."""
         injector, partition = self.injector, self.injector.partition()
-        await self.whole(partition)
+        await self.all_in_sync(partition)
         leader, controller, epoch = injector.leader(partition), injector.cluster.controller(), self._epoch(partition)
         if leader is None or controller is None:
             return
-        heir = self._next_leader(partition, leader)
-        deaf = next((b for b in self._members(partition) if b not in (leader, heir)), None)
-        if heir is None or deaf is None or deaf == controller:
+        next_leader = self._next_leader(partition, leader)
+        uninformed = next((b for b in self._members(partition) if b not in (leader, next_leader)), None)
+        if next_leader is None or uninformed is None or uninformed == controller:
             return
         if self.random.random() < 0.7:
-            await self._leave_tail_on_some(partition, leader, heir)
-        injector.note("holds orders to", deaf)
-        hold = injector.network.hold(None, name_of(deaf), requests(ApiKey.LEADER_AND_ISR))
-        with injector.uninformed(deaf):
+            await self._leave_tail_on_some(partition, leader, next_leader)
+        injector.note("holds orders to", uninformed)
+        hold = injector.network.hold(None, name_of(uninformed), requests(ApiKey.LEADER_AND_ISR))
+        with injector.uninformed(uninformed):
             if self._end_leader(leader, "bounce") and await self._elected(partition, epoch):
                 injector.workload.burst(partition, 1)
                 await injector.wait(lambda: leader in self._members(partition), 2.0)
-                self._end_leader(heir, "bounce")
+                self._end_leader(next_leader, "bounce")
                 await self._elected(partition, epoch + 1)
                 injector.workload.burst(partition, 1)
                 await asyncio.sleep(self.random.uniform(0.0, 0.3))
             self._release(hold)
 
     async def lagging_mark(self) -> None:
-        """A new leader's mark is older than what was acknowledged, and a replica that was away comes back to it."""
+        """A new leader's high watermark lags behind what was acknowledged, and a replica that was down rejoins."""
         injector, partition = self.injector, self.injector.partition()
         leader, epoch = injector.leader(partition), self._epoch(partition)
         if leader is None or not await self._settle(partition, 5.0):

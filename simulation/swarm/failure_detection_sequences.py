@@ -1,26 +1,27 @@
-"""Orders of faults around the evidence of a death: true, false, withdrawn, and told while nobody can act on it.
+"""Fault sequences around failure detection: true and false suspicions, short ones, and ones met with a slow ZooKeeper.
 
-Owns and refuses what `fault_sequences` does.
+Owns: the sequences; see `leader_sequences`.
 """
 
 import asyncio
 
 from minibroker.protocol.ids import TopicPartition
-from minibroker.simulation.swarm.divergence_sequences import DivergenceSequences
+from minibroker.simulation.swarm.sequence_steps import SequenceSteps
 
 
-class FailureDetectionSequences(DivergenceSequences):
+class FailureDetectionSequences(SequenceSteps):
     """Each public method is one sequence."""
 
     async def _write_for(self, partition: TopicPartition, seconds: float) -> None:
-        """Some that need one copy and some that need all."""
+        """Records with acks=1 and with acks=all."""
         for _ in range(5):
             self.injector.workload.burst(partition, 1, acks=1)
             self.injector.workload.burst(partition, 1, acks="all")
             await asyncio.sleep(seconds / 5)
 
-    async def accused_leader(self) -> None:
-        """Brokers are turned away from a leader that lives and that clients reach: it goes on until it is told."""
+    async def suspected_leader(self) -> None:
+        """A leader that is alive refuses the other brokers, maybe clients, too: it leads until it learns of its
+        fence."""
         injector, partition = self.injector, self.injector.partition()
         leader, epoch = injector.leader(partition), self._epoch(partition)
         if leader is None:
@@ -32,8 +33,8 @@ class FailureDetectionSequences(DivergenceSequences):
         if await self._elected(partition, epoch):
             await self._write_for(partition, 0.3)
 
-    async def accused_controller(self) -> None:
-        """Candidates are turned away from a controller that lives; it has elections to do."""
+    async def suspected_controller(self) -> None:
+        """A controller that is alive refuses the candidates while it may have elections to do."""
         injector, controller = self.injector, self.injector.cluster.controller()
         if controller is None:
             return
@@ -46,21 +47,21 @@ class FailureDetectionSequences(DivergenceSequences):
             injector.bounce(victim)
         await self._write_for(partition, seconds)
 
-    async def controller_is_turned_away(self) -> None:
-        """By one broker, or by all others at once: then it had better doubt itself."""
+    async def controller_is_refused(self) -> None:
+        """One broker refuses the controller, or all others do at once: then it should doubt its own network."""
         injector, controller = self.injector, self.injector.cluster.controller()
         if controller is None:
             return
-        accused = injector.others(controller)
+        suspected = injector.others(controller)
         if self.random.random() < 0.5:
-            accused = [self.random.choice(accused)]
+            suspected = [self.random.choice(suspected)]
         seconds = self.random.uniform(0.3, injector.options.session_seconds + 1.0)
-        for broker_id in accused:
+        for broker_id in suspected:
             injector.reject(broker_id, [controller], seconds)
         await self._write_for(injector.partition(), seconds)
 
-    async def accused_while_zookeeper_is_slow(self) -> None:
-        """What is removed is told late, and what registers anew is seen late; the firewall is gone by then, or not."""
+    async def suspicion_while_zookeeper_is_slow(self) -> None:
+        """Removals and new registrations are seen late; by then the firewall is gone, or not."""
         injector, partition = self.injector, self.injector.partition()
         leader, epoch = injector.leader(partition), self._epoch(partition)
         if leader is None:
@@ -74,8 +75,8 @@ class FailureDetectionSequences(DivergenceSequences):
         await self._write_for(partition, seconds / 2)
         await self._elected(partition, epoch)
 
-    async def controller_and_leader_die(self) -> None:
-        """One process holds both; it is killed while it leads, and maybe its successor, too."""
+    async def controller_that_leads_is_killed(self) -> None:
+        """The controller is killed while it leads a partition, and maybe its successor, too."""
         injector = self.injector
         controller = injector.cluster.controller()
         led = [state.partition for state in injector.reference.states() if state.leader == controller]
@@ -92,8 +93,8 @@ class FailureDetectionSequences(DivergenceSequences):
                 await self._start_later(successor)
         await self._start_later(controller)
 
-    async def dead_and_back_at_once(self) -> None:
-        """Killed, and started again while it is accused: before, in the midst of, or after the removal."""
+    async def killed_and_restarted_at_once(self) -> None:
+        """A broker is killed and restarted while suspected: before, during or after its removal."""
         injector, partition = self.injector, self.injector.partition()
         controller = injector.cluster.controller()
         victim = self.random.choice((injector.leader(partition), controller))

@@ -1,7 +1,7 @@
-"""The injector that breaks: what every fault needs, and the judgement whether it stays within the promise.
+"""The fault injector: what every fault needs, and the check whether it stays within the promise.
 
 Owns: which brokers are impaired or weakened, the list of what was done, and the promise itself: of each acknowledged
-record one in-sync replica keeps its (synced) copy. Refuses to choose what is broken next (`fault_schedule`).
+record one in-sync replica keeps its (synced) copy. Leaves to others: which fault comes next (`fault_schedule`).
 """
 
 import asyncio
@@ -24,9 +24,10 @@ SETTLED_SECONDS = 2.0
 """A sole in-sync replica has had its fsync by then."""
 FAULT_SECONDS_MIN = 0.1
 RECREATED = TopicPartition("reborn", 0)
-"""A topic that is deleted and made again; the records of its newest life are under promise (`recreated_topic`)."""
+"""A topic that is deleted and made again; records of the topic that exists now are under promise
+(`recreated_topic`)."""
 REFUSES_SECONDS = (0.0, 0.002, 0.01, 0.05)
-"""So long a dead container's address refuses who dials before it is silent; 50 to 80 ms were measured."""
+"""For this long the address of a dead container refuses connections, then it is silent; 50 to 80 ms were measured."""
 
 
 class FaultInjector:
@@ -51,25 +52,25 @@ class FaultInjector:
         self._refuses = cluster.world.random("containers")
         self.history: list[str] = []
         self.counts: Counter[str] = Counter()
-        """How often each thing was done, by its word in the history."""
+        """How often each thing was done, by its name in the history."""
         self.injected: Counter[str] = Counter()
-        """How often each fault and sequence of the options came, left out where it fitted nothing."""
+        """How often each fault and sequence of the options came; not counted where it fitted nothing."""
         self.listeners: list[Callable[[str], None]] = []
         """Called with each line of the history."""
         self.broken_disks: set[int] = set()
         self.faulty_disks: set[int] = set()
-        """At most one broker: its disk lied, rots or was replaced, and it is not whole again (`faulty_disk`)."""
+        """At most one broker, whose disk lied, rots or was replaced and is not repaired yet (`faulty_disk`)."""
         self.lying_disks: set[int] = set()
-        """Whose syncs do nothing."""
+        """Brokers on whose disks syncs do nothing."""
         self.kept_down: set[int] = set()
-        """Brokers that nobody may start yet."""
+        """Brokers that no fault or sequence may start yet."""
         self.stopping: list[Process] = []
         self._impaired: dict[int, int] = {}
-        """Brokers that are paused, cut off or short of a disk, and by how many faults."""
+        """Brokers that are paused, cut off or without a working disk, and by how many faults."""
         self._uninformed: Counter[int] = Counter()
-        """Brokers whose orders or batches a hold holds, and by how many sequences: they may fall out of any ISR."""
+        """Brokers whose orders or batches are held, and by how many sequences: they may leave any ISR."""
         self._weakened: set[int] = set()
-        """Brokers that lost bytes and have not caught up since: nobody else may fall meanwhile."""
+        """Brokers that lost bytes and have not caught up since: no other broker may fail meanwhile."""
 
     def note(self, what: str, *facts: object) -> None:
         self.counts[what] += 1
@@ -80,7 +81,7 @@ class FaultInjector:
 
     # -------------------------------------------------------------------------------------------------- the promise
     def has_weakened_broker(self) -> bool:
-        """Somebody lost bytes that he counts for: until he is out of the ISR or has caught up, others must live."""
+        """A broker lost bytes that it counts for: until it has left the ISR or caught up, the others must live."""
         self._weakened = {b for b in self._weakened if self.reference.counts_for_what_it_lost(b)}
         return bool(self._weakened)
 
@@ -103,17 +104,17 @@ class FaultInjector:
         return True
 
     def sound_brokers(self) -> set[int]:
-        """Alive, unimpaired, and with a disk to rely on."""
+        """Alive, unimpaired, and on a disk that is not faulty."""
         return {b for b in self.cluster.alive() if not self._impaired.get(b)} - self.faulty_disks
 
     def steady_brokers(self) -> set[int]:
-        """Sound, not about to end, and told everything."""
+        """Sound, not about to end, and with no message to it held."""
         ending = {process.name for process in self.stopping if process.alive}
         return {b for b in self.sound_brokers() if name_of(b) not in ending and not self._uninformed[b]}
 
     @contextlib.contextmanager
     def uninformed(self, broker_id: int) -> Iterator[None]:
-        """A hold holds what this broker is to hear: nobody relies on its copy meanwhile (seed 17002581)."""
+        """Messages to this broker are held: its copy does not count meanwhile (seed 17002581)."""
         self._uninformed[broker_id] += 1
         try:
             yield
@@ -121,16 +122,16 @@ class FaultInjector:
             self._uninformed[broker_id] -= 1
 
     def guarded_states(self) -> list[ReferencePartition]:
-        """Of all topics whose records are under promise, the one in its later lives too."""
-        reborn = self.reference.state(RECREATED)
-        return [*self.reference.states(), *(() if reborn is None else (reborn,))]
+        """Of all topics whose records are under promise, the recreated one included."""
+        recreated = self.reference.state(RECREATED)
+        return [*self.reference.states(), *(() if recreated is None else (recreated,))]
 
     def may_fail(self, *victims: int) -> bool:
-        """All of them at once. While one disk is faulty, each partition of its broker keeps another in-sync replica
-        that is up: damage may be found at any moment, and a damaged replica alone in its ISR can neither lead nor be
-        helped."""
+        """Whether all of these may fail at once. While one disk is faulty, each partition of its broker keeps another
+        in-sync replica that is up: damage may be found at any moment, and a damaged replica alone in its ISR can
+        neither lead nor be repaired."""
         if self.kept_down:
-            return False  # somebody is down on purpose, and maybe all will be
+            return False  # a broker is down on purpose, and maybe all will be
         if not self.faulty_disks:
             return True
         sound = self.steady_brokers() - set(victims)
@@ -140,19 +141,19 @@ class FaultInjector:
         )
 
     def has_no_spare_broker(self) -> bool:
-        """One disk is faulty, and of the other brokers one has another fault already."""
+        """One disk is faulty, and another broker already has a fault."""
         return bool(self.faulty_disks) and len(self.steady_brokers()) < len(self.cluster.broker_ids) - len(
             self.faulty_disks
         )
 
     def is_calm(self, state: ReferencePartition) -> bool:
-        """Nothing but disks is broken, and another member than the leader could lead."""
+        """Nothing but disks is broken, and a member other than the leader could lead."""
         zookeeper, others = self.zookeeper, set(self.cluster.broker_ids) - {state.leader}
         is_whole = others <= self.steady_brokers() and zookeeper.is_running and zookeeper.options.extra_delay == 0
         return is_whole and not self.network.slow_links and self.reference.has_sound_member(state, others)
 
     def is_in_every_isr(self, broker_id: int) -> bool:
-        """In the life that it is in now."""
+        """Under its current incarnation."""
         replicas = {name: count for name, (_, count, _) in self.options.topics.items()}
         return self.is_alive(broker_id) and all(
             state.incarnations.get(str(broker_id)) == self.reference.incarnation(broker_id)
@@ -180,18 +181,18 @@ class FaultInjector:
         return self.world.is_alive(name_of(broker_id))
 
     def partition(self) -> TopicPartition:
-        """One under promise; mostly a busy one."""
+        """A partition under promise; mostly a busy one."""
         states = self.reference.states()
         busy = [state.partition for state in states if state.partition.partition == 0]
         quiet = [state.partition for state in states if state.partition.partition != 0]
         return self.random.choice(quiet if quiet and self.random.random() < 0.4 else busy)
 
     def state(self, partition: TopicPartition) -> ReferencePartition | None:
-        """What ZooKeeper holds of it."""
+        """As ZooKeeper holds it."""
         return next((state for state in self.reference.states() if state.partition == partition), None)
 
     def leader(self, partition: TopicPartition) -> int | None:
-        """Alive, and by ZooKeeper's word."""
+        """The leader in ZooKeeper, if it is alive."""
         state = self.state(partition)
         return state.leader if state is not None and self.is_alive(max(state.leader, 0)) else None
 
@@ -220,7 +221,7 @@ class FaultInjector:
         self.world.loop.call_later(self.seconds() if seconds is None else seconds, undo)
 
     def impair(self, broker_id: int, undo: Callable[[], object], seconds: float | None = None) -> None:
-        """As `later`; until then this broker's copy is not one to rely on."""
+        """As `later`; until then this broker's copy does not count."""
         self._impaired[broker_id] = self._impaired.get(broker_id, 0) + 1
 
         def mended() -> None:
@@ -242,7 +243,7 @@ class FaultInjector:
         self.cluster.start(broker_id)
 
     def kill(self, broker_id: int) -> bool:
-        """SIGKILL: whether there was somebody to kill."""
+        """SIGKILL; False if the broker was not alive or may not fail."""
         if not self.is_alive(broker_id) or self.has_weakened_broker() or not self.may_fail(broker_id):
             return False
         self.note("kill", broker_id)
@@ -250,14 +251,14 @@ class FaultInjector:
         return True
 
     def end_by_kill(self, broker_id: int) -> None:
-        """Whatever the promise says: the caller has asked."""
+        """Without a check of the promise: the caller has made it."""
         self.cluster.kill(broker_id)
         if self.options.containers:
             self.network.forget_name(name_of(broker_id))
             self.later(lambda: self._take_address(broker_id), self._refuses.choice(REFUSES_SECONDS))
 
     def _take_address(self, broker_id: int) -> None:
-        """Nobody is refused there any more; `start` gives it back."""
+        """The address no longer answers, not even with a refusal; `start` restores it."""
         if not self.is_alive(broker_id):
             self.note("address gone", broker_id)
             self.injected[f"fault {ADDRESS_GONE}"] += 1
@@ -271,7 +272,7 @@ class FaultInjector:
         return True
 
     def cut_power(self, victims: set[int], blank: bool = False) -> bool:
-        """Whether the promise allowed it."""
+        """False if the promise does not allow it."""
         if not victims or not all(map(self.is_alive, victims)) or not self.may_lose(victims, synced_too=blank):
             return False
         for victim in sorted(victims):
@@ -310,8 +311,8 @@ class FaultInjector:
     def cut_off(
         self, broker_id: int, others: list[int], seconds: float, both_ways: bool = True
     ) -> list[tuple[str, str]]:
-        """No byte between this broker and those (one way: from it to them); each end is impaired meanwhile. Returns
-        what `heal` takes, for who wants it earlier."""
+        """No byte passes between this broker and the others (one way: from it to them); all are impaired meanwhile.
+        Returns the pairs for `heal`, for a caller that ends it earlier."""
         pairs = [(name_of(broker_id), name_of(other)) for other in others]
         pairs += [(other, one) for one, other in pairs] if both_ways else []
         self.note("cut" if both_ways else "cut one way", broker_id, *others, f"{seconds:.2f}")
@@ -327,8 +328,8 @@ class FaultInjector:
             self.network.heal(source, target)
 
     def reject(self, victim: int, others: list[int] | None, seconds: float) -> None:
-        """A firewall turns those brokers (None: everybody, clients too) away from this one, which lives: false evidence
-        of a death. All are impaired meanwhile: a broker that is taken for dead stands for no election."""
+        """A firewall refuses connections of those brokers (None: of all, clients included) to this one, which lives: a
+        false suspicion. All are impaired meanwhile: a broker that is taken for dead cannot be elected."""
         sources = [None] if others is None else [name_of(other) for other in others]
         self.note("rejects", victim, "all" if others is None else " ".join(map(str, others)), f"{seconds:.2f}")
 
@@ -343,7 +344,7 @@ class FaultInjector:
             self.impair(other, lambda: None, seconds)
 
     def slow(self, source: str, target: str, delay: float, seconds: float) -> None:
-        """Each segment from one machine to another takes longer."""
+        """Each TCP segment from one machine to another takes longer."""
         links = self.network.slow_links
         links[source, target] = delay
         self.note("slow link", source, target, delay, f"{seconds:.2f}")

@@ -1,42 +1,44 @@
 """The course of a run: which fault or sequence comes when, what a run still lacks, and the mending at the end.
 
-Owns: the order of things. Refuses to know how a fault is done (`faults`, `fault_sequences`) and what the promise allows
+Owns: the order. Leaves to others: how a fault is done (`faults`, `fault_sequences`), what the promise allows
 (`fault_injector`).
 """
 
 import asyncio
 from collections.abc import Callable
 
-from minibroker.simulation.swarm.failure_detection_sequences import FailureDetectionSequences
 from minibroker.simulation.swarm.fault_injector import FaultInjector, name_of
+from minibroker.simulation.swarm.fault_sequences import fault_sequences
 from minibroker.simulation.swarm.faults import BENIGN, Faults
+from minibroker.simulation.swarm.leader_sequences import LeaderSequences
 from minibroker.simulation.swarm.options import DISKS
 
 RESTART_SHARE = 0.3
-"""How many steps start a dead broker."""
+"""The share of steps that start a dead broker."""
 PAUSE_MAX = 3.0
 SEQUENCES_AT_ONCE_MAX = 2
 STOP_SECONDS = 40
 STAGED_MAX = 4
-"""Truncations that are staged at the end for a run that has seen none."""
+"""Truncations that are forced at the end of a run that has seen none."""
 STAGED_SECONDS = 1.5
 FAILED_DISK_SECONDS = 1.0
 UNRAVEL_SECONDS = 10.0
-"""Who lost bytes has registered anew by then and left the ISR or caught up, if no bug keeps him from it."""
+"""By then a broker that lost bytes has registered again and left the ISR or caught up, if no bug prevents it."""
 ENDINGS = ("DiskError", "DiskFull", "SyncFailed", "StorageOffline", "LogDirectoryError", "FileMissing")
-"""A broker may refuse to start on a broken disk, or end by it."""
+"""With these errors a broker may end, or refuse to start, on a broken disk."""
 
 
 class FaultSchedule:
-    """Breaks for a while, then mends everything."""
+    """Injects faults for a while, then mends everything."""
 
     def __init__(self, injector: FaultInjector, has_enough: Callable[[], bool]) -> None:
-        """`has_enough` tells whether the run has seen the elections and truncations that it needs to count."""
+        """`has_enough`: whether the run has seen the elections and truncations that it needs to count."""
         self._injector = injector
         self._world = injector.world
         self._random = injector.random
         self._faults = Faults(injector)
-        self._sequences = FailureDetectionSequences(injector)
+        self._sequences = fault_sequences(injector)
+        self._leader_sequences = LeaderSequences(injector)
         self._running: set[asyncio.Task[None]] = set()
         self._has_enough = has_enough
 
@@ -76,26 +78,26 @@ class FaultSchedule:
     def _play(self, kind: str) -> None:
         self._injector.note("sequence", kind)
         self._injector.injected[f"sequence {kind}"] += 1
-        task: asyncio.Task[None] = asyncio.create_task(getattr(self._sequences, kind)())
+        task: asyncio.Task[None] = asyncio.create_task(self._sequences[kind]())
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
     async def stage_what_is_missing(self) -> None:
-        """A run in which no leader fell, or none with a tail, says nothing: let it happen now, to a whole cluster."""
+        """A run in which no leader failed, or none with a tail, shows nothing: force it now, in a healthy cluster."""
         for _ in range(STAGED_MAX):
             if self._has_enough():
                 return
             partition = self._injector.reference.states()[0].partition
-            if await self._sequences.whole(partition):
+            if await self._leader_sequences.all_in_sync(partition):
                 self._injector.note("staged", partition)
-                # a tail that retention overtakes is not cut, but given up with the whole log
+                # a tail that retention overtakes is not truncated, but dropped with the whole log
                 self._injector.workload.quiet_until[partition] = self._world.loop.elapsed + 2 * STAGED_SECONDS
-                await self._sequences.tail(partition, "bounce")
+                await self._leader_sequences.tail(partition, "bounce")
                 await self._injector.wait(self._has_enough, STAGED_SECONDS)
 
     # ------------------------------------------------------------------------------------------------------ mending
     async def mend(self) -> None:
-        """Faults stop: everything works, everybody runs."""
+        """Faults stop: everything works, all brokers run."""
         world, injector = self._world, self._injector
         world.network.heal_all()
         world.zookeeper.start()
@@ -108,7 +110,7 @@ class FaultSchedule:
             if machine.process is not None and machine.process.alive and machine.process.paused:
                 world.resume(machine.name)
         if injector.broken_disks:
-            await asyncio.sleep(FAILED_DISK_SECONDS)  # who hears of a failed disk comes to his end
+            await asyncio.sleep(FAILED_DISK_SECONDS)  # a broker that meets its failed disk ends
         if injector.counts["blank disk"]:
             await asyncio.sleep(injector.options.session_seconds + FAILED_DISK_SECONDS)  # see forgive_crashes
         await injector.cluster.until(
@@ -121,7 +123,7 @@ class FaultSchedule:
         injector.note("mended")
 
     async def _restart_broken_disks(self) -> None:
-        """Once nobody counts for bytes that he lost: else the one who has them would fall, too."""
+        """Once no broker counts for bytes that it lost: else the broker that has them would fail, too."""
         injector = self._injector
         if injector.broken_disks and injector.has_weakened_broker():
             for broker_id in injector.cluster.broker_ids:
@@ -132,14 +134,14 @@ class FaultSchedule:
             injector.cluster.kill(broker_id)
 
     def forgive_crashes(self) -> None:
-        """Of brokers without a disk or ZooKeeper; any other crash is a bug."""
+        """Drop the crashes of brokers without a disk or ZooKeeper; any other crash is a bug."""
         allowed = [*ENDINGS, "RegistrationError", "ZooKeeperUnreachable"]
         if self._injector.options.disks is not None:
-            allowed.append("OutOfDescriptors")  # a broker that finds none at its start
+            allowed.append("OutOfDescriptors")  # at the start of a broker
         if self._injector.reference.faulty or self._injector.counts["disk rot_identity"]:
-            allowed += ["ClusterMismatch", "BrokerIdTaken"]  # who it is stands on its disk
+            allowed += ["ClusterMismatch", "BrokerIdTaken"]  # a broker's identity is on its disk
         if self._injector.counts["blank disk"] or self._injector.counts["disk replaced"]:
-            allowed.append("BrokerIdTaken")  # with another directory it looks like a stranger, and gives up in time
+            allowed.append("BrokerIdTaken")  # with another directory id it looks like another broker, and gives up
         for crash in list(self._world.crashes):
             if type(crash[1]).__name__ in allowed:
                 self._world.crashes.remove(crash)

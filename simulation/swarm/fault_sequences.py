@@ -1,269 +1,63 @@
-"""Orders of several faults, one method each, named as `options` names them: what real bugs needed to show.
+"""All fault sequences by the names that `options` draws.
 
-Owns: the orders. Each step looks at the cluster first and is left out where it no longer fits, so that sequences may
-overlap with each other and with single faults. Refuses to judge what the promise allows (`fault_injector`).
+Owns: the table. The names, and their order in `options`, are part of a seed's meaning; methods may be renamed.
 """
 
-import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
 
-from minibroker.protocol.ids import TopicPartition
-from minibroker.simulation.swarm.fault_injector import FaultInjector, name_of
+from minibroker.simulation.swarm.controller_sequences import ControllerSequences
+from minibroker.simulation.swarm.divergence_sequences import DivergenceSequences
+from minibroker.simulation.swarm.failure_detection_sequences import FailureDetectionSequences
+from minibroker.simulation.swarm.fault_injector import FaultInjector
+from minibroker.simulation.swarm.leader_sequences import LeaderSequences
+from minibroker.simulation.swarm.message_hold_sequences import MessageHoldSequences
 
-TAIL_SECONDS = 0.3
-"""A cut this long leaves a leader records that nobody else has, and is too short for its followers to lag."""
-GRACE_SECONDS = 1.5
-"""Beyond a session's end: ZooKeeper's tick, the controller's work, the way to the brokers."""
+FaultSequence = Callable[[], Coroutine[Any, Any, None]]
 
 
-class FaultSequences:
-    """Each method is one sequence."""
-
-    def __init__(self, injector: FaultInjector) -> None:
-        self.injector = injector
-        self.random = injector.random
-
-    # ------------------------------------------------------------------------------------------------------ phrases
-    async def _elected(self, partition: TopicPartition, old_epoch: int) -> bool:
-        """ZooKeeper names a leader of a later epoch."""
-
-        def is_done() -> bool:
-            state = self.injector.state(partition)
-            return state is not None and state.leader_epoch > old_epoch and state.leader != -1
-
-        return await self.injector.wait(is_done, self.injector.options.session_seconds + GRACE_SECONDS)
-
-    def _epoch(self, partition: TopicPartition) -> int:
-        state = self.injector.state(partition)
-        return 0 if state is None else state.leader_epoch
-
-    def _members(self, partition: TopicPartition) -> list[int]:
-        """In sync and alive."""
-        state = self.injector.state(partition)
-        return [] if state is None else [b for b in state.members if self.injector.is_alive(b)]
-
-    async def whole(self, partition: TopicPartition, seconds: float = 3.0) -> bool:
-        """All replicas in sync: only then an order of faults starts where it is meant to."""
-        replicas = self.injector.options.topics[partition.topic][1]
-        return await self.injector.wait(lambda: len(self._members(partition)) == replicas, seconds)
-
-    def _end_leader(self, leader: int, way: str | None = None) -> bool:
-        """One way or the other."""
-        injector, way = self.injector, way or self.random.choice(("bounce", "kill", "power", "power bounce"))
-        if way.startswith("power") and injector.cut_power({leader}):
-            if way == "power bounce":
-                injector.start(leader)
-            return True
-        return injector.bounce(leader) if way.endswith("bounce") else injector.kill(leader)
-
-    async def _leave_tail(self, partition: TopicPartition, leader: int, records: int) -> bool:
-        """The leader has records that nobody else has."""
-        injector = self.injector
-        others = injector.others(leader)
-        injector.cut_off(leader, others, TAIL_SECONDS)
-        injector.workload.burst(partition, records, acks=1)
-        injector.workload.burst(partition, 1, acks="all")
-        return await injector.wait(
-            lambda: injector.log_end(leader, partition) > max(injector.log_end(b, partition) for b in others),
-            TAIL_SECONDS,
-        )
-
-    async def _start_later(self, broker_id: int) -> None:
-        await asyncio.sleep(self.random.uniform(0.0, 0.5))
-        self.injector.start(broker_id)
-
-    # -------------------------------------------------------------------------------------------------------- tails
-    async def tail(self, partition: TopicPartition | None = None, way: str | None = None) -> None:
-        """The leader falls with records that nobody else has, another leads, the old one returns and must cut."""
-        injector = self.injector
-        partition = partition or injector.partition()
-        leader, epoch = injector.leader(partition), self._epoch(partition)
-        if leader is None or not await self._leave_tail(partition, leader, self.random.randint(1, 3)):
-            return
-        if self._end_leader(leader, way) and await self._elected(partition, epoch):
-            injector.workload.burst(partition, 1)
-            await self._start_later(leader)
-
-    async def tails(self) -> None:
-        """One leader after the other falls with a tail of its own: each log ends in an epoch that others lack."""
-        partition = self.injector.partition()
-        for _ in range(self.random.randint(2, 3)):
-            leader, epoch = self.injector.leader(partition), self._epoch(partition)
-            if leader is None or not await self._leave_tail(partition, leader, 1):
-                return
-            if not self._end_leader(leader, "bounce") or not await self._elected(partition, epoch):
-                return
-
-    async def chase(self) -> None:
-        """Each new leader falls as soon as it is elected."""
-        partition = self.injector.partition()
-        await self.whole(partition)
-        fallen = []
-        way = self.random.choice(("bounce", "kill"))
-        for _ in range(2):
-            leader, epoch = self.injector.leader(partition), self._epoch(partition)
-            if leader is None or not self._end_leader(leader, way):
-                break
-            fallen.append(leader)
-            if not await self._elected(partition, epoch):
-                break
-            await asyncio.sleep(self.random.choice((0.0, 0.005, 0.05)))
-        for broker_id in fallen:
-            await self._start_later(broker_id)
-
-    async def quiet_elections(self) -> None:
-        """Leaders come and go while nobody writes; one left a tail before."""
-        injector, partition = self.injector, self.injector.partition()
-        if self.random.random() < 0.5:
-            await self.tail(partition)
-        injector.workload.quiet_until[partition] = injector.world.loop.elapsed + 4.0
-        for _ in range(self.random.randint(2, 3)):
-            leader, epoch = injector.leader(partition), self._epoch(partition)
-            if leader is None or not self._end_leader(leader, "bounce") or not await self._elected(partition, epoch):
-                break
-            await asyncio.sleep(self.random.uniform(0.0, 0.6))
-        injector.workload.quiet_until.pop(partition, None)
-        injector.workload.burst(partition, 2)
-
-    async def kill_in_turn(self) -> None:
-        """All replicas fall, one after the other, and return in any order."""
-        order = self.random.sample(self.injector.cluster.broker_ids, len(self.injector.cluster.broker_ids))
-        for broker_id in order:
-            self.injector.kill(broker_id)
-            await asyncio.sleep(self.random.choice((0.0, 0.05, self.injector.options.session_seconds + 0.6)))
-        for broker_id in self.random.sample(order, len(order)):
-            await self._start_later(broker_id)
-
-    # ---------------------------------------------------------------------------------------------------- followers
-    async def bounce_then_kill(self) -> None:
-        """A follower is bounced right after an acknowledgement, and the leader falls at once."""
-        injector, partition = self.injector, self.injector.partition()
-        leader = injector.leader(partition)
-        followers = [b for b in self._members(partition) if b != leader]
-        if leader is None or not followers:
-            return
-        before = injector.workload.acknowledged.total()
-        injector.workload.burst(partition, 2, acks="all")
-        await injector.wait(lambda: injector.workload.acknowledged.total() > before, 0.5)
-        if injector.bounce(self.random.choice(followers)):
-            await asyncio.sleep(self.random.choice((0.0, 0.02, 0.1, 0.4)))
-            if self._end_leader(leader):
-                await self._start_later(leader)
-
-    async def rejoin_without_tail(self) -> None:
-        """A follower loses power and is back at once; the leader, and maybe the controller, fall before it has caught
-        up."""
-        injector, partition = self.injector, self.injector.partition()
-        leader = injector.leader(partition)
-        followers = [b for b in self._members(partition) if b != leader]
-        if leader is None or not followers:
-            return
-        injector.workload.burst(partition, 3, acks="all")
-        await asyncio.sleep(self.random.choice((0.02, 0.1)))
-        victim = self.random.choice(followers)
-        if not injector.cut_power({victim}):
-            return
-        injector.start(victim)
-        await injector.wait(lambda: not injector.has_weakened_broker(), 2.0)
-        await asyncio.sleep(self.random.choice((0.0, 0.01, 0.1)))
-        self._end_leader(leader, "kill")
-        await self._start_later(leader)
-
-    async def slow_follower(self) -> None:
-        """A follower hears nothing for a while; much is written, and retention deletes what it lacks."""
-        injector, partition = self.injector, self.injector.partition()
-        leader = injector.leader(partition)
-        if leader is None:
-            return
-        victim = self.random.choice(injector.others(leader))
-        seconds = self.random.uniform(0.3, 2.5)
-        if self.random.random() < 0.5:
-            injector.cut_off(victim, injector.others(victim), seconds)
-        else:
-            injector.pause(victim, seconds)
-        for _ in range(6):
-            injector.workload.burst(partition, 8)
-            await asyncio.sleep(seconds / 6)
-        if self.random.random() < 0.5:
-            await asyncio.sleep(self.random.choice((0.0, 0.05, 0.3)))
-            self._end_leader(leader)
-
-    async def shrink_and_fall(self) -> None:
-        """The ISR shrinks to the leader, acks=1 goes on and is read, the leader falls."""
-        injector, partition = self.injector, self.injector.partition()
-        leader = injector.leader(partition)
-        if leader is None:
-            return
-        state = injector.state(partition)
-        injector.cut_off(leader, injector.others(leader), injector.options.lag_seconds * 2 + 1.5)
-        alone = await injector.wait(
-            lambda: (state := injector.state(partition)) is not None and len(state.members) == 1,
-            injector.options.lag_seconds * 1.5 + 0.5,
-        )
-        injector.workload.burst(partition, 3)
-        if state is None or not alone:
-            return
-        await asyncio.sleep(self.random.choice((0.05, 0.5, 2.1)))
-        injector.workload.burst(partition, 2, acks="all")
-        if self._end_leader(leader, self.random.choice(("power bounce", "bounce", "kill"))):
-            await self._start_later(leader)
-
-    async def power_twice(self) -> None:
-        """A broker loses power, and again while it recovers."""
-        victim = self.injector.broker()
-        for _ in range(2):
-            if not self.injector.cut_power({victim}):
-                break
-            self.injector.start(victim)
-            if not self.injector.options.flushes:
-                await self.injector.wait(lambda: not self.injector.has_weakened_broker(), 2.0)
-            await asyncio.sleep(self.random.choice((0.001, 0.003, 0.01, 0.1)))
-        self.injector.start(victim)
-
-    # --------------------------------------------------------------------------------------------------- late words
-    async def late_replies(self) -> None:
-        """What a leader sends to a follower is late, across elections."""
-        injector, partition = self.injector, self.injector.partition()
-        leader, epoch = injector.leader(partition), self._epoch(partition)
-        if leader is None:
-            return
-        for other in injector.others(leader):
-            injector.slow(name_of(leader), name_of(other), self.random.choice((0.1, 0.4, 0.8)), 2.5)
-        injector.workload.burst(partition, 2)
-        await asyncio.sleep(self.random.uniform(0.0, 0.3))
-        victim = leader if self.random.random() < 0.4 else self.random.choice(injector.others(leader))
-        if injector.bounce(victim) and victim == leader and await self._elected(partition, epoch):
-            injector.workload.burst(partition, 1)
-            second = injector.leader(partition)
-            if second is not None:
-                await asyncio.sleep(self.random.uniform(0.0, 0.4))
-                injector.bounce(second)
-
-    async def paused_leader(self) -> None:
-        """A leader sleeps over its own end, and wakes up with work in its queue."""
-        injector, partition = self.injector, self.injector.partition()
-        leader, epoch = injector.leader(partition), self._epoch(partition)
-        if leader is None:
-            return
-        injector.workload.burst(partition, 3)
-        if injector.pause(leader, injector.options.session_seconds + self.random.uniform(0.2, 1.5)):
-            injector.workload.burst(partition, 3)
-            if await self._elected(partition, epoch):
-                injector.workload.burst(partition, 2)
-
-    async def replies_lost_in_flight(self) -> None:
-        """Many batches are in flight, their answers are lost, and the leader changes."""
-        injector, partition = self.injector, self.injector.partition()
-        for _ in range(3):
-            leader, epoch = injector.leader(partition), self._epoch(partition)
-            if leader is None:
-                return
-            slow_seconds = self.random.choice((0.02, 0.1))
-            injector.slow(name_of(leader), "client", slow_seconds, 0.6)
-            for _ in range(7):
-                injector.workload.burst(partition, 1, acks="all")
-                await asyncio.sleep(0.004)
-            injector.note("reset", name_of(leader), "client")
-            injector.network.reset_connections(name_of(leader), "client")
-            await asyncio.sleep(self.random.uniform(0.0, 0.05))
-            if self.random.random() < 0.5 and self._end_leader(leader, "bounce"):
-                await self._elected(partition, epoch)
+def fault_sequences(injector: FaultInjector) -> dict[str, FaultSequence]:
+    """Each sequence of `options.SEQUENCES`, ready to be started."""
+    leaders, controllers = LeaderSequences(injector), ControllerSequences(injector)
+    holds, divergences = MessageHoldSequences(injector), DivergenceSequences(injector)
+    failures = FailureDetectionSequences(injector)
+    return {
+        "tail": leaders.tail,
+        "tails": leaders.tails,
+        "chase": leaders.chase,
+        "bounce_then_kill": leaders.bounce_then_kill,
+        "late_control": controllers.late_control,
+        "lost_control": controllers.lost_control,
+        "late_replies": leaders.late_replies,
+        "isr_answer_lost": controllers.isr_answer_lost,
+        "zk_answer_lost": controllers.zk_answer_lost,
+        "paused_controller": controllers.paused_controller,
+        "controller_and_leader": controllers.controller_and_leader,
+        "quiet_elections": leaders.quiet_elections,
+        "slow_follower": leaders.slow_follower,
+        "shrink_and_fall": leaders.shrink_and_fall,
+        "shutdown_under_load": controllers.shutdown_under_load,
+        "topic_again": controllers.topic_again,
+        "replies_lost_in_flight": leaders.replies_lost_in_flight,
+        "kill_in_turn": leaders.kill_in_turn,
+        "power_twice": leaders.power_twice,
+        "rejoin_without_tail": leaders.rejoin_without_tail,
+        "paused_leader": leaders.paused_leader,
+        "held_orders": holds.held_orders,
+        "lost_orders": holds.lost_orders,
+        "held_isr_answer": holds.held_isr_answer,
+        "lost_isr_answer": holds.lost_isr_answer,
+        "held_fetch_answer": holds.held_fetch_answer,
+        "held_epoch_answer": holds.held_epoch_answer,
+        "held_produce_answers": holds.held_produce_answers,
+        "lost_produce_answers": holds.lost_produce_answers,
+        "forked_tails": divergences.forked_tails,
+        "there_and_back": divergences.missed_leader_epoch,
+        "lagging_mark": divergences.lagging_mark,
+        "accused_leader": failures.suspected_leader,
+        "accused_controller": failures.suspected_controller,
+        "controller_is_turned_away": failures.controller_is_refused,
+        "accused_while_zookeeper_is_slow": failures.suspicion_while_zookeeper_is_slow,
+        "controller_and_leader_die": failures.controller_that_leads_is_killed,
+        "dead_and_back_at_once": failures.killed_and_restarted_at_once,
+    }

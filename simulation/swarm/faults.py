@@ -1,7 +1,7 @@
 """Single faults, one method each, named as `options` names them: each draws its victim and its intensity.
 
-Owns: what one fault is. Refuses to judge whether it may come now (`fault_injector`), or in which order
-(`fault_sequences`, `fault_schedule`).
+Owns: what one fault is. Leaves to others: whether it may come now (`fault_injector`), and the order (`fault_sequences`,
+`fault_schedule`).
 """
 
 from minibroker.simulation.swarm.fault_injector import FaultInjector, name_of
@@ -12,9 +12,9 @@ BENIGN = frozenset(
         *("zk_lost_reply", "zk_reset", "clock"),
     }
 )
-"""Faults that leave every broker its leaderships; only these may come while the promise hangs on a single copy."""
+"""Faults that take no leadership from a broker; only these may come while the promise depends on a single copy."""
 AT_ONCE_SHARE = 0.4
-"""How many of the dead are started again within their session."""
+"""The share of dead brokers that are started again within their session."""
 DISK_CALLS = ("append", "read", "truncate", "sync", "open", "replace_file", "rename", "remove")
 
 
@@ -24,7 +24,7 @@ class Faults:
     def __init__(self, injector: FaultInjector) -> None:
         self.injector = injector
 
-    # ------------------------------------------------------------------------------------------------------- deaths
+    # ----------------------------------------------------------------------------------------------------- failures
     def restart(self) -> None:
         injector = self.injector
         dead = [b for b in injector.cluster.broker_ids if not injector.is_alive(b)]
@@ -58,7 +58,7 @@ class Faults:
             injector.note("term", victim)
             injector.stopping.append(injector.world.process(name_of(victim)))
             injector.cluster.stop(victim)
-            injector.impair(victim, lambda: None, 12.5)  # it stands for no election meanwhile
+            injector.impair(victim, lambda: None, 12.5)  # it cannot be elected meanwhile
 
     def power(self) -> None:
         victim = self.injector.broker()
@@ -92,7 +92,7 @@ class Faults:
 
     # -------------------------------------------------------------------------------------------------------- links
     def isolate(self) -> None:
-        """From everybody else, clients too."""
+        """From all other machines, clients included."""
         injector, victim = self.injector, self.injector.broker()
         seconds, one, client = injector.seconds(), name_of(victim), "client"
         injector.cut_off(victim, injector.others(victim), seconds)
@@ -108,7 +108,7 @@ class Faults:
         self.injector.cut_off(one, [other], self.injector.seconds(), both_ways=False)
 
     def reject_pair(self) -> None:
-        """One broker cannot connect to another one; a third can."""
+        """One broker is refused by another; the third is not."""
         one, other = self.injector.random.sample(self.injector.cluster.broker_ids, 2)
         self.injector.reject(one, [other], self.injector.seconds())
 
@@ -118,7 +118,7 @@ class Faults:
         self.injector.reject(victim, self.injector.others(victim), self.injector.seconds())
 
     def reject_all(self) -> None:
-        """Nobody can connect to it."""
+        """No broker and no client can connect to it."""
         self.injector.reject(self.injector.broker(), None, self.injector.seconds())
 
     def client_cut(self) -> None:
@@ -156,7 +156,7 @@ class Faults:
         injector.later(lambda: links.pop((one, other), None))
 
     def half_open(self) -> None:
-        """One end has lost its connections, the other does not know."""
+        """One end has lost its connections; the other end does not notice."""
         one, other = self._two_hosts()
         self.injector.note("half open", one, other)
         self.injector.network.half_open(one, other)

@@ -1,8 +1,8 @@
-"""The one disk of a run that may be faulty: which broker's it is, what is wrong on it, and when it is whole again.
+"""The one disk of a run that may be faulty: which broker's it is, what is wrong on it, and when it is repaired.
 
 Owns: the promise about disks (`promise`): at any time at most one broker's disk lies, rots or was replaced, until that
-broker is back in every ISR with nothing of the damage left; and of each acknowledged record another in-sync replica
-keeps a good copy. Refuses to choose or to do a fault (`disk_faults`, `whole_cluster`).
+broker is back in every ISR with none of the damage left; and of each acknowledged record another in-sync replica keeps
+a good copy. Leaves to others: to choose and to do a fault (`disk_faults`, `whole_cluster`).
 """
 
 import msgspec
@@ -14,10 +14,10 @@ from minibroker.simulation.swarm.fault_injector import FaultInjector, name_of
 from minibroker.simulation.swarm.file_changes import copied
 
 UNSEEN_SECONDS = 3.0
-"""Nobody scrubs these files, and some are read only at a start: such rot is taken back after so long, or it would keep
-every other fault away for the rest of the run."""
+"""Rot in files that are not scrubbed, some of which are read only at a start, is undone after this time: else it would
+prevent every other fault for the rest of the run."""
 SCRUBBED = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
-"""What the scrubber reads: rot in these is found and repaired, however long that takes."""
+"""The files that the scrubber reads: rot in these is found and repaired, however long that takes."""
 
 
 class Rot(msgspec.Struct, frozen=True):
@@ -30,14 +30,14 @@ class Rot(msgspec.Struct, frozen=True):
     after: int
 
     def is_scrubbed(self, storage: SimulatedStorage) -> bool:
-        """The index of an active segment is in memory, and written anew when the segment is closed."""
+        """The index of an active segment is in memory, and rewritten when the segment is closed."""
         directory, _, name = self.path.rpartition("/")
         logs = [each.rpartition("/")[2] for each, _ in storage.files(f"{directory}/") if each.endswith(LOG_SUFFIX)]
         is_active = bool(logs) and name.partition(".")[0] == logs[-1].partition(".")[0]
         return self.path.endswith(LOG_SUFFIX if is_active else SCRUBBED)
 
     def is_there(self, storage: SimulatedStorage) -> bool:
-        """The file is the same, and nobody has written over it."""
+        """The file is the same, and the byte has not been overwritten."""
         try:
             node = storage.find(self.path)
         except FileMissing:
@@ -47,8 +47,8 @@ class Rot(msgspec.Struct, frozen=True):
 
 
 class FaultyDisk:
-    """See the head of this file. Its brokers are `ReferenceState.faulty` to the judges, and no copy to rely on to the
-    injector."""
+    """See the head of this file. Its broker is in `ReferenceState.faulty` for the checkers, and in `faulty_disks` for
+    the injector."""
 
     def __init__(self, injector: FaultInjector) -> None:
         self._injector = injector
@@ -59,11 +59,11 @@ class FaultyDisk:
         self.seconds_to_repair: list[float] = []
         """From the damage to the full ISR, of replaced and damaged disks."""
         self.seconds_to_full_isr: list[float] = []
-        """The same of disks that were lost whole."""
+        """The same, of disks that were lost completely."""
 
     # -------------------------------------------------------------------------------------------------- the promise
     def may_become_faulty(self, broker_id: int) -> bool:
-        """Whether this broker's disk may become faulty now, all of it: another in-sync replica has what it has."""
+        """Whether all of this broker's disk may become faulty now: other in-sync replicas hold the same records."""
         self.settle()
         injector = self._injector
         if self.broker not in (None, broker_id) or injector.has_weakened_broker():
@@ -72,7 +72,7 @@ class FaultyDisk:
         return all(injector.reference.has_sound_member(state, sound) for state in injector.guarded_states())
 
     def mark_faulty(self, broker_id: int) -> None:
-        """From here on it is."""
+        """From now on this broker's disk is the faulty one."""
         injector = self._injector
         if self.broker is None:
             self.broker, self.since = broker_id, injector.world.loop.elapsed
@@ -95,7 +95,7 @@ class FaultyDisk:
             self.rot.append(Rot(path, node, position, before, after))
 
     def note_rotten_byte(self, path: str, position: int) -> None:
-        """Somebody else has changed this byte, of a file that is scrubbed."""
+        """The caller has changed this byte, of a file that is scrubbed."""
         assert self.broker is not None
         node = self._injector.storage(self.broker).find_file(path)
         byte = node.content[position]
@@ -103,15 +103,15 @@ class FaultyDisk:
 
     # ----------------------------------------------------------------------------------------------------- its end
     def remaining(self) -> list[Rot]:
-        """What of the rot is still on the disk."""
+        """The rot that is still on the disk."""
         if self.broker is None:
             return []
         storage = self._injector.storage(self.broker)
         return [each for each in self.rot if each.is_there(storage)]
 
     def undo_unscrubbed_rot(self) -> int:
-        """Undo the rot that nobody looks for and nobody has written over; how much that was. What a failed sync lost,
-        and the kernel shows, becomes stable."""
+        """Undo the rot that no scrubber finds and no write has replaced; returns the number of bytes. Data that a
+        failed sync lost, but the kernel still shows, becomes stable."""
         if self.broker is None:
             return 0
         storage = self._injector.storage(self.broker)
@@ -124,7 +124,7 @@ class FaultyDisk:
         return len(rest)
 
     def settle(self) -> None:
-        """Whole again? Then another disk may be faulty."""
+        """If the disk is repaired, another one may become faulty."""
         injector = self._injector
         if self.broker is None:
             return
@@ -134,7 +134,7 @@ class FaultyDisk:
         if self.remaining() or not injector.is_in_every_isr(self.broker):
             return
         if any(each.alive and each.name == name_of(self.broker) for each in injector.reference.lost_files):
-            return  # what it has open is not what a start would find
+            return  # its open files are not what a start would find
         storage = injector.storage(self.broker)
         if storage.faults or storage.ignores_sync or storage.holds_forgotten:
             return
@@ -147,7 +147,7 @@ class FaultyDisk:
         self.broker, self.rot, self.was_replaced = None, [], False
 
     def replace(self, blank: bool = True) -> None:
-        """The faulty broker, which is down, gets a blank disk, or a copy of another one's."""
+        """Give the broker, which is down, a blank disk, or a copy of another broker's."""
         assert self.broker is not None
         injector = self._injector
         assert not injector.is_alive(self.broker)

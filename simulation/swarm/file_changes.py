@@ -1,8 +1,8 @@
-"""Files of one disk that are gone, cut, emptied, zeroed, or older than they were: one change each, named as
-`disk_options` names them.
+"""Files of one disk that are removed, cut, emptied, zeroed, or replaced by older ones: one method for each change,
+named as `disk_options` names it.
 
-Owns: the changes, on stable storage, and the older copies that some of them put back. Refuses to judge whether a
-change may come now (`faulty_disk`), and to end or to start a broker (`disk_faults`, `whole_cluster`).
+Owns: the changes, on stable storage, and the older copies that some of them put back. Leaves to others: whether a
+change may come now (`faulty_disk`), and stopping or starting a broker (`disk_faults`, `whole_cluster`).
 """
 
 import random
@@ -24,32 +24,32 @@ from minibroker.simulation.storage import DirectoryNode, FileNode, SimulatedStor
 from minibroker.simulation.swarm.rot_places import LOG_DIRECTORY, batches_of, below
 
 NOTES = (LOG_START, WHOLE_SINCE, DAMAGE_NOTE, PARTITION_METADATA, EPOCH_CHECKPOINT, SNAPSHOT_SUFFIX)
-"""Small files that say what a log is, or how far it is to be believed."""
+"""Small files that say what a log is, or which part of it is valid."""
 AGEING = (LOG_START, WHOLE_SINCE, PARTITION_METADATA, EPOCH_CHECKPOINT, SNAPSHOT_SUFFIX, "-offset-checkpoint")
-"""Of which an older copy may come back alone."""
+"""Files of which a single older copy may come back."""
 COPIES_MAX = 3
-"""Of each broker's disk; a later one takes the place of any."""
+"""Of each broker's disk; a further copy replaces a random one."""
 DIRECTORY_ID = b"directory.id="
 
 Segment = tuple[str, FileNode]
 
 
 class DiskCopies:
-    """Copies of whole disks, as somebody took them earlier in the run."""
+    """Copies of whole disks, taken earlier in the run."""
 
     def __init__(self, rng: random.Random) -> None:
         self._random = rng
         self._copies: dict[str, list[DirectoryNode]] = {}
 
     def take(self, storage: SimulatedStorage) -> None:
-        """As the kernel shows it now, whether a broker runs on it or not."""
+        """Copy the disk as the kernel shows it now, whether a broker runs on it or not."""
         copies = self._copies.setdefault(storage.host, [])
         if len(copies) == COPIES_MAX:
             copies.pop(self._random.randrange(COPIES_MAX))
         copies.append(copied(storage.root))
 
     def older(self, storage: SimulatedStorage) -> DirectoryNode | None:
-        """One of the disk that is in there now, and not of one that was there before it."""
+        """A copy of the disk that is in the machine now, not of an earlier one."""
         identity = directory_id(storage.root)
         fitting = [each for each in self._copies.get(storage.host, ()) if directory_id(each) == identity is not None]
         return copied(self._random.choice(fitting)) if fitting else None
@@ -62,16 +62,16 @@ class FileChanges:
         self._random = rng
         self.copies = DiskCopies(rng)
         self.only: frozenset[str] | None = None
-        """Directories of the logs that may suffer; None: any."""
+        """Directories of the logs that may be changed; None: any."""
 
     def act(self, kind: str) -> Callable[[SimulatedStorage], str | None]:
-        """By its name."""
+        """The change of this name."""
         found: Callable[[SimulatedStorage], str | None] = getattr(self, kind)
         return found
 
     # ----------------------------------------------------------------------------------------------- a log is shorter
     def cut_at_batch(self, storage: SimulatedStorage) -> str | None:
-        """Any number of whole batches is gone from the end of the last segment."""
+        """Any number of whole batches is missing at the end of the last segment."""
         found = self._log(storage)
         if found is None:
             return None
@@ -100,7 +100,7 @@ class FileChanges:
         return path
 
     def newest_segments_gone(self, storage: SimulatedStorage) -> str | None:
-        """With their indexes and snapshots, as if they had never been."""
+        """With their indexes and snapshots, as if they had never existed."""
         found = self._log(storage, segments_min=2)
         if found is None:
             return None
@@ -161,13 +161,13 @@ class FileChanges:
         return found[0]
 
     def _small(self, storage: SimulatedStorage, names: tuple[str, ...]) -> Segment | None:
-        """A kind of file that is there first, then one of them: there are many snapshots, and one `whole-since`."""
+        """Choose a kind of file first, then one of it: there are many snapshots, and only one `whole-since`."""
         kinds = [files for name in names if (files := below(storage, name))]
         return self._random.choice(self._random.choice(kinds)) if kinds else None
 
     # ---------------------------------------------------------------------------------------------------- older copies
     def older_file(self, storage: SimulatedStorage) -> str | None:
-        """One that differs from what is there now."""
+        """A small file that differs from the present one."""
         root = self.copies.older(storage)
         if root is None:
             return None
@@ -218,13 +218,13 @@ def logs_of(storage: SimulatedStorage) -> dict[str, list[Segment]]:
 
 
 def directory_id(root: DirectoryNode) -> bytes | None:
-    """By its meta.properties."""
+    """From meta.properties."""
     content = next((file.content for path, file in walk_files(root) if path.endswith(f"/{META_PROPERTIES}")), b"")
     return next((bytes(line) for line in content.splitlines() if line.startswith(DIRECTORY_ID)), None)
 
 
 def copied(node: DirectoryNode) -> DirectoryNode:
-    """All of it, on stable storage."""
+    """The whole tree, on stable storage."""
     twin = DirectoryNode()
     for name, child in node.entries.items():
         if isinstance(child, DirectoryNode):
@@ -239,13 +239,13 @@ def copied(node: DirectoryNode) -> DirectoryNode:
 
 
 def restore(storage: SimulatedStorage, root: DirectoryNode) -> None:
-    """All that is there is what was there then."""
+    """The whole disk is as it was then."""
     storage.root = root
     _count(storage)
 
 
 def put_file(storage: SimulatedStorage, path: str, content: bytes) -> None:
-    """In the place of what is there, on stable storage."""
+    """Create or replace the file, on stable storage."""
     parent, name = storage.parent_of(path)
     parent.entries[name] = file = FileNode()
     file.content[:] = content
@@ -255,7 +255,7 @@ def put_file(storage: SimulatedStorage, path: str, content: bytes) -> None:
 
 
 def unlink(storage: SimulatedStorage, path: str) -> None:
-    """Gone, on stable storage too; nothing if it is not there."""
+    """Remove the file, on stable storage too; no error if it does not exist."""
     parent = storage.find_directory(normalize(path).rpartition("/")[0])
     name = path.rpartition("/")[2]
     node = parent.entries.pop(name, None)

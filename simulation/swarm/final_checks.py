@@ -1,4 +1,4 @@
-"""After the faults: does the cluster converge in bounded time, and did it keep what it promised?
+"""Checks after the faults: does the cluster converge in bounded time, and did it keep its promises?
 
 Owns: the wait for convergence (liveness) and the comparison of replicas, acknowledgements and reads (safety).
 """
@@ -22,12 +22,12 @@ ANSWER_MS = 15_000
 READ_SECONDS = 60
 IDLE_SECONDS = 2
 WITNESS_SECONDS = 45
-"""An interval, and what it takes to find a digest that nothing recorded."""
+"""One interval of the notes, plus the time to compute a digest that is not recorded."""
 CALLBACKS_PER_IDLE_SECOND_MAX = 4_000
 
 
 async def converge(cluster: SimulatedCluster, options: RunOptions, reference: ReferenceState, history: History) -> None:
-    """I36, I37, I38: every replica returns to the ISR, every partition takes a record, nothing spins."""
+    """I36: every replica returns to the ISR."""
     try:
         await cluster.until(lambda: not _out_of_sync(cluster, options, reference), FULL_ISR_SECONDS, "a full ISR")
     except AssertionError as error:
@@ -36,7 +36,7 @@ async def converge(cluster: SimulatedCluster, options: RunOptions, reference: Re
 
 
 def _out_of_sync(cluster: SimulatedCluster, options: RunOptions, reference: ReferenceState) -> list[str]:
-    """By the leader's word and by ZooKeeper's: a leader whose proposal hangs does not know what became of it."""
+    """According to the leader and to ZooKeeper: a leader whose proposal hangs does not know its result."""
     found = [
         f"{state.partition} ISR {state.members} by ZooKeeper's word"
         for state in reference.states()
@@ -66,7 +66,7 @@ async def take_records(cluster: SimulatedCluster, workload: Workload, history: H
 
 
 async def stay_idle(cluster: SimulatedCluster, history: History) -> None:
-    """Nobody sends anything: what still runs then runs for ever."""
+    """I36: without any client request, nothing spins."""
     loop = cluster.world.loop
     before = loop.callbacks_run
     await asyncio.sleep(IDLE_SECONDS)
@@ -76,7 +76,7 @@ async def stay_idle(cluster: SimulatedCluster, history: History) -> None:
 
 
 async def compare_witness(cluster: SimulatedCluster, reference: ReferenceState, history: History) -> None:
-    """The notes in ZooKeeper follow soon, and are what the replicas hold."""
+    """The notes in ZooKeeper follow soon, and match what the replicas hold."""
     try:
         await cluster.until(lambda: not lacking_notes(cluster, reference.states()), WITNESS_SECONDS, "the witness")
     except AssertionError as error:
@@ -86,7 +86,7 @@ async def compare_witness(cluster: SimulatedCluster, reference: ReferenceState, 
 
 
 def compare_replicas(cluster: SimulatedCluster, workload: Workload, history: History) -> None:
-    """I20: equal bytes from the highest log start on, equal ends and marks, equal epochs of what is held."""
+    """I20: equal bytes from the highest log start on, equal ends and high watermarks, equal epochs of each offset."""
     for partition in workload.partitions:
         replicas = {
             b: replica
@@ -95,8 +95,8 @@ def compare_replicas(cluster: SimulatedCluster, workload: Workload, history: His
         }
         states = {b: r.state for b, r in replicas.items()}
         ends = {b: (s.log_end_offset, s.high_watermark) for b, s in states.items()}
-        if len(set(ends.values())) != 1 or any(end != mark for end, mark in ends.values()):
-            history.find("I20", f"(end, mark) by broker: {ends}", partition)
+        if len(set(ends.values())) != 1 or any(end != high_watermark for end, high_watermark in ends.values()):
+            history.find("I20", f"(end, high watermark) by broker: {ends}", partition)
             continue
         start = max(s.log_start_offset for s in states.values())
         contents = {b: log_bytes(r, start) for b, r in replicas.items()}
@@ -135,7 +135,7 @@ def end_of(batches: bytes) -> int:
 
 
 async def compare_history(cluster: SimulatedCluster, workload: Workload, history: History) -> None:
-    """I21, I22, I25, I26 over all that can be read now."""
+    """I21, I22, I25 and I26 over all records that can be read now."""
     starts, held = await _read_all(workload, history)
     in_order = {kind.process for kind in workload.producers() if kind.idempotent}
     history.check_events(

@@ -1,6 +1,6 @@
-"""What the clients of a run know: sent, acknowledged, surely failed, unknown, read.
+"""What the clients of a run know: records sent, acknowledged, surely failed, unknown, read.
 
-Owns: the record. Refuses to judge it.
+Owns: the history. Leaves to others: checking it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ class History:
     """What clients know."""
 
     def __init__(self, now: Callable[[], float] = lambda: 0.0) -> None:
-        """`now` tells the virtual seconds since the start."""
+        """`now` returns the virtual seconds since the start."""
         self._now = now
         self.acked: dict[tuple[TopicPartition, int], bytes] = {}
         self.weakly_acked = 0
@@ -32,8 +32,8 @@ class History:
         self.errors: dict[str, int] = {}
         self.events = EventLog()
 
-    def note_error(self, who: str, error: Exception) -> None:
-        key = f"{who}: {type(error).__name__}"
+    def note_error(self, client: str, error: Exception) -> None:
+        key = f"{client}: {type(error).__name__}"
         if key in self.errors or len(self.errors) < ERRORS_MAX:
             self.errors[key] = self.errors.get(key, 0) + 1
 
@@ -44,11 +44,11 @@ class History:
 
     # ------------------------------------------------------------------------------------------------------- events
     def sends(self, process: str, partition: TopicPartition, value: bytes) -> int:
-        """Returns what its completion has to name."""
+        """Returns the operation that its completion has to name."""
         return self.events.invoke(self._now(), process, "send", (Sent(str(partition), name_of(value)),))
 
     def wrote(self, operation: int, offset: int | None, leader_epoch: int | None, is_promised: bool) -> None:
-        """The producer was told that it is written; without acks=all nothing is promised by that."""
+        """The producer got an acknowledgement; without acks=all it promises nothing."""
         sent = tuple(Sent(each.key, each.value, offset) for each in self.events.events[operation].sent)
         kind: Literal["ok", "info"] = "ok" if is_promised else "info"
         self.events.complete(self._now(), operation, kind, sent=sent, leader_epoch=leader_epoch)
@@ -60,7 +60,7 @@ class History:
         )
 
     def polls(self, process: str, found: Mapping[TopicPartition, Sequence[Record]]) -> None:
-        """A poll that brought something."""
+        """A poll that returned records."""
         polled = tuple(
             Polled(str(partition), name_of(record.value or b""), record.offset, record.leader_epoch)
             for partition in sorted(found)
@@ -71,10 +71,10 @@ class History:
             self.events.complete(self._now(), operation, "ok", polled=polled)
 
     def check_events(self, promise: Promise) -> None:
-        """The anomalies of what clients did and saw."""
+        """Find the anomalies in what clients did and saw."""
         self.findings += [found.as_finding() for found in check_history(self.events.events, promise)]
 
 
 def name_of(value: bytes) -> str:
-    """Values are unique by their beginning; the rest is filling."""
+    """Values are unique by their beginning; the rest is padding."""
     return value.rstrip(b".").decode()

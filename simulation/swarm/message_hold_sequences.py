@@ -1,65 +1,44 @@
-"""Orders of faults in which a single message is late or lost: an order of the controller, an answer, a fetched batch.
+"""Fault sequences in which a single message is late or lost: a controller's request, an answer, a fetched batch.
 
-Owns and refuses what `fault_sequences` does. What is held and how long is drawn; a hold is released before its sequence
+Owns: the sequences; see `leader_sequences`. What is held and how long is drawn. A hold is released before its sequence
 ends, so that nothing is held for ever.
 """
 
 import asyncio
 
-from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import ApiKey
-from minibroker.simulation.message_holds import MessageHold, requests, responses
-from minibroker.simulation.swarm.controller_sequences import ControllerSequences
+from minibroker.simulation.message_holds import requests, responses
 from minibroker.simulation.swarm.fault_injector import name_of
+from minibroker.simulation.swarm.sequence_steps import SequenceSteps
 
 CAUGHT_SECONDS = 1.0
 HELD_SECONDS_MAX = 2.0
 
 
-class MessageHoldSequences(ControllerSequences):
+class MessageHoldSequences(SequenceSteps):
     """Each public method is one sequence."""
 
-    def _release(self, hold: MessageHold, may_drop: bool = True) -> None:
-        if hold.held and may_drop and self.random.random() < 0.3:
-            self.injector.note("drops what it held")
-            hold.drop()
-        else:
-            self.injector.note("lets go")
-            hold.release()
-
-    async def _elections(self, partition: TopicPartition, number: int, spared: int | None = None) -> None:
-        """Leaders fall by a bounce or a shutdown, with a record in each reign."""
-        for _ in range(number):
-            leader, epoch = self.injector.leader(partition), self._epoch(partition)
-            if leader is None or leader == spared or not self._force_election(leader):
-                return
-            if not await self._elected(partition, epoch):
-                return
-            if self.random.random() < 0.7:
-                self.injector.workload.burst(partition, 1)
-                await asyncio.sleep(self.random.choice((0.0, 0.02)))
-
     async def held_orders(self) -> None:
-        """One broker's LeaderAndIsr or StopReplica waits on its way, or is lost, over one or two elections."""
+        """LeaderAndIsr or StopReplica requests to one broker are held, or lost, during one or two elections."""
         injector, controller, partition = self.injector, self.injector.cluster.controller(), self.injector.partition()
         if controller is None:
             return
-        deaf = self.random.choice(injector.others(controller))
+        uninformed = self.random.choice(injector.others(controller))
         apis = self.random.choice(((ApiKey.LEADER_AND_ISR,), (ApiKey.LEADER_AND_ISR, ApiKey.STOP_REPLICA)))
-        injector.note("holds orders to", deaf)
-        hold = injector.network.hold(name_of(controller), name_of(deaf), requests(*apis))
-        with injector.uninformed(deaf):
+        injector.note("holds orders to", uninformed)
+        hold = injector.network.hold(name_of(controller), name_of(uninformed), requests(*apis))
+        with injector.uninformed(uninformed):
             await self._elections(partition, self.random.randint(1, 2), spared=controller)
             await asyncio.sleep(self.random.uniform(0.0, HELD_SECONDS_MAX))
             if self.random.random() < 0.3:
-                self._end_leader(controller, "kill")  # its last word arrives when another is active
+                self._end_leader(controller, "kill")  # its requests arrive when another controller is active
                 await asyncio.sleep(injector.options.session_seconds + 0.7)
             self._release(hold)
         injector.workload.burst(partition, 2)
         await self._start_later(controller)
 
     async def held_isr_answer(self) -> None:
-        """The ISR has changed and its leader does not know; it falls, or goes on for a while."""
+        """The ISR has changed and the leader does not know; it fails, or goes on for a while."""
         injector, partition = self.injector, self.injector.partition()
         leader, controller = injector.leader(partition), injector.cluster.controller()
         followers = [b for b in self._members(partition) if b != leader]
@@ -82,7 +61,7 @@ class MessageHoldSequences(ControllerSequences):
         self._release(hold)
 
     async def lost_isr_answer(self) -> None:
-        """Applied, and the answer lost: the retry finds what it wants already there."""
+        """A proposal is applied and its answer lost: the retry finds the ISR as proposed."""
         injector, partition = self.injector, self.injector.partition()
         leader = injector.leader(partition)
         followers = [b for b in self._members(partition) if b != leader]
@@ -98,7 +77,7 @@ class MessageHoldSequences(ControllerSequences):
         hold.release()
 
     async def held_fetch_answer(self) -> None:
-        """Batches and marks for a follower wait on their way while leaders change, and arrive in another epoch."""
+        """Batches and high watermarks for a follower are held while leaders change, and arrive in another epoch."""
         injector, partition = self.injector, self.injector.partition()
         leader = injector.leader(partition)
         if leader is None:
@@ -114,7 +93,7 @@ class MessageHoldSequences(ControllerSequences):
             self._release(hold)
 
     async def held_epoch_answer(self) -> None:
-        """A follower's question where its epoch ended is answered when another epoch has begun."""
+        """A follower asks where its epoch ended, and is answered after another epoch has begun."""
         injector, partition = self.injector, self.injector.partition()
         leader = injector.leader(partition)
         if leader is None:
@@ -133,7 +112,7 @@ class MessageHoldSequences(ControllerSequences):
             self._release(hold)
 
     async def lost_produce_answers(self) -> None:
-        """Batches are written, their answers lost, some with five in flight; then, maybe, another leads."""
+        """Batches are written and their answers lost, up to five in flight; then the leader may change."""
         injector, partition = self.injector, self.injector.partition()
         leader = injector.leader(partition)
         if leader is None:
@@ -150,7 +129,7 @@ class MessageHoldSequences(ControllerSequences):
         hold.release()
 
     async def held_produce_answers(self) -> None:
-        """A producer waits longer than it may for what is written; its next records must not take those sequences."""
+        """Answers come after a producer's delivery timeout; its next records must not reuse those sequences."""
         injector, partition = self.injector, self.injector.partition()
         leader = injector.leader(partition)
         if leader is None:
@@ -165,20 +144,20 @@ class MessageHoldSequences(ControllerSequences):
         injector.workload.burst(partition, 2, acks="all")
 
     async def lost_orders(self) -> None:
-        """The orders to one broker are lost with their connections, again and again, while leaders change."""
+        """Requests to one broker are lost with their connections, again and again, while leaders change."""
         injector, controller, partition = self.injector, self.injector.cluster.controller(), self.injector.partition()
         if controller is None:
             return
-        deaf = self.random.choice(injector.others(controller))
+        uninformed = self.random.choice(injector.others(controller))
         apis = self.random.choice(
             ((ApiKey.LEADER_AND_ISR,), (ApiKey.UPDATE_METADATA,), (ApiKey.LEADER_AND_ISR, ApiKey.STOP_REPLICA))
         )
-        injector.note("loses orders to", deaf)
+        injector.note("loses orders to", uninformed)
         if self.random.random() < 0.5:
-            hold = injector.network.drop_frames(name_of(controller), name_of(deaf), requests(*apis), times=8)
+            hold = injector.network.drop_frames(name_of(controller), name_of(uninformed), requests(*apis), times=8)
         else:
-            hold = injector.network.lose_replies(name_of(controller), name_of(deaf), *apis, times=3)
-        with injector.uninformed(deaf):
+            hold = injector.network.lose_replies(name_of(controller), name_of(uninformed), *apis, times=3)
+        with injector.uninformed(uninformed):
             await self._elections(partition, self.random.randint(1, 2), spared=controller)
             await asyncio.sleep(self.random.uniform(0.0, 0.5))
             hold.release()

@@ -1,6 +1,6 @@
 """What a run looks like from outside: one line for each change of a replica's state, each fault, each finding.
 
-Owns: the lines, and the shortest history of a partition behind a finding. Refuses to judge: a line is what was seen.
+Owns: the lines, and the shortest history of a partition that leads to a finding. Leaves to others: checking it.
 """
 
 import itertools
@@ -19,7 +19,7 @@ HEADER = f"{'time':>9} {'broker':>6} {'partition':9} {'epoch':>5} {'LEO':>6} {'H
 
 
 class ReplicaSnapshot(NamedTuple):
-    """Of one replica."""
+    """The state of one replica, as far as lines show it."""
 
     role: str
     leader_epoch: int | None
@@ -29,7 +29,7 @@ class ReplicaSnapshot(NamedTuple):
 
 
 class NarratedLine(NamedTuple):
-    """One thing that happened."""
+    """One event, with the replica's new state if it changed one."""
 
     at_seconds: float
     what: str
@@ -58,7 +58,7 @@ class NarratedLine(NamedTuple):
 
 
 class Narrator:
-    """A listener (see `checks.listening`) that remembers what each replica last looked like."""
+    """A listener (see `checks.listening`) that remembers the last state of each replica."""
 
     def __init__(self, now: Callable[[], float], on_line: Callable[[NarratedLine], None]) -> None:
         self.lines: list[NarratedLine] = []
@@ -66,14 +66,14 @@ class Narrator:
         self._on_line = on_line
         self._seen: dict[tuple[TopicPartition, int], ReplicaSnapshot] = {}
         self._agreed_at: dict[TopicPartition, list[int]] = {}
-        """Places in `lines` where all replicas of a partition had the same end and mark."""
+        """Places in `lines` where all replicas of a partition had the same log end and high watermark."""
 
     def _add(self, line: NarratedLine) -> None:
         self.lines.append(line)
         self._on_line(line)
 
     def fault(self, line: str) -> None:
-        """As the schedule notes it: time, then what."""
+        """A line of the injector's history: time, then what."""
         self._add(NarratedLine(self._now(), f"world: {line.split(maxsplit=1)[-1]}"))
 
     # ------------------------------------------------------------------------------------------------- as a listener
@@ -86,13 +86,13 @@ class Narrator:
         self._look(replica, "")
 
     def appended(self, log: PartitionLog, batches: Sequence[BatchHeader]) -> None:
-        """The replica's next step tells of it."""
+        """The replica's next step shows it."""
 
     def cut(self, log: PartitionLog, failed: bool) -> None:
-        """The replica's next step tells of it."""
+        """The replica's next step shows it."""
 
     def ordered(self, controller_epoch: int) -> None:
-        """What it brings shows in the replica's state."""
+        """Its effect shows in the replica's state."""
 
     def _look(self, replica: Partition, why: str) -> None:
         state = replica.state
@@ -114,7 +114,7 @@ class Narrator:
         if len({(each.log_end_offset, each.high_watermark) for each in replicas}) == 1 and now.high_watermark > 0:
             self._agreed_at.setdefault(replica.topic_partition, []).append(len(self.lines) - 1)
 
-    # --------------------------------------------------------------------------------------------------- a failure
+    # --------------------------------------------------------------------------------------------------- a finding
     def shortest_history(self, finding: CheckerFinding) -> list[NarratedLine]:
         """Lines about the finding's partition, and faults, since its replicas last agreed before it."""
         end = len(self.lines)
@@ -123,7 +123,7 @@ class Narrator:
         partition = finding.partition
         agreed = [place for place in self._agreed_at.get(partition, []) if place < end] if partition is not None else []
         start = agreed[-1] if agreed else 0
-        if finding.at_seconds is None and len(agreed) > 1:  # at the end all agree again: tell of the last quarrel
+        if finding.at_seconds is None and len(agreed) > 1:  # at the end all agree again: show the longest disagreement
             gaps = [(later - earlier, earlier) for earlier, later in itertools.pairwise(agreed)]
             start = max(gaps)[1]
         lines = [line for line in self.lines[start:end] if line.partition in (None, partition)]
@@ -131,7 +131,7 @@ class Narrator:
 
 
 def difference(before: ReplicaSnapshot, now: ReplicaSnapshot) -> list[str]:
-    """What changed, most important first."""
+    """What changed, the most important first."""
     found = []
     if now.role != before.role:
         found.append(f"{before.role} -> {now.role}")
@@ -142,7 +142,7 @@ def difference(before: ReplicaSnapshot, now: ReplicaSnapshot) -> list[str]:
     elif now.log_end_offset > before.log_end_offset:
         found.append("append")
     if now.high_watermark != before.high_watermark:
-        found.append("mark rose" if now.high_watermark > before.high_watermark else "mark fell")
+        found.append("HW rose" if now.high_watermark > before.high_watermark else "HW fell")
     if now.in_sync_replicas != before.in_sync_replicas and now.role == before.role:
         found.append("ISR changed")
     return found

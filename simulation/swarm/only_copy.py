@@ -1,9 +1,9 @@
-"""The only in-sync copy is damaged so that its disk shows it: nobody may lead until an operator accepts the loss.
+"""The only in-sync copy is damaged so that its disk shows it: no broker may lead until an operator accepts the loss.
 
-Owns: the order of it, within the promise's rows of the only copy that stop safely, and the judgement that nobody leads
-before the order. What the only copy had is on another replica, too, which was in sync until shortly before: so the
-operator's election loses nothing, and every other judge holds the cluster to that. Refuses damage that a disk does not
-show: of that the promise is silent.
+Owns: the sequence, within the promise's rows for an only copy that "stops safely", and the check that no broker leads
+before the operator's request. Another replica, in sync until shortly before, also has all records of the only copy: so
+the operator's election loses nothing, which every other checker verifies. Damage that a disk does not show is left out:
+the promise does not cover it.
 """
 
 import asyncio
@@ -31,32 +31,32 @@ from minibroker.simulation.swarm.rot_places import HEADER_BYTES, LOG_DIRECTORY, 
 
 BLANK, ROTTEN = "blank", "rotten"
 QUIET_SECONDS = 25.0
-"""Nobody writes meanwhile, so that the others have all that the only copy has."""
+"""Producers pause for this long, so that the others get all records of the only copy."""
 EQUAL_SECONDS = 2.0
 ALONE_SECONDS = 8.0
 END_SECONDS = 15.0
 CHECKPOINT_SECONDS = (0.0, 0.8, 6.0)
 BETWEEN_STARTS = (0.0, 0.5, 2.0)
 JUDGED_SECONDS = 2.5
-"""Who wrongly believes such a disk has elected it by then."""
+"""A controller that wrongly trusts such a disk has elected its broker by then."""
 LEADERLESS_SECONDS = 20.0
-"""A new controller has looked by then, as slow as ZooKeeper may be."""
+"""A new controller has checked by then, even with a slow ZooKeeper."""
 SETTLED_SECONDS = 10.0
 
 
 class OnlyCopy:
-    """Of one run; `play` is the sequence."""
+    """`play` is the sequence."""
 
     def __init__(self, injector: FaultInjector, faults: DiskFaults, rng: random.Random) -> None:
         self.injector = injector
         self.random = rng
         self._faults = faults
         self._guarded: dict[TopicPartition, int] = {}
-        """Partitions that nobody may lead yet, and where the only copy ended."""
+        """Partitions that may have no leader yet, and where the only copy ended."""
         injector.reference.listeners.append(self._on_state)
 
     async def play(self) -> bool:
-        """From a cluster that is whole. Whether the only copy was damaged."""
+        """Starts from a healthy cluster. False if the only copy could not be damaged."""
         injector, last = self.injector, self.random.choice(self.injector.cluster.broker_ids)
         for partition in injector.workload.partitions:
             injector.workload.quiet_until[partition] = injector.world.loop.elapsed + QUIET_SECONDS
@@ -81,7 +81,7 @@ class OnlyCopy:
 
     # ------------------------------------------------------------------------------------------------------- the end
     async def _end_all(self, last: int) -> bool:
-        """Whether the disk of the last one suffered."""
+        """Whether the disk of the last broker was damaged."""
         injector = self.injector
         injector.kept_down.update(injector.cluster.broker_ids)
         injector.note("all end", f"{last} last")
@@ -117,7 +117,7 @@ class OnlyCopy:
 
     # ---------------------------------------------------------------------------------------------------- the damage
     def _hurt(self, last: int, way: str) -> bool:
-        """The first kind of damage that fits and that the disk shows."""
+        """Do the first kind of damage that fits and that the disk shows."""
         injector, storage = self.injector, self.injector.storage(last)
         alone = [state.partition for state in injector.guarded_states() if state.members == (last,)]
         elsewhere = [injector.storage(each) for each in injector.others(last)]
@@ -147,7 +147,7 @@ class OnlyCopy:
         return safe
 
     def _rot(self, last: int, safe: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """A batch of the last segment, in front of others: no write that a crash has cut off."""
+        """A batch of the last segment that is followed by others, so that it cannot be a torn write."""
         partition = self.random.choice(sorted(safe))
         path, file = logs_of(self.injector.storage(last))[directory_of(partition)][-1]
         batches = batches_of(file.content)[:-1]
@@ -160,7 +160,7 @@ class OnlyCopy:
         return {partition: safe[partition]}
 
     def _shorten(self, last: int, kind: str, safe: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """One log ends early. Where nothing on the disk contradicts that, it is taken back."""
+        """One log ends early. If nothing on the disk contradicts that, the change is undone."""
         storage, changes = self.injector.storage(last), self._faults.changes
         before = copied(storage.root)
         partition = self.random.choice(sorted(safe))
@@ -186,26 +186,26 @@ class OnlyCopy:
             await asyncio.sleep(pause)
 
     async def _stand_still(self, last: int) -> None:
-        """And an operator starts the broker again that does not come up, once, twice, or not at all."""
+        """Meanwhile an operator restarts the damaged broker twice, once, or not at all."""
         injector = self.injector
         for _ in range(self.random.choice((0, 1, 1, 2))):
             await asyncio.sleep(JUDGED_SECONDS)
             await self._end(last, self.random.choice(("term", "kill")))
             injector.start(last)
         await asyncio.sleep(JUDGED_SECONDS)
-        await injector.wait(self._nobody_leads, LEADERLESS_SECONDS)
+        await injector.wait(self._is_leaderless, LEADERLESS_SECONDS)
 
-    def _nobody_leads(self) -> bool:
-        """Of what is guarded: until a controller is there, the one that has ended stands in ZooKeeper."""
+    def _is_leaderless(self) -> bool:
+        """Of the guarded partitions. Until there is a controller, ZooKeeper still names the leader that has ended."""
         return all(s.leader == NONE for s in self.injector.guarded_states() if s.partition in self._guarded)
 
     async def _elect(self, last: int) -> None:
         injector, ends = self.injector, dict(self._guarded)
 
-        def accepts(told: ElectionOutlook) -> bool:
-            chosen = next(each for each in told.candidates if each.broker_id == told.chosen)
-            partition = TopicPartition(told.topic_name, told.partition_index)
-            return told.chosen != last and chosen.log_end_offset >= ends.get(partition, 0)
+        def accepts(outlook: ElectionOutlook) -> bool:
+            chosen = next(each for each in outlook.candidates if each.broker_id == outlook.chosen)
+            partition = TopicPartition(outlook.topic_name, outlook.partition_index)
+            return outlook.chosen != last and chosen.log_end_offset >= ends.get(partition, 0)
 
         injector.note("an operator accepts the loss")
         self._guarded.clear()
@@ -216,25 +216,25 @@ class OnlyCopy:
             injector.reference.allows_unclean_election = False
 
     def _are_led(self, partitions: Iterable[TopicPartition]) -> bool:
-        """By the word of a broker that lives."""
+        """As seen by a live broker."""
         return all(self.injector.cluster.leader(each.topic, each.partition) is not None for each in partitions)
 
     def _on_state(self, partition: TopicPartition) -> None:
         true = self.injector.reference.state(partition)
         if partition in self._guarded and true is not None and true.leader != NONE:
             facts = (f"the only copy ended at {self._guarded[partition]}", f"ZooKeeper holds {true}")
-            text = f"broker {true.leader} leads, though the only in-sync copy is damaged and nobody ordered it"
+            text = f"broker {true.leader} leads, though the only in-sync copy is damaged and no operator asked for it"
             self.injector.reference.find("I28", text, partition, *facts)
             del self._guarded[partition]
 
 
 def directory_of(partition: TopicPartition) -> str:
-    """Where its files lie."""
+    """Where the partition's files are."""
     return f"{LOG_DIRECTORY}/{partition}"
 
 
 def last_batch(storage: SimulatedStorage, partition: TopicPartition) -> bytes | None:
-    """Two logs with the same last batch are the same, as long as nobody's bytes are wrong."""
+    """Two logs with the same last batch are the same, if no bytes are wrong."""
     for _, file in reversed(logs_of(storage).get(directory_of(partition), [])):
         for position, size in reversed(batches_of(file.content)):
             return bytes(file.content[position : position + size])
@@ -242,7 +242,7 @@ def last_batch(storage: SimulatedStorage, partition: TopicPartition) -> bytes | 
 
 
 def end_of(storage: SimulatedStorage, partition: TopicPartition) -> int:
-    """How far its batches follow one from another."""
+    """The end of the batches that follow each other without a gap."""
     end: int | None = None
     for path, file in logs_of(storage).get(directory_of(partition), []):
         parsed = parse_segment_file_name(path.rpartition("/")[2])
@@ -257,12 +257,12 @@ def end_of(storage: SimulatedStorage, partition: TopicPartition) -> int:
 
 
 def reached(storage: SimulatedStorage, partition: TopicPartition, end: int) -> int:
-    """How far the disk says that the log reached: all of it after a clean stop, else its last high watermark."""
-    clean, marks = (f"{LOG_DIRECTORY}/{name}" for name in (CLEAN_SHUTDOWN, HIGH_WATERMARK_CHECKPOINT))
+    """How far the log reached according to the disk: to `end` after a clean stop, else to its last high watermark."""
+    clean, high_watermarks = (f"{LOG_DIRECTORY}/{name}" for name in (CLEAN_SHUTDOWN, HIGH_WATERMARK_CHECKPOINT))
     files = dict(storage.files(f"{LOG_DIRECTORY}/"))
     if clean in files:
         return end
     try:
-        return parse_offset_checkpoint(bytes(storage.find_file(marks).content)).get(partition, 0)
+        return parse_offset_checkpoint(bytes(storage.find_file(high_watermarks).content)).get(partition, 0)
     except (FileMissing, CorruptCheckpoint):
         return 0

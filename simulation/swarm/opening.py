@@ -1,6 +1,6 @@
 """How every run of the swarm begins, within the promise and beyond it.
 
-Owns: the start of cluster, clients and the injector that breaks. Refuses to know what is broken, and who judges.
+Owns: the start of cluster, clients and fault injector. Leaves to others: the faults and the checkers.
 """
 
 from minibroker.simulation.checks.reference_state import ReferenceState
@@ -14,7 +14,7 @@ from minibroker.simulation.swarm.workload import Workload
 async def open_run(
     cluster: SimulatedCluster, outcome: RunOutcome, reference: ReferenceState, narrator: Narrator | None
 ) -> FaultInjector:
-    """The injector, once the cluster is ready and has its topics; the outcome watches from here on."""
+    """The injector, once the cluster is ready and has its topics; the outcome counts from here on."""
     options = outcome.options
     workload = Workload(cluster, options, outcome.history, cluster.world.random("workload"))
     injector = FaultInjector(cluster, options, reference, workload, cluster.world.random("faults"))

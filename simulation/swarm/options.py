@@ -1,7 +1,7 @@
 """What one run is made of, drawn from its seed: topics, settings, the kinds of fault and their intensities.
 
-Owns: the draw. Refuses to do anything with it. Whatever changes here, or in what the faults draw, changes what every
-seed means.
+Owns: the draw. Leaves to others: to use it. Any change here, or in what the faults draw, changes the meaning of every
+seed.
 """
 
 import random
@@ -20,7 +20,7 @@ ZOOKEEPER = ("zk_cut", "zk_down", "zk_restart", "zk_slow", "zk_lost_reply", "zk_
 DISKS = ("disk_full", "disk_fill", "disk_hang", "disk_error")
 FAULTS = (*PROCESS_FAILURES, *STALLS, *LINKS, *ZOOKEEPER, *DISKS, "clock")
 ADDRESS_GONE = "address_gone"
-"""What comes after a broker's death where brokers are containers. Not drawn: see RunOptions.containers."""
+"""Follows a broker's failure where brokers are containers. Not drawn: see RunOptions.containers."""
 SEQUENCES = (
     "tail",
     "tails",
@@ -61,7 +61,7 @@ SEQUENCES = (
     "controller_and_leader_die",
     "dead_and_back_at_once",
 )
-"""Orders of several faults that real bugs needed, and that single faults hit too seldom."""
+"""Sequences of faults that real bugs needed, and that single faults hit too seldom."""
 
 
 class RunOptions(msgspec.Struct, kw_only=True):
@@ -73,11 +73,11 @@ class RunOptions(msgspec.Struct, kw_only=True):
     faults: tuple[str, ...]
     sequences: tuple[str, ...]
     sequence_share: float
-    """How many of the steps are sequences."""
+    """The share of steps that are sequences."""
     pause_mean: float
     """Seconds between two steps, on average."""
     fault_seconds_max: float
-    """How long a fault may last that is not over at once."""
+    """How long a fault may last, if it lasts at all."""
     value_bytes: int
     send_pause_max: float
     delivery_timeout_ms: int
@@ -88,12 +88,12 @@ class RunOptions(msgspec.Struct, kw_only=True):
     config_changes: bool
     seconds: float
     containers: bool
-    """The name and the address of a killed broker are gone a moment later, until it is started again."""
+    """A moment after a broker is killed its name and address disappear, until it is started again."""
     disks: DiskOptions | None = None
     """One disk may be faulty, and all brokers may end at once."""
 
     def with_disks(self, disks: DiskOptions | None) -> "RunOptions":
-        """The same draw, and these beside it."""
+        """The same draw with these disk options."""
         self.disks = disks
         if disks is not None:
             self.settings = {**self.settings, **disks.settings}
@@ -113,7 +113,7 @@ class RunOptions(msgspec.Struct, kw_only=True):
 
 
 def draw_options(rng: random.Random, brokers: int = 3) -> RunOptions:
-    """A subset of the faults with intensities of its own finds more than all of them at once."""
+    """A subset of the faults with its own intensities finds more than all faults at once."""
     topics = {"a": (rng.choice((1, 2, 3, 4)), min(3, brokers), rng.choice((1, 2, 2)))}
     if rng.random() < 0.25:
         topics["b"] = (rng.choice((1, 2)), 2, rng.choice((1, 2)))

@@ -1,6 +1,6 @@
-"""What came of one run: what was found, what it saw, whether it counts.
+"""The result of one run: its findings, what it saw, and whether it counts.
 
-Owns: the form of a run's result. Refuses to run anything.
+Owns: the form of the result. Leaves to others: to run anything.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ TRUNCATIONS_MIN = 1
 
 
 class RunOutcome:
-    """One seed's run."""
+    """Of one seed."""
 
     def __init__(self, seed: int, options: RunOptions, history: History) -> None:
         self.seed = seed
@@ -28,7 +28,7 @@ class RunOutcome:
         self.events: list[str] = []
         self.findings: list[CheckerFinding] = []
         self.is_beyond = False
-        """A run that breaks the promise on purpose; it need not count."""
+        """A run that breaks the promise on purpose; it does not have to count."""
         self.losses: list[CheckerFinding] = []
         """Beyond the promise: acknowledged records that are gone, each named by the clients' history."""
         self.elections = 0
@@ -40,7 +40,7 @@ class RunOutcome:
         self.seconds_to_repair: list[float] = []
         """From each damage of a disk to its broker's return to every ISR."""
         self.seconds_to_full_isr: list[float] = []
-        """The same of disks that were lost whole."""
+        """The same, of disks that were lost completely."""
         self.readers = 0
         self.virtual_seconds = 0.0
         self.deliveries = 0

@@ -1,7 +1,7 @@
 """The promise as data: fault and circumstance -> what becomes of acknowledged records, and why.
 
-Owns: the table that the schedule obeys, the judges hold the cluster to, and docs/OPERATIONS.md shows. Refuses to do a
-fault and to look at a cluster. A row that says MAY_LOSE is never drawn within the promise (`--beyond` draws some).
+Owns: the table that the schedule obeys, the checkers verify and docs/OPERATIONS.md shows. Leaves to others: faults and
+clusters. A row with MAY_LOSE is never drawn within the promise (`--beyond` draws some).
 """
 
 from enum import StrEnum
@@ -12,17 +12,17 @@ from minibroker.simulation.swarm.disk_options import CRASHES, MISPLACED, NOTES, 
 
 
 class Guarantee(StrEnum):
-    """What holds."""
+    """What becomes of acknowledged records."""
 
     SURVIVES = "survives"
     """Nothing acknowledged is lost, and the cluster heals by itself."""
     STOPS_SAFELY = "stops safely"
-    """Nothing is lost and nothing wrong is served; something stands still, says so, and needs an operator."""
+    """Nothing is lost and nothing wrong is served; something stops, reports it, and needs an operator."""
     MAY_LOSE = "may lose"
 
 
 class Circumstance(StrEnum):
-    """Under which circumstance."""
+    """The condition of a row."""
 
     ANY = "any"
     ANOTHER_COPY = "another in-sync replica keeps a good copy"
@@ -32,14 +32,14 @@ class Circumstance(StrEnum):
 
 
 class PromiseRow(Struct, frozen=True):
-    """One line of the promise."""
+    """One row of the promise."""
 
     fault: str
     circumstance: Circumstance
     guarantee: Guarantee
     why: str
     kinds: tuple[str, ...] = ()
-    """Names of the schedule's faults and sequences that this is about."""
+    """Names of the schedule's faults and sequences that this row covers."""
 
 
 _ROT = RUNNING_ROT
@@ -56,35 +56,35 @@ PROMISE = (
         "one broker is killed, paused, cut off or loses power",
         Circumstance.ANOTHER_COPY,
         Guarantee.SURVIVES,
-        "an in-sync replica leads; who comes back cuts what was never committed and copies the rest. It may die between"
-        " any two calls to its disk: each leaves files that the next start can tell",
+        "an in-sync replica leads; the broker that returns truncates what was never committed and copies the rest. It"
+        " may crash between any two calls to its disk: the next start recognizes the files that each call leaves",
         CRASHES,
     ),
     PromiseRow(
         "one broker is killed, paused or cut off",
         Circumstance.ONLY_COPY,
         Guarantee.STOPS_SAFELY,
-        "nobody else has all that was acknowledged: the partition waits for this broker",
+        "no other broker has all acknowledged records: the partition waits for this broker",
     ),
     PromiseRow(
         "bit rot in any file of one disk, at rest or between stop and start",
         Circumstance.ANOTHER_COPY,
         Guarantee.SURVIVES,
-        "checksums and the history of epochs tell it; the replica goes offline alone and copies anew",
+        "checksums and the epoch history show it; that replica alone goes offline and copies its log again",
         _ROT,
     ),
     PromiseRow(
         "bit rot in acknowledged records",
         Circumstance.ONLY_COPY,
         Guarantee.STOPS_SAFELY,
-        "the damaged range is named and kept from readers; nothing is invented, nothing else is deleted",
+        "the damaged range is reported and not served; nothing is invented, nothing else is deleted",
     ),
     PromiseRow(
         "files of one disk are gone or foreign",
         Circumstance.ANOTHER_COPY,
         Guarantee.SURVIVES,
-        "files that contradict each other, or name another partition, are damage, never the leftover of a deletion; the"
-        " replica copies anew",
+        "files that contradict each other, or name another partition, are damage, never the rest of a deletion; the"
+        " replica copies its log again",
         _FILES,
     ),
     PromiseRow(
@@ -92,17 +92,17 @@ PROMISE = (
         " back as they were earlier",
         Circumstance.ANOTHER_COPY,
         Guarantee.SURVIVES,
-        "who was down is believed nothing until it has caught up; two logs that nothing has disturbed, or all, are"
-        " asked before anybody is elected",
+        "a broker that was down counts for nothing until it has caught up; before an election, two undisturbed logs or"
+        " all logs must be known",
         (*SHORTENED, *OLDER),
     ),
     PromiseRow(
         "files of one disk are gone, cut or older than they were",
         Circumstance.ONLY_COPY,
         Guarantee.STOPS_SAFELY,
-        "where the disk itself shows it: files contradict each other, or a log ends below its last checkpointed high"
-        " watermark (after a power cut: and recovery point) or below the end that a clean stop wrote down. No leader"
-        " until an operator elects on purpose",
+        "if the disk itself shows it: files contradict each other, or a log ends below its last checkpointed high"
+        " watermark (after a power cut: and recovery point) or below the end that a clean stop recorded. No leader"
+        " until an operator elects one on purpose",
         ("only_copy_is_damaged",),
     ),
     PromiseRow(
@@ -115,33 +115,34 @@ PROMISE = (
         "the clock of a leader runs ahead",
         Circumstance.ANY,
         Guarantee.MAY_LOSE,
-        "`retention.ms` counts by the leader's clock: what is too old by it is deleted, on all replicas",
+        "`retention.ms` goes by the leader's clock: records that are too old by it are deleted on all replicas",
     ),
     PromiseRow(
         "a segment file of another partition of the same topic is put in under a name that it fits",
         Circumstance.ANY,
         Guarantee.MAY_LOSE,
-        "it is not told, and served: nothing in a batch says its partition (nor does it in Kafka); only the audit sees"
-        " it, when it compares the replicas",
+        "it is not noticed, and served: nothing in a batch names its partition (nor in Kafka); only the audit sees it,"
+        " when it compares the replicas",
     ),
     PromiseRow(
         "an entry at the top of one log directory cannot be used (a directory in the place of a checkpoint)",
         Circumstance.ANY,
         Guarantee.STOPS_SAFELY,
-        "the broker names it and does not start; leadership moves. Move the entry away and start the broker",
+        "the broker reports it and does not start; leadership moves. Move the entry away and start the broker",
     ),
     PromiseRow(
         "a sync fails, and the kernel has forgotten the pages",
         Circumstance.ANOTHER_COPY,
         Guarantee.SURVIVES,
-        "after any failed sync the directory is offline until the broker is started again, whatever the error was",
+        "after any failed sync, whatever the error, the directory is offline until the broker is started again",
         _SYNCS,
     ),
     PromiseRow(
         "a call to the disk fails (EIO, ENOSPC, EMFILE)",
         Circumstance.ANY,
         Guarantee.SURVIVES,
-        "EIO takes the directory offline, a full disk refuses records until there is room, too few descriptors pass",
+        "EIO takes the directory offline; a full disk refuses records until there is room; a lack of descriptors"
+        " passes",
         _CALLS,
     ),
     PromiseRow(
@@ -155,40 +156,40 @@ PROMISE = (
         "one disk is lost, and a blank one is put in",
         Circumstance.ONLY_COPY,
         Guarantee.STOPS_SAFELY,
-        "the partition has no leader until an operator elects on purpose (`minibroker partition elect`)",
+        "the partition has no leader until an operator elects one on purpose (`minibroker partition elect`)",
     ),
     PromiseRow(
         "another broker's disk is put in",
         Circumstance.ANOTHER_COPY,
         Guarantee.STOPS_SAFELY,
-        "the broker refuses to start on it, leadership moves; put in its own disk or a blank one",
+        "the broker refuses to start on it; leadership moves. Put in its own disk or a blank one",
         ("foreign_disk",),
     ),
     PromiseRow(
-        "one disk says that it has synced and has not; then the power goes",
+        "one disk reports syncs that it has not done; then the power fails",
         Circumstance.ANOTHER_COPY,
         Guarantee.SURVIVES,
         "a broker that starts again counts for nothing until it has caught up with its leader",
         ("lying_disk",),
     ),
     PromiseRow(
-        "one disk says that it has synced and has not; then the power goes",
+        "one disk reports syncs that it has not done; then the power fails",
         Circumstance.ONLY_COPY,
         Guarantee.MAY_LOSE,
-        "nobody else has the records, and the disk has forgotten them",
+        "no other broker has the records, and the disk has lost them",
     ),
     PromiseRow(
         "all brokers are stopped or killed, and started in any order",
         Circumstance.ANY,
         Guarantee.SURVIVES,
-        "what was written is there; nobody is elected who may lack what another member has",
+        "what was written is still there; no replica is elected that may lack what another member has",
         _ENDS,
     ),
     PromiseRow(
-        "all brokers are killed, one of them by a power cut, and its starts die on the way",
+        "all brokers are killed, one of them by a power cut, and its starts crash",
         Circumstance.ANOTHER_COPY,
         Guarantee.SURVIVES,
-        "what proves that a log is whole is taken away before anything else is written",
+        "the proof that a log is whole is removed before anything else is written",
         ("all_end_and_one_dies_in_its_start",),
     ),
     PromiseRow(
@@ -202,14 +203,14 @@ PROMISE = (
         "all brokers lose power at once",
         Circumstance.UNFLUSHED,
         Guarantee.MAY_LOSE,
-        "an acknowledgement means copies in memory on several machines; those that lost power together lose them",
+        "an acknowledgement means copies in memory on several machines; machines that lose power together lose them",
         ("all_without_power",),
     ),
     PromiseRow(
         "all brokers are stopped or killed, and one disk is replaced or damaged meanwhile",
         Circumstance.ANOTHER_COPY,
         Guarantee.SURVIVES,
-        "the election waits for all members of the last ISR and takes the one that has most",
+        "the election waits for all members of the last ISR and takes the one that has the most",
         (
             "all_stopped_and_a_disk_replaced",
             "all_killed_and_a_disk_replaced",
@@ -223,7 +224,7 @@ PROMISE = (
         "all brokers are stopped, and the disk of the last in-sync one is replaced",
         Circumstance.ONLY_COPY,
         Guarantee.STOPS_SAFELY,
-        "no leader until an operator elects on purpose; the command names what may be lost",
+        "no leader until an operator elects one on purpose; the command says what may be lost",
     ),
     PromiseRow(
         "a topic is deleted and made again under its name",
@@ -233,26 +234,25 @@ PROMISE = (
         ("topic_reborn",),
     ),
     PromiseRow(
-        "several faults of one disk, or of one disk after the other is whole again",
+        "several faults of one disk, or of one disk after another is repaired",
         Circumstance.ANOTHER_COPY,
         Guarantee.SURVIVES,
-        "a broker is whole again when it is back in every ISR with nothing of the damage left",
+        "a disk is repaired when its broker is back in every ISR with none of the damage left",
     ),
     PromiseRow(
         "a log of one disk is cut, the epoch of the batch that is its last one then rots, and all brokers end, within"
         " the five seconds before a checkpoint of high watermarks",
         Circumstance.ANOTHER_COPY,
         Guarantee.MAY_LOSE,
-        "no CRC covers an epoch: such a log claims to be later than the whole ones, and no high watermark speaks"
-        " against it yet",
+        "no CRC covers an epoch: such a log seems later than the whole ones, and no high watermark contradicts it yet",
     ),
     PromiseRow(
-        "a small file of one disk is forged: it says what was never true, under a right checksum and its own topic and"
-        " partition (`log-start`, an epoch history, the recovery points)",
+        "a small file of one disk is forged: its content was never true, but its checksum, topic and partition are"
+        " right (`log-start`, an epoch history, the recovery points)",
         Circumstance.ANY,
         Guarantee.MAY_LOSE,
-        "not promised: nothing else says where a log begins. No segment is removed for such a start behind the log's"
-        " end; a start within the log is believed, and a recovery point that is too high calls sound logs damaged",
+        "not promised: nothing else says where a log begins. A start behind the log's end removes no segment; a start"
+        " within the log is trusted, and a recovery point that is too high makes sound logs count as damaged",
     ),
     PromiseRow(
         "two disks are faulty at once",
@@ -266,7 +266,7 @@ HEAD = "| fault | circumstance | acknowledged records | why |\n|---|---|---|---|
 
 
 def allows(kind: str, circumstance: Circumstance) -> bool:
-    """Whether the schedule may do this within the promise. A kind without a row is a mistake of the table."""
+    """Whether the schedule may do this within the promise. A kind without a row is a mistake in the table."""
     rows = [row for row in PROMISE if kind in row.kinds]
     assert rows, f"the promise says nothing of {kind}"
     fitting = [row for row in rows if row.circumstance in (circumstance, Circumstance.ANY)]
@@ -274,6 +274,6 @@ def allows(kind: str, circumstance: Circumstance) -> bool:
 
 
 def render_promise() -> str:
-    """The table as it stands in docs/OPERATIONS.md."""
+    """The table for docs/OPERATIONS.md."""
     lines = [f"| {row.fault} | {row.circumstance} | **{row.guarantee}** | {row.why} |\n" for row in PROMISE]
     return HEAD + "".join(lines)

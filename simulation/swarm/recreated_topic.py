@@ -1,7 +1,8 @@
-"""A topic that is deleted and made again, with the records of its newest life under promise.
+"""A topic that is deleted and made again, with the records of its latest incarnation under promise.
 
-Owns: its lives: the first is long enough for retention to raise the log start, each later one is short. What was
-acknowledged in the newest life must be there, now and at the end. Refuses to end anybody (`whole_cluster`).
+Owns: its incarnations: the first lasts long enough for retention to raise the log start, each later one is short. The
+records acknowledged in the latest one must be there, now and at the end. Leaves to others: to end brokers
+(`whole_cluster`).
 """
 
 import asyncio
@@ -15,12 +16,12 @@ from minibroker.simulation.swarm.fault_injector import RECREATED, FaultInjector
 from minibroker.simulation.swarm.history import History
 from minibroker.simulation.swarm.workload import Workload
 
-LONG_LIFE_RECORDS = 60
-SHORT_LIFE_RECORDS = 8
+FIRST_RECORDS = 60
+LATER_RECORDS = 8
 VALUE_BYTES = 400
 RETENTION_SECONDS = 2.0
 CHECKPOINTED_SECONDS = 1.0
-"""A log start is on the disk by then."""
+"""By then a log start is on the disk."""
 ANSWER_MS = 4_000
 READ_SECONDS = 15
 SMALL = {"segment.bytes": "4096", "retention.bytes": "4096"}
@@ -33,7 +34,7 @@ class RecreatedTopic:
         self._injector = injector
         self._random = rng
         self._number = 0
-        self._has_life = False
+        self._exists = False
         self._cluster = injector.cluster
         self._runtime = injector.cluster.client_runtime()
 
@@ -41,13 +42,13 @@ class RecreatedTopic:
         return self._cluster.leader(RECREATED.topic)
 
     async def recreate(self) -> bool:
-        """The old life ends, a new one begins; whether it has acknowledged records."""
+        """Delete the topic and make it again; whether the new one has acknowledged records."""
         try:
             async with self._admin() as admin, self._producer() as producer:
-                await (self._end(admin) if self._has_life else self._long_life(admin, producer))
+                await (self._end(admin) if self._exists else self._create_first(admin, producer))
                 await self._create(admin, {"segment.bytes": "4096"})
-                self._has_life = True
-                await self._write(producer, SHORT_LIFE_RECORDS, is_promised=True)
+                self._exists = True
+                await self._write(producer, LATER_RECORDS, is_promised=True)
         except MinibrokerError as error:
             self._injector.workload.note_error("reborn", error)
         return bool(self._injector.workload.recreated)
@@ -66,14 +67,14 @@ class RecreatedTopic:
             RECREATED.topic, partitions=1, replication_factor=replicas, configs=configs, timeout_ms=ANSWER_MS
         )
 
-    async def _long_life(self, admin: AdminClient, producer: Producer) -> None:
-        """Until retention has taken its first records; then it ends. A broker that is down meanwhile copies its part at
-        once, and its segments end elsewhere than the others': a log start then lies inside of one of them."""
+    async def _create_first(self, admin: AdminClient, producer: Producer) -> None:
+        """Keep the topic until retention has deleted its first records; then delete it. A broker that is down meanwhile
+        copies its part at once, so its segments end at other offsets: a log start then lies inside of one of them."""
         await self._create(admin, SMALL)
-        self._has_life = True
-        await self._write(producer, LONG_LIFE_RECORDS // 4, is_promised=False)
+        self._exists = True
+        await self._write(producer, FIRST_RECORDS // 4, is_promised=False)
         self._injector.bounce(self._random.choice(self._cluster.broker_ids))
-        await self._write(producer, LONG_LIFE_RECORDS, is_promised=False)
+        await self._write(producer, FIRST_RECORDS, is_promised=False)
         await self._injector.wait(self._has_risen, RETENTION_SECONDS)
         await asyncio.sleep(CHECKPOINTED_SECONDS)
         await self._end(admin)
@@ -83,11 +84,11 @@ class RecreatedTopic:
         return bool(replicas) and all(replica is not None and replica.log.log_start_offset > 0 for replica in replicas)
 
     async def _end(self, admin: AdminClient) -> None:
-        """Nothing is promised of it from here on."""
+        """Delete the topic; from here on its records are under no promise."""
         self._injector.workload.recreated.clear()
         self._injector.note("life ends", RECREATED)
         await admin.delete_topic(RECREATED.topic, timeout_ms=ANSWER_MS)
-        self._has_life = False
+        self._exists = False
 
     async def _write(self, producer: Producer, records: int, is_promised: bool) -> None:
         for _ in range(records):
@@ -103,7 +104,7 @@ class RecreatedTopic:
 
 
 async def compare_recreated_topic(cluster: SimulatedCluster, workload: Workload, history: History) -> None:
-    """I21 of the topic that was made again: all that its newest life acknowledged is there, at its offset."""
+    """I21 of the recreated topic: each record acknowledged in its latest incarnation is there, at its offset."""
     expected, held = dict(workload.recreated), dict[int, bytes]()
     if not expected:
         return
@@ -119,5 +120,5 @@ async def compare_recreated_topic(cluster: SimulatedCluster, workload: Workload,
         history.note_error("reader of the reborn topic", error)
     for offset, value in sorted(expected.items()):
         if held.get(offset) != value:
-            facts = (f"{value!r:.60} was acknowledged in its newest life", f"{held.get(offset)!r:.60} is held")
+            facts = (f"{value!r:.60} was acknowledged in its latest incarnation", f"{held.get(offset)!r:.60} is held")
             history.find("I21", f"offset {offset} lost its record", RECREATED, *facts)

@@ -1,7 +1,7 @@
-"""A consumer that begins anew again and again: what lies on the disks for long is read, too, and must be what it was.
+"""A consumer that starts from the beginning again and again, so that old records are read, too, and must be unchanged.
 
-Owns: its rounds. Each offset that it is given is the next one, or the first one that retention has left; each value is
-what an earlier reader saw there and what was acknowledged. Refuses to take part where no disk is faulty.
+Owns: its rounds. Each offset that it gets is the next one, or the first one that retention has left; each value is what
+an earlier reader saw there and what was acknowledged. It runs only where a disk may be faulty.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from minibroker.simulation.swarm.workload import Workload
 ROUND_SECONDS = 1.5
 PAUSE_SECONDS = 0.5
 NEW_OFFSETS_MAX = 1_000_000
-"""Nobody is there to ask."""
+"""The log start assumed while no replica is up."""
 
 
 class Rereader:
@@ -60,7 +60,7 @@ class Rereader:
                 history.find("I22", f"offset {offset} holds another record", partition, *facts)
 
     def _highest_start(self, partition: TopicPartition) -> int:
-        """Of any living replica; whether it is lawful is `log_starts`' to say."""
+        """Of any live replica; `checks.log_starts` checks whether it is allowed."""
         replicas = [self._cluster.replica(b, partition.topic, partition.partition) for b in self._cluster.alive()]
         return max(
             (replica.log.log_start_offset for replica in replicas if replica is not None), default=NEW_OFFSETS_MAX

@@ -1,6 +1,6 @@
-"""Where a disk may rot so that it hurts: fields of batch headers, payloads, digits of checkpoints, names and marks.
+"""Where rot on a disk matters: fields of batch headers, payloads, digits of checkpoints, identities, notes.
 
-Owns: reading a simulated disk from outside to find such places, without the broker's code for it. Refuses to change a
+Owns: finding such places on a simulated disk from outside, without the broker's code. Leaves to others: to change a
 byte (`faulty_disk`) and to choose a time (`disk_faults`).
 """
 
@@ -37,27 +37,27 @@ FIELDS = {
     "count": (57, 61),
 }
 FIELD_WEIGHTS = {"base offset": 5, "epoch": 3, "last offset delta": 2, "length": 2}
-"""What stands outside of the CRC, or says where a batch stands, is what may be believed although it is wrong."""
+"""Fields outside of the CRC, or that locate a batch, may be trusted although they are wrong."""
 LOW_BYTES_SHARE = 0.7
-"""How often the flipped bit is one of a field's last byte: the value stays near the true one, and may be believed."""
+"""How often the flipped bit is in a field's last byte: the value stays near the right one, and may be trusted."""
 DIGIT_SHARE = 0.7
-"""How often a checkpoint's digit becomes another digit, so that the file still reads."""
+"""How often a checkpoint's digit becomes another digit, so that the file still parses."""
 DIGITS = range(ord("0"), ord("9") + 1)
 PADDING = ord("\n")
-"""Of which a log start is full."""
+"""Fills up a log start file."""
 
 Place = tuple[str, int, int]
 """A file, a position in it, and what the byte becomes."""
 
 
 def below(storage: SimulatedStorage, *suffixes: str, directory: str = LOG_DIRECTORY) -> list[tuple[str, FileNode]]:
-    """Files that are not empty and end so; without suffixes all of them."""
+    """Files that are not empty and have one of these suffixes; without suffixes all files."""
     files = [(path, file) for path, file in storage.files(f"{directory}/") if file.content]
     return [(path, file) for path, file in files if not suffixes or path.endswith(suffixes)]
 
 
 def batches_of(content: bytes | bytearray) -> list[tuple[int, int]]:
-    """(position, size) of each batch, as far as the lengths lead."""
+    """(position, size) of each batch, as far as the lengths are valid."""
     found, position = [], 0
     while position + HEADER_BYTES <= len(content):
         size = LENGTH_ENDS + int.from_bytes(content[position + LENGTH_AT : position + LENGTH_ENDS], "big")
@@ -93,7 +93,7 @@ class RotPlaces:
         return self._flipped(path, file, position + self._random.randrange(HEADER_BYTES, size))
 
     def _batch(self, storage: SimulatedStorage) -> tuple[str, FileNode, int, int] | None:
-        """A batch in the front, the middle or at the end of a segment."""
+        """The first, the last or any batch of a segment."""
         logs = [
             (path, file, batches) for path, file in below(storage, LOG_SUFFIX) if (batches := batches_of(file.content))
         ]
@@ -114,14 +114,14 @@ class RotPlaces:
         return self._any_bit(storage, META_PROPERTIES, PARTITION_METADATA, CLEAN_SHUTDOWN)
 
     def rot_checkpoint(self, storage: SimulatedStorage) -> Place | None:
-        """Of the whole directory: recovery points, high watermarks."""
+        """Of the log directory: recovery points, high watermarks."""
         return self._digit(storage, "-offset-checkpoint")
 
     def rot_epochs(self, storage: SimulatedStorage) -> Place | None:
         return self._digit(storage, EPOCH_CHECKPOINT)
 
     def rot_notes(self, storage: SimulatedStorage) -> Place | None:
-        """Where a log starts, since when the logs are whole, what is damaged."""
+        """`log-start`, `whole-since` or the note of damage."""
         kinds = [files for name in (LOG_START, WHOLE_SINCE, DAMAGE_NOTE) if (files := below(storage, f"/{name}"))]
         if not kinds:
             return None

@@ -1,6 +1,6 @@
 """A whole cluster under faults drawn from a seed; then it must converge and have kept every promise.
 
-Owns: the course of a run, from the first start to the last judgement. `minibroker simulate` shows one.
+Owns: the course of a run, from the first start to the last check. `minibroker simulate` shows one.
 """
 
 import asyncio
@@ -72,11 +72,11 @@ async def _drive(cluster: SimulatedCluster, outcome: RunOutcome, narrator: Narra
         if narrator is not None:
             stack.enter_context(listening(observers, narrator))
             fencing.listeners.append(narrator.fault)
-        await _drive_judged(cluster, outcome, reference, narrator)
+        await _drive_checked(cluster, outcome, reference, narrator)
     outcome.coverage.seen.update(fencing.counts)
 
 
-async def _drive_judged(
+async def _drive_checked(
     cluster: SimulatedCluster, outcome: RunOutcome, reference: ReferenceState, narrator: Narrator | None
 ) -> None:
     options, history = outcome.options, outcome.history
@@ -108,7 +108,7 @@ async def _drive_judged(
         await schedule.mend()
         if disks is not None:
             for what in await disks.mend():
-                history.find("I20", f"rot that nobody repaired: {what}")
+                history.find("I20", f"rot that no broker repaired: {what}")
             schedule.forgive_crashes()
         await converge(cluster, options, reference, history)
         if disks is not None:
@@ -148,8 +148,8 @@ def run_seed(
     on_line: Callable[[NarratedLine], None] | None = None,
     disk_faults: bool | None = None,
 ) -> RunOutcome:
-    """One run. What went wrong is in `findings`. With `on_line`, it gets each line of the run as it happens. Whether a
-    disk is faulty and whole clusters end in this run is the seed's to say, unless `disk_faults` does."""
+    """One run; violations are in `findings`. `on_line` gets each line of the run as it happens. The seed decides
+    whether a disk may be faulty and whole clusters end, unless `disk_faults` does."""
     world = SimulatedWorld(seed)
     disks = draw_disk_options(world.random("disk options"), disk_faults)
     options = draw_options(world.random("options"), brokers).with_disks(disks)
@@ -159,7 +159,7 @@ def run_seed(
 def run_beyond(
     seed: int, *, brokers: int = BROKERS, on_line: Callable[[NarratedLine], None] | None = None
 ) -> RunOutcome:
-    """One run that goes beyond the promise. `losses` names what is gone; `findings` what nobody noticed."""
+    """One run that goes beyond the promise. `losses` are the lost records; `findings` the losses not detected."""
     rng = SimulatedWorld(seed).random("options")
     disaster = rng.choice(DISASTERS)
     options = beyond_options(draw_options(rng, brokers), disaster)

@@ -1,8 +1,8 @@
-"""Everybody ends, and starts in any order: by SIGTERM, SIGKILL or a power cut, with a disk that suffers meanwhile.
+"""All brokers end, by SIGTERM, SIGKILL or a power cut, and start in any order; one disk may be damaged meanwhile.
 
-Owns: the orders, one method each, named as `disk_options` names them. Refuses to judge what is allowed
-(`fault_injector` and `faulty_disk` do): a disk is replaced only if, once all are down, each partition's ISR names
-another broker that was sound when they fell.
+Owns: the sequences, one method each, named as `disk_options` names them. Leaves to others: what is allowed
+(`fault_injector`, `faulty_disk`). A disk is replaced only if, once all are down, each partition's ISR names another
+broker that was sound when it ended.
 """
 
 import asyncio
@@ -19,18 +19,18 @@ from minibroker.simulation.swarm.promise import Circumstance, allows
 from minibroker.simulation.swarm.recreated_topic import RecreatedTopic
 
 END_SECONDS = 15.0
-"""A clean stop asks the controller, and is answered or gives up by then."""
+"""By then a clean stop has got the controller's answer or given up."""
 BETWEEN_ENDS = (0.0, 0.0, 0.05, 0.3, 1.5)
 BETWEEN_STARTS = (0.0, 0.0, 0.05, 0.5, 1.0, 3.0)
 DOWN_SECONDS = (0.0, 0.2, 1.0)
 FIRST_SHARE = 0.7
 IN_FLIGHT_SECONDS = 0.5
-"""What a killed controller had sent reaches ZooKeeper by then: until it has, nobody knows who is in sync."""
+"""By then the last requests of a killed controller have reached ZooKeeper; until then the ISRs are not final."""
 ONLY_COPY_TRIES = 2
 POWERLESS_SHARE = 0.4
 READY_SECONDS = 6.0
 SETTLED_SECONDS = 10.0
-"""Everybody is back in every ISR by then, if nothing else is broken: only then the next fault says anything."""
+"""By then all brokers are back in every ISR, if nothing else is broken: only then the next fault shows anything."""
 
 
 class WholeCluster:
@@ -44,7 +44,7 @@ class WholeCluster:
         self._faults = faults
         self._crash_points = crash_points
         self._disk = faults.disk
-        self._life = RecreatedTopic(injector, rng)
+        self._recreated_topic = RecreatedTopic(injector, rng)
         self._only_copy = OnlyCopy(injector, faults, rng)
 
     async def all_stopped(self) -> None:
@@ -79,7 +79,7 @@ class WholeCluster:
         await self._all_end(("term", "kill"), lambda victim: self._change(victim, OLDER), is_first=True)
 
     async def all_end_and_one_dies_in_its_start(self) -> None:
-        """One loses power, then the others are killed; it starts before them, and dies on the way."""
+        """One broker loses power, then the others are killed; it starts before them, and crashes during its start."""
         injector = self.injector
         brokers = list(injector.cluster.broker_ids)
         if not await injector.wait(self._is_ready, READY_SECONDS):
@@ -109,28 +109,29 @@ class WholeCluster:
         await injector.wait(lambda: all(map(injector.is_in_every_isr, brokers)), SETTLED_SECONDS)
 
     async def only_copy_is_damaged(self) -> None:
-        """Again, if no damage was found that the disk shows."""
+        """Repeated if there was no damage that the disk shows."""
         for _ in range(ONLY_COPY_TRIES):
             if await self.injector.wait(self._is_ready, READY_SECONDS) and await self._only_copy.play():
                 return
 
     async def topic_reborn(self) -> None:
-        """A topic whose log start had risen is deleted and made again; records; then one or all are killed."""
-        if not await self._life.recreate():
+        """A topic with a risen log start is deleted and made again, with records; then one or all brokers are
+        killed."""
+        if not await self._recreated_topic.recreate():
             return
         await asyncio.sleep(self.random.choice((0.0, 0.2, 0.6, 1.2)))
         if self.random.random() < 0.5:
             await self._all_end(("kill",))
         else:
-            leader = self._life.leader()
+            leader = self._recreated_topic.leader()
             if leader is not None and self.injector.bounce(leader):
                 self.injector.note("reborn topic's leader bounced", leader)
 
-    # ------------------------------------------------------------------------------------------------------ phrases
+    # -------------------------------------------------------------------------------------------------------- steps
     async def _all_end(
         self, ways: tuple[str, ...], meanwhile: Callable[[int], bool] | None = None, is_first: bool = False
     ) -> None:
-        """`is_first`: who suffered meanwhile starts before the others, mostly."""
+        """`is_first`: the broker with the damaged disk mostly starts before the others."""
         injector = self.injector
         brokers = list(injector.cluster.broker_ids)
         if not await injector.wait(self._is_ready, READY_SECONDS):
@@ -164,7 +165,7 @@ class WholeCluster:
         await injector.wait(lambda: all(map(injector.is_in_every_isr, brokers)), SETTLED_SECONDS)
 
     def _is_ready(self) -> bool:
-        """Everybody is up and sound, so that what comes after says something."""
+        """All brokers are up and sound, so that the next fault shows something."""
         injector = self.injector
         self._disk.settle()
         for broker_id in sorted(set(injector.cluster.broker_ids) - set(injector.cluster.alive()) - injector.kept_down):
@@ -186,7 +187,7 @@ class WholeCluster:
             injector.cluster.power_loss(broker_id)
 
     def _hurt(self, sound: set[int], act: Callable[[int], bool]) -> int | None:
-        """One disk suffers whose every record somebody else in sync has. Returns whose."""
+        """Damage one disk, if another in-sync broker has every record on it. Returns its broker."""
         injector = self.injector
         for victim in self.random.sample(injector.cluster.broker_ids, len(injector.cluster.broker_ids)):
             if all((sound - {victim}) & set(state.members) for state in injector.guarded_states()):
@@ -197,8 +198,8 @@ class WholeCluster:
         return None
 
     def _is_copied(self, victim: int) -> bool:
-        """Of each partition another member ended with all that the victim had: nobody can help who alone has a record
-        that is damaged, committed or not (seed 17072750)."""
+        """In each partition another member ended with all records of the victim: a damaged record without another copy
+        cannot be repaired, committed or not (seed 17072750)."""
         return all(
             max((self._last_end(b, state.partition) for b in state.members if b != victim), default=-1)
             >= self._last_end(victim, state.partition)
@@ -217,7 +218,7 @@ class WholeCluster:
         return True
 
     def _rot(self, victim: int) -> bool:
-        """Its machine may have lost its power, too: then a start takes more for a torn write."""
+        """The machine may have lost power, too: then a start takes more damage for a torn write."""
         if not self._is_copied(victim):
             return False
         if self.random.random() < POWERLESS_SHARE:
@@ -228,7 +229,7 @@ class WholeCluster:
         return self._faults.rot_now(victim, self.random.choice(FIRST_ROT))
 
     def _change(self, victim: int, kinds: tuple[str, ...]) -> bool:
-        """The first of these changes that fits."""
+        """Make the first of these changes that fits."""
         changes = self._faults.changes
         return any(
             self._faults.apply_change(victim, kind, changes.act(kind)) for kind in self.random.sample(kinds, len(kinds))

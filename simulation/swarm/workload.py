@@ -1,6 +1,6 @@
 """Clients under faults, and what they saw: producers of every kind, consumers, a poller of end offsets, topic changes.
 
-Owns: the history of what was sent, acknowledged and read. Each value is unique, so it names its write.
+Owns: the clients, which record what was sent, acknowledged and read. Each value is unique and so identifies its write.
 """
 
 import asyncio
@@ -24,9 +24,10 @@ ACKNOWLEDGED_MIN = 200
 PRODUCERS_MIN = 3
 """A run with less than this shows nothing."""
 RARE_WEIGHT = 0.25
-"""Of the load that a topic's first partition gets: what happens to a partition without writes is a story of its own."""
+"""The share of the first partition's load that other partitions get: partitions with few writes are a case of their
+own."""
 RELAXED_PAUSE_MAX = 0.4
-"""Seconds between two records of a producer once enough were acknowledged: the rest of the run is for the faults."""
+"""Seconds between two records of a producer once enough are acknowledged: the rest of the run is for the faults."""
 HURRIED_PAUSE_MAX = 0.03
 
 
@@ -49,15 +50,15 @@ class Workload:
     def __init__(self, cluster: SimulatedCluster, options: RunOptions, history: History, rng: random.Random) -> None:
         self.stop = asyncio.Event()
         self.acknowledged: Counter[str] = Counter()
-        """Records for which a producer was told that they are written, by producer."""
+        """Acknowledged records, by producer."""
         self.readers: set[int] = set()
         """Consumers that have read a record, by number."""
         self.in_a_hurry = False
         """The run is at its end and has too few acknowledged records."""
         self.quiet_until: dict[TopicPartition, float] = {}
-        """Partitions to which the producers send nothing before this time: an order of faults needs it."""
+        """Partitions to which the producers send nothing before this time: a fault sequence needs it."""
         self.recreated: dict[int, bytes] = {}
-        """What was acknowledged in the newest life of the topic that is made again, by offset (`recreated_topic`)."""
+        """Acknowledged records in the latest incarnation of the recreated topic, by offset (`recreated_topic`)."""
         self.other_clients: list[Callable[[], Coroutine[Any, Any, None]]] = []
         """Other clients that run until `stop` is set."""
         self._cluster = cluster
@@ -80,9 +81,9 @@ class Workload:
                     name, partitions=partitions, replication_factor=replication_factor, configs=configs
                 )
 
-    def note_error(self, who: str, error: MinibrokerError) -> None:
-        """A client of the run was refused."""
-        self._history.note_error(who, error)
+    def note_error(self, client: str, error: MinibrokerError) -> None:
+        """A request of one of the run's clients failed."""
+        self._history.note_error(client, error)
 
     @property
     def is_enough(self) -> bool:
@@ -91,7 +92,7 @@ class Workload:
 
     @property
     def has_retention(self) -> bool:
-        """Records may go before they are read."""
+        """Records may be deleted before they are read."""
         return "log.retention.bytes" in self._options.settings
 
     def producers(self) -> list[ProducerKind]:
@@ -163,7 +164,7 @@ class Workload:
         return RELAXED_PAUSE_MAX if self.is_enough else self._options.send_pause_max
 
     def burst(self, partition: TopicPartition, count: int, acks: Acks = 1) -> None:
-        """Send these now, beside the steady load; nobody waits for them."""
+        """Send these now, in addition to the steady load, without waiting for them."""
         producer = self._burst_producers.get(acks)
         kind = ProducerKind("burst", acks, acks == "all")
         for _ in range(count if producer is not None else 0):
@@ -202,7 +203,7 @@ class Workload:
             history.weakly_acked += 1
             return
         if found.offset is None:
-            history.find("I21", f"{value!r:.60} is acknowledged without an offset: nothing shows it", partition)
+            history.find("I21", f"{value!r:.60} is acknowledged without an offset: nothing proves it", partition)
             return
         key = (partition, found.offset)
         if history.acked.setdefault(key, value) != value:
@@ -233,7 +234,8 @@ class Workload:
     def _note_read(
         self, partition: TopicPartition, offset: int, value: bytes, positions: dict[TopicPartition, int]
     ) -> None:
-        """I22: what is at an offset never changes; a reader's offsets only rise, and skip only what retention took."""
+        """I22: the record at an offset never changes; a reader's offsets only rise, and skip only what retention
+        took."""
         history = self._history
         expected = positions.get(partition)
         skips = expected is not None and offset > expected and not self.has_retention
@@ -262,7 +264,7 @@ class Workload:
 
     # ------------------------------------------------------------------------------------------------------- topics
     async def _churn(self) -> None:
-        """A topic that comes and goes, with records; nothing is promised of them but that nobody falls over."""
+        """Create and delete a topic with records that are under no promise; only no broker may crash."""
         async with (
             self._admin() as admin,
             Producer(
@@ -287,9 +289,9 @@ class Workload:
                 await asyncio.sleep(self._random.uniform(0.0, 2.0))
 
     async def recreate_topic(self, topic: str) -> None:
-        """Deleted if it is there, and made anew, with a record in each life; nothing is promised of those."""
+        """Create and delete the topic twice, with one record each time, under no promise."""
         for _ in range(2):
-            try:  # also around the start of the clients: all brokers may be down
+            try:  # includes the start of the clients: all brokers may be down
                 async with self._admin() as admin, self._producer(1, False) as producer:
                     await admin.create_topic(topic, partitions=1, replication_factor=self._replicas, timeout_ms=2_000)
                     await producer.send_and_wait(topic, b"here")
