@@ -1,4 +1,4 @@
-"""`python -m tests.mutants [replay|search|show|list|table|try]`: plant Kafka's bugs and see each of them convicted."""
+"""`python -m tests.mutants [replay|search|show|list|table|try]`: plant Kafka's bugs and check that each is caught."""
 
 import asyncio
 import sys
@@ -27,7 +27,7 @@ def mutants(context: click.Context) -> None:
 
 
 def _chosen(names: tuple[str, ...]) -> list[Mutant]:
-    """All for none; `B04` also names B04a and B04b."""
+    """Without names: all. `B04` also names B04a and B04b."""
     if not names:
         return list(MUTANTS)
     known = (*MUTANTS, *HARMLESS)
@@ -80,16 +80,16 @@ def _report(chosen: list[Mutant], as_json: bool, processes: int, searches: bool,
     sys.exit(EXIT_NOT_CAUGHT if missed or wrong else 0)
 
 
-def _line(verdict: ReplayedRun) -> str:
-    if verdict.failure is not None:
-        says = f"FAILED: {verdict.failure}"
-    elif verdict.unpatched_findings:
-        says = f"NOT CLEAN without the mutant: {verdict.unpatched_findings[0].text}"
-    elif not verdict.caught_by:
-        says = "NOT CAUGHT"
+def _line(replayed: ReplayedRun) -> str:
+    if replayed.failure is not None:
+        result = f"FAILED: {replayed.failure}"
+    elif replayed.unpatched_findings:
+        result = f"NOT CLEAN without the mutant: {replayed.unpatched_findings[0].text}"
+    elif not replayed.caught_by:
+        result = "NOT CAUGHT"
     else:
-        says = " ".join(verdict.caught_by[0].text.split())[:110]
-    return f"{verdict.name:5} {verdict.run:42} {verdict.seconds:5.1f} s  {says}"
+        result = " ".join(replayed.caught_by[0].text.split())[:110]
+    return f"{replayed.name:5} {replayed.run:42} {replayed.seconds:5.1f} s  {result}"
 
 
 @mutants.command()

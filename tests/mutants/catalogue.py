@@ -1,4 +1,4 @@
-"""All mutants, by theme, and what cannot be planted."""
+"""All mutants by theme, and the bugs that cannot be planted."""
 
 from tests.mutants import (
     damage,
@@ -51,7 +51,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
 )
 CANNOT_APPLY: tuple[CannotApply, ...] = tuple(each for theme in THEMES for each in theme.CANNOT_APPLY)
 LATER: tuple[CannotApply, ...] = strict.LATER
-"""Bugs of what is not built yet."""
+"""Bugs in features that do not exist yet."""
 HARMLESS: tuple[Mutant, ...] = harmless.PATCHES
 
 

@@ -1,4 +1,4 @@
-"""Bytes that rot on a disk: what is served, who leads with them, and how a damaged replica is made good."""
+"""Bytes that rot on a disk: what is served, which replica leads, and how a damaged replica is repaired."""
 
 from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule
 
@@ -9,9 +9,9 @@ NO_EPOCH_CHECK = Edit(SEGMENT, "    if header.partition_leader_epoch != epoch:\n
 READS = (
     Mutant(
         name="D03a",
-        title="the first batch of a read is believed",
+        title="a read does not check its first batch",
         origin="found by hand: a bit of a base offset, which lies outside of the CRC",
-        rule="the first batch of a read holds the asked offset, and each follows from the one before (12)",
+        rule="the first batch of a read holds the requested offset, and each batch follows the one before (12)",
         breaks=("I22",),
         edits=(
             Edit(
@@ -24,9 +24,9 @@ READS = (
     ),
     Mutant(
         name="D03b",
-        title="a read believes the epochs of the batches",
+        title="a read does not check the epochs of the batches",
         origin="found by hand: a bit of a leader epoch, which lies outside of the CRC",
-        rule="the epoch of a batch that is read is the one that the history has for its offset (12)",
+        rule="a batch that is read has the epoch that the epoch history gives for its offset (12)",
         breaks=("I16",),
         edits=(NO_EPOCH_CHECK,),
         schedule=Schedule("damage:follower_copies_a_flipped_epoch"),
@@ -36,7 +36,7 @@ READS = (
 REPAIR = (
     Mutant(
         name="D03j",
-        title="a leader with a damaged log leads on for ever",
+        title="a leader with a damaged log never hands over",
         origin="found by hand: CORRUPT_MESSAGE for ever, with two sound replicas in sync",
         rule="a damaged leader goes offline alone where another in-sync replica can take over (12)",
         breaks=("I23",),
@@ -51,9 +51,9 @@ REPAIR = (
     ),
     Mutant(
         name="D03d",
-        title="a damaged replica starts anew although the ISR names it",
-        origin="derived: a successor of the controller has not heard of the damage",
-        rule="a damaged log is given up only on an order whose ISR is without the replica (12)",
+        title="a damaged replica resets its log while it is in the ISR",
+        origin="derived: a new controller does not know of the damage",
+        rule="a damaged log is dropped only on an order whose ISR is without the replica (12)",
         breaks=("I40",),
         edits=(
             Edit(
@@ -66,9 +66,9 @@ REPAIR = (
     ),
     Mutant(
         name="D03e",
-        title="a damaged replica never starts anew",
-        origin="issue: damage that was seen stayed until an operator came",
-        rule="a damaged replica outside of the ISR fetches its log anew (12)",
+        title="a damaged replica never resets its log",
+        origin="issue: damage that was found stayed until an operator came",
+        rule="a damaged replica outside of the ISR fetches its log again (12)",
         breaks=("I36",),
         edits=(
             Edit(
@@ -82,7 +82,7 @@ REPAIR = (
     Mutant(
         name="D03f",
         title="a replica that goes offline outside of the ISR starts no epoch",
-        origin="derived: no election concerns it, so no order would let it start anew",
+        origin="derived: no election concerns it, so no order would let it reset its log",
         rule="a replica that goes offline begins a new epoch, in the ISR or not (12)",
         breaks=("I36",),
         edits=(
@@ -96,18 +96,18 @@ REPAIR = (
     ),
     Mutant(
         name="D03g",
-        title="what was set aside is never looked at",
-        origin="Protocol-Aware Recovery (FAST'18): copies that rot at different places hold all together",
-        rule="where the leader's log is damaged, a replica that started anew takes what its old log has (12)",
+        title="a damaged log that was set aside is never used",
+        origin="Protocol-Aware Recovery (FAST'18): copies that rot at different places hold all records together",
+        rule="where the leader's log is damaged, a replica that reset its log takes records from its old log (12)",
         breaks=("I36",),
         edits=(Edit("broker.repairs", "        if found is not None:\n", "        if (found := None) is not None:\n"),),
         schedule=Schedule("damage:two_copies_rot_at_different_places"),
     ),
     Mutant(
         name="D03h",
-        title="the scrubber believes what it cannot read",
-        origin="latent sector errors: the last good copy rots before anybody looks at the first",
-        rule="the scrubber reads every batch with every check, and what it finds is damage (12)",
+        title="the scrubber does not check batches",
+        origin="latent sector errors: the last good copy rots before the damage of the first is found",
+        rule="the scrubber reads every batch with every check; every failed check is damage (12)",
         breaks=("audit:bad-checksum",),
         edits=(
             Edit("broker.scrubber", "                partition.log.check_at(scrub.offset)\n", "                pass\n"),
@@ -134,9 +134,9 @@ REPAIR = (
 OTHERS = (
     Mutant(
         name="D10",
-        title="a log that fits its leader's nowhere is aligned for ever",
+        title="a log that matches its leader's nowhere is aligned for ever",
         origin="found by hand: a flipped epoch bit made alignment spin at round-trip speed",
-        rule="an alignment that changed nothing backs off, and the second one gives the log up (4)",
+        rule="an alignment that changes nothing backs off, and the second one drops the log (4)",
         breaks=("I38",),
         edits=(
             Edit(

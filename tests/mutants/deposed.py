@@ -1,4 +1,4 @@
-"""Controllers, brokers and requests whose time is over: two controllers, bounces, late orders, lost answers."""
+"""Outdated controllers, brokers and requests: two controllers, bounces, late orders, lost answers."""
 
 from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule
 
@@ -62,7 +62,7 @@ BROKERS = (
         name="B31a",
         title="the controller compares registrations by id alone",
         origin="KAFKA-7235, KIP-380",
-        rule="a broker epoch that changed between two looks is a broker that went down and came up (9)",
+        rule="a broker epoch that has changed since the last check means a broker that went down and came up (9)",
         breaks=("I31", "I36", "I38"),
         edits=(
             Edit(
@@ -76,7 +76,7 @@ BROKERS = (
     ),
     Mutant(
         name="B31b",
-        title="a broker obeys what was meant for its earlier registration",
+        title="a broker obeys requests for its earlier registration",
         origin="KAFKA-7235, KIP-380",
         rule="a broker refuses requests for a broker epoch below its own (9)",
         breaks=("I29", "I21"),
@@ -116,7 +116,7 @@ ORDERS = (
     ),
     Mutant(
         name="B32b",
-        title="a late deletion takes the topic that has the name now",
+        title="a late deletion removes the topic that has the name now",
         origin="KAFKA-9539, KIP-570",
         rule="a deletion is of a topic id, not of a name (7)",
         breaks=("I35", "I21"),
@@ -135,7 +135,7 @@ ORDERS = (
 CACHES = (
     Mutant(
         name="B33a",
-        title="a new controller does not look for leaders that died meanwhile",
+        title="a new controller does not look for leaders that failed meanwhile",
         origin="KAFKA-3143",
         rule="taking over compares all states with the live brokers (9)",
         breaks=("I37",),
@@ -152,7 +152,7 @@ CACHES = (
         name="B33b",
         title="the controller's cache keeps the old leader after an election",
         origin="KAFKA-9212",
-        rule="what was written is adopted, and only then told (9)",
+        rule="a written state is adopted, and only then sent to brokers (9)",
         breaks=("I29", "I37", "I38"),
         edits=(
             Edit(
@@ -169,7 +169,7 @@ CACHES = (
         name="B34a",
         title="a write whose answer was lost is repeated for ever",
         origin="KAFKA-1382, KAFKA-2729",
-        rule="after a lost answer ZooKeeper is read again: what we wanted is there, or something else is",
+        rule="after a lost answer ZooKeeper is read again: it holds the written state, or another one",
         breaks=("I36", "I38"),
         edits=(
             Edit(

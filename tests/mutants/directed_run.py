@@ -1,8 +1,8 @@
-"""A directed run: a script breaks a simulated cluster in one exact order, and every judge of the swarm looks on.
+"""A directed run: a script injects faults into a simulated cluster in one exact order, under every checker of the swarm.
 
-Owns: what a script may lean on (`Directed`), and the end of every script: faults stop, the cluster must converge, and
-replicas, acknowledgements and reads are compared, as after a random run. Refuses to let a script convict: where a
-script itself fails (a wait in it ends), that is reported as `script` and proves nothing against a mutant.
+Owns: what a script may use (`DirectedRun`), and the end of every script: faults stop, the cluster must converge, and
+replicas, acknowledgements and reads are compared, as after a random run. If the script itself fails (a wait in it times
+out), that is reported as `script` and does not count as catching a mutant.
 """
 
 import asyncio
@@ -57,21 +57,21 @@ SETTINGS = {
 
 
 class ClusterSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """What a script plays on."""
+    """The cluster that a script runs on."""
 
     brokers: int = 3
     topics: dict[str, tuple[int, int, int]] = msgspec.field(default_factory=lambda: {TOPIC: (1, 3, 1)})
     """name: (partitions, replication factor, min.insync.replicas)"""
     settings: dict[str, str] = msgspec.field(default_factory=dict)
     deletes_nothing: bool = False
-    """No log may start later than it began: neither age nor size allows it."""
+    """Retention is off, so no log start may rise."""
     sound_disks: bool = False
     """No disk is faulty: no log may be called damaged."""
     seed: int = 1
 
 
 class DirectedRun:
-    """A running cluster, and the injector of the script."""
+    """A running cluster, and what a script does to it."""
 
     def __init__(
         self, cluster: SimulatedCluster, options: RunOptions, history: History, reference: ReferenceState
@@ -87,7 +87,7 @@ class DirectedRun:
 
     # ------------------------------------------------------------------------------------------------------ records
     async def produce(self, value: str, acks: Acks = "all", partition: TopicPartition = FIRST) -> int | None:
-        """One record, to its acknowledgement (its offset) or its failure (None); the history notes which."""
+        """Send one record; returns its offset once acknowledged, None after a failure. The history records which."""
         producer = self._producers.get(acks)
         if producer is None:
             producer = self._producers[acks] = Producer(
@@ -109,7 +109,7 @@ class DirectedRun:
         if acks != "all":
             return found.offset
         if found.offset is None:
-            self.history.find("I21", f"{value!r} is acknowledged without an offset: nothing shows it", partition)
+            self.history.find("I21", f"{value!r} is acknowledged without an offset: nothing proves it", partition)
             return None
         if self.history.acked.setdefault((partition, found.offset), data) != data:
             self.history.find("I21", "two records are acknowledged at one offset", partition, value)
@@ -155,7 +155,7 @@ class DirectedRun:
 
     # ------------------------------------------------------------------------------------------------------- the end
     async def mend(self) -> None:
-        """Faults stop: everything works, everybody runs."""
+        """Faults stop: everything works, all brokers run."""
         world = self.world
         world.network.heal_all()
         world.network.slow_links.clear()
@@ -177,13 +177,13 @@ SETUPS: dict[Script, ClusterSetup] = {}
 
 
 def with_setup(stage: ClusterSetup) -> Callable[[Script], Script]:
-    """Marks a script with what it plays on."""
+    """Declares the cluster that a script runs on."""
 
-    def mark(script: Script) -> Script:
+    def declare(script: Script) -> Script:
         SETUPS[script] = stage
         return script
 
-    return mark
+    return declare
 
 
 def run_schedule(script: Script) -> tuple[list[CheckerFinding], float]:
@@ -216,10 +216,10 @@ async def _direct(
             stack.enter_context(listening(cluster.world.observers, LogStartChecker(cluster, reference, {})))
         if SETUPS[script].sound_disks:
             stack.enter_context(listening(cluster.world.observers, SoundLogs(cluster, reference)))
-        await _direct_judged(script, cluster, options, findings, reference)
+        await _run_script(script, cluster, options, findings, reference)
 
 
-async def _direct_judged(
+async def _run_script(
     script: Script,
     cluster: SimulatedCluster,
     options: RunOptions,
@@ -227,7 +227,7 @@ async def _direct_judged(
     reference: ReferenceState,
 ) -> None:
     history = History(lambda: cluster.world.loop.elapsed)
-    cluster.world.network.count_frames(match=lambda _: False)  # from now on each response is known by its request
+    cluster.world.network.count_frames(match=lambda _: False)  # from now on responses are matched with requests
     cluster.start_all()
     await cluster.until_ready()
     directed = DirectedRun(cluster, options, history, reference)

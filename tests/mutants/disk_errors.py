@@ -1,11 +1,11 @@
-"""Errors of the disk that pass and those that do not, and who hears of them (hardening rule 13)."""
+"""Transient and permanent disk errors, and how they are reported (hardening rule 13)."""
 
 from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D05",
-        title="a sync that fails for lack of room heals",
+        title="a sync that fails for lack of room is treated as transient",
         origin="fsync failures, ATC 2020",
         rule="any failed sync takes the directory offline until the broker starts again (hardening 13)",
         breaks=("I21", "I19"),
@@ -22,7 +22,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D08a",
         title="a lack of file descriptors counts as a failed disk",
         origin="hardening 13",
-        rule="EMFILE passes: what met it is tried again (hardening 13)",
+        rule="EMFILE is transient: the failed operation is tried again (hardening 13)",
         breaks=("I36", "I37"),
         edits=(
             Edit(
@@ -37,7 +37,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D08b",
         title="a connection that gets no file descriptor ends the process",
         origin="hardening 13",
-        rule="that no socket can be opened is an error of the network like any other, and passes",
+        rule="a socket that cannot be opened is a transient network error like any other",
         breaks=("crash",),
         edits=(
             Edit(
@@ -50,9 +50,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="D08c",
-        title="a replica that could not be created for want of a descriptor is never offered again",
+        title="a replica that could not be created for lack of a descriptor is never reported again",
         origin="hardening 13",
-        rule="what had to wait for a file descriptor is offered to the controller anew once there is one",
+        rule="a replica that had to wait for a file descriptor is reported to the controller once there is one",
         breaks=("I36",),
         edits=(
             Edit(
@@ -65,9 +65,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="D09",
-        title="a cut that fails half way leaves the log's end where it was",
+        title="a truncation that fails half way leaves the log end where it was",
         origin="hardening 13",
-        rule="after each step of a cut the offsets in memory are those of the files (hardening 13)",
+        rule="after each step of a truncation the offsets in memory match the files (hardening 13)",
         breaks=("I12", "I16"),
         edits=(
             Edit(
@@ -80,9 +80,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="D12a",
-        title="what a periodic task of the directory meets is told to nobody",
+        title="an error in a periodic task of the directory is not reported",
         origin="seeds 911468, 914494",
-        rule="whoever meets an error, all replicas of the directory go offline (hardening 13)",
+        rule="after an error in any task all replicas of the directory go offline (hardening 13)",
         breaks=("I36",),
         edits=(
             Edit(
@@ -112,7 +112,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D16d",
         title="a follower on a full disk waits for room",
         origin="hardening 13",
-        rule="a replica that is offline for lack of room deletes what its leader's low watermark allows (hardening 13)",
+        rule="a replica that is offline for lack of room deletes up to its leader's low watermark (hardening 13)",
         breaks=("I36",),
         edits=(
             Edit(
@@ -127,7 +127,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D16e",
         title="the only replica on a full disk waits for room",
         origin="hardening 13",
-        rule="a replica that is the whole in-sync set of a partition without a leader applies retention (hardening 13)",
+        rule="a replica that is alone in the ISR of a partition without a leader applies retention (hardening 13)",
         breaks=("I36",),
         edits=(
             Edit(
@@ -142,7 +142,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D16f",
         title="a follower on a full disk applies retention by itself",
         origin="hardening 13",
-        rule="the leader decides where a log starts, on a full disk, too (hardening 13)",
+        rule="the leader decides where a log starts, even on a full disk (hardening 13)",
         breaks=("I39", "I28"),
         edits=(
             Edit(
@@ -155,9 +155,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="D16c",
-        title="a broker tells nobody that its log directory is offline",
+        title="a broker does not report that its log directory is offline",
         origin="hardening 13",
-        rule="who asks for the health of a cluster hears of each directory that is not online (hardening 13)",
+        rule="a request for the health of a cluster shows each directory that is not online (hardening 13)",
         breaks=("I42",),
         edits=(
             Edit(
@@ -172,7 +172,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D28",
         title="an entry that cannot be renamed takes the log directory offline",
         origin="found from outside: a partition's directory behind a link was deleted, and all replicas went offline",
-        rule="what cannot be used, renamed or removed is the matter of its partition (12)",
+        rule="an entry that cannot be used, renamed or removed concerns its partition alone (12)",
         breaks=("I36",),
         edits=(
             Edit(
@@ -185,9 +185,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="D28b",
-        title="a directory whose number no message can carry is a partition",
-        origin="found from outside: `lines-4294967296` made a broker's DescribeReplicaState unreadable for everybody",
-        rule="a name that no message can speak of is no partition, and is left alone (12)",
+        title="a directory with a number too large for any message counts as a partition",
+        origin="found from outside: `lines-4294967296` made a broker's DescribeReplicaState unreadable for all clients",
+        rule="a name that no message can carry is no partition, and is left alone (12)",
         breaks=("I42",),
         edits=(
             Edit(
@@ -200,9 +200,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="D29",
-        title="a file that is larger than it may be keeps the broker from its logs",
-        origin="found from outside: 30 GiB in the place of a checkpoint ended the process, at every start",
-        rule="a small file beyond its limit is not read, and counts as one that does not read (12)",
+        title="a file beyond its size limit prevents the broker's start",
+        origin="found from outside: a checkpoint file of 30 GiB ended the process at every start",
+        rule="a small file beyond its limit is not read, and counts as unreadable (12)",
         breaks=("crash", "I36"),
         edits=(
             Edit(

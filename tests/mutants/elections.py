@@ -1,13 +1,13 @@
-"""Who may lead after a start: replaced disks, logs that may be short, brokers that answer nobody (issue of lying disks)."""
+"""Which replica may lead after a start: replaced disks, logs that may be short, brokers that do not answer."""
 
 from tests.mutants.mutant import CannotApply, CoreSchedule, Edit, Mutant, Schedule
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D02",
-        title="a member of the ISR leads on another log directory than it was in sync with",
+        title="a member of the ISR leads with another log directory than the one that was in sync",
         origin="KIP-858, KIP-966",
-        rule="directory ids stand beside the incarnations of the ISR; another directory has nothing that was acknowledged",
+        rule="the ISR records directory ids with incarnations; another directory holds no acknowledged records",
         breaks=("I28",),
         edits=(
             Edit(
@@ -20,9 +20,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="D02b",
-        title="of members that were all started again the first ones back choose among themselves",
+        title="after a restart of all members the first ones back elect among themselves",
         origin="KIP-966; Protocol-Aware Recovery, FAST'18",
-        rule="where no log is proven whole, all members of the last ISR are waited for",
+        rule="where no log is proven whole, the election waits for all members of the last ISR",
         breaks=("I3", "I21"),
         edits=(
             Edit(
@@ -37,7 +37,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D02c",
         title="logs count as whole after a power cut",
         origin="hardening 16",
-        rule="the chain of starts goes on after a clean stop, or if the machine ran on and nothing was cut",
+        rule="the chain of starts goes on after a clean stop, or if the machine kept running and nothing was truncated",
         breaks=("I3", "I21"),
         edits=(
             Edit(
@@ -50,18 +50,18 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="D02d",
-        title="of members that were all started again the first in the assignment leads",
+        title="after a restart of all members the first in the assignment leads",
         origin="KIP-966; Raft, section 5.4.1",
-        rule="of logs that may be short the one with the largest (last epoch, log end) leads",
+        rule="among logs that may be short, the one with the largest (last epoch, log end) leads",
         breaks=("I3", "I21"),
         edits=(Edit("controller.restarts", "    best = max(candidates, key=_size)\n", "    best = ready[0]\n"),),
         schedule=Schedule("elections:synced_log_starts_last"),
     ),
     Mutant(
         name="D07a",
-        title="a registration that has answered nobody is elected",
+        title="a broker that has not answered under its registration is elected",
         origin="hardening 17",
-        rule="who has answered no order under its registration, or none lately, is usable in no election",
+        rule="a broker that has answered no order under its registration, or none lately, cannot be elected",
         breaks=("I3", "I21"),
         edits=(
             Edit(
@@ -74,9 +74,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="D07b",
-        title="a leader that does not answer the controller leads for as long as its session lives",
+        title="a leader that does not answer the controller leads until its session ends",
         origin="hardening 17",
-        rule="a leader that owes the controller an answer for too long is unregistered, and replaced",
+        rule="a leader that leaves the controller without an answer for too long is unregistered, and replaced",
         breaks=("I37",),
         edits=(
             Edit(
@@ -89,9 +89,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="D07c",
-        title="a broker that was unregistered and is back before anybody looked keeps its place",
+        title="a broker that was unregistered and registers again before the next check keeps its place",
         origin="KIP-380",
-        rule="a registration that the controller has removed was down, whatever stands in its place",
+        rule="a broker whose registration the controller has removed was down, even if a new one exists",
         breaks=("I37",),
         edits=(
             Edit(
@@ -107,9 +107,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="D07d",
-        title="a leader that does not reach its controller leads on, and can change no ISR",
+        title="a leader that cannot reach its controller leads on, and can change no ISR",
         origin="hardening 17",
-        rule="a leader says for how long its AlterPartition gets no answer, and is replaced after too long",
+        rule="a leader reports for how long its AlterPartition has had no answer, and is replaced after too long",
         breaks=("I37",),
         edits=(
             Edit(

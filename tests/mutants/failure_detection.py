@@ -1,4 +1,4 @@
-"""Elections and successions before a session ends: fencing first, and what counts as evidence (hardening rule 11)."""
+"""Elections and successions before a session ends: fencing first, and what confirms a failure (hardening rule 11)."""
 
 from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule
 
@@ -9,7 +9,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="H8",
         title="an election before the old leader is fenced",
         origin=ORIGIN,
-        rule="the registration of a broker that seems dead is removed before anything is elected",
+        rule="the registration of a broker that seems dead is removed before any election",
         breaks=("I18", "I22"),
         edits=(
             Edit(
@@ -35,7 +35,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="H8b",
         title="silence is taken for a refusal",
         origin=ORIGIN,
-        rule="a timeout or an unreachable host is no evidence of a death",
+        rule="a timeout or an unreachable host does not confirm a failure",
         breaks=("I36",),
         edits=(
             Edit(
@@ -53,7 +53,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="H8c",
-        title="a broker is fenced without a second opinion",
+        title="a broker is fenced without a confirmation",
         origin=ORIGIN,
         rule="a second live broker must be refused, too",
         breaks=("I36",),
@@ -68,9 +68,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="H8d",
-        title="a dead controller's znodes are removed first and its successor elected then, and its registration stays",
+        title="a dead controller's znode is removed before its successor is elected, and its registration stays",
         origin=ORIGIN,
-        rule="whoever succeeds a dead controller removes its nodes in the multi that raises the controller epoch",
+        rule="the successor of a dead controller removes its znodes in the multi that raises the controller epoch",
         breaks=("I30",),
         edits=(
             Edit(
@@ -85,9 +85,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="H8e",
-        title="a broker that was fenced serves on until it is registered anew",
+        title="a broker that was fenced serves on until it is registered again",
         origin=ORIGIN,
-        rule="a broker whose registration is gone stops serving before it does anything about it",
+        rule="a broker without a registration stops serving before it registers again",
         breaks=("I29",),
         edits=(
             Edit(
@@ -100,9 +100,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="D12d",
-        title="what the controller reads of its own broker's registration stays with it",
+        title="the controller does not report to its own broker that the broker's registration is gone",
         origin="found by seed 911627",
-        rule="a broker knows that its registration is gone as soon as any reader of its process was told (hardening 11)",
+        rule="a broker knows that its registration is gone as soon as any part of its process has read it (hardening 11)",
         breaks=("hardening 11",),
         edits=(
             Edit(
@@ -118,10 +118,10 @@ MUTANTS: tuple[Mutant, ...] = (
 CANNOT_APPLY: tuple[CannotApply, ...] = (
     CannotApply(
         name="H8f",
-        title="a controller that loses most of its lines at once does not doubt itself",
+        title="a controller that loses most of its connections at once does not doubt its own network",
         origin=ORIGIN,
-        reason="the doubt is redundant where evidence is told from silence: whoever turns the controller away and not the"
-        " others is not confirmed by them, and who is confirmed is refused to somebody whose network is well. It spares"
-        " questions, and sessions that a mistake of a whole network would cost; `test_failure_detection` holds it",
+        reason="the doubt is redundant where a refusal is told apart from silence: if a broker refuses only the controller,"
+        " the others do not confirm its failure; if they confirm it, their own network works. The doubt saves requests,"
+        " and sessions if a whole network misbehaves; `test_failure_detection` covers it",
     ),
 )

@@ -1,4 +1,4 @@
-"""Whose fetches count, and which answers: the fence of leader epochs (B04, B10 to B12, B14)."""
+"""Which fetches and answers count: the fence of leader epochs (B04, B10 to B12, B14)."""
 
 from tests.mutants.mutant import CannotApply, CoreSchedule, Edit, Mutant, Schedule, Search
 from tests.mutants.truncation import FETCH_WITHOUT_ASKING, FOLLOWER, LEADER
@@ -36,7 +36,7 @@ MUTANTS = (
     ),
     Mutant(
         name="B04b",
-        title="the question for an epoch's end is not fenced",
+        title="the request for an epoch's end is not fenced",
         origin="KAFKA-6880, 7395, KIP-320",
         rule="OffsetForLeaderEpoch carries the same fence as Fetch (section 4)",
         breaks=("I7", "I3"),
@@ -60,7 +60,7 @@ MUTANTS = (
         name="B04c",
         title="only the epoch of the last record is checked (Kip320FirstTry)",
         origin="KIP-320, Kip320FirstTry.tla",
-        rule="a matching log is not enough: both sides must mean the same reign (section 4)",
+        rule="a matching log is not enough: both sides must mean the same leader epoch (section 4)",
         breaks=("I5", "I3"),
         edits=(
             Edit(
@@ -78,7 +78,7 @@ MUTANTS = (
     ),
     Mutant(
         name="B11",
-        title="a diverging fetch moves the follower's end",
+        title="a diverging fetch moves the follower's known end",
         origin="KAFKA-13141",
         rule="only a valid read proves a follower's end (section 4)",
         breaks=("I4", "I5", "I3"),
@@ -102,7 +102,7 @@ MUTANTS = (
         name="B12a",
         title="a refused fetch counts as a read",
         origin="KAFKA-8400",
-        rule="an error never updates what is known of a follower (section 4)",
+        rule="an error never updates the leader's view of a follower (section 4)",
         breaks=("I5", "I36"),
         edits=(
             Edit(
@@ -120,9 +120,9 @@ MUTANTS = (
     ),
     Mutant(
         name="B12b",
-        title="below the leader's log start is answered as diverging",
+        title="a fetch below the leader's log start is answered as diverging",
         origin="KAFKA-12996",
-        rule="out of range is found before divergence (section 4)",
+        rule="out of range is checked before divergence (section 4)",
         breaks=("I36", "I44"),
         edits=(
             Edit(
@@ -141,9 +141,9 @@ MUTANTS = (
     ),
     Mutant(
         name="B14",
-        title="a fetch's answer counts in a later epoch, if only the offset fits",
+        title="a fetch reply counts in a later epoch if only its offset fits",
         origin="KAFKA-18723, 18991",
-        rule="a fetch's answer counts only under the leader epoch it was asked in, and while aligned (section 4)",
+        rule="a fetch reply counts only under the leader epoch of its request, and while aligned (section 4)",
         breaks=("I7", "I16"),
         edits=(
             Edit(
@@ -156,9 +156,9 @@ MUTANTS = (
     ),
     Mutant(
         name="D48",
-        title="an order lifts the fence that came down while it was obeyed",
+        title="an order lifts a fence that was set while the order was carried out",
         origin="seed 17002492",
-        rule="who has passed ZooKeeper's deadline decides nothing as a leader (hardening 8)",
+        rule="a broker past ZooKeeper's deadline decides nothing as a leader (hardening 8)",
         breaks=("I29", "hardening 11"),
         edits=(
             Edit(

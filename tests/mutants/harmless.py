@@ -1,6 +1,6 @@
-"""Six patches that change no promise. A checker that convicts one of them is wrong.
+"""Six patches that break no promise. A checker that reports one of them is wrong.
 
-Each really changes what a run does or says, so that they are no empty exercise: a log line, pauses, an order, a size.
+Each changes something that a run does or logs: a log line, pauses, an order, a size.
 """
 
 from tests.mutants.mutant import Edit, Mutant
@@ -24,7 +24,7 @@ PATCHES = (
     ),
     Mutant(
         name="N3",
-        title="a leader that cannot be reached is tried again after longer pauses",
+        title="connections to an unreachable leader are tried again after longer pauses",
         origin="hardening.md",
         rule="the pauses between connection attempts are free to choose within the bounds of liveness",
         breaks=(),
@@ -38,7 +38,7 @@ PATCHES = (
     ),
     Mutant(
         name="N4",
-        title="one fetch in flight less: a follower with something new waits for its delayed fetch",
+        title="one fetch less in flight: a follower with new records waits for its delayed fetch",
         origin="hardening.md",
         rule="how many fetches are in flight is a matter of speed",
         breaks=(),
@@ -46,24 +46,24 @@ PATCHES = (
     ),
     Mutant(
         name="N5",
-        title="the marks are written to their checkpoint twice as often, and who is out of sync is looked at less often",
+        title="high watermarks are checkpointed twice as often, and lag is checked less often",
         origin="hardening.md",
-        rule="the rhythm of periodic tasks is free to choose within the bounds of liveness",
+        rule="the intervals of periodic tasks are free to choose within the bounds of liveness",
         breaks=(),
         edits=(
             Edit(
                 "broker.periodic_tasks",
-                "            mark_ms = config.replica_high_watermark_checkpoint_interval_ms\n",
-                "            mark_ms = config.replica_high_watermark_checkpoint_interval_ms // 2\n",
+                "            checkpoint_ms = config.replica_high_watermark_checkpoint_interval_ms\n",
+                "            checkpoint_ms = config.replica_high_watermark_checkpoint_interval_ms // 2\n",
             ),
             Edit("broker.periodic_tasks", "ISR_RETRY_MS = 500\n", "ISR_RETRY_MS = 700\n"),
         ),
     ),
     Mutant(
         name="N6",
-        title="a line that broke is dialled again later, and one witness is asked at a time",
+        title="a broken liveness connection is reopened later, and one confirmer is asked at a time",
         origin="hardening.md 11",
-        rule="how soon evidence is gathered is a matter of speed",
+        rule="how soon a failure is confirmed is a matter of speed",
         breaks=(),
         edits=(
             Edit("controller.liveness_connection", "REDIAL_SECONDS_MIN = 0.01\n", "REDIAL_SECONDS_MIN = 0.04\n"),

@@ -1,4 +1,4 @@
-"""What counts for the high watermark, who may join the in-sync set, and what becomes of a proposal (B05, B16 to B20)."""
+"""What counts for the high watermark, which replica may join the ISR, and how a proposal ends (B05, B16 to B20)."""
 
 from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule, Search
 
@@ -11,7 +11,7 @@ MUTANTS = (
         name="B05",
         title="a replica below the start of the leader's epoch joins the ISR",
         origin="KAFKA-7128",
-        rule="a joiner holds everything up to the mark and up to the start of the reign (section 6)",
+        rule="a joiner holds everything up to the high watermark and up to the leader epoch's start (section 6)",
         breaks=("I6", "I3", "I19"),
         edits=(
             Edit(
@@ -26,7 +26,7 @@ MUTANTS = (
         name="B16",
         title="retention deletes what is not committed",
         origin="KAFKA-5634",
-        rule="only segments that end at or below the high watermark may go (section 1)",
+        rule="only segments that end at or below the high watermark may be deleted (section 1)",
         breaks=("I14", "I10"),
         edits=(
             Edit(
@@ -44,9 +44,9 @@ MUTANTS = (
     ),
     Mutant(
         name="B17",
-        title="a reset of the log leaves the mark where it was",
+        title="a reset of the log leaves the high watermark where it was",
         origin="KAFKA-9491",
-        rule="after a full truncation to n, log start, log end and mark are n (section 1)",
+        rule="after a full truncation to n, log start, log end and high watermark are n (section 1)",
         breaks=("I10",),
         edits=(
             Edit(
@@ -61,7 +61,7 @@ MUTANTS = (
         name="B18a",
         title="a proposed shrink counts before it is confirmed",
         origin="KAFKA-8836, KIP-497",
-        rule="the mark counts the larger of the committed and the proposed set (section 2)",
+        rule="the high watermark counts the larger of the committed and the proposed set (section 2)",
         breaks=("I4", "I3", "I21"),
         edits=(
             Edit(
@@ -78,7 +78,7 @@ MUTANTS = (
         name="B18b",
         title="a proposed joiner does not count until it is confirmed",
         origin="KAFKA-8836, KIP-497",
-        rule="the mark counts the larger of the committed and the proposed set (section 2)",
+        rule="the high watermark counts the larger of the committed and the proposed set (section 2)",
         breaks=("I4", "I3", "I21"),
         edits=(
             Edit(
@@ -97,7 +97,7 @@ MUTANTS = (
     ),
     Mutant(
         name="B19",
-        title="a LeaderAndIsr frees the slot of a proposal that is still on its way",
+        title="a LeaderAndIsr frees the slot of a proposal in flight",
         origin="KAFKA-12686",
         rule="one proposal is in flight; its slot is freed by its reply alone (section 6)",
         breaks=("I8", "I36"),
@@ -151,9 +151,9 @@ MUTANTS = (
     ),
     Mutant(
         name="B20b",
-        title="nobody recomputes the mark when a shrink is confirmed",
+        title="a confirmed shrink does not recompute the high watermark",
         origin="KAFKA-13091",
-        rule="a confirmed set moves the mark, also without traffic (section 2)",
+        rule="a confirmed set moves the high watermark, even without traffic (section 2)",
         breaks=("I36", "I37"),
         edits=(
             Edit(
@@ -182,7 +182,7 @@ MUTANTS = (
 CANNOT_APPLY: tuple[CannotApply, ...] = (
     CannotApply(
         name="B20c",
-        title="an answer with the version that one has is called stale",
+        title="an answer with the present version is called stale",
         origin="KAFKA-12751",
         reason=(
             "a leader never proposes the set that it holds, and every LeaderAndIsr with a newer version settles what is "

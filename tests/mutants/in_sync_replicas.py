@@ -1,4 +1,4 @@
-"""Who is in sync: answers of the controller, eligibility, incarnations, lag, and what min.insync.replicas promises."""
+"""The in-sync set: the controller's answers, eligibility, incarnations, lag, and what min.insync.replicas promises."""
 
 from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule
 
@@ -7,7 +7,7 @@ ANSWERS = (
         name="B21",
         title="the retry of an applied AlterPartition is refused",
         origin="KAFKA-14144",
-        rule="a proposal that is fulfilled already succeeds, whatever version it carries (6)",
+        rule="a proposal that is already applied succeeds, whatever version it carries (6)",
         breaks=("I36", "I38"),
         edits=(
             Edit(
@@ -18,7 +18,7 @@ ANSWERS = (
                 "        return success(partition, current)\n"
                 "    if proposal.partition_epoch != current.partition_epoch:\n",
             ),
-            # and nobody tells the leader again: either of the two would heal the other's absence
+            # and the leader does not get its state again: either rule would make up for the other
             Edit(
                 "controller.broker_requests",
                 "if result.error_code in (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.INVALID_UPDATE_VERSION):",
@@ -29,8 +29,8 @@ ANSWERS = (
     ),
     Mutant(
         name="D24b",
-        title="a leader believes any version of its state",
-        origin="found from outside: one absurd answer, and each later order was a late one",
+        title="a leader accepts any version of its state",
+        origin="found from outside: after one absurd answer each later order counted as late",
         rule="success commits the proposed set at the version it was proposed on, or the next one (6)",
         breaks=("I36", "I37"),
         edits=(
@@ -44,9 +44,9 @@ ANSWERS = (
     ),
     Mutant(
         name="D24c",
-        title="an answer that does not fit its proposal ends the asking",
+        title="an answer that does not match its proposal ends the retries",
         origin="found from outside: a proposal that was pending for ever",
-        rule="a proposal is asked for until an answer that fits, an error or an order settles it (hardening 6)",
+        rule="a proposal is sent again until a matching answer, an error or an order settles it (hardening 6)",
         breaks=("I36",),
         edits=(
             Edit(
@@ -64,7 +64,7 @@ ELIGIBILITY = (
         name="B23a",
         title="a broker that is shutting down is taken back into the ISR",
         origin="KAFKA-13916, KAFKA-14140, KIP-841",
-        rule="who is shutting down is not eligible: the controller judges it, and the leader does not ask (6)",
+        rule="a broker that is shutting down is not eligible: the controller checks, and the leader does not propose it (6)",
         breaks=("I34",),
         edits=(
             Edit(
@@ -80,7 +80,7 @@ ELIGIBILITY = (
         name="B23b",
         title="the high watermark waits for a replica that may not join",
         origin="KAFKA-15021",
-        rule="the mark waits for a replica outside the ISR only if that one is eligible (2)",
+        rule="the high watermark waits for a replica outside the ISR only if it is eligible (2)",
         breaks=("I37",),
         edits=(
             Edit(
@@ -93,7 +93,7 @@ ELIGIBILITY = (
     ),
     Mutant(
         name="B24a",
-        title="the controller takes a joiner of an earlier incarnation",
+        title="the controller accepts a joiner of an earlier incarnation",
         origin="KAFKA-14139, KAFKA-15221, KIP-903",
         rule="a joiner must be registered under the broker epoch that fetched (6, stricter rule 1)",
         breaks=("I31", "I6", "I21"),
@@ -108,9 +108,9 @@ ELIGIBILITY = (
     ),
     Mutant(
         name="B24b",
-        title="position and broker epoch of a joiner come from two looks",
+        title="position and broker epoch of a joiner come from different sources",
         origin="KAFKA-15221, KIP-903",
-        rule="the epoch that is proposed is the one whose fetch proved the position",
+        rule="the proposed epoch is that of the fetch that proved the position",
         breaks=("I31", "I6", "I21"),
         edits=(
             Edit(
@@ -128,7 +128,7 @@ COMMITTED = (
         name="B25",
         title="the high watermark goes on below min.insync.replicas",
         origin="KAFKA-15583, KIP-966",
-        rule="below min.insync.replicas the mark stands still (2)",
+        rule="below min.insync.replicas the high watermark does not move (2)",
         breaks=("I3", "I19", "I22"),
         edits=(
             Edit(
@@ -144,7 +144,7 @@ COMMITTED = (
         name="B26",
         title="the leader's view of its followers is empty for a moment",
         origin="KAFKA-10301",
-        rule="what the leader knows of its followers changes in one step: the mark is never computed without them",
+        rule="the leader's view of its followers changes in one step: the high watermark always counts them",
         breaks=("I4", "I3", "I21"),
         edits=(
             Edit(
@@ -187,9 +187,9 @@ LAG = (
     ),
     Mutant(
         name="B27b",
-        title="caught up is only who is at the end at this instant",
+        title="only a follower at the log end at this instant counts as caught up",
         origin="KAFKA-4485",
-        rule="who reached the end as it was at its previous fetch was caught up then (2)",
+        rule="a follower that reaches the log end of its previous fetch was caught up at that fetch (2)",
         breaks=("I37",),
         edits=(
             Edit(
@@ -203,9 +203,9 @@ LAG = (
     ),
     Mutant(
         name="B27c",
-        title="an idle follower at the end falls out",
+        title="an idle follower at the log end leaves the ISR",
         origin="KAFKA-7152",
-        rule="a follower at the leader's end is never behind (2)",
+        rule="a follower at the leader's log end never lags (2)",
         breaks=("I36", "I37"),
         edits=(
             Edit(
@@ -220,7 +220,7 @@ LAG = (
         name="B27d",
         title="any fetch counts as caught up",
         origin="KAFKA-1546",
-        rule="a follower that asks again and again for the same offset is stuck, and leaves the ISR (2)",
+        rule="a follower that keeps asking for the same offset is stuck, and leaves the ISR (2)",
         breaks=("I37",),
         edits=(
             Edit(
@@ -238,7 +238,7 @@ SETS = (
         name="B28a",
         title="the last member leaves the ISR, too",
         origin="KAFKA-708",
-        rule="with nobody live the ISR stays as it is, so it is never empty (6, 9)",
+        rule="without a live member the ISR stays as it is, so it is never empty (6, 9)",
         breaks=("I9", "I28", "I36"),
         edits=(
             Edit(
@@ -251,9 +251,9 @@ SETS = (
     ),
     Mutant(
         name="B28b",
-        title="members that are no replicas any more stay in the ISR",
+        title="members that are no longer replicas stay in the ISR",
         origin="KAFKA-9672",
-        rule="strangers to the assignment count as out of sync (6)",
+        rule="brokers outside of the assignment count as out of sync (6)",
         breaks=("I9", "I34"),
         edits=(
             Edit(
@@ -267,9 +267,9 @@ SETS = (
     ),
     Mutant(
         name="B28c",
-        title="the fetch of a broker that is no replica makes state for it",
+        title="the fetch of a broker that is no replica creates state for it",
         origin="KAFKA-13837",
-        rule="an unknown replica gets an error to be tried again, and no state is made for it (4)",
+        rule="an unknown replica gets a retriable error, and no state is created for it (4)",
         breaks=("I9", "I36"),
         edits=(
             Edit(
@@ -300,9 +300,9 @@ MINIMUM = (
     ),
     Mutant(
         name="B29b",
-        title="who waits is not told that the ISR fell below the minimum",
+        title="waiting producers get no error when the ISR falls below the minimum",
         origin="KAFKA-1555",
-        rule="too few when it completes: NOT_ENOUGH_REPLICAS_AFTER_APPEND at once (3, stricter rule 5)",
+        rule="too few in sync after the append: NOT_ENOUGH_REPLICAS_AFTER_APPEND at once (3, stricter rule 5)",
         breaks=("I24",),
         edits=(
             Edit(
@@ -318,7 +318,7 @@ MINIMUM = (
         name="B29c",
         title="the minimum applies to acks=1",
         origin="KAFKA-1555",
-        rule="min.insync.replicas speaks of acks=all only (3)",
+        rule="min.insync.replicas concerns acks=all only (3)",
         breaks=("I24",),
         edits=(
             Edit(
@@ -336,11 +336,11 @@ MUTANTS: tuple[Mutant, ...] = (*ANSWERS, *ELIGIBILITY, *COMMITTED, *LAG, *SETS, 
 CANNOT_APPLY: tuple[CannotApply, ...] = (
     CannotApply(
         name="B22",
-        title="the verdict of a deposed controller is trusted",
+        title="the answer of a deposed controller is trusted",
         origin="KAFKA-14154",
         reason=(
             "a leader learns of a later epoch or version only from a LeaderAndIsr or an AlterPartition answer, which in "
-            "the same message names the later controller, and it asks nobody else from then on; and a controller whose "
+            "the same message names the later controller, and it sends requests only to that one from then on; and a controller whose "
             "session may be over answers NOT_CONTROLLER by its own clock before any judgement (`ControllerService."
             "is_active`). So no request that knows more than its controller can reach `checker`; that check stays as a "
             "second fence (turned round, 40 random seeds found nothing)"

@@ -1,4 +1,4 @@
-"""Where a log starts: what explains that its head is missing, and who may say so."""
+"""Where a log starts: what explains a missing head, and which replica decides it."""
 
 from tests.mutants.mutant import CannotApply, CoreSchedule, Edit, Mutant, Schedule
 
@@ -8,9 +8,9 @@ OWNERSHIP = "broker.log.ownership"
 MUTANTS = (
     Mutant(
         name="D01",
-        title="segments in front of a gap below the recovery point are the leftover of a deletion",
+        title="segments in front of a gap below the recovery point count as the rest of a deletion",
         origin="found by hand: one bit of a base offset, 63 of 65 records lost on all replicas",
-        rule="a contradiction is damage; only what lies below the recorded log start is a leftover (11)",
+        rule="a contradiction is damage; only segments below the recorded log start are the rest of a deletion (11)",
         breaks=("I21", "I39"),
         edits=(
             Edit(
@@ -26,9 +26,9 @@ MUTANTS = (
     ),
     Mutant(
         name="D04",
-        title="a log start is believed whichever topic it is of",
+        title="the log start of another topic is trusted",
         origin="found by hand: a topic made again under its name, and a kill within a second",
-        rule="a log start carries the topic's id; of another topic it explains nothing, and the log is damaged (11)",
+        rule="a log start carries the topic id; with another one it explains nothing, and the log is damaged (11)",
         breaks=("I21", "I39"),
         edits=(
             Edit(
@@ -59,9 +59,9 @@ MUTANTS = (
     ),
     Mutant(
         name="D13",
-        title="a log starts at its first segment, whatever is recorded",
-        origin="found by hand: the oldest segment of one replica is removed, 110 of 400 records lost on all",
-        rule="a log that begins behind its recorded start has lost its head: it is damaged (11)",
+        title="a log starts at its first segment, whatever start is recorded",
+        origin="found by hand: the oldest segment of one replica was removed, 110 of 400 records were lost on all",
+        rule="a log that begins behind its recorded start has lost its head, and is damaged (11)",
         breaks=("I21", "I39"),
         edits=(Edit(RECOVERY, "            if first > self.start:\n", "            if False:\n"),),
         schedule=Schedule("log_starts:oldest_segment_is_missing"),
@@ -70,7 +70,7 @@ MUTANTS = (
         name="D13b",
         title="a replica joins wherever its log starts",
         origin="found by hand: as D13",
-        rule="a replica joins only when its log starts like its leader's (6)",
+        rule="a replica joins only if its log starts where the leader's does (6)",
         breaks=("I39",),
         edits=(
             Edit(RECOVERY, "            if first > self.start:\n", "            if False:\n"),
@@ -84,9 +84,9 @@ MUTANTS = (
     ),
     Mutant(
         name="D13f",
-        title="a new leader believes that nothing was deleted before it led",
-        origin="derived: it has not heard of the low watermark of the leader before",
-        rule="nobody joins that starts in front of where a new leader's log began (6)",
+        title="a new leader assumes that nothing was deleted before it led",
+        origin="derived: it does not know the low watermark of the previous leader",
+        rule="a replica whose log starts before the new leader's log start at its election does not join (6)",
         breaks=("I39",),
         edits=(
             Edit(
@@ -99,9 +99,9 @@ MUTANTS = (
     ),
     Mutant(
         name="D13c",
-        title="segments go as soon as their leader says so",
-        origin="derived: the leader falls before the others have heard of its log start",
-        rule="files go only where every in-sync replica has recorded the start (1)",
+        title="segments are deleted as soon as the leader's log start rises",
+        origin="derived: the leader fails before the others know its log start",
+        rule="files are deleted only once every in-sync replica has recorded the log start (1)",
         breaks=("I39",),
         edits=(
             Edit(
@@ -114,9 +114,9 @@ MUTANTS = (
     ),
     Mutant(
         name="D31",
-        title="a log begins anew where its leader's starts, though a member of the ISR has not heard of it",
-        origin="swarm, seed 9000346: the leader fell, the next one started earlier, and the new log was called damaged",
-        rule="a log begins anew only where the low watermark has reached its leader's start (11)",
+        title="a log is reset to its leader's log start before every member of the ISR has recorded it",
+        origin="swarm, seed 9000346: the leader failed, the next one started earlier, and the new log was called damaged",
+        rule="a log is reset only once the low watermark has reached its leader's log start (11)",
         breaks=("I39", "I44"),
         edits=(
             Edit(
@@ -129,9 +129,9 @@ MUTANTS = (
     ),
     Mutant(
         name="D24",
-        title="a follower believes any low watermark",
-        origin="found from outside: one absurd answer, and its hearer as leader let nobody join for ever",
-        rule="an answer whose marks contradict each other is refused, and a low watermark is at most one's own start (11)",
+        title="a follower accepts any low watermark",
+        origin="found from outside: after one absurd answer the follower, as leader, let no replica join any more",
+        rule="an answer with contradictory watermarks is refused; a low watermark is at most the own log start (11)",
         breaks=("crash", "I36"),
         edits=(
             Edit("broker.replication.follower", "(low is not None and low > start) or ", ""),
@@ -141,9 +141,9 @@ MUTANTS = (
     ),
     Mutant(
         name="D13d",
-        title="a directory is the log of the partition whose name it bears",
+        title="a directory is taken for the log of the partition in its name",
         origin="found by hand: two partitions of a topic exchanged on one disk, and each served as the other",
-        rule="a directory whose files name another partition is damaged, and nothing there is believed (11)",
+        rule="a directory whose files name another partition is damaged, and none of its files counts (11)",
         breaks=("I2", "I16", "I21"),
         edits=(
             Edit(
@@ -156,9 +156,9 @@ MUTANTS = (
     ),
     Mutant(
         name="D13e",
-        title="a log start is believed whichever partition of the topic it is of",
+        title="the log start of another partition of the topic is trusted",
         origin="found by hand: as D13d, with the file alone; 50 records were deleted on all replicas",
-        rule="a log start carries the partition's number; of another partition it explains nothing (11)",
+        rule="a log start carries the partition number; with another one it explains nothing (11)",
         breaks=("I21", "I39"),
         edits=(
             Edit(

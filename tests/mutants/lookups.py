@@ -1,13 +1,13 @@
-"""The first record at or after a time: what is asked of a log by a client, and what it may cost the log."""
+"""Lookups by time: what they return, and that they never make a sound log count as damaged."""
 
 from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D23",
-        title="a lookup by time calls a log damaged where a producer packed what nobody can decode",
-        origin="found from outside: each replica in turn threw its sound log away",
-        rule="what does not decode under a sound CRC is its producer's doing, never damage (5, 12)",
+        title="a lookup by time calls a log damaged because of an undecodable batch",
+        origin="found from outside: each replica in turn dropped its sound log",
+        rule="a batch that does not decode under a sound CRC is the producer's fault, never damage (5, 12)",
         breaks=("I22",),
         edits=(
             Edit(
@@ -20,9 +20,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="D25",
-        title="a record's timestamp may leave 64 bits",
-        origin="found from outside: no question by time got an answer that can be read",
-        rule="a record whose timestamp does not fit into 64 bits does not decode, and is not taken (3)",
+        title="a record's timestamp may exceed 64 bits",
+        origin="found from outside: the answers to lookups by time could not be encoded",
+        rule="a record whose timestamp does not fit into 64 bits does not decode, and is refused (3)",
         breaks=("I23",),
         edits=(
             Edit(
@@ -35,9 +35,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="D26",
-        title="a time index is believed",
-        origin="found from outside: one bit of it, and a consumer that sought by time passed over records",
-        rule="an entry of a time index counts if its time is that of the batches in front of it (12)",
+        title="a time index is trusted",
+        origin="found from outside: after one flipped bit a consumer that sought by time skipped records",
+        rule="an entry of a time index counts only if its time is that of the batches before it (12)",
         breaks=("I22",),
         edits=(
             Edit(

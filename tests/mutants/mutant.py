@@ -1,4 +1,4 @@
-"""What a mutant is. Imports nothing of the project: whoever applies one must not have loaded what it patches."""
+"""What a mutant is. Imports nothing of the project: a mutant is applied before the modules that it patches are loaded."""
 
 import msgspec
 
@@ -49,9 +49,9 @@ class Mutant(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     title: str
     origin: str
-    """JIRA, KIP, or where the hazard was derived."""
+    """JIRA, KIP, or how the hazard was found."""
     rule: str
-    """What the right code does, in one sentence."""
+    """What the correct code does, in one sentence."""
     breaks: tuple[str, ...]
     edits: tuple[Edit, ...]
     schedule: Schedule | Search | CoreSchedule | None = None
@@ -62,7 +62,7 @@ class Mutant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CannotApply(msgspec.Struct, frozen=True, kw_only=True):
-    """A bug of the list that this design has no place for."""
+    """A known bug that this design rules out."""
 
     name: str
     title: str

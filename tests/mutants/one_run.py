@@ -2,7 +2,7 @@
 
 `python -m tests.mutants.one_run NAME|- [--stop] RUN...` where RUN is `seed:17`, `disks:17` (with faulty disks), `schedule:theme:function`,
 `model:bounds@depth` (every order of events of a small model, down to that depth) or `core:function`. With `--stop` it
-ends after the first run that convicts the mutant.
+ends after the first run that catches the mutant.
 """
 
 import importlib
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 UNPATCHED = "-"
 SCRIPT_FAILED = "script"
-"""Says that a directed run did not get where it wanted: no proof of anything, but no clean run either."""
+"""The directed run's own script failed: this catches no mutant, but the run is not clean either."""
 
 
 class SerializedFinding(msgspec.Struct, frozen=True):
-    """A finding, as it travels."""
+    """A finding, as the child prints it."""
 
     invariant: str
     text: str
@@ -34,7 +34,7 @@ class SerializedFinding(msgspec.Struct, frozen=True):
 
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run came to."""
+    """The result of one run."""
 
     run: str
     findings: list[SerializedFinding]
@@ -43,14 +43,14 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     virtual_seconds: float
 
     def catching_findings(self, modules: frozenset[str]) -> list[SerializedFinding]:
-        """Findings that count against a mutant of these modules: a module that trips over its own mutant has not been
-        caught by a checker outside of it."""
+        """Findings that catch a mutant of these modules: an error inside a mutated module does not count, because no
+        checker outside of it found it."""
         counted = [each for each in self.findings if each.invariant != SCRIPT_FAILED]
         return [each for each in counted if each.origin is None or each.origin not in modules]
 
 
 def perform(run: str) -> RunResult:
-    """One run, to its end."""
+    """Do one run."""
     kind, _, name = run.partition(":")
     started = time.monotonic()
     findings, virtual_seconds = _KINDS[kind](name)

@@ -1,7 +1,7 @@
 """Applies a mutant: modules are patched as they are imported.
 
-Owns: the import hook and the rule that an edit's text stands exactly once in its module. Refuses to undo anything: a
-mutant lives and dies with its process.
+Owns: the import hook and the rule that an edit's text occurs exactly once in its module. Nothing is ever undone: a
+mutant lasts as long as its process.
 """
 
 import difflib
@@ -19,7 +19,7 @@ PACKAGE = "minibroker."
 
 
 class DoesNotApply(AssertionError):
-    """The code has changed: the mutant must be looked at again."""
+    """The code has changed: the mutant must be revised."""
 
 
 def source_path(module: str) -> Path:
@@ -41,7 +41,7 @@ def patched_sources(mutant: Mutant) -> dict[str, tuple[str, str]]:
 def _replace_once(mutant: Mutant, edit: Edit, text: str) -> str:
     count = text.count(edit.before)
     if count != 1:
-        raise DoesNotApply(f"{mutant.name}: its text stands {count} times in {edit.module}, not once:\n{edit.before}")
+        raise DoesNotApply(f"{mutant.name}: its text occurs {count} times in {edit.module}, not once:\n{edit.before}")
     if edit.before == edit.after:
         raise DoesNotApply(f"{mutant.name}: an edit of {edit.module} changes nothing")
     return text.replace(edit.before, edit.after)
@@ -56,7 +56,7 @@ def compile_mutant(mutant: Mutant) -> dict[str, CodeType]:
 
 
 def unified_diff(mutant: Mutant) -> str:
-    """For people."""
+    """For readers."""
     lines: list[str] = []
     for module, (original, patched) in patched_sources(mutant).items():
         name = module.replace(".", "/") + ".py"
@@ -78,7 +78,7 @@ class _PatchedLoader(importlib.abc.Loader):
 
 
 class PatchingFinder(importlib.abc.MetaPathFinder):
-    """Answers for the mutated modules alone."""
+    """Loads the mutated modules, and no others."""
 
     def __init__(self, mutant: Mutant) -> None:
         self._codes = compile_mutant(mutant)
@@ -93,7 +93,7 @@ class PatchingFinder(importlib.abc.MetaPathFinder):
 
 
 def apply(mutant: Mutant) -> None:
-    """Before anything of the project is imported."""
+    """Call it before anything of the project is imported."""
     early = sorted(name for name in sys.modules if name.removeprefix(PACKAGE) in mutant.modules)
     if early:
         raise DoesNotApply(f"{mutant.name}: {early} are loaded already")

@@ -1,4 +1,4 @@
-"""Idempotence: what a broker remembers of a producer, and what a retry is told."""
+"""Idempotence: what a broker remembers of a producer, and how a retry is answered."""
 
 from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule
 
@@ -20,9 +20,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="B40b",
-        title="followers do not learn producers from what they copy",
+        title="followers do not learn producers from copied batches",
         origin="KAFKA-5494",
-        rule="whoever reads the batches in order knows the producers: followers, too (10)",
+        rule="every replica that reads the batches in order knows the producers, followers included (10)",
         breaks=("I25",),
         edits=(
             Edit(
@@ -37,9 +37,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="B40c",
-        title="producers of cut batches stay known",
+        title="truncated batches are still remembered for their producers",
         origin="KAFKA-5494",
-        rule="a cut takes its producers' batches out of what is remembered (10)",
+        rule="a truncation removes its batches from the producer state (10)",
         breaks=("I21", "I25"),
         edits=(
             Edit(
@@ -57,7 +57,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="B40d",
         title="a duplicate is acknowledged at once",
         origin="KAFKA-5494",
-        rule="a retry is answered with its first offsets, for acks=all once the mark covers them (3)",
+        rule="a retry is answered with its first offsets, for acks=all once the high watermark covers them (3)",
         breaks=("I21", "I24"),
         edits=(
             Edit(

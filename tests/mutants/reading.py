@@ -1,13 +1,13 @@
-"""Consumers: what is handed out is what was asked for, and nothing is called lost that was not."""
+"""Consumers: they get what they asked for, and no record is wrongly called lost."""
 
 from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D03c",
-        title="a consumer takes any batch that ends beyond its position",
+        title="a consumer accepts any batch that ends beyond its position",
         origin="found by attack",
-        rule="the first batch holds the asked offset, the others follow without a gap, epochs never fall (5)",
+        rule="the first batch holds the requested offset, the others follow without a gap, epochs never fall (5)",
         breaks=("I22",),
         edits=(
             Edit(
@@ -22,9 +22,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="D11c",
-        title="a fetch goes by the topic's name alone",
+        title="a fetch identifies the topic by name alone",
         origin="KIP-516, found by attack",
-        rule="a position belongs to a topic id: under another id it means nothing (5)",
+        rule="a position belongs to a topic id; under another id it means nothing (5)",
         breaks=("I22",),
         edits=(
             Edit(
@@ -39,7 +39,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D12b",
         title="an epoch's end is compared with a record of a later epoch",
         origin="KIP-320, found by seeds 912015 and 914490",
-        rule="where an epoch ends says something about the record that was last when it was asked (10)",
+        rule="an epoch's end concerns the record that was the last one when the request was sent (10)",
         breaks=("I22",),
         edits=(
             Edit(

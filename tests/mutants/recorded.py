@@ -1,5 +1,5 @@
-"""What convicts which mutant: the file `caught.json`, written by a search (random seeds) and by `replay --record`
-(schedules), read by a replay and by the table in docs/SIMULATION.md.
+"""Which run catches which mutant: the file `caught.json`, written by a search (random seeds) and by `replay --record`
+(schedules), read by a replay and for the table in docs/SIMULATION.md.
 """
 
 from pathlib import Path
@@ -10,7 +10,7 @@ FILE = Path(__file__).with_name("caught.json")
 
 
 class RecordedRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One way to convict one mutant."""
+    """One run that catches one mutant."""
 
     run: str
     """`seed:17` or `schedule:theme:function`."""
@@ -19,11 +19,11 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     seconds: float
     """Real time of that run, on one core."""
     tries: int = 1
-    """For a seed: how many seeds the search had run when it was found, this one included."""
+    """For a seed: how many seeds the search had tried, this one included."""
 
 
 class MutantRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One mutant's."""
+    """The runs that catch one mutant."""
 
     seed: RecordedRun | None = None
     schedule: RecordedRun | None = None
@@ -35,6 +35,6 @@ def load_records() -> dict[str, MutantRecord]:
 
 
 def save_records(records: dict[str, MutantRecord]) -> None:
-    """Sorted, a line each field: a search makes a diff that can be read."""
+    """Sorted, one field a line, so that a search makes a readable diff."""
     ordered = {name: records[name] for name in sorted(records)}
     FILE.write_bytes(msgspec.json.format(msgspec.json.encode(ordered), indent=1) + b"\n")

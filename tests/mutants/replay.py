@@ -1,7 +1,7 @@
-"""Replays what is recorded, and searches anew.
+"""Replays the recorded runs, and searches for new ones.
 
-Owns: which runs prove a mutant caught, and the verdict. A mutant is caught when its run, mutated, is convicted by a
-checker outside the mutated modules, and the same run without the mutant is clean.
+Owns: which runs show that a mutant is caught, and the result. A mutant is caught when a checker outside the mutated
+modules finds a violation in its run, and the same run without the mutant is clean.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from tests.mutants.workers import PROCESSES, ChildFailed, Workers
 
 SEEDS_PER_MUTANT_MAX = 200
 PASSES = ((1, 10), (11, 50), (51, SEEDS_PER_MUTANT_MAX))
-"""Seeds (first, last) that every uncaught mutant gets before any gets more: what is easily caught costs little."""
+"""Ranges of seeds (first, last). Every uncaught mutant gets one range before any gets the next: easy ones cost little."""
 SEARCH_SECONDS_MAX = 55 * 60.0
 FINDING_CHARS = 160
 
@@ -26,7 +26,7 @@ Progress = Callable[[str], None]
 
 
 class ReplayedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One mutant, one run."""
+    """One run of one mutant."""
 
     name: str
     title: str
@@ -42,7 +42,7 @@ class ReplayedRun(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.caught_by) and not self.unpatched_findings and self.failure is None
 
     def caught(self, tries: int = 1) -> RecordedRun:
-        """For the record."""
+        """As it is recorded."""
         first = self.caught_by[0]
         return RecordedRun(
             run=self.run,
@@ -59,7 +59,7 @@ class Replay:
     def __init__(self, progress: Progress, processes: int = PROCESSES) -> None:
         self._workers = Workers(processes)
         self._unpatched_workers = Workers(1)
-        """Of their own: whoever waits for an unpatched run must not wait behind all mutants."""
+        """Separate, so that a task waiting for an unpatched run does not queue behind all mutants."""
         self._progress = progress
         self._unpatched: dict[str, asyncio.Task[RunResult]] = {}
         self._done = 0
@@ -83,11 +83,11 @@ class Replay:
         return verdicts
 
     async def search(self, mutants: Sequence[Mutant]) -> list[ReplayedRun]:
-        """Random seeds for every mutant, in passes, until they are caught or the time is over; kept as found."""
+        """Random seeds for every mutant, in passes, until all are caught or the time is over; saved as found."""
         deadline = time.monotonic() + SEARCH_SECONDS_MAX
         found: dict[str, ReplayedRun] = {}
         records, names = load_records(), {mutant.name for mutant in mutants}
-        for name in records.keys() & names:  # what convicts the others stays known
+        for name in records.keys() & names:  # the runs of other mutants stay recorded
             records[name] = msgspec.structs.replace(records[name], seed=None)
         for first, last in PASSES:
 
@@ -107,22 +107,22 @@ class Replay:
     async def _search_one(self, mutant: Mutant, first: int, last: int, deadline: float) -> ReplayedRun | None:
         runs = [f"seed:{seed}" for seed in range(first, last + 1)]
         while runs:
-            convicting: RunResult | None = None
+            catching: RunResult | None = None
             try:
                 async with contextlib.aclosing(self._workers.results(mutant.name, runs, stops=True)) as results:
                     async for result in results:
                         runs.remove(result.run)
                         self._progress(f"{mutant.name} {result.run}")
                         if result.catching_findings(mutant.modules):
-                            convicting = result
+                            catching = result
                         if time.monotonic() > deadline:
                             runs.clear()
                             break
             except ChildFailed as error:
                 return _failed(mutant, runs[0], str(error))
-            if convicting is None:
+            if catching is None:
                 continue
-            verdict = await self._compared(mutant, convicting)
+            verdict = await self._compared(mutant, catching)
             if verdict.is_caught:
                 return verdict
         return None
@@ -138,7 +138,7 @@ class Replay:
     async def _compared(self, mutant: Mutant, result: RunResult) -> ReplayedRun:
         unpatched = await self._unpatched_result(result.run)
         self._done += 1
-        self._progress(f"{self._done} judged, {mutant.name} {result.run}")
+        self._progress(f"{self._done} replayed, {mutant.name} {result.run}")
         return ReplayedRun(
             name=mutant.name,
             title=mutant.title,

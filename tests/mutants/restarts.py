@@ -1,9 +1,11 @@
-"""Rules of what a start believes of its own disk, and of who leads after all have ended."""
+"""Rules on what a start trusts on its own disk, and on which replica leads after all brokers have ended."""
 
 from tests.mutants.mutant import CannotApply, CoreSchedule, Edit, Mutant, Schedule
 
-FOUND = "found from outside, by three reviewers: files of one disk gone between a kill of all and the start"
-EPOCH_BIT = "found from outside: one bit of an epoch, which no CRC covers, and 19 of 40 records were cut on all"
+FOUND = "found from outside, by three reviewers: files of one disk removed between a kill of all and the start"
+EPOCH_BIT = (
+    "found from outside: after one flipped bit of an epoch, which no CRC covers, 19 of 40 records were cut on all"
+)
 
 BOOT_ID_FIRST = (
     Edit(
@@ -24,16 +26,16 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D17a",
         title="one undisturbed log leads without a second one",
         origin=FOUND,
-        rule="a killed process leaves no proof: two undisturbed logs, or all members, are waited for",
+        rule="a killed process leaves no proof: the election waits for two undisturbed logs, or all members",
         breaks=("I3", "I21"),
         edits=(Edit("controller.restarts", "UNDISTURBED_MIN = 2\n", "UNDISTURBED_MIN = 1\n"),),
         schedule=Schedule("restarts:killed_log_is_shorter"),
     ),
     Mutant(
         name="D17b",
-        title="a kill on a machine that ran on proves that the log is whole",
+        title="after a kill on a machine that kept running the log counts as proven whole",
         origin=FOUND,
-        rule="only a clean stop whose log ends are found again is a proof",
+        rule="only a clean stop whose recorded log ends still match is a proof",
         breaks=("I3", "I21"),
         edits=(
             Edit(
@@ -46,9 +48,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="D17c",
-        title="nobody asks replicas outside of the ISR what they know to be committed",
-        origin="found from outside: the only member of the ISR, rolled back to an older copy of its disk, cut two others",
-        rule="a member whose log ends below a high watermark that another replica knows has lost records",
+        title="the high watermarks of replicas outside of the ISR are ignored",
+        origin="found from outside: the only member of the ISR, on an older copy of its disk, made two others truncate",
+        rule="a member whose log ends below a high watermark of another replica has lost records",
         breaks=("I28", "I3"),
         edits=(
             Edit(
@@ -61,9 +63,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="D18a",
-        title="a log may end below its own high watermark, though the machine ran on",
-        origin="found from outside: the last segment of the only in-sync replica was gone",
-        rule="where the machine ran on, a log reaches to its last checkpointed high watermark, or is damaged",
+        title="a log may end below its own high watermark, though the machine kept running",
+        origin="found from outside: the last segment of the only in-sync replica was missing",
+        rule="if the machine kept running, a log reaches its last checkpointed high watermark, or is damaged",
         breaks=("I28", "I3"),
         edits=(
             Edit(
@@ -76,9 +78,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="D18b",
-        title="rot in the last segment is cut like a torn write, though the machine ran on",
-        origin="found from outside: one bit, 58 of 60 records of the only in-sync replica cut, then on all",
-        rule="where the machine ran on, only a batch that the end of the file cuts off is a torn tail",
+        title="rot in the last segment is cut like a torn write, though the machine kept running",
+        origin="found from outside: after one flipped bit 58 of 60 records of the only in-sync replica were cut, then on all",
+        rule="if the machine kept running, only a batch that is cut off by the end of the file is a torn tail",
         breaks=("I28", "I3"),
         edits=(
             Edit(
@@ -91,9 +93,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="D19",
-        title="damage that a start finds is not written down",
+        title="damage that a start finds is not noted on the disk",
         origin="found from outside: the second start led with half of the log",
-        rule="damage is noted before what proves it is written over",
+        rule="damage is noted before its evidence is overwritten",
         breaks=("I28", "I3"),
         edits=(
             Edit(
@@ -107,7 +109,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D20",
         title="the new boot id is written before the chain of starts is removed",
-        origin="found from outside: a start that died between the two made a power cut look like a kill",
+        origin="found from outside: a start that crashed between the two made a power cut look like a kill",
         rule="a crash in between leaves no chain rather than a false one",
         breaks=("I3", "I21"),
         edits=(
@@ -120,7 +122,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D20b",
         title="the new boot id is written before the logs are loaded",
         origin="found by mutant B38b and I44",
-        rule="a start that dies while it loads hides no power loss: what is torn is no rot for the next one",
+        rule="a start that crashes while it loads hides no power loss: the next one sees a torn write, not rot",
         breaks=("I44",),
         edits=BOOT_ID_FIRST,
         schedule=Schedule("storage:start_aborted_while_it_recovers"),
@@ -128,9 +130,9 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D20c",
         title="the new boot id is written while checkpointed high watermarks lie above the logs",
-        origin="found by the swarm (seed 7000034 with faulty disks): the start after a power cut died, the next one"
+        origin="found by the swarm (seed 7000034 with faulty disks): the start after a power cut crashed, the next one"
         " called the log damaged",
-        rule="marks that a power cut left behind the log's end are lowered before the new boot id is written",
+        rule="high watermarks that a power cut left beyond the log end are lowered before the new boot id is written",
         breaks=("I44",),
         edits=(
             Edit(
@@ -143,9 +145,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="D21",
-        title="a member whose disk is full counts as one that has nothing",
+        title="a member whose disk is full counts as having no records",
         origin="found from outside: all records on a full disk, outvoted by a log that had lost its tail",
-        rule="who is offline for another reason than damage is waited for",
+        rule="the election waits for a replica that is offline for another reason than damage",
         breaks=("I28",),
         edits=(
             Edit(
@@ -158,9 +160,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="D22",
-        title="after a clean stop the epoch file is believed whatever the batches say",
+        title="after a clean stop the epoch file is trusted even if the batches contradict it",
         origin="found from outside: an older copy of the file",
-        rule="the epoch of the last batch must be the last one that the file knows in front of the end (8, 11)",
+        rule="the epoch of the last batch must be the file's last one before the log end (8, 11)",
         breaks=("I19", "I3"),
         edits=(
             Edit(
@@ -173,9 +175,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="D41",
-        title="after a clean stop a segment may lie anywhere behind the others",
+        title="after a clean stop a segment may start anywhere behind the others",
         origin="found from outside: an empty file with a segment's name, and records acknowledged behind a gap",
-        rule="behind a clean stop all segments meet (11)",
+        rule="after a clean stop there is no gap between segments (11)",
         breaks=("I19", "I28"),
         edits=(
             Edit(
@@ -188,9 +190,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="D42",
-        title="the epoch file of another partition is believed",
-        origin="found from outside: as leader it told where another log's epoch ended, and committed records were cut",
-        rule="an epoch file names topic id and partition, or it is made again from the batches (11)",
+        title="the epoch file of another partition is trusted",
+        origin="found from outside: a leader answered with the end of another log's epoch, and committed records were cut",
+        rule="an epoch file names its topic id and partition, or it is rebuilt from the batches (11)",
         breaks=("I32", "I13", "I19"),
         edits=(
             Edit(
@@ -203,9 +205,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="D30",
-        title="an operator's order elects whoever has most when it comes",
-        origin="found from outside: after an offer of one with 20000 records, the order elected one with 5000",
-        rule="an order repeats what was confirmed, and elects nobody if that has changed (hardening 16)",
+        title="an operator's order elects the replica with the most records when it arrives",
+        origin="found from outside: the operator confirmed a replica with 20000 records, one with 5000 was elected",
+        rule="an order repeats the offered election, and elects no replica if that has changed (hardening 16)",
         breaks=("I28", "I21"),
         edits=(
             Edit(
@@ -241,7 +243,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D32b",
         title="a disturbed log outvotes one undisturbed log by its epoch alone",
         origin="derived from D32a: the same with two replicas",
-        rule="an undisturbed log gives way to a disturbed one only if that is longer as well (hardening 16)",
+        rule="a disturbed log is preferred to an undisturbed one only if it is longer as well (hardening 16)",
         breaks=("I3", "I21"),
         edits=(
             Edit(
@@ -255,8 +257,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D43",
         title="an operator who accepts a loss is offered the log with the latest epoch",
-        origin="derived from D32a: the bit elects by the operator's word what no election would",
-        rule="an accepted loss goes by the evidence of an election, as far as there is some (hardening 16)",
+        origin="derived from D32a: with the flipped bit the operator elects a replica that no election would",
+        rule="an accepted loss follows the rules of an election as far as they apply (hardening 16)",
         breaks=("I28",),
         edits=(
             Edit(
@@ -269,7 +271,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="D32c",
-        title="a later epoch excuses a member from what another member knows to be committed",
+        title="a member with a later epoch may end below another member's high watermark",
         origin=EPOCH_BIT,
         rule="a member of the ISR was aligned after every accepted loss: its high watermark holds for any epoch",
         breaks=("I3", "I21"),
@@ -284,7 +286,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="D32d",
-        title="after a power cut a whole batch that does not fit is a torn tail",
+        title="after a power cut a whole batch that does not fit counts as a torn tail",
         origin=EPOCH_BIT,
         rule="a whole batch with a sound CRC and a wrong epoch or offset is damage, whatever the boot (11)",
         breaks=("I3", "I21"),
@@ -299,8 +301,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="D32e",
-        title="where a clean stop says that a log ends is compared for the chain of starts only",
-        origin="found from outside: 20 of 40 records of an only copy, whose recovery points did not read, were gone",
+        title="the log end of a clean stop is compared for the chain of starts only",
+        origin="found from outside: 20 of 40 records of an only copy with unreadable recovery points were gone",
         rule="a log that ends below the end in `whole-since` is damaged (11)",
         breaks=("I28", "I3"),
         edits=(
@@ -314,9 +316,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="D32f",
-        title="after a power cut rot below both checkpoints is a torn tail",
-        origin="found from outside: one bit, and an only copy that had synced 40 records was cut to 20",
-        rule="what is below the recovery point and the high watermark that a disk names was synced (11)",
+        title="after a power cut rot below both checkpoints counts as a torn tail",
+        origin="found from outside: after one flipped bit an only copy that had synced 40 records was cut to 20",
+        rule="records below both the recovery point and the high watermark on a disk were synced (11)",
         breaks=("I28", "I3"),
         edits=(
             Edit(
@@ -330,7 +332,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D32g",
         title="checkpoints name a deleted log for up to a minute",
-        origin="found from outside: a topic was deleted, all were killed, and two of three waited for the last one",
+        origin="found from outside: a topic was deleted, all brokers were killed, and two of three waited for the last one",
         rule="a deletion is written to both checkpoints at once (11, hardening 16)",
         breaks=("I36",),
         edits=(Edit("broker.log.log_directory", "        self._checkpoints.name_was_deleted()\n", ""),),

@@ -1,4 +1,4 @@
-"""Idempotence where a broker forgets a producer, or two producers share an identity: nothing is claimed unproven."""
+"""Idempotence where a broker forgets a producer, or two producers share an identity: no acknowledgement without proof."""
 
 from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule
 
@@ -22,18 +22,18 @@ BELIEVE_DUPLICATE = Edit(
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D06",
-        title="a broker without state takes any sequence, and a client takes 'duplicate' for 'written'",
+        title="a broker without state accepts any sequence, and a client takes 'duplicate' for 'written'",
         origin="KIP-360, found by attack",
-        rule="no state, no sequence but 0; 'duplicate, offset unknown' proves nothing (10, hardening 12)",
+        rule="without state only sequence 0 is accepted; 'duplicate, offset unknown' proves nothing (10, hardening 12)",
         breaks=("I21",),
         edits=(ACCEPT_ANY, BELIEVE_DUPLICATE),
         schedule=Schedule("sequences:later_batch_overtakes_a_refused_one"),
     ),
     Mutant(
         name="D06a",
-        title="a broker without state takes any sequence",
+        title="a broker without state accepts any sequence",
         origin="KIP-360, found by attack",
-        rule="a broker that knows nothing of a producer takes sequence 0 alone (hardening 12)",
+        rule="a broker without state of a producer accepts sequence 0 only (hardening 12)",
         breaks=("I25",),
         edits=(ACCEPT_ANY,),
         schedule=Schedule("sequences:answer_lost_and_producer_forgotten"),
@@ -51,7 +51,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D06c",
         title="producers expire by the timestamps of their records",
         origin="found by attack",
-        rule="silence is counted from the append, by the broker's clock (hardening 12)",
+        rule="a producer's idle time counts from the append, by the broker's clock (hardening 12)",
         breaks=("I25",),
         edits=(
             Edit(
@@ -65,9 +65,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="D06d",
-        title="what is in doubt is sent again under the next producer epoch",
+        title="a batch in doubt is sent again under the next producer epoch",
         origin="KIP-360, found by attack",
-        rule="a broker that forgot a producer proves nothing: what is in doubt ends with an unknown outcome (10)",
+        rule="a broker that forgot a producer proves nothing: a batch in doubt ends with an unknown outcome (10)",
         breaks=("I25",),
         edits=(
             Edit(
@@ -80,7 +80,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="D06e",
-        title="an unanswered first batch is taken anew by a broker that had to forget producers",
+        title="an unanswered first batch is accepted again by a broker that had to forget producers",
         origin="derived from D06",
         rule="where producers are forgotten for lack of room, an unanswered first batch proves nothing (hardening 12)",
         breaks=("I25",),
@@ -95,9 +95,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="D12c",
-        title="a replica that starts anew knows no producers",
+        title="a replica that resets its log knows no producers",
         origin="found by seed 914212",
-        rule="a replica that starts anew at its leader's log start is told who wrote below it (10)",
+        rule="a replica that resets to its leader's log start gets the producers of the records below it (10)",
         breaks=("I25",),
         edits=(
             Edit(
@@ -110,9 +110,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="D15",
-        title="records are taken that nobody can decode",
+        title="undecodable records are accepted",
         origin="found by attack",
-        rule="a leader decodes small batches before it takes them: every consumer would stop at one (3)",
+        rule="a leader decodes small batches before it accepts them: every consumer would stop at a bad one (3)",
         breaks=("I22",),
         edits=(
             Edit(
@@ -125,9 +125,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="D27",
-        title="a snapshot of producers is believed wherever it is of",
-        origin="found from outside: an older one under the newest's name, and a retry was written a second time",
-        rule="a snapshot names topic, partition and offset; what is of another place is not used (10)",
+        title="a producer snapshot of another place is trusted",
+        origin="found from outside: with an older snapshot under the newest one's name a retry was written twice",
+        rule="a snapshot names topic, partition and offset; one of another place is not used (10)",
         breaks=("I25",),
         edits=(Edit("broker.replication.producer_state", "        if found != place:\n", "        if False:\n"),),
         schedule=Schedule("sequences:older_snapshot_comes_back"),
@@ -136,7 +136,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D14",
         title="other bytes under a known sequence are acknowledged as a duplicate",
         origin="found by attack",
-        rule="a repetition has the same bytes: the CRC is remembered beside each sequence (hardening 12)",
+        rule="a retry has the same bytes: the CRC is remembered with each sequence (hardening 12)",
         breaks=("I21",),
         edits=(
             Edit(

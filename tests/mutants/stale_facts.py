@@ -1,11 +1,11 @@
-"""Rules of how long a fact about a log or a disk holds: for that log alone, and until what it rests on has changed."""
+"""Rules on how long a fact about a log or a disk holds: for that log alone, and until its basis changes."""
 
 from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D44",
-        title="a log of the topic that had the name before tells what is committed",
+        title="the high watermark of an earlier topic with the same name counts",
         origin="derived: the disk of one broker as it was before the topic was made again",
         rule="a high watermark counts for logs of its own topic id (hardening 16)",
         breaks=("I36",),
@@ -14,9 +14,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="D44b",
-        title="a log of the topic that had the name before may lead",
+        title="a log of an earlier topic with the same name may lead",
         origin="derived: as D44",
-        rule="a log of another topic is none: its replica is present with nothing (hardening 16)",
+        rule="a log of another topic does not count: its replica has no records (hardening 16)",
         breaks=("I28",),
         edits=(
             Edit(
@@ -29,17 +29,17 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="D45",
-        title="what a broker said of a log is believed after its replica went offline",
-        origin="derived: a byte rots after the log was asked for",
-        rule="whoever goes offline, or comes back, is asked for its log anew (hardening 16)",
+        title="a broker's report on a log still counts after its replica went offline",
+        origin="derived: a byte rots after the report",
+        rule="a replica that goes offline, or comes back, has to report its log again (hardening 16)",
         breaks=("I36",),
         edits=(Edit("controller.broker_requests", "    state.forget_logs_of(broker_id, affected)\n", ""),),
         schedule=Schedule("stale_facts:log_is_damaged_after_it_was_asked_for"),
     ),
     Mutant(
         name="D46",
-        title="the high watermark of a deleted topic is that of the next one with its name",
-        origin="found from outside: it let nobody into the ISR of the new topic",
+        title="the high watermark of a deleted topic is used for the next topic with its name",
+        origin="found from outside: no replica could join the ISR of the new topic",
         rule="recovery points and high watermarks count for the topic id that they name (11)",
         breaks=("I5",),
         edits=(
@@ -54,7 +54,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D47",
         title="logs count as undisturbed though their disk has failed",
-        origin="derived from D32a: a disk that fails, loses the last records and a bit of the epoch of what is left",
+        origin="derived from D32a: a disk fails, loses the last records, and a bit of the last remaining epoch flips",
         rule="a directory that fails breaks the chains of starts (hardening 16)",
         breaks=("I3", "I21"),
         edits=(

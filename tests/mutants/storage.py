@@ -1,4 +1,4 @@
-"""Change of role, what is on the disk, what a reader may see, and what a start believes."""
+"""Changes of role, data on the disk, what a consumer may see, and what a start trusts."""
 
 from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule
 
@@ -7,7 +7,7 @@ ROLES = (
         name="B35a",
         title="a new follower aligns first and stops acting as leader afterwards",
         origin="KAFKA-1154",
-        rule="a new follower stops acting as leader, then answers who waits, then aligns (7)",
+        rule="a new follower stops acting as leader, then answers waiting producers, then aligns (7)",
         breaks=("I33", "I36"),
         edits=(
             Edit(
@@ -25,7 +25,7 @@ ROLES = (
     ),
     Mutant(
         name="B35c",
-        title="what the controller repeats is ignored though the first time had no success",
+        title="a repeated order of the controller is ignored though the first one failed",
         origin="KAFKA-9769",
         rule="after fencing, a stop or a failed log the same LeaderAndIsr counts again (7)",
         breaks=("I36", "I38"),
@@ -43,18 +43,18 @@ ROLES = (
 MARKS = (
     Mutant(
         name="B36a",
-        title="marks are checkpointed before the partitions know theirs",
+        title="high watermarks are checkpointed before the partitions know theirs",
         origin="KAFKA-769",
-        rule="a replica starts with the mark of the checkpoint, so that the next checkpoint still has it",
+        rule="a replica starts with the high watermark of the checkpoint, so that the next checkpoint still has it",
         breaks=("I11", "I23"),
         edits=(Edit("broker.replica_manager", "high_watermarks.get(topic_partition, 0)\n", "0\n"),),
         schedule=Schedule("storage:high_watermarks_over_a_restart"),
     ),
     Mutant(
         name="B36b",
-        title="a checkpoint of marks forgets who is not named in it",
+        title="a checkpoint of some high watermarks drops the others",
         origin="KAFKA-851, KAFKA-858, KAFKA-1647",
-        rule="a log that is not named keeps the mark it had",
+        rule="a log that is not in the update keeps its high watermark in the checkpoint",
         breaks=("I11", "I23"),
         edits=(
             Edit(
@@ -87,7 +87,7 @@ READERS = (
         name="B37b",
         title="consumers read to the log's end",
         origin="KAFKA-727, KAFKA-9835",
-        rule="consumers read to the high watermark, by one look at it (5)",
+        rule="consumers read to the high watermark, which is read once per request (5)",
         breaks=("I22",),
         edits=(
             Edit(
@@ -105,7 +105,7 @@ READERS = (
 STARTS = (
     Mutant(
         name="B38a",
-        title="the clean marker can come back after it was taken",
+        title="the clean marker can come back after it was removed",
         origin="KAFKA-10471",
         rule="the marker is removed, durably, before anything is loaded (11)",
         breaks=("I12", "I15", "I20"),
@@ -122,7 +122,7 @@ STARTS = (
         name="B38b",
         title="an aborted start leaves a clean marker",
         origin="KAFKA-15375",
-        rule="a directory whose loading did not end is left without a marker (11)",
+        rule="a directory whose loading did not finish is left without a marker (11)",
         breaks=("I12", "I15", "I20"),
         edits=(
             Edit(
@@ -161,7 +161,7 @@ STARTS = (
                 "        self.epochs_stored = True\n        if not sync:\n            self.unsynced.add(path)\n",
                 "        self.epochs_stored = True\n",
             ),
-            # and recovery does not look for what the file lacks: either of the two would heal the other's absence
+            # and recovery does not complete the file: either rule would make up for the other
             Edit("broker.log.recovery", "        self._complete_epochs(end)\n        epochs =", "        epochs ="),
         ),
         schedule=Schedule("storage:epochs_of_closed_segments"),
@@ -170,7 +170,7 @@ STARTS = (
         name="B38e",
         title="after an IO error the directory is used again",
         origin="KAFKA-10778",
-        rule="after an IO error nothing is appended until the process has started anew (1)",
+        rule="after an IO error nothing is appended until the process is restarted (1)",
         breaks=("I15",),
         edits=(Edit("broker.log.storage", "        if isinstance(error, DiskFull):\n", "        if True:\n"),),
         schedule=Schedule("storage:appends_after_an_io_error"),
@@ -227,11 +227,11 @@ CANNOT_APPLY: tuple[CannotApply, ...] = (
     ),
     CannotApply(
         name="B39c",
-        title="an epoch question reads epochs and log end of two leaderships",
+        title="an epoch request reads epochs and log end of two leaderships",
         origin="KAFKA-5036",
         reason=(
             "there is nothing to lock: `answer_epoch_end` is one synchronous call on one state, on the event loop that "
-            "alone changes it; without an await there is no place where another leadership could come in between"
+            "alone changes it; without an await no other leadership can come in between"
         ),
     ),
 )

@@ -1,11 +1,11 @@
-"""Hazards that were derived from reading, and the rules in which this broker is stricter than Kafka."""
+"""Hazards derived from reading code and papers, and the rules in which this broker is stricter than Kafka."""
 
 from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule, Search
 
 DERIVED = (
     Mutant(
         name="H1",
-        title="a leader elected again keeps what it knew of its followers' ends",
+        title="a re-elected leader keeps its followers' old ends",
         origin="read in Kafka's Replica.resetReplicaState; Kip320 rule 3",
         rule="positions count only if they were reported under this leader epoch",
         breaks=("I5", "I4", "I21"),
@@ -20,9 +20,9 @@ DERIVED = (
     ),
     Mutant(
         name="H2",
-        title="a fetch moves the follower's state after its epoch was checked, not with it",
+        title="a fetch moves the follower's state some time after its epoch was checked",
         origin="read in Kafka's Partition.fetchRecords",
-        rule="a fetch is judged and counted in one synchronous step",
+        rule="a fetch is checked and counted in one synchronous step",
         breaks=("I5", "I4"),
         edits=(
             Edit("broker.partition", "import logging\n", "import asyncio\nimport logging\n"),
@@ -43,9 +43,9 @@ DERIVED = (
     ),
     Mutant(
         name="H3",
-        title="who waits for the mark goes on waiting when leadership is lost",
+        title="producers that wait for the high watermark go on waiting when leadership is lost",
         origin="read in Kafka's DelayedProduce, KAFKA-9198",
-        rule="whoever leaves leadership answers all who wait",
+        rule="a replica that loses leadership answers all waiting producers",
         breaks=("I33", "I21"),
         edits=(
             Edit(
@@ -58,9 +58,9 @@ DERIVED = (
     ),
     Mutant(
         name="H4",
-        title="a duplicate is acknowledged before anybody looks whether this broker leads",
+        title="a duplicate is acknowledged before the check whether this broker leads",
         origin="derived from KAFKA-5494",
-        rule="a retry passes the same checks as a first attempt, and waits for the mark like it",
+        rule="a retry passes the same checks as a first attempt, and waits for the high watermark, too",
         breaks=("I21",),
         edits=(
             Edit(
@@ -82,7 +82,7 @@ DERIVED = (
     ),
     Mutant(
         name="H5",
-        title="an unclean election keeps the old in-sync set beside the new leader",
+        title="an unclean election keeps the old in-sync set in addition to the new leader",
         origin="derived; Kafka's OfflinePartitionLeaderElectionStrategy",
         rule="after an unclean election the leader alone is in sync",
         breaks=("I1", "I28"),
@@ -147,9 +147,9 @@ STRICTER = (
     ),
     Mutant(
         name="H9a",
-        title="the leader votes with its log end while flushing is on",
+        title="the leader counts its log end while flushing is on",
         origin="hardening 2",
-        rule="with flushing on, a vote counts synced bytes only",
+        rule="with flushing on, only synced bytes count for the high watermark",
         breaks=("I21", "votes"),
         edits=(
             Edit(
@@ -162,7 +162,7 @@ STRICTER = (
     ),
     Mutant(
         name="H9b",
-        title="a follower reports what it has not synced while flushing is on",
+        title="a follower reports an unsynced end while flushing is on",
         origin="hardening 2",
         rule="a follower never reports an end beyond its own synced end",
         breaks=("I21", "votes"),
@@ -179,7 +179,7 @@ STRICTER = (
         name="H11a",
         title="the fencing deadline counts from the arrival of ZooKeeper's answer",
         origin="hardening 8",
-        rule="the deadline counts from the sending of what was answered last",
+        rule="the deadline counts from when the last answered request was sent",
         breaks=("fence",),
         edits=(
             Edit(
@@ -193,9 +193,9 @@ STRICTER = (
     ),
     Mutant(
         name="H11b",
-        title="the fencing deadline counts the session that was asked for, not the one that was granted",
+        title="the fencing deadline uses the requested session timeout, not the granted one",
         origin="hardening 8",
-        rule="ZooKeeper grants a session within its own bounds, and that is what counts",
+        rule="ZooKeeper grants a session timeout within its own bounds, and that one counts",
         breaks=("fence",),
         edits=(
             Edit(
@@ -208,16 +208,16 @@ STRICTER = (
     ),
     Mutant(
         name="H12",
-        title="a cut leaves the records in memory that it takes from the file",
+        title="a truncation leaves the truncated records in memory",
         origin="hardening, mutants",
-        rule="what is served from memory is cut together with the log",
+        rule="records served from memory are truncated together with the log",
         breaks=("I22", "I16"),
         edits=(Edit("broker.log.partition_log", "        self._tail.truncate_to(end)\n", ""),),
         schedule=Schedule("failure_detection:leader_refuses_the_others"),
     ),
     Mutant(
         name="H13",
-        title="the sequence of a record that expired is given to the next one",
+        title="the sequence of an expired record is given to the next one",
         origin="hardening 12",
         rule="a sequence belongs to its batch for ever",
         breaks=("I21", "I25"),
@@ -235,7 +235,7 @@ STRICTER = (
         name="H14",
         title="the in-sync set falls below its minimum without an fsync",
         origin="hardening 4",
-        rule="before the set falls below the minimum, and again when it has, the leader syncs its log",
+        rule="before and after the set falls below the minimum the leader syncs its log",
         breaks=("I3", "I21", "sole copy"),
         edits=(
             Edit(
@@ -308,7 +308,7 @@ MUTANTS: tuple[Mutant, ...] = (*DERIVED, *STRICTER)
 LATER: tuple[CannotApply, ...] = (
     CannotApply(
         name="H10",
-        title="the offset of a pipelined fetch counts as the follower's end",
+        title="the offset of a pipelined fetch counts as the follower's log end",
         origin="hardening 3",
         reason="a follower has one fetch in flight for each leader, so its fetch offset is its log end",
     ),

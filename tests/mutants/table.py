@@ -1,4 +1,4 @@
-"""The table of mutants in docs/SIMULATION.md: made of the catalogue and `caught.json`, never written by hand."""
+"""The table of mutants in docs/SIMULATION.md: generated from the catalogue and `caught.json`."""
 
 from tests.mutants.catalogue import CANNOT_APPLY, LATER, MUTANTS
 from tests.mutants.mutant import Mutant
@@ -11,7 +11,7 @@ HEAD = "| mutant | origin | rule that it breaks | caught by | invariant | time t
 
 
 def render_table() -> str:
-    """Without the two marks."""
+    """Without the two marker lines."""
     records = load_records()
     rows = [_row(mutant, records.get(mutant.name, MutantRecord())) for mutant in MUTANTS]
     by_seed = sum(record.seed is not None for record in records.values())
@@ -19,7 +19,7 @@ def render_table() -> str:
     if CANNOT_APPLY:
         lines.append("\nCannot apply, because the design excludes them:\n\n")
         lines += [f"- **{each.name}** {each.title} ({each.origin}): {each.reason}\n" for each in CANNOT_APPLY]
-    lines.append("\nNot planted, because what they break is not built yet:\n\n")
+    lines.append("\nNot planted, because the feature that they break does not exist yet:\n\n")
     lines += [f"- **{each.name}** {each.title} ({each.origin}): {each.reason}\n" for each in LATER]
     return "\n" + lines[0] + "\n" + "".join(lines[1:]) + "\n"
 

@@ -1,4 +1,4 @@
-"""The mutants still fit the code, and the page tells of them what the record says."""
+"""The mutants still fit the code, and the page shows what is recorded."""
 
 from collections import Counter
 
@@ -14,13 +14,13 @@ CANNOT_APPLY_MAX = 6
 
 
 @pytest.mark.parametrize("mutant", [*MUTANTS, *HARMLESS], ids=lambda mutant: mutant.name)
-def test_each_edit_finds_its_text_once_and_compiles(mutant: Mutant) -> None:
+def test_each_edit_applies_exactly_once_and_compiles(mutant: Mutant) -> None:
     assert mutant.edits
     assert compile_mutant(mutant)
 
 
-def test_an_edit_whose_text_is_gone_or_stands_twice_is_refused() -> None:
-    for before in ("this text stands nowhere", "return"):
+def test_an_edit_whose_text_is_missing_or_ambiguous_is_refused() -> None:
+    for before in ("this text occurs nowhere", "return"):
         edit = Edit("broker.replication.isr", before, "pass")
         mutant = Mutant(name="X", title="", origin="", rule="", breaks=(), edits=(edit,))
         with pytest.raises(DoesNotApply, match="not once"):
@@ -40,5 +40,5 @@ def test_few_mutants_cannot_apply() -> None:
     assert len(CANNOT_APPLY) <= CANNOT_APPLY_MAX
 
 
-def test_the_table_of_mutants_is_the_recorded_one() -> None:
+def test_the_page_shows_the_recorded_table_of_mutants() -> None:
     assert PAGE.read_text(encoding="utf-8") == page_with_table(), "run `python -m tests.mutants table`"

@@ -1,4 +1,4 @@
-"""A few mutants of each kind are convicted again, and harmless patches are not; `make mutants` replays all of them."""
+"""A few mutants of each kind are caught again, and harmless patches are not reported; `make mutants` replays them all."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ from tests.mutants.replay import Replay, ReplayedRun
 from tests.mutants.workers import Workers
 
 REPLAYED = ("B01", "B08a", "B08b", "B14", "B15", "B18a", "B18b", "B20a", "B20b")
-"""Cheap ones: an order of events over a cluster, or told to the core. What a random seed means changes with the code."""
+"""Cheap ones: directed runs of a cluster or of the core. The meaning of a random seed changes with the code."""
 SEEDS = ("seed:1", "seed:2")
 
 
@@ -23,7 +23,7 @@ def replay(names: tuple[str, ...]) -> list[ReplayedRun]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_recorded_mutants_are_convicted_and_clean_without_the_mutant() -> None:
+def test_recorded_mutants_are_caught_and_runs_without_them_are_clean() -> None:
     verdicts = replay(REPLAYED)
     assert {verdict.name for verdict in verdicts} == set(REPLAYED)
     assert [verdict for verdict in verdicts if not verdict.is_caught] == []
@@ -32,7 +32,7 @@ def test_recorded_mutants_are_convicted_and_clean_without_the_mutant() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("patch", HARMLESS, ids=lambda patch: patch.name)
-def test_a_harmless_patch_is_not_convicted(patch: Mutant) -> None:
+def test_a_harmless_patch_causes_no_finding(patch: Mutant) -> None:
     async def run() -> list[RunResult]:
         async with contextlib.aclosing(Workers().results(patch.name, SEEDS)) as results:
             return [result async for result in results]

@@ -1,4 +1,4 @@
-"""Where a follower cuts its log, and which answers of which leader epoch count: B01 to B03, B06 to B09, B13, B15."""
+"""Where a follower truncates its log, and which answers of which epoch count: B01 to B03, B06 to B09, B13, B15."""
 
 from tests.mutants.mutant import CannotApply, CoreSchedule, Edit, Mutant, Schedule, Search
 
@@ -13,15 +13,15 @@ FETCH_WITHOUT_ASKING = Edit(
     "    state.phase = Fetching()\n"
     "    report_end(state, effects)\n",
 )
-"""Following begins with a fetch, as in KIP-595, and the question comes only after a diverging answer. Harmless on its
-own: the check of the fetch finds what differs. It makes diverging answers common, which B11 and B13 are about."""
+"""Following begins with a fetch, as in KIP-595, and the epoch request comes only after a diverging answer. Harmless on
+its own: the check of the fetch finds the difference. It makes diverging answers common, which B11 and B13 need."""
 
 MUTANTS = (
     Mutant(
         name="B01",
-        title="a follower cuts its log to its own high watermark",
+        title="a follower truncates its log to its own high watermark",
         origin="KAFKA-1211, KIP-101 scenario 1",
-        rule="the log is kept until the leader has said where its epochs end (section 4)",
+        rule="the log is kept until the leader has answered where its epochs end (section 4)",
         breaks=("I3", "I19", "I21", "I32"),
         edits=(
             Edit(
@@ -59,9 +59,9 @@ MUTANTS = (
     ),
     Mutant(
         name="B03",
-        title="the leader names an offset for the epoch it was asked about, whether it knows that epoch or not",
+        title="the leader answers with an end offset for the requested epoch even if it does not know that epoch",
         origin="KAFKA-6361, KIP-279",
-        rule="the leader names its largest epoch not above the asked one, and that epoch's end (section 4)",
+        rule="the leader answers with its largest epoch not above the requested one, and that epoch's end (section 4)",
         breaks=("I16", "I7"),
         edits=(
             Edit(
@@ -74,9 +74,9 @@ MUTANTS = (
     ),
     Mutant(
         name="B06",
-        title="an epoch is entered in the history at the first append only",
+        title="an epoch enters the history at the first append only",
         origin="KAFKA-7415",
-        rule="a leader enters (epoch, log end) before it serves anything, also if it never appends (section 7)",
+        rule="a leader enters (epoch, log end) before it serves any request, even if it never appends (section 7)",
         breaks=("I13", "I7", "I16"),
         edits=(
             Edit(
@@ -97,9 +97,9 @@ MUTANTS = (
     ),
     Mutant(
         name="B07",
-        title="a new epoch of the same leader does not align anew",
+        title="followers do not align again for a new epoch of the same leader",
         origin="KAFKA-7164",
-        rule="every new leader epoch redoes the truncation: another may have led in between (section 7)",
+        rule="every new leader epoch repeats the truncation: another leader may have come in between (section 7)",
         breaks=("I7", "I16", "I36"),
         edits=(
             Edit(
@@ -117,7 +117,7 @@ MUTANTS = (
         name="B08a",
         title="a late answer about an epoch's end counts in a later epoch",
         origin="KAFKA-8012, 13207, 7786",
-        rule="an answer counts only under the leader epoch that its question was asked in (section 4)",
+        rule="an answer counts only under the leader epoch of its request (section 4)",
         breaks=("I32", "I19", "I16"),
         edits=(
             Edit(
@@ -132,7 +132,7 @@ MUTANTS = (
         name="B08b",
         title="a late refusal of an older epoch halts the follower",
         origin="KAFKA-8012, 13207, 7786",
-        rule="a refusal, too, counts only under the epoch that was asked in (section 4)",
+        rule="a refusal, too, counts only under the leader epoch of its request (section 4)",
         breaks=("I36", "I38"),
         edits=(
             Edit(
@@ -149,9 +149,9 @@ MUTANTS = (
     ),
     Mutant(
         name="B09",
-        title="nothing to cut, so the history keeps its empty epoch",
+        title="without records to truncate the history keeps its empty epoch",
         origin="KAFKA-10706",
-        rule="a cut at or behind the log's end still cuts the history of epochs (section 8)",
+        rule="a truncation at or beyond the log end still truncates the epoch history (section 8)",
         breaks=("I13", "I36"),
         edits=(
             Edit(
@@ -166,9 +166,9 @@ MUTANTS = (
     ),
     Mutant(
         name="B13",
-        title="the mark of a diverging answer is adopted before the cut",
+        title="the high watermark of a diverging answer is adopted before the truncation",
         origin="KAFKA-14704",
-        rule="a diverging answer cuts, and leaves the mark alone (section 4)",
+        rule="a diverging answer truncates, and leaves the high watermark alone (section 4)",
         breaks=("I22", "I11", "I32"),
         edits=(
             FETCH_WITHOUT_ASKING,
@@ -183,9 +183,9 @@ MUTANTS = (
     ),
     Mutant(
         name="B15",
-        title="out of range always starts anew at the leader's start",
+        title="out of range always resets the log to the leader's start",
         origin="KAFKA-2143, 7414",
-        rule="ahead of the leader: cut to its end; behind its start: start anew; otherwise keep the log and go on (section 4)",
+        rule="ahead of the leader: truncate to its end; below its start: reset; otherwise keep the log (section 4)",
         breaks=("I32", "I20"),
         edits=(
             Edit(

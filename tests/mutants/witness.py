@@ -1,4 +1,4 @@
-"""What a leader notes of what is committed."""
+"""What a leader notes in ZooKeeper about committed records."""
 
 from tests.mutants.mutant import CannotApply, Edit, Mutant
 
@@ -19,15 +19,15 @@ MUTANTS = (
     ),
     Mutant(
         name="W2",
-        title="what a truncation cuts stays in the digest",
+        title="truncated batches stay in the digest",
         origin="issue 13",
-        rule="the digest of a segment is that of the batches in it (decision 0023)",
+        rule="the digest of a segment covers exactly the batches in it (decision 0023)",
         breaks=("witness",),
         edits=(Edit("broker.log.segment_digest", "            self._total -= lost\n", "            pass\n"),),
     ),
     Mutant(
         name="W3",
-        title="what a topic of the same name had committed is noted of the new one",
+        title="the committed point of an earlier topic with the same name is noted for the new one",
         origin="seed 17003403",
         rule="a committed point belongs to one topic id and one leader epoch (decision 0023)",
         breaks=("witness",),

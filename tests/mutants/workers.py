@@ -1,4 +1,4 @@
-"""Runs children, a few at a time, and reads what they print.
+"""Runs child processes, a few at a time, and reads what they print.
 
 Owns: processes, their number, their deadlines and their end on Ctrl-C.
 """
@@ -16,12 +16,12 @@ from tests.mutants.patching import ROOT
 
 PROCESSES = min(2, os.cpu_count() or 1)
 SECONDS_PER_RUN_MAX = 180.0
-"""A mutant may make a run spin; the slowest honest one takes a tenth of it."""
+"""A mutant may make a run spin; the slowest normal run takes a tenth of this."""
 LINE_BYTES_MAX = 1 << 24
 
 
 class ChildFailed(Exception):
-    """It ended without a result: its last words."""
+    """The child ended without a result; the message is the end of its stderr."""
 
 
 class Workers:
@@ -47,12 +47,12 @@ class Workers:
                 start_new_session=True,
             )
             assert child.stdout is not None and child.stderr is not None
-            complaints = asyncio.ensure_future(child.stderr.read())
+            errors = asyncio.ensure_future(child.stderr.read())
             try:
                 while line := await asyncio.wait_for(child.stdout.readline(), SECONDS_PER_RUN_MAX):
                     yield msgspec.json.decode(line, type=RunResult)
                 if await child.wait() != 0:
-                    raise ChildFailed(f"{name or 'unpatched'} {runs[0]}: {(await complaints).decode()[-2000:]}")
+                    raise ChildFailed(f"{name or 'unpatched'} {runs[0]}: {(await errors).decode()[-2000:]}")
             except TimeoutError:
                 raise ChildFailed(f"{name or 'unpatched'}: no run ended in {SECONDS_PER_RUN_MAX:.0f} s") from None
             finally:
@@ -60,4 +60,4 @@ class Workers:
                     with contextlib.suppress(ProcessLookupError):
                         child.kill()
                     await child.wait()
-                complaints.cancel()
+                errors.cancel()
