@@ -18,7 +18,7 @@ async def play(stage: SimulatedStage) -> Ending:
     stage.blank_disk("C")
     await stage.write("n0")
     await stage.step(
-        "C dies and leaves the ISR; its disk is replaced by an empty one. A and B go on: n0 is committed without C.",
+        "C dies and leaves the ISR; its disk is replaced by an empty one. A and B continue: n0 is committed without C.",
         A=Expected(leo=41, hw=41, isr="AB"),
         C=Expected(role="dead", leo=0, records=""),
     )
@@ -27,8 +27,8 @@ async def play(stage: SimulatedStage) -> Ending:
     await stage.until(C=Expected(leo=14))
     await stage.write("n1")
     await stage.step(
-        "C starts with an empty log and no epoch: there is nothing to ask about, it fetches from offset 0. While it is"
-        " behind it counts for nothing: n1 is committed without it.",
+        "C starts with an empty log and no epoch, so it has nothing to align and fetches from offset 0. While it is"
+        " behind, it does not count: n1 is committed without it.",
         A=Expected(leo=42, hw=42, isr="AB"),
         C=Expected(role="follower", leo=14),
     )
@@ -37,7 +37,7 @@ async def play(stage: SimulatedStage) -> Ending:
         A=Expected(isr="ABC"),
         C=Expected(leo=42, hw=42, epochs=[(0, 0), (1, 40)]),
     )
-    return Ending(moral="A new replica is a follower that is far behind: it needs no rule of its own.")
+    return Ending(moral="A new replica is a follower that is far behind. It needs no special rule.")
 
 
 SETTINGS = {
@@ -59,8 +59,8 @@ SCENARIO = Scenario(
         ),
         source="[section 4](../REPLICATION.md#4-follower-fetch) and [section 6](../REPLICATION.md#6-isr-changes).",
         limits=(
-            "The replication factor of an existing topic cannot be raised in this version: a new replica is one "
-            "whose disk is new."
+            "The replication factor of an existing topic cannot be raised in this version: the new replica is one "
+            "with a new disk."
         ),
     ),
 )

@@ -1,4 +1,4 @@
-"""Lag counted in messages makes the ISR flap (before 0.9); lag in time does not."""
+"""Lag measured in messages makes the ISR flap (before 0.9); lag in time does not."""
 
 from minibroker.scenarios import patches
 from minibroker.scenarios.staging.rows import Expected
@@ -11,8 +11,8 @@ async def play(stage: SimulatedStage) -> Ending:
     stage.slow_link("A", "B", LINK_SECONDS)
     stage.slow_link("A", "C", LINK_SECONDS)
     await stage.step(
-        f"B and C are well, at the end of a link that takes {LINK_SECONDS * 1000:g} ms. Bursts of {BURST} records come"
-        " every half second.",
+        f"B and C are healthy, behind a link with a delay of {LINK_SECONDS * 1000:g} ms. A burst of {BURST} records"
+        " comes every half second.",
         A=Expected(role="leader", leo=1, isr="ABC"),
     )
     before = len(stage.isr_changes)
@@ -26,15 +26,17 @@ async def play(stage: SimulatedStage) -> Ending:
         stage.check("the ISR flapped", changes >= 4)
         await stage.until(A=Expected(hw=last, isr="ABC"))
         await stage.step(
-            f"Whenever the check fell into a burst, B and C were more than {patches.LAG_MESSAGES} messages behind,"
-            " and were"
-            f" thrown out; a moment later they were back. {changes} changes of the ISR for {BURSTS} bursts.",
+            f"Whenever the check came during a burst, B and C were more than {patches.LAG_MESSAGES} messages behind and"
+            f" left the ISR; a moment later they were back: {changes} changes of the ISR for {BURSTS} bursts.",
             A=Expected(leo=last, hw=last, isr="ABC"),
         )
-        return Ending(moral="No number of messages fits: what is lag for a quiet topic is a moment for a busy one.")
+        return Ending(
+            moral="No number of messages fits: it is a long lag for a quiet topic and a moment for a busy one."
+        )
     stage.check("the ISR stayed", changes == 0)
     await stage.step(
-        "B and C are behind for a moment after each burst, and never for replica.lag.time.max.ms: nobody leaves.",
+        "B and C are behind for a moment after each burst, but never for replica.lag.time.max.ms: both stay in the"
+        " ISR.",
         A=Expected(leo=last, hw=last, isr="ABC"),
         B=Expected(leo=last),
         C=Expected(leo=last),
@@ -50,7 +52,7 @@ CAST = Cast(brokers="ABCD", controller="D", settings={"replica.lag.time.max.ms":
 
 SCENARIO = Scenario(
     name="burst-lag",
-    title="Lag counted in messages makes the ISR flap; lag in time does not",
+    title="Lag measured in messages makes the ISR flap; lag in time does not",
     acts=(
         Act(
             name="messages",
@@ -58,22 +60,22 @@ SCENARIO = Scenario(
             cast=CAST,
             play=play,
             patch=patches.lag_in_messages,
-            patched=f"a follower is in lag limits if it is at most {patches.LAG_MESSAGES} messages behind, not by"
+            patched=f"a follower is within its limit if it is at most {patches.LAG_MESSAGES} messages behind, not by"
             " time.",
         ),
         Act(name="time", title="replica.lag.time.max.ms", cast=CAST, play=play),
     ),
     page=Page(
         summary=(
-            "Bursts of twenty records reach followers that are 200 ms away. First the rule of before 0.9 judges "
-            "them, then today's."
+            "Bursts of twenty records reach followers over a link of 200 ms. The first act uses the rule of before "
+            "0.9, the second one today's."
         ),
         rule="replica.lag.time.max.ms measures time, not messages.",
         source="KAFKA-1546, KIP-16; [section 2](../REPLICATION.md#2-replica-state-and-the-high-watermark).",
         old_texts=(
-            "replica.lag.max.messages is gone since Kafka 0.9, and still in many texts. Its default was 4000; "
+            "replica.lag.max.messages was removed in Kafka 0.9, but many texts still mention it. Its default was 4000; "
             "here it is 10, for bursts of 20. The broker has no switch for it: the first act replaces the rule "
-            "while it plays."
+            "while it runs."
         ),
     ),
 )

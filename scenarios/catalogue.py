@@ -1,4 +1,4 @@
-"""All stories by name, in the order in which to read them."""
+"""All scenarios by name, in reading order."""
 
 from difflib import get_close_matches
 from importlib import import_module
@@ -33,7 +33,7 @@ NAMES = (
 
 
 class UnknownScenario(Exception):
-    """One sentence with what was probably meant."""
+    """The message names the closest existing scenario."""
 
 
 def find_scenario(name: str) -> Scenario:

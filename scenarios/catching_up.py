@@ -1,4 +1,4 @@
-"""A follower that is caught up and not yet admitted."""
+"""A follower that has caught up but is not yet in the ISR."""
 
 from minibroker.protocol.messages import ApiKey
 from minibroker.scenarios.staging.rows import Expected
@@ -18,48 +18,47 @@ async def play(stage: SimulatedStage) -> Ending:
         A=Expected(role="leader", epoch=0, leo=2, hw=2, isr="A"),
         B=Expected(leo=1),
     )
-    asked = stage.hold_messages("A", "C", requests(ApiKey.ALTER_PARTITION))
+    proposal = stage.hold_messages("A", "C", requests(ApiKey.ALTER_PARTITION))
     stage.release("A", "B")
     stage.release("B", "A")
     await stage.step(
-        "B is back, fetches m1 and has reached the HW, 2, and the start of A's epoch, 0: both are needed. A proposes to"
-        " take B in. The proposal has not reached the controller C yet.",
+        "B is back and fetches m1. It has reached the HW, 2, and the start of A's epoch, 0: both are needed. A proposes"
+        " to add B to the ISR. The proposal has not reached the controller C yet.",
         A=Expected(leo=2, hw=2, isr="A", pending="AB"),
         B=Expected(leo=2, hw=2),
     )
     stage.hold("A", "B")
     m2 = await stage.produce("m2")
     await stage.step(
-        "m2 comes, and B cannot fetch it now. The ISR is still A alone, but B may have been taken in: the HW waits"
+        "m2 comes, and B cannot fetch it now. The ISR is still A alone, but B may already have been added: the HW waits"
         " for B.",
         A=Expected(leo=3, hw=2, isr="A", pending="AB", remote={"B": 2}),
         B=Expected(leo=2),
     )
     stage.check("m2 waits", not m2.is_settled)
-    asked.release()
+    proposal.release()
     await stage.until(A=Expected(isr="AB"))
     await stage.step(
-        "The controller takes B in. Had the HW run away, B would now be in the ISR without a committed record.",
+        "The controller adds B. If the HW had advanced, B would now be in the ISR without a committed record.",
         A=Expected(leo=3, hw=2, isr="AB", pending=""),
     )
     stage.release("A", "B")
     await stage.settled(m2)
     await stage.step("B fetches m2: HW 3.", A=Expected(hw=3), B=Expected(leo=3, hw=3))
-    return Ending(moral="The HW never passes the LEO of a replica that may join: it must not join with a hole.")
+    return Ending(moral="The HW never passes the LEO of a replica that may join: it must not lack committed records.")
 
 
 SCENARIO = Scenario(
     name="catching-up",
-    title="A follower that is caught up and not yet admitted",
+    title="A follower that has caught up but is not yet in the ISR",
     acts=(Act(cast=Cast(replicas="AB", controller="C", settings={"replica.lag.time.max.ms": "2000"}), play=play),),
     page=Page(
         summary=(
-            "B was out of the ISR and is caught up again. The controller has not admitted it yet, and a new "
-            "record comes."
+            "B was out of the ISR and has caught up. The controller has not added it yet, and a new record comes."
         ),
         rule=(
-            "A replica may join with LEO >= HW and LEO >= the start of the leader's epoch. While it may, the HW "
-            "counts it: else it might join with a committed record missing."
+            "A replica may join with LEO >= HW and LEO >= the start of the leader's epoch. As long as it may, it "
+            "counts for the HW: otherwise it might join with a committed record missing."
         ),
         source="KAFKA-7128, KIP-497, KIP-966; [section 6](../REPLICATION.md#6-isr-changes); invariants I4 and I6.",
         old_texts=(

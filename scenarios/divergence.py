@@ -1,4 +1,4 @@
-"""Two replicas hold different records at one offset, for ever."""
+"""Two replicas hold different records at one offset for ever."""
 
 from minibroker.scenarios.staging.rows import Expected
 from minibroker.scenarios.staging.scenario import BOTH_RULES, Act, Cast, Ending, Page, Scenario
@@ -6,7 +6,7 @@ from minibroker.scenarios.staging.simulated import SimulatedStage
 from minibroker.scenarios.staging.stage import Stage
 
 SESSIONS_ENDED_SECONDS = 10.0
-"""ZooKeeper then knows that nobody is alive."""
+"""By then ZooKeeper has ended the sessions of all brokers."""
 
 
 async def play_unclean(stage: Stage) -> Ending:
@@ -24,7 +24,7 @@ async def play_unclean(stage: Stage) -> Ending:
     await stage.checkpointed()
     await stage.kill("A")
     await stage.step(
-        "A dies. No in-sync replica is left, and unclean.leader.election.enable=true: B leads, in epoch 1, from"
+        "A dies. No in-sync replica is left, but unclean.leader.election.enable=true: B leads, in epoch 1, from"
         " offset 1.",
         B=Expected(role="leader", epoch=1, leo=1, isr="B", epochs=[(0, 0), (1, 1)]),
     )
@@ -48,7 +48,7 @@ async def play_power(stage: SimulatedStage) -> Ending:
     )
     await stage.cut_power("A", "B", "C")
     await stage.step(
-        "The power fails for all brokers at once, the controller included. What B had not synced is gone.",
+        "The power fails for all brokers at once, the controller included. B loses m1, which it had not synced.",
         A=Expected(role="dead", records="m0 m1"),
         B=Expected(role="dead", records="m0"),
     )
@@ -72,21 +72,21 @@ async def _end(stage: Stage, epoch: int) -> Ending:
     await stage.start("A")
     if stage.by_epoch:
         await stage.step(
-            "A returns and asks where epoch 0 ended. B answers: at 1. A cuts m1 and fetches m2: both logs are the same."
-            " m1 is lost, though it was acknowledged to a producer that asked for no more than acks=1.",
+            "A returns and asks where epoch 0 ended. B answers: at 1. A truncates m1 and fetches m2: both logs are the"
+            " same. m1 is lost although it was acknowledged, but its producer asked only for acks=1.",
             A=Expected(role="follower", epoch=epoch, leo=2, hw=2, epochs=[(0, 0), (epoch, 1)], records="m0 m2"),
             B=Expected(leo=2, hw=2, isr="AB", records="m0 m2"),
         )
-        return Ending(moral="Both logs are the same: the epochs tell where A's history and B's parted.")
+        return Ending(moral="Both logs are the same: the epochs show where A's and B's histories diverged.")
     await stage.step(
-        "A returns with HW 2, cuts its log there, that is nothing, and fetches from offset 2. Its LEO is B's LEO, so it"
-        " joins the ISR. Offset 1 is m1 on A and m2 on B, for ever.",
+        "A returns with HW 2 and truncates its log there, which removes nothing. It fetches from offset 2. Its LEO is"
+        " B's LEO, so it joins the ISR. Offset 1 is m1 on A and m2 on B, for ever.",
         A=Expected(role="follower", epoch=epoch, leo=2, hw=2, records="m0 m1"),
         B=Expected(leo=2, hw=2, isr="AB", records="m0 m2"),
     )
     await stage.write("m3", acks=1)
     await stage.step(
-        "m3 follows on both, and nobody ever looks at offset 1 again.",
+        "m3 follows on both, and offset 1 is never compared again.",
         A=Expected(leo=3, hw=3, records="m0 m1 m3"),
         B=Expected(leo=3, hw=3, records="m0 m2 m3"),
     )
@@ -106,7 +106,7 @@ POWER = Cast(replicas="AB", controller="C", configs={"unclean.leader.election.en
 
 SCENARIO = Scenario(
     name="divergence",
-    title="Cutting at the high watermark leaves two histories at one offset",
+    title="Truncating at the high watermark leaves two histories at one offset",
     acts=(
         Act(name="unclean", title="B leads by an unclean election", cast=UNCLEAN, play=play_unclean, live=True),
         Act(name="power", title="B leads after it lost its unsynced tail", cast=POWER, play=play_power),
@@ -115,24 +115,23 @@ SCENARIO = Scenario(
     page=Page(
         summary=(
             "A holds m0 and m1, B only m0, and B leads: by an unclean election, or because the power failed for "
-            "all brokers at once and B had not synced m1. B puts m2 at offset 1. A returns with HW 2."
+            "all brokers at once and B had not synced m1. B writes m2 at offset 1. A returns with HW 2."
         ),
         rule=(
-            "The HW says up to where a record was committed under some leader, not under which. Only the pair of "
-            "offset and epoch names a record: same pair, same bytes, and the same log below it (log matching)."
+            "The HW says how far records were committed, but not under which leader. Only offset and epoch together "
+            "identify a record: same pair, same bytes, and the same log below it (log matching)."
         ),
         source="KIP-101 (scenario 2); [section 4](../REPLICATION.md#4-follower-fetch); invariants I16 and I20.",
         old_texts=(
             "Texts show this as a fault of replication alone. It needs more: an acknowledgement that does not "
             "wait for the ISR, or a lost unsynced tail. m1 is lost under both rules, because it was acknowledged "
-            "to a producer with acks=1. With min.insync.replicas=2 and acks=all, m1 of act 'unclean' would have "
-            "been refused before it was written; a sync before the acknowledgement (`flush.messages=1`) keeps the "
-            "m1 of act 'power', and so does the default, by which B waits for A and the larger log leads "
-            "(Kafka takes the first one that is back)."
+            "with acks=1. With min.insync.replicas=2 and acks=all, m1 of act 'unclean' would have been refused before "
+            "it was written. A sync before the acknowledgement (`flush.messages=1`) keeps m1 of act 'power', and so "
+            "does the default, under which B waits for A and the larger log leads (Kafka takes the first one that is "
+            "back)."
         ),
         limits=(
-            "Simulated power loss keeps what was synced, and the story decides what the kernel had written back "
-            "by then."
+            "A simulated power loss keeps synced data; the scenario decides what the kernel had written back by then."
         ),
     ),
 )

@@ -27,30 +27,30 @@ async def play(stage: Stage) -> Ending:
     stage.release("A", "C")
     await stage.kill("B")
     await stage.step(
-        "B dies, too. C leads and enters (2, 1). It has no entry for epoch 1: it never saw a record of it.",
+        "B dies, too. C leads and enters (2, 1). It has no entry for epoch 1, because it never got a record of it.",
         C=Expected(role="leader", epoch=2, leo=1, isr="C", epochs=[(0, 0), (2, 1)]),
     )
     await stage.start("A")
     await stage.step(
-        "A returns and asks where epoch 0 ended. C answers: at 1, where epoch 2 began, though nobody has written since."
-        " A cuts x1, and m0 stays.",
+        "A returns and asks where epoch 0 ended. C answers: at 1, where epoch 2 began, though no record was written"
+        " since. A truncates x1, and m0 stays.",
         A=Expected(role="follower", epoch=2, leo=1, hw=1, epochs=[(0, 0)], records="m0"),
         C=Expected(isr="AC"),
     )
     await stage.start("B")
     await stage.step(
-        "B returns. Nothing is cut.",
+        "B returns. Nothing is truncated.",
         B=Expected(role="follower", epoch=2, leo=1, hw=1, epochs=[(0, 0)], records="m0"),
         C=Expected(isr="ABC"),
     )
     await stage.write("m1")
     await stage.step(
-        "m1 is the first record of epoch 2. With it A and B learn of the epoch.",
+        "m1 is the first record of epoch 2. It adds the epoch to the files of A and B.",
         A=Expected(leo=2, hw=2, epochs=[(0, 0), (2, 1)], records="m0 m1"),
         B=Expected(leo=2, hw=2, epochs=[(0, 0), (2, 1)], records="m0 m1"),
         C=Expected(leo=2, hw=2, epochs=[(0, 0), (2, 1)], records="m0 m1"),
     )
-    return Ending(moral="The entry is written on becoming leader, so every epoch has a beginning, empty or not.")
+    return Ending(moral="A broker writes the entry when it becomes leader, so every epoch has a start, empty or not.")
 
 
 SCENARIO = Scenario(
@@ -59,21 +59,21 @@ SCENARIO = Scenario(
     acts=(Act(cast=Cast(brokers="ABCD", replicas="ABC", controller="D"), play=play),),
     page=Page(
         summary=(
-            "Two elections follow each other without a record between. The old leader returns with a tail that "
-            "nobody else has."
+            "Two elections follow each other without a record in between. The old leader returns with a tail that "
+            "no other replica has."
         ),
         rule=(
-            "A broker enters (epoch, LEO) into its epoch file when it becomes leader, before it serves anybody. "
+            "A broker enters (epoch, LEO) into its epoch file when it becomes leader, before it serves any request. "
             "Followers learn an epoch from its first record."
         ),
         source="KAFKA-7415; [section 8](../REPLICATION.md#8-epoch-history).",
         old_texts=(
             "Texts, and Kafka before 2.0.1, write the entry with the first append. Then an epoch without a record "
-            "has no beginning, and the old leader is told a wrong end of its own."
+            "has no start, and the old leader gets a wrong end for its own epoch."
         ),
         limits=(
-            "When A or B is started again, an entry of its own that no record stands behind is dropped: its log "
-            "ends where the entry begins."
+            "When A or B is restarted, it drops an entry of its own that has no record: its log ends where the entry "
+            "begins."
         ),
     ),
 )

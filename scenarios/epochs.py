@@ -1,4 +1,4 @@
-"""The leader epoch tells a follower where its log parts from the leader's."""
+"""The leader epoch shows a follower where its log diverges from the leader's."""
 
 from minibroker.scenarios.staging.rows import Expected
 from minibroker.scenarios.staging.scenario import BOTH_RULES, Act, Cast, Ending, Page, Scenario
@@ -9,7 +9,7 @@ ON_A_ALONE = [f"m{number}" for number in range(50, 200)]
 ON_B = [f"n{number}" for number in range(10)]
 
 BATCH_RECORDS = 10
-"""A log is cut between batches, never inside one."""
+"""A log is truncated between batches, never inside one."""
 
 
 async def play(stage: Stage) -> Ending:
@@ -19,7 +19,7 @@ async def play(stage: Stage) -> Ending:
     stage.hold("B", "A")
     await stage.write(*ON_A_ALONE, acks=1, batch_records=BATCH_RECORDS)
     await stage.step(
-        "In epoch 0 the leader A writes offsets 0 to 199. B has 0 to 49, cannot reach A any more, and leaves the ISR.",
+        "In epoch 0 the leader A writes offsets 0 to 199. B has 0 to 49, can no longer reach A, and leaves the ISR.",
         A=Expected(role="leader", epoch=0, leo=200, hw=200, isr="A", epochs=[(0, 0)]),
         B=Expected(leo=50, hw=50, epochs=[(0, 0)]),
     )
@@ -37,8 +37,8 @@ async def play(stage: Stage) -> Ending:
     await stage.start("A")
     if stage.by_epoch:
         await stage.step(
-            "A returns and asks B where epoch 0 ended: OffsetForLeaderEpoch(0) is answered (0, 50). A cuts 50 to 199,"
-            " fetches from 50, and learns epoch 1 from B's records.",
+            "A returns and asks B where epoch 0 ended: the answer to OffsetForLeaderEpoch(0) is (0, 50). A truncates 50"
+            " to 199, fetches from 50, and learns epoch 1 from B's records.",
             A=Expected(
                 role="follower", epoch=1, leo=60, hw=60, epochs=[(0, 0), (1, 50)], records=" ".join(SHARED + ON_B)
             ),
@@ -47,14 +47,14 @@ async def play(stage: Stage) -> Ending:
         stage.check_noted("A asks B for OffsetForLeaderEpoch(0): (0, 50)")
         return Ending(moral="Both logs and both epoch files are the same: epoch 0 ends at 50, epoch 1 begins there.")
     await stage.step(
-        "A returns with HW 200. B's log ends at 60, so A cuts to 60, and no further: 50 to 59 stay its own.",
+        "A returns with HW 200. B's log ends at 60, so A truncates to 60 only: it keeps its own records 50 to 59.",
         A=Expected(
             role="follower", epoch=1, leo=60, hw=60, epochs=[(0, 0)], records=" ".join(SHARED + ON_A_ALONE[:10])
         ),
         B=Expected(leo=60, hw=60, isr="AB", epochs=[(0, 0), (1, 50)], records=" ".join(SHARED + ON_B)),
     )
     return Ending(
-        moral="Ends and marks are the same on both, ten records are not: offsets alone do not tell histories apart.",
+        moral="LEO and HW are the same on both, ten records are not: offsets alone do not tell histories apart.",
         findings=("diverged-below-high-watermark",),
     )
 
@@ -68,23 +68,22 @@ CAST = Cast(
 
 SCENARIO = Scenario(
     name="epochs",
-    title="The leader epoch tells where two histories part",
+    title="The leader epoch shows where two histories diverge",
     acts=(Act(cast=CAST, play=play, live=True),),
     rules=BOTH_RULES,
     page=Page(
         summary=(
-            "The leader of epoch 0 writes 200 records, its follower gets 50 of them, and leads from there on in "
-            "epoch 1. The old leader returns."
+            "The leader of epoch 0 writes 200 records. Its follower gets 50 of them and then leads in epoch 1. The old "
+            "leader returns."
         ),
         rule=(
-            "OffsetForLeaderEpoch(e) is answered with the largest epoch not above e that the leader knows, and "
-            "where that ended: the start of the next one, or the log's end. The asker cuts there."
+            "The answer to OffsetForLeaderEpoch(e) is the largest epoch not above e that the leader knows, and its "
+            "end: the start of the next epoch, or the log end. The follower truncates there."
         ),
         source="KIP-101, KIP-279; [section 8](../REPLICATION.md#8-epoch-history).",
         old_texts=(
-            "Some texts say that the answer is 'the LEO, or the start of epoch e + 1'. Epochs have gaps, so it is "
-            "the start of the next epoch that the leader knows of; and the answer names the epoch that it speaks "
-            "of."
+            "Some texts say that the answer is 'the LEO, or the start of epoch e + 1'. Epochs have gaps, so it is the "
+            "start of the next epoch that the leader knows; and the answer names the epoch that it is about."
         ),
     ),
 )

@@ -10,25 +10,25 @@ async def play(stage: Stage) -> Ending:
     await _until_b_returns(stage)
     await stage.step(
         "B returns and asks where epoch 1 ended. A never had epoch 1: it answers with the largest epoch below, (0, 2)."
-        " So B cuts what it has above its own epoch 0, that is n1, and fetches m1 and m2.",
+        " So B truncates all records above its own epoch 0, that is n1, and fetches m1 and m2.",
         A=Expected(isr="AB", hw=3),
         B=Expected(role="follower", epoch=3, leo=3, hw=3, epochs=[(0, 0), (3, 2)], records="m0 m1 m2"),
     )
     await _c_returns(stage)
-    return Ending(moral="The answer names the epoch it speaks of, so the follower can step back, epoch by epoch.")
+    return Ending(moral="The answer names the epoch that it is about, so the follower can step back, epoch by epoch.")
 
 
 async def play_patched(stage: Stage) -> Ending:
     await _until_b_returns(stage)
     await stage.step(
-        "B returns and asks where epoch 1 ended. A says 2, where its next epoch began. B's log ends at 2, so it cuts"
-        " nothing: its n1 stays at offset 1, where A has m1. Then it fetches m2.",
+        "B returns and asks where epoch 1 ended. A answers 2, where its next epoch began. B's log ends at 2, so it"
+        " truncates nothing: its n1 stays at offset 1, where A has m1. Then it fetches m2.",
         A=Expected(isr="AB", hw=3),
         B=Expected(role="follower", epoch=3, leo=3, hw=3, records="m0 n1 m2"),
     )
     await _c_returns(stage)
     return Ending(
-        moral="An end without the epoch that it belongs to lets a wrong tail survive.",
+        moral="An end offset without its epoch lets a wrong tail survive.",
         findings=("diverged-below-high-watermark",),
     )
 
@@ -58,8 +58,8 @@ async def _until_b_returns(stage: Stage) -> None:
     await stage.wait(SESSION_ENDED_SECONDS)
     await stage.start("A")
     await stage.step(
-        "B dies before anybody has fetched n1, and A returns. unclean.leader.election.enable=true: A leads, in epoch 3"
-        " (epoch 2 had no leader).",
+        "B dies before any replica has fetched n1, and A returns. unclean.leader.election.enable=true: A leads, in"
+        " epoch 3 (epoch 2 had no leader).",
         A=Expected(role="leader", leo=2, isr="A", records="m0 m1"),
     )
     await stage.write("m2", acks=1)
@@ -96,22 +96,22 @@ SCENARIO = Scenario(
     ),
     page=Page(
         summary=(
-            "A leads, then B, then A again, and each writes one record that nobody copies in time. B's log ends "
-            "with an epoch that A has never heard of."
+            "A leads, then B, then A again, and each writes one record that no replica copies in time. B's log ends "
+            "with an epoch that A does not know."
         ),
         rule=(
-            "The answer to OffsetForLeaderEpoch carries the epoch. If it is a lower one than asked for, the "
-            "follower cuts to the end of what it has of that epoch, and asks again if need be: it steps back one "
-            "epoch at a time."
+            "The answer to OffsetForLeaderEpoch carries the epoch. If it is lower than the requested one, the follower "
+            "truncates to the end of its own records of that epoch, and asks again if needed: it steps back one epoch "
+            "at a time."
         ),
         source="KIP-279 (KAFKA-6361); [section 4](../REPLICATION.md#4-follower-fetch).",
         old_texts=(
-            "KIP-101 answered with a bare offset. The second act plays that rule: ends and marks agree, and one "
-            "record does not."
+            "KIP-101 answered with a bare offset. The second act uses that rule: LEO and HW agree, but one record does "
+            "not."
         ),
         limits=(
-            "The second act also switches off the check that fetches carry since KIP-595 (the epoch of the last "
-            "record): it would find the wrong tail later."
+            "The second act also switches off the check of the last record's epoch that fetches carry since KIP-595: "
+            "it would find the wrong tail later."
         ),
     ),
 )

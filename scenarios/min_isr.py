@@ -17,26 +17,26 @@ async def play(stage: Stage) -> Ending:
     await stage.pause("C")
     await stage.write("m1", acks=1)
     await stage.step(
-        "B and C stand still. m1 with acks=1 is written and acknowledged. It is not committed: B and C are in the ISR.",
+        "B and C are paused. m1 with acks=1 is written and acknowledged. It is not committed: B and C are in the ISR.",
         A=Expected(leo=2, hw=1, isr="ABC", records="m0 m1"),
     )
     await stage.until(A=Expected(isr="A"))
     await stage.step(
-        "After replica.lag.time.max.ms they leave the ISR. A is alone, and that is below the minimum: the HW stays.",
+        "After replica.lag.time.max.ms they leave the ISR. A alone is below the minimum: the HW does not move.",
         A=Expected(role="leader", epoch=0, leo=2, hw=1, isr="A"),
     )
     stage.check("m1 is not readable", await stage.read() == ["m0"])
     m2 = await stage.settled(await stage.produce("m2"))
     stage.check("m2 is refused", m2.error == "NOT_ENOUGH_REPLICAS")
     await stage.step(
-        "No consumer reads m1. m2 with acks=all is refused, and nothing is written. The refusal names the ISR and who"
-        " is missing.",
+        "No consumer reads m1. m2 with acks=all is refused, and nothing is written. The error names the ISR and the"
+        " missing replicas.",
         A=Expected(leo=2, hw=1, records="m0 m1"),
     )
     stage.check_noted("A refuses the client's produce request: NOT_ENOUGH_REPLICAS (story-0: ISR=[1]")
     await stage.resume("B")
     await stage.step(
-        "B wakes, fetches m1 and joins the ISR. Two are enough: HW 2.",
+        "B resumes, fetches m1 and joins the ISR. Two are enough: HW 2.",
         A=Expected(hw=2, isr="AB"),
         B=Expected(leo=2, hw=2, records="m0 m1"),
     )
@@ -64,7 +64,7 @@ SCENARIO = Scenario(
     title="Too few in-sync replicas: writes with acks=all are refused",
     acts=(Act(cast=CAST, play=play, live=True),),
     page=Page(
-        summary="Two of three replicas stand still.",
+        summary="Two of three replicas are paused.",
         rule=(
             "A write with acks=all needs min.insync.replicas in-sync replicas before it is appended "
             "(NOT_ENOUGH_REPLICAS, nothing is written) and when it is answered "
@@ -75,9 +75,9 @@ SCENARIO = Scenario(
             "2](../REPLICATION.md#2-replica-state-and-the-high-watermark)."
         ),
         old_texts=(
-            "min.insync.replicas is no number of copies to wait for: acks=all waits for the whole ISR, and the "
-            "minimum says how small that may be. That the HW stands still below the minimum is the rule of "
-            "KIP-966; older versions of Kafka let it go on."
+            "min.insync.replicas is not the number of copies to wait for: acks=all waits for the whole ISR, and the "
+            "minimum says how small it may be. A fixed HW below the minimum is the rule of KIP-966; older versions of "
+            "Kafka let it advance."
         ),
     ),
 )

@@ -1,4 +1,4 @@
-"""What a consumer has seen stays, also when the leader changes."""
+"""What a consumer has read stays, even when the leader changes."""
 
 from minibroker.scenarios.staging.rows import Expected
 from minibroker.scenarios.staging.scenario import Act, Cast, Ending, Page, Scenario
@@ -17,16 +17,16 @@ async def play(stage: Stage) -> Ending:
     stage.check("both are read", await stage.read() == ["m0", "m1"])
     await stage.imagine_read("B")
     await stage.step(
-        "A consumer reads m0 and m1 at A. B has both, but its HW is still 1. If a second read went to B, m1 would"
-        " be gone again.",
+        "A consumer reads m0 and m1 from A. B has both, but its HW is still 1. If a second read went to B, m1 would"
+        " be missing.",
         A=Expected(role="leader", epoch=0, leo=2, hw=2),
         B=Expected(leo=2, hw=1),
     )
     stage.hold("B", "C")
     await stage.kill("A")
     await stage.step(
-        "A dies and B leads, with HW 1: it cannot know yet that m1 is committed. An end of 1 would be behind what was"
-        " already read. So B does not name an end before its HW has reached the start of its epoch, 2"
+        "A dies and B leads, with HW 1: it cannot know yet that m1 is committed. An end of 1 would be lower than what"
+        " was already read. So B returns no end before its HW has reached the start of its epoch, 2"
         " (OFFSET_NOT_AVAILABLE, KIP-207), and the consumer asks again.",
         B=Expected(role="leader", epoch=1, leo=2, hw=1, epochs=[(0, 0), (1, 2)]),
     )
@@ -35,16 +35,16 @@ async def play(stage: Stage) -> Ending:
     await stage.until(B=Expected(hw=2), C=Expected(hw=2))
     stage.check("both are read again", await stage.read() == ["m0", "m1"])
     await stage.step(
-        "C fetches from B: HW 2. The HW was tried again when B began to lead. The second read sees what the first saw.",
+        "C fetches from B: HW 2. The second read returns what the first one did.",
         B=Expected(leo=2, hw=2, isr="BC"),
         C=Expected(leo=2, hw=2),
     )
-    return Ending(moral="What was read once was below the HW, so every later leader has it: reads never go back.")
+    return Ending(moral="A record that was read was below the HW, so every later leader has it: reads never go back.")
 
 
 SCENARIO = Scenario(
     name="monotonic-reads",
-    title="What a consumer has seen stays, also when the leader changes",
+    title="What a consumer has read stays, even when the leader changes",
     acts=(Act(cast=Cast(brokers="ABCD", controller="D", min_insync_replicas=2), play=play),),
     page=Page(
         summary=(
@@ -52,13 +52,13 @@ SCENARIO = Scenario(
             "record is committed."
         ),
         rule=(
-            "What was below the HW is on every in-sync replica, and only they lead. ListOffsets is answered "
+            "Records below the HW are on every in-sync replica, and only these may lead. The answer to ListOffsets is "
             "OFFSET_NOT_AVAILABLE while a new leader's HW is below the start of its epoch."
         ),
         source="KIP-207; [section 5](../REPLICATION.md#5-consumer-fetch); invariants I19 and I22.",
         old_texts=(
-            "Texts say that the HW never goes back. A broker's never does within an epoch; but a new leader's may "
-            "begin below the old one's, and nobody must notice."
+            "Texts say that the HW never goes back. A broker's never does within an epoch; but a new leader's HW may "
+            "start below the old one's, and no client may notice."
         ),
         limits=(
             "Reading from followers (KIP-392) is not in this version. Two reads from two followers could go back: "

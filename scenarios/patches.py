@@ -1,7 +1,7 @@
-"""Rules taken out of the brokers while an act plays, to show what they are for.
+"""Rules removed from the brokers while an act runs, to show why they exist.
 
-Owns: every such change; each is a context manager and undone at its end. Brokers have no switch for any of it, and
-nothing but a story uses them.
+Owns: every such change; each is a context manager and undone at its end. Brokers have no switch for any of them, and
+only scenarios use them.
 """
 
 from collections.abc import Iterator
@@ -25,12 +25,12 @@ def replaced(module: Any, name: str, other: object) -> Iterator[None]:
 
 @contextmanager
 def answers_without_epoch() -> Iterator[None]:
-    """KIP-101 as it was first: a follower cuts at the offset that it is told, whichever epoch that belongs to; and its
-    fetches do not say of which epoch its last record is (that check came with KIP-595)."""
+    """The first version of KIP-101: a follower truncates at the answered offset, whatever epoch it belongs to; and its
+    fetches do not carry the epoch of its last record (that check came with KIP-595)."""
 
     def truncation_point(state: ReplicaState, event: EpochEndAnswered) -> tuple[int, int | None]:
-        told = state.high_watermark if event.end_offset is None else event.end_offset
-        return min(told, state.log_end_offset), None
+        end_offset = state.high_watermark if event.end_offset is None else event.end_offset
+        return min(end_offset, state.log_end_offset), None
 
     unchecked = property(lambda state: None)
     with (
@@ -46,7 +46,7 @@ LAG_MESSAGES = 10
 
 @contextmanager
 def lag_in_messages() -> Iterator[None]:
-    """replica.lag.max.messages, as before 0.9 (KAFKA-1546): who is further behind than that is out of sync."""
+    """replica.lag.max.messages, as before 0.9 (KAFKA-1546): a replica further behind is out of sync."""
 
     def in_lag_limits(state: ReplicaState, remote: RemoteReplica, now_ms: int) -> bool:
         return remote.log_end_offset is None or state.log_end_offset - remote.log_end_offset <= LAG_MESSAGES

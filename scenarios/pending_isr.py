@@ -1,4 +1,4 @@
-"""A change of the ISR is under way, and the leader dies."""
+"""A change of the ISR is pending, and the leader dies."""
 
 from minibroker.protocol.messages import ApiKey
 from minibroker.scenarios.staging.rows import Expected
@@ -22,22 +22,22 @@ async def play_expand(stage: SimulatedStage) -> Ending:
     stage.release("B", "A")
     await stage.until(A=Expected(pending="AB"), B=Expected(leo=2))
     await stage.step(
-        "B has caught up. A asks to take it in, and the controller has done so: ZooKeeper says A B. The reply is still"
-        " under way, so A knows of A alone, and of A B as a possibility.",
+        "B has caught up. A proposes to add it, and the controller has done so: ZooKeeper says A B. The reply has not"
+        " arrived, so A knows the ISR A, and A B as a possibility.",
         A=Expected(isr="A", pending="AB", hw=2),
         B=Expected(leo=2),
     )
     stage.hold("A", "B")
     m2 = await stage.produce("m2")
     await stage.step(
-        "m2 is on A. Both sets count until the reply is there, so the HW waits for B: m2 is not acknowledged.",
+        "m2 is on A. Both sets count until the reply arrives, so the HW waits for B: m2 is not acknowledged.",
         A=Expected(leo=3, hw=2, remote={"B": 2}),
         B=Expected(leo=2),
     )
     stage.check("m2 waits", not m2.is_settled)
     await stage.kill("A")
     await stage.step(
-        "A dies, and B leads: it is in the ISR. It has everything that was ever acknowledged.",
+        "A dies, and B leads: it is in the ISR. It has every record that was acknowledged.",
         B=Expected(role="leader", leo=2, isr="B", records="m0 m1"),
     )
     stage.release("A", "B")
@@ -59,9 +59,8 @@ async def play_shrink(stage: SimulatedStage) -> Ending:
     m1 = await stage.produce("m1")
     await stage.until(A=Expected(pending="A"))
     await stage.step(
-        "B cannot reach A. After replica.lag.time.max.ms A asks to drop it, and the controller has done so. The"
-        " reply is"
-        " under way: for A the old set counts, the HW stays, m1 waits.",
+        "B cannot reach A. After replica.lag.time.max.ms A proposes to remove it, and the controller has done so. The"
+        " reply has not arrived: for A the old set counts, the HW does not move, m1 waits.",
         A=Expected(leo=2, hw=1, isr="AB", pending="A"),
         B=Expected(leo=1),
     )
@@ -74,27 +73,27 @@ async def play_shrink(stage: SimulatedStage) -> Ending:
     stage.release("B", "A")
     stage.release("A", "B")
     await stage.step("B returns.", A=Expected(isr="AB"), B=Expected(leo=2, hw=2, records="m0 m1"))
-    return Ending(moral="A replica is let go for the HW when that is certain, not when it is wished.")
+    return Ending(moral="A replica stops counting for the HW once its removal is certain, not when it is proposed.")
 
 
 CAST = Cast(replicas="AB", controller="C", settings={"replica.lag.time.max.ms": "2000"})
 
 SCENARIO = Scenario(
     name="pending-isr",
-    title="A change of the ISR is under way, and the leader dies",
+    title="A change of the ISR is pending, and the leader dies",
     acts=(
         Act(name="expand", title="the reply to an expansion is late", cast=CAST, play=play_expand),
         Act(name="shrink", title="the reply to a shrink is late", cast=CAST, play=play_shrink),
     ),
     page=Page(
-        summary="The leader has asked for another ISR. The controller has decided; its reply is late.",
+        summary="The leader has proposed another ISR. The controller has decided; its reply is late.",
         rule=(
-            "Until the reply is there, both sets count for the HW: the old one for what may not have been "
-            "applied, the new one for what may have been. One proposal is under way at a time."
+            "Until the reply arrives, both sets count for the HW: the old one because the change may not have been "
+            "applied, the new one because it may have been. One proposal is in flight at a time."
         ),
         source="KIP-497, KAFKA-12686; [section 6](../REPLICATION.md#6-isr-changes); invariants I4 and I8.",
         old_texts=(
-            "Older texts let the leader change the ISR in ZooKeeper itself. Since KIP-497 (Kafka 2.7) it asks the "
+            "In older texts the leader itself changes the ISR in ZooKeeper. Since KIP-497 (Kafka 2.7) it asks the "
             "controller."
         ),
     ),

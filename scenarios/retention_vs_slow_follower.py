@@ -20,7 +20,7 @@ async def play(stage: Stage) -> Ending:
     await stage.wait(RETENTION_CHECKED_SECONDS)
     await stage.step(
         "retention.bytes is two kilobytes: A deletes whole segments from the head, never one above the HW. Its log"
-        " starts later now, and B's next offset is not there any more.",
+        " starts later now, and no longer has B's next offset.",
         A=Expected(leo=60, hw=60),
     )
     start = next(row for row in stage.steps[-1].rows if row.broker == "A").log_start_offset
@@ -28,13 +28,15 @@ async def play(stage: Stage) -> Ending:
     stage.release("A", "B")
     stage.release("B", "A")
     await stage.step(
-        "B reaches A again. Its fetch is answered OFFSET_OUT_OF_RANGE. B asks for A's ends, drops its log and starts"
-        " anew at A's log start. Its HW is never below its log start.",
+        "B reaches A again. The answer to its fetch is OFFSET_OUT_OF_RANGE. B asks for A's log start and end, drops its"
+        " log and resets to A's log start. Its HW is never below its log start.",
         A=Expected(isr="AB"),
         B=Expected(start=start, leo=60, hw=60),
     )
     stage.check_noted("A refuses B's fetch: OFFSET_OUT_OF_RANGE")
-    return Ending(moral="What is committed may go by retention; who comes too late begins where the log does.")
+    return Ending(
+        moral="Retention may delete committed records; a replica that comes too late begins at the log start."
+    )
 
 
 RETENTION_CHECKED_SECONDS = 5.0
@@ -51,11 +53,11 @@ SCENARIO = Scenario(
         ),
     ),
     page=Page(
-        summary="A follower is away for so long that retention deletes what it needs next.",
+        summary="A follower is away for so long that retention deletes the records that it needs next.",
         rule=(
-            "Only whole segments below the HW are deleted. A follower that asks for less than the leader's log "
-            "start is answered OFFSET_OUT_OF_RANGE, asks for the leader's ends, and starts anew at its log start, "
-            "because its own log ends before that."
+            "Only whole segments below the HW are deleted. A follower that fetches below the leader's log start gets "
+            "OFFSET_OUT_OF_RANGE, asks for the leader's log start and end, and resets to that log start, because its "
+            "own log ends before it."
         ),
         source=(
             "KAFKA-2143, KAFKA-5634, KAFKA-7414; [section 1](../REPLICATION.md#1-storage) and [section "

@@ -1,4 +1,4 @@
-"""A follower whose disk is slower than the records come."""
+"""A follower with a disk too slow for the load."""
 
 import asyncio
 
@@ -16,21 +16,21 @@ async def play(stage: SimulatedStage) -> Ending:
     await stage.write(*(f"m{number}" for number in range(1, 1 + BURST)), acks=1)
     await stage.until(A=Expected(hw=1 + BURST), C=Expected(leo=1 + BURST))
     await stage.step(
-        f"C's disk now takes {APPEND_SECONDS:g} s for a write. A burst of {BURST} records alone drops nobody: C is"
-        " there within replica.lag.time.max.ms.",
+        f"C's disk now takes {APPEND_SECONDS:g} s for a write. A single burst of {BURST} records does not push C out:"
+        " it catches up within replica.lag.time.max.ms.",
         A=Expected(leo=1 + BURST, hw=1 + BURST, isr="ABC"),
         C=Expected(leo=1 + BURST),
     )
     writing = asyncio.create_task(_write_on(stage))
     await stage.until(A=Expected(isr="AB"))
     await stage.step(
-        "Then records come, for long, faster than C can write. C fetches without a pause and is never at A's LEO: after"
-        " replica.lag.time.max.ms it leaves the ISR. The HW goes on with A and B.",
+        "Then records come for a long time, faster than C can write. C fetches without a pause and never reaches A's"
+        " LEO: after replica.lag.time.max.ms it leaves the ISR. The HW advances with A and B.",
         A=Expected(isr="AB"),
     )
     await writing
     await stage.step(
-        "Nothing more comes. C reaches A's LEO and is in the ISR again.",
+        "No more records come. C reaches A's LEO and is in the ISR again.",
         A=Expected(isr="ABC", leo=LAST, hw=LAST),
         B=Expected(leo=LAST, hw=LAST),
         C=Expected(leo=LAST, hw=LAST),
@@ -39,7 +39,7 @@ async def play(stage: SimulatedStage) -> Ending:
 
 
 async def _write_on(stage: SimulatedStage) -> None:
-    """Twenty a second. A fetch of C brings fourteen, and takes a second to write."""
+    """Twenty records a second. One fetch of C returns fourteen, and takes a second to write."""
     for number in range(1 + BURST, LAST):
         await stage.produce(f"m{number}", acks=1, quietly=True)
         await stage.wait(0.05)
@@ -57,16 +57,16 @@ SETTINGS = {
 
 SCENARIO = Scenario(
     name="slow-follower",
-    title="A follower whose disk is slower than the records come",
+    title="A follower with a disk too slow for the load",
     acts=(Act(cast=Cast(brokers="ABCD", controller="D", settings=SETTINGS), play=play),),
     page=Page(
         summary=(
             "C's disk takes a second for each write. A burst does not matter; a stream that is faster than C does."
         ),
         rule=(
-            "A follower is in sync while it is at the leader's LEO, or was so at some time in the last "
-            "replica.lag.time.max.ms. A fetch from where the leader's log ended at the fetch before also counts "
-            "as caught up, at that time."
+            "A follower is in sync while it is at the leader's LEO, or was there at some time in the last "
+            "replica.lag.time.max.ms. A fetch from the leader's LEO at the previous fetch also counts as caught up, at "
+            "the time of that previous fetch."
         ),
         source=(
             "KAFKA-1546 (time instead of messages), KAFKA-4485, KAFKA-7152; [section "

@@ -18,14 +18,13 @@ async def play_traffic(stage: Stage) -> Ending:
     stage.check("m1 is at offset 1", m1.offset == 1)
     stage.check("it took less than a second", took_ms < 1000)
     await stage.step(
-        "The producer sends m1 to A, as before. A answers NOT_LEADER_OR_FOLLOWER, and whom it knows as leader. The"
-        " client"
-        " asks for metadata at once, and reaches B. Nothing is lost, and nothing is there twice.",
+        "The producer sends m1 to A, as before. A answers NOT_LEADER_OR_FOLLOWER, and names the leader that it knows."
+        " The client asks for metadata at once, and reaches B. Nothing is lost, and nothing is duplicated.",
         A=Expected(role="follower", epoch=1, leo=2, hw=2, records="m0 m1"),
         B=Expected(leo=2, hw=2, records="m0 m1"),
     )
     stage.check_noted("A refuses the client's produce request: NOT_LEADER_OR_FOLLOWER")
-    return Ending(moral="A wrong address costs one refusal: no client needs to be told of an election.")
+    return Ending(moral="A wrong address costs one refusal: elections need not be announced to clients.")
 
 
 async def play_idle(stage: SimulatedStage) -> Ending:
@@ -39,20 +38,19 @@ async def play_idle(stage: SimulatedStage) -> Ending:
     await stage.settled(await stage.produce("m1"))
     stage.check("its first request went to B", {frame.target for frame in refused.seen} == {stage.machine("B")})
     await stage.step(
-        f"Nothing is sent for metadata.max.age.ms, {MAX_AGE_MS} ms. The idle client has asked for metadata by"
-        " itself: m1"
-        " goes to B, without a refusal.",
+        f"The client sends nothing for metadata.max.age.ms, {MAX_AGE_MS} ms, and then asks for metadata by itself: m1"
+        " goes to B without a refusal.",
         A=Expected(role="follower", leo=2, hw=2),
         B=Expected(leo=2, hw=2, records="m0 m1"),
     )
-    return Ending(moral="metadata.max.age.ms bounds how long a quiet client is wrong.")
+    return Ending(moral="metadata.max.age.ms bounds how long an idle client's metadata is outdated.")
 
 
 async def _leadership_moves(stage: Stage) -> None:
     await stage.expire_session("A")
     await stage.step(
-        "ZooKeeper ends A's session. A registers anew, but B leads in epoch 1 by then. A is alive, and follows. The"
-        " producer has not heard of it.",
+        "ZooKeeper ends A's session. A registers again, but by then B leads in epoch 1. A is alive, and follows. The"
+        " producer does not know it.",
         A=Expected(role="follower", epoch=1),
         B=Expected(role="leader", epoch=1, isr="AB"),
     )
@@ -75,14 +73,14 @@ SCENARIO = Scenario(
     page=Page(
         summary="Leadership moves from A to B while A stays alive. The producer still believes in A.",
         rule=(
-            "A broker that does not lead answers NOT_LEADER_OR_FOLLOWER, with the leader that it knows of. A "
-            "client then asks for metadata at once, and sends again with the same sequence number. A client that "
-            "hears nothing asks after metadata.max.age.ms."
+            "A broker that does not lead answers NOT_LEADER_OR_FOLLOWER, with the leader that it knows. The client "
+            "then asks for metadata at once, and sends again with the same sequence number. An idle client asks after "
+            "metadata.max.age.ms."
         ),
         source="KIP-320, KIP-951, KIP-98; [section 10](../REPLICATION.md#10-client-and-idempotence).",
         old_texts=(
-            "Texts say that clients must wait for metadata.max.age.ms after an election. They need not: the "
-            "refusal says it."
+            "Texts say that clients must wait for metadata.max.age.ms after an election. They need not: the refusal "
+            "tells them."
         ),
     ),
 )

@@ -14,20 +14,21 @@ async def play(stage: Stage) -> Ending:
     await stage.wait(idle_seconds)
     await stage.step(
         f"Nothing is written for {idle_seconds:g} seconds, longer than replica.lag.time.max.ms. B and C are at A's LEO:"
-        " nobody is dropped for being idle.",
+        " idle replicas stay in the ISR.",
         A=Expected(isr="ABC"),
     )
     await stage.pause("C")
     m1 = await stage.produce("m1")
     await stage.step(
-        "C stands still. m1 reaches B, but C is in the ISR: the HW waits for it, and so does the producer.",
+        "C is paused. m1 reaches B, but C is in the ISR: the HW waits for it, and so does the producer.",
         A=Expected(leo=2, hw=1, isr="ABC"),
         B=Expected(leo=2),
     )
     stage.check("m1 waits", not m1.is_settled)
     await stage.settled(m1)
     await stage.step(
-        "After replica.lag.time.max.ms C leaves the ISR, and the HW is tried again at once: it goes on with A and B.",
+        "After replica.lag.time.max.ms C leaves the ISR, and the HW is computed again at once: it advances with A and"
+        " B.",
         A=Expected(leo=2, hw=2, isr="AB"),
         B=Expected(leo=2, hw=2),
         C=Expected(leo=1),
@@ -35,11 +36,11 @@ async def play(stage: Stage) -> Ending:
     await stage.write("m2")
     await stage.resume("C")
     await stage.step(
-        "C wakes, fetches what it missed, and comes back once it has reached A's LEO.",
+        "C resumes, fetches the missing records, and rejoins the ISR once it has reached A's LEO.",
         A=Expected(leo=3, hw=3, isr="ABC"),
         C=Expected(leo=3, hw=3, records="m0 m1 m2"),
     )
-    return Ending(moral="Lag is time behind the leader's LEO: who is at the LEO has none, however long it is quiet.")
+    return Ending(moral="Lag is time behind the leader's LEO: a replica at the LEO has none, however long it is idle.")
 
 
 IDLE_SECONDS = 30.0
@@ -56,16 +57,16 @@ SCENARIO = Scenario(
         ),
     ),
     page=Page(
-        summary="First nothing is written for long. Then C stands still, and something is.",
+        summary="First nothing is written for a long time. Then C is paused, and a record is written.",
         rule=(
-            "Who is at the leader's LEO is in sync, however long ago it said so. Who is not, for "
-            "replica.lag.time.max.ms, is proposed to leave. The HW is tried again when the ISR has changed, "
-            "without waiting for a fetch (KAFKA-13091)."
+            "A replica at the leader's LEO is in sync, however long ago its last fetch was. If a replica is behind for "
+            "replica.lag.time.max.ms, the leader proposes to remove it. The HW is computed again when the ISR has "
+            "changed, without waiting for a fetch (KAFKA-13091)."
         ),
         source="KAFKA-1546, KAFKA-7152; [section 6](../REPLICATION.md#6-isr-changes).",
         old_texts=(
-            "Texts say that a follower leaves when it has not fetched for the limit. A quiet topic would then "
-            "lose its followers whenever a fetch is late; the clause of equality (KAFKA-7152) prevents it."
+            "Texts say that a follower leaves when it has not fetched within the limit. A quiet topic would then lose "
+            "its followers whenever a fetch is late; the rule that equal LEOs mean no lag (KAFKA-7152) prevents it."
         ),
     ),
 )

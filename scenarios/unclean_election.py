@@ -1,4 +1,4 @@
-"""No in-sync replica is alive: wait, or lose."""
+"""No in-sync replica is alive: wait, or lose records."""
 
 from minibroker.scenarios.staging.rows import Expected
 from minibroker.scenarios.staging.scenario import Act, Cast, Ending, Page, Scenario
@@ -14,14 +14,16 @@ async def play_wait(stage: Stage) -> Ending:
     )
     m2 = await stage.settled(await stage.produce("m2"))
     stage.check("m2 is refused", m2.error is not None)
-    await stage.step("m2 finds no leader. Nothing is written, nothing is lost.", B=Expected(role="no leader", leo=1))
+    await stage.step(
+        "There is no leader for m2. Nothing is written, nothing is lost.", B=Expected(role="no leader", leo=1)
+    )
     await stage.start("A")
     await stage.step(
-        "A returns, leads, and B catches up: everything is there.",
+        "A returns and leads, and B catches up: no record is lost.",
         A=Expected(role="leader", leo=2, hw=2, isr="AB", records="m0 m1"),
         B=Expected(role="follower", leo=2, hw=2, records="m0 m1"),
     )
-    return Ending(moral="Consistency was kept, and availability was not, until A was back.")
+    return Ending(moral="Consistency was kept; the partition was unavailable until A was back.")
 
 
 async def play_lose(stage: Stage) -> Ending:
@@ -34,12 +36,12 @@ async def play_lose(stage: Stage) -> Ending:
     await stage.step("m2 is accepted, at offset 1, where A has m1.", B=Expected(leo=2, hw=2, records="m0 m2"))
     await stage.start("A")
     await stage.step(
-        "A returns and cuts its log to B's history. m1 was acknowledged, and is gone.",
+        "A returns and truncates its log to B's history. m1 was acknowledged, and is lost.",
         A=Expected(role="follower", leo=2, hw=2, records="m0 m2"),
         B=Expected(isr="AB"),
     )
     return Ending(
-        moral="Availability was kept, and acknowledged records were not: the audit names each.",
+        moral="The partition stayed available, but acknowledged records were lost: the audit names each.",
         findings=("acked-changed", "acked-twice"),
     )
 
@@ -68,7 +70,7 @@ LOSE = Cast(replicas="AB", controller="C", settings=LAG, configs=UNCLEAN)
 
 SCENARIO = Scenario(
     name="unclean-election",
-    title="No in-sync replica is alive: wait, or lose",
+    title="No in-sync replica is alive: wait, or lose records",
     acts=(
         Act(name="false", title="unclean.leader.election.enable=false", cast=WAIT, play=play_wait, live=True),
         Act(name="true", title="unclean.leader.election.enable=true", cast=LOSE, play=play_lose, live=True),
@@ -77,12 +79,11 @@ SCENARIO = Scenario(
         summary="The only in-sync replica dies, and a replica that lags is alive.",
         rule=(
             "`unclean.leader.election.enable=false` (the default): no leader until an in-sync replica is back. "
-            "`true`: the first living replica leads, it is the ISR, and what it lacks is lost."
+            "`true`: the first live replica leads, it alone is the ISR, and the records that it lacks are lost."
         ),
         source="[section 9](../REPLICATION.md#9-controller); KAFKA-1028.",
         limits=(
-            "The audit names both: the record that is gone, and the offset at which two producers were promised "
-            "different things."
+            "The audit names both: the lost record, and the offset at which two different records were acknowledged."
         ),
     ),
 )

@@ -1,4 +1,4 @@
-"""A controller stands still in the middle of an election, and wakes."""
+"""A controller is paused in the middle of an election, and resumes."""
 
 from minibroker.protocol.messages import ApiKey
 from minibroker.scenarios.staging.rows import Expected
@@ -7,7 +7,7 @@ from minibroker.scenarios.staging.simulated import SimulatedStage
 from minibroker.simulation.message_holds import requests
 
 SETTINGS = {"zookeeper.session.timeout.ms": "10000", "broker.failure.detection": "session"}
-"""The story is about the write of an election, not about the one that unregisters the dead before it."""
+"""The scenario is about the write of an election, not about the one before it that unregisters the failed broker."""
 
 
 async def play(stage: SimulatedStage) -> Ending:
@@ -17,8 +17,8 @@ async def play(stage: SimulatedStage) -> Ending:
     await stage.kill("C")
     await stage.expire_session("C")
     await stage.step(
-        "D is controller, of controller epoch 1. C dies: D takes it out of the ISR, and epoch 1 begins at A. D's"
-        " LeaderAndIsr to B is late: it stays somewhere in the network.",
+        "D is the controller of controller epoch 1. C dies: D removes it from the ISR, and epoch 1 begins at A. D's"
+        " LeaderAndIsr to B is held in the network.",
         A=Expected(role="leader", epoch=1, hw=1, isr="AB"),
         B=Expected(role="follower", epoch=0),
     )
@@ -28,15 +28,15 @@ async def play(stage: SimulatedStage) -> Ending:
     await write.caught()
     await stage.pause("D")
     await stage.step(
-        "A dies. D decides that B leads, sends that to ZooKeeper (a multi that also checks the version of"
-        " /controller_epoch), and stands still. Its write has not arrived.",
+        "A dies. D elects B, sends that to ZooKeeper (a multi that also checks the version of /controller_epoch), and"
+        " is paused. Its write has not arrived.",
         B=Expected(role="follower", epoch=0),
     )
     await stage.delete_controller_node()
     await stage.until(B=Expected(role="leader"))
     await stage.step(
-        "An operator deletes /controller, the usual way to another controller. B wins: controller epoch 2. It finishes"
-        " what D began: B leads, in epoch 2.",
+        "An operator deletes /controller, the usual way to get another controller. B wins: controller epoch 2. It"
+        " completes the election: B leads, in epoch 2.",
         B=Expected(role="leader", epoch=2, leo=1, isr="B"),
     )
     stage.check("there is a new controller", stage.controller() == "B")
@@ -46,10 +46,9 @@ async def play(stage: SimulatedStage) -> Ending:
     await stage.wait(stage.settle_seconds)
     write.release()
     await stage.step(
-        "The LeaderAndIsr that was late arrives at B, and is refused: B knows of controller epoch 2. D wakes, and"
-        " its write"
-        " arrives at ZooKeeper: /controller_epoch has another version, so nothing of it is written. D is controller no"
-        " longer, and knows it now.",
+        "The held LeaderAndIsr reaches B, and is refused: B knows controller epoch 2. D resumes, and its write reaches"
+        " ZooKeeper: /controller_epoch has another version, so nothing is written. D is no longer controller, and now"
+        " knows it.",
         B=Expected(role="leader", epoch=2, isr="B"),
     )
     stage.check_noted("B refuses D's LeaderAndIsr: STALE_CONTROLLER_EPOCH")
@@ -62,12 +61,12 @@ async def play(stage: SimulatedStage) -> Ending:
         B=Expected(leo=2, hw=2, isr="ABC"),
         C=Expected(role="follower", leo=2, hw=2),
     )
-    return Ending(moral="Two fences: ZooKeeper refuses the old controller's writes, brokers its orders.")
+    return Ending(moral="Two fences: ZooKeeper refuses the old controller's writes, brokers refuse its requests.")
 
 
 SCENARIO = Scenario(
     name="zombie-controller",
-    title="A controller stands still in the middle of an election, and wakes",
+    title="A controller is paused in the middle of an election, and resumes",
     acts=(
         Act(
             cast=Cast(brokers="ABCD", controller="D", settings=SETTINGS),
@@ -76,17 +75,17 @@ SCENARIO = Scenario(
     ),
     page=Page(
         summary=(
-            "The controller decides an election and stands still before its write arrives. Another controller is "
-            "elected and finishes the election."
+            "The controller decides an election and is paused before its write arrives. Another controller is elected "
+            "and completes the election."
         ),
         rule=(
-            "Every write of a controller is a multi that checks the version of `/controller_epoch`. Every order "
-            "carries the controller epoch, and brokers refuse an older one than they have seen."
+            "Every write of a controller is a multi that checks the version of `/controller_epoch`. Every request "
+            "carries the controller epoch, and brokers refuse one that is older than the latest they know."
         ),
         source="KAFKA-6082, KAFKA-1096; [section 9](../REPLICATION.md#9-controller); invariant I30.",
         old_texts=(
-            "Texts give the second fence only. Without the first the old controller could overwrite the new one's "
-            "decision in ZooKeeper."
+            "Texts mention the second fence only. Without the first one the old controller could overwrite the new "
+            "one's decision in ZooKeeper."
         ),
     ),
 )

@@ -1,11 +1,11 @@
-"""A follower that slept through two elections is fenced (KIP-320)."""
+"""A follower that missed two elections is fenced (KIP-320)."""
 
 from minibroker.scenarios.staging.rows import Expected
 from minibroker.scenarios.staging.scenario import Act, Cast, Ending, Page, Scenario
 from minibroker.scenarios.staging.stage import Stage
 
 BACK_OFF_SECONDS = 1.5
-"""B has asked A again by then: a follower that is refused, or finds nobody, tries again after a second at most."""
+"""B has asked A again by then: a follower that is refused, or cannot connect, retries after a second at most."""
 
 
 async def play(stage: Stage) -> Ending:
@@ -20,14 +20,14 @@ async def play(stage: Stage) -> Ending:
     stage.hold("D", "B")
     await stage.kill("A")
     await stage.step(
-        "From here on the controller D cannot reach B. A dies, and D lets C lead, in epoch 1; the ISR is B and C. B"
-        " does not hear of it, and goes on looking for A.",
+        "From here on the controller D cannot reach B. A dies, and D elects C, in epoch 1; the ISR is B and C. B does"
+        " not know it, and keeps trying A.",
         B=Expected(role="follower", epoch=0),
         C=Expected(role="leader", epoch=1, isr="BC"),
     )
     await stage.start("A")
     await stage.step(
-        "A returns and follows C. B finds A at its old address and asks it for records, in epoch 0: A does not lead.",
+        "A returns and follows C. B reaches A at its old address and fetches from it in epoch 0: A does not lead.",
         A=Expected(role="follower", epoch=1, leo=1),
         B=Expected(role="follower", epoch=0),
         C=Expected(role="leader", isr="ABC"),
@@ -44,8 +44,8 @@ async def play(stage: Stage) -> Ending:
     stage.check_noted("A refuses B's fetch: FENCED_LEADER_EPOCH")
     m1 = await stage.produce("m1")
     await stage.step(
-        "m1 is on A alone. B is in the ISR, and A does not know B's LEO in this epoch: the HW stays, m1 is not"
-        " acknowledged. What B said in epoch 0 proves nothing: its log may have been cut since.",
+        "m1 is on A alone. B is in the ISR, and A does not know B's LEO in this epoch: the HW does not move, m1 is not"
+        " acknowledged. B's position in epoch 0 proves nothing: its log may have been truncated since.",
         A=Expected(leo=2, hw=1, remote={"B": None}),
         B=Expected(leo=1),
     )
@@ -62,25 +62,25 @@ async def play(stage: Stage) -> Ending:
 
 SCENARIO = Scenario(
     name="zombie-fetch",
-    title="A follower that slept through two elections is fenced",
+    title="A follower that missed two elections is fenced",
     acts=(Act(cast=Cast(brokers="ABCD", replicas="ACB", controller="D"), play=play),),
     page=Page(
         summary=(
-            "B does not hear of two elections. It looks for the leader that it knows, A, and finds it leading "
-            "again, in a later epoch."
+            "B misses two elections. It keeps trying the leader that it knows, A, which leads again by then, in a "
+            "later epoch."
         ),
         rule=(
-            "Every fetch names the leader epoch that the follower believes in. An older one is refused with "
-            "FENCED_LEADER_EPOCH, a newer one with UNKNOWN_LEADER_EPOCH. The HW moves on positions that were "
-            "reported under the leader's present epoch, and on no others."
+            "Every fetch carries the follower's leader epoch. An older one is refused with FENCED_LEADER_EPOCH, a "
+            "newer one with UNKNOWN_LEADER_EPOCH. Only positions reported under the leader's present epoch count for "
+            "the HW."
         ),
         source=(
             "KIP-320; [section 4](../REPLICATION.md#4-follower-fetch) and [section "
             "2](../REPLICATION.md#2-replica-state-and-the-high-watermark); invariant I5."
         ),
         old_texts=(
-            "Before KIP-320 the fetch would have been accepted. The position would have been believed, though the "
-            "records below it might have been others."
+            "Before KIP-320 the leader would have accepted the fetch. The position would have counted, although the "
+            "records below it might have been different."
         ),
     ),
 )

@@ -1,4 +1,4 @@
-"""A leader stands still for longer than its session, and wakes."""
+"""A leader is paused for longer than its session, and resumes."""
 
 from minibroker.scenarios.staging.rows import Expected
 from minibroker.scenarios.staging.scenario import Act, Cast, Ending, Page, Scenario
@@ -14,9 +14,8 @@ async def play(stage: Stage) -> Ending:
     await stage.until(A=Expected(leo=2))
     await stage.pause("A")
     await stage.step(
-        "m1 is on A alone, and its producer waits (acks=all). Then A stands still: a stopped process, a long pause"
-        " of the"
-        " machine.",
+        "m1 is on A alone, and its producer waits (acks=all). Then A is paused: a stopped process, or a long pause of"
+        " the machine.",
         A=Expected(role="leader, paused", epoch=0, leo=2, hw=1),
         B=Expected(leo=1),
         C=Expected(leo=1),
@@ -29,22 +28,22 @@ async def play(stage: Stage) -> Ending:
     await stage.settled(m1)
     records = "m0 n1 m1" if n1.offset == 1 else "m0 m1 n1"  # on real processes m1's producer may be at B first
     await stage.step(
-        f"A's ZooKeeper session ends, and B leads in epoch 1. n1, of another producer, takes offset {n1.offset}. The"
-        " producer of m1 has waited long enough: it asks others who leads, and sends m1 to B. A does not know: two"
-        " brokers believe that they lead.",
+        f"A's ZooKeeper session ends, and B leads in epoch 1. n1, of another producer, gets offset {n1.offset}. The"
+        " request of m1's producer times out: it asks other brokers for the leader, and sends m1 to B. A does not know"
+        " it: two brokers consider themselves leader.",
         A=Expected(role="leader, paused", epoch=0, leo=2, hw=1),
         B=Expected(role="leader", epoch=1, isr="BC", records=records),
         C=Expected(records=records),
     )
     await stage.resume("A")
     await stage.step(
-        "A wakes. Its deadline has passed, so it is fenced before it decides anything: it acknowledges nothing. Told of"
-        " epoch 1, it asks where epoch 0 ended, cuts its m1 at offset 1 and follows.",
+        "A resumes. Its deadline has passed, so it is fenced before it decides anything: it acknowledges nothing."
+        " When it learns of epoch 1, it asks where epoch 0 ended, truncates its m1 at offset 1 and follows.",
         A=Expected(role="follower", epoch=1, leo=3, hw=3, records=records),
         B=Expected(leo=3, hw=3, isr="ABC", records=records),
         C=Expected(leo=3, hw=3),
     )
-    return Ending(moral="Two may believe that they lead; only the one of the newest epoch can commit.")
+    return Ending(moral="Two brokers may consider themselves leader; only the one with the newest epoch can commit.")
 
 
 async def play_fetches(stage: Stage) -> Ending:
@@ -54,15 +53,15 @@ async def play_fetches(stage: Stage) -> Ending:
     stage.hold("D", "A")
     await stage.pause("A")
     await stage.step(
-        "A stands still, and B leads in epoch 1. The controller D cannot reach C, which still follows A.",
+        "A is paused, and B leads in epoch 1. The controller D cannot reach C, which still follows A.",
         A=Expected(role="leader, paused", epoch=0),
         B=Expected(role="leader", epoch=1, isr="BC"),
         C=Expected(role="follower", epoch=0),
     )
     await stage.resume("A")
     await stage.step(
-        "A wakes, and D cannot reach it either: nobody tells A of epoch 1. But A knows that its deadline has passed. It"
-        " refuses C's fetch.",
+        "A resumes, and D cannot reach it either: A does not learn of epoch 1. But A knows that its deadline has"
+        " passed. It refuses C's fetch.",
         A=Expected(role="leader, fenced", epoch=0, hw=1),
         C=Expected(role="follower", epoch=0),
     )
@@ -80,12 +79,12 @@ async def play_fetches(stage: Stage) -> Ending:
     stage.release("D", "C")
     await stage.write("m1")
     await stage.step(
-        "D reaches C, too. Everybody follows B.",
+        "D reaches C, too. A and C follow B.",
         A=Expected(role="follower", epoch=1, leo=2, hw=2, records="m0 m1"),
         B=Expected(leo=2, hw=2, isr="ABC"),
         C=Expected(role="follower", epoch=1, leo=2, hw=2, records="m0 m1"),
     )
-    return Ending(moral="A deposed leader proves nothing to anybody: it refuses by its clock, then by the epoch.")
+    return Ending(moral="A deposed leader serves no request: it refuses by its clock, then by the epoch.")
 
 
 BACK_OFF_SECONDS = 2.0
@@ -94,19 +93,17 @@ CAST = Cast(brokers="ABCD", controller="D", min_insync_replicas=2)
 
 SCENARIO = Scenario(
     name="zombie-leader",
-    title="A leader stands still for longer than its session, and wakes",
+    title="A leader is paused for longer than its session, and resumes",
     acts=(
         Act(name="writes", title="a producer waits at it", cast=CAST, play=play, live=True),
         Act(name="fetches", title="a follower still asks it", cast=CAST, play=play_fetches),
     ),
     page=Page(
-        summary=(
-            "The leader stands still with a record of its own that nobody has copied. It wakes when another one leads."
-        ),
+        summary=("The leader is paused with a record that no replica has copied. It resumes when another one leads."),
         rule=(
-            "A leader counts the time since ZooKeeper last confirmed its session from the moment the question was "
-            "sent, and checks it before each decision: past the timeout it acknowledges nothing. What it has "
-            "above the others is cut when it follows."
+            "A leader measures the time since it sent the last request that ZooKeeper answered, and checks it before "
+            "each decision: past the session timeout it acknowledges nothing. Records that the others lack are "
+            "truncated when it follows."
         ),
         source=(
             "KIP-320, KAFKA-7415; [stricter than "
@@ -114,8 +111,8 @@ SCENARIO = Scenario(
             "invariants I18 and I24."
         ),
         old_texts=(
-            "Texts say that the epoch alone protects. It protects replication: followers do not follow the old "
-            "leader. Without the deadline the old leader would go on to answer acks=1 writes and reads."
+            "Texts say that the epoch alone is enough. It protects replication: followers do not follow the old "
+            "leader. Without the deadline the old leader would continue to answer acks=1 writes and reads."
         ),
     ),
 )

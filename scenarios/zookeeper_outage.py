@@ -14,9 +14,8 @@ async def play_quiet(stage: Stage) -> Ending:
     await stage.wait(stage.patience(OUTAGE_SECONDS / 2))
     m1 = await stage.produce("m1")
     await stage.step(
-        "ZooKeeper answers nobody. After one session timeout A must assume that another leader may be elected where A"
-        " cannot see it: it leads nothing. The producer is refused, with an error that it may retry after, and"
-        " retries.",
+        "ZooKeeper does not answer. After one session timeout A must assume that another leader may be elected"
+        " without A noticing: it leads nothing. The producer gets a retriable error, and retries.",
         A=Expected(leo=1, role="leader, fenced"),
     )
     stage.check("m1 is not acknowledged", not m1.is_settled)
@@ -24,14 +23,13 @@ async def play_quiet(stage: Stage) -> Ending:
     await stage.start_zookeeper()
     await stage.settled(m1)
     await stage.step(
-        "ZooKeeper is back. Nobody was restarted: the sessions are taken up again, a leader is known, and m1 is written"
-        " once.",
+        "ZooKeeper is back. No broker was restarted: the sessions continue, a leader is known, and m1 is written once.",
         A=Expected(leo=2, hw=2, records="m0 m1"),
         B=Expected(leo=2, hw=2, records="m0 m1"),
         C=Expected(leo=2, hw=2, records="m0 m1"),
     )
     await stage.until(A=Expected(isr="ABC"))
-    return Ending(moral="No writes for a while, no split brain, and nobody has to do anything.")
+    return Ending(moral="No writes for a while, no split brain, and no operator has to do anything.")
 
 
 async def play_partitioned(stage: Stage) -> Ending:
@@ -45,15 +43,15 @@ async def play_partitioned(stage: Stage) -> Ending:
     await stage.stop_zookeeper()
     m1 = await stage.produce("m1")
     await stage.step(
-        "A is cut off from B and C, and ZooKeeper stops. m1 reaches A. The HW stands still: B and C are in the ISR, and"
-        " nobody can take them out.",
+        "A is cut off from B and C, and ZooKeeper stops. m1 reaches A. The HW does not move: B and C are in the ISR,"
+        " and cannot be removed.",
         A=Expected(leo=2, hw=1, isr="ABC"),
         B=Expected(leo=1),
     )
     await stage.wait(stage.patience(OUTAGE_SECONDS))
     stage.check("m1 is not acknowledged", not m1.is_settled)
     await stage.step(
-        "After one session timeout A leads nothing any more. B and C cannot elect anybody without ZooKeeper.",
+        "After one session timeout A leads nothing any more. Without ZooKeeper B and C cannot elect a leader.",
         A=Expected(role="leader, fenced", leo=2, hw=1),
         B=Expected(role="follower", epoch=0),
         C=Expected(role="follower", epoch=0),
@@ -69,7 +67,7 @@ async def play_partitioned(stage: Stage) -> Ending:
         B=Expected(leo=2, hw=2, records="m0 m1"),
         C=Expected(leo=2, hw=2, records="m0 m1"),
     )
-    return Ending(moral="Who cannot ask ZooKeeper acknowledges nothing: two leaders never commit at once.")
+    return Ending(moral="A broker that cannot reach ZooKeeper acknowledges nothing: two leaders never commit at once.")
 
 
 OUTAGE_SECONDS = 20.0
@@ -79,25 +77,25 @@ SCENARIO = Scenario(
     name="zookeeper-outage",
     title="ZooKeeper is away for longer than any session",
     acts=(
-        Act(name="quiet", title="everybody reaches everybody", cast=CAST, play=play_quiet, live=True),
-        Act(name="partitioned", title="the leader is cut off besides", cast=CAST, play=play_partitioned, live=True),
+        Act(name="quiet", title="all brokers reach each other", cast=CAST, play=play_quiet, live=True),
+        Act(name="partitioned", title="the leader is also cut off", cast=CAST, play=play_partitioned, live=True),
     ),
     page=Page(
         summary=(
-            "ZooKeeper stops for several session timeouts, first with everybody in reach, then with the leader "
-            "cut off besides."
+            "ZooKeeper stops for several session timeouts, first while all brokers reach each other, then with the "
+            "leader cut off as well."
         ),
         rule=(
-            "A broker that ZooKeeper has not confirmed for a session timeout leads nothing. Sessions are taken up "
-            "again when ZooKeeper is back: it gives every session its full time anew."
+            "A broker that ZooKeeper has not confirmed for a session timeout leads nothing. Sessions continue when "
+            "ZooKeeper is back: it gives every session its full timeout again."
         ),
         source=(
             "[stricter than Kafka](../REPLICATION.md#where-minibroker-is-stricter-than-kafka-hardening-rule-n), "
             "rule 8; KAFKA-2729, KAFKA-5473 for what went wrong before."
         ),
         old_texts=(
-            "Kafka's brokers go on serving while ZooKeeper is away, and texts praise that. It is safe only until "
-            "somebody is elected whom they cannot hear of."
+            "Kafka's brokers continue to serve while ZooKeeper is away, and texts praise that. It is safe only until a "
+            "leader is elected that they do not know of."
         ),
     ),
 )

@@ -6,7 +6,7 @@ from minibroker.protocol.messages import ApiKey, FetchPartition, FetchRequest, F
 from minibroker.protocol.record_batch import decode_records, read_header
 from minibroker.simulation.message_holds import requests
 from tests.mutants.directed_run import FIRST, TOPIC, ClusterSetup, DirectedRun, with_setup
-from tests.mutants.schedules.helpers import host, members, read_all, report, send_to, separate_roles
+from tests.mutants.schedules.actions import host, members, read_all, report, send_to, separate_roles
 
 COLD = {"log.tail.cache.bytes": "0", "log.segment.bytes": "1024"}
 """Everything is read from the disk, and most of it lies in closed segments."""

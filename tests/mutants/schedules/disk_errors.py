@@ -11,7 +11,7 @@ from minibroker.protocol.messages import DescribeReplicaStateRequest, DescribeRe
 from minibroker.runtime.rpc import PeerBroken
 from minibroker.simulation.storage import FileNode, SimulatedStorage
 from tests.mutants.directed_run import TOPIC, ClusterSetup, DirectedRun, with_setup
-from tests.mutants.schedules.helpers import (
+from tests.mutants.schedules.actions import (
     admin_client,
     broker_epoch,
     host,

@@ -8,7 +8,7 @@ from minibroker.client.errors import MinibrokerError
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.znodes import topic_path
 from tests.mutants.directed_run import ClusterSetup, DirectedRun, with_setup
-from tests.mutants.schedules.helpers import admin_client, host, must_be_acknowledged, report, separate_roles
+from tests.mutants.schedules.actions import admin_client, host, must_be_acknowledged, report, separate_roles
 
 RECORDS = 20
 

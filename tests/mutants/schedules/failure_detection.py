@@ -7,7 +7,7 @@ from typing import Any
 from minibroker.protocol.messages import MetadataRequest
 from minibroker.protocol.znodes import broker_path
 from tests.mutants.directed_run import TOPIC, ClusterSetup, DirectedRun, with_setup
-from tests.mutants.schedules.helpers import host, members, send_to, separate_roles
+from tests.mutants.schedules.actions import host, members, send_to, separate_roles
 
 LONG_SINCE = 4.0
 """Seconds after which nobody acts any more on what was so before a reign began (see `checks.fencing`)."""

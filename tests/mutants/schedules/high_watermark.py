@@ -6,7 +6,7 @@ from minibroker.broker.repairs import REPAIRS_MAX
 from minibroker.protocol.messages import ApiKey
 from minibroker.simulation.message_holds import requests, responses
 from tests.mutants.directed_run import TOPIC, ClusterSetup, DirectedRun, with_setup
-from tests.mutants.schedules.helpers import host, report, separate_roles
+from tests.mutants.schedules.actions import host, report, separate_roles
 
 LONG_LAG = {"replica.lag.time.max.ms": "10000"}
 ANSWER_SECONDS_MAX = 12.0

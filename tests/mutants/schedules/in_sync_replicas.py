@@ -21,7 +21,7 @@ from minibroker.protocol.messages import (
 from minibroker.protocol.znodes import TopicAssignment, topic_path
 from minibroker.simulation.message_holds import requests, responses
 from tests.mutants.directed_run import TOPIC, ClusterSetup, DirectedRun, with_setup
-from tests.mutants.schedules.helpers import (
+from tests.mutants.schedules.actions import (
     SOON_SECONDS,
     batch,
     broker_epoch,

@@ -21,7 +21,7 @@ from minibroker.protocol.record_batch import iterate_headers
 from minibroker.runtime.ports import Buffer
 from minibroker.simulation.storage import SimulatedStorage
 from tests.mutants.directed_run import FIRST, TOPIC, ClusterSetup, DirectedRun, with_setup
-from tests.mutants.schedules.helpers import (
+from tests.mutants.schedules.actions import (
     admin_client,
     broker_epoch,
     host,

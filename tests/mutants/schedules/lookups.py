@@ -19,7 +19,7 @@ from minibroker.protocol.messages import (
 from minibroker.protocol.record_batch import build_batch
 from minibroker.runtime.rpc import RpcError
 from tests.mutants.directed_run import ClusterSetup, DirectedRun, with_setup
-from tests.mutants.schedules.helpers import admin_client, batch, host, report, send_to
+from tests.mutants.schedules.actions import admin_client, batch, host, report, send_to
 from tests.undecodable import beyond_all_times, undecodable
 
 FAR_AHEAD_MS = 1 << 50

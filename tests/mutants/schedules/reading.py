@@ -11,7 +11,7 @@ from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import ApiKey
 from minibroker.simulation.message_holds import requests, responses
 from tests.mutants.directed_run import FIRST, TOPIC, ClusterSetup, DirectedRun, with_setup
-from tests.mutants.schedules.helpers import admin_client, fetch_answer_with, host, report
+from tests.mutants.schedules.actions import admin_client, fetch_answer_with, host, report
 
 SOON_MS = 5_000
 AGAIN = TopicPartition("again", 0)

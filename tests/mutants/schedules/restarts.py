@@ -15,7 +15,7 @@ from minibroker.simulation.storage import SimulatedStorage
 from minibroker.simulation.swarm.file_changes import put_file
 from minibroker.simulation.swarm.rot_places import batches_of
 from tests.mutants.directed_run import TOPIC, ClusterSetup, DirectedRun, with_setup
-from tests.mutants.schedules.helpers import host, members, report, send_to
+from tests.mutants.schedules.actions import host, members, report, send_to
 
 RECORDS = 20
 LOG = f"/data/log/{TOPIC}-0/{0:020d}.log"

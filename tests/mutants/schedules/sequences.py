@@ -17,7 +17,7 @@ from minibroker.protocol.messages import (
 from minibroker.protocol.record_batch import build_batch
 from minibroker.simulation.message_holds import Match, requests, responses
 from tests.mutants.directed_run import FIRST, TOPIC, ClusterSetup, DirectedRun, with_setup
-from tests.mutants.schedules.helpers import host, read_all, report, send_to, separate_roles
+from tests.mutants.schedules.actions import host, read_all, report, send_to, separate_roles
 from tests.undecodable import undecodable
 
 FORGETFUL = {

@@ -9,7 +9,7 @@ from minibroker.simulation.storage import SimulatedStorage
 from minibroker.simulation.swarm.file_changes import copied, restore
 from minibroker.simulation.swarm.rot_places import batches_of
 from tests.mutants.directed_run import TOPIC, ClusterSetup, DirectedRun, with_setup
-from tests.mutants.schedules.helpers import host, report
+from tests.mutants.schedules.actions import host, report
 
 RECORDS = 20
 LOG = f"/data/log/{TOPIC}-0/{0:020d}.log"

@@ -13,7 +13,7 @@ from minibroker.protocol.messages import (
 )
 from minibroker.runtime.ports import FileMissing
 from tests.mutants.directed_run import FIRST, TOPIC, ClusterSetup, DirectedRun, with_setup
-from tests.mutants.schedules.helpers import admin_client, broker_epoch, host, report, send_to, until_registered_again
+from tests.mutants.schedules.actions import admin_client, broker_epoch, host, report, send_to, until_registered_again
 
 AGAIN = "again"
 MARKS_FILE = "/data/log/replication-offset-checkpoint"

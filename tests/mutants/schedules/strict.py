@@ -7,7 +7,7 @@ from minibroker.client.producer import Producer
 from minibroker.protocol.messages import ApiKey
 from minibroker.simulation.message_holds import requests, responses
 from tests.mutants.directed_run import FIRST, TOPIC, ClusterSetup, DirectedRun, with_setup
-from tests.mutants.schedules.helpers import host, members, read_all, report, separate_roles
+from tests.mutants.schedules.actions import host, members, read_all, report, separate_roles
 
 UNCLEAN = {"unclean.leader.election.enable": "true"}
 

@@ -6,7 +6,7 @@ from functools import partial
 from minibroker.protocol.messages import ApiKey
 from minibroker.simulation.message_holds import requests, responses
 from tests.mutants.directed_run import TOPIC, ClusterSetup, DirectedRun, with_setup
-from tests.mutants.schedules.helpers import host
+from tests.mutants.schedules.actions import host
 
 
 def expire(directed: DirectedRun, broker_id: int) -> None:
