@@ -1,4 +1,4 @@
-"""What the files of a real broker say of one replica, whether the broker lives or not. Reads, and changes nothing."""
+"""One replica as the files of a real broker show it, whether the broker runs or not. Only reads."""
 
 import contextlib
 from pathlib import Path
@@ -14,7 +14,7 @@ from minibroker.protocol.record_batch import decode_records, iterate_headers
 
 
 class FilesContent(msgspec.Struct, frozen=True, kw_only=True):
-    """One replica as its files tell it."""
+    """One replica as its files show it."""
 
     log_end_offset: int = 0
     high_watermark: int | None = None
@@ -27,7 +27,7 @@ class FilesContent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_files(log_directory: Path, partition: TopicPartition) -> FilesContent:
-    """Empty if there is none. A file that is being written may be read half: then the next look sees it whole."""
+    """Empty if there is no replica. A file may be read while it is being written: the next read is complete."""
     directory = log_directory / checkpoints.partition_directory_name(partition)
     records: list[str] = []
     end = 0

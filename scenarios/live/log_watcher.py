@@ -1,6 +1,6 @@
-"""What real brokers say while a story plays: the lines of their process logs, put as on the simulated stage.
+"""Log lines of real brokers while a scenario runs, phrased as on the simulated stage.
 
-Owns: reading on where the last look ended, and taking a line apart by the program's own template.
+Owns: reading on from where the last read ended, and parsing a line by the program's own template.
 """
 
 import ast
@@ -11,7 +11,7 @@ from pathlib import Path
 from minibroker.scenarios.staging.broker_logs import LOG_LINES, Arguments
 
 ANYTHING = "%s: %s"
-"""A template that any line fits."""
+"""A template that matches any line."""
 _HEAD = r"\S+ \S+ [A-Z]+ minibroker\.[a-z_.]+: "
 _PLACE = re.compile("%[sd]")
 
@@ -25,7 +25,7 @@ _PATTERNS = [(_pattern(template), put) for template, put in LOG_LINES.items() if
 
 
 class LogWatcher:
-    """One broker's log. `new_events` gives what was said since the last call."""
+    """One broker's log. `new_events` returns the events since the last call."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -49,5 +49,5 @@ class LogWatcher:
 
 
 def _arguments(groups: tuple[str, ...]) -> Arguments:
-    """Lists as lists, everything else as it was printed."""
+    """Lists are parsed, everything else stays as printed."""
     return tuple(ast.literal_eval(group) if re.fullmatch(r"\[[0-9, ]*\]", group) else group for group in groups)

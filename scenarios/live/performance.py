@@ -1,6 +1,6 @@
-"""Playing an act on real processes to its end: start, script, kill, audit.
+"""Runs an act on real processes: start, script, kill, audit.
 
-Owns: one act's data directory, which is removed at the end. Refuses to print.
+Owns: one act's data directory, which is removed at the end. Leaves to others: printing.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ CANNOT_PLAY = (
     PortTaken,
     ZooKeeperFailed,
 )
-"""What says in one sentence why a live story could not be played."""
+"""Errors that say in one sentence why an act could not be played live."""
 
 
 async def perform_live(
@@ -50,8 +50,8 @@ async def perform_live(
     report: Callable[[str], None] = lambda _: None,
     pause: Callable[[], None] | None = None,
 ) -> Performance:
-    """`listener` gets each step as it is told, `tell` what goes on in between; `pause` is called in a thread after
-    each step. Raises one of CANNOT_PLAY."""
+    """`listener` gets each step, `report` the progress in between; `pause` is called in a thread after each step.
+    Raises one of CANNOT_PLAY."""
     assert act.live
     find_java()
     zookeeper_jars()

@@ -1,8 +1,8 @@
-"""A stage of real processes: ZooKeeper, brokers, files, sockets; holds in between hold what a story wants held.
+"""A stage of real processes: ZooKeeper, brokers, files, sockets, with proxies in between that can hold traffic.
 
-Owns: how the verbs are done on this machine, and what the table shows of it: what each broker says of itself (by a
-question that no hold holds back), and what lies in its files. Every process is killed by its number at the end. All
-listening sockets are on the loopback interface.
+Owns: how the verbs are done on this machine, and the contents of the table: each broker's description of its replica
+(by a request that no hold affects), and its files. At the end every process is killed by its process id. All listening
+sockets are on the loopback interface.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from minibroker.scenarios.staging.stage import EXPECTED_WITHIN_SECONDS, Scenario
 
 ANSWER_SECONDS = 1.0
 ASKED_TIMES = 2
-"""A broker that is slow to answer is not one that has just been started."""
+"""A second request tells a slow broker from one that is still starting."""
 CHECKPOINT_MS = 500
 CHECKPOINTED_SECONDS = 1.2
 """Two rounds of writing high watermarks."""
@@ -38,9 +38,9 @@ OBSERVER_SESSION_MS = 10_000
 SESSION_MS = 3_000
 ELECTED_WITHIN_SECONDS = 20.0
 RECONNECTED_WITHIN_SECONDS = 10.0
-"""The observer's session timeout: it tries every second or so, more seldom on a busy machine."""
+"""The observer's session timeout: it reconnects every second or so, less often on a busy machine."""
 PATIENCE_SECONDS = 8.0
-"""Where a simulated story waits for half a minute to make its point, twice a session timeout or lag limit is enough."""
+"""Where a simulated act waits for half a minute to make its point, twice a session timeout or lag limit is enough."""
 
 
 class LiveStage(ClientStage):
@@ -75,7 +75,7 @@ class LiveStage(ClientStage):
             broker: LogWatcher(self.cluster.process_log(self.number(broker))) for broker in cast.brokers
         }
         self._last_states: dict[str, ReplicaStateDescription] = {}
-        """Of each broker, for the time while it stands still."""
+        """The last description of each broker, shown while it is paused."""
         self._began = 0.0
 
     # --------------------------------------------------------------------------------------------- before and after
@@ -121,7 +121,7 @@ class LiveStage(ClientStage):
                 await asyncio.sleep(self.poll_seconds)
 
     def _servers(self) -> list[str]:
-        """Of brokers that do not stand still, by their holds."""
+        """Addresses of brokers that are not paused, through their proxies."""
         awake = [b for b in self.cluster.broker_ids if self.cluster.process_state(b) == "running"]
         return [f"127.0.0.1:{self._ports[broker_id]}" for broker_id in awake]
 
@@ -131,9 +131,9 @@ class LiveStage(ClientStage):
         return PartitionState.decode((await self._observer.get(partition_state_path(PARTITION)))[0])
 
     async def state_at_the_end(self) -> PartitionState:
-        """As `zookeeper_state`; an observer that is still on its way back to ZooKeeper after an outage gets its time.
+        """As `zookeeper_state`, but waits for an observer that is still reconnecting to ZooKeeper after an outage.
 
-        Raises CoordinationError where it does not come back.
+        Raises CoordinationError if it does not reconnect.
         """
         deadline = asyncio.get_running_loop().time() + RECONNECTED_WITHIN_SECONDS
         while True:
@@ -241,14 +241,14 @@ class LiveStage(ClientStage):
         await asyncio.gather(*(self.cluster.start(self.number(broker)) for broker in brokers))
 
     async def pause(self, broker: str) -> None:
-        await self._row(broker)  # its last words
+        await self._row(broker)  # its last description
         await self.cluster.pause(self.number(broker))
 
     async def resume(self, broker: str) -> None:
         await self.cluster.resume(self.number(broker))
 
     async def expire_session(self, broker: str) -> None:
-        """A hold keeps it from ZooKeeper until somebody else leads."""
+        """Hold its traffic with ZooKeeper until another broker leads."""
         name, before = broker_name(self.number(broker)), await self.zookeeper_state()
         self.holds.hold(name, ZOOKEEPER)
         self.holds.hold(ZOOKEEPER, name)
@@ -257,7 +257,7 @@ class LiveStage(ClientStage):
                 while (await self.zookeeper_state()).leader_epoch == before.leader_epoch:  # noqa: ASYNC110
                     await asyncio.sleep(self.poll_seconds)
         except TimeoutError:
-            raise ScenarioFailed(f"nobody was elected while {broker} could not reach ZooKeeper") from None
+            raise ScenarioFailed(f"no leader was elected while {broker} could not reach ZooKeeper") from None
         finally:
             self.holds.release(name, ZOOKEEPER)
             self.holds.release(ZOOKEEPER, name)

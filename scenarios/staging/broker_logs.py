@@ -1,6 +1,6 @@
-"""What brokers say while a story plays, in few words: their own log lines, those that matter to it.
+"""Log lines of simulated brokers while a scenario runs: the relevant ones, in few words.
 
-Owns: which lines, and how they are put. The broker that speaks is the simulated process that the line comes from.
+Owns: which lines, and their short form. The broker is the simulated process that logs the line.
 """
 
 import logging
@@ -33,11 +33,11 @@ LOG_LINES: dict[str, Callable[[Arguments], str]] = {
     "resigned as controller of epoch %d: %s": lambda a: f"is no longer controller: {a[1]}",
     "%s: ISR proposal refused: %s": lambda a: f"its ISR proposal is refused: {a[1]}",
 }
-"""By the program's own template, whatever the numbers."""
+"""By the program's own log template."""
 
 
 class BrokerLogHandler(logging.Handler):
-    """Hands the lines that matter on."""
+    """Passes the relevant lines on."""
 
     def __init__(self, on_line: Callable[[str], None]) -> None:
         super().__init__(logging.INFO)
@@ -53,7 +53,7 @@ class BrokerLogHandler(logging.Handler):
 
 @contextmanager
 def listening(on_line: Callable[[str], None]) -> Iterator[None]:
-    """While it plays, brokers' lines go here and nowhere else."""
+    """Inside the block the brokers' log lines go to `on_line` only."""
     logger, listener = logging.getLogger("minibroker"), BrokerLogHandler(on_line)
     level, propagates = logger.level, logger.propagate
     logger.addHandler(listener)

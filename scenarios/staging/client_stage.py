@@ -1,7 +1,7 @@
-"""What a stage of simulated and one of real brokers do alike, because clients and ZooKeeper's words are the same there.
+"""What the stages of simulated and of real brokers share, because clients and ZooKeeper's data are the same there.
 
-Owns: the numbers of brokers, the settings and the topic of an act, and the verbs that only the client takes part in.
-Refuses to know what brokers run on.
+Owns: broker ids, settings and topic of an act, and the verbs that involve only the client. Leaves to others: what the
+brokers run on.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from minibroker.scenarios.staging.stage import EXPECTED_WITHIN_SECONDS, Acks, Se
 
 
 class ClientStage(Stage):
-    """`runtime` are the doors of its clients (None: this machine's)."""
+    """`runtime`: the ports of its clients (None: the real ones)."""
 
     def __init__(
         self, cast: Cast, rule: TruncationRule, listener: StepListener, runtime: Callable[[], Runtime | None]
@@ -32,14 +32,14 @@ class ClientStage(Stage):
 
     @abstractmethod
     def _servers(self) -> list[str]:
-        """Which brokers a new client asks first: it need not find out which ones stand still."""
+        """The bootstrap servers of a new client, without paused brokers."""
 
     def number(self, broker: str) -> int:
         return self.cast.brokers.index(broker) + 1
 
     @property
     def acknowledged(self) -> list[tuple[int, int]]:
-        """(offset, value) of what producers were told is safe (acks=all)."""
+        """(offset, checksum) of records acknowledged with acks=all."""
         return self._clients.acknowledged
 
     async def wait(self, seconds: float) -> None:
@@ -73,7 +73,7 @@ class ClientStage(Stage):
 
 
 def settings_of(cast: Cast, rule: TruncationRule) -> dict[str, str]:
-    """Of every broker of an act; the cast's own come last."""
+    """Settings of every broker of an act; the cast's own override the others."""
     return {
         "auto.leader.rebalance.enable": "false",
         "replica.truncation.rule": rule.value,
@@ -83,6 +83,6 @@ def settings_of(cast: Cast, rule: TruncationRule) -> dict[str, str]:
 
 
 def in_words(state: PartitionState) -> str:
-    """What a slide says of ZooKeeper's reference."""
+    """ZooKeeper's state as a slide shows it."""
     leader = "none" if state.leader < 0 else letter(state.leader)
     return f"leader {leader}, epoch {state.leader_epoch}, ISR {' '.join(map(letter, sorted(state.isr)))}"

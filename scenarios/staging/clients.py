@@ -1,6 +1,6 @@
-"""The producers and the consumer of a story: the client as users have it, on the doors of the stage.
+"""The producers and the consumer of a scenario: the real client, on the ports of the stage.
 
-Owns: records on their way, what producers were told, and the notes about it. Refuses to know what brokers run on.
+Owns: records in flight, acknowledgements, and the notes about them. Leaves to others: what the brokers run on.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ POLL_SECONDS = 0.05
 
 
 class StageClients:
-    """`servers` tells which brokers a new client asks first, `runtime` the doors (None: this machine's)."""
+    """`servers` returns the bootstrap servers of a new client, `runtime` its ports (None: the real ones)."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class StageClients:
         runtime: Callable[[], Runtime | None],
     ) -> None:
         self.acknowledged: list[tuple[int, int]] = []
-        """(offset, checksum of the whole record) of what producers were told is safe (acks=all)."""
+        """(offset, checksum of the whole record) of records acknowledged with acks=all."""
         self._cast = cast
         self._note = note
         self._servers = servers
@@ -43,7 +43,7 @@ class StageClients:
         self._waiting: list[asyncio.Task[None]] = []
 
     async def open_producer(self, acks: Acks) -> None:
-        """Records with these acks come from it from now on."""
+        """From now on this producer sends the records with these acks."""
         producer = Producer(
             self._servers(),
             acks=acks,
@@ -58,13 +58,13 @@ class StageClients:
         await producer.partitions_for(TOPIC)
 
     async def stop_waiting(self) -> None:
-        """For answers that will not come any more."""
+        """Cancel the waits for answers that will not come any more."""
         for task in self._waiting:
             task.cancel()
         await asyncio.gather(*self._waiting, return_exceptions=True)
 
     async def produce(self, values: tuple[str, ...], acks: Acks, quietly: bool) -> SentBatch:
-        """FaultInjector over one batch; see Stage.produce."""
+        """Send one batch; see Stage.produce."""
         producer, sending = self._producers[acks], SentBatch(values)
         deliveries = [await producer.send(TOPIC, value.encode(), partition=0) for value in values]
         self._waiting.append(asyncio.create_task(self._await_answers(sending, deliveries, acks, quietly)))
@@ -92,14 +92,14 @@ class StageClients:
         """Raises ScenarioFailed."""
         try:
             async with asyncio.timeout(within_seconds):
-                while not sending.is_settled:  # noqa: ASYNC110  (looked at like everything else on a stage)
+                while not sending.is_settled:  # noqa: ASYNC110  (polled like everything else on a stage)
                     await asyncio.sleep(POLL_SECONDS)
         except TimeoutError:
             raise ScenarioFailed(f"the producer has no answer for {sending.name} after {within_seconds:g} s") from None
         return sending
 
     async def read(self) -> list[str]:
-        """What a consumer sees from the beginning to the high watermark."""
+        """All records that a consumer reads, from the beginning to the high watermark."""
         values: list[str] = []
         async with (
             asyncio.timeout(READ_WITHIN_SECONDS),

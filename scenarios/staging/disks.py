@@ -1,6 +1,6 @@
-"""What the files of a broker say: records, epoch file, high watermark; and those files as a directory for the audit.
+"""The files of a simulated broker: records, epoch file, high watermark; and their export to a directory for the audit.
 
-Owns: reading simulated disks from outside, whether their broker lives or not. Changes nothing on them.
+Owns: reading simulated disks from outside, whether their broker runs or not.
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ LOG_DIRECTORY = "/data/log"
 
 
 class DiskContent(msgspec.Struct, frozen=True, kw_only=True):
-    """One replica as its files tell it."""
+    """One replica as its files show it."""
 
     log_start_offset: int = 0
     log_end_offset: int = 0
@@ -47,13 +47,15 @@ def read_disk(storage: SimulatedStorage, partition: TopicPartition) -> DiskConte
             records += [(record.value or b"").decode() for record in decode_records(segments[base], position)]
             end = header.end_offset
     epochs = _content(storage, f"{name}/{checkpoints.EPOCH_CHECKPOINT}")
-    marks = _content(storage, f"{LOG_DIRECTORY}/{checkpoints.HIGH_WATERMARK_CHECKPOINT}")
+    high_watermarks = _content(storage, f"{LOG_DIRECTORY}/{checkpoints.HIGH_WATERMARK_CHECKPOINT}")
     recorded = _content(storage, f"{name}/{checkpoints.LOG_START}")
     start = 0 if recorded is None else checkpoints.parse_log_start(recorded)[0].offset
     return DiskContent(
         log_start_offset=max(start, min(segments, default=0)),
         log_end_offset=end,
-        high_watermark=None if marks is None else checkpoints.parse_offset_checkpoint(marks).get(partition),
+        high_watermark=None
+        if high_watermarks is None
+        else checkpoints.parse_offset_checkpoint(high_watermarks).get(partition),
         epoch_file=() if epochs is None else tuple((e, s) for e, s in checkpoints.parse_epoch_checkpoint(epochs)),
         records=tuple(records),
     )
@@ -67,7 +69,7 @@ def _content(storage: SimulatedStorage, path: str) -> bytes | None:
 
 
 def sync_all(storage: SimulatedStorage) -> None:
-    """Everything on this disk is on stable storage now."""
+    """Put everything on this disk on stable storage."""
     nodes: list[DirectoryNode | FileNode] = [storage.root]
     while nodes:
         node = nodes.pop()

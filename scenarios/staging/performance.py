@@ -1,6 +1,6 @@
-"""Playing a story to its end, and whether that is the end it is told with.
+"""Plays an act to its end, and checks whether it ends as scripted.
 
-Owns: one act from an empty cluster to the audit's verdict. Refuses to print.
+Owns: one act from an empty cluster to the audit's verdict. Leaves to others: printing.
 """
 
 import contextlib
@@ -24,12 +24,12 @@ class Performance(msgspec.Struct, frozen=True, kw_only=True):
 
     steps: tuple[ScenarioStep, ...]
     ending: Ending | None
-    """None: it did not get there."""
+    """None: the script failed before its end."""
     verdict: AuditVerdict
     problem: str | None
-    """Where it went another way than it is told."""
+    """How the act deviated from its script."""
     trace_hash: str | None
-    """None: real processes, which no two times do the same."""
+    """None: real processes, where no two runs are the same."""
 
     @property
     def reached_its_end(self) -> bool:
@@ -37,7 +37,7 @@ class Performance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def perform(act: Act, rule: TruncationRule, listener: Callable[[ScenarioStep], None] = lambda _: None) -> Performance:
-    """Play an act on simulated brokers; `listener` gets each step as it is told."""
+    """Play an act on simulated brokers; `listener` gets each step as it happens."""
     stage = SimulatedStage(act.cast, rule, listener)
     ending: Ending | None = None
     problem: str | None = None
@@ -57,7 +57,7 @@ def perform(act: Act, rule: TruncationRule, listener: Callable[[ScenarioStep], N
 
 
 async def play_script(act: Act, stage: Stage) -> tuple[Ending | None, str | None]:
-    """The end that the script reached, or where it went another way."""
+    """The ending that the script reached, or how it deviated."""
     try:
         return await act.play(stage), None
     except ScenarioFailed as failure:
@@ -67,7 +67,7 @@ async def play_script(act: Act, stage: Stage) -> tuple[Ending | None, str | None
 def performance_of(
     stage: Stage, ending: Ending | None, problem: str | None, verdict: AuditVerdict, trace_hash: str | None
 ) -> Performance:
-    """All of it, judged."""
+    """The steps and the ending, compared with the audit's verdict."""
     return Performance(
         steps=tuple(stage.steps),
         ending=ending,
@@ -78,11 +78,11 @@ def performance_of(
 
 
 def _problem_of(ending: Ending | None, verdict: AuditVerdict) -> str | None:
-    """Whether the audit found what the script said it would."""
+    """How the audit's findings differ from the expected ones; None if they do not."""
     if ending is None or verdict.findings == tuple(sorted(ending.findings)):
         return None
     expected = ", ".join(ending.findings) or "no finding"
-    return f"the audit was to find {expected}, and found {', '.join(verdict.findings) or 'none'}"
+    return f"the audit should find {expected}, and found {', '.join(verdict.findings) or 'none'}"
 
 
 def _audit(stage: SimulatedStage) -> AuditVerdict:

@@ -1,8 +1,8 @@
-"""One row of the table a broker, what a script expects of it, and how it is written.
+"""The table's rows, one for each broker, what a script expects of them, and how they are printed.
 
 Owns: the columns. Pure. LEO is the log end offset, the offset of the next record; HW the high watermark, the first
-offset that a consumer may not read; remote LEO what the leader knows of a follower's LEO (`?`: it has not fetched in
-this epoch).
+offset that a consumer may not read; remote LEO a follower's LEO as the leader knows it (`?`: it has not fetched in this
+epoch).
 """
 
 import re
@@ -16,7 +16,7 @@ _NUMBERED = re.compile(r"(.*?)([0-9]+)")
 
 
 class ReplicaRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One replica at one moment. Of a dead broker: what its disk says."""
+    """One replica at one moment; of a dead broker as its disk shows it."""
 
     broker: str
     role: str
@@ -28,7 +28,7 @@ class ReplicaRow(msgspec.Struct, frozen=True, kw_only=True):
     isr: str = ""
     """Letters; on the leader only."""
     pending_isr: str = ""
-    """What the leader has proposed and does not know the answer to."""
+    """The leader's proposal, while it has no answer."""
     epoch_file: tuple[tuple[int, int], ...] = ()
     records: tuple[str, ...] = ()
 
@@ -49,7 +49,7 @@ class ReplicaRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
-    """What a script expects of a row; what is None is not looked at."""
+    """What a script expects of a row; fields that are None are not checked."""
 
     role: str | None = None
     epoch: int | None = None
@@ -57,7 +57,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     leo: int | None = None
     hw: int | None = None
     remote: Mapping[str, int | None] | None = None
-    """Only those named."""
+    """Only the brokers named here."""
     isr: str | None = None
     pending: str | None = None
     epochs: Sequence[tuple[int, int]] | None = None
@@ -65,7 +65,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     """Values with spaces between."""
 
     def problems(self, row: ReplicaRow) -> list[str]:
-        """Where the row is otherwise."""
+        """How the row differs."""
         remote = None if self.remote is None else {name: row.remote_ends.get(name) for name in self.remote}
         expected = (
             ("role", self.role, row.role),
@@ -87,7 +87,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def problems_of(rows: Sequence[ReplicaRow], expected: Mapping[str, Expected]) -> list[str]:
-    """Where the table is not as expected."""
+    """How the table differs from what is expected."""
     by_name = {row.broker: row for row in rows}
     return [problem for name, shows in expected.items() for problem in shows.problems(by_name[name])]
 
@@ -105,7 +105,7 @@ def changed_cells(before: Sequence[ReplicaRow], after: Sequence[ReplicaRow]) -> 
 
 
 def shortened(records: Sequence[str]) -> str:
-    """`m0 m1`, and of many `m0..m49 n0..n9`: runs of one name with numbers that go up."""
+    """`m0 m1`; many records as `m0..m49 n0..n9`: runs of one name with rising numbers."""
     if len(records) <= RECORDS_SHOWN:
         return " ".join(records)
     runs: list[list[str]] = []

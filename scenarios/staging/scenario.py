@@ -1,6 +1,6 @@
-"""What a story is: acts with a cast and a script, the end it expects, and what its page says.
+"""What a scenario is: acts with a cast and a script, the expected ending, and the text of its page.
 
-Owns: plain data. Refuses to know stages' insides and output.
+Owns: plain data. Leaves to others: stages and output.
 """
 
 from collections.abc import Awaitable, Callable
@@ -33,13 +33,13 @@ BOTH_RULES = (LEADER_EPOCH, HIGH_WATERMARK)
 
 
 class Cast(msgspec.Struct, frozen=True, kw_only=True):
-    """Who plays. Brokers are letters: A is broker 1."""
+    """The brokers of an act and their settings. Brokers are letters: A is broker 1."""
 
     brokers: str = "ABC"
     replicas: str = "ABC"
     """In the order of the assignment: the first leads at the beginning."""
     controller: str | None = None
-    """Who is controller at the beginning; None: it does not matter, the last broker is."""
+    """The controller at the beginning; None: it does not matter, the last broker is it."""
     min_insync_replicas: int = 1
     settings: dict[str, str] = {}
     """Of all brokers."""
@@ -51,7 +51,7 @@ class Cast(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
-    """What the audit must say of the disks, and the moral."""
+    """What the audit must find on the disks, and the moral."""
 
     moral: str
     findings: tuple[str, ...] = ()
@@ -65,36 +65,36 @@ class Act(msgspec.Struct, frozen=True, kw_only=True):
     """One performance on a fresh cluster."""
 
     name: str = ""
-    """Short; empty if the story has one act."""
+    """Short; empty if the scenario has one act."""
     title: str = ""
     cast: Cast
     play: "Callable[[Stage], Awaitable[Ending]] | Play"
     live: bool = False
     """Whether the script can also be played on real processes."""
     patch: Callable[[], AbstractContextManager[None]] | None = None
-    """Takes a rule out of the brokers while the act plays, to show why it is there. No broker has a switch for it."""
+    """Removes a rule from the brokers while the act runs, to show why it exists. No broker has a switch for it."""
     patched: str = ""
-    """What the patch takes out, as a sentence."""
+    """What the patch changes, as a sentence."""
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """What docs/scenarios/<name>.md says beside the printed runs. Markdown."""
+    """The text of docs/scenarios/<name>.md besides the printed runs. Markdown."""
 
     summary: str
     rule: str
     source: str
     old_texts: str = ""
-    """How older texts put it, and how it is."""
+    """What older texts say, and what is right."""
     limits: str = ""
-    """What this cannot show, or is not in this version."""
+    """What this cannot show, or what this version lacks."""
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of the list of stories."""
+    """One entry of the list of scenarios."""
 
     name: str
     title: str
     acts: tuple[Act, ...]
     page: Page
     rules: tuple[TruncationRule, ...] = (LEADER_EPOCH,)
-    """Truncation rules under which it is told: both, where that matters."""
+    """Truncation rules that it can be played under: both, if the rule makes a difference."""

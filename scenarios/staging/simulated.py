@@ -1,7 +1,7 @@
 """A stage of simulated brokers: the unmodified broker, controller and client code, in virtual time.
 
-Owns: how the verbs are done in a simulated world. Beyond the verbs of every stage it lends its `cluster` to acts that
-need what only a simulation can do.
+Owns: how the verbs are done in a simulated world, further verbs that only a simulation can do, and `cluster` for acts
+that need more.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from minibroker.simulation.zookeeper import RequestHold
 SEED = 1
 OPERATOR_SESSION_MS = 4_000
 CHECKPOINTED_SECONDS = 6.0
-"""The high watermark goes to its checkpoint every five."""
+"""High watermarks are checkpointed every five seconds."""
 
 
 class SimulatedStage(ClientStage):
@@ -41,7 +41,7 @@ class SimulatedStage(ClientStage):
         self.world = self.cluster.world
         super().__init__(cast, rule, listener, self.cluster.client_runtime)
         self.patched = False
-        """A rule is taken out for this act (`Act.patch`)."""
+        """A rule is removed for this act (`Act.patch`)."""
         self.isr_changes: list[str] = []
         self.world.network.count_frames(None, None, FrameObserver(self.note).observe)
 
@@ -84,7 +84,7 @@ class SimulatedStage(ClientStage):
         return PartitionState.decode(self.world.zookeeper.tree.nodes[partition_state_path(PARTITION)].data)
 
     def note_broker_log(self, line: str) -> None:
-        """Brokers say something."""
+        """A broker has logged a relevant line."""
         if ": ISR " in line:
             self.isr_changes.append(line)
         self.note(line)
@@ -158,16 +158,16 @@ class SimulatedStage(ClientStage):
         self.world.resume(self.machine(broker))
 
     def hold_messages(self, source: str, target: str, match: Match) -> MessageHold:
-        """Hold only such frames from one broker to another (`*`: from or to anybody)."""
+        """Hold only such frames from one broker to another (`*`: from or to any machine)."""
         one, other = (None if name == "*" else self.machine(name) for name in (source, target))
         return self.world.network.hold(one, other, match)
 
     def count(self, client: str, match: Match) -> MessageHold:
-        """See such frames of a client, and let them pass."""
+        """Record such frames of a client, and let them pass."""
         return self.world.network.count_frames(client, None, match)
 
     def slow_link(self, source: str, target: str, seconds: float) -> None:
-        """So much more, one way."""
+        """Add a delay in one direction."""
         self.world.network.slow_links[self.machine(source), self.machine(target)] = seconds
 
     async def expire_session(self, broker: str) -> None:
@@ -175,7 +175,7 @@ class SimulatedStage(ClientStage):
             self.world.zookeeper.expire_session(session_id)
 
     def slow_disk(self, broker: str, append_seconds: float) -> None:
-        """Each write takes so long, and the process with it."""
+        """Each write takes this long, and blocks the process."""
         self.world.machine(self.machine(broker)).storage.cost.append = append_seconds
 
     def blank_disk(self, broker: str) -> None:
@@ -185,24 +185,24 @@ class SimulatedStage(ClientStage):
         storage.provision(PROVISIONED_DIRECTORY)
 
     def hold_zookeeper_write(self, broker: str) -> RequestHold:
-        """The broker's next write does not arrive yet."""
+        """Hold the broker's next write to ZooKeeper."""
         return self.world.zookeeper.hold(self.machine(broker), lambda request: request.kind == "write")
 
     async def delete_controller_node(self) -> None:
-        """As an operator does who wants another controller."""
+        """As an operator does to get another controller."""
         operator = self.world.runtime("operator").open_coordination("zookeeper:2181", OPERATOR_SESSION_MS)
         await operator.start()
         await operator.delete(CONTROLLER)
         await operator.close()
 
     def controller(self) -> str:
-        """Who is, as ZooKeeper has it."""
+        """The active controller according to ZooKeeper."""
         found = self.cluster.controller()
         assert found is not None, "no controller"
         return letter(found)
 
     def sync_disk(self, *brokers: str) -> None:
-        """The kernel writes back what is in its cache, as it does when it likes."""
+        """The kernel writes back its cache, as it may at any time."""
         for broker in brokers:
             sync_all(self.world.machine(self.machine(broker)).storage)
 

@@ -1,6 +1,6 @@
-"""How a story looks: headings, one slide a step, the verdict; for a terminal, for a file, and as JSON.
+"""How a scenario is printed: headings, one slide for each step, the verdict; on a terminal, to a file, and as JSON.
 
-Owns: the words around the table. In plain text a star follows each cell that is new; on a terminal it stands out.
+Owns: the text around the table. In plain text a star follows each new cell; on a terminal new cells are highlighted.
 """
 
 import textwrap
@@ -21,16 +21,16 @@ NUMBERS = frozenset({"EPOCH", "START", "LEO", "HW"})
 NEW = " *"
 LEGEND = (
     "LEO: log end offset, the offset of the next record. HW: high watermark, the first offset that a consumer may not"
-    " read. Remote LEO: what the leader knows of a follower's LEO, ? before its first fetch. A star: new."
+    " read. Remote LEO: a follower's LEO as the leader knows it, ? before its first fetch. A star: new."
 )
 RULE_IN_WORDS = {
-    "leader-epoch": "a follower asks where its last epoch ended, and cuts there",
-    "high-watermark": "a follower cuts at its HW, as before Kafka 0.11: teaching only",
+    "leader-epoch": "a follower asks where its last epoch ended, and truncates there",
+    "high-watermark": "a follower truncates at its HW, as before Kafka 0.11: teaching only",
 }
 
 
 def heading(scenario: Scenario, act: Act, rule: TruncationRule) -> list[str]:
-    """What stands above the slides of an act."""
+    """The lines above the slides of an act."""
     cast = act.cast
     replicas = " ".join(cast.replicas)
     others = [broker for broker in cast.brokers if broker not in cast.replicas]
@@ -79,7 +79,7 @@ def _table(step: ScenarioStep) -> list[str]:
 
 
 def shown_columns(rows: Sequence[ReplicaRow]) -> list[int]:
-    """Where every log starts at 0 nobody needs to read so."""
+    """The start column is left out where every log starts at 0."""
     trimmed = any(row.log_start_offset for row in rows)
     return [column for column in range(len(HEADER)) if column != START_COLUMN or trimmed]
 
@@ -93,7 +93,7 @@ def ending(performance: Performance) -> list[str]:
     text += [f"  {sentence}" for sentence in verdict.sentences]
     if performance.ending is not None:
         text.append(f"moral: {performance.ending.moral}")
-    text.append("as it is told" if performance.problem is None else f"NOT as it is told: {performance.problem}")
+    text.append("as scripted" if performance.problem is None else f"NOT as scripted: {performance.problem}")
     return [line for each in text for line in textwrap.wrap(each, WIDTH, subsequent_indent="    ")]
 
 
@@ -164,7 +164,7 @@ def print_heading(scenario: Scenario, act: Act, rule: TruncationRule) -> None:
 
 
 def print_slide(step: ScenarioStep, on_terminal: bool) -> None:
-    """On a terminal what is new stands out, otherwise it is marked."""
+    """New cells are highlighted on a terminal, else marked with a star."""
     if not on_terminal:
         click.echo("\n".join(slide(step)))
         return

@@ -1,7 +1,7 @@
-"""The stage on which a script plays: what it can make happen, and `tell`, which shows what came of it.
+"""The stage that a script runs on: its verbs, and `step`, which shows the result.
 
-Owns: the verbs that simulated and real brokers have in common, waiting for what a script expects, and the steps.
-Refuses to know how a verb is done: that is the stage's, simulated or live.
+Owns: the verbs that simulated and real brokers share, waiting for what a script expects, and the steps. Leaves to
+others: how a verb is done, which differs between the simulated and the live stage.
 """
 
 from abc import ABC, abstractmethod
@@ -21,7 +21,7 @@ EXPECTED_WITHIN_SECONDS = 60.0
 
 
 class ScenarioFailed(Exception):
-    """The story went another way than it is told. One sentence."""
+    """The scenario deviated from its script. One sentence."""
 
 
 class ScenarioStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,12 +30,12 @@ class ScenarioStep(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     sentence: str
     notes: tuple[str, ...]
-    """What producers, consumers, brokers and the controller said since the last step."""
+    """Results of producers and consumers, and relevant log lines of brokers, since the last step."""
     rows: tuple[ReplicaRow, ...]
     changed: tuple[tuple[str, int], ...]
     """(broker, column) of the cells that are new."""
     reference: str
-    """Leader, epoch and ISR as ZooKeeper has them; empty where nobody knows."""
+    """Leader, epoch and ISR according to ZooKeeper; empty where they are unknown."""
     at_seconds: float
     """Since the beginning of the act, in the stage's own time."""
 
@@ -44,7 +44,7 @@ StepListener: TypeAlias = Callable[[ScenarioStep], None]
 
 
 class SentBatch:
-    """Records on their way, all in one batch; `told` is what the producer has said of them so far."""
+    """Records in one batch, and the producer's result once there is one."""
 
     def __init__(self, values: Sequence[str]) -> None:
         self.values = tuple(values)
@@ -66,9 +66,9 @@ class Stage(ABC):
     """One act being played. Brokers are named by letter."""
 
     notes_broker_logs = False
-    """Whether what brokers say becomes a note."""
+    """Whether relevant log lines of brokers become notes."""
     settle_seconds: float
-    """What is under way has arrived by then, unless it is held."""
+    """By then messages in flight have arrived, unless they are held."""
     poll_seconds: float
 
     def __init__(self, cast: Cast, rule: TruncationRule, listener: StepListener) -> None:
@@ -80,12 +80,12 @@ class Stage(ABC):
 
     @property
     def by_epoch(self) -> bool:
-        """Followers cut their logs by the leader epoch, as they should."""
+        """Followers truncate their logs by the leader epoch, the correct rule."""
         return self.rule is TruncationRule.LEADER_EPOCH
 
-    # ------------------------------------------------------------------------------------------------------ telling
+    # -------------------------------------------------------------------------------------------------------- steps
     async def step(self, sentence: str, within_seconds: float = EXPECTED_WITHIN_SECONDS, **rows: Expected) -> None:
-        """Wait until the rows are as shown, then show all. Raises ScenarioFailed, with the slide shown all the same."""
+        """Wait until the rows are as expected, then show them all. Raises ScenarioFailed, after showing them."""
         problems = await self._problems(rows, within_seconds)
         found = tuple(await self.look())
         before = self.steps[-1].rows if self.steps else ()
@@ -105,7 +105,7 @@ class Stage(ABC):
             raise ScenarioFailed("; ".join(problems))
 
     async def until(self, within_seconds: float = EXPECTED_WITHIN_SECONDS, **rows: Expected) -> None:
-        """Wait until the rows are as shown, and show nothing. Raises ScenarioFailed."""
+        """Wait until the rows are as expected, without showing them. Raises ScenarioFailed."""
         problems = await self._problems(rows, within_seconds)
         if problems:
             raise ScenarioFailed("; ".join(problems))
@@ -120,25 +120,25 @@ class Stage(ABC):
             await self.wait(self.poll_seconds)
 
     async def imagine_read(self, broker: str) -> None:
-        """What a consumer would see if it might read there: everything below that broker's HW."""
+        """What a consumer would read there if it could: everything below that broker's HW."""
         row = next(row for row in await self.look() if row.broker == broker)
         seen = row.records[: (row.high_watermark or 0) - row.log_start_offset]
         self.note(f"an imagined read at {broker}: {shortened(seen) or 'nothing'}")
 
     def note(self, text: str) -> None:
-        """A line under the next sentence; what is said again and again is said once."""
+        """A line under the next step's sentence; repetitions are dropped."""
         if text not in self._notes:
             self._notes.append(text)
 
     def check(self, what: str, holds: bool) -> None:
-        """Something that the table does not show. Raises ScenarioFailed."""
+        """Check something that the table does not show. Raises ScenarioFailed."""
         if not holds:
             raise ScenarioFailed(f"it did not hold that {what}")
 
     def check_noted(self, note: str) -> None:
-        """The last step had this note, if this stage hears brokers at all. Raises ScenarioFailed."""
-        if self.notes_broker_logs and not any(said.startswith(note) for said in self.steps[-1].notes):
-            raise ScenarioFailed(f"nobody said: {note}")
+        """Check that the last step had this note, if this stage notes broker logs at all. Raises ScenarioFailed."""
+        if self.notes_broker_logs and not any(each.startswith(note) for each in self.steps[-1].notes):
+            raise ScenarioFailed(f"no note says: {note}")
 
     # ------------------------------------------------------------------------------------------------------- verbs
     @abstractmethod
@@ -147,15 +147,15 @@ class Stage(ABC):
 
     @abstractmethod
     async def wait(self, seconds: float) -> None:
-        """Let so much time pass."""
+        """Let this much time pass."""
 
     def patience(self, seconds: float) -> float:
-        """How long to wait where only a long time makes the point: in virtual time as long as you like."""
+        """How long to wait where only a long time makes the point: virtual time costs nothing."""
         return seconds
 
     @abstractmethod
     async def checkpointed(self) -> None:
-        """Wait until every broker has written its high watermarks to their checkpoint: a restart begins with them."""
+        """Wait until every broker has checkpointed its high watermarks, from which a restart begins."""
 
     @abstractmethod
     async def look(self) -> list[ReplicaRow]:
@@ -163,16 +163,16 @@ class Stage(ABC):
 
     @abstractmethod
     async def reference(self) -> str:
-        """Leader, epoch and ISR as ZooKeeper has them."""
+        """Leader, epoch and ISR according to ZooKeeper."""
 
     @abstractmethod
     async def produce(self, *values: str, acks: Acks = "all", quietly: bool = False) -> SentBatch:
-        """FaultInjector one batch to the producer; the outcome becomes a note (`quietly`: only if it failed), and
-        `settled` waits for it."""
+        """Give one batch to the producer. The result becomes a note (`quietly`: only a failure), and `settled` waits
+        for it."""
 
     @abstractmethod
     async def new_producer(self, acks: Acks) -> None:
-        """Records with these acks come from another producer from now on, which asks anew who leads."""
+        """From now on another producer sends the records with these acks, with fresh metadata."""
 
     async def write(self, *values: str, acks: Acks = "all", batch_records: int = 1) -> None:
         """Produce batch after batch, each acknowledged before the next. Raises ScenarioFailed."""
@@ -187,31 +187,31 @@ class Stage(ABC):
 
     @abstractmethod
     async def settled(self, sending: SentBatch, within_seconds: float = EXPECTED_WITHIN_SECONDS) -> SentBatch:
-        """Wait until the producer was answered for good. Raises ScenarioFailed."""
+        """Wait for the producer's final result. Raises ScenarioFailed."""
 
     @abstractmethod
     async def read(self) -> list[str]:
-        """What a consumer sees from the beginning to the high watermark."""
+        """All records that a consumer reads, from the beginning to the high watermark."""
 
     @abstractmethod
     def hold(self, source: str, target: str) -> None:
-        """Nothing gets from one broker to another any more, and nothing is lost: requests and replies wait."""
+        """Hold all traffic from one broker to another; requests and replies wait, and none is lost."""
 
     @abstractmethod
     def release(self, source: str, target: str) -> None:
-        """What waited arrives."""
+        """End the hold: what waited arrives."""
 
     @abstractmethod
     async def kill(self, *brokers: str) -> None:
-        """SIGKILL, all at once: what was written stays."""
+        """SIGKILL, all at once: written data stays."""
 
     @abstractmethod
     async def cut_power(self, *brokers: str) -> None:
-        """All at once: only what was synced stays."""
+        """Power loss, all at once: only synced data stays."""
 
     @abstractmethod
     async def start(self, *brokers: str) -> None:
-        """Start them again over their disks."""
+        """Start them again with their disks."""
 
     @abstractmethod
     async def pause(self, broker: str) -> None:
@@ -223,12 +223,12 @@ class Stage(ABC):
 
     @abstractmethod
     async def expire_session(self, broker: str) -> None:
-        """ZooKeeper ends the broker's session, which learns of it like everybody else."""
+        """ZooKeeper ends the broker's session; the broker learns of it as usual."""
 
     @abstractmethod
     async def stop_zookeeper(self) -> None:
-        """It answers nobody."""
+        """It answers no request."""
 
     @abstractmethod
     async def start_zookeeper(self) -> None:
-        """It answers again, with all it knew."""
+        """It answers again, with all its data."""

@@ -1,7 +1,7 @@
-"""The audit's verdict over the disks at the end of an act.
+"""The audit's verdict on the disks at the end of an act.
 
 Owns: the list of acknowledged records and the last known ISR in the audit's own formats, and running the audit over log
-directories. It is `minibroker audit`, unchanged: what a story proves is proved by a judge that knows nothing of it.
+directories. It is `minibroker audit`, unchanged: the check is independent of the scenario.
 """
 
 import json
@@ -20,11 +20,11 @@ from minibroker.scenarios.staging.scenario import TOPIC
 
 ACKNOWLEDGED = "acknowledged.tsv"
 _CHECKSUM = re.compile(" with CRC [0-9a-f]{8}")
-"""Of a batch, its timestamp included: nothing of it can be seen in a story."""
+"""Of a batch, timestamp included: it says nothing to the reader of a scenario."""
 
 
 class AuditVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What the audit said."""
+    """The audit's result."""
 
     outcome: str
     findings: tuple[str, ...]
@@ -34,10 +34,10 @@ class AuditVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_facts(directory: Path, acknowledged: Sequence[tuple[int, int]], state: PartitionState) -> None:
-    """What the audit is told beside the logs: what producers were promised, and who was in sync at the end.
+    """Write what the audit needs besides the logs: the acknowledged records, and the ISR at the end.
 
-    `acknowledged`: (offset, checksum of the whole record). A list that holds nothing would be called unproven: in some
-    stories nothing was acknowledged, and there is no list.
+    `acknowledged`: (offset, checksum of the whole record). The audit would call an empty list unproven, so there is no
+    list in scenarios without acknowledgements.
     """
     if acknowledged:
         with (directory / ACKNOWLEDGED).open("wb") as file:
@@ -49,7 +49,7 @@ def write_facts(directory: Path, acknowledged: Sequence[tuple[int, int]], state:
 
 
 def audit_disks(directory: Path, engine: str = LOCAL) -> AuditVerdict:
-    """Judge the brokers' files below this directory."""
+    """Audit the brokers' files below this directory."""
     acknowledged = directory / ACKNOWLEDGED
     report = run_audit([str(directory)], engine=engine, acked=str(acknowledged) if acknowledged.exists() else None)
     errors = [finding for finding in report.findings if finding.severity is Severity.ERROR]

@@ -1,6 +1,6 @@
-"""What brokers say to each other and to clients, where it explains a story: questions about epochs, and refusals.
+"""Messages between brokers, and to clients, that explain a scenario: epoch requests and refusals.
 
-Owns: which frames, and how they are put. It sees frames of the simulated network as they arrive, and changes none.
+Owns: which frames, and their short form. It sees frames of the simulated network as they arrive, and changes none.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ REFUSABLE = {ApiKey.FETCH: "fetch", ApiKey.PRODUCE: "produce request", ApiKey.LE
 
 
 class FrameObserver:
-    """Give `wants` to the network as a hold's match; it wants nothing, and tells `hear`."""
+    """Give `observe` to the network as a hold's match; it never matches, but passes what it sees to `note`."""
 
     def __init__(self, note: Callable[[str], None]) -> None:
         self._note = note
@@ -76,6 +76,6 @@ def _refusals(frame: Frame) -> Iterator[str]:
 
 
 def name_of(machine: str) -> str:
-    """A letter for a broker."""
+    """A broker's letter, or 'the client'."""
     head, _, number = machine.rpartition("-")
     return letter(int(number)) if head == "broker" else "the client"

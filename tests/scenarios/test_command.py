@@ -15,16 +15,16 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(minibroker, ["scenario", *arguments])
 
 
-def test_list_names_every_story() -> None:
+def test_list_names_every_scenario() -> None:
     listed = [json.loads(line) for line in run("list", "--json").output.splitlines()]
     assert [each["name"] for each in listed] == list(catalogue.NAMES)
 
 
-def test_a_story_prints_its_slides_and_the_verdict() -> None:
+def test_a_scenario_prints_its_slides_and_the_verdict() -> None:
     result = run("run", "loss", "--truncation", "high-watermark")
     assert result.exit_code == 0
     assert "audit of the disks: inconsistent (acked-missing)" in result.output
-    assert result.output.rstrip().endswith("as it is told")
+    assert result.output.rstrip().endswith("as scripted")
 
 
 def test_json_has_one_object_for_each_step() -> None:
@@ -34,14 +34,14 @@ def test_json_has_one_object_for_each_step() -> None:
     assert lines[-1]["reached_its_end"] is True
 
 
-def test_a_story_that_goes_another_way_is_exit_code_10(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def tells_of_the_wrong_rule(stage: object) -> object:
+def test_a_scenario_that_deviates_from_its_script_is_exit_code_10(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def play_wrong_rule(stage: object) -> object:
         return await loss._goes_wrong(stage)  # type: ignore[arg-type, func-returns-value]
 
-    monkeypatch.setattr(loss, "_goes_well", tells_of_the_wrong_rule)
+    monkeypatch.setattr(loss, "_goes_well", play_wrong_rule)
     result = run("run", "loss")
     assert result.exit_code == 10
-    assert "NOT as it is told" in result.output
+    assert "NOT as scripted" in result.output
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_the_lag_rule_chooses_the_act() -> None:
     assert first["act"] == "time"
 
 
-def test_a_broker_that_cuts_at_the_high_watermark_warns_at_its_start(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broker_that_truncates_at_the_high_watermark_warns_at_its_start(caplog: pytest.LogCaptureFixture) -> None:
     cluster = SimulatedCluster(brokers=1, settings={"replica.truncation.rule": "high-watermark"})
 
     async def start() -> None:

@@ -1,6 +1,6 @@
-"""How each story ends: the last rows and the audit's findings, by act and truncation rule.
+"""How each scenario ends: the last rows and the audit's findings, by act and truncation rule.
 
-The stories' own scripts expect much more on the way; what stands here was written down apart from them.
+The scripts themselves expect much more on the way; these endings are recorded independently of them.
 """
 
 import pytest
@@ -301,7 +301,7 @@ PLAYED = [(each.name, act.name, rule) for each in all_scenarios() for act in eac
 
 
 @pytest.mark.parametrize(("name", "act", "rule"), PLAYED, ids=lambda part: getattr(part, "value", part))
-def test_a_story_ends_as_it_is_told(name: str, act: str, rule: TruncationRule) -> None:
+def test_each_scenario_ends_as_recorded(name: str, act: str, rule: TruncationRule) -> None:
     played = performance(name, act, rule)
     rows = tuple(
         f"{row.broker} {row.role} epoch {row.leader_epoch} LEO {row.log_end_offset} HW {row.high_watermark}:"
@@ -312,5 +312,5 @@ def test_a_story_ends_as_it_is_told(name: str, act: str, rule: TruncationRule) -
     assert (rows, played.verdict.findings) == ENDS[name, act, rule]
 
 
-def test_every_end_that_is_written_down_is_played() -> None:
+def test_every_recorded_ending_is_played() -> None:
     assert set(ENDS) == set(PLAYED)

@@ -1,4 +1,4 @@
-"""What the stage of real processes asks ZooKeeper when a story has ended."""
+"""How the live stage reads ZooKeeper's state when a scenario has ended."""
 
 import asyncio
 from pathlib import Path
@@ -17,7 +17,7 @@ STATE = PartitionState(leader=1, leader_epoch=2, controller_epoch=1, isr=[1, 2])
 
 
 class ReconnectingObserver:
-    """Without a connection for so many questions."""
+    """Has no connection for the first `refusals` requests."""
 
     def __init__(self, refusals: int) -> None:
         self.refusals = refusals
@@ -38,11 +38,11 @@ def stage_of(directory: Path, refusals: int) -> LiveStage:
 
 
 def test_the_state_at_the_end_waits_for_an_observer_that_reconnects(tmp_path: Path) -> None:
-    """After a story that stops ZooKeeper, it was still on its way back once, and the story could not be judged."""
+    """After a scenario that stops ZooKeeper the observer was once still reconnecting, and the audit had no state."""
     assert asyncio.run(stage_of(tmp_path, refusals=3).state_at_the_end()) == STATE
 
 
-def test_an_observer_that_does_not_come_back_ends_the_story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_observer_that_does_not_reconnect_ends_the_scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_stage, "RECONNECTED_WITHIN_SECONDS", 0.0)
     with pytest.raises(CoordinationUnavailable):
         asyncio.run(stage_of(tmp_path, refusals=1_000_000).state_at_the_end())

@@ -1,4 +1,4 @@
-"""Lines of a broker's log become the notes that the simulated stage has."""
+"""Lines of a broker's log become the same notes as on the simulated stage."""
 
 import logging
 from pathlib import Path
@@ -13,7 +13,7 @@ def line(template: str, *arguments: object, name: str = "minibroker.partition") 
     return FORMAT.format(logging.LogRecord(name, logging.INFO, "", 0, template, arguments, None)) + "\n"
 
 
-def test_lines_that_matter_are_put_in_few_words(tmp_path: Path) -> None:
+def test_relevant_lines_are_shortened(tmp_path: Path) -> None:
     log = tmp_path / "broker-1.log"
     log.write_text(
         line("%s: truncated from %d to %d under leader epoch %s: %s", "story-0", 2, 1, 1, "the leader's log ends there")
@@ -27,7 +27,7 @@ def test_lines_that_matter_are_put_in_few_words(tmp_path: Path) -> None:
     ]
 
 
-def test_a_line_is_heard_once_and_when_it_is_whole(tmp_path: Path) -> None:
+def test_a_line_is_returned_once_and_only_when_complete(tmp_path: Path) -> None:
     log = tmp_path / "broker-1.log"
     watcher = LogWatcher(log)
     assert list(watcher.new_events()) == []  # no file yet

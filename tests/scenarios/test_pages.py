@@ -1,4 +1,4 @@
-"""docs/scenarios/ is what the stories say now. `make test REWRITE=1` rewrites it; review the diff."""
+"""docs/scenarios/ matches the scenarios. `make test REWRITE=1` rewrites it; review the diff."""
 
 import os
 from pathlib import Path
@@ -12,12 +12,12 @@ CURE = "if the change was meant, run `python -m minibroker.scenarios.pages` or m
 
 
 @pytest.mark.parametrize("name", page_names())
-def test_a_page_is_what_its_story_says(name: str) -> None:
+def test_each_page_matches_its_scenario(name: str) -> None:
     text = page_text(name)
     if os.environ.get("REWRITE"):
         (PAGES / f"{name}.md").write_text(text)
     assert (PAGES / f"{name}.md").read_text() == text, f"{name}.md is stale: {CURE}"
 
 
-def test_no_page_is_left_over() -> None:
+def test_each_page_has_a_scenario() -> None:
     assert {path.stem for path in PAGES.iterdir()} == set(page_names())

@@ -1,4 +1,4 @@
-"""The telling itself: what it says when a story goes another way, and how a slide looks."""
+"""Playing a scenario: what is reported when it deviates from its script, and how a slide looks."""
 
 import msgspec
 
@@ -28,18 +28,18 @@ def play_alone(play: object) -> Act:
     return Act(cast=Cast(brokers="A", replicas="A"), play=play)  # type: ignore[arg-type]
 
 
-def test_a_row_that_never_comes_true_is_named_and_shown() -> None:
+def test_an_expectation_that_never_comes_true_is_named_and_shown() -> None:
     played = perform(play_alone(expects_too_much), LEADER_EPOCH)
     assert played.problem == "A: LEO is 1, expected 2"
     assert played.steps[-1].rows[0].records == ("m0",)
 
 
-def test_an_audit_that_finds_less_than_was_told_is_a_failure() -> None:
+def test_an_audit_that_finds_less_than_expected_is_a_failure() -> None:
     played = perform(play_alone(expects_a_loss), LEADER_EPOCH)
-    assert played.problem == "the audit was to find acked-missing, and found none"
+    assert played.problem == "the audit should find acked-missing, and found none"
 
 
-def test_a_broker_with_the_wrong_rule_is_found_out_by_the_story() -> None:
+def test_a_broker_with_the_wrong_rule_fails_the_scenario() -> None:
     with answers_without_epoch():
         played = perform(find_scenario("fast-failover").acts[0], LEADER_EPOCH)
     assert played.problem == "B: epoch file is (0, 0) (1, 1) (3, 2), expected (0, 0) (3, 2);" + (

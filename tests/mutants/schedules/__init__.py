@@ -1,1 +1,1 @@
-"""Directed runs, by theme: each brings one order of events about that random seeds hardly find."""
+"""Directed runs by theme: each produces one order of events that random seeds hardly ever find."""

@@ -1,6 +1,4 @@
-"""What several scripts say and do: the roles they need apart, single requests on the wire, an operator's injector in
-ZooKeeper, and the reading that a consumer does.
-"""
+"""Actions that several scripts share: separate roles, single requests, changes in ZooKeeper, and reading as a consumer."""
 
 import asyncio
 import contextlib
@@ -29,7 +27,7 @@ def host(broker_id: int) -> str:
 
 
 async def separate_roles(directed: DirectedRun) -> tuple[int, int, int]:
-    """(leader, controller, third): the leader is not the controller. Whoever is both is bounced until it is so."""
+    """(leader, controller, third): the leader is not the controller. A broker that is both is bounced until it is not."""
     cluster = directed.cluster
     for _ in range(ATTEMPTS):
         leader, controller = directed.leader, directed.controller
@@ -50,12 +48,12 @@ def _is_replaced(directed: DirectedRun, broker_id: int) -> bool:
 
 
 def members(directed: DirectedRun, partition: TopicPartition = FIRST) -> tuple[int, ...]:
-    """The ISR by ZooKeeper's word."""
+    """The ISR according to ZooKeeper."""
     return next(state.members for state in directed.reference.states() if state.partition == partition)
 
 
 def report(directed: DirectedRun, invariant: str, text: str) -> None:
-    """A promise of the rules that no general judge can see, for only the script knows what came before."""
+    """Report a violation that no general checker can see, because only the script knows what happened before."""
     directed.history.find(invariant, text, FIRST)
 
 
@@ -68,12 +66,12 @@ def broker_epoch(directed: DirectedRun, broker_id: int) -> int:
 
 async def until_registered_again(directed: DirectedRun, broker_id: int, old_epoch: int) -> None:
     """Wait until a broker that was started again is registered."""
-    await directed.until(lambda: broker_epoch(directed, broker_id) > old_epoch, f"broker {broker_id} registered anew")
+    await directed.until(lambda: broker_epoch(directed, broker_id) > old_epoch, f"broker {broker_id} registered again")
 
 
 async def send_to(directed: DirectedRun, broker_id: int, request: Request, timeout_ms: int = ANSWER_MS) -> Response:
-    """One request on a connection of its own. In whose name it comes is not looked at meanwhile: the authorization
-    would refuse what is late or a stranger's, and the rules behind it must hold without it."""
+    """One request on a separate connection. Authorization is off meanwhile: it would refuse late or foreign requests,
+    but the rules behind it must hold without it."""
     network = directed.cluster.client_runtime().network
     connection = await connect(network, host(broker_id), PORT, client_id="script", timeout_ms=ANSWER_MS)
     module = vars(handlers)
@@ -92,13 +90,13 @@ def batch(value: bytes) -> bytearray:
 
 
 def fetch_answer_with(value: bytes) -> Match:
-    """For holds: answers to a fetch with this record."""
+    """For holds: fetch responses with this record."""
     return lambda frame: not frame.is_request and frame.api is ApiKey.FETCH and value in bytes(frame.body)
 
 
 @contextlib.asynccontextmanager
 async def zookeeper_client(directed: DirectedRun) -> AsyncGenerator[Coordination]:
-    """Somebody with a ZooKeeper shell."""
+    """An operator with a ZooKeeper shell."""
     coordination = directed.cluster.client_runtime().open_coordination("zookeeper:2181", 3_000)
     await coordination.start()
     try:
@@ -108,13 +106,13 @@ async def zookeeper_client(directed: DirectedRun) -> AsyncGenerator[Coordination
 
 
 async def remove_controller(coordination: Coordination) -> None:
-    """How operators of Kafka made it elect another controller: the broker lives on, its session, too."""
+    """How operators of Kafka force another controller election: the broker and its session stay alive."""
     with contextlib.suppress(NoNode):
         await coordination.delete(CONTROLLER)
 
 
 async def read_all(directed: DirectedRun, seconds: float = 2.0) -> None:
-    """A consumer reads what it can get; the history notes it."""
+    """A consumer reads all that it can; the history records it."""
     consumer = directed.workload.consumer()
     async with consumer:
         consumer.assign([FIRST])
@@ -127,12 +125,12 @@ async def read_all(directed: DirectedRun, seconds: float = 2.0) -> None:
 
 
 def admin_client(directed: DirectedRun) -> AdminClient:
-    """Who makes and deletes topics."""
+    """Creates and deletes topics."""
     return AdminClient(bootstrap_servers=directed.cluster.bootstrap_servers, runtime=directed.cluster.client_runtime())
 
 
 async def must_be_acknowledged(directed: DirectedRun, when: str, seconds: float = SOON_SECONDS) -> None:
-    """A promise of liveness that depends on what came before."""
+    """A check of liveness that depends on what happened before."""
     sending = directed.produce_soon(when)
     done, _ = await asyncio.wait([sending], timeout=seconds)
     if not done:

@@ -1,8 +1,8 @@
-"""Orders of events that a whole cluster does not let happen, told to the pure core of one follower.
+"""Orders of events that cannot happen in a whole cluster, given to the pure core of one follower.
 
-A connection keeps the order of what it carries and each leader has a connection of its own, so a late answer does not
-reach the core through this broker's shell. The core refuses it none the less, and here that is judged from outside: what
-the follower holds is compared with the log of the leader it follows.
+A connection keeps the order of its messages and each leader has its own connection, so a late answer cannot reach the
+core through this broker's shell. The core refuses it nevertheless, which is checked from outside: the follower's log is
+compared with the log of its leader.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ Log = list[tuple[int, str]]
 
 
 class LoneFollower(Struct):
-    """One replica, what it holds, and the log of whoever leads now."""
+    """One replica, its log, and the log of the present leader."""
 
     state: ReplicaState
     log: Log
@@ -118,7 +118,7 @@ def follower() -> LoneFollower:
 
 
 def epoch_end_of_an_older_epoch() -> list[CheckerFinding]:
-    """KAFKA-8012: two leaders are asked the same, and the first one's answer comes when the second is followed."""
+    """KAFKA-8012: two leaders get the same request, and the first one answers when the second is already followed."""
     replica = follower()
     old: Log = [(0, "a"), (0, "b"), (0, "c")]
     replica.follow(1, 0, old)
@@ -132,7 +132,7 @@ def epoch_end_of_an_older_epoch() -> list[CheckerFinding]:
 
 
 def records_of_an_older_epoch() -> list[CheckerFinding]:
-    """KAFKA-18991: the same leader leads again, after another; its records of the first time arrive at last."""
+    """KAFKA-18991: a leader leads again after another one; its records of the first time arrive only now."""
     replica = follower()
     replica.follow(1, 1, [(1, "a"), (1, "b")])
     replica.receive_records(1, 0, [(1, "a")], mark=1)
@@ -144,7 +144,7 @@ def records_of_an_older_epoch() -> list[CheckerFinding]:
 
 
 def out_of_range_and_back() -> list[CheckerFinding]:
-    """KAFKA-2143: a leader says 'out of range', and has caught up by the time it is asked where its log lies."""
+    """KAFKA-2143: a leader answers 'out of range', but has caught up when it is asked for its log start and end."""
     replica = follower()
     records: Log = [(0, "a"), (0, "b")]
     replica.follow(1, 0, [*records, (0, "c")])
@@ -158,8 +158,8 @@ def out_of_range_and_back() -> list[CheckerFinding]:
 
 
 def _all_started_again(members: tuple[int, ...], logs: dict[int, ReplicaLog], directories: str) -> ControllerState:
-    """Nobody leads a-0, every broker runs under a new incarnation and has said what its log holds. `directories`: the
-    letter of the log directories that they run on now; `d` is what they had in sync."""
+    """a-0 has no leader; every broker has a new incarnation and has reported its log. `directories`: the letter of the
+    log directories that they have now; `d` are the ones that were in sync."""
     before = Leadership(
         leader=None,
         leader_epoch=6,
@@ -186,7 +186,7 @@ def _all_started_again(members: tuple[int, ...], logs: dict[int, ReplicaLog], di
 
 
 def _check_leaderless(state: ControllerState, what: Callable[[int], str]) -> list[CheckerFinding]:
-    """I28: nobody may."""
+    """I28: no replica may lead."""
     change = elect(state, FIRST, "all are back")
     if change is None or change.after.leader is None:
         return []
@@ -195,7 +195,7 @@ def _check_leaderless(state: ControllerState, what: Callable[[int], str]) -> lis
 
 
 def largest_log_is_on_a_full_disk() -> list[CheckerFinding]:
-    """Told to the pure elections: two members have lost their tails, the third one waits for room on its disk."""
+    """Pure elections: two members have lost their tails, the third one waits for room on its disk."""
     ends = {1: 41, 2: 41, 3: 60}
     logs = {each: ReplicaLog(log_end_offset=end, last_epoch=6) for each, end in ends.items()}
     state = _all_started_again(ASSIGNMENT, logs, directories="d")
@@ -204,8 +204,8 @@ def largest_log_is_on_a_full_disk() -> list[CheckerFinding]:
 
 
 def replaced_disk_alone_in_sync() -> list[CheckerFinding]:
-    """Told to the pure elections: the only member of the ISR is back on a disk that it had before, with a part of the
-    log; the others hold everything."""
+    """Pure elections: the only member of the ISR is back with an earlier disk and a part of the log; the others hold
+    everything."""
     a_part = ReplicaLog(undisturbed_since=frozenset(["n3"]), log_end_offset=40, last_epoch=3)
     logs = {each: a_part if each == 3 else ReplicaLog() for each in ASSIGNMENT}
     state = _all_started_again((3,), logs, directories="n")
@@ -213,8 +213,8 @@ def replaced_disk_alone_in_sync() -> list[CheckerFinding]:
 
 
 def joiner_starts_before_the_new_leader() -> list[CheckerFinding]:
-    """The leader before had deleted up to 1, where this member of its ISR starts, too; it is dead, and still in the
-    ISR. Who was away since before that is back, and nothing is missing at its end."""
+    """The previous leader had deleted up to 1, where this member of its ISR starts, too; it is dead, but still in the
+    ISR. A replica that was down since before is back, and lacks nothing at its end."""
     replica = follower()
     replica.follow(1, 0, [(0, "a"), (0, "b")])
     replica.receive_records(0, 0, [(0, "a"), (0, "b")], mark=2)

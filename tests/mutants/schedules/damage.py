@@ -1,4 +1,4 @@
-"""Orders of events around bytes that rot on a disk, and who may still be believed."""
+"""Orders of events around bytes that rot on a disk, and which replica still counts."""
 
 import asyncio
 
@@ -9,9 +9,9 @@ from tests.mutants.directed_run import FIRST, TOPIC, ClusterSetup, DirectedRun, 
 from tests.mutants.schedules.actions import host, members, read_all, report, send_to, separate_roles
 
 COLD = {"log.tail.cache.bytes": "0", "log.segment.bytes": "1024"}
-"""Everything is read from the disk, and most of it lies in closed segments."""
+"""Everything is read from the disk, and most records are in closed segments."""
 QUESTIONS_MAX = 50
-"""Of all followers in some seconds; a spinning one asks thousands of times."""
+"""Of all followers in some seconds; a follower that spins asks thousands of times."""
 BASE_OFFSET, EPOCH, PAYLOAD = 7, 15, -3
 """Bytes of a batch: the lowest of its base offset and of its leader epoch, both outside of the CRC, and one inside."""
 
@@ -35,7 +35,7 @@ def _rot(directed: DirectedRun, broker_id: int, batch: int, byte: int) -> int:
 
 
 async def _look_at_what_is_served(directed: DirectedRun, broker_id: int, offset: int) -> None:
-    """I22: what a leader serves from an offset on is what was acknowledged there, and begins there."""
+    """I22: a leader serves exactly the acknowledged records from an offset on."""
     partition = FetchPartition(
         partition=0, current_leader_epoch=-1, fetch_offset=offset, last_fetched_epoch=-1, partition_max_bytes=1 << 20
     )
@@ -80,7 +80,7 @@ async def leader_reads_a_flipped_payload(directed: DirectedRun) -> None:
 
 
 async def _begin_odd_epoch(directed: DirectedRun, *alive: int) -> None:
-    """An odd epoch from 3 on, and the one below it wrote nothing: leaders come and go without a record."""
+    """Begin an odd epoch from 3 on, after an epoch without records: leaders change without writes."""
     while True:
         leader = directed.leader
         epoch = directed.replica(leader).state.leader_epoch
@@ -94,7 +94,7 @@ async def _begin_odd_epoch(directed: DirectedRun, *alive: int) -> None:
 
 @with_setup(ClusterSetup(settings={"log.tail.cache.bytes": "0", "log.scrub.bytes.per.second": "0"}))
 async def follower_copies_a_flipped_epoch(directed: DirectedRun) -> None:
-    """The epoch of the leader's last batch becomes one that nobody wrote, while a follower is away."""
+    """The epoch of the leader's last batch becomes one without records, while a follower is down."""
     await _fill(directed, 3)
     away = directed.followers()[0]
     directed.cluster.kill(away)
@@ -140,12 +140,12 @@ async def follower_believes_a_flipped_epoch(directed: DirectedRun) -> None:
 
 @with_setup(ClusterSetup(settings=COLD))
 async def order_keeps_a_damaged_member_in_the_isr(directed: DirectedRun) -> None:
-    """A damaged follower cannot reach the controller, which dies; its successor still counts on the follower."""
+    """A damaged follower cannot reach the controller, which fails; its successor still counts the follower as sound."""
     _, controller, third = await separate_roles(directed)
     await _fill(directed)
     directed.world.network.partition(host(third), host(controller))
     replica = directed.replica(third)
-    replica.services.repairs.damaged(replica, "somebody says so")
+    replica.services.repairs.damaged(replica, "reported by the test")
     await asyncio.sleep(0.3)
     directed.cluster.kill(controller)
     await asyncio.sleep(10.0)
@@ -153,7 +153,7 @@ async def order_keeps_a_damaged_member_in_the_isr(directed: DirectedRun) -> None
 
 @with_setup(ClusterSetup(settings=COLD))
 async def damage_outside_of_the_isr(directed: DirectedRun) -> None:
-    """A follower that had fallen behind finds its log damaged: no election would ever concern it."""
+    """A follower outside of the ISR finds its log damaged: no election would ever concern it."""
     leader, _, follower = await separate_roles(directed)
     await _fill(directed)
     directed.world.network.partition(host(leader), host(follower))
@@ -161,7 +161,7 @@ async def damage_outside_of_the_isr(directed: DirectedRun) -> None:
     await directed.until(lambda: follower not in members(directed), "an ISR without it")
     replica = directed.replica(follower)
     if not replica.state.is_offline:
-        replica.services.repairs.damaged(replica, "somebody says so")
+        replica.services.repairs.damaged(replica, "reported by the test")
     directed.world.network.heal_all()
     await asyncio.sleep(3.0)
 
@@ -178,7 +178,7 @@ async def two_copies_rot_at_different_places(directed: DirectedRun) -> None:
 
 @with_setup(ClusterSetup(settings=COLD))
 async def rot_in_records_that_are_never_read(directed: DirectedRun) -> None:
-    """A follower's copy rots. It is cold: nobody ever asks for it."""
+    """A follower's copy rots. It is cold: no client or replica ever reads it."""
     await _fill(directed)
     _rot(directed, directed.followers()[0], 3, PAYLOAD)
     await asyncio.sleep(70.0)
@@ -186,7 +186,7 @@ async def rot_in_records_that_are_never_read(directed: DirectedRun) -> None:
 
 @with_setup(ClusterSetup())
 async def directory_where_a_segment_belongs(directed: DirectedRun) -> None:
-    """Somebody made a directory with the name of a segment."""
+    """A directory has the name of a segment."""
     await _fill(directed, 3)
     follower = directed.followers()[0]
     path = f"{directed.replica(follower).log.directory}/{99:020d}.log"
@@ -206,7 +206,7 @@ async def directory_where_a_segment_belongs(directed: DirectedRun) -> None:
     )
 )
 async def restart_with_a_damaged_log(directed: DirectedRun) -> None:
-    """A follower that cannot reach anybody finds damage and is killed before it is repaired."""
+    """A follower that is cut off from all brokers finds damage and is killed before it is repaired."""
     _, _, follower = await separate_roles(directed)
     await _fill(directed)
     await asyncio.sleep(3.0)  # the closed segments count as synced: no start reads them
@@ -215,7 +215,7 @@ async def restart_with_a_damaged_log(directed: DirectedRun) -> None:
             directed.world.network.partition(host(follower), host(other))
     _rot(directed, follower, 3, PAYLOAD)
     replica = directed.replica(follower)
-    replica.services.repairs.damaged(replica, "somebody says so")
+    replica.services.repairs.damaged(replica, "reported by the test")
     await asyncio.sleep(0.1)
     directed.cluster.kill(follower)
     directed.world.network.heal_all()

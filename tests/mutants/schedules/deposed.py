@@ -1,4 +1,4 @@
-"""Orders of events around controllers and registrations that are over."""
+"""Orders of events around deposed controllers and earlier registrations."""
 
 import asyncio
 
@@ -43,7 +43,7 @@ def _controller_epoch(directed: DirectedRun) -> int:
 # -------------------------------------------------------------------------------------------------------- controllers
 @with_setup(ClusterSetup(settings=LONG_SESSION))
 async def write_of_a_deposed_controller(directed: DirectedRun) -> None:
-    """KAFKA-6082, KAFKA-1096: a controller's write is on its way to ZooKeeper; an operator has another one elected;
+    """KAFKA-6082, KAFKA-1096: a controller's write is on its way to ZooKeeper when an operator has another one elected;
     the write arrives, its session still alive, before the next controller has changed anything."""
     leader, controller, third = await separate_roles(directed)
     zookeeper, network = directed.world.zookeeper, directed.world.network
@@ -57,7 +57,7 @@ async def write_of_a_deposed_controller(directed: DirectedRun) -> None:
         await asyncio.sleep(0.05)
         epoch = _controller_epoch(directed)
         await remove_controller(coordination)
-        while _controller_epoch(directed) == epoch:  # noqa: ASYNC110  (nobody signals what happens in ZooKeeper)
+        while _controller_epoch(directed) == epoch:  # noqa: ASYNC110  (no event signals what happens in ZooKeeper)
             await asyncio.sleep(0.000_1)
         zookeeper.heal(host(controller))
         await asyncio.sleep(0.01)
@@ -68,12 +68,12 @@ async def write_of_a_deposed_controller(directed: DirectedRun) -> None:
 
 @with_setup(ClusterSetup())
 async def request_of_a_deposed_controller(directed: DirectedRun) -> None:
-    """KAFKA-532, KAFKA-1188: what a deposed controller sent arrives after its successor was heard."""
+    """KAFKA-532, KAFKA-1188: a deposed controller's request arrives after one of its successor."""
     _, controller, other = await separate_roles(directed)
     image = directed.cluster.brokers[other].image
     old_id, old_epoch = image.controller_id, image.controller_epoch
     directed.cluster.kill(controller)
-    await directed.until(lambda: image.controller_epoch > old_epoch, "the words of the next controller")
+    await directed.until(lambda: image.controller_epoch > old_epoch, "a request of the next controller")
     epoch = image.controller_epoch
     assert old_id is not None
     late = UpdateMetadataRequest(
@@ -103,7 +103,7 @@ async def leader_and_controller_die_together(directed: DirectedRun) -> None:
 # ------------------------------------------------------------------------------------------------------ registrations
 @with_setup(ClusterSetup(topics={TOPIC: (6, 3, 2)}, settings=LONG_SESSION))
 async def orders_for_an_earlier_registration(directed: DirectedRun) -> None:
-    """KIP-380: a follower loses power and is elected before anybody knows; it is back before the order arrives."""
+    """KIP-380: a follower loses power and is elected before that is noticed; it is back before the order arrives."""
     cluster, zookeeper = directed.cluster, directed.world.zookeeper
     controller = directed.controller
     partition = next(
@@ -133,7 +133,7 @@ async def orders_for_an_earlier_registration(directed: DirectedRun) -> None:
 
 # -------------------------------------------------------------------------------------------------------- late orders
 async def _stop(directed: DirectedRun, broker_id: int, topic: str, topic_id: str, order: StopReplicaPartition) -> None:
-    """A copy of what the controller sent once, on another connection."""
+    """Send a copy of an earlier request of the controller, on another connection."""
     image = directed.cluster.brokers[broker_id].image
     assert image.controller_id is not None
     request = StopReplicaRequest(
@@ -182,7 +182,7 @@ async def late_deletion(directed: DirectedRun) -> None:
 
 @with_setup(ClusterSetup())
 async def late_alter_partition(directed: DirectedRun) -> None:
-    """KAFKA-2729: a wish for a larger ISR arrives after the ISR has shrunk."""
+    """KAFKA-2729: a proposal of a larger ISR arrives after the ISR has shrunk."""
     leader, controller, joiner = await separate_roles(directed)
     network = directed.world.network
     state = next(s for s in directed.reference.states() if s.partition == FIRST)
@@ -210,7 +210,7 @@ async def late_alter_partition(directed: DirectedRun) -> None:
 # -------------------------------------------------------------------------------------------------------- lost answers
 @with_setup(ClusterSetup(settings=LONG_SESSION))
 async def session_of_a_leader_is_replaced_unnoticed(directed: DirectedRun) -> None:
-    """KAFKA-9769: a leader's session ends and it registers anew before the controller looks: its state is told again,
+    """KAFKA-9769: a leader's session ends and it registers again before the controller notices: it gets its state again,
     with the same epochs, and this time it counts."""
     leader, controller, _ = await separate_roles(directed)
     zookeeper = directed.world.zookeeper
@@ -230,7 +230,7 @@ async def answer_to_an_isr_change_is_lost(directed: DirectedRun) -> None:
     """KAFKA-14144: the change was made, the answer is lost, the leader asks again."""
     leader, controller, third = await separate_roles(directed)
     network = directed.world.network
-    network.count_frames()  # from here on it is known which request a response answers
+    network.count_frames()  # from now on responses are matched with requests
     lost = network.lose_replies(host(leader), host(controller), ApiKey.ALTER_PARTITION)
     network.partition(host(leader), host(third))
     waiting = directed.produce_soon("one follower lags")
@@ -243,7 +243,7 @@ async def answer_to_an_isr_change_is_lost(directed: DirectedRun) -> None:
 
 @with_setup(ClusterSetup())
 async def answer_of_zookeeper_is_lost(directed: DirectedRun) -> None:
-    """KAFKA-1382, KAFKA-2729: the controller's write happened, its answer is lost."""
+    """KAFKA-1382, KAFKA-2729: the controller's write was applied, but its answer is lost."""
     leader, controller, third = await separate_roles(directed)
     network = directed.world.network
     network.partition(host(leader), host(third))

@@ -40,8 +40,8 @@ async def _restart(directed: DirectedRun, broker_id: int) -> None:
 
 @with_setup(ClusterSetup(topics={TOPIC: (1, 1, 1)}, settings={"log.flush.interval.messages": "1"}))
 async def sync_finds_no_room(directed: DirectedRun) -> None:
-    """ATC 2020: a sync fails for lack of room and the kernel forgets the pages; there is room a moment later; whatever
-    is acknowledged then, the machine loses power."""
+    """ATC 2020: a sync fails for lack of room and the kernel drops the pages; there is room a moment later; then the
+    machine loses power, with or without further acknowledgements."""
     leader = directed.leader
     await directed.produce("before")
     path = directed.replica(leader).log.segments[-1].log_path
@@ -57,8 +57,8 @@ async def sync_finds_no_room(directed: DirectedRun) -> None:
 
 @with_setup(ClusterSetup(settings={**SEGMENTS, "unclean.leader.election.enable": "true"}))
 async def cut_finds_no_room(directed: DirectedRun) -> None:
-    """A deposed leader cuts several segments, and at the second of them there is no room for the new name. When there
-    is room again the others are gone, and it leads with what it has: it must know how much that is."""
+    """A deposed leader truncates several segments, and has no room for the new name of the second. When there is room
+    again the others are down, and it leads with the rest of its log: it must know its log end."""
     cluster, old = directed.cluster, directed.leader
     others = directed.followers()
     await directed.produce("everywhere")
@@ -102,7 +102,7 @@ def _log_path(directed: DirectedRun, broker_id: int, number: int) -> str:
 
 @with_setup(ClusterSetup(settings=SEGMENTS))
 async def idle_leader_on_a_failed_disk(directed: DirectedRun) -> None:
-    """Nobody writes any more when a periodic task of the leader's directory meets the error (seeds 911468 and 914494)."""
+    """The error comes in a periodic task of the leader's directory when writes have stopped (seeds 911468 and 914494)."""
     leader = directed.leader
     for number in range(8):
         await directed.produce(f"{number}".ljust(200, "."))
@@ -116,7 +116,7 @@ async def idle_leader_on_a_failed_disk(directed: DirectedRun) -> None:
 
 @with_setup(ClusterSetup(settings=SEGMENTS))
 async def broker_on_a_failed_disk_is_asked(directed: DirectedRun) -> None:
-    """What `cluster wait`, `status` and `replicas --check` believe is what brokers say of themselves."""
+    """`cluster wait`, `status` and `replicas --check` rely on what brokers report about themselves."""
     follower = directed.followers()[0]
     for number in range(8):
         await directed.produce(f"{number}".ljust(200, "."))
@@ -135,7 +135,7 @@ async def broker_on_a_failed_disk_is_asked(directed: DirectedRun) -> None:
 
 @with_setup(ClusterSetup(settings=SEGMENTS))
 async def no_descriptors_for_a_moment(directed: DirectedRun) -> None:
-    """EMFILE at the leader and at a follower; connections break and nobody can open one; then it passes."""
+    """EMFILE at the leader and at a follower; connections break and cannot be reopened; then it passes."""
     for broker_id in (directed.followers()[0], directed.leader):
         await directed.produce(f"before {broker_id}".ljust(300, "."))
         directed.world.take_descriptors(host(broker_id))
@@ -150,7 +150,7 @@ async def no_descriptors_for_a_moment(directed: DirectedRun) -> None:
 
 @with_setup(ClusterSetup())
 async def topic_is_made_without_descriptors(directed: DirectedRun) -> None:
-    """A new replica cannot be created for want of a descriptor; when there is one, nobody has to ask twice."""
+    """A new replica cannot be created for lack of a descriptor; once there is one, it is created without a new order."""
     follower = directed.followers()[0]
     directed.world.take_descriptors(host(follower))
     async with admin_client(directed) as admin:
@@ -166,7 +166,7 @@ async def topic_is_made_without_descriptors(directed: DirectedRun) -> None:
 
 @with_setup(ClusterSetup())
 async def topic_is_deleted_on_a_full_disk(directed: DirectedRun) -> None:
-    """What a full disk needs is that something goes: a topic is deleted, and its room given back."""
+    """A topic is deleted, which makes room on the full disk."""
     full = directed.leader
     async with admin_client(directed) as admin:
         await admin.create_topic(OTHER, partitions=1, replication_factor=3)

@@ -62,7 +62,7 @@ async def synced_log_starts_last(directed: DirectedRun) -> None:
 
 @with_setup(ClusterSetup())
 async def registration_of_a_dead_broker_remains(directed: DirectedRun) -> None:
-    """Two are back while the registration of the third, which lost its records, still stands under its old name."""
+    """Two brokers are back while the old registration of the third, which lost its records, still exists."""
     await _produce_some(directed)
     await _cut_power(directed, 1, 2)
     for broker_id in (1, 2):
@@ -74,7 +74,7 @@ async def registration_of_a_dead_broker_remains(directed: DirectedRun) -> None:
 
 
 BOUND_SECONDS = 20.0
-"""A probe of the controller every three seconds, six without an answer, another registration; with room."""
+"""A probe of the controller every three seconds, six seconds without an answer, another registration; with a margin."""
 LONG_SESSION = {"zookeeper.session.timeout.ms": "6000"}
 
 
@@ -90,7 +90,7 @@ async def leader_is_cut_off_from_the_others(directed: DirectedRun) -> None:
 
 @with_setup(ClusterSetup(settings=LONG_SESSION))
 async def leader_refuses_all_and_registers_again(directed: DirectedRun) -> None:
-    """It is unregistered by evidence and back at once; the controller's ZooKeeper is slow, and shows it no gap."""
+    """Its failure is confirmed, it is unregistered and back at once; the controller's slow ZooKeeper shows no gap."""
     leader, controller, _ = await separate_roles(directed)
     await asyncio.sleep(4.0)
     await directed.produce("everywhere")
@@ -102,7 +102,7 @@ async def leader_refuses_all_and_registers_again(directed: DirectedRun) -> None:
 
 @with_setup(ClusterSetup(settings=LONG_SESSION))
 async def leader_does_not_reach_the_controller(directed: DirectedRun) -> None:
-    """The controller reaches it, and turns it away; and it has a follower that must leave the ISR."""
+    """The controller reaches the leader, but refuses its connections; and a follower must leave the ISR."""
     leader, controller, third = await separate_roles(directed)
     await directed.produce("everywhere")
     directed.world.network.reject(host(leader), host(controller))
@@ -115,7 +115,7 @@ DOOMED = TopicPartition("doomed", 0)
 
 @with_setup(ClusterSetup(settings={**LONG_SESSION, "default.replication.factor": "3"}))
 async def controller_dies_during_a_deletion(directed: DirectedRun) -> None:
-    """One replica hangs and one is gone with the controller; the third has been erased, and is there."""
+    """One replica hangs and one fails with the controller; the third has been erased, and its broker is up."""
     leader, controller, third = await separate_roles(directed)
     async with admin_client(directed) as admin:
         await admin.create_topics([NewTopic(name=DOOMED.topic, assignment={0: [third, controller, leader]})])

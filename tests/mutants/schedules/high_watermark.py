@@ -14,7 +14,7 @@ ANSWER_SECONDS_MAX = 12.0
 
 @with_setup(ClusterSetup(settings=LONG_LAG))
 async def joiner_is_not_counted(directed: DirectedRun) -> None:
-    """KIP-497: a replica has joined, the leader has not heard of it, and the replica hears nothing of a new record."""
+    """KIP-497: a replica has joined, the leader does not know it yet, and the replica does not get a new record."""
     leader, controller, third = await separate_roles(directed)
     network = directed.world.network
     directed.cluster.kill(third)
@@ -28,7 +28,7 @@ async def joiner_is_not_counted(directed: DirectedRun) -> None:
 
 @with_setup(ClusterSetup())
 async def shrink_is_not_confirmed(directed: DirectedRun) -> None:
-    """KIP-497: the leader asks to drop a laggard; the controller does not hear it."""
+    """KIP-497: the leader proposes to remove a lagging replica; the proposal does not reach the controller."""
     leader, controller, third = await separate_roles(directed)
     network = directed.world.network
     proposals = network.hold(host(leader), host(controller), requests(ApiKey.ALTER_PARTITION))
@@ -50,7 +50,7 @@ async def proposal_is_repeated(directed: DirectedRun) -> None:
 
 @with_setup(ClusterSetup(brokers=4, topics={TOPIC: (1, 4, 1)}, settings=LONG_LAG))
 async def proposal_outlives_its_leader_epoch(directed: DirectedRun) -> None:
-    """KAFKA-12686: a proposal is on its way when the leader's next reign begins; somebody may join in that one, too."""
+    """KAFKA-12686: a proposal is in flight when the leader's next epoch begins; another replica may join in it, too."""
     leader, controller, third = await separate_roles(directed)
     fourth = next(b for b in directed.cluster.broker_ids if b not in (leader, controller, third))
     directed.cluster.kill(third)
@@ -60,13 +60,13 @@ async def proposal_outlives_its_leader_epoch(directed: DirectedRun) -> None:
     await proposals.caught()
     epoch = directed.replica(leader).state.leader_epoch or 0
     directed.cluster.kill(fourth)
-    await directed.until(lambda: (directed.replica(leader).state.leader_epoch or 0) > epoch, "the next reign")
+    await directed.until(lambda: (directed.replica(leader).state.leader_epoch or 0) > epoch, "the next leader epoch")
     await asyncio.sleep(1)
 
 
 @with_setup(ClusterSetup(settings=LONG_LAG))
 async def shrink_without_traffic(directed: DirectedRun) -> None:
-    """KAFKA-13091: whoever the record waited for is gone, and nothing else happens."""
+    """KAFKA-13091: the followers that the record waited for are gone, and there is no further traffic."""
     leader = directed.leader
     one, other = directed.followers()
     for follower in (one, other):
@@ -91,7 +91,7 @@ PADDING = "." * 300
 
 @with_setup(ClusterSetup(settings={**SMALL_LOGS, **LONG_LAG}))
 async def retention_while_followers_are_cut_off(directed: DirectedRun) -> None:
-    """KAFKA-5634: a leader whose followers lag has more than retention allows, and nothing of it is committed."""
+    """KAFKA-5634: followers lag, and the leader has more records than retention allows, all uncommitted."""
     leader = directed.leader
     for follower in directed.followers():
         directed.world.network.cut(host(leader), host(follower))
@@ -116,8 +116,8 @@ async def follower_behind_retention(directed: DirectedRun) -> None:
 
 @with_setup(ClusterSetup(settings=SMALL_LOGS, sound_disks=True))
 async def follower_behind_retention_again_and_again(directed: DirectedRun) -> None:
-    """KAFKA-12996: the same, of one process, and more often than a log may be found damaged within an hour. It has
-    fallen behind, and nothing is wrong with what it holds."""
+    """KAFKA-12996: the same in one process, more often than a log may be found damaged within an hour. It is behind, but
+    nothing is wrong with its log."""
     leader, _, third = await separate_roles(directed)
 
     def is_behind() -> bool:

@@ -43,8 +43,8 @@ LONG_LAG = {"replica.lag.time.max.ms": "10000"}
 
 # --------------------------------------------------------------------------------------------------------- eligibility
 async def _shutting_down(directed: DirectedRun, follower: int, controller: int) -> None:
-    """The follower has been let go, has heard of the new epoch, and fetches in it: it does not know yet that it may
-    stop, and the order to stop its replica is still on its way."""
+    """The controller has let the follower stop, which fetches in the new epoch: it does not know yet that it may stop,
+    and the order to stop its replica is still on its way."""
     network = directed.world.network
     answer = network.hold(host(controller), host(follower), responses(ApiKey.CONTROLLED_SHUTDOWN))
     network.hold(host(controller), host(follower), requests(ApiKey.STOP_REPLICA))
@@ -56,7 +56,7 @@ async def _shutting_down(directed: DirectedRun, follower: int, controller: int) 
 
 @with_setup(ClusterSetup())
 async def shutting_down_follower_fetches(directed: DirectedRun) -> None:
-    """KIP-841: a follower in its controlled shutdown still fetches; nobody may take it back."""
+    """KIP-841: a follower in its controlled shutdown still fetches; it may not rejoin the ISR."""
     _, controller, follower = await separate_roles(directed)
     process = directed.world.process(host(follower))
     await _shutting_down(directed, follower, controller)
@@ -68,7 +68,7 @@ async def shutting_down_follower_fetches(directed: DirectedRun) -> None:
 
 @with_setup(ClusterSetup(settings=LONG_LAG))
 async def acknowledged_after_a_shutdown(directed: DirectedRun) -> None:
-    """KAFKA-15021: who has just been shut down was caught up a moment ago, and will never fetch again."""
+    """KAFKA-15021: a broker that was just shut down was caught up a moment ago, and will never fetch again."""
     _, controller, follower = await separate_roles(directed)
     process = directed.world.process(host(follower))
     await _shutting_down(directed, follower, controller)
@@ -79,7 +79,7 @@ async def acknowledged_after_a_shutdown(directed: DirectedRun) -> None:
 
 @with_setup(ClusterSetup())
 async def joiner_loses_power_before_the_controller_decides(directed: DirectedRun) -> None:
-    """KIP-903: the joiner caught up, lost power, and is back with a short log when its joining is judged."""
+    """KIP-903: the joiner caught up, lost power, and is back with a short log when the controller decides."""
     leader, controller, joiner = await separate_roles(directed)
     network = directed.world.network
     for number in range(3):
@@ -104,7 +104,7 @@ async def joiner_loses_power_before_the_controller_decides(directed: DirectedRun
     await directed.until(lambda: directed.cluster.leader(TOPIC) not in (None, leader), "another leader")
 
 
-# --------------------------------------------------------------------------------------------------------- the mark
+# ----------------------------------------------------------------------------------------------- the high watermark
 @with_setup(ClusterSetup(topics={TOPIC: (1, 3, 2)}))
 async def last_replica_standing(directed: DirectedRun) -> None:
     """KIP-966: the ISR is the leader alone, acks=1 goes on, a consumer reads, the leader loses power."""
@@ -161,7 +161,7 @@ async def steady_load_over_a_slow_link(directed: DirectedRun) -> None:
 
 @with_setup(ClusterSetup())
 async def idle_followers(directed: DirectedRun) -> None:
-    """KAFKA-7152: nobody writes for a long time."""
+    """KAFKA-7152: no producer writes for a long time."""
     await directed.produce("the only one")
     changes = directed.reference.isr_changes
     await asyncio.sleep(10.0)
@@ -171,7 +171,7 @@ async def idle_followers(directed: DirectedRun) -> None:
 
 @with_setup(ClusterSetup())
 async def follower_stuck_but_fetching(directed: DirectedRun) -> None:
-    """KAFKA-1546: each answer that brings one record breaks its connection; a follower asks for it again and again."""
+    """KAFKA-1546: each reply with one certain record breaks its connection; a follower fetches it again and again."""
     leader, stuck = directed.leader, directed.followers()[0]
     await directed.produce("everywhere")
     directed.world.network.drop_frames(host(leader), host(stuck), fetch_answer_with(b"never arrives"))
@@ -184,7 +184,7 @@ async def follower_stuck_but_fetching(directed: DirectedRun) -> None:
 # -------------------------------------------------------------------------------------------------------------- sets
 @with_setup(ClusterSetup())
 async def another_tool_changes_the_assignment(directed: DirectedRun) -> None:
-    """KAFKA-9672: a broker is taken from the assignment while it is in the ISR; the next controller sees both."""
+    """KAFKA-9672: a broker is removed from the assignment while it is in the ISR; the next controller sees both."""
     _, _, third = await separate_roles(directed)
     await directed.produce("everywhere")
     path = topic_path(TOPIC)
@@ -231,7 +231,7 @@ async def broker_without_a_replica_fetches(directed: DirectedRun) -> None:
 # ------------------------------------------------------------------------------------------------------- the minimum
 @with_setup(ClusterSetup(topics={TOPIC: (1, 3, 2)}))
 async def too_few_in_sync(directed: DirectedRun) -> None:
-    """KAFKA-1555: acks=all is refused and leaves nothing behind; acks=1 is none of the minimum's business."""
+    """KAFKA-1555: acks=all is refused without an append; the minimum does not concern acks=1."""
     leader = directed.leader
     await directed.produce("everywhere")
     for follower in directed.followers():
@@ -265,7 +265,7 @@ async def shrink_between_append_and_acknowledgement(directed: DirectedRun) -> No
     await directed.until_isr(leader)
     done, _ = await asyncio.wait([waiting], timeout=SOON_SECONDS)
     if not done:
-        report(directed, "I24", "the ISR fell below the minimum, and who waits was not told")
+        report(directed, "I24", "the ISR fell below the minimum, and a waiting producer got no error")
     else:
         answer = waiting.result()
         assert isinstance(answer, ProduceResponse)
@@ -277,11 +277,11 @@ async def shrink_between_append_and_acknowledgement(directed: DirectedRun) -> No
 
 # ------------------------------------------------------------------------------------------------------------- answers
 async def _absurd_answer(directed: DirectedRun, **absurd: int) -> None:
-    """A follower goes and comes back; the first answer to a proposal says something else than was decided.
-    Then it is cut off from the leader, which must be able to go on without it."""
+    """A follower stops and returns; the first answer to a proposal differs from the decision. Then the follower is cut
+    off from the leader, which must be able to go on without it."""
     lies, handle = 1, Partition.handle
 
-    def hear(partition: Partition, event: ReplicaEvent) -> None:
+    def falsify(partition: Partition, event: Event) -> None:
         nonlocal lies
         if lies and isinstance(event, AlterPartitionAnswered) and event.error_code is ErrorCode.NONE:
             lies -= 1
@@ -289,7 +289,7 @@ async def _absurd_answer(directed: DirectedRun, **absurd: int) -> None:
         handle(partition, event)
 
     away = directed.followers()[0]
-    with patch.object(Partition, "handle", hear):
+    with patch.object(Partition, "handle", falsify):
         directed.cluster.kill(away)
         await directed.until(lambda: away not in members(directed), "an ISR without it")
         directed.cluster.start(away)

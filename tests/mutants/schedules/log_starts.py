@@ -1,4 +1,4 @@
-"""Orders of events around the head of a log: what a start finds there, and who hears of a deletion."""
+"""Orders of events around the head of a log: what a start finds there, and which replicas know of a deletion."""
 
 import asyncio
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ DIRECTORY = f"/data/log/{FIRST}"
 
 
 async def _fill(directed: DirectedRun, count: int = 60) -> None:
-    """Until closed segments are synced, and that is in the checkpoint."""
+    """Write until closed segments are synced and checkpointed."""
     for number in range(count):
         await directed.produce(f"{number}")
     await asyncio.sleep(3.0)
@@ -51,7 +51,7 @@ def _storage(directed: DirectedRun, broker_id: int) -> SimulatedStorage:
 
 
 async def _leave_alone(directed: DirectedRun) -> int:
-    """The leader is the only one in sync; whatever it is after a start, nobody else may lead."""
+    """Make the leader the only in-sync replica, so that no other may lead after a start."""
     leader = directed.leader
     for follower in directed.followers():
         directed.cluster.kill(follower)
@@ -61,7 +61,7 @@ async def _leave_alone(directed: DirectedRun) -> int:
 
 
 async def _start_all(directed: DirectedRun, first: int) -> None:
-    """The one whose disk lies leads if it may, and the others follow it for a while."""
+    """The broker with the faulty disk leads if it may, and the others follow it for a while."""
     cluster = directed.cluster
     cluster.start(first)
     await asyncio.sleep(3.0)
@@ -72,7 +72,7 @@ async def _start_all(directed: DirectedRun, first: int) -> None:
 
 
 async def _start_once_more(directed: DirectedRun, broker_id: int) -> None:
-    """Its disk is as it was written again, and whoever mended it has removed the note of the damage, if there is one."""
+    """Its disk is restored, and a note of the damage, if there is one, is removed."""
     directory = _storage(directed, broker_id).find_directory(DIRECTORY)
     directory.entries.pop(DAMAGE_NOTE, None)
     directory.sync()
@@ -88,7 +88,7 @@ def _segments(storage: SimulatedStorage) -> list[str]:
 
 @with_setup(ClusterSetup(settings=SMALL_SEGMENTS, deletes_nothing=True))
 async def bit_of_a_base_offset(directed: DirectedRun) -> None:
-    """The last batch of a closed, synced segment claims an earlier offset: outside of its CRC, so nobody else sees it."""
+    """The last batch of a closed, synced segment claims an earlier offset, which its CRC does not cover."""
     await _fill(directed)
     alone = await _leave_alone(directed)
     directed.cluster.kill(alone)
@@ -127,7 +127,7 @@ async def oldest_segment_is_missing(directed: DirectedRun) -> None:
 
 @with_setup(ClusterSetup(settings=SMALL_SEGMENTS, deletes_nothing=True))
 async def oldest_segment_of_a_follower_is_missing(directed: DirectedRun) -> None:
-    """Killed, robbed, started: it fetches anew, and is as whole as the others when it leads."""
+    """A follower is killed and restarted without its oldest segment: it fetches its log again, and may lead then."""
     await _fill(directed)
     follower = directed.followers()[0]
     old_epoch = broker_epoch(directed, follower)
@@ -144,7 +144,7 @@ async def oldest_segment_of_a_follower_is_missing(directed: DirectedRun) -> None
 
 @with_setup(ClusterSetup(settings=SMALL_SEGMENTS, deletes_nothing=True))
 async def log_start_of_an_earlier_topic(directed: DirectedRun) -> None:
-    """A topic is made again under its name; on one disk the file that told where its log started is the old one's."""
+    """A topic is made again under its name; on one disk the log start file is that of the old topic."""
     async with admin_client(directed) as admin:
         await admin.create_topic("again", partitions=1, replication_factor=3)
     await _fill(directed)
@@ -173,7 +173,7 @@ SECOND = TopicPartition(TOPIC, 1)
 
 
 async def _one_copy_of_both(directed: DirectedRun) -> int:
-    """Two partitions with records, and one broker that is the only one in sync of each; it is killed then."""
+    """Two partitions with records, and one broker that is alone in sync in both; then it is killed."""
     for number in range(60):
         await directed.produce(f"first {number}")
         await directed.produce(f"second {number}", partition=SECOND)
@@ -191,7 +191,7 @@ async def _one_copy_of_both(directed: DirectedRun) -> int:
 
 @with_setup(ClusterSetup(settings=SMALL_SEGMENTS, topics=TWO, deletes_nothing=True))
 async def directories_of_two_partitions_are_swapped(directed: DirectedRun) -> None:
-    """Of the only replicas in sync; what they say of themselves is all that tells."""
+    """Of the only in-sync replicas; only the files inside show the swap."""
     alone = await _one_copy_of_both(directed)
     parent = _storage(directed, alone).find_directory("/data/log")
 
@@ -211,7 +211,7 @@ async def directories_of_two_partitions_are_swapped(directed: DirectedRun) -> No
 
 @with_setup(ClusterSetup(settings=SMALL_SEGMENTS, topics=TWO, deletes_nothing=True))
 async def start_of_another_partition(directed: DirectedRun) -> None:
-    """Where the log of its neighbour starts, in the place of its own record."""
+    """The log start of another partition replaces its own."""
     alone = await _one_copy_of_both(directed)
     storage = _storage(directed, alone)
     node = storage.find_file(f"{DIRECTORY}/log-start")
@@ -247,22 +247,22 @@ async def clock_of_a_follower_runs_ahead(directed: DirectedRun) -> None:
     )
 )
 async def leader_falls_before_its_start_is_known(directed: DirectedRun) -> None:
-    """Retention raises the leader's log start while one follower is deaf, though in sync; then the leader falls and the
-    deaf one leads, for which nothing is too old."""
-    leader, other, deaf = await separate_roles(directed)
+    """Retention raises the leader's log start while one in-sync follower is cut off; then the leader fails and that
+    follower leads, by the clock of which nothing is too old."""
+    leader, other, cut_off = await separate_roles(directed)
     await _fill(directed)
     machine, network = directed.world.machine(host(leader)), directed.world.network
     machine.clock_skew_ms = 2 * 3_600_000
     for number in range(20):
         await directed.produce(f"young {number}")
-    network.cut(host(deaf), host(leader))
+    network.cut(host(cut_off), host(leader))
     await directed.until(lambda: directed.replica(leader).state.log_start_offset > 0, "a later log start")
     await asyncio.sleep(0.5)
     directed.cluster.kill(leader)
     directed.cluster.kill(other)
     machine.clock_skew_ms = 0
     network.heal_all()
-    await directed.until_leader(deaf)
+    await directed.until_leader(cut_off)
     directed.cluster.start(leader)
     directed.cluster.start(other)
     await directed.until_isr(*directed.cluster.broker_ids)
@@ -274,9 +274,9 @@ async def leader_falls_before_its_start_is_known(directed: DirectedRun) -> None:
     )
 )
 async def log_is_reset_before_its_start_is_known(directed: DirectedRun) -> None:
-    """The same, and one that was down comes back meanwhile, and ends in front of the new start: no disk is faulty, and
-    whoever leads next, nothing of its log is damage."""
-    leader, behind, deaf = await separate_roles(directed)
+    """The same, and a broker that was down returns meanwhile, with a log end below the new start: no disk is faulty, and
+    whichever replica leads next, none of its log is damaged."""
+    leader, behind, cut_off = await separate_roles(directed)
     directed.cluster.kill(behind)
     await directed.until(lambda: behind not in members(directed), "an ISR without it")
     await _fill(directed)
@@ -284,7 +284,7 @@ async def log_is_reset_before_its_start_is_known(directed: DirectedRun) -> None:
     machine.clock_skew_ms = 2 * 3_600_000
     for number in range(20):
         await directed.produce(f"young {number}")
-    network.cut(host(deaf), host(leader))
+    network.cut(host(cut_off), host(leader))
     await directed.until(lambda: directed.replica(leader).state.log_start_offset > 0, "a later log start")
     directed.cluster.start(behind)
     await asyncio.sleep(2.0)
@@ -299,22 +299,22 @@ async def log_is_reset_before_its_start_is_known(directed: DirectedRun) -> None:
 
 @with_setup(ClusterSetup())
 async def low_watermark_above_the_start(directed: DirectedRun) -> None:
-    """One answer to each follower says that everybody has recorded a start far beyond the end; one of them leads next."""
+    """One answer to each follower claims that all have recorded a start far beyond the end; one of them leads next."""
 
-    told: set[int] = set()
+    misled: set[int] = set()
     handle_fetched = Partition.handle_fetched
 
-    def hear(replica: Partition, event: FetchAnswered, buffers: Sequence[Buffer]) -> None:
-        if replica.state.config.broker_id not in told and event.low_watermark is not None:
-            told.add(replica.state.config.broker_id)
+    def falsify(replica: Partition, event: FetchAnswered, buffers: Sequence[Buffer]) -> None:
+        if replica.state.config.broker_id not in misled and event.low_watermark is not None:
+            misled.add(replica.state.config.broker_id)
             event = replace(event, low_watermark=1 << 40)
         handle_fetched(replica, event, buffers)
 
     await directed.produce("before")
-    with patch.object(Partition, "handle_fetched", hear):
+    with patch.object(Partition, "handle_fetched", falsify):
         await directed.produce("meanwhile")
-        await asyncio.sleep(3.0)  # who refused that answer has asked again
-    assert len(told) == 2
+        await asyncio.sleep(3.0)  # a follower that refused that answer has fetched again
+    assert len(misled) == 2
     old = directed.leader
     directed.cluster.kill(old)
     await directed.until(lambda: directed.cluster.leader(TOPIC) not in (None, old), "another leader")

@@ -1,4 +1,4 @@
-"""Orders of events around the first record at or after a time: what it rests on may be odd or rotten."""
+"""Orders of events around lookups by time, over odd batches or a rotten time index."""
 
 import asyncio
 import contextlib
@@ -31,7 +31,7 @@ BYTE, BIT = 6, 2
 
 @contextlib.asynccontextmanager
 async def _odd_topic(directed: DirectedRun, replicas: int = 3) -> AsyncGenerator[None]:
-    """Its records are under no promise: the judges' own consumer would stop at what nobody can decode."""
+    """A topic with records under no promise: the checkers' own consumer would stop at undecodable ones."""
     async with admin_client(directed) as admin:
         await admin.create_topic(ODD, partitions=1, replication_factor=replicas)
         await directed.until(lambda: len(directed.cluster.in_sync_replicas(ODD)) == replicas, "a full ISR")
@@ -64,7 +64,7 @@ async def _send(directed: DirectedRun, records: bytearray) -> None:
 
 @with_setup(ClusterSetup())
 async def by_time_into_undecodable_records(directed: DirectedRun) -> None:
-    """A foreign client with a bug: the CRC of a large batch is right, its records are not. Somebody seeks by time."""
+    """A foreign client with a bug: the CRC of a large batch is right, its records are not. A client seeks by time."""
     async with _odd_topic(directed):
         await _send(directed, batch(b"first"))
         await _send(directed, undecodable(build_batch([(None, b"x", FAR_AHEAD_MS, ())] * 40)))
@@ -75,7 +75,7 @@ async def by_time_into_undecodable_records(directed: DirectedRun) -> None:
 
 @with_setup(ClusterSetup())
 async def by_time_with_a_timestamp_beyond_64_bits(directed: DirectedRun) -> None:
-    """A foreign client adds up wrong, in a small batch and in a large one. Somebody seeks by a time far ahead."""
+    """A foreign client computes wrong timestamps, in a small and in a large batch. A client seeks by a time far ahead."""
     async with _odd_topic(directed):
         await _send(directed, batch(b"first"))
         await _send(directed, beyond_all_times())
@@ -91,7 +91,7 @@ async def by_time_with_a_timestamp_beyond_64_bits(directed: DirectedRun) -> None
 
 @with_setup(ClusterSetup(settings={"log.index.interval.bytes": "100", "log.scrub.bytes.per.second": "0"}))
 async def by_time_with_a_rotten_time_index(directed: DirectedRun) -> None:
-    """While its broker is stopped, a bit of one entry in a time index falls. Somebody seeks by each time."""
+    """While its broker is stopped, a bit of one entry in a time index flips. A client seeks by each time."""
     async with _odd_topic(directed, replicas=1):
         for number in range(RECORDS):
             await _send(directed, build_batch([(None, b"%d" % number, STEP_MS * number, ())]))

@@ -30,8 +30,8 @@ async def replies_lost_at_depth(directed: DirectedRun) -> None:
 
 @with_setup(ClusterSetup())
 async def batch_is_cut_and_sent_again(directed: DirectedRun) -> None:
-    """KAFKA-5494: a batch is on the leader alone; that one falls, returns, and cuts it; the producer sends it again,
-    to whoever leads then."""
+    """KAFKA-5494: a batch is on the leader alone, which fails, returns, and truncates it; the producer sends it again,
+    to the leader of that time."""
     cluster, network, leader = directed.cluster, directed.world.network, directed.leader
     await directed.produce("everywhere")
     for follower in directed.followers():

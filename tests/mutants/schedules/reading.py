@@ -1,4 +1,4 @@
-"""Orders of events around a consumer: answers that overtake one another, a leader that reads from a wrong place, a topic
+"""Orders of events around a consumer: answers that overtake each other, a leader that reads from a wrong place, a topic
 made again."""
 
 import asyncio
@@ -26,7 +26,7 @@ async def _read(consumer: Consumer, count: int) -> list[tuple[int, bytes]]:
         except LogTruncated:
             raise
         except MinibrokerError:
-            continue  # said aloud; the next call tries again
+            continue  # reported; the next call tries again
         found.append((record.offset, record.value or b""))
     return found
 
@@ -47,20 +47,20 @@ async def a_record_lands_between_question_and_answer(directed: DirectedRun) -> N
         await directed.until(lambda: cluster.leader(TOPIC) not in (None, first), "the second leader")
         cluster.start(first)
         await directed.until_isr(*cluster.broker_ids)
-        await asyncio.sleep(1)  # it has been validated, and waits there
+        await asyncio.sleep(1)  # its position has been validated, and its fetch waits there
         second = directed.leader
         fetched = network.hold(host(second), "client", fetch_answer_with(b"epoch 1"))
         await directed.produce("epoch 1")
         await fetched.caught()
-        told = network.hold(None, "client", responses(ApiKey.OFFSET_FOR_LEADER_EPOCH))
+        answer = network.hold(None, "client", responses(ApiKey.OFFSET_FOR_LEADER_EPOCH))
         cluster.kill(second)
         await directed.until(lambda: cluster.leader(TOPIC) not in (None, second), "the third leader")
-        while not told.seen:
+        while not answer.seen:
             consumer._cluster.request_refresh()
             await asyncio.sleep(0.02)
         fetched.release()
         await asyncio.sleep(0.05)
-        told.release()
+        answer.release()
         try:
             await _read(consumer, 1)
             await directed.produce("epoch 2")
@@ -99,7 +99,7 @@ async def leader_reads_from_a_wrong_place(directed: DirectedRun) -> None:
 
 
 async def _send(directed: DirectedRun, values: list[bytes]) -> None:
-    """By a producer of its own: this topic's records are under no promise."""
+    """By a separate producer: this topic's records are under no promise."""
     runtime = directed.cluster.client_runtime()
     async with Producer(bootstrap_servers=directed.cluster.bootstrap_servers, runtime=runtime) as producer:
         for value in values:

@@ -1,4 +1,4 @@
-"""Whole clusters that end and start again while one disk loses what nothing on it shows, or shows once only."""
+"""Whole clusters that end and start again while one disk loses records, with little or no trace on it."""
 
 import asyncio
 
@@ -25,15 +25,15 @@ EPOCHS = f"/data/log/{TOPIC}-0/leader-epoch-checkpoint"
 STRAY = f"/data/log/{TOPIC}-0/{500:020d}.log"
 PAYLOAD = -3
 CHECKPOINT_SECONDS = 6.0
-"""Then the high watermarks were written down."""
+"""By then the high watermarks are checkpointed."""
 LOADED_SECONDS = 1.0
-"""Then a start has loaded its logs, and checkpointed nothing yet."""
+"""By then a start has loaded its logs, and checkpointed nothing yet."""
 ALL_CHECKPOINTS_SECONDS = 62.0
-"""Then the recovery points were, too."""
+"""By then the recovery points are checkpointed, too."""
 DELETED_SECONDS = 2.5
-"""Then a deletion is written down."""
+"""By then a deletion is checkpointed."""
 START_SECONDS = 6.0
-"""Then who can be elected is."""
+"""By then a replica that can be elected leads."""
 
 
 async def _produce_some(directed: DirectedRun, words: str = "") -> None:
@@ -52,14 +52,14 @@ def _batches(directed: DirectedRun, broker_id: int) -> list[int]:
 
 
 def _shorten(directed: DirectedRun, broker_id: int) -> None:
-    """Half of its batches are gone from the end."""
+    """Remove the last half of its batches."""
     directed.reference.faulty.add(broker_id)
     places = _batches(directed, broker_id)
     del _storage(directed, broker_id).find_file(LOG).content[places[len(places) // 2] :]
 
 
 async def _alone_in_sync(directed: DirectedRun, last: int) -> None:
-    """The others stop, one after the other, and have everything."""
+    """The others stop, one after the other, and have all records."""
     for broker_id in directed.cluster.broker_ids:
         if broker_id != last:
             directed.cluster.stop(broker_id)
@@ -68,7 +68,7 @@ async def _alone_in_sync(directed: DirectedRun, last: int) -> None:
 
 
 async def _start_all(directed: DirectedRun, first: int) -> None:
-    """The one whose disk has suffered is back long before the others. It must not lead."""
+    """The broker with the changed disk is back long before the others. It must not lead."""
     for broker_id in (first, *directed.cluster.broker_ids):
         if broker_id not in directed.cluster.alive():
             directed.cluster.start(broker_id)
@@ -76,23 +76,23 @@ async def _start_all(directed: DirectedRun, first: int) -> None:
 
 
 async def _elect_another(directed: DirectedRun, last: int) -> None:
-    """An operator does, if nobody leads."""
+    """An operator elects another replica, if there is no leader."""
     if directed.cluster.leader(TOPIC) == last:
         report(directed, "I28", f"broker {last} leads, whose log is not what it was")
         return
     directed.reference.allows_unclean_election = True
     another = min(set(directed.cluster.broker_ids) - {last})
     topics = [ElectLeadersTopic(topic_name=TOPIC, partitions=[0])]
-    told = await send_to(directed, directed.controller, ElectLeadersRequest(topics=topics, leader=another))
-    assert isinstance(told, ElectLeadersResponse)
-    confirmed = [confirmation_of(each) for each in told.partitions]
+    offered = await send_to(directed, directed.controller, ElectLeadersRequest(topics=topics, leader=another))
+    assert isinstance(offered, ElectLeadersResponse)
+    confirmed = [confirmation_of(each) for each in offered.partitions]
     await send_to(directed, directed.controller, ElectLeadersRequest(confirmed=confirmed, leader=another))
     await directed.until_isr(*directed.cluster.broker_ids)
 
 
 @with_setup(ClusterSetup())
 async def killed_log_is_shorter(directed: DirectedRun) -> None:
-    """All are killed; whole batches go from the end of one log, of which no checkpoint tells yet."""
+    """All are killed; one log loses whole batches at its end, before a checkpoint covers them."""
     await _produce_some(directed)
     for broker_id in directed.cluster.broker_ids:
         directed.cluster.kill(broker_id)
@@ -103,7 +103,7 @@ async def killed_log_is_shorter(directed: DirectedRun) -> None:
 
 @with_setup(ClusterSetup())
 async def only_member_is_shorter_than_its_high_watermark(directed: DirectedRun) -> None:
-    """The same of the only one in sync, after its high watermark was written down."""
+    """The same for the only in-sync replica, after its high watermark was checkpointed."""
     await _produce_some(directed)
     await _alone_in_sync(directed, 1)
     await asyncio.sleep(CHECKPOINT_SECONDS)
@@ -115,7 +115,7 @@ async def only_member_is_shorter_than_its_high_watermark(directed: DirectedRun) 
 
 @with_setup(ClusterSetup())
 async def only_member_is_shorter_than_others_know(directed: DirectedRun) -> None:
-    """The same before a checkpoint tells of it; the others are there, and had stopped cleanly."""
+    """The same before a checkpoint covers the records; the others are up, and had stopped cleanly."""
     await _produce_some(directed)
     await _alone_in_sync(directed, 1)
     directed.cluster.kill(1)
@@ -128,7 +128,7 @@ async def only_member_is_shorter_than_others_know(directed: DirectedRun) -> None
 
 @with_setup(ClusterSetup())
 async def only_member_rots_in_its_last_segment(directed: DirectedRun) -> None:
-    """A batch in the middle of what was never synced; no checkpoint tells of it yet, and the machine ran on."""
+    """A batch in the middle of unsynced records rots; no checkpoint covers it yet, and the machine kept running."""
     await _alone_in_sync(directed, 1)
     directed.cluster.start(2)
     await directed.until_isr(1, 2)
@@ -144,7 +144,7 @@ async def only_member_rots_in_its_last_segment(directed: DirectedRun) -> None:
 
 @with_setup(ClusterSetup())
 async def only_one_start_can_see_the_damage(directed: DirectedRun) -> None:
-    """A clean stop left its log ends behind; the next start finds the log shorter, and loses power."""
+    """A clean stop recorded its log ends; the next start finds the log shorter, and loses power."""
     await _produce_some(directed)
     await _alone_in_sync(directed, 1)
     directed.cluster.stop(1)
@@ -159,7 +159,7 @@ async def only_one_start_can_see_the_damage(directed: DirectedRun) -> None:
 
 @with_setup(ClusterSetup())
 async def start_dies_after_claiming_the_directory(directed: DirectedRun) -> None:
-    """One loses power, the others are killed; its first start fails when it has claimed its directory."""
+    """One loses power, the others are killed; its first start fails after it has claimed its directory."""
     await _produce_some(directed)
     directed.world.power_loss(host(1), tear=False)
     for broker_id in (2, 3):
@@ -190,7 +190,7 @@ async def start_dies_before_it_checkpoints(directed: DirectedRun) -> None:
 
 @with_setup(ClusterSetup())
 async def older_epochs_come_back(directed: DirectedRun) -> None:
-    """The last one to stop comes back with an epoch file of before the last election."""
+    """The last broker to stop comes back with an epoch file from before the last election."""
     await _produce_some(directed)
     last = directed.leader
     older = bytes(_storage(directed, last).find_file(EPOCHS).content)
@@ -249,7 +249,7 @@ FLUSHED = {"log.flush.interval.messages": "1"}
 
 @with_setup(ClusterSetup(settings=FLUSHED))
 async def epoch_rots_where_all_lose_power(directed: DirectedRun) -> None:
-    """Of a batch in the middle, before a checkpoint tells how far the log was committed: the reviewer's f7."""
+    """Of a batch in the middle, before a checkpoint shows how far the log was committed: the reviewer's f7."""
     await _produce_some(directed)
     await _all_lose_power(directed)
     _later_epoch(directed, 1, RECORDS // 2)
@@ -259,7 +259,7 @@ async def epoch_rots_where_all_lose_power(directed: DirectedRun) -> None:
 
 @with_setup(ClusterSetup(settings=FLUSHED))
 async def epoch_rots_in_a_log_that_is_cut(directed: DirectedRun) -> None:
-    """And its recovery points are gone; only the others know how far the log was committed."""
+    """Its recovery points are gone, too; only the others know how far the log was committed."""
     await _produce_some(directed)
     await asyncio.sleep(CHECKPOINT_SECONDS)
     await _all_lose_power(directed)
@@ -272,8 +272,8 @@ async def epoch_rots_in_a_log_that_is_cut(directed: DirectedRun) -> None:
 
 @with_setup(ClusterSetup())
 async def epochs_of_another_partition_come(directed: DirectedRun) -> None:
-    """The last one to stop finds an epoch file that ends in the same epoch, but tells of another log; a follower that
-    was away since before that epoch asks it where the earlier one ended."""
+    """The last broker to stop finds an epoch file that ends in the same epoch, but belongs to another log; a follower
+    that was down since before that epoch asks it where the earlier one ended."""
     await _produce_some(directed)
     leader, away = directed.leader, directed.followers()[0]
     (last,) = set(directed.cluster.broker_ids) - {leader, away}
@@ -299,7 +299,7 @@ async def epochs_of_another_partition_come(directed: DirectedRun) -> None:
 
 @with_setup(ClusterSetup())
 async def stray_segment_lies_behind_the_end(directed: DirectedRun) -> None:
-    """The only one in sync stops cleanly; then an empty file with a segment's name lies in its directory."""
+    """The only in-sync replica stops cleanly; then its directory gets an empty file with a segment's name."""
     await _produce_some(directed)
     await _alone_in_sync(directed, 1)
     directed.cluster.stop(1)
@@ -316,7 +316,7 @@ SOON = {"log.flush.offset.checkpoint.interval.ms": "1000"}
 
 @with_setup(ClusterSetup())
 async def only_member_is_shorter_than_its_clean_stop_says(directed: DirectedRun) -> None:
-    """And its recovery points do not read any more."""
+    """Its recovery points are unreadable, too."""
     await _produce_some(directed)
     await _alone_in_sync(directed, 1)
     directed.cluster.stop(1)
@@ -330,7 +330,7 @@ async def only_member_is_shorter_than_its_clean_stop_says(directed: DirectedRun)
 
 @with_setup(ClusterSetup(settings={**FLUSHED, **SOON}))
 async def only_member_rots_below_its_checkpoints_and_loses_power(directed: DirectedRun) -> None:
-    """A record in the middle of the last segment, which both checkpoints say was synced and committed."""
+    """A record in the middle of the last segment rots, which is synced and committed according to both checkpoints."""
     await _produce_some(directed)
     await _alone_in_sync(directed, 1)
     await asyncio.sleep(CHECKPOINT_SECONDS)
@@ -343,7 +343,7 @@ async def only_member_rots_below_its_checkpoints_and_loses_power(directed: Direc
 
 @with_setup(ClusterSetup(sound_disks=True))
 async def topic_was_deleted_before_all_are_killed(directed: DirectedRun) -> None:
-    """Two of three come back, and need not wait for the third."""
+    """Two of three come back, and do not have to wait for the third."""
     cluster, topic = directed.cluster, "gone"
     async with AdminClient(bootstrap_servers=cluster.bootstrap_servers, runtime=cluster.client_runtime()) as admin:
         await admin.create_topic(topic, partitions=1, replication_factor=3)
@@ -359,12 +359,12 @@ async def topic_was_deleted_before_all_are_killed(directed: DirectedRun) -> None
         cluster.start(broker_id)
     await asyncio.sleep(2 * START_SECONDS)
     if cluster.leader(TOPIC) is None:
-        report(directed, "I36", "nobody leads: two brokers count as having lost a log that was deleted")
+        report(directed, "I36", "no leader: two brokers count as having lost a log that was deleted")
     cluster.start(3)
     await directed.until_isr(1, 2, 3)
 
 
-async def _told(directed: DirectedRun) -> ElectionOutlook:
+async def _outlook(directed: DirectedRun) -> ElectionOutlook:
     answer = await send_to(directed, directed.controller, ElectLeadersRequest())
     assert isinstance(answer, ElectLeadersResponse)
     (told,) = answer.partitions
@@ -373,8 +373,8 @@ async def _told(directed: DirectedRun) -> ElectionOutlook:
 
 @with_setup(ClusterSetup())
 async def candidate_changes_before_the_operator_confirms(directed: DirectedRun) -> None:
-    """The disk of the last one in sync is lost. An operator is told who has all, who goes away before the order comes;
-    the one that is still there stopped long before, and has half."""
+    """The disk of the last in-sync replica is lost. An operator is offered the replica that has all records, which stops
+    before the order arrives; the one that is still up stopped long before, and has half of them."""
     cluster = directed.cluster
 
     async def stop(broker_id: int) -> None:
@@ -395,7 +395,7 @@ async def candidate_changes_before_the_operator_confirms(directed: DirectedRun) 
         cluster.start(broker_id)
     await asyncio.sleep(START_SECONDS)
     directed.reference.allows_unclean_election = True
-    told = await _told(directed)
+    told = await _outlook(directed)
     assert told.chosen == 2, told
     await stop(2)
     await send_to(directed, directed.controller, ElectLeadersRequest(confirmed=[confirmation_of(told)]))
@@ -405,15 +405,15 @@ async def candidate_changes_before_the_operator_confirms(directed: DirectedRun) 
     await asyncio.sleep(START_SECONDS)
     if cluster.leader(TOPIC) is None:
         await send_to(
-            directed, directed.controller, ElectLeadersRequest(confirmed=[confirmation_of(await _told(directed))])
+            directed, directed.controller, ElectLeadersRequest(confirmed=[confirmation_of(await _outlook(directed))])
         )
     await directed.until_isr(1, 2, 3)
 
 
 @with_setup(ClusterSetup())
 async def operator_elects_beside_a_rotten_epoch(directed: DirectedRun) -> None:
-    """One lost its power, half of the records, and a bit of an epoch; the other two were killed, and one of them does
-    not come back. Nobody is elected, so an operator accepts the loss of what that one may have had."""
+    """One broker lost power, half of the records, and a bit of an epoch; the other two were killed, and one of them does
+    not come back. No replica is elected, so an operator accepts the loss of the records that it may have had."""
     await _produce_some(directed)
     await directed.world.spawn(host(1), directed.replica(1).log.flush())
     await _produce_some(directed, "late ")
@@ -424,7 +424,7 @@ async def operator_elects_beside_a_rotten_epoch(directed: DirectedRun) -> None:
     for broker_id in (1, 2):
         directed.cluster.start(broker_id)
     await asyncio.sleep(START_SECONDS)
-    told = await _told(directed)
+    told = await _outlook(directed)
     if told.chosen != 2:
         report(directed, "I28", f"broker {told.chosen} is offered, broker 2 has more: {told.candidates}")
     directed.cluster.start(3)

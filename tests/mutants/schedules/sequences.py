@@ -38,7 +38,7 @@ def _sends(value: bytes) -> Match:
 
 
 async def _everything_so_far_goes_by_retention(directed: DirectedRun) -> None:
-    """Only then a broker has an excuse for what it does not remember."""
+    """Only then a broker may have forgotten a producer."""
     end = directed.replica(directed.leader).state.log_end_offset
     for number in range(RECORDS):
         await directed.produce(f"{number}{PADDING}", acks=1)
@@ -50,7 +50,7 @@ async def _everything_so_far_goes_by_retention(directed: DirectedRun) -> None:
 
 
 async def _producers_are_forgotten(directed: DirectedRun) -> None:
-    """All brokers look for silent producers, which they do every ten minutes, now."""
+    """All brokers expire idle producers now, which they do every ten minutes otherwise."""
     await asyncio.sleep(1.5)
     for broker_id in directed.cluster.broker_ids:
         log = directed.replica(broker_id).log
@@ -59,8 +59,8 @@ async def _producers_are_forgotten(directed: DirectedRun) -> None:
 
 @with_setup(ClusterSetup(settings=FORGETFUL))
 async def answer_lost_and_producer_forgotten(directed: DirectedRun) -> None:
-    """A batch is written and read, its answer is lost, and before it is sent again retention takes it and the brokers
-    forget who sent it."""
+    """A batch is written and read, its answer is lost, and before it is sent again retention deletes it and the brokers
+    forget its producer."""
     leader, network = directed.leader, directed.world.network
     await directed.produce("first")
     answers = network.hold(host(leader), "client", responses(ApiKey.PRODUCE))
@@ -82,7 +82,7 @@ async def answer_lost_and_producer_forgotten(directed: DirectedRun) -> None:
 
 @with_setup(ClusterSetup(settings=FORGETFUL))
 async def answer_lost_and_producer_pushed_out(directed: DirectedRun) -> None:
-    """A first batch is written and read, and its answer is lost; before it is sent again retention takes it, and more
+    """A first batch is written and read, and its answer is lost; before it is sent again retention deletes it, and more
     producers write than a broker remembers."""
     leader, network, room = directed.leader, directed.world.network, producer_state.PRODUCERS_MAX
     answers = network.hold(host(leader), "client", responses(ApiKey.PRODUCE))
@@ -109,8 +109,8 @@ async def answer_lost_and_producer_pushed_out(directed: DirectedRun) -> None:
 
 @with_setup(ClusterSetup(settings=FORGETFUL))
 async def answer_lost_and_the_next_leader_was_reset(directed: DirectedRun) -> None:
-    """Seed 914212. A batch is written and read, its answer is lost, and retention takes it while a replica is away.
-    That one starts anew where the leader's log starts, and leads when the batch is sent again."""
+    """Seed 914212. A batch is written and read, its answer is lost, and retention deletes it while a replica is down.
+    That replica resets to the leader's log start, and leads when the batch is sent again."""
     cluster, network, leader = directed.cluster, directed.world.network, directed.leader
     away = directed.followers()[0]
     cluster.kill(away)
@@ -163,7 +163,7 @@ async def later_batch_overtakes_a_refused_one(directed: DirectedRun) -> None:
 
 @with_setup(ClusterSetup())
 async def old_timestamps_and_a_lost_answer(directed: DirectedRun) -> None:
-    """Records of last year are copied: their timestamps say nothing about when their producer was heard."""
+    """Records of last year are copied: their timestamps do not show when their producer was active."""
     leader, network = directed.leader, directed.world.network
     runtime = directed.cluster.client_runtime()
     async with Producer(
@@ -189,7 +189,7 @@ def _produce(batch: bytearray) -> ProduceRequest:
 
 
 async def _impostor_sends(directed: DirectedRun, count: int) -> list[ProducePartitionResponse]:
-    """Somebody guessed the producer id (they are numbers in a row), and goes on where that producer is."""
+    """A client guesses the producer id (ids are consecutive), and continues that producer's sequence."""
     [(producer_id, state)] = list(directed.replica(directed.leader).log.producers)
     answers = []
     for sequence in range(1, 1 + count):
@@ -207,7 +207,7 @@ async def _impostor_sends(directed: DirectedRun, count: int) -> list[ProducePart
 
 @with_setup(ClusterSetup())
 async def another_producer_has_the_sequence(directed: DirectedRun) -> None:
-    """Its batch stands where ours belongs, and is remembered."""
+    """Its batch has our sequence, and is remembered."""
     await directed.produce("first")
     [answer] = await _impostor_sends(directed, 1)
     assert not answer.error_code, answer.error_message
@@ -217,7 +217,7 @@ async def another_producer_has_the_sequence(directed: DirectedRun) -> None:
 
 @with_setup(ClusterSetup())
 async def another_producer_ran_far_ahead(directed: DirectedRun) -> None:
-    """Its batch stands where ours belongs, and is forgotten: all that a broker can say is 'older than I remember'."""
+    """Its batch has our sequence, and is forgotten: a broker can only answer that ours is older than it remembers."""
     await directed.produce("first")
     await _impostor_sends(directed, BATCHES_REMEMBERED + 2)
     await directed.produce("ours")

@@ -1,4 +1,4 @@
-"""What was known of a log that had the name before, of a disk before it failed, or of a log before it was damaged."""
+"""Outdated facts: about a log of an earlier topic, a disk before it failed, or a log before it was damaged."""
 
 import asyncio
 
@@ -17,9 +17,9 @@ EPOCH_FIELD_END = 16
 """Of a batch; no CRC covers the field."""
 PAYLOAD = -3
 CHECKPOINT_SECONDS = 6.0
-"""Then the high watermarks were written down."""
+"""By then the high watermarks are checkpointed."""
 START_SECONDS = 6.0
-"""Then who can be elected is."""
+"""By then a replica that can be elected leads."""
 AGAIN = TopicPartition("again", 0)
 
 
@@ -33,7 +33,7 @@ async def _produce(directed: DirectedRun, words: str) -> None:
 
 
 async def _produce_again(directed: DirectedRun, words: str, records: int) -> None:
-    """To the topic that is made twice; no judge compares what it held before with what it holds now."""
+    """To the topic that is made twice; no checker compares its old records with the new ones."""
     for number in range(records):
         await directed.produce(f"{words} {number}", acks=1, partition=AGAIN)
 
@@ -59,7 +59,7 @@ def _kill_all(directed: DirectedRun) -> None:
 
 @with_setup(ClusterSetup())
 async def disk_of_before_a_topic_was_made_again(directed: DirectedRun) -> None:
-    """All are killed, and one finds its disk as it was when another topic had the name, with more records."""
+    """All are killed, and one gets its disk back as it was when another topic had the name, with more records."""
     cluster = directed.cluster
     async with AdminClient(bootstrap_servers=cluster.bootstrap_servers, runtime=cluster.client_runtime()) as admin:
         await _make(directed, admin)
@@ -79,14 +79,14 @@ async def disk_of_before_a_topic_was_made_again(directed: DirectedRun) -> None:
         cluster.start(broker_id)
     await asyncio.sleep(2 * START_SECONDS)
     if cluster.leader(AGAIN.topic) is None:
-        report(directed, "I36", "nobody leads: two sound logs are held to the high watermark of another topic")
+        report(directed, "I36", "no leader: two sound logs are compared with the high watermark of another topic")
     if cluster.leader(AGAIN.topic) == 3:
         report(directed, "I28", "the log of another topic leads: what this one holds is cut on the others")
 
 
 @with_setup(ClusterSetup(brokers=2, topics={TOPIC: (1, 2, 1)}))
 async def log_is_damaged_after_it_was_asked_for(directed: DirectedRun) -> None:
-    """The first one back has said what its log holds, and waits for the other one, when a byte of it rots."""
+    """The first broker back has reported its log, and waits for the other one, when a byte of the log rots."""
     cluster = directed.cluster
     await _produce(directed, "early")
     _kill_all(directed)
@@ -101,13 +101,13 @@ async def log_is_damaged_after_it_was_asked_for(directed: DirectedRun) -> None:
     cluster.start(2)
     await asyncio.sleep(2 * START_SECONDS)
     if cluster.leader(TOPIC) is None:
-        report(directed, "I36", "nobody leads: what broker 1 said before its log was damaged is still believed")
+        report(directed, "I36", "no leader: the report of broker 1 from before its log was damaged still counts")
     await directed.until_isr(1, 2)
 
 
 @with_setup(ClusterSetup())
 async def disk_fails_before_all_are_killed(directed: DirectedRun) -> None:
-    """Broker 1 meets an error of its disk, which has lost the last records; of what is left the last epoch rots."""
+    """Broker 1 gets an error from its disk, which has lost the last records; the last remaining epoch rots."""
     await _produce(directed, "early")
     await directed.world.spawn(host(1), directed.replica(1).log.flush())
     await _produce(directed, "late")
@@ -140,8 +140,8 @@ async def _fails_to_sync(directed: DirectedRun) -> None:
 
 @with_setup(ClusterSetup())
 async def leader_is_killed_right_after_a_topic_was_made_again(directed: DirectedRun) -> None:
-    """Before a checkpoint forgets the high watermark of the topic that had the name before. What the leader alone has
-    of the new one was never committed."""
+    """Before a checkpoint drops the high watermark of the earlier topic with the same name. The leader's own records of
+    the new topic were never committed."""
     cluster = directed.cluster
     async with AdminClient(bootstrap_servers=cluster.bootstrap_servers, runtime=cluster.client_runtime()) as admin:
         await _make(directed, admin)

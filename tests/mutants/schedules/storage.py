@@ -1,4 +1,4 @@
-"""Orders of events around what is on the disk, and what a start believes of it."""
+"""Orders of events around the data on a disk, and what a start trusts of it."""
 
 import asyncio
 
@@ -81,7 +81,7 @@ def _has_mark(directed: DirectedRun, broker_id: int, mark: int) -> bool:
 
 # ------------------------------------------------------------------------------------------------------------ starts
 async def _stop_and_start(directed: DirectedRun, broker_id: int, no_room_for: str | None = None) -> None:
-    """A clean stop: everything that was written so far is synced. `no_room_for`: a file that the start cannot write."""
+    """A clean stop: all data written so far is synced. `no_room_for`: a file that the start cannot write."""
     process, old_epoch = directed.world.process(host(broker_id)), broker_epoch(directed, broker_id)
     storage = directed.world.machine(host(broker_id)).storage
     directed.cluster.stop(broker_id)
@@ -95,7 +95,7 @@ async def _stop_and_start(directed: DirectedRun, broker_id: int, no_room_for: st
 
 
 def _lose_power_in_a_write(directed: DirectedRun, broker_id: int) -> None:
-    """Of the last batch all pages but one reached the disk: its header is whole, its content is not."""
+    """All pages of the last batch but one reach the disk: its header is intact, its content is not."""
     path = directed.replica(broker_id).log.segments[-1].log_path
     storage = directed.world.machine(host(broker_id)).storage
     written = bytes(storage.find_file(path).content)
@@ -162,7 +162,7 @@ async def appends_after_an_io_error(directed: DirectedRun) -> None:
 
 @with_setup(ClusterSetup(settings={"log.segment.bytes": "1024", "log.flush.offset.checkpoint.interval.ms": "500"}))
 async def epochs_of_closed_segments(directed: DirectedRun) -> None:
-    """KAFKA-16541: leaders change, segments are closed and synced; then everybody loses power, one after the other."""
+    """KAFKA-16541: leaders change, segments are closed and synced; then all brokers lose power, one after the other."""
     cluster = directed.cluster
     for number in range(3):
         leader = directed.leader
@@ -186,7 +186,7 @@ async def epochs_of_closed_segments(directed: DirectedRun) -> None:
 # ------------------------------------------------------------------------------------------------------------ epochs
 @with_setup(ClusterSetup())
 async def undefined_epoch_is_asked(directed: DirectedRun) -> None:
-    """KAFKA-6857: somebody without any epoch asks where it ended."""
+    """KAFKA-6857: a request for the end of the undefined epoch."""
     leader = directed.leader
     await directed.produce("everywhere")
     question = OffsetForLeaderPartition(
@@ -204,7 +204,7 @@ async def undefined_epoch_is_asked(directed: DirectedRun) -> None:
 # -------------------------------------------------------------------------------------------------------------- full
 @with_setup(ClusterSetup())
 async def disk_is_full_for_a_moment(directed: DirectedRun) -> None:
-    """KAFKA-698: an append fails for want of room; soon there is room again."""
+    """KAFKA-698: an append fails for lack of room; soon there is room again."""
     follower = directed.followers()[0]
     await directed.produce("before")
     storage = directed.world.machine(host(follower)).storage

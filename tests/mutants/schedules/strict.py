@@ -15,7 +15,7 @@ UNCLEAN = {"unclean.leader.election.enable": "true"}
 # ----------------------------------------------------------------------------------------------------------- elections
 @with_setup(ClusterSetup(settings=UNCLEAN))
 async def unclean_election_without_loss(directed: DirectedRun) -> None:
-    """The only member of the ISR dies; who takes over was out of it, though it happens to hold everything."""
+    """The only member of the ISR fails; its successor was out of the ISR, though it happens to hold everything."""
     leader, followers = directed.leader, directed.followers()
     await directed.produce("everywhere")
     await asyncio.sleep(1.0)
@@ -31,7 +31,7 @@ async def unclean_election_without_loss(directed: DirectedRun) -> None:
 
 @with_setup(ClusterSetup())
 async def leader_dies_among_living_members(directed: DirectedRun) -> None:
-    """Replication rules 9.4: what the ISR is in the moment of a clean election."""
+    """Replication rules 9.4: the ISR at the moment of a clean election."""
     leader, _, _ = await separate_roles(directed)
     living = tuple(directed.followers())
     await directed.produce("everywhere")
@@ -47,7 +47,7 @@ async def leader_dies_among_living_members(directed: DirectedRun) -> None:
 
 # ------------------------------------------------------------------------------------------------------------ deadlines
 async def _cut_from_zookeeper(directed: DirectedRun, victim: int) -> None:
-    """The broker's session ends at ZooKeeper; in that moment it must count itself as fenced."""
+    """The broker's session ends at ZooKeeper; at that moment it must consider itself fenced."""
     zookeeper, broker = directed.world.zookeeper, directed.cluster.brokers[victim]
     await directed.until(lambda: not zookeeper.sessions_of(host(victim)), "the end of its session", 60)
     if not broker.registration.is_fenced():
@@ -56,13 +56,13 @@ async def _cut_from_zookeeper(directed: DirectedRun, victim: int) -> None:
 
 @with_setup(ClusterSetup())
 async def zookeeper_answers_late_and_goes_silent(directed: DirectedRun) -> None:
-    """Hardening 8: the answers take most of a session; the last that arrives proves little."""
+    """Hardening 8: the answers take most of a session timeout, so the last one to arrive proves little."""
     leader, _, _ = await separate_roles(directed)
     await directed.produce("everywhere")
     zookeeper = directed.world.zookeeper
     zookeeper.slow_hosts[host(leader)] = 0.9
     await asyncio.sleep(5.0)
-    zookeeper.hold(host(leader))  # nothing more is heard of it, but what was answered still arrives
+    zookeeper.hold(host(leader))  # no further request gets through, but answers still arrive
     await asyncio.sleep(1.0)
     zookeeper.cut(host(leader))
     await _cut_from_zookeeper(directed, leader)
@@ -70,7 +70,7 @@ async def zookeeper_answers_late_and_goes_silent(directed: DirectedRun) -> None:
 
 @with_setup(ClusterSetup(settings={"zookeeper.session.timeout.ms": "60000"}))
 async def zookeeper_grants_a_shorter_session(directed: DirectedRun) -> None:
-    """Hardening 8: ZooKeeper's ticks bound the session to ten seconds; a minute was asked for."""
+    """Hardening 8: ZooKeeper's ticks bound the session to ten seconds; a minute was requested."""
     leader, _, _ = await separate_roles(directed)
     await directed.produce("everywhere")
     await asyncio.sleep(5.0)
@@ -81,8 +81,8 @@ async def zookeeper_grants_a_shorter_session(directed: DirectedRun) -> None:
 # ------------------------------------------------------------------------------------------------------------ sequences
 @with_setup(ClusterSetup())
 async def record_expires_while_its_answer_is_held_back(directed: DirectedRun) -> None:
-    """Hardening 12: a record was written and its answer lost; the producer gave up, and somebody has read it. The next
-    record has other bytes; the last one has the very same, as two like events of one millisecond have."""
+    """Hardening 12: a record was written and its answer lost; the producer gave up, and a consumer has read it. The next
+    record has other bytes; the last one has the same bytes, like two equal events in one millisecond."""
     leader, network, history = directed.leader, directed.world.network, directed.history
     async with Producer(
         bootstrap_servers=directed.cluster.bootstrap_servers,
@@ -113,7 +113,7 @@ async def record_expires_while_its_answer_is_held_back(directed: DirectedRun) ->
         try:
             await send(b"another event")
         except MinibrokerError as error:
-            report(directed, "I37", f"nobody else has this producer's identity, and it is refused: {error}")
+            report(directed, "I37", f"no other producer has this identity, and it is refused: {error}")
         offset = await send(b"an event")
         if offset <= seen:
             report(directed, "I26", f"a record is acknowledged at {offset}, which was read before it was sent")
@@ -144,7 +144,7 @@ async def leader_is_stopped_under_load(directed: DirectedRun) -> None:
 
 @with_setup(ClusterSetup())
 async def controller_never_answers_a_proposal(directed: DirectedRun) -> None:
-    """Hardening 6: a proposal is held up on a connection that lives on, and the controller is as well as ever."""
+    """Hardening 6: a proposal is held on a connection that stays open, and the controller works normally."""
     leader, controller, third = await separate_roles(directed)
     await directed.produce("everywhere")
     directed.cluster.kill(third)

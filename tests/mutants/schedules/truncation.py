@@ -10,13 +10,13 @@ from tests.mutants.schedules.actions import host
 
 
 def expire(directed: DirectedRun, broker_id: int) -> None:
-    """Its session ends, its process lives on and registers anew: an election without a lost byte."""
+    """Its session ends, but its process keeps running and registers again: an election without a lost byte."""
     for session in directed.world.zookeeper.sessions_of(host(broker_id)):
         directed.world.zookeeper.expire_session(session)
 
 
 async def _until_epoch_beyond(directed: DirectedRun, epoch: int) -> None:
-    """Another reign, by the word of its leader."""
+    """Wait for a later leader epoch, as its leader knows it."""
 
     def is_later() -> bool:
         leader = directed.cluster.leader(TOPIC)
@@ -35,16 +35,16 @@ def _is_beyond(directed: DirectedRun, broker_id: int, epoch: int) -> bool:
 
 @with_setup(ClusterSetup(settings={"replica.lag.time.max.ms": "10000"}))
 async def second_leader_falls_at_once(directed: DirectedRun) -> None:
-    """KIP-101, scenario 1: a record is acknowledged, its leader falls, and the next one falls before the follower has
+    """KIP-101, scenario 1: a record is acknowledged, its leader fails, and the next one fails before the follower has
     fetched anything."""
     first, second, third = directed.replica(directed.leader).state.assignment
     network = directed.world.network
     await directed.produce("known to all")
     await asyncio.sleep(1)
-    marks = network.hold(host(first), host(third), responses(ApiKey.FETCH))
+    replies = network.hold(host(first), host(third), responses(ApiKey.FETCH))
     sending = directed.produce_soon("acknowledged")
-    await marks.caught()
-    marks.let_one_pass()  # the record; the mark that covers it comes later
+    await replies.caught()
+    replies.let_one_pass()  # the record; the high watermark that covers it comes later
     await sending
     directed.cluster.kill(first)
     network.hold(host(third), host(second), requests(ApiKey.FETCH))
@@ -57,7 +57,7 @@ async def second_leader_falls_at_once(directed: DirectedRun) -> None:
 
 @with_setup(ClusterSetup())
 async def epochs_without_a_record(directed: DirectedRun) -> None:
-    """KAFKA-10706, 7415: leaders come and go, and nobody writes."""
+    """KAFKA-10706, 7415: leaders change without writes."""
     await directed.produce("the only one")
     for _ in range(3):
         leader = directed.leader
@@ -70,8 +70,8 @@ async def epochs_without_a_record(directed: DirectedRun) -> None:
 
 @with_setup(ClusterSetup())
 async def refusal_of_an_older_epoch(directed: DirectedRun) -> None:
-    """KAFKA-8012: a follower's question waits until its leader has a later epoch; it is refused when the follower has
-    that epoch, too, and has asked again."""
+    """KAFKA-8012: a follower's epoch request is held until its leader has a later epoch; it is refused when the follower
+    has that epoch, too, and has asked again."""
     leader = directed.leader
     follower, third = directed.followers()
     await directed.produce("a record")
@@ -81,7 +81,9 @@ async def refusal_of_an_older_epoch(directed: DirectedRun) -> None:
         epoch = _epoch(directed, leader)
         directed.cluster.kill(third)
         await directed.until(partial(_is_beyond, directed, leader, epoch), "the controller drops the third")
-        await directed.until(lambda: _epoch(directed, follower) == _epoch(directed, leader), "the follower hears of it")
+        await directed.until(
+            lambda: _epoch(directed, follower) == _epoch(directed, leader), "the follower learns of it"
+        )
         directed.cluster.start(third)
         await directed.until(lambda: third in directed.cluster.in_sync_replicas(TOPIC), "the third returns")
     await questions.caught()
