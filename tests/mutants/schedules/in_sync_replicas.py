@@ -281,7 +281,7 @@ async def _absurd_answer(directed: DirectedRun, **absurd: int) -> None:
     off from the leader, which must be able to go on without it."""
     lies, handle = 1, Partition.handle
 
-    def falsify(partition: Partition, event: Event) -> None:
+    def falsify(partition: Partition, event: ReplicaEvent) -> None:
         nonlocal lies
         if lies and isinstance(event, AlterPartitionAnswered) and event.error_code is ErrorCode.NONE:
             lies -= 1
