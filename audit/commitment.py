@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from minibroker.audit.content import Content
-from minibroker.audit.expectation import Expected
+from minibroker.audit.expectation import ExpectedPartition
 from minibroker.audit.findings import Finding, Kind, finding
 from minibroker.audit.replica import ReplicaFacts
 from minibroker.protocol import checkpoints
@@ -60,7 +60,7 @@ class Commitment(msgspec.Struct, frozen=True, kw_only=True):
 
 def commitment_of(
     partition: TopicPartition,
-    expected: Expected,
+    expected: ExpectedPartition,
     contents: Sequence[Content],
     contradicted: Collection[int] = (),
 ) -> tuple[Commitment, list[Finding]]:
@@ -106,7 +106,7 @@ def _is_exact(facts: ReplicaFacts) -> bool:
     return facts.cleanly_stopped and facts.high_watermark is not None
 
 
-def _own_witness(expected: Expected, contents: Sequence[Content]) -> PartitionWitness | None:
+def _own_witness(expected: ExpectedPartition, contents: Sequence[Content]) -> PartitionWitness | None:
     """The witness, unless it is of a former topic of this name."""
     witness = expected.witness
     ids = {content.replica.facts.topic_id for content in contents} - {None}
@@ -131,7 +131,7 @@ def _missing_high_watermarks(contents: Sequence[Content]) -> list[Finding]:
 
 
 def _too_short(
-    partition: TopicPartition, expected: Expected, commitment: Commitment, contents: Sequence[Content]
+    partition: TopicPartition, expected: ExpectedPartition, commitment: Commitment, contents: Sequence[Content]
 ) -> list[Finding]:
     longest = max((content.replica.log_end_offset for content in contents), default=0)
     found = []
@@ -172,7 +172,7 @@ def _too_short(
     return found
 
 
-def _source(expected: Expected, commitment: Commitment, contents: Sequence[Content]) -> str:
+def _source(expected: ExpectedPartition, commitment: Commitment, contents: Sequence[Content]) -> str:
     """Which source knows the committed offset."""
     if commitment.witness is not None and commitment.witness.committed_offset == commitment.committed:
         return "says the witness"

@@ -18,7 +18,7 @@ import msgspec
 from minibroker.audit.errors import AuditError
 from minibroker.audit.expectation import (
     AuditedLogDirectory,
-    Expected,
+    ExpectedPartition,
     SourcedState,
     expected_partitions,
     one_directory_each,
@@ -55,7 +55,7 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
 
     log_directories: tuple[AuditedLogDirectory, ...]
     replicas: tuple[ReplicaFacts, ...]
-    expected: dict[str, Expected] = {}
+    expected: dict[str, ExpectedPartition] = {}
     """By `topic-partition`."""
     findings: tuple[Finding, ...] = ()
     """Of brokers and directories as a whole."""

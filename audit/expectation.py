@@ -36,7 +36,7 @@ class AuditedLogDirectory(msgspec.Struct, frozen=True, kw_only=True):
     """Topic id by partition, for the partitions that its own checkpoints list."""
 
 
-class Expected(msgspec.Struct, frozen=True, kw_only=True):
+class ExpectedPartition(msgspec.Struct, frozen=True, kw_only=True):
     """One partition as it should be."""
 
     source: str | None = None
@@ -68,7 +68,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
 
 def expected_partitions(
     logs: Sequence[AuditedLogDirectory], held: Iterable[tuple[int, str]], states: Sequence[SourcedState]
-) -> tuple[dict[str, Expected], list[Finding]]:
+) -> tuple[dict[str, ExpectedPartition], list[Finding]]:
     """What should be present by `topic-partition`, and contradictions between the sources and the directories. `held`:
     (broker, topic-partition) of each replica that is present."""
     found: list[Finding] = []
@@ -97,7 +97,7 @@ def expected_partitions(
         else:
             # A topic may be deleted while a running broker's checkpoint still lists it.
             certain = {b for b in listed.get(name, {}) if name in on_disk or b in stopped}
-            expected[name] = Expected(
+            expected[name] = ExpectedPartition(
                 unknown_to=unknown_to,
                 witness=witnesses.get(name),
                 holders=dict.fromkeys(sorted(certain), "its own checkpoint lists it"),
@@ -159,7 +159,7 @@ def _expected_partition(
     newest_witness: PartitionWitness | None,
     listed: dict[int, str | None],
     present: set[int],
-) -> Expected:
+) -> ExpectedPartition:
     holders: dict[int, str] = {}
     topic_id = snapshot.topic_id
     witness = newest_witness
@@ -174,7 +174,7 @@ def _expected_partition(
         holders.update({broker: "the witness counts it in sync" for broker in witness.isr})
     holders.update({broker: f"in sync before the stop, says {source.source}" for broker in snapshot.isr_before})
     holders.update({broker: f"in sync, says {source.source}" for broker in snapshot.isr})
-    return Expected(
+    return ExpectedPartition(
         source=source.source,
         stopped=source.stopped,
         is_whole=source.state.version >= 2,
@@ -199,7 +199,7 @@ def _expected_partition(
 def _brokers(
     logs: Sequence[AuditedLogDirectory],
     states: Sequence[SourcedState],
-    expected: Mapping[str, Expected],
+    expected: Mapping[str, ExpectedPartition],
     present: set[int],
 ) -> list[Finding]:
     found = []

@@ -18,7 +18,7 @@ from minibroker.audit.acknowledged import (
 from minibroker.audit.commitment import commitment_of
 from minibroker.audit.comparison import Comparison, compare
 from minibroker.audit.content import Content
-from minibroker.audit.expectation import Expected
+from minibroker.audit.expectation import ExpectedPartition
 from minibroker.audit.findings import (
     Finding,
     Kind,
@@ -42,10 +42,10 @@ def compare_partition(
     partition: TopicPartition,
     replicas: Sequence[AuditedReplica],
     acked: Iterable[AckedChunk] = (),
-    expected: Expected | None = None,
+    expected: ExpectedPartition | None = None,
 ) -> PartitionResult:
     """All findings on one partition, and its verdict. `expected`: None where nothing is known of it."""
-    expected = expected or Expected()
+    expected = expected or ExpectedPartition()
     replicas = [truncated_as_by_next_start(replica) for replica in replicas]
     findings = [item for replica in replicas for item in check_replica(replica)]
     current, stale = of_one_topic([each for each in replicas if each.facts.owner == partition.partition], expected)

@@ -6,12 +6,12 @@ finding for all its replicas (expectation.py), not one for each.
 
 from collections.abc import Collection
 
-from minibroker.audit.expectation import Expected
+from minibroker.audit.expectation import ExpectedPartition
 from minibroker.audit.findings import Finding, Kind, finding
 from minibroker.protocol.ids import TopicPartition
 
 
-def check_presence(partition: TopicPartition, present: Collection[int], expected: Expected) -> list[Finding]:
+def check_presence(partition: TopicPartition, present: Collection[int], expected: ExpectedPartition) -> list[Finding]:
     """`there`: the brokers that hold a replica of the partition's topic."""
     absent = {
         broker: why
@@ -43,7 +43,7 @@ def check_presence(partition: TopicPartition, present: Collection[int], expected
     return found
 
 
-def absent_replicas(present: Collection[int], expected: Expected) -> tuple[int, ...]:
+def absent_replicas(present: Collection[int], expected: ExpectedPartition) -> tuple[int, ...]:
     """Brokers that should hold a replica and have none, missing brokers included."""
     return tuple(broker for broker in expected.holders if broker not in present)
 

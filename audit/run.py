@@ -15,7 +15,7 @@ import msgspec
 from minibroker.audit.acked_file import check_list
 from minibroker.audit.discovery import Inventory, discover
 from minibroker.audit.errors import AuditError
-from minibroker.audit.expectation import Expected, SourcedState
+from minibroker.audit.expectation import ExpectedPartition, SourcedState
 from minibroker.audit.findings import Finding, Kind, PartitionResult, finding, has_errors
 from minibroker.audit.html_page import html_page
 from minibroker.audit.local_engine import compare_locally
@@ -172,7 +172,7 @@ def _changed_partitions(
     before, now = _by_name(inventory), _by_name(fresh)
     changed = {name for name in suspected if before.get(name) != now.get(name)}
     chosen = tuple(facts for facts in fresh.replicas if f"{facts.topic}-{facts.partition}" in changed)
-    expected = {name: fresh.expected.get(name, Expected()) for name in changed}
+    expected = {name: fresh.expected.get(name, ExpectedPartition()) for name in changed}
     return msgspec.structs.replace(fresh, replicas=chosen, expected=expected)
 
 

@@ -20,7 +20,7 @@ import msgspec
 from minibroker.audit.acked_file import AckedChunk, AckedTask, open_acked, plan_acked, read_acked
 from minibroker.audit.discovery import Inventory
 from minibroker.audit.errors import AuditError
-from minibroker.audit.expectation import Expected
+from minibroker.audit.expectation import ExpectedPartition
 from minibroker.audit.findings import PartitionResult
 from minibroker.audit.partition_check import compare_partition
 from minibroker.audit.planning import comparison_shares, plan_ranges, portion_bytes_for, portions, range_bytes_for
@@ -170,8 +170,8 @@ def _checker(
     return check
 
 
-def _facts_by_name(packed: bytes) -> tuple[dict[TopicPartition, list[ReplicaFacts]], dict[str, Expected]]:
-    replicas, expected = msgspec.msgpack.decode(packed, type=tuple[list[ReplicaFacts], dict[str, Expected]])
+def _facts_by_name(packed: bytes) -> tuple[dict[TopicPartition, list[ReplicaFacts]], dict[str, ExpectedPartition]]:
+    replicas, expected = msgspec.msgpack.decode(packed, type=tuple[list[ReplicaFacts], dict[str, ExpectedPartition]])
     by_name: dict[TopicPartition, list[ReplicaFacts]] = {}
     for facts in replicas:
         by_name.setdefault(TopicPartition(facts.topic, facts.partition), []).append(facts)

@@ -6,12 +6,14 @@ of it. Where it is unknown, replicas that differ contradict each other, and none
 
 from collections.abc import Iterable, Sequence
 
-from minibroker.audit.expectation import Expected
+from minibroker.audit.expectation import ExpectedPartition
 from minibroker.audit.findings import Finding, Kind, finding
 from minibroker.audit.replica import AuditedReplica, ReplicaFacts
 
 
-def of_one_topic(replicas: Sequence[AuditedReplica], expected: Expected) -> tuple[list[AuditedReplica], list[Finding]]:
+def of_one_topic(
+    replicas: Sequence[AuditedReplica], expected: ExpectedPartition
+) -> tuple[list[AuditedReplica], list[Finding]]:
     """The replicas to compare with each other, and findings about the others."""
     by_id: dict[str | None, list[AuditedReplica]] = {}
     for replica in replicas:
@@ -29,13 +31,13 @@ def of_one_topic(replicas: Sequence[AuditedReplica], expected: Expected) -> tupl
     return [replica for replica in replicas if replica.facts.topic_id in (None, wanted)], others
 
 
-def is_as_listed(replica: AuditedReplica, expected: Expected) -> bool:
+def is_as_listed(replica: AuditedReplica, expected: ExpectedPartition) -> bool:
     """No source shows which topic id is right, but the broker's own checkpoint lists the one of this replica."""
     listed = expected.listed.get(replica.broker)
     return expected.topic_id is None and listed is not None and listed == replica.facts.topic_id
 
 
-def _other(replica: AuditedReplica, known: str, expected: Expected) -> Finding:
+def _other(replica: AuditedReplica, known: str, expected: ExpectedPartition) -> Finding:
     """A broker that was down while the topic was deleted and created again still has the former one: no error, unless
     it should hold the new one."""
     former = expected.topic_id is not None and replica.broker not in expected.holders
@@ -55,7 +57,7 @@ def _bytes(replicas: Iterable[AuditedReplica]) -> int:
     return sum(size for replica in replicas for _, size in replica.facts.segments)
 
 
-def ids_within_topics(replicas: Iterable[ReplicaFacts], expected: dict[str, Expected]) -> list[Finding]:
+def ids_within_topics(replicas: Iterable[ReplicaFacts], expected: dict[str, ExpectedPartition]) -> list[Finding]:
     """Partitions of one topic have one id. Where the id of a partition is known, the check of that partition reports
     more."""
     by_topic: dict[str, dict[str, list[str]]] = {}

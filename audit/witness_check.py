@@ -11,7 +11,7 @@ import msgspec
 
 from minibroker.audit.commitment import Commitment
 from minibroker.audit.content import Content, surely_equal
-from minibroker.audit.expectation import Expected
+from minibroker.audit.expectation import ExpectedPartition
 from minibroker.audit.findings import Finding, Kind, finding
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.log_digest import digest_of, format_digest
@@ -28,7 +28,7 @@ class WitnessResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_witness(
-    partition: TopicPartition, expected: Expected, commitment: Commitment, contents: Sequence[Content]
+    partition: TopicPartition, expected: ExpectedPartition, commitment: Commitment, contents: Sequence[Content]
 ) -> WitnessResult:
     """Compare each replica that must hold everything that was witnessed."""
     witness = commitment.witness
@@ -75,7 +75,7 @@ def _covers(content: Content, low: int, high: int) -> bool:
 
 
 def _started_later(
-    partition: TopicPartition, expected: Expected, witness: PartitionWitness, contents: Sequence[Content]
+    partition: TopicPartition, expected: ExpectedPartition, witness: PartitionWitness, contents: Sequence[Content]
 ) -> list[Finding]:
     """A log that begins behind the witness's log start was trimmed since: by retention, or by a loss that looks like
     it."""
@@ -103,12 +103,12 @@ def _started_later(
     return [_finding(partition, Kind.WITNESS_NOT_COMPARED, message, None, low, first)]
 
 
-def _stopped_cleanly(expected: Expected, contents: Sequence[Content]) -> bool:
+def _stopped_cleanly(expected: ExpectedPartition, contents: Sequence[Content]) -> bool:
     return expected.stopped and expected.is_whole and all(each.replica.facts.cleanly_stopped for each in contents)
 
 
 def _appended_since(
-    partition: TopicPartition, expected: Expected, commitment: Commitment, contents: Sequence[Content]
+    partition: TopicPartition, expected: ExpectedPartition, commitment: Commitment, contents: Sequence[Content]
 ) -> list[Finding]:
     """At its clean stop the last leader recorded what was committed, and its own checkpoint repeats that; where it
     alone was in sync, its log held nothing more."""
@@ -128,7 +128,7 @@ def _appended_since(
     return [_finding(partition, Kind.UNPROVEN, message, None, witness.committed_offset, end)]
 
 
-def _is_the_last_leaders(witness: PartitionWitness, expected: Expected) -> bool:
+def _is_the_last_leaders(witness: PartitionWitness, expected: ExpectedPartition) -> bool:
     """A leader elected while the cluster stopped may have had no time to record anything. If the last leader stopped
     and none followed, the last epoch has no leader."""
     epoch = expected.leader_epoch
@@ -136,7 +136,7 @@ def _is_the_last_leaders(witness: PartitionWitness, expected: Expected) -> bool:
     return witness.leader_epoch == epoch or (has_no_leader and epoch is not None and witness.leader_epoch == epoch - 1)
 
 
-def _lacks_its_head(content: Content, low: int, expected: Expected, contents: Sequence[Content]) -> bool:
+def _lacks_its_head(content: Content, low: int, expected: ExpectedPartition, contents: Sequence[Content]) -> bool:
     """The log of the last leader, which alone was in sync, began at `low`. So it has recorded no later start, and no
     in-sync broker has deleted files behind it. An earlier leader may have recorded a start that did not reach it."""
     replica = content.replica
@@ -161,7 +161,7 @@ def _lost_head(partition: TopicPartition, content: Content, low: int, reached: i
 
 
 def _missing_witness(
-    partition: TopicPartition, expected: Expected, commitment: Commitment, contents: Sequence[Content]
+    partition: TopicPartition, expected: ExpectedPartition, commitment: Commitment, contents: Sequence[Content]
 ) -> list[Finding]:
     """At a clean stop each leader writes a witness for every partition it leads. A single missing witness proves
     nothing."""

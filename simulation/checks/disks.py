@@ -11,7 +11,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from minibroker.audit.acked_file import AckedChunk
-from minibroker.audit.expectation import Expected
+from minibroker.audit.expectation import ExpectedPartition
 from minibroker.audit.findings import Finding as AuditFinding
 from minibroker.audit.findings import Kind, Severity
 from minibroker.audit.partition_check import compare_partition
@@ -47,7 +47,7 @@ def audit_disks(
             for broker_id in cluster.broker_ids
             if (replica := _replica(cluster, broker_id, actual.partition)) is not None
         ]
-        expected = Expected(
+        expected = ExpectedPartition(
             source="the simulation",
             stopped=False,
             leader=actual.leader,
