@@ -35,7 +35,7 @@ CLUSTER_ACTIONS = frozenset(key for key, api in m.APIS.items() if api.is_cluster
 READS_AS_REPLICA = frozenset({m.ApiKey.FETCH, m.ApiKey.LIST_OFFSETS, m.ApiKey.OFFSET_FOR_LEADER_EPOCH})
 """Any client may use these; only a broker may send them with a replica id."""
 assert {m.APIS[key].request for key in CLUSTER_ACTIONS | READS_AS_REPLICA} == set(CLAIMED_SENDERS), (
-    "each says who speaks"
+    "each names its sender"
 )
 
 

@@ -57,7 +57,7 @@ class SharedSecret:
                 ) from error
             except NotAuthorized as error:
                 raise ZooKeeperRefuses(
-                    f"ZooKeeper does not tell this process the cluster's secret ({error}): set"
+                    f"ZooKeeper does not let this process read the cluster's secret ({error}): set"
                     " zookeeper.digest.credentials to what the other brokers have"
                 ) from error
             node = ClusterSecret(secret=drawn.hex()).encode()
@@ -67,13 +67,15 @@ class SharedSecret:
                 pass
             except NoNode as error:
                 raise ClusterMismatch("ZooKeeper knows no cluster: its data was wiped") from error
-        raise ClusterMismatch(f"{CLUSTER_SECRET} comes and goes: another program writes to this ZooKeeper")
+        raise ClusterMismatch(
+            f"{CLUSTER_SECRET} is created and deleted all the time: another program writes to this ZooKeeper"
+        )
 
     def _take(self, key: bytes) -> None:
         was_known, is_new = bool(self.key), key != self.key
         self.key = key
         if was_known and is_new:
-            log.warning("the cluster's secret was replaced: connections between brokers are opened anew")
+            log.warning("the cluster's secret was replaced: reconnecting to other brokers with the new one")
             self.on_changed()
 
     async def run(self) -> None:

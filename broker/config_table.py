@@ -223,7 +223,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     log_retention_ms: Annotated[
         int | None,
         ConfigKey(
-            doc="Segments whose last append is older are deleted, below the high watermark only; the leader decides by"
+            doc="Segments with an older last append are deleted, below the high watermark only; the leader decides by"
             " its own clock. -1: never.",
             minimum=0,
             maximum=I64_MAX,

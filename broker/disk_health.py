@@ -6,8 +6,8 @@ others: what an error means for the directory (`log.storage`), and what a replic
 Theory: any access to the disk may hit an error: an append, a read, a periodic task that belongs to no partition. The
 directory records it, and from then on no replica in it may lead, whichever access failed (hardening rule 13): an idle
 leader that does not learn of the error would keep its leadership on a dead disk until the next write. A lack of file
-descriptors passes and is not a disk error: a read is refused, a sync waits, and only a replica whose own step could not
-be performed goes offline for a while.
+descriptors passes and is not a disk error: a read is refused, a sync waits, and a replica goes offline for a while only
+if its own step could not be performed.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ class DiskHealth:
     def log_failed(self, partition: Partition, error: DiskError) -> None:
         """An effect of a replica could not be performed."""
         if isinstance(error, OutOfDescriptors):
-            log.warning("%s rests until there is a file descriptor for it", partition.topic_partition)
+            log.warning("%s is offline until there is a file descriptor for it", partition.topic_partition)
             self.rest(partition.topic_partition, partition)
         else:
             self.read_failed(partition, error)

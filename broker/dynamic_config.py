@@ -116,7 +116,7 @@ class DynamicConfig:
         config, problems = apply_overrides(self.static, overrides, source)
         for problem in problems:
             if problem not in self._problems:
-                log.warning("%s: passed over: %s", self._path, problem)
+                log.warning("%s: ignored: %s", self._path, problem)
         self._problems = problems
         if config == self.current:
             return

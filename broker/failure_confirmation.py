@@ -5,7 +5,7 @@ on it. It connects only to the registered address of the suspected broker that t
 make a broker connect to ports of the sender's choice.
 
 An attempt without any answer confirms nothing; then a recent refusal met by this broker itself counts (`refusals`).
-A confirmer must be alive itself: one whose session may have ended confirms nothing.
+A confirmer must be alive itself: it confirms nothing if its own session may have ended.
 """
 
 from collections.abc import Callable

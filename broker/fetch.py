@@ -229,17 +229,17 @@ class FetchHandler:
             return self._answers.refused(partition, FetchRefused(ErrorCode.INCONSISTENT_TOPIC_ID))
         epoch, offset = from_wire(fetch.current_leader_epoch), fetch.fetch_offset
         last_epoch = from_wire(fetch.last_fetched_epoch)
-        verdict: FetchGranted | FetchRefused
+        decision: FetchGranted | FetchRefused
         if body.replica_id < 0:
             partition.services.check_fence()
-            verdict = check_consumer_fetch(partition.state, epoch, offset, last_epoch)
+            decision = check_consumer_fetch(partition.state, epoch, offset, last_epoch)
         elif report:
-            verdict = self._answers.report_position(partition, body.replica_id, body.replica_epoch, fetch)
+            decision = self._answers.report_position(partition, body.replica_id, body.replica_epoch, fetch)
         else:
             refusal = refuse_fetch(partition.state, epoch, offset, last_epoch)
-            verdict = grant_follower(partition.state, offset) if refusal is None else refusal
-        if isinstance(verdict, FetchRefused):
-            return self._answers.refused(partition, verdict)
+            decision = grant_follower(partition.state, offset) if refusal is None else refusal
+        if isinstance(decision, FetchRefused):
+            return self._answers.refused(partition, decision)
         if body.replica_id < 0 and self._observer.wants_details:
             self._observer.notify(ConsumerReadGranted(partition))
-        return self._answers.read(partition, fetch, verdict, budget, first)
+        return self._answers.read(partition, fetch, decision, budget, first)

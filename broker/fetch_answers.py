@@ -94,16 +94,16 @@ class FetchAnswers:
             self._observer.notify(RecordsRead(partition, granted.fetch_offset, fetched))
         return fetched
 
-    def refused(self, partition: "Partition", verdict: FetchRefused) -> FetchedRecords:
-        self._counters.failed_fetch += verdict.error_code is not ErrorCode.NONE
+    def refused(self, partition: "Partition", decision: FetchRefused) -> FetchedRecords:
+        self._counters.failed_fetch += decision.error_code is not ErrorCode.NONE
         state = partition.state
-        diverging = verdict.diverging
+        diverging = decision.diverging
         hint = None
-        if verdict.error_code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
+        if decision.error_code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
             hint = self._leader_hint(partition.topic_partition)
         response = FetchPartitionResponse(
             partition_index=partition.topic_partition.partition,
-            error_code=verdict.error_code,
+            error_code=decision.error_code,
             high_watermark=state.high_watermark if diverging else -1,
             log_start_offset=state.log_start_offset,
             diverging_epoch=EpochEndOffset(epoch=diverging[0], end_offset=diverging[1]) if diverging else None,

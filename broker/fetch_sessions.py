@@ -190,10 +190,10 @@ class FetchSessions:
         partition = self._partitions.get(topic_partition)
         if partition is None:
             return self._answers.unknown(topic_partition)
-        verdict = self._answers.report_position(partition, session.replica_id, session.replica_epoch, fetch)
-        if isinstance(verdict, FetchRefused):
+        decision = self._answers.report_position(partition, session.replica_id, session.replica_epoch, fetch)
+        if isinstance(decision, FetchRefused):
             session.drop(topic_partition)
-            return self._answers.refused(partition, verdict)
+            return self._answers.refused(partition, decision)
         entry = session.partitions.get(topic_partition)
         if entry is not None and entry.partition is not partition:  # the topic was deleted and created again
             session.drop(topic_partition)

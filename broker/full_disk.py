@@ -98,7 +98,7 @@ class FullDisk:
         try:
             response = await connection.request(self._request(partitions), ASK_MS)
         except RpcError as error:
-            log.info("broker %d did not tell its log starts: %s", leader, error)
+            log.info("broker %d did not answer with its log starts: %s", leader, error)
             return
         finally:
             await connection.close()

@@ -46,7 +46,7 @@ class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
     replicas: tuple[BrokerId, ...]
     isr: tuple[BrokerId, ...]
     offline_replicas: tuple[BrokerId, ...] = ()
-    """Replicas on dead brokers, or on live ones whose log directory failed, as the controller reported."""
+    """Replicas on dead brokers, or in failed log directories of live ones, as the controller reported."""
 
 
 class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +68,7 @@ class MetadataChange(msgspec.Struct, frozen=True, kw_only=True):
     partitions_changed: tuple[TopicPartition, ...] = ()
     partitions_deleted: tuple[TopicPartition, ...] = ()
     configs_changed: tuple[str, ...] = ()
-    """Topics whose own settings changed."""
+    """Topics with changed settings of their own."""
 
 
 class MetadataImage:

@@ -62,7 +62,7 @@ class BrokerCounters(msgspec.Struct):
         ),
     ] = 0
     damaged_logs: Annotated[
-        int, Metric("replica_manager_damaged_logs", "Replicas here whose log was found damaged.")
+        int, Metric("replica_manager_damaged_logs", "Replicas here with a log that was found damaged.")
     ] = 0
     repairs_begun: Annotated[
         int,
@@ -81,7 +81,7 @@ class BrokerCounters(msgspec.Struct):
     scrubbed_bytes: Annotated[int, Metric("log_scrubbed_bytes", "Bytes of logs read again by the scrubber.")] = 0
     scrub_rounds: Annotated[int, Metric("log_scrub_rounds", "Times that the scrubber has read all logs here.")] = 0
     scrubbed_damaged: Annotated[
-        int, Metric("log_scrubbed_damaged_logs", "Replicas here whose damage the scrubber was the first to find.")
+        int, Metric("log_scrubbed_damaged_logs", "Damaged replicas here that the scrubber was the first to find.")
     ] = 0
     scrubbed_indexes: Annotated[
         int, Metric("log_scrubbed_indexes_made_again", "Damaged indexes that the scrubber found and rebuilt.")
@@ -140,13 +140,16 @@ class BrokerGauges(msgspec.Struct, frozen=True, kw_only=True):
         Metric("replica_manager_at_min_isr_partitions", "Partitions led here that cannot lose one more replica."),
     ] = 0
     offline_replicas: Annotated[
-        int, Metric("replica_manager_offline_replicas", "Replicas here whose log directory failed or is full.")
+        int,
+        Metric(
+            "replica_manager_offline_replicas", "Replicas here that are offline: the log directory failed or is full."
+        ),
     ] = 0
     damaged_replicas: Annotated[
         int,
         Metric(
             "replica_manager_damaged_replicas",
-            "Replicas here whose log is known to be damaged: offline, or leading as the only one in sync.",
+            "Replicas here with a log known to be damaged: offline, or leading as the only one in sync.",
         ),
     ] = 0
     waiting_produce_requests: Annotated[

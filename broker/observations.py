@@ -1,7 +1,7 @@
-"""What a broker reports of its data path to an observer that wants details.
+"""Events of a broker's data path, reported to an observer that wants details.
 
 Owns: the events, with the live objects that they concern. Leaves to others: what they mean. All are reported in the
-process that acts, before anything else happens there.
+acting process, before anything else happens there.
 """
 
 from collections.abc import Sequence
@@ -20,40 +20,40 @@ if TYPE_CHECKING:
 
 
 class OrderAdmitted(Struct, frozen=True):
-    """This broker takes an order of a controller of that epoch, and will obey it."""
+    """This broker accepts an order of a controller of that epoch, and will execute it."""
 
     controller_epoch: int
 
 
 class ReplicaLoaded(Struct, frozen=True):
-    """A process has made it over the log that it found, or created one."""
+    """A process has created a replica, over an existing log or a new one."""
 
     replica: "Partition"
 
 
 class ReplicaStepped(Struct, frozen=True):
-    """The core has decided. Its effects are not performed yet."""
+    """The core has decided, but the effects are not performed yet."""
 
     replica: "Partition"
     event: ev.ReplicaEvent
     effects: Sequence[ev.ReplicaEffect]
     is_refused: bool
-    """A fetch of a follower that was refused: it proves nothing."""
+    """The fetch of a follower was refused, and proves nothing."""
 
 
 class BatchesLogged(Struct, frozen=True):
-    """Batches are written, and the log ends behind them."""
+    """Batches are written, and the log now ends behind them."""
 
     replica: "Partition"
     batches: Sequence[tuple[BatchHeader, Buffer]]
 
 
 class LogCut(Struct, frozen=True):
-    """The tail of a log is cut, or all of it was dropped."""
+    """The tail of a log was truncated, or the whole log was dropped."""
 
     replica: "Partition"
     has_failed: bool
-    """The disk refused: how much is cut is not known."""
+    """The disk failed: it is unknown how much was truncated."""
 
 
 class RecordsRead(Struct, frozen=True):
@@ -71,7 +71,7 @@ class ConsumerReadGranted(Struct, frozen=True):
 
 
 class MetadataAnswered(Struct, frozen=True):
-    """A client was told the leaders."""
+    """A client received the leaders."""
 
     broker_id: int
     response: MetadataResponse

@@ -292,7 +292,7 @@ class Partition:
     def _reset_to(self, effect: ev.ResetTo) -> None:
         producers = self._producers_from_leader(effect)
         self._cut(lambda: self.log.reset_to(effect.offset, producers))
-        log.warning("%s: starts anew at offset %d, the leader's log start", self.topic_partition, effect.offset)
+        log.warning("%s: reset to offset %d, the leader's log start", self.topic_partition, effect.offset)
         self._log_was_cut()
 
     def _cut(self, cut: Callable[[], None]) -> None:

@@ -101,7 +101,7 @@ class PeriodicTasks:
         stalled_ms = now_ms - self._ticked_ms - TICK_MS
         if stalled_ms > STALL_MS:
             if stalled_ms > LONG_STALL_MS:
-                log.warning("this process stood still for %d ms", stalled_ms)
+                log.warning("this process stalled for %d ms", stalled_ms)
             self._ticked_ms = now_ms
             self._to_leaders(ev.LeaderStalled(stalled_ms=stalled_ms))
 

@@ -196,7 +196,7 @@ class Registration:
             self.cluster_id = await self.retrying(self._prepare, wait_ms)
         except NotAuthorized as error:
             raise ZooKeeperRefuses(
-                f"ZooKeeper does not take this process for a broker of this cluster ({error}): set"
+                f"ZooKeeper does not accept this process as a broker of this cluster ({error}): set"
                 " zookeeper.digest.credentials to what the other brokers have"
             ) from error
         return self.cluster_id
@@ -298,7 +298,9 @@ class Registration:
                 await self._coordination.create(CLUSTER_ID, ClusterId(id=draw_id(self._random)).encode())
             except NodeExists:
                 pass
-        raise ClusterMismatch(f"{CLUSTER_ID} comes and goes: another program writes to this ZooKeeper")
+        raise ClusterMismatch(
+            f"{CLUSTER_ID} is created and deleted all the time: another program writes to this ZooKeeper"
+        )
 
     async def _check_permanent_nodes(self) -> None:
         """A running cluster never loses these nodes; if one is missing, so is everything below it. Only the node for
@@ -311,7 +313,7 @@ class Registration:
         elif missing:
             raise ClusterMismatch(
                 f"ZooKeeper has lost {', '.join(missing)} while this broker ran, with all that was there: restore its"
-                " data, then start the brokers. A start makes these nodes anew, but no topic that was in them"
+                " data, then start the brokers. A start creates these nodes again, but not the topics in them"
             )
 
     # --------------------------------------------------------------------------------------------------- our node
@@ -365,7 +367,7 @@ class Registration:
         try:
             await self._coordination.multi(operations)
         except (NodeExists, NoNode, BadVersion) as conflict:
-            log.info("registering anew: %s", conflict)
+            log.info("registering again: %s", conflict)
 
     def _create_operation(self) -> CreateOp:
         first = self._endpoints[0]
@@ -427,7 +429,7 @@ class Registration:
     def _registered(self, stat: Stat) -> None:
         if self._broker_epoch == stat.czxid:
             return
-        self._lost("it was registered anew")
+        self._lost("it was registered again")
         if stat.czxid < self._youngest_epoch:
             raise ClusterMismatch(
                 f"ZooKeeper's data is older than what this broker has seen there (its broker epoch was"

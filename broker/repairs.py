@@ -87,7 +87,7 @@ class Repairs:
             return damaged
         self._begun_ms.setdefault(topic_partition, []).append(manager.now_ms())
         manager.counters.repairs_begun += 1
-        log.warning("%s: starts anew with an empty log, to be fetched from its leader", topic_partition)
+        log.warning("%s: the repair begins with an empty log, to be fetched from its leader", topic_partition)
         manager.disk.on_changed()
         return partition
 

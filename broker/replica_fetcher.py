@@ -239,7 +239,7 @@ class ReplicaFetcher:
                     await self._lost.wait()
             except TimeoutError:
                 if self._in_flight and loop.time() - self._last_reply_at > limit:
-                    log.warning("broker %d is silent, connecting anew", self.leader_id)
+                    log.warning("broker %d is silent, reconnecting", self.leader_id)
                     return False
                 if not self.partitions:
                     self._work.clear()

@@ -34,7 +34,7 @@ LOG_LINES = {
     "log directory failed": ("log directory %s is %s: %s",),
     "log directory has room again": ("has room again",),
     "AlterPartition unanswered or refused": ("AlterPartition %s",),
-    "leader silent": ("is silent, connecting anew",),
+    "leader silent": ("is silent, reconnecting",),
     "process stood still": ("this process stood still",),
     "registration replaced an earlier start's": ("replacing what an earlier start",),
     "leaderships handed over": ("handing leaderships over",),

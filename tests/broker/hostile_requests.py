@@ -33,7 +33,8 @@ BYTES = (b"", b"\0", b"\xff" * 61, bytes(1_000))
 FEW = (0, 1, 1, 1, 2, 3)
 NUMBERS = (-(2**63), -(2**31), -2, -1, 0, 1, 2, 3, 2**15 - 1, 2**31 - 1, 2**31, 2**62, 2**63 - 1)
 LAWFUL_SHARE = 0.99
-"""Of numbers and names: what breaks the limits of its type is refused by the decoder, and shows nothing of the rest."""
+"""Share of numbers and names within the limits of their type: others are refused by the decoder and test nothing
+else."""
 
 
 class RequestGenerator:
@@ -44,10 +45,10 @@ class RequestGenerator:
         self.known = known
         self.texts = texts
         self.largest = largest
-        """A request of the largest epochs there are may make its broker deaf to all others."""
+        """Limit for numbers. A request with the largest possible epoch may make its broker refuse all later ones."""
 
     def request(self, sender: int | None, broker_epoch: int) -> m.Request:
-        """Most of those of a broker are in its own name: of all others the name is all that is looked at."""
+        """Most requests of a broker are in its own name: the others are refused for their name alone."""
         api = self.random.choice(list(m.APIS.values()))
         body = typing.cast(m.Request, self.struct(api.request))
         if sender is None or api.request not in CLAIMED_SENDERS or self.random.random() < 0.1:
@@ -124,7 +125,7 @@ def known_of(cluster: SimulatedCluster) -> list[int]:
 
 
 async def attack(client: ClusterClient, rng: random.Random, requests: int) -> None:
-    """Send them, one after the other, to any broker. Whoever does not answer is asked again by another connection."""
+    """Send the requests one after the other to random brokers. A lost connection is opened again."""
     cluster = client.cluster
     topic_id = cluster.brokers[1].image.topic_id(TOPIC) or "id"
     texts = [TOPIC, TOPIC, topic_id, "other", "min.insync.replicas", MECHANISM]
@@ -142,7 +143,7 @@ async def attack(client: ClusterClient, rng: random.Random, requests: int) -> No
 
 
 def hurt(cluster: SimulatedCluster) -> list[str]:
-    """What no request may do: end a process, fail a log directory, or leave a file outside of it."""
+    """Damage that no request may cause: a dead process, a failed log directory, or a file outside of it."""
     found = [f"broker {each} is gone" for each in cluster.broker_ids if each not in cluster.alive()]
     for broker_id in cluster.alive():
         broker = cluster.brokers[broker_id]
@@ -155,7 +156,7 @@ def hurt(cluster: SimulatedCluster) -> list[str]:
 
 
 def run_seed(seed: int, requests: int = REQUESTS_OF_A_SEED) -> list[str]:
-    """What was hurt."""
+    """The damage done by the requests of one seed."""
     found: list[str] = []
 
     async def story(client: ClusterClient) -> None:
@@ -176,7 +177,7 @@ def main(requests: int, first_seed: int) -> None:
     for seed in seeds:
         try:
             found = run_seed(seed)
-        except Exception as error:  # whatever a request led to is the finding
+        except Exception as error:  # any consequence of a request is a finding
             found = [f"{type(error).__name__}: {error}"[:2_000]]
         for each in found:
             click.echo(f"seed {seed}: {each}")

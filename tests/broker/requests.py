@@ -1,4 +1,4 @@
-"""A simulated cluster that tests ask by raw requests: what a broker answers, byte for byte as a peer would see it."""
+"""A simulated cluster and a client for raw requests: tests see answers exactly as a peer would."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -35,7 +35,7 @@ class ClusterClient:
         return [b for b in self.cluster.alive() if b != self.leader]
 
     async def connection(self, broker_id: int, sender: int | None = None) -> RpcConnection:
-        """A client's, or one that is authenticated as that sender's."""
+        """A client's connection, or one that is authenticated as the broker `sender`."""
         known = self._connections.get((broker_id, sender))
         if known is None or known.closed:
             host = f"broker-{broker_id}"
@@ -54,7 +54,7 @@ class ClusterClient:
         return None
 
     def dialer(self, sender: int) -> BrokerDialer:
-        """It has what that broker proves itself with; of an unknown one, what any broker can say."""
+        """A dialer with the credentials of that broker; for an unknown broker, with the shared secret and its id."""
         name = BrokerName(broker_id=sender, broker_epoch=self.broker_epoch(sender), incarnation_id="any")
         dialer = BrokerDialer(self.runtime.network, self.runtime.random)
         secret = self.cluster.brokers[1].secret.key
@@ -62,7 +62,7 @@ class ClusterClient:
         return dialer
 
     async def ask(self, broker_id: int, body: m.Request, response: type[R]) -> R:
-        """One request to one broker; as the broker that it says it comes from, if it says so."""
+        """Send one request to one broker, authenticated as the broker that the request claims to come from, if any."""
         reply = await (await self.connection(broker_id, self._sender(body))).request(body, 60_000)
         assert isinstance(reply, response)
         return reply

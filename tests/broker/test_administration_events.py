@@ -1,4 +1,4 @@
-"""What changes the cluster is logged in a line: by whom, what, and what became of it."""
+"""Each change of the cluster is logged in one line: the sender, the change and its outcome."""
 
 import logging
 
@@ -30,14 +30,14 @@ def test_each_cluster_change_is_logged_with_its_outcome(caplog: pytest.LogCaptur
             client,
             m.CreateTopicsRequest(topics=[m.CreatableTopic(name=name) for name in ("new\nline", "made", TOPIC)]),
             m.IncrementalAlterConfigsRequest(resources=[resource]),
-            m.DeleteTopicsRequest(topic_names=["nobody's"]),
+            m.DeleteTopicsRequest(topic_names=["other's"]),
         )
         logged = lines(caplog)
         assert [line.split(" principal=")[0] for line in logged] == [
             "operation=CREATE_TOPICS resource=topic:'made' outcome=NONE",
             r"operation=CREATE_TOPICS resource=topic:'new\nline' and 1 more outcome=INVALID_TOPIC_EXCEPTION",
             "operation=INCREMENTAL_ALTER_CONFIGS resource=topic:'t' outcome=NONE",
-            """operation=DELETE_TOPICS resource=topic:"nobody's" outcome=UNKNOWN_TOPIC_OR_PARTITION""",
+            """operation=DELETE_TOPICS resource=topic:"other's" outcome=UNKNOWN_TOPIC_OR_PARTITION""",
         ]
         assert all(" principal=User:ANONYMOUS client_id='test' address=10." in line for line in logged)
 

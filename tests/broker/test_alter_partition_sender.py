@@ -1,4 +1,4 @@
-"""Proposals find their way to the controller, whatever becomes of a connection."""
+"""Proposals reach the controller even if a connection fails."""
 
 from minibroker.protocol.messages import ApiKey
 from minibroker.simulation.message_holds import requests
@@ -32,5 +32,5 @@ async def _proposal_on_a_dead_connection(client: ClusterClient) -> None:
 
 
 def test_a_proposal_that_is_not_answered_is_repeated_over_another_connection() -> None:
-    """TCP may take a quarter of an hour to find out that nobody is there."""
+    """TCP may take a quarter of an hour to detect a dead peer."""
     in_cluster(_proposal_on_a_dead_connection, settings={"replica.lag.time.max.ms": "2000"})

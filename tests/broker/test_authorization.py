@@ -1,4 +1,4 @@
-"""Every API and every kind of peer: who is served, who is refused, and whose connection ends.
+"""Every API and every kind of peer: which requests are served or refused, and which connections are closed.
 
 The cases come from the table of APIs: an API without a case fails. A peer that fails to prove itself is tried with each
 API as well, since a broker that went on with such a connection would still serve what clients may ask.
@@ -37,17 +37,17 @@ class RequestOutcome(Enum):
 
 
 class ApiCase(NamedTuple):
-    """How one API is client."""
+    """How a test sends requests of one API."""
 
     request: Callable[[ClusterClient, int], m.Request]
-    """Said to come from that broker, if it says so at all."""
+    """Builds a request that claims to come from that broker, if it claims a sender at all."""
     of_controller: bool = False
-    """Only a controller asks it; else any broker may."""
+    """Only a controller may send it; otherwise any broker may."""
     names_sender: bool = True
 
 
 def order(client: ClusterClient) -> dict[str, Any]:
-    """What is the same in all orders of the controller; obeyed by the broker that is client."""
+    """Fields common to all orders of the controller, as the target accepts them."""
     broker = client.cluster.brokers[target(client)]
     return {
         "controller_id": client.cluster.controller(),
@@ -128,7 +128,7 @@ def test_every_api_has_a_row() -> None:
     assert set(AS_REPLICA) == READS_AS_REPLICA
 
 
-# -------------------------------------------------------------------------------------------------------- who asks
+# ----------------------------------------------------------------------------------------------------------- peers
 async def a_client(client: ClusterClient, sender: int) -> RpcConnection:
     return await connect(client.runtime.network, host(client), PORT, client_id="client", timeout_ms=1_000)
 
@@ -155,7 +155,7 @@ async def with_an_old_epoch(client: ClusterClient, sender: int) -> RpcConnection
 
 
 async def meant_for_another_broker(client: ClusterClient, sender: int) -> RpcConnection:
-    """As somebody would who passes on what one broker says to another one."""
+    """Like an attacker that relays one broker's handshake to another broker."""
     return await proves(client, exchange(client, sender, server_id=client.leader))
 
 
@@ -179,7 +179,7 @@ async def with_a_recorded_handshake(client: ClusterClient, sender: int) -> RpcCo
 
 
 async def proves(client: ClusterClient, claimed: ClientExchange) -> RpcConnection:
-    """Go through with it, and be told that it failed."""
+    """Perform the whole handshake and expect its failure."""
     connection = await a_client(client, 0)
     await connection.request(m.SaslHandshakeRequest(mechanism=MECHANISM), 1_000)
     reply = await connection.request(m.SaslAuthenticateRequest(auth_bytes=claimed.first()), 1_000)
@@ -231,7 +231,7 @@ CASES: list[tuple[Peer, RequestOutcome, RequestOutcome]] = [
     (meant_for_another_broker, RequestOutcome.CLOSED, RequestOutcome.CLOSED),
     (with_a_recorded_handshake, RequestOutcome.CLOSED, RequestOutcome.CLOSED),
 ]
-"""The peer; what becomes of a request that anybody may make, and of one for brokers alone."""
+"""The peer, the outcome of a request that any client may send, and of one for brokers only."""
 
 
 @pytest.mark.parametrize(("peer", "client_outcome", "broker_outcome"), CASES, ids=[case[0].__name__ for case in CASES])
@@ -283,7 +283,7 @@ def test_a_request_under_another_broker_epoch_than_its_connection_is_refused() -
 
 
 def test_a_replaced_registration_loses_the_rights_of_a_broker() -> None:
-    """Its connection stays one that a client could have."""
+    """Its connection keeps the rights of a client."""
 
     async def check(client: ClusterClient) -> None:
         cluster, sender = client.cluster, target(client) % 3 + 1
@@ -301,7 +301,7 @@ def test_a_replaced_registration_loses_the_rights_of_a_broker() -> None:
 
 
 def test_a_made_up_controller_epoch_is_refused_and_has_no_effect() -> None:
-    """Even in the name of the broker that is controller: ZooKeeper has never heard of it."""
+    """Even in the name of the broker that is controller: ZooKeeper does not know that epoch."""
 
     async def check(client: ClusterClient) -> None:
         controller = client.cluster.controller()
@@ -320,7 +320,7 @@ def test_a_made_up_controller_epoch_is_refused_and_has_no_effect() -> None:
 
 
 def test_a_controller_epoch_waits_until_zookeeper_answers() -> None:
-    """Nothing is believed meanwhile, and the refusal says that it may be tried again."""
+    """Until then the order is not executed, and the refusal is retriable."""
 
     async def check(client: ClusterClient) -> None:
         controller = client.cluster.controller()
@@ -339,7 +339,7 @@ def test_a_controller_epoch_waits_until_zookeeper_answers() -> None:
 
 
 def test_a_dialer_rejects_another_broker_at_the_dialled_address() -> None:
-    """A follower copies from whoever answers: another broker that listens there, or another cluster's, is none."""
+    """A follower copies from the broker that answers: it must not be another broker, or one of another cluster."""
 
     async def check(client: ClusterClient) -> None:
         dialer = client.dialer(1)

@@ -23,7 +23,7 @@ def keys(client: ClusterClient) -> set[str]:
 
 
 async def is_well(client: ClusterClient) -> None:
-    """Followers copy and the controller is obeyed: a record reaches all, also after an election."""
+    """Followers copy and orders are accepted: a record reaches all replicas, also after an election."""
     cluster = client.cluster
     await cluster.until(lambda: cluster.in_sync_replicas(TOPIC) == (1, 2, 3), what="a full ISR")
     assert not (await client.produce()).error_code
@@ -42,7 +42,7 @@ def test_all_brokers_use_the_same_secret() -> None:
 
 
 def test_a_secret_that_is_deleted_is_written_again() -> None:
-    """Or who starts next would draw another one, and nobody would take it for a broker."""
+    """Otherwise the next starting broker would draw another one, and the others would not accept it as a broker."""
 
     async def check(client: ClusterClient) -> None:
         before, operator = keys(client), await observer(client)

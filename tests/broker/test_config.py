@@ -1,4 +1,4 @@
-"""Settings: where they come from, and what is message about wrong ones."""
+"""Settings: their sources, and the errors for wrong ones."""
 
 from pathlib import Path
 

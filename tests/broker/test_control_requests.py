@@ -1,4 +1,4 @@
-"""What the controller is told: LeaderAndIsr, UpdateMetadata and StopReplica, when they are late, false or repeated."""
+"""Answers to the controller's orders LeaderAndIsr, UpdateMetadata and StopReplica that are late, false or repeated."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from tests.broker.requests import TOPIC, ClusterClient, in_cluster
 
 
 def order(client: ClusterClient, broker_id: int) -> m.LeaderAndIsrRequest:
-    """What the controller told that broker, again."""
+    """The controller's last order to that broker, again."""
     broker = client.cluster.brokers[broker_id]
     state = broker.manager.partitions[TopicPartition(TOPIC, 0)].state
     topic_id = broker.image.topic_id(TOPIC)

@@ -1,4 +1,4 @@
-"""What a broker tells the controller about replicas that its disk fails: until it has been reports."""
+"""A broker reports replicas on a failed disk to the controller until a report has arrived."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ FAILED = TopicPartition("a", 0)
 
 
 class Scene:
-    """A broker's link, and a controller that notes what it hears."""
+    """A broker's link, and a controller that records the reports it receives."""
 
     def __init__(self) -> None:
         self.world = SimulatedWorld()
@@ -69,7 +69,8 @@ def test_failure_and_recovery_are_reported() -> None:
 
 
 def test_recovery_is_reported_even_if_no_replica_failed() -> None:
-    """The controller may know more than there is here: a new replica, refused in answer to its LeaderAndIsr."""
+    """The controller may know of failures that the broker does not count: the refused LeaderAndIsr of a new
+    replica."""
     scene = Scene()
 
     async def story() -> None:
@@ -82,7 +83,7 @@ def test_recovery_is_reported_even_if_no_replica_failed() -> None:
 
 
 def test_a_failure_is_reported_even_after_recovery() -> None:
-    """The replicas have lost their roles: unless the controller moves the leaders, nobody ever gives them new ones."""
+    """The replicas have lost their roles: they get no new ones unless the controller moves the leaders."""
     scene = Scene()
 
     async def story() -> None:
@@ -111,7 +112,7 @@ def test_an_already_reported_failure_does_not_delay_the_recovery_report() -> Non
 
 
 def test_a_repeated_failure_is_reported_again() -> None:
-    """Between the two another controller, which knew of neither, may have given the replica a role."""
+    """Between the two failures, a new controller that knew of neither may have given the replica a role."""
     scene = Scene()
 
     async def story() -> None:

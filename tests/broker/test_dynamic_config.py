@@ -16,7 +16,7 @@ def static_config(*settings: str) -> BrokerConfig:
 
 
 class Watched:
-    """A running DynamicConfig and what it changes."""
+    """A running DynamicConfig and the changes that it reported."""
 
     def __init__(self, dynamic: DynamicConfig) -> None:
         self.dynamic = dynamic

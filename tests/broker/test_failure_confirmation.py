@@ -1,4 +1,4 @@
-"""A broker that is ask whether another one is dead: what it confirms, and where it refuses to knock."""
+"""A broker that is asked to confirm a suspected failure: what it confirms, and where it does not connect to."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,7 +19,7 @@ SUSPECTED_EPOCH = 20
 
 
 class Scene:
-    """A confirmer that the controller has told of the suspected."""
+    """A confirmer that knows the suspected broker from the controller."""
 
     def __init__(self) -> None:
         self.world = SimulatedWorld()
@@ -57,7 +57,7 @@ class Scene:
         listens: bool = False,
         meanwhile: Callable[[], None] = lambda: None,
     ) -> bool:
-        """The confirmer's answer; `meanwhile` happens just before it is ask."""
+        """The confirmer's answer; `meanwhile` runs just before the request."""
 
         async def ask() -> bool:
             if listens:
@@ -101,7 +101,7 @@ def test_a_fenced_confirmer_confirms_nothing() -> None:
 
 
 def refused_before_it_was_gone(scene: Scene, broker_epoch: int) -> None:
-    """A fetcher here was refused, then the address went away."""
+    """A fetcher on this broker was refused, then the address disappeared."""
     scene.refusals.note(SUSPECTED, broker_epoch)
     scene.world.power_loss("suspected")
 

@@ -1,4 +1,5 @@
-"""Fetches that wait, and sessions: who is answered when, what is left behind (what is read: test_read_requests)."""
+"""Delayed fetches and sessions: when they are answered, and their cleanup (for the records read:
+test_read_requests)."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -32,7 +33,7 @@ WAIT = 2_000
 
 
 class Bench:
-    """Two brokers, and the one partition of topic `t` that broker 1 leads; nobody writes it unless the case does."""
+    """Two brokers, and the one partition of topic `t` that broker 1 leads; only the case writes to it."""
 
     def __init__(self) -> None:
         self.cluster = SimulatedCluster(seed=11, brokers=2, settings={"replica.lag.time.max.ms": "1000"})
@@ -69,7 +70,7 @@ class Bench:
         return protocol
 
     async def follower(self) -> Peer:
-        """One that has proven to be broker 2."""
+        """A peer that is authenticated as broker 2."""
         peer = await self.peer()
         registration = self.cluster.brokers[2].registration
         assert registration.broker_epoch is not None
@@ -90,7 +91,7 @@ class Bench:
         return found
 
     async def nothing_waits(self) -> None:
-        """Of clients: followers' fetches always do."""
+        """Wait until no fetch of a client waits; those of followers always do."""
         server = self.broker.server
         await self.cluster.until(lambda: server.delayed_cost_bytes == 0, what="nothing being delayed")
         assert not self.partition.waiting_fetches
@@ -115,7 +116,7 @@ def on_a_broker(case: Case) -> Callable[[], None]:
 
 
 def fetch(bench: Bench, offset: int = 0, partitions: int = 1, topic: str = TOPIC, **fields: Any) -> FetchRequest:
-    """Of the one partition, listed once or more often."""
+    """A fetch of the one partition, listed once or more often."""
     entry = FetchPartition(partition=bench.index, fetch_offset=offset, partition_max_bytes=2**30)
     listed = [entry] * partitions
     values: dict[str, Any] = {"max_wait_ms": WAIT, "topics": [FetchTopic(topic=topic, partitions=listed)], **fields}
@@ -142,7 +143,7 @@ async def test_a_fetch_waits_no_longer_than_the_broker_allows(bench: Bench) -> N
 
 @on_a_broker
 async def test_min_bytes_are_waited_for_by_fetches_of_few_partitions(bench: Bench) -> None:
-    """A fetch of very many would be looked at as a whole with each append."""
+    """Otherwise each append would check all of the very many partitions of a fetch."""
     few, many = await bench.peer(), await bench.peer()
     few.ask(fetch(bench, min_bytes=1_000, max_wait_ms=20_000), 1)
     many.ask(fetch(bench, min_bytes=1_000_000, max_wait_ms=20_000, partitions=FEW_PARTITIONS + 1), 2)
@@ -181,11 +182,11 @@ async def test_above_the_waiting_limit_a_fetch_returns_at_once_and_its_connectio
     assert bench.broker.server.delayed_cost_bytes <= bench.broker.server.limits.waiting_max_bytes
     answered[0].send(light(77))
     await asyncio.sleep(5)
-    assert _answer(answered[0], 77) is None, "it is not heard while it should wait"
+    assert _answer(answered[0], 77) is None, "its connection is not read for the time of the wait"
     modest = await bench.peer()
     modest.ask(fetch(bench, max_wait_ms=1_000), 1)
     await asyncio.sleep(0.9)
-    assert not modest.answers, "a small one waits as it wishes"
+    assert not modest.answers, "a small one waits for its max_wait_ms"
     await bench.answer(modest, 1, 0.3)
     await bench.answer(answered[0], 77, 20)
 
@@ -201,13 +202,13 @@ async def test_consumers_that_catch_up_together_share_the_read_budget(bench: Ben
     for peer in peers:
         await bench.answer(peer, 1)
     sizes = sorted(len(one(peer.answers[0][1])["records"]) for peer in peers)
-    assert sizes[0] >= 1_000_000, "one batch at least, or nobody would get on"
+    assert sizes[0] >= 1_000_000, "at least one batch, so that each consumer makes progress"
     assert sizes[-1] <= READ_PER_ITERATION_BYTES
 
 
 # ----------------------------------------------------------------------------------------------------------- sessions
 def standing(bench: Bench, epoch: int, session_id: int = 0, **fields: Any) -> FetchRequest:
-    """A request of a session of broker 2, in its present incarnation unless it lies."""
+    """A request in a session of broker 2, with its current broker epoch unless `fields` differ."""
     broker_epoch = bench.broker.image.broker_epoch(2)
     values = {
         "replica_id": 2,
@@ -236,7 +237,7 @@ async def test_a_session_lists_its_partitions_once(bench: Bench) -> None:
 
 
 async def after_a_full_answer(bench: Bench, batches_in_the_first: int) -> tuple[list[int], dict[str, Any]]:
-    """Open a session of two partitions whose answers have room for one batch, and report the first one's position.
+    """Open a session of two partitions, with room for one batch in an answer, and report the first one's position.
 
     Returns the partitions, and what the second answer says of the one partition it tells of.
     """
@@ -262,14 +263,14 @@ async def after_a_full_answer(bench: Bench, batches_in_the_first: int) -> tuple[
 
 @on_a_broker
 async def test_records_that_did_not_fit_come_with_the_next_answer(bench: Bench) -> None:
-    """Also where that answer told its partition's newer marks: a follower stayed behind until it left the ISR."""
+    """Even if that answer sent newer watermarks of the partition: a follower stayed behind until it left the ISR."""
     led, answer = await after_a_full_answer(bench, batches_in_the_first=1)
     assert (answer["partition_index"], bool(answer["records"])) == (led[1], True)
 
 
 @on_a_broker
 async def test_a_served_partition_moves_behind_those_that_wait(bench: Bench) -> None:
-    """Two partitions that always have more would keep every other one of their follower waiting."""
+    """Otherwise two partitions that always have more records would keep all others of their follower waiting."""
     led, answer = await after_a_full_answer(bench, batches_in_the_first=3)
     assert (answer["partition_index"], bool(answer["records"])) == (led[1], True)
 
@@ -287,7 +288,7 @@ async def test_a_request_of_another_session_or_epoch_is_refused(bench: Bench) ->
 
 @on_a_broker
 async def test_a_new_request_of_a_session_ends_the_one_that_waits(bench: Bench) -> None:
-    """So the follower always hears of both: none is left without an answer."""
+    """So the follower gets an answer to each of its requests."""
     peer = await bench.follower()
     peer.ask(standing(bench, 0, max_wait_ms=0), 1)
     opened = await bench.answer(peer, 1, 0.5)
@@ -301,7 +302,7 @@ async def test_a_new_request_of_a_session_ends_the_one_that_waits(bench: Bench) 
 
 @on_a_broker
 async def test_reopening_a_session_answers_the_request_waiting_in_the_old_one(bench: Bench) -> None:
-    """A follower counts what it has in flight: an answer that never comes would stop it for good."""
+    """A follower counts its requests in flight: a missing answer would stop it forever."""
     peer = await bench.follower()
     peer.ask(standing(bench, 0, max_wait_ms=0), 1)
     opened = await bench.answer(peer, 1, 0.5)
@@ -327,7 +328,7 @@ async def test_a_session_ends_with_its_connection(bench: Bench) -> None:
 
 @on_a_broker
 async def test_sessions_per_broker_are_limited(bench: Bench) -> None:
-    """Connections that nobody has missed yet do not keep old ones for ever."""
+    """Lost connections that are not yet detected do not keep old sessions forever."""
     bench.cluster.kill(2)
     await asyncio.sleep(0.1)
     peers = [await bench.follower() for _ in range(SESSIONS_PER_BROKER_MAX + 2)]
@@ -335,7 +336,7 @@ async def test_sessions_per_broker_are_limited(bench: Bench) -> None:
         peer.ask(standing(bench, 0, max_wait_ms=30_000), 1)
         await asyncio.sleep(0.1)
     assert len(bench.partition.sessions) == SESSIONS_PER_BROKER_MAX
-    assert peers[0].answers, "what waited in it was answered"
+    assert peers[0].answers, "its waiting request was answered"
     opened = peers[0].answers[0][1]["session_id"]
     peers[0].ask(standing(bench, 1, opened, topics=[]), 2)
     assert (await bench.answer(peers[0], 2, 0.5))["error_code"] == ErrorCode.FETCH_SESSION_ID_NOT_FOUND

@@ -1,4 +1,4 @@
-"""What a leader tells a replica on a full disk of how far it may delete."""
+"""The leader's limit up to which a replica on a full disk may delete."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""One request's misfortune is not another's: questions that meet a bug, and tasks that fill up."""
+"""Requests do not harm each other: queries that hit a bug, and task limits that are reached."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ def test_client_requests_cannot_block_broker_requests() -> None:
     async def check(client: ClusterClient) -> None:
         controller = client.cluster.controller()
         assert controller is not None
-        client.cluster.world.zookeeper.cut(f"broker-{controller}")  # what needs it waits
+        client.cluster.world.zookeeper.cut(f"broker-{controller}")  # requests that need ZooKeeper wait
         connection = await client.connection(controller)
         answers: list[int] = []
         for _ in range(CLIENTS_TASKS_MAX + 50):

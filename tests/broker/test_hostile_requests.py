@@ -1,4 +1,4 @@
-"""Requests of the right types with evil values hurt no broker. More of them: `make fuzz`."""
+"""Requests of the right types with hostile values harm no broker. `make fuzz` sends more of them."""
 
 import pytest
 

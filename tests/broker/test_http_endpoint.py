@@ -1,4 +1,4 @@
-"""/metrics, /healthz and /readyz, and what a bad client may cost; on the virtual network."""
+"""/metrics, /healthz and /readyz, and the limits for bad clients; on the virtual network."""
 
 import asyncio
 import subprocess
@@ -45,7 +45,7 @@ class Reader(asyncio.BufferedProtocol):
 
 
 class Site:
-    """A served endpoint and a client beside it."""
+    """A served endpoint and a client."""
 
     def __init__(self, world: SimulatedWorld, endpoint: HttpEndpoint) -> None:
         self._world = world
@@ -58,7 +58,7 @@ class Site:
         return transport, reader
 
     async def ask(self, *pieces: bytes) -> bytes:
-        """Send the pieces apart; everything that came back until the end."""
+        """Send the pieces one by one; returns everything received until the end."""
         transport, reader = await self.open()
         for piece in pieces:
             transport.write(piece)
@@ -163,7 +163,7 @@ def test_silent_client_is_cut_off() -> None:
 
 
 def test_idle_connections_do_not_block_new_requests() -> None:
-    """Twenty of them blocked /healthz for ten seconds, and a supervisor would have ended the broker."""
+    """Twenty idle connections blocked /healthz for ten seconds, and a supervisor would have ended the broker."""
 
     async def story(site: Site) -> None:
         connections = [await site.open() for _ in range(CONNECTIONS_MAX + 5)]

@@ -1,4 +1,4 @@
-"""ZooKeeper loses its data, all or a part of it, under a broker that runs: the broker says so and ends."""
+"""ZooKeeper loses all or part of its data while a broker runs: the broker reports it and ends."""
 
 import asyncio
 from copy import deepcopy
@@ -13,7 +13,7 @@ from tests.broker.virtual_zookeeper import World, run
 
 
 async def remove_below(observer: Coordination, path: str) -> None:
-    """The node and all that hangs on it; of the root only that."""
+    """Remove the node and everything below it; for the root, only what is below it."""
     for name in await observer.get_children(path):
         await remove_below(observer, f"{path.rstrip('/')}/{name}")
     if path != "/":

@@ -1,4 +1,4 @@
-"""The broker process: it obeys a stop while it starts, too."""
+"""The broker process: it can be stopped while it starts."""
 
 import asyncio
 import subprocess
@@ -71,7 +71,7 @@ def test_a_stop_during_the_start_is_clean() -> None:
 
 
 def test_a_broker_does_not_run_without_its_assertions(tmp_path: Path) -> None:
-    """`python -O` takes an assertion away that would complain of it."""
+    """`python -O` removes assertions, including one that would detect it."""
     settings = tmp_path / "broker.properties"
     settings.write_text("\n".join(CONFIG))
     command = [sys.executable, "-O", "-m", "minibroker.broker", str(settings)]

@@ -1,4 +1,4 @@
-"""What a broker believes of the cluster: fenced by epochs, never going back, answered per listener."""
+"""A broker's knowledge of the cluster: fenced by epochs, never going back, answered per listener."""
 
 from typing import Any
 
@@ -214,7 +214,7 @@ def test_elections_of_this_broker_are_counted_once_and_unclean_ones_apart() -> N
     assert (counters.leader_elections, counters.unclean_leader_elections) == (2, 1)
 
 
-# who may join an ISR
+# eligibility for an ISR
 
 
 @pytest.mark.invariant("I34")
@@ -266,7 +266,7 @@ def test_partition_without_a_reachable_leader_says_so(leader: int) -> None:
 
 
 def test_a_fenced_broker_names_others_as_leaders_but_not_itself() -> None:
-    """It would refuse whoever came; hardening rule 11."""
+    """It would refuse every client; hardening rule 11."""
     image = image_with(topic(state(leader=1), state(leader=2, index=1)))
     [answer] = image.answer_metadata(MetadataRequest(), "IN", is_fenced=True).topics
     assert [(each.leader_id, each.error_code) for each in answer.partitions] == [

@@ -1,4 +1,4 @@
-"""What a broker does by the clock goes on when the disk does not."""
+"""Periodic tasks of a broker continue when the disk fails, and account for stalls."""
 
 import asyncio
 from types import SimpleNamespace
@@ -37,8 +37,7 @@ def test_a_disk_error_during_retention_takes_only_the_directory_offline() -> Non
 
 
 class OnePartition:
-    """PeriodicTasks of a broker that leads one partition, one of whose replicas is out of sync. Time goes as the test
-    says."""
+    """PeriodicTasks of a broker that leads one partition with one replica out of sync. The test sets the time."""
 
     def __init__(self) -> None:
         self.now_ms = 0
@@ -58,7 +57,7 @@ def test_a_stall_is_noticed_before_lag_is_checked_whichever_timer_fires_first() 
         getattr(one.periodic_tasks, look)()
         assert one.events == [LeaderStalled(stalled_ms=2_000), LagChecked(now_ms=2_100)], look
         getattr(one.periodic_tasks, look)()
-        assert one.events[2:] == [LagChecked(now_ms=2_100)], "one stall is forgiven once"
+        assert one.events[2:] == [LagChecked(now_ms=2_100)], "one stall is subtracted once"
 
 
 def test_a_stall_of_less_than_half_a_second_does_not_count_as_lag() -> None:

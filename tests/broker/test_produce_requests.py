@@ -1,4 +1,4 @@
-"""What a producer is told, for everything that can be wrong with a Produce request."""
+"""The answer to a producer for everything that can be wrong with a Produce request."""
 
 import asyncio
 
@@ -67,7 +67,7 @@ def test_a_flipped_bit_is_refused_before_the_log() -> None:
 
 @pytest.mark.parametrize(("count", "code"), [(1, ErrorCode.INVALID_RECORD), (DECODED_RECORDS_MAX + 1, ErrorCode.NONE)])
 def test_records_that_do_not_decode_are_refused_where_looking_costs_little(count: int, code: ErrorCode) -> None:
-    """A batch of more records is taken by its CRC and its count."""
+    """A batch of more records is accepted by its CRC and its count."""
 
     async def check(client: ClusterClient) -> None:
         answer = await client.produce(records=undecodable(batch(*[b"value"] * count)))
@@ -88,7 +88,7 @@ def test_an_entry_of_a_request_holds_one_batch() -> None:
 
 
 def test_batches_of_a_partition_in_one_request_are_answered_in_their_order() -> None:
-    """Decision 0012: the refused one knows its answer first, and is named second all the same."""
+    """Decision 0012: the refused batch has its answer first, but its place in the answer is still the second."""
 
     async def check(client: ClusterClient) -> None:
         broken = batch(b"broken")
@@ -180,7 +180,7 @@ def test_below_min_isr_waiting_and_new_requests_fail_at_once() -> None:
         assert f"missing brokers: {first}, {second}" in (refused.error_message or "")
         leader = client.cluster.replica(client.leader, TOPIC)
         assert leader is not None
-        assert leader.state.log_end_offset == 1, "the refused one left nothing"
+        assert leader.state.log_end_offset == 1, "the refused batch left nothing"
         assert leader.state.high_watermark == 0
 
     in_cluster(check)

@@ -1,4 +1,4 @@
-"""Several batches of a partition in one request (decision 0012): answered as if each came alone, written at once."""
+"""Several batches of a partition in one request (decision 0012): answered as if sent one by one, written at once."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What a reader is told: Fetch, ListOffsets and OffsetForLeaderEpoch, for consumers and followers."""
+"""The answers to Fetch, ListOffsets and OffsetForLeaderEpoch, for consumers and followers."""
 
 import asyncio
 
@@ -117,7 +117,7 @@ def test_a_fetch_of_an_older_incarnation_is_refused() -> None:
 
 
 def test_a_fetch_for_another_topic_of_the_same_name_is_refused() -> None:
-    """KIP-516: positions in a topic that was deleted mean nothing in the one that was made under its name."""
+    """KIP-516: positions in a deleted topic mean nothing in a later topic of the same name."""
 
     async def check(client: ClusterClient) -> None:
         item = m.FetchPartition(partition=0, fetch_offset=0)

@@ -1,4 +1,4 @@
-"""A broker's place in ZooKeeper, over a simulated one: starts, restarts, outages, strangers."""
+"""A broker's registration in a simulated ZooKeeper: starts, restarts, outages, other brokers."""
 
 import asyncio
 import random
@@ -118,7 +118,7 @@ def test_unregistered_broker_is_fenced() -> None:
 
 @pytest.mark.parametrize("write", range(1, 16))
 def test_start_gets_through_when_a_write_loses_its_answer(write: int) -> None:
-    """Each write of the start in turn happens without being answered."""
+    """For each write of the start in turn: it takes effect, but its answer is lost."""
 
     async def story(world: World) -> None:
         process = world.process("one")
@@ -237,7 +237,7 @@ def test_broker_with_a_wiped_disk_waits_for_its_predecessors_session() -> None:
     run(story)
 
 
-# strangers
+# other brokers under our id
 
 
 def test_id_of_a_living_broker_is_refused_after_one_session() -> None:
@@ -300,7 +300,7 @@ def test_deleted_registration_is_made_anew_under_a_new_epoch() -> None:
 
 
 def test_a_removal_observed_by_another_reader_fences_the_broker_at_once() -> None:
-    """Seed 911627: a controller read that its own broker's node is gone, 42 ms before the broker's watch was told."""
+    """Seed 911627: a controller read that its own broker's node is gone, 42 ms before the broker's own watch fired."""
 
     async def story(world: World) -> None:
         broker = await start_broker(world, world.process("one"))

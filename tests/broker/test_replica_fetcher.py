@@ -1,4 +1,4 @@
-"""What a follower reports in its fetches."""
+"""The positions that a follower reports in its fetches."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -97,7 +97,7 @@ async def test_a_reply_does_not_answer_what_a_later_request_asked() -> None:
 
 
 async def test_the_next_fetch_leaves_in_the_callback_of_the_last_reply() -> None:
-    """A turn of the loop in between would be part of every acknowledgement."""
+    """A loop iteration in between would delay every acknowledgement."""
     follower = _follower(flushes=False, synced_end=0)
     fetcher, wire = _fetcher(), Wire()
 

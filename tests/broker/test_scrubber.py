@@ -1,4 +1,4 @@
-"""The scrubber: rot that nobody reads is found and repaired, at the speed that is set, and nothing sound is accused."""
+"""The scrubber: it finds damage that no client reads, at the configured rate and without false alarms."""
 
 import asyncio
 
@@ -36,7 +36,7 @@ async def test_rot_of_a_follower_is_found_and_repaired(c: SimulatedTestedCluster
 
 @simulated(brokers=1, seed=8, settings=SCRUBBED)
 async def test_a_missing_index_is_made_again(c: SimulatedTestedCluster) -> None:
-    """What is left of the two files may be damaged, too."""
+    """The remaining one of the two files may be damaged, too."""
     await c.create_topic(TOPIC)
     await produce(c, 45)
     path = replica(c, 1).log.segments[0].path
@@ -65,7 +65,7 @@ async def test_a_damaged_index_is_made_again(c: SimulatedTestedCluster, suffix: 
 
 @simulated(brokers=3, seed=8, settings=SCRUBBED)
 async def test_a_segment_of_another_partition_is_found_and_repaired(c: SimulatedTestedCluster) -> None:
-    """Its offsets, epochs, sizes and checksums are what belongs there."""
+    """Its offsets, epochs, sizes and checksums match those of the original segment."""
     await c.create_topic(TOPIC, partitions=2)
     async with c.producer(acks="all") as producer:
         for number in range(45):
@@ -89,7 +89,7 @@ async def test_a_segment_of_another_partition_is_found_and_repaired(c: Simulated
 async def test_a_segment_that_vanished_is_damage(c: SimulatedTestedCluster) -> None:
     await c.create_topic(TOPIC)
     await produce(c, 45)
-    await asyncio.sleep(5)  # it is synced: a sync does not meet it first
+    await asyncio.sleep(5)  # wait until it is synced, so that no sync finds the damage first
     parent, name = disk(c, 1).parent_of(replica(c, 1).log.segments[1].log_path)
     del parent.entries[name]
     await asyncio.sleep(130)

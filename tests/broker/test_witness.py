@@ -1,4 +1,4 @@
-"""What leaders note in ZooKeeper: that it is so, when, and that it hinders nobody."""
+"""Notes of leaders in ZooKeeper: that they are correct and timely, and block nothing."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ SETTINGS = {"log.segment.bytes": "1024", "witness.interval.ms": "30000", "auto.l
 
 
 def notes(c: SimulatedTestedCluster, partition: TopicPartition = FIRST) -> dict[int, PartitionWitness]:
-    """By the broker that wrote it."""
+    """The notes on the partition, by the broker that wrote them."""
     found = {}
     for broker_id in c.broker_ids:
         node = c.world.zookeeper.tree.nodes.get(witness_path(broker_id, shard_of(partition)))
@@ -35,7 +35,7 @@ def newest(c: SimulatedTestedCluster) -> PartitionWitness:
 
 
 def digest(c: SimulatedTestedCluster, broker_id: int, start: int, end: int) -> str:
-    """By the bytes on that broker's disk."""
+    """The digest of the bytes on that broker's disk."""
     total = 0
     for segment in replica(c, broker_id).log.segments:
         content = bytes(c.world.machine(f"broker-{broker_id}").storage.find_file(segment.log_path).content)
@@ -121,7 +121,7 @@ async def test_the_note_of_a_deleted_topic_is_removed(c: SimulatedTestedCluster)
 
 @simulated(brokers=1, seed=35, settings=SETTINGS)
 async def test_a_recreated_topic_does_not_inherit_the_old_witness(c: SimulatedTestedCluster) -> None:
-    """Seed 17003403: both lives have the same leader epoch."""
+    """Seed 17003403: the old and the new topic have the same leader epoch."""
     await c.create_topic(TOPIC)
     partition = replica(c, 1)
     epoch, topic_id = partition.state.leader_epoch, partition.log.topic_id

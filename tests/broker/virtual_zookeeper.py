@@ -1,4 +1,5 @@
-"""A virtual loop, a simulated ZooKeeper and processes that talk to it, for tests of what a broker does there."""
+"""A virtual loop, a simulated ZooKeeper and processes that use it, for tests of a broker's registration and
+settings."""
 
 import asyncio
 import random
@@ -43,7 +44,7 @@ class World:
         return Process(name, 1, self.loop)
 
     async def inside(self, process: Process, work: Coroutine[Any, Any, T]) -> T:
-        """Run as code of that process: it ends with it."""
+        """Run as code of that process, so that it ends with the process."""
         task: asyncio.Task[T] = self.loop.create_task(work, context=process.context)
         return await task
 
@@ -56,7 +57,7 @@ class World:
         return coordination
 
     async def observer(self) -> Coordination:
-        """A client that looks on."""
+        """A client that only observes."""
         return await self.connect(self.process("observer"))
 
 
