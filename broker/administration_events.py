@@ -1,4 +1,4 @@
-"""The audit log of administration: one log line for each resource that a request to this controller changes.
+"""The log of administration: one line for each resource that a request to this controller changes.
 
 Owns: which requests are logged, and the wording of the lines (logger `minibroker.administration`, level INFO). Leaves
 to others: executing the requests (`controller/administration`).

@@ -3,9 +3,9 @@
 Owns: agreeing on it at the start, and following its changes while the broker runs. Leaves to others: authentication
 with it (`protocol/broker_authentication`).
 
-The first broker of a cluster draws the secret. If it is deleted, any running broker writes it again. If it is replaced,
-all brokers adopt the new one and reconnect to each other. If it cannot be read, it is not touched: a running broker
-keeps the secret it knows, and a starting broker refuses to start.
+The first broker of a cluster generates the secret. If it is deleted, any running broker writes it again. If it is
+replaced, all brokers adopt the new one and reconnect to each other. If it cannot be read, it is not touched: a running
+broker keeps the secret it knows, and a starting broker refuses to start.
 """
 
 import asyncio
@@ -15,8 +15,8 @@ from collections.abc import Callable
 
 from minibroker.broker.registration import (
     CONFLICTS_MAX,
-    PASSING_ERRORS,
     RETRY_SECONDS,
+    TRANSIENT_ERRORS,
     ClusterMismatch,
     ZooKeeperRefuses,
 )
@@ -41,7 +41,7 @@ class SharedSecret:
 
     async def agree(self) -> None:
         """Adopt the secret in ZooKeeper; if there is none, write the one known here, or a new one. Raises
-        ClusterMismatch, ZooKeeperRefuses, and transient errors (`PASSING_ERRORS`)."""
+        ClusterMismatch, ZooKeeperRefuses, and transient errors (`TRANSIENT_ERRORS`)."""
         drawn = self.key or self._random.getrandbits(8 * SECRET_BYTES).to_bytes(SECRET_BYTES)
         for _ in range(CONFLICTS_MAX):
             try:
@@ -85,7 +85,7 @@ class SharedSecret:
             self._attention.clear()
             try:
                 await self.agree()
-            except PASSING_ERRORS:
+            except TRANSIENT_ERRORS:
                 await asyncio.sleep(RETRY_SECONDS)
                 self._attention.set()
             except (ClusterMismatch, ZooKeeperRefuses) as error:

@@ -118,7 +118,7 @@ class DelayedFetches:
     def wake(self, delayed: DelayedFetch) -> None:
         """There may be something to send."""
         self._woken[delayed] = None
-        if not self._flush_scheduled and not delayed.request.is_in_step:  # else it follows the step
+        if not self._flush_scheduled and not delayed.request.is_in_step:  # otherwise the flush follows the step
             self._flush_scheduled = True
             self._loop.call_soon(self.flush)
 

@@ -175,7 +175,7 @@ class FetchHandler:
     def _handle_whole(self, request: IncomingRequest, body: FetchRequest) -> None:
         """A consumer's fetch (or a bare follower's): all partitions are listed each time."""
         delayed = DelayedFetch(request, body, None)
-        found = self._look(delayed, first=True)
+        found = self._read_listed(delayed, first=True)
         if found.is_enough_for(delayed) or body.max_wait_ms <= 0:
             self._send(delayed, found)
         elif self._waiting.delay(delayed):
@@ -190,13 +190,13 @@ class FetchHandler:
 
     def _answer_whole(self, delayed: DelayedFetch, force: bool) -> bool:
         """Answer if min_bytes are there, there is an error, or it must end now."""
-        found = self._look(delayed, first=False)
+        found = self._read_listed(delayed, first=False)
         if not force and not found.is_enough_for(delayed):
             return False
         self._send(delayed, found)
         return True
 
-    def _look(self, delayed: DelayedFetch, first: bool) -> "ConsumerFetchResult":
+    def _read_listed(self, delayed: DelayedFetch, first: bool) -> "ConsumerFetchResult":
         """Read every listed partition."""
         body = delayed.body
         budget = min(body.max_bytes, self._response_max_bytes, self._reply_room(), self._read_budget.room)

@@ -5,10 +5,10 @@ starts (its leader decides) and when a disk is full (`log.storage`).
 
 Theory: the cure of a full disk is retention, which the leader decides; but a replica on a full disk neither leads nor
 follows. There are two ways to know how far it may delete. If another replica leads, that leader is asked for its low
-watermark: every in-sync replica has recorded a log start up to there, and a leader elected from them starts no earlier,
-so this replica never begins behind its leader (I39). If there is no leader and, according to the controller, this
-replica is the whole ISR, it decides itself: only it can be elected, so it was the last leader, and its own retention
-may delete records below its own high watermark. In all other cases nothing is deleted.
+watermark. No in-sync replica has recorded a lower log start, so a leader elected from them starts no earlier, and this
+replica never begins behind its leader (I39). If there is no leader and, according to the controller, this replica is
+the whole ISR, it decides itself: only it can be elected, so it was the last leader, and its own retention may delete
+records below its own high watermark. In all other cases nothing is deleted.
 """
 
 import logging

@@ -82,7 +82,7 @@ class MetadataImage:
         self.has_been_updated = False
         """Whether this process has received an UpdateMetadata yet."""
         self._addressed_epoch: BrokerEpoch | None = None
-        """The registration of this broker at which it last accepted a controller's request."""
+        """This broker's own epoch when it last accepted a controller's request."""
         self._counters = counters if counters is not None else BrokerCounters()
         self._brokers: dict[BrokerId, LiveBroker] = {}
         self._topics: dict[str, TopicInfo] = {}

@@ -68,7 +68,7 @@ CONFLICTS_MAX = 50
 """Times that the nodes may change between reading and writing before the start is given up: another writer
 interferes."""
 
-PASSING_ERRORS = (CoordinationUnavailable, WriteOutcomeUnknown, SessionExpired)
+TRANSIENT_ERRORS = (CoordinationUnavailable, WriteOutcomeUnknown, SessionExpired)
 """Transient errors: ZooKeeper does not answer, or the outcome is unknown. Read again later."""
 
 log = logging.getLogger("minibroker.registration")
@@ -221,7 +221,7 @@ class Registration:
                 self._attention.clear()
                 try:
                     await self._settle()
-                except PASSING_ERRORS:
+                except TRANSIENT_ERRORS:
                     await asyncio.sleep(RETRY_SECONDS)
                     self._attention.set()
         finally:
@@ -248,7 +248,7 @@ class Registration:
         while True:
             try:
                 return await call()
-            except PASSING_ERRORS as error:
+            except TRANSIENT_ERRORS as error:
                 if loop.time() + RETRY_SECONDS >= give_up_at:
                     raise ZooKeeperUnreachable(f"ZooKeeper stopped answering at the start ({error})") from error
                 await asyncio.sleep(RETRY_SECONDS)

@@ -87,7 +87,8 @@ class Redial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplicaFetcher:
-    """Follows one leader broker. `run` is a task of the owner; partitions come and go with `follow` and `leave`."""
+    """Follows one leader broker. `run` is a task of the owner. Each request for a partition adds it, `leave` removes
+    it."""
 
     def __init__(
         self,
