@@ -227,7 +227,7 @@ class ReplicaFetcher:
         connection.on_closed = self._lost.set
         self._restart_session()
         self._last_reply_at = asyncio.get_running_loop().time()
-        self._ask_anew()
+        self._list_all_again()
         self._schedule()
 
     async def _watch(self) -> bool:
@@ -257,7 +257,7 @@ class ReplicaFetcher:
         connection.abort()
         return connection.remote_address
 
-    def _ask_anew(self) -> None:
+    def _list_all_again(self) -> None:
         """On a new connection or session, list every fetching partition again."""
         for topic_partition, partition in self.partitions.items():
             if isinstance(partition.state.phase, Fetching):
@@ -421,7 +421,7 @@ class ReplicaFetcher:
         if code not in (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH):
             self._lost.set()
             return
-        self._ask_anew()
+        self._list_all_again()
 
     def _on_partition(self, number: int, topic_partition: TopicPartition, answer: FetchPartitionResponse) -> None:
         partition, position = self.partitions.get(topic_partition), self._positions.get(topic_partition)

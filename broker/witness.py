@@ -147,8 +147,8 @@ class WitnessWriter:
     async def run(self) -> None:
         """Run until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._note_for_ever(), name="witness-notes")
-            group.create_task(self._complete_for_ever(), name="witness-digests")
+            group.create_task(self._note_forever(), name="witness-notes")
+            group.create_task(self._complete_forever(), name="witness-digests")
 
     async def conclude(self) -> None:
         """At a clean stop, when nothing is appended any more, note exactly what is committed. Takes some seconds at
@@ -169,7 +169,7 @@ class WitnessWriter:
         except TimeoutError:
             log.warning("the witness of what is committed was not written within %d ms", CLOSE_MS)
 
-    async def _note_for_ever(self) -> None:
+    async def _note_forever(self) -> None:
         while True:
             interval_ms = self._manager.config.witness_interval_ms
             await asyncio.sleep(min(TICK_MS, interval_ms) / 1000)
@@ -297,7 +297,7 @@ class WitnessWriter:
             await self._coordination.set(path, content)
 
     # ------------------------------------------------------------------------------------------------ unknown digests
-    async def _complete_for_ever(self) -> None:
+    async def _complete_forever(self) -> None:
         """Compute digests that were not recorded, for instance of logs of an earlier version."""
         while True:
             await asyncio.sleep(COMPLETE_MS / 1000)

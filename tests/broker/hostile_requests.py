@@ -24,7 +24,7 @@ from minibroker.simulation.cluster import SimulatedCluster
 from tests.broker.requests import TOPIC, ClusterClient, batch, in_cluster
 
 REQUESTS_OF_A_SEED = 400
-KNOWN_ANEW_EVERY = 20
+REFRESH_EVERY = 20
 """Requests after which the cluster's numbers are looked up again."""
 ANSWER_MS = 300
 TEXTS = ("", ".", "..", "../../victim", "a/b", "a\0b", "a\nb", " ", "ä", "\u202e", "x" * 249, "x" * 250, "x" * 600)
@@ -131,7 +131,7 @@ async def attack(client: ClusterClient, rng: random.Random, requests: int) -> No
     texts = [TOPIC, TOPIC, topic_id, "other", "min.insync.replicas", MECHANISM]
     generator = RequestGenerator(rng, known_of(cluster), texts, rng.choice((1_000, 1_000, 2**63 - 1)))
     for number in range(requests):
-        if not number % KNOWN_ANEW_EVERY:
+        if not number % REFRESH_EVERY:
             generator.known = known_of(cluster)
         try:
             sender, target = rng.choice((None, 1, 2, 3)), rng.choice((1, 2, 3))

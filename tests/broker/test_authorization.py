@@ -122,7 +122,7 @@ AS_REPLICA: dict[ApiKey, ApiCase] = {
 }
 
 
-def test_every_api_has_a_row() -> None:
+def test_every_api_has_a_case() -> None:
     assert set(CLIENT_APIS) | set(BROKER_APIS) == set(ApiKey)
     assert set(BROKER_APIS) == CLUSTER_ACTIONS
     assert set(AS_REPLICA) == READS_AS_REPLICA

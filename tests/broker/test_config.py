@@ -42,7 +42,7 @@ def test_defaults_are_kafkas() -> None:
     assert config.unclean_leader_election_enable is False
 
 
-def test_option_wins_over_environment_wins_over_file_wins_over_default() -> None:
+def test_precedence_is_option_then_environment_then_file_then_default() -> None:
     file = "# a comment\n\nnum.partitions=2\nmin.insync.replicas = 2\nreplica.fetch.backoff.ms=7\n"
     environment = {"MINIBROKER_NUM_PARTITIONS": "3", "MINIBROKER_MIN_INSYNC_REPLICAS": "3", "PATH": "/bin"}
     config = load("num.partitions=4", file=file, environment=environment)
@@ -121,11 +121,11 @@ def test_unknown_variable_is_refused_with_the_nearest_known() -> None:
 
 
 @pytest.mark.parametrize("variable", RESERVED_VARIABLES)
-def test_variables_of_the_command_line_are_no_settings(variable: str) -> None:
+def test_variables_of_the_command_line_are_not_settings(variable: str) -> None:
     assert load(environment={variable: "anything"}) == load()
 
 
-def test_line_that_is_no_setting_is_refused_with_its_number() -> None:
+def test_a_line_that_is_not_a_setting_is_refused_with_its_number() -> None:
     assert "file line 2: 'broker.id 1' is not key=value" in refusal(file="\nbroker.id 1")
 
 
@@ -209,7 +209,7 @@ def test_topic_overrides_win() -> None:
     assert topic.counts_only_synced
 
 
-def test_override_of_another_version_is_passed_over() -> None:
+def test_an_override_of_another_version_is_ignored() -> None:
     topic = resolve_topic_config(load(), {"min.insync.replicas": "many", "brand.new": "1"})
     assert topic == resolve_topic_config(load(), {})
 
@@ -240,7 +240,7 @@ def test_topic_setting_is_checked(name: str, value: str, message: str | None) ->
 # the document
 
 
-def test_configuration_document_is_what_the_tables_say() -> None:
+def test_configuration_document_matches_the_tables() -> None:
     document = Path(__file__).parents[2] / "docs" / "CONFIGURATION.md"
     assert document.read_text() == page(), "run: python -m minibroker.broker.config_docs > docs/CONFIGURATION.md"
 
@@ -249,7 +249,7 @@ PROPERTIES = {"log_dirs": "log_dir", "metrics_listener": "metrics_address"}
 """Settings that are read through a property of BrokerConfig."""
 
 
-def test_every_setting_is_obeyed_somewhere() -> None:
+def test_every_setting_is_used_somewhere() -> None:
     root = Path(__file__).parents[2]
     sources = "".join(
         path.read_text() for path in sorted((root / "broker").rglob("*.py")) if path.name != "config_table.py"

@@ -188,7 +188,7 @@ def test_a_deleted_topic_leaves_nothing_and_its_name_can_be_used_again() -> None
 
 
 @pytest.mark.invariant("I35")
-def test_an_order_that_comes_after_the_deletion_does_not_make_the_replica_again() -> None:
+def test_a_late_order_does_not_recreate_a_deleted_replica() -> None:
     """Its sender gave the connection up, sent it again, and then had the topic deleted."""
 
     async def check(client: ClusterClient) -> None:

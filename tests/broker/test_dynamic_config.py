@@ -49,7 +49,7 @@ def test_without_a_node_the_static_settings_hold() -> None:
     run(story)
 
 
-def test_node_that_is_there_counts_from_the_start() -> None:
+def test_an_existing_node_applies_from_the_start() -> None:
     async def story(world: World) -> None:
         await write(await world.observer(), min_insync_replicas="3")
         watched = await watch(world, "min.insync.replicas=2")

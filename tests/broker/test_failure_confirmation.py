@@ -75,7 +75,7 @@ def test_refused_connection_is_confirmed() -> None:
     assert Scene().ask() is True
 
 
-def test_broker_that_takes_the_connection_is_not_dead() -> None:
+def test_a_broker_that_accepts_the_connection_has_not_failed() -> None:
     assert Scene().ask(listens=True) is False
 
 

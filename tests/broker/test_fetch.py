@@ -142,7 +142,7 @@ async def test_a_fetch_waits_no_longer_than_the_broker_allows(bench: Bench) -> N
 
 
 @on_a_broker
-async def test_min_bytes_are_waited_for_by_fetches_of_few_partitions(bench: Bench) -> None:
+async def test_only_fetches_of_few_partitions_wait_for_min_bytes(bench: Bench) -> None:
     """Otherwise each append would check all of the very many partitions of a fetch."""
     few, many = await bench.peer(), await bench.peer()
     few.ask(fetch(bench, min_bytes=1_000, max_wait_ms=20_000), 1)

@@ -206,7 +206,7 @@ def values(page: bytes) -> dict[tuple[str, str], float]:
     }
 
 
-def test_numbers_are_read_when_the_page_is_made() -> None:
+def test_metrics_are_read_at_each_scrape() -> None:
     counters, gauges = BrokerCounters(), [BrokerGauges(is_controller=0), BrokerGauges(is_controller=1, max_lag=7)]
     page = make_page({"broker_id": "1", "version": "0"}, counters, lambda: gauges.pop(0), with_process=False)
     before = values(page())
@@ -224,7 +224,7 @@ def test_numbers_are_read_when_the_page_is_made() -> None:
 
 
 @pytest.mark.parametrize("struct", [BrokerCounters, BrokerGauges])
-def test_every_number_has_a_name_and_a_meaning(struct: type[Any]) -> None:
+def test_every_metric_has_a_name_and_a_meaning(struct: type[Any]) -> None:
     fields = set(struct.__struct_fields__) - {"requests"}
     found = metrics_of(struct)
     assert set(found) == fields

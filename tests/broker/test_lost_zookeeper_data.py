@@ -59,7 +59,7 @@ def test_running_broker_stops_when_a_part_of_the_nodes_is_deleted_under_it() -> 
     run(story)
 
 
-def test_a_running_broker_makes_the_node_for_registrations_again() -> None:
+def test_a_running_broker_recreates_the_parent_node_of_registrations() -> None:
     async def story(world: World) -> None:
         broker = await start_broker(world, world.process("one"))
         await remove_below(await world.observer(), "/brokers/ids")

@@ -140,7 +140,7 @@ def test_update_returns_the_changed_partitions() -> None:
 @pytest.mark.parametrize(
     "late", [state(leader=1, leader_epoch=1, partition_epoch=9), state(leader=1, leader_epoch=2, partition_epoch=4)]
 )
-def test_late_description_of_a_partition_is_passed_over(late: Any) -> None:
+def test_a_late_description_of_a_partition_is_ignored(late: Any) -> None:
     image = image_with(topic(state(leader=2, leader_epoch=2, partition_epoch=5)))
     assert image.apply_update(update(topic(late)), OWN_EPOCH).partitions_changed == ()
     assert image.leader_hint(LINES_0) == CurrentLeader(leader_id=2, leader_epoch=2)
@@ -195,7 +195,7 @@ def leader_and_isr(leader: int = 1, leader_epoch: int = 1, brokers: Any = (), re
     )
 
 
-def test_leader_and_isr_adds_what_it_says_and_removes_no_broker() -> None:
+def test_leader_and_isr_adds_brokers_and_removes_none() -> None:
     image = image_with(topic(state()), brokers=[live(1), live(2)])
     request = leader_and_isr(leader=3, brokers=[live(3, epoch=5), live(2, epoch=7)])
     assert image.apply_leader_and_isr(request, OWN_EPOCH).partitions_changed == (LINES_0,)
@@ -218,7 +218,7 @@ def test_elections_of_this_broker_are_counted_once_and_unclean_ones_apart() -> N
 
 
 @pytest.mark.invariant("I34")
-def test_only_a_live_broker_that_stays_and_asks_as_itself_is_eligible() -> None:
+def test_only_a_live_broker_that_is_not_stopping_is_eligible_under_its_own_epoch() -> None:
     image = image_with(
         topic(state(offline_replicas=[1])), brokers=[live(1, epoch=5), live(2, epoch=6, shutting_down=True)]
     )
@@ -234,7 +234,7 @@ def test_only_a_live_broker_that_stays_and_asks_as_itself_is_eligible() -> None:
 # answers
 
 
-def test_metadata_names_the_addresses_of_the_listener_asked_through() -> None:
+def test_metadata_names_the_addresses_of_the_listener_that_the_client_uses() -> None:
     image = image_with(brokers=[live(1), live(2, listeners="IN")])
     inside = image.answer_metadata(MetadataRequest(), "IN")
     outside = image.answer_metadata(MetadataRequest(), "OUT")
@@ -256,7 +256,7 @@ def test_metadata_of_a_healthy_partition() -> None:
 
 
 @pytest.mark.parametrize("leader", [-1, 4])
-def test_partition_without_a_reachable_leader_says_so(leader: int) -> None:
+def test_a_partition_without_a_reachable_leader_has_an_error_code(leader: int) -> None:
     image = image_with(topic(state(leader=leader)), brokers=[live(1), live(2)])
     [answer] = image.answer_metadata(MetadataRequest(), "IN").topics
     [partition] = answer.partitions

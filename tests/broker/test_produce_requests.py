@@ -46,7 +46,7 @@ def test_a_follower_names_the_leader_and_appends_nothing() -> None:
 
 
 @pytest.mark.parametrize("acks", [2, -2, 100])
-def test_acks_is_all_one_or_none(acks: int) -> None:
+def test_an_invalid_acks_value_is_refused(acks: int) -> None:
     async def check(client: ClusterClient) -> None:
         assert (await client.produce(acks=acks)).error_code == ErrorCode.INVALID_REQUIRED_ACKS
 
@@ -66,7 +66,7 @@ def test_a_flipped_bit_is_refused_before_the_log() -> None:
 
 
 @pytest.mark.parametrize(("count", "code"), [(1, ErrorCode.INVALID_RECORD), (DECODED_RECORDS_MAX + 1, ErrorCode.NONE)])
-def test_records_that_do_not_decode_are_refused_where_looking_costs_little(count: int, code: ErrorCode) -> None:
+def test_undecodable_records_are_refused_in_small_batches(count: int, code: ErrorCode) -> None:
     """A batch of more records is accepted by its CRC and its count."""
 
     async def check(client: ClusterClient) -> None:
@@ -102,7 +102,7 @@ def test_batches_of_a_partition_in_one_request_are_answered_in_their_order() -> 
     in_cluster(check)
 
 
-def test_a_record_whose_timestamp_leaves_64_bits_is_refused() -> None:
+def test_a_record_timestamp_beyond_64_bits_is_refused() -> None:
     async def check(client: ClusterClient) -> None:
         answer = await client.produce(records=beyond_all_times())
         assert answer.error_code == ErrorCode.INVALID_RECORD
@@ -151,7 +151,7 @@ def test_acks_one_does_not_wait_for_followers() -> None:
 
 
 @pytest.mark.invariant("I26")
-def test_a_request_that_timed_out_says_so_and_its_record_may_still_appear() -> None:
+def test_a_timed_out_request_fails_and_its_record_may_still_appear() -> None:
     async def check(client: ClusterClient) -> None:
         for follower in client.followers:
             client.cluster.world.pause(f"broker-{follower}")
@@ -186,7 +186,7 @@ def test_below_min_isr_waiting_and_new_requests_fail_at_once() -> None:
     in_cluster(check)
 
 
-def test_acks_none_has_no_answer_and_the_record_is_there() -> None:
+def test_acks_none_gets_no_answer_but_writes_the_record() -> None:
     async def check(client: ClusterClient) -> None:
         connection = await client.connection(client.leader)
         connection.send_without_reply(produce_request(batch(b"quiet"), acks=0))

@@ -76,7 +76,7 @@ def written(client: ClusterClient, broker_id: int) -> list[tuple[int, int, int, 
 @pytest.mark.invariant("I24", "I25")
 @pytest.mark.parametrize("acks", [-1, 1])
 @pytest.mark.parametrize("mixture", MIXTURES.values(), ids=MIXTURES)
-def test_batches_that_come_together_are_answered_and_written_as_if_each_came_alone(
+def test_batches_in_one_request_are_answered_and_written_as_if_sent_one_by_one(
     mixture: list[bytearray], acks: int
 ) -> None:
     seen = []
@@ -93,7 +93,7 @@ def test_batches_that_come_together_are_answered_and_written_as_if_each_came_alo
     assert seen[0] == seen[1]
 
 
-def test_what_continues_is_written_with_one_append_and_answered_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_that_continue_one_another_are_appended_and_answered_together(monkeypatch: pytest.MonkeyPatch) -> None:
     appends: list[int] = []
     append = PartitionLog.append
 

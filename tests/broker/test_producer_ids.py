@@ -23,7 +23,7 @@ def test_ids_count_up_through_blocks() -> None:
     run(story)
 
 
-def test_block_stands_in_zookeeper_as_kafka_writes_it() -> None:
+def test_the_block_in_zookeeper_has_kafkas_format() -> None:
     async def story(world: World) -> None:
         ids = await ids_of(world, 7)
         await ids.next_producer_id()
@@ -117,7 +117,7 @@ def test_new_producer_gets_an_id_and_a_known_one_its_next_epoch(
 @pytest.mark.parametrize(
     "request_", [InitProducerIdRequest(transactional_id="t"), InitProducerIdRequest(producer_id=17)]
 )
-def test_senseless_request_is_refused(request_: InitProducerIdRequest) -> None:
+def test_a_contradictory_request_is_refused(request_: InitProducerIdRequest) -> None:
     async def story(world: World) -> None:
         answer = await (await ids_of(world, 1)).answer(request_)
         assert answer.error_code == ErrorCode.INVALID_REQUEST

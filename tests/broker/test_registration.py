@@ -95,7 +95,7 @@ def test_broker_epoch_is_the_czxid_of_its_node() -> None:
     run(story)
 
 
-def test_node_says_where_the_broker_listens_and_which_start_it_is() -> None:
+def test_the_registration_holds_the_endpoints_and_the_incarnation() -> None:
     async def story(world: World) -> None:
         broker = await start_broker(world, world.process("one"), directory="d1")
         node = await registered(await world.observer())
@@ -117,7 +117,7 @@ def test_unregistered_broker_is_fenced() -> None:
 
 
 @pytest.mark.parametrize("write", range(1, 16))
-def test_start_gets_through_when_a_write_loses_its_answer(write: int) -> None:
+def test_the_start_succeeds_when_the_answer_to_a_write_is_lost(write: int) -> None:
     """For each write of the start in turn: it takes effect, but its answer is lost."""
 
     async def story(world: World) -> None:
@@ -198,7 +198,7 @@ def test_restarted_broker_replaces_its_predecessor_within_its_session() -> None:
     run(story)
 
 
-def test_controller_of_the_dead_session_goes_with_the_node() -> None:
+def test_a_controller_node_of_the_dead_session_is_removed_with_the_registration() -> None:
     async def story(world: World) -> None:
         first_process = world.process("one")
         first = await start_broker(world, first_process)
@@ -210,7 +210,7 @@ def test_controller_of_the_dead_session_goes_with_the_node() -> None:
     run(story)
 
 
-def test_controller_of_another_session_stays() -> None:
+def test_a_controller_node_of_another_session_stays() -> None:
     async def story(world: World) -> None:
         observer = await world.observer()
         await observer.create(CONTROLLER, b"{}", ephemeral=True)
@@ -285,7 +285,7 @@ def test_broker_replaced_by_a_copy_of_itself_stops_serving_and_gives_up() -> Non
 # outages
 
 
-def test_deleted_registration_is_made_anew_under_a_new_epoch() -> None:
+def test_a_deleted_registration_is_created_again_under_a_new_epoch() -> None:
     async def story(world: World) -> None:
         broker = await start_broker(world, world.process("one"))
         epoch = broker.registration.broker_epoch
@@ -363,7 +363,7 @@ def test_broker_fences_itself_when_zookeeper_has_been_silent_for_a_session() -> 
     run(story)
 
 
-def test_broker_heals_by_itself_after_a_long_outage() -> None:
+def test_broker_recovers_by_itself_after_a_long_outage() -> None:
     async def story(world: World) -> None:
         broker = await start_broker(world, world.process("one"))
         world.zookeeper.cut("one")
@@ -377,7 +377,7 @@ def test_broker_heals_by_itself_after_a_long_outage() -> None:
     run(story)
 
 
-def test_epoch_goes_on_when_zookeeper_restarts_with_the_session() -> None:
+def test_the_broker_epoch_survives_a_zookeeper_restart_that_keeps_the_session() -> None:
     async def story(world: World) -> None:
         broker = await start_broker(world, world.process("one"))
         epoch = broker.registration.broker_epoch
@@ -394,7 +394,7 @@ def test_epoch_goes_on_when_zookeeper_restarts_with_the_session() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_storm_of_outages_ends_registered_exactly_once(seed: int) -> None:
+def test_after_many_outages_the_broker_is_registered_exactly_once(seed: int) -> None:
     async def story(world: World) -> None:
         dice = random.Random(seed)
         broker = await start_broker(world, world.process("one"))
@@ -425,7 +425,7 @@ def test_storm_of_outages_ends_registered_exactly_once(seed: int) -> None:
 # opening the session
 
 
-def test_unreachable_zookeeper_is_waited_for_and_then_named() -> None:
+def test_an_unreachable_zookeeper_is_named_after_the_wait() -> None:
     async def story(world: World) -> None:
         world.zookeeper.stop()
         process = world.process("one")

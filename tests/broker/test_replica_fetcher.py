@@ -56,7 +56,7 @@ async def test_a_new_connection_does_not_report_an_unsynced_end(
 ) -> None:
     fetcher = _fetcher()
     fetcher.partitions[PARTITION] = _follower(flushes, synced_end)
-    fetcher._ask_anew()
+    fetcher._list_all_again()
     assert (PARTITION in fetcher._take_positions()) is is_listed
 
 
@@ -81,10 +81,10 @@ async def test_a_reply_does_not_answer_what_a_later_request_asked() -> None:
     fetcher._connection = cast(Any, wire)
     fetcher.partitions[PARTITION] = follower
 
-    fetcher._ask_anew()
+    fetcher._list_all_again()
     fetcher._send_fetch(cast(Any, wire))
     follower.state.leader_epoch = 1
-    fetcher._ask_anew()
+    fetcher._list_all_again()
     fetcher._send_fetch(cast(Any, wire))
     refused = FetchPartitionResponse(partition_index=0, error_code=ErrorCode.FENCED_LEADER_EPOCH)
     wire.answers[0](FetchResponse(responses=[FetchTopicResponse(topic="a", partitions=[refused])]))
@@ -96,7 +96,7 @@ async def test_a_reply_does_not_answer_what_a_later_request_asked() -> None:
     ]
 
 
-async def test_the_next_fetch_leaves_in_the_callback_of_the_last_reply() -> None:
+async def test_the_next_fetch_is_sent_in_the_callback_of_the_last_reply() -> None:
     """A loop iteration in between would delay every acknowledgement."""
     follower = _follower(flushes=False, synced_end=0)
     fetcher, wire = _fetcher(), Wire()
@@ -108,7 +108,7 @@ async def test_the_next_fetch_leaves_in_the_callback_of_the_last_reply() -> None
     follower.handle_fetched = append
     fetcher._connection = cast(Any, wire)
     fetcher.partitions[PARTITION] = follower
-    fetcher._ask_anew()
+    fetcher._list_all_again()
     fetcher._send_fetch(cast(Any, wire))
     granted = FetchPartitionResponse(partition_index=0, high_watermark=3)
     wire.answers[0](FetchResponse(responses=[FetchTopicResponse(topic="a", partitions=[granted])]))

@@ -22,7 +22,7 @@ def disk(c: SimulatedTestedCluster, broker_id: int) -> SimulatedStorage:
 @pytest.mark.parametrize("byte", [BASE_OFFSET, EPOCH, PAYLOAD])
 @pytest.mark.parametrize("segment", [0, -1])
 @simulated(brokers=3, seed=8, settings=SCRUBBED)
-async def test_rot_of_a_follower_is_found_and_repaired(c: SimulatedTestedCluster, segment: int, byte: int) -> None:
+async def test_damage_of_a_follower_is_found_and_repaired(c: SimulatedTestedCluster, segment: int, byte: int) -> None:
     await c.create_topic(TOPIC)
     acked = await produce(c, 45)
     _, (follower, _) = await followers(c)
@@ -35,7 +35,7 @@ async def test_rot_of_a_follower_is_found_and_repaired(c: SimulatedTestedCluster
 
 
 @simulated(brokers=1, seed=8, settings=SCRUBBED)
-async def test_a_missing_index_is_made_again(c: SimulatedTestedCluster) -> None:
+async def test_a_missing_index_is_rebuilt(c: SimulatedTestedCluster) -> None:
     """The remaining one of the two files may be damaged, too."""
     await c.create_topic(TOPIC)
     await produce(c, 45)
@@ -51,7 +51,7 @@ async def test_a_missing_index_is_made_again(c: SimulatedTestedCluster) -> None:
 
 @pytest.mark.parametrize(("suffix", "byte"), [(".index", 11), (".timeindex", 7)])
 @simulated(brokers=1, seed=8, settings=SCRUBBED)
-async def test_a_damaged_index_is_made_again(c: SimulatedTestedCluster, suffix: str, byte: int) -> None:
+async def test_a_damaged_index_is_rebuilt(c: SimulatedTestedCluster, suffix: str, byte: int) -> None:
     await c.create_topic(TOPIC)
     await produce(c, 45)
     path = replica(c, 1).log.segments[0].path + suffix
@@ -86,7 +86,7 @@ async def test_a_segment_of_another_partition_is_found_and_repaired(c: Simulated
 
 
 @simulated(brokers=1, seed=8, settings=SCRUBBED)
-async def test_a_segment_that_vanished_is_damage(c: SimulatedTestedCluster) -> None:
+async def test_a_missing_segment_counts_as_damage(c: SimulatedTestedCluster) -> None:
     await c.create_topic(TOPIC)
     await produce(c, 45)
     await asyncio.sleep(5)  # wait until it is synced, so that no sync finds the damage first
