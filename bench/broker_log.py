@@ -1,31 +1,35 @@
-"""The lines of minibroker's broker logs, with time and text. Pure."""
+"""The events in minibroker's JSON broker logs. Pure."""
 
-import re
-from datetime import datetime, tzinfo
+import json
+from datetime import datetime
+from typing import Any
 
 import msgspec
 
-LOG_LINE = re.compile(
-    r"^(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) (?P<level>[A-Z]+) (?P<logger>\S+): (?P<text>.*)$"
-)
 
-
-class LogLine(msgspec.Struct, frozen=True):
-    """One line of a broker's log."""
+class LoggedEvent(msgspec.Struct, frozen=True):
+    """One event of a broker's log."""
 
     broker_id: int
     at_s: float
     """Seconds since 1970, by the broker's clock."""
-    text: str
+    fields: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        return str(self.fields["event"])
 
 
-def parse_log(broker_id: int, text: str, zone: tzinfo | None = None) -> list[LogLine]:
-    """Lines without a time (tracebacks) are left out. `zone` is the broker's time zone, None for this machine's."""
-    lines = []
+def parse_log(broker_id: int, text: str) -> list[LoggedEvent]:
+    """Lines that are no JSON objects (what Python prints when it crashes) are left out."""
+    events = []
     for line in text.splitlines():
-        found = LOG_LINE.match(line)
-        if found is not None:
-            at = datetime.strptime(found["time"], "%Y-%m-%d %H:%M:%S,%f")
-            at = at.replace(tzinfo=zone)
-            lines.append(LogLine(broker_id, at.timestamp(), found["text"]))
-    return lines
+        start = line.find("{")  # compose puts the container's name in front
+        try:
+            fields = json.loads(line[start:]) if start >= 0 else None
+        except ValueError:
+            continue
+        if isinstance(fields, dict) and "event" in fields and "time" in fields:
+            at = datetime.fromisoformat(fields["time"])
+            events.append(LoggedEvent(broker_id, at.timestamp(), fields))
+    return events

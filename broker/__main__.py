@@ -22,6 +22,7 @@ from minibroker.broker.registration import RegistrationError
 from minibroker.broker.topic_config import validate_topic_config
 from minibroker.controller.service import ControllerConfig, ControllerService
 from minibroker.runtime.broker_dialer import BrokerDialer
+from minibroker.runtime.observer import Observer
 from minibroker.runtime.ports import Coordination, CoordinationError, DiskError, NetworkError, Runtime
 
 log = logging.getLogger("minibroker")
@@ -37,7 +38,7 @@ EXIT_BUG = 70
 def compose(config: BrokerConfig, runtime: Runtime) -> Broker:
     """A broker with its controller candidate, not started; the simulation composes the same."""
 
-    def make_controller(coordination: Coordination, dialer: BrokerDialer) -> ControllerService:
+    def make_controller(coordination: Coordination, dialer: BrokerDialer, observer: Observer) -> ControllerService:
         return ControllerService(
             ControllerConfig(
                 broker_id=config.broker_id,
@@ -60,6 +61,7 @@ def compose(config: BrokerConfig, runtime: Runtime) -> Broker:
             runtime.random,
             validate_topic_config,
             lambda name, value: validate_broker_config(config, name, value),
+            observer,
         )
 
     return Broker(config, runtime, make_controller)

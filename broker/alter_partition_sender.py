@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from minibroker.broker.replication.events import AlterPartitionAnswered, AlterPartitionLost, ProposeIsr
+from minibroker.protocol.cluster_events import AlterPartitionFailed, IsrProposalRefused
 from minibroker.protocol.errors import ErrorCode, error_code
 from minibroker.protocol.ids import TopicPartition, to_wire
 from minibroker.protocol.messages import (
@@ -22,6 +23,7 @@ from minibroker.protocol.messages import (
     BrokerState,
 )
 from minibroker.runtime.broker_dialer import BrokerDialer
+from minibroker.runtime.observer import UNOBSERVED, Observer
 from minibroker.runtime.ports import NetworkError
 from minibroker.runtime.rpc import RpcConnection, RpcError
 
@@ -51,6 +53,7 @@ class AlterPartitionSender:
         controller_address: Callable[[], tuple[int, str, int] | None],
         request_timeout_ms: int,
         now_ms: Callable[[], int],
+        observer: Observer = UNOBSERVED,
     ) -> None:
         """`controller_address` returns the controller id, host and port that are known now."""
         self._dialer = dialer
@@ -59,6 +62,7 @@ class AlterPartitionSender:
         self._controller_address = controller_address
         self._request_timeout_ms = request_timeout_ms
         self._now_ms = now_ms
+        self._observer = observer
         self._waiting: dict[TopicPartition, tuple[Partition, ProposeIsr]] = {}
         self._wakeup = asyncio.Event()
         self._connection: RpcConnection | None = None
@@ -133,7 +137,7 @@ class AlterPartitionSender:
         now_ms = self._now_ms()
         if self._failure_logged_ms is None or now_ms - self._failure_logged_ms >= FAILURE_LOG_INTERVAL_MS:
             self._failure_logged_ms = now_ms
-            log.info("AlterPartition %s", what)
+            self._observer.notify(AlterPartitionFailed(problem=what))
 
     def _disconnect(self) -> None:
         if self._connection is not None:
@@ -174,7 +178,7 @@ class AlterPartitionSender:
                 continue
             code = error_code(result.error_code)
             if code is not ErrorCode.NONE:
-                log.info("%s: ISR proposal refused: %s", partition.topic_partition, code.name)
+                partition.report(IsrProposalRefused, error=code.name)
             partition.handle(
                 AlterPartitionAnswered(
                     proposal_id=proposal.proposal_id,

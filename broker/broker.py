@@ -43,9 +43,11 @@ from minibroker.broker.replication.state import Role
 from minibroker.broker.topic_config import log_config, resolve_topic_config
 from minibroker.broker.witness import WitnessWriter
 from minibroker.protocol.broker_authentication import BrokerName
+from minibroker.protocol.cluster_events import BrokerRegistered, BrokerStopped, HandoverBegun, LogScanned
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.broker_dialer import BrokerDialer, Credentials
 from minibroker.runtime.descriptor_shares import share_out
+from minibroker.runtime.observer import Observer
 from minibroker.runtime.ports import Coordination, Runtime
 from minibroker.runtime.server import IncomingRequest, RpcServer, ServerLimits
 from minibroker.runtime.server_limits import BROKER_PLACES
@@ -71,7 +73,7 @@ class ControllerCandidate(ControllerRole, Protocol):
     def session_lost(self) -> None: ...
 
 
-MakeController = Callable[[Coordination, BrokerDialer], ControllerCandidate]
+MakeController = Callable[[Coordination, BrokerDialer, Observer], ControllerCandidate]
 
 
 class Broker:
@@ -122,6 +124,7 @@ class Broker:
             cluster_id=known_cluster_id,
         )
         self.registration = Registration(self.coordination, self.runtime.clock, identity, self.runtime.random)
+        self.registration.observer = self.events
         cluster_id = await self.registration.prepare(config.zookeeper_connection_timeout_ms)
         self.secret = SharedSecret(self.coordination, self.runtime.random)
         await self.registration.retrying(self.secret.agree, config.zookeeper_connection_timeout_ms)
@@ -142,7 +145,7 @@ class Broker:
             config.broker_id,
             cluster_id,
             log_config(resolve_topic_config(config, {})),
-            _log_recovery,
+            self._log_loaded,
             rng=self.runtime.random,
             tail_cache=TailCache(config.log_tail_cache_bytes),
             incarnation_id=self.registration.incarnation_id,
@@ -234,7 +237,7 @@ class Broker:
         )
 
     def _wire_controller(self) -> None:
-        self.controller = self._make_controller(self.coordination, self.dialer)
+        self.controller = self._make_controller(self.coordination, self.dialer, self.events)
         self.controller.on_broker_failure = self._count_broker_failure
         self.controller.on_refused = self.manager.refusals.note
         self.controller.on_unregistered = self.registration.observe_removal
@@ -264,7 +267,7 @@ class Broker:
         endpoints = advertised_endpoints(config, ports)
         epoch = await self.registration.register(endpoints, config.zookeeper_connection_timeout_ms)
         shown = ", ".join(f"{e.listener}://{e.host}:{e.port}" for e in endpoints)
-        log.info("broker %d registered under broker epoch %d at %s", config.broker_id, epoch, shown)
+        self.events.notify(BrokerRegistered(broker=config.broker_id, broker_epoch=epoch, address=shown))
 
     # ------------------------------------------------------------------------------------------------------- serve
     async def serve(self, stop: asyncio.Event) -> None:
@@ -297,7 +300,7 @@ class Broker:
         config = self.config
         if not config.controlled_shutdown_enable or self.registration.is_fenced():
             return
-        log.info("handing leaderships over")
+        self.events.notify(HandoverBegun())
         try:
             async with asyncio.timeout(SHUTDOWN_STEP_MS / 1000):
                 await self._link.shut_down(
@@ -322,7 +325,7 @@ class Broker:
             await self.log_directory.close(clean=True, high_watermarks=high_watermarks, broker_epoch=epoch)
         if hasattr(self, "coordination"):
             await self.coordination.close()
-        log.info("broker %d stopped", self.config.broker_id)
+        self.events.notify(BrokerStopped(broker=self.config.broker_id))
 
     # ---------------------------------------------------------------------------------------------------- callbacks
     def _identify(self) -> None:
@@ -348,14 +351,12 @@ class Broker:
     def _count_broker_failure(self) -> None:
         self.counters.dead_brokers += 1
 
+    def _log_loaded(self, done: int, total: int, partition: TopicPartition, report: RecoveryReport) -> None:
+        """An event for each log that was scanned, and for every hundredth log."""
+        if report.bytes_scanned or done % 100 == 0:
+            topic, number = partition
+            scanned = {"scanned_bytes": report.bytes_scanned, "cut_bytes": report.bytes_cut}
+            self.events.notify(LogScanned(topic=topic, partition=number, loaded=done, logs=total, **scanned))
+
     def _offline_partitions(self) -> list[TopicPartition]:
         return [tp for tp, p in sorted(self.manager.partitions.items()) if p.state.role is Role.OFFLINE]
-
-
-def _log_recovery(done: int, total: int, partition: TopicPartition, report: RecoveryReport) -> None:
-    """One line for each log that was scanned, and for every hundredth log."""
-    if report.bytes_scanned or done % 100 == 0:
-        log.info(
-            "loaded %d of %d logs; %s: scanned %d bytes, cut %d",
-            *(done, total, partition, report.bytes_scanned, report.bytes_cut),
-        )

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from minibroker.broker.partition import Partition
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.state import Role
+from minibroker.protocol.cluster_events import LogDirectoryFailed, LogDirectoryHasRoom
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.ports import BadEntry, DiskError, FileMissing, OutOfDescriptors
 
@@ -107,7 +108,7 @@ class DiskHealth:
         if storage.reason != self._logged_reason:
             self._logged_reason = storage.reason
             how = "offline" if storage.offline else "full"
-            log.error("log directory %s is %s: %s", storage.path, how, storage.reason)
+            self._manager.observer.notify(LogDirectoryFailed(path=storage.path, state=how, reason=str(storage.reason)))
         elif not online:
             return
         for partition in online:
@@ -121,7 +122,7 @@ class DiskHealth:
     # ------------------------------------------------------------------------------------------------------- healing
     def healed(self) -> None:
         """There is room again: offer the replicas to the controller again."""
-        log.info("log directory %s has room again", self._directory.path)
+        self._manager.observer.notify(LogDirectoryHasRoom(path=self._directory.path))
         self._logged_reason = None
         self._offer_again(list(self._manager.partitions.values()))
 

@@ -20,6 +20,7 @@ from minibroker.broker.partition import Partition
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.state import Role
 from minibroker.protocol.checkpoints import LogStartReason
+from minibroker.protocol.cluster_events import SegmentsDeleted
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import (
@@ -147,7 +148,7 @@ class FullDisk:
         before = log_of_it.segments[0].base_offset
         first = delete_head(log_of_it, start)
         if first > before:
-            log.info("%s: deleted up to offset %d on a full disk", partition.topic_partition, first)
+            partition.report(SegmentsDeleted, offset=first, reason="retention on a full disk")
             partition.handle(ev.HeadDeleted(first_offset=first))
 
     def _is_idle(self, partition: Partition) -> bool:

@@ -13,6 +13,7 @@ from minibroker.broker.partition import Partition
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.state import Fetching
 from minibroker.protocol.checkpoints import LogStartReason
+from minibroker.protocol.cluster_events import SegmentsDeleted
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.ports import BadEntry, Clock, DiskError
 
@@ -55,7 +56,7 @@ class LogStarts:
         partition.handle(ev.LogTrimmed(leader_epoch=epoch, log_start_offset=start, reason=reason))
         if state.log_start_offset < start:
             return False
-        log.info("%s: deleted up to offset %d by %s", partition.topic_partition, start, reason)
+        partition.report(SegmentsDeleted, offset=start, reason=str(reason))
         partition.delete_head()
         return True
 

@@ -25,6 +25,15 @@ from minibroker.broker.replication.leader import FetchGranted, FetchRefused
 from minibroker.broker.replication.producer_state import CorruptSnapshot, ProducerStates
 from minibroker.broker.replication.replica import step, step_fetch
 from minibroker.broker.replication.state import ReplicaState, ReplicationConfig, Role
+from minibroker.protocol.cluster_events import (
+    IsrChanged,
+    LogStartLowered,
+    PartitionEvent,
+    ReplicaReset,
+    ReplicaRoleChanged,
+    ReplicaTruncated,
+    ReplicaWarned,
+)
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader, stamp
 from minibroker.runtime.observer import Observer
@@ -215,6 +224,11 @@ class Partition:
             )
         )
 
+    def report(self, event: type[PartitionEvent], /, **fields: Any) -> None:
+        """Notify the observer of an event of this partition."""
+        topic, number = self.topic_partition
+        self._observer.notify(event(topic=topic, partition=number, **fields))
+
     # ---------------------------------------------------------------------------------------------------- perform
     def _perform(self, effects: Sequence[ev.ReplicaEffect]) -> None:
         for effect in effects:
@@ -283,16 +297,19 @@ class Partition:
         before = self.log.log_end_offset
         self._cut(lambda: self.log.truncate_to(effect.end_offset))
         self.services.truncated(effect.below_high_watermark)
-        log.warning(
-            "%s: truncated from %d to %d under leader epoch %s: %s",
-            *(self.topic_partition, before, self.log.log_end_offset, self.state.leader_epoch, effect.reason),
+        self.report(
+            ReplicaTruncated,
+            end_before=before,
+            end_after=self.log.log_end_offset,
+            leader_epoch=self.state.leader_epoch,
+            reason=effect.reason,
         )
         self._log_was_cut()
 
     def _reset_to(self, effect: ev.ResetTo) -> None:
         producers = self._producers_from_leader(effect)
         self._cut(lambda: self.log.reset_to(effect.offset, producers))
-        log.warning("%s: reset to offset %d, the leader's log start", self.topic_partition, effect.offset)
+        self.report(ReplicaReset, offset=effect.offset)
         self._log_was_cut()
 
     def _cut(self, cut: Callable[[], None]) -> None:
@@ -345,7 +362,7 @@ class Partition:
 
     def _lower_start(self, effect: ev.LowerStart) -> None:
         start = self.log.lower_start(effect.log_start_offset)
-        log.warning("%s: starts at %d as its leader does, no more was deleted", self.topic_partition, start)
+        self.report(LogStartLowered, offset=start)
         self._decide(ev.StartLowered(wanted=effect.log_start_offset, log_start_offset=start))
         self.services.log_starts.record_soon(self)
 
@@ -359,10 +376,12 @@ class Partition:
 
     def _isr_committed(self, effect: ev.IsrCommitted) -> None:
         if effect.before:
-            log.info(
-                "%s: ISR %s -> %s (leader epoch %s, partition epoch %d)",
-                *(self.topic_partition, list(effect.before), list(effect.after)),
-                *(self.state.leader_epoch, self.state.partition_epoch),
+            self.report(
+                IsrChanged,
+                before=list(effect.before),
+                after=list(effect.after),
+                leader_epoch=self.state.leader_epoch,
+                partition_epoch=self.state.partition_epoch,
             )
             self.services.isr_changed(self, effect)
 
@@ -378,15 +397,18 @@ class Partition:
 
     def _leader_changed(self, effect: ev.LeaderChanged) -> None:
         state = self.state
-        log.info(
-            "%s: %s in leader epoch %s (leader %s, log end %d, high watermark %d)",
-            *(self.topic_partition, state.role.value, state.leader_epoch, state.leader_id),
-            *(state.log_end_offset, state.high_watermark),
+        self.report(
+            ReplicaRoleChanged,
+            role=state.role.value,
+            leader_epoch=state.leader_epoch,
+            leader=state.leader_id,
+            log_end_offset=state.log_end_offset,
+            high_watermark=state.high_watermark,
         )
         self.services.leader_changed(self)
 
     def _warn(self, effect: ev.Warn) -> None:
-        log.warning("%s: %s", self.topic_partition, effect.message)
+        self.report(ReplicaWarned, message=effect.message)
 
     def _propose_isr(self, effect: ev.ProposeIsr) -> None:
         self.services.propose_isr(self, effect)

@@ -13,6 +13,7 @@ from minibroker.broker.produce import ProduceHandler
 from minibroker.broker.replica_manager import ReplicaManager
 from minibroker.broker.replication import events as ev
 from minibroker.broker.scrubber import Scrubber
+from minibroker.protocol.cluster_events import ProcessStalled
 from minibroker.runtime.ports import BadEntry, Clock, DiskError
 
 log = logging.getLogger("minibroker.periodic_tasks")
@@ -101,7 +102,7 @@ class PeriodicTasks:
         stalled_ms = now_ms - self._ticked_ms - TICK_MS
         if stalled_ms > STALL_MS:
             if stalled_ms > LONG_STALL_MS:
-                log.warning("this process stalled for %d ms", stalled_ms)
+                self._manager.observer.notify(ProcessStalled(stalled_ms=stalled_ms))
             self._ticked_ms = now_ms
             self._to_leaders(ev.LeaderStalled(stalled_ms=stalled_ms))
 

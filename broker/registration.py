@@ -24,6 +24,7 @@ from typing import TypeVar
 
 import msgspec
 
+from minibroker.protocol.cluster_events import RegistrationReplaced
 from minibroker.protocol.ids import BrokerEpoch, BrokerId
 from minibroker.protocol.messages import BrokerEndpoint
 from minibroker.protocol.znodes import (
@@ -38,6 +39,7 @@ from minibroker.protocol.znodes import (
     broker_path,
     format_endpoint,
 )
+from minibroker.runtime.observer import UNOBSERVED, Observer
 from minibroker.runtime.ports import (
     BadVersion,
     Clock,
@@ -148,6 +150,7 @@ class Registration:
         self, coordination: Coordination, clock: Clock, identity: BrokerIdentity, source: random.Random
     ) -> None:
         self.identity = identity
+        self.observer: Observer = UNOBSERVED
         self.cluster_id = ""
         self.on_registered: Callable[[BrokerEpoch], None] = lambda broker_epoch: None
         """Called each time a new broker epoch begins."""
@@ -336,7 +339,7 @@ class Registration:
             if not self._may_replace(node):
                 await self._wait_until_gone(node)
                 continue
-            log.info("replacing what an earlier start of broker %d left", self.identity.broker_id)
+            self.observer.notify(RegistrationReplaced(broker=self.identity.broker_id))
             controller = await self._controller_of(stat.ephemeral_owner)
             remove = DeleteOp(path=self._path, version=stat.version)
             await self._write([remove, *controller, self._create_operation()])

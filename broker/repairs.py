@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from minibroker.broker.partition import Partition
 from minibroker.broker.replication import events as ev
 from minibroker.broker.topic_config import TopicConfig
+from minibroker.protocol.cluster_events import DamagedReplicaOffline, RepairBegun, ReplicaDamaged, ReplicaRepaired
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.ports import DiskError, DiskFull, OutOfDescriptors
 
@@ -58,11 +59,11 @@ class Repairs:
 
     def noted(self, partition: Partition, reason: str) -> None:
         self._manager.counters.damaged_logs += 1
-        log.error("%s: the log is damaged: %s", partition.topic_partition, reason)
+        partition.report(ReplicaDamaged, reason=reason)
 
     def out_of_use(self, partition: Partition) -> None:
         """The damaged replica alone is offline; the controller moves its leadership, and takes it out of the ISR."""
-        log.error("%s: offline, its log is damaged", partition.topic_partition)
+        partition.report(DamagedReplicaOffline)
         self._manager.fetches.partition_changed(partition)
         self._manager.disk.on_changed()
 
@@ -87,7 +88,7 @@ class Repairs:
             return damaged
         self._begun_ms.setdefault(topic_partition, []).append(manager.now_ms())
         manager.counters.repairs_begun += 1
-        log.warning("%s: the repair begins with an empty log, to be fetched from its leader", topic_partition)
+        partition.report(RepairBegun)
         manager.disk.on_changed()
         return partition
 
@@ -137,7 +138,7 @@ class Repairs:
             if in_sync and info.leader_epoch == partition.state.leader_epoch:
                 manager.log_directory.remove_set_aside(topic_partition)
                 manager.counters.repairs_done += 1
-                log.info("%s: repaired: in sync again, the damaged log is removed", topic_partition)
+                partition.report(ReplicaRepaired)
 
 
 def is_damaged_log_of(partition: Partition, topic_id: str) -> bool:

@@ -23,6 +23,7 @@ from minibroker.broker.replication.events import (
     FetchAnswered,
 )
 from minibroker.broker.replication.state import Fetching, TruncationRule
+from minibroker.protocol.cluster_events import LeaderSilent
 from minibroker.protocol.errors import ErrorCode, error_code
 from minibroker.protocol.ids import TopicPartition, from_wire, to_wire
 from minibroker.protocol.messages import (
@@ -40,6 +41,7 @@ from minibroker.protocol.messages import (
 )
 from minibroker.protocol.record_batch import BatchHeader, CorruptBatch, check_batch
 from minibroker.runtime.broker_dialer import BrokerDialer
+from minibroker.runtime.observer import Observer
 from minibroker.runtime.ports import ConnectionRefused, NetworkError
 from minibroker.runtime.rpc import RpcConnection, RpcError
 
@@ -100,7 +102,9 @@ class ReplicaFetcher:
         on_refused: Callable[[int, int | None], None],
         broker_epoch: Callable[[], int | None],
         config: FetcherConfig,
+        observer: Observer,
     ) -> None:
+        self._observer = observer
         self.leader_id = leader_id
         self.partitions: dict[TopicPartition, Partition] = {}
         self.bytes_copied = 0
@@ -240,7 +244,7 @@ class ReplicaFetcher:
                     await self._lost.wait()
             except TimeoutError:
                 if self._in_flight and loop.time() - self._last_reply_at > limit:
-                    log.warning("broker %d is silent, reconnecting", self.leader_id)
+                    self._observer.notify(LeaderSilent(leader=self.leader_id))
                     return False
                 if not self.partitions:
                     self._work.clear()

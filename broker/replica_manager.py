@@ -36,6 +36,7 @@ from minibroker.broker.replication.state import (
     TruncationRule,
 )
 from minibroker.broker.topic_config import TopicConfig, log_config, resolve_topic_config
+from minibroker.protocol.cluster_events import IsrProposed, LeadershipFenced, LeadershipUnfenced, ReplicaRemoved
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.broker_dialer import BrokerDialer
 from minibroker.runtime.observer import Observer
@@ -90,6 +91,7 @@ class ReplicaManager:
             controller_address=self.controller_address,
             request_timeout_ms=max(200, config.replica_lag_time_max_ms // 2),
             now_ms=self.now_ms,
+            observer=observer,
         )
         self.repairs = Repairs(self)
         self.log_starts = LogStarts(self, self._tasks)
@@ -168,7 +170,8 @@ class ReplicaManager:
         self._back_offs.pop(topic_partition, None)
         self.log_directory.delete_log(topic_partition)  # on an error everything stays, for another attempt
         del self.partitions[topic_partition]
-        log.info("%s: removed: %s", topic_partition, reason)
+        topic, number = topic_partition
+        self.observer.notify(ReplicaRemoved(topic=topic, partition=number, reason=reason))
 
     def brokers_changed(self, partitions: Iterable[TopicPartition]) -> None:
         """The controller sent other live brokers, or changes of these partitions, so that other replicas may join their
@@ -208,7 +211,7 @@ class ReplicaManager:
         self.fenced = True
         self._fenced_broker_epoch = self.registration.broker_epoch
         self.counters.fenced += 1
-        log.warning("fenced: ZooKeeper has not confirmed the session of this broker in time; leading nothing")
+        self.observer.notify(LeadershipFenced())
         for partition in list(self.partitions.values()):
             partition.handle(ev.BrokerFenced())
             self.fetches.partition_changed(partition)
@@ -220,7 +223,7 @@ class ReplicaManager:
             return
         same = self._fenced_broker_epoch == self.registration.broker_epoch
         self.fenced = False
-        log.info("unfenced: registered under broker epoch %s", self.registration.broker_epoch)
+        self.observer.notify(LeadershipUnfenced(broker_epoch=self.registration.broker_epoch))
         if same:
             for partition in list(self.partitions.values()):
                 partition.handle(ev.BrokerUnfenced(now_ms=self.now_ms()))
@@ -252,7 +255,7 @@ class ReplicaManager:
     def propose_isr(self, partition: Partition, proposal: ev.ProposeIsr) -> None:
         members = [b for b, _ in proposal.new_isr_with_epochs]
         if not proposal.after_ms:
-            log.info("%s: proposing ISR %s (%s)", partition.topic_partition, members, proposal.kind.value)
+            partition.report(IsrProposed, isr=members, kind=proposal.kind.value)
         self.alter_partition.propose(partition, proposal)
 
     def leader_changed(self, partition: Partition) -> None:
@@ -281,6 +284,7 @@ class ReplicaManager:
                 leader_registration=self.image.broker_epoch,
                 on_refused=self.refusals.note,
                 broker_epoch=lambda: self.registration.broker_epoch,
+                observer=self.observer,
                 config=FetcherConfig(
                     broker_id=config.broker_id,
                     max_wait_ms=config.replica_fetch_wait_max_ms,

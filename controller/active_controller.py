@@ -19,7 +19,7 @@ import msgspec
 from minibroker.controller.accepted_loss import Logs
 from minibroker.controller.broker_answers import events_of
 from minibroker.controller.broker_channel import BrokerChannel
-from minibroker.controller.change_text import describe, level_of, min_insync_replicas
+from minibroker.controller.change_text import controller_elected, leadership_changed, min_insync_replicas
 from minibroker.controller.cluster_reader import Deposed, Resigned
 from minibroker.controller.cluster_store import ClusterStore
 from minibroker.controller.controller_election import ControllerFence
@@ -64,6 +64,7 @@ from minibroker.controller.instructions import ControllerIdentity, live_brokers
 from minibroker.controller.liveness_connection import LivenessEvents, hold_liveness_connection
 from minibroker.controller.log_inquiry import ask_logs
 from minibroker.controller.steps import step
+from minibroker.protocol.cluster_events import ClusterEvent, ControllerReported
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import (
@@ -73,6 +74,7 @@ from minibroker.protocol.messages import (
     Response,
 )
 from minibroker.runtime.broker_dialer import BrokerDialer
+from minibroker.runtime.observer import Observer
 from minibroker.runtime.ports import Coordination
 
 EVENTS_MAX = 10_000
@@ -116,7 +118,9 @@ class ActiveController:
         coordination: Coordination,
         dialer: BrokerDialer,
         may_send: Callable[[], bool],
+        observer: Observer,
     ) -> None:
+        self._observer = observer
         self.state = ControllerState(settings=settings, controller_epoch=fence.controller_epoch)
         self.store = ClusterStore(coordination, fence)
         self._settings = active_settings
@@ -132,7 +136,7 @@ class ActiveController:
         self._erased: dict[str, asyncio.Event] = {}
         self._gathered = asyncio.Event()
         self._group: asyncio.TaskGroup | None = None
-        self._lines: list[tuple[int, str]] = []
+        self._reports: list[ClusterEvent] = []
         self.is_over = False
         self.on_broker_failure: Callable[[], None] = lambda: None
 
@@ -148,9 +152,9 @@ class ActiveController:
                 while True:
                     job = await self._queue.get()
                     await job()
-                    self._flush_lines()
+                    self._send_reports()
         finally:
-            self._flush_lines()
+            self._send_reports()
             self.is_over = True
             self._gathered.set()
             for event in self._erased.values():
@@ -171,19 +175,11 @@ class ActiveController:
         begun = await self.store.read_begun(markers)
         deletions = {name: Deletion(is_started=name in begun, is_recorded=name in begun) for name in markers}
         state.deletions = {name: deletions[name] for name in markers if name in state.topics}
-        logger.info(
-            "took over as controller of epoch %d: %d brokers %s, %d topics, %d partitions, %d deletions",
-            state.controller_epoch,
-            len(state.brokers),
-            sorted(state.brokers),
-            len(state.topics),
-            len(state.partitions()),
-            len(markers),
-        )
+        self._observer.notify(controller_elected(state, len(markers)))
         await self.process(TookOver())
         await self.process(DeletionsRequested(topics=tuple(markers)))
         self._queue_answers_due()
-        self._flush_lines()
+        self._send_reports()
 
     def _queue_answers_due(self) -> None:
         asyncio.get_running_loop().call_later(
@@ -238,7 +234,7 @@ class ActiveController:
                 await self._without(effect.broker_id, effect.broker_epoch)
                 await self._reread_brokers()
             case Report():
-                self._lines.append((logging.WARNING if effect.is_warning else logging.INFO, effect.text))
+                self._reports.append(effect.event)
             case _:
                 raise AssertionError(f"unknown effect {effect}")
 
@@ -489,12 +485,13 @@ class ActiveController:
     def _describe(self, event: LeadershipsWritten) -> None:
         for change in event.written:
             wanted = min_insync_replicas(self.state, change.partition, self._settings.default_min_insync_replicas)
-            self._lines.append((level_of(change, wanted), describe(change)))
+            self._reports.append(leadership_changed(change, wanted))
         for partition in sorted(event.lost):
-            self._lines.append((logging.INFO, f"{partition}: had changed in ZooKeeper: {event.lost[partition]}"))
+            text = f"{partition}: had changed in ZooKeeper: {event.lost[partition]}"
+            self._reports.append(ControllerReported(message=text))
 
-    def _flush_lines(self) -> None:
-        """Log after the decisions are sent: a thousand elections are a thousand lines."""
-        for level, text in self._lines:
-            logger.log(level, "%s", text)
-        self._lines.clear()
+    def _send_reports(self) -> None:
+        """After the decisions are sent: a thousand elections are a thousand events."""
+        for event in self._reports:
+            self._observer.notify(event)
+        self._reports.clear()

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from minibroker.controller.controller_state import ControllerState
 from minibroker.controller.election import PartitionChange
-from minibroker.controller.events import AskLogs, ControllerEffect, Report, Send, WriteLeaderships
+from minibroker.controller.events import AskLogs, ControllerEffect, Send, WriteLeaderships, sentence
 from minibroker.controller.instructions import Instruction, leader_and_isr, live_brokers, update_metadata
 from minibroker.controller.restarts import choose, needs_logs, questions
 from minibroker.protocol.ids import BrokerId, TopicPartition
@@ -47,7 +47,7 @@ def report_waits(state: ControllerState, partitions: Iterable[TopicPartition]) -
     reports: list[ControllerEffect] = []
     for reason, found in waiting.items():
         shown = ", ".join(map(str, found[:NAMES_SHOWN])) + (", .." if len(found) > NAMES_SHOWN else "")
-        reports.append(Report(text=f"{len(found)} partitions have no leader ({shown}): {reason}", is_warning=True))
+        reports.append(sentence(f"{len(found)} partitions have no leader ({shown}): {reason}", is_warning=True))
     return reports
 
 

@@ -27,8 +27,8 @@ from minibroker.controller.events import (
     ControllerEffect,
     LeadersMoved,
     ReplicasFailed,
-    Report,
     RequestId,
+    sentence,
 )
 from minibroker.controller.instructions import stop_replica
 from minibroker.protocol.errors import ErrorCode
@@ -154,7 +154,7 @@ def on_controlled_shutdown(state: ControllerState, event: ControlledShutdownRece
     moved = LeadersMoved(
         request_id=event.request_id, broker_id=broker_id, partitions=tuple(partitions), followed=followed
     )
-    effects: list[ControllerEffect] = [Report(text=f"broker {broker_id} is shutting down")]
+    effects: list[ControllerEffect] = [sentence(f"broker {broker_id} is shutting down")]
     effects += send_live_brokers(state)
     effects += write(elect_all(state, partitions, f"broker {broker_id} is shutting down"))
     return [*effects, ContinueWith(event=moved)]
@@ -170,7 +170,7 @@ def _on_offline_partitions(
     )
     was_offline = bool(state.offline_replicas.get(broker_id))
     reason = f"{len(offline)} replicas of broker {broker_id} are offline" if offline else f"broker {broker_id} is well"
-    effects: list[ControllerEffect] = [Report(text=reason, is_warning=bool(offline))] if offline or was_offline else []
+    effects: list[ControllerEffect] = [sentence(reason, is_warning=bool(offline))] if offline or was_offline else []
     effects += _set_offline(state, broker_id, offline, reason)
     moved = LeadersMoved(request_id=request_id, broker_id=broker_id, partitions=tuple(sorted(offline)))
     return [*effects, ContinueWith(event=moved)]

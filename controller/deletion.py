@@ -25,8 +25,8 @@ from minibroker.controller.events import (
     DeletionsRequested,
     EraseTopic,
     ReplicasErased,
-    Report,
     TopicErased,
+    sentence,
 )
 from minibroker.controller.instructions import Instruction, stop_replica
 from minibroker.protocol.ids import BrokerId, TopicPartition
@@ -62,7 +62,7 @@ def on_replicas_erased(state: ControllerState, event: ReplicasErased) -> list[Co
         effects += _finish(state, topic)
     for partition in event.failed:
         text = f"broker {event.broker_id} could not delete {partition}; it is asked again when the broker returns"
-        effects.append(Report(text=text, is_warning=True))
+        effects.append(sentence(text, is_warning=True))
     return effects
 
 
@@ -75,7 +75,7 @@ def on_topic_erased(state: ControllerState, event: TopicErased) -> list[Controll
     gone = frozenset(each for each in _all_offline(state) if each.topic == event.topic)
     state.offline_replicas = {each: state.offline_replicas[each] - gone for each in state.offline_replicas}
     state.deletions.pop(event.topic, None)
-    return [Report(text=f"topic {event.topic} is deleted")]
+    return [sentence(f"topic {event.topic} is deleted")]
 
 
 def missing_brokers(state: ControllerState, topic: str) -> list[BrokerId]:
@@ -122,7 +122,7 @@ def _advance(state: ControllerState, topic: str) -> list[ControllerEffect]:
     if not deletion.is_started:
         missing = missing_brokers(state, topic)
         if missing:
-            return [Report(text=f"deletion of topic {topic} waits for brokers {missing}", is_warning=True)]
+            return [sentence(f"deletion of topic {topic} waits for brokers {missing}", is_warning=True)]
         state.deletions[topic] = msgspec.structs.replace(deletion, is_started=True)
         return [BeginDeletion(topic=topic)]
     if not deletion.is_recorded:
@@ -137,7 +137,7 @@ def on_deletion_begun(state: ControllerState, event: DeletionBegun) -> list[Cont
     if deletion is None or topic not in state.topics:
         return []
     state.deletions[topic] = msgspec.structs.replace(deletion, is_recorded=True)
-    effects: list[ControllerEffect] = [Report(text=f"deleting topic {topic}")]
+    effects: list[ControllerEffect] = [sentence(f"deleting topic {topic}")]
     effects += send_metadata(state, state.partitions_of(topic))  # the leader -2: forget it
     return [*effects, *_stop(state, topic), *_finish(state, topic)]
 

@@ -12,6 +12,7 @@ import msgspec
 from minibroker.controller.controller_state import Leadership, LossChoice, RegisteredBroker, ReplicaLog, Topic
 from minibroker.controller.election import PartitionChange
 from minibroker.controller.instructions import Instruction
+from minibroker.protocol.cluster_events import INFO, ClusterEvent, ControllerReported
 from minibroker.protocol.ids import BrokerEpoch, BrokerId, TopicPartition
 from minibroker.protocol.messages import (
     AlterPartitionRequest,
@@ -312,7 +313,19 @@ class ContinueWith(ControllerEffect, frozen=True, kw_only=True):
 
 
 class Report(ControllerEffect, frozen=True, kw_only=True):
-    """Log this for the operator."""
+    """Report this for the operator."""
 
-    text: str
-    is_warning: bool = False
+    event: ClusterEvent
+
+    @property
+    def text(self) -> str:
+        return self.event.text()
+
+    @property
+    def is_warning(self) -> bool:
+        return self.event.level > INFO
+
+
+def sentence(text: str, is_warning: bool = False) -> Report:
+    """A report that has no event of its own in the catalogue."""
+    return Report(event=ControllerReported(message=text, is_warning=is_warning))

@@ -24,6 +24,11 @@ from minibroker.controller.events import (
     Report,
     Unregister,
 )
+from minibroker.protocol.cluster_events import (
+    BrokerFailureConfirmed,
+    BrokerFailureNotConfirmed,
+    ControllerDoubtsNetwork,
+)
 from minibroker.protocol.ids import BrokerId
 
 DOUBT_WINDOW_SECONDS = 2.0
@@ -46,7 +51,7 @@ def on_liveness_connection_lost(state: ControllerState, event: LivenessConnectio
         " most of the cluster: the cause may be this broker's own network, so no broker is declared dead before"
         " its session ends"
     )
-    return [Report(text=text, is_warning=True)]
+    return [Report(event=ControllerDoubtsNetwork(brokers=sorted(state.lost_connections), description=text))]
 
 
 def on_liveness_connection_held(state: ControllerState, event: LivenessConnectionHeld) -> list[ControllerEffect]:
@@ -63,7 +68,8 @@ def on_broker_refused(state: ControllerState, event: BrokerRefused) -> list[Cont
     others = [each for each in _others(state) if each != event.broker_id and each not in state.lost_connections]
     if not others:
         text = f"broker {event.broker_id} refuses connections; no other broker can confirm: waiting for its session"
-        return [Report(text=text, is_warning=True)] if event.attempt == 1 else []
+        report = Report(event=BrokerFailureNotConfirmed(broker=event.broker_id, description=text))
+        return [report] if event.attempt == 1 else []
     confirmers = tuple(state.brokers[each] for each in choose_confirmers(others, event.attempt))
     return [ConfirmFailure(broker=state.brokers[event.broker_id], confirmers=confirmers, attempt=event.attempt)]
 
@@ -76,7 +82,9 @@ def on_failure_confirmed(state: ControllerState, event: FailureConfirmed) -> lis
         f"broker {event.broker_id} is dead: its connection was lost, {event.address} refuses,"
         f" broker {event.confirmer_id} confirms ({event.took_ms} ms); its registration is removed"
     )
-    report = Report(text=text, is_warning=True)
+    report = Report(
+        event=BrokerFailureConfirmed(broker=event.broker_id, confirmer=event.confirmer_id, description=text)
+    )
     return [report, Unregister(broker_id=event.broker_id, broker_epoch=event.broker_epoch)]
 
 
@@ -85,7 +93,7 @@ def on_failure_unconfirmed(state: ControllerState, event: FailureUnconfirmed) ->
     if event.attempt > 1 or not _is_suspected(state, event.broker_id, event.broker_epoch):
         return []
     text = f"broker {event.broker_id} refuses connections, and no other broker confirms it: asking again"
-    return [Report(text=text)]
+    return [Report(event=BrokerFailureNotConfirmed(broker=event.broker_id, description=text))]
 
 
 def choose_confirmers(candidates: list[BrokerId], attempt: int) -> list[BrokerId]:

@@ -25,6 +25,7 @@ from minibroker.controller.controller_state import ControllerSettings
 from minibroker.controller.ordered_elections import elect_leaders
 from minibroker.controller.succession import Succession
 from minibroker.controller.topic_creation import ValidateConfig
+from minibroker.protocol.cluster_events import ControllerResigned
 from minibroker.protocol.errors import ErrorCode, ProtocolError
 from minibroker.protocol.ids import ControllerEpoch
 from minibroker.protocol.messages import (
@@ -38,6 +39,7 @@ from minibroker.protocol.messages import (
     Response,
 )
 from minibroker.runtime.broker_dialer import BrokerDialer
+from minibroker.runtime.observer import UNOBSERVED, Observer
 from minibroker.runtime.ports import Clock, Coordination, CoordinationError, SessionExpired
 
 RETRY_SECONDS = 1.0
@@ -85,7 +87,9 @@ class ControllerService:
         random: random.Random,
         validate_topic_config: ValidateConfig,
         validate_broker_config: ValidateConfig = _accept_any_value,
+        observer: Observer = UNOBSERVED,
     ) -> None:
+        self._observer = observer
         self._config = config
         self._coordination = coordination
         self._dialer = dialer
@@ -121,7 +125,8 @@ class ControllerService:
         """The session expired, or the registration was removed: resign at once."""
         if self._fence is not None:
             epoch = self._fence.controller_epoch
-            logger.warning("resigned as controller of epoch %d: this broker's registration is over", epoch)
+            reason = "this broker's registration is over"
+            self._observer.notify(ControllerResigned(controller_epoch=epoch, reason=reason))
         self._candidate = None
         self._fence = None
         self._stop_serving()
@@ -177,7 +182,7 @@ class ControllerService:
     async def _contest_and_serve(self, candidate: Candidate) -> None:
         """Run until the session is over; then the owner registers and calls `registered` again."""
         listener = self._config.inter_broker_listener_name
-        succession = Succession(self._coordination, self._dialer, candidate, listener, self.on_refused)
+        succession = Succession(self._coordination, self._dialer, candidate, listener, self.on_refused, self._observer)
         try:
             while True:
                 fence = await self._become_active(candidate, succession)
@@ -186,7 +191,7 @@ class ControllerService:
                     await self._serve(fence)
                 except* Deposed as deposed:
                     why = deposed.exceptions[0]
-                    logger.warning("resigned as controller of epoch %d: %s", fence.controller_epoch, why)
+                    self._observer.notify(ControllerResigned(controller_epoch=fence.controller_epoch, reason=str(why)))
                 self._fence = None
                 self._stop_serving()
                 if isinstance(why, Resigned):
@@ -256,7 +261,13 @@ class ControllerService:
             detects_lost_connections=config.detects_lost_connections,
         )
         active = ActiveController(
-            fence, settings, active_settings, self._coordination, self._dialer, lambda: self._is_served(active)
+            fence,
+            settings,
+            active_settings,
+            self._coordination,
+            self._dialer,
+            lambda: self._is_served(active),
+            self._observer,
         )
         active.on_broker_failure = self.on_broker_failure
         active.store.on_broker_gone = self._broker_gone

@@ -57,8 +57,10 @@ from minibroker.controller.events import (
     TopicConfigsChanged,
     TopicErased,
     TopicsChanged,
+    sentence,
 )
 from minibroker.controller.restarts import needs_logs
+from minibroker.protocol.cluster_events import BrokerJoined, BrokerLeft
 from minibroker.protocol.ids import BrokerId
 
 
@@ -153,8 +155,11 @@ def _on_registrations_changed(state: ControllerState, event: RegistrationsChange
     partitions = state.partitions_on(affected)
     effects: list[ControllerEffect] = [CloseChannel(broker_id=each) for each in (*gone, *bounced)]
     effects += [OpenChannel(broker=now[each]) for each in sorted([*came, *bounced])]
-    effects += [Report(text=_describe(now[each], each in before)) for each in sorted([*came, *bounced])]
-    effects += [Report(text=f"broker {each} is gone", is_warning=True) for each in gone]
+    effects += [
+        Report(event=BrokerJoined(broker=each, description=_describe(now[each], each in before)))
+        for each in sorted([*came, *bounced])
+    ]
+    effects += [Report(event=BrokerLeft(broker=each)) for each in gone]
     effects += send_live_brokers(state, except_for=frozenset([*came, *bounced]))
     for each in sorted([*came, *bounced]):
         effects += send_metadata(state, state.partitions(), to=[each])
@@ -207,7 +212,7 @@ def _on_topic_configs_changed(state: ControllerState, event: TopicConfigsChanged
         return []
     state.topics[event.topic] = msgspec.structs.replace(topic, configs=dict(event.configs))
     partitions = state.partitions_of(event.topic)
-    report = Report(text=f"topic {event.topic} has the settings {event.configs}")
+    report = sentence(f"topic {event.topic} has the settings {event.configs}")
     changes = elect_all(state, partitions, "settings changed")
     return [report, *send_metadata(state, partitions), *ask_logs(state, partitions), *write(changes)]
 

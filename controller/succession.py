@@ -18,6 +18,7 @@ from minibroker.controller.controller_election import Candidate, CurrentControll
 from minibroker.controller.failure_confirmation import Confirmer, first_to_confirm
 from minibroker.controller.failure_detection import choose_confirmers
 from minibroker.controller.liveness_connection import LivenessEvents, hold_liveness_connection
+from minibroker.protocol.cluster_events import BrokerFailureConfirmed, BrokerFailureNotConfirmed
 from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.znodes import (
     BROKER_IDS,
@@ -30,6 +31,7 @@ from minibroker.protocol.znodes import (
     parse_number,
 )
 from minibroker.runtime.broker_dialer import BrokerDialer
+from minibroker.runtime.observer import Observer
 from minibroker.runtime.ports import Coordination, CoordinationUnavailable, NoNode
 
 READ_AGAIN_SECONDS = 1.0
@@ -50,7 +52,9 @@ class Succession:
         candidate: Candidate,
         listener_name: str,
         on_refused: Callable[[int, int], None],
+        observer: Observer,
     ) -> None:
+        self._observer = observer
         self._coordination = coordination
         self._dialer = dialer
         self._candidate = candidate
@@ -118,14 +122,18 @@ class Succession:
         )
         if confirmer_id is None:
             if attempt == 1:
-                logger.warning(
-                    "the controller, broker %d, refuses connections; no other broker confirms: waiting for its session",
-                    current.broker_id,
+                text = (
+                    f"the controller, broker {current.broker_id}, refuses connections; no other broker confirms:"
+                    " waiting for its session"
                 )
+                self._observer.notify(BrokerFailureNotConfirmed(broker=current.broker_id, description=text))
             return False
-        logger.warning(
-            "the controller, broker %d, is dead: its connection was lost, %s:%d refuses, broker %d confirms (%d ms)",
-            *(current.broker_id, host, port, confirmer_id, round((loop.time() - begun) * 1000)),
+        text = (
+            f"the controller, broker {current.broker_id}, is dead: its connection was lost, {host}:{port} refuses,"
+            f" broker {confirmer_id} confirms ({round((loop.time() - begun) * 1000)} ms)"
+        )
+        self._observer.notify(
+            BrokerFailureConfirmed(broker=current.broker_id, confirmer=confirmer_id, description=text)
         )
         return True
 

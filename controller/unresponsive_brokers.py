@@ -24,9 +24,9 @@ from minibroker.controller.events import (
     BrokerSilent,
     ControllerEffect,
     LeaderCutOff,
-    Report,
     Resign,
     Unregister,
+    sentence,
 )
 from minibroker.protocol.ids import BrokerId, TopicPartition
 
@@ -107,7 +107,7 @@ def _replace(state: ControllerState, broker_id: BrokerId, why: str) -> list[Cont
     if not led:
         return []
     text = f"broker {broker_id} {why} and leads {len(led)} partitions that others can lead; its registration is removed"
-    report = Report(text=text, is_warning=True)
+    report = sentence(text, is_warning=True)
     return [report, Unregister(broker_id=broker_id, broker_epoch=state.brokers[broker_id].broker_epoch)]
 
 

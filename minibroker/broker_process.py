@@ -48,7 +48,7 @@ def configuration_file(data_directory: Path, broker_id: int) -> Path:
     return data_directory / f"broker-{broker_id}.properties"
 
 
-def start_broker(data_directory: Path, record: ClusterRecord, broker_id: int) -> BrokerRecord:
+def start_broker(data_directory: Path, record: ClusterRecord, broker_id: int, log_format: str = "text") -> BrokerRecord:
     """Start the process in the background and return its record. Its output is appended to broker-<id>.log, which the
     broker rotates (`runtime/log_file`); output from before it opens its log goes there, too."""
     configuration = configuration_file(data_directory, broker_id)
@@ -57,7 +57,7 @@ def start_broker(data_directory: Path, record: ClusterRecord, broker_id: int) ->
     log_file = data_directory / f"broker-{broker_id}.log"
     log_file.touch(PRIVATE_FILE)
     command = [sys.executable, "-P", "-m", "minibroker", "broker"]  # -P: no code of the working directory may run
-    command += ["--config", str(configuration), "--log-file", str(log_file)]
+    command += ["--config", str(configuration), "--log-file", str(log_file), "--log-format", log_format]
     with log_file.open("ab") as log:
         child = subprocess.Popen(
             command,

@@ -69,7 +69,9 @@ class LocalCluster:
         zookeeper_port: int = 0,
         zookeeper: str | None = None,
         settings: Mapping[str, str] | None = None,
+        log_format: str = "text",
     ) -> None:
+        self._log_format = log_format
         assert brokers >= 1
         self.data_directory = Path(data_directory).absolute()
         free = iter(free_ports(brokers + 1))
@@ -472,7 +474,7 @@ class LocalCluster:
         with cluster_lock(self.data_directory):
             self._read_again()
             self._refuse_running(broker_id)
-            self.record.brokers[broker_id] = start_broker(self.data_directory, self.record, broker_id)
+            self.record.brokers[broker_id] = start_broker(self.data_directory, self.record, broker_id, self._log_format)
             self._save()
 
     # ------------------------------------------------------------------------------------------------- bookkeeping

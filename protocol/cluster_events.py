@@ -72,6 +72,13 @@ class IsrProposalRefused(PartitionEvent, frozen=True, kw_only=True):
     error: str
 
 
+class AlterPartitionFailed(ClusterEvent, frozen=True, kw_only=True):
+    """The controller did not answer ISR proposals, or refused all of them; they are sent again."""
+
+    TEXT: ClassVar[str] = "AlterPartition {problem}"
+    problem: str
+
+
 class IsrChanged(PartitionEvent, frozen=True, kw_only=True):
     """A leader knows that another ISR is committed."""
 
@@ -101,7 +108,7 @@ class ReplicaReset(PartitionEvent, frozen=True, kw_only=True):
     """A log was emptied, because its leader's log starts behind its end."""
 
     LEVEL: ClassVar[int] = WARNING
-    TEXT: ClassVar[str] = "{topic}-{partition}: starts again at offset {offset}, the leader's log start"
+    TEXT: ClassVar[str] = "{topic}-{partition}: reset to offset {offset}, the leader's log start"
     offset: int
 
 
@@ -127,6 +134,34 @@ class ReplicaWarned(PartitionEvent, frozen=True, kw_only=True):
     LEVEL: ClassVar[int] = WARNING
     TEXT: ClassVar[str] = "{topic}-{partition}: {message}"
     message: str
+
+
+class ReplicaDamaged(PartitionEvent, frozen=True, kw_only=True):
+    """Bytes of a log are not what was written, or contradict each other."""
+
+    LEVEL: ClassVar[int] = ERROR
+    TEXT: ClassVar[str] = "{topic}-{partition}: the log is damaged: {reason}"
+    reason: str
+
+
+class DamagedReplicaOffline(PartitionEvent, frozen=True, kw_only=True):
+    """A damaged replica serves nothing until it is repaired; the controller moves its leadership."""
+
+    LEVEL: ClassVar[int] = ERROR
+    TEXT: ClassVar[str] = "{topic}-{partition}: offline, its log is damaged"
+
+
+class RepairBegun(PartitionEvent, frozen=True, kw_only=True):
+    """The damaged log is set aside, and the replica fetches everything from its leader."""
+
+    LEVEL: ClassVar[int] = WARNING
+    TEXT: ClassVar[str] = "{topic}-{partition}: the repair begins with an empty log, to be fetched from its leader"
+
+
+class ReplicaRepaired(PartitionEvent, frozen=True, kw_only=True):
+    """A replica that was damaged is in sync again."""
+
+    TEXT: ClassVar[str] = "{topic}-{partition}: repaired: in sync again, the damaged log is removed"
 
 
 class ReplicaRemoved(PartitionEvent, frozen=True, kw_only=True):
@@ -158,6 +193,13 @@ class BrokerRegistered(ClusterEvent, frozen=True, kw_only=True):
     broker: int
     broker_epoch: int
     address: str
+
+
+class RegistrationReplaced(ClusterEvent, frozen=True, kw_only=True):
+    """The broker removes the registration of an earlier start of its own."""
+
+    TEXT: ClassVar[str] = "replacing the registration of an earlier start of broker {broker}"
+    broker: int
 
 
 class BrokerStopped(ClusterEvent, frozen=True, kw_only=True):
@@ -206,7 +248,7 @@ class ProcessStalled(ClusterEvent, frozen=True, kw_only=True):
     """The process did not run: it was paused, or a call blocked it."""
 
     LEVEL: ClassVar[int] = WARNING
-    TEXT: ClassVar[str] = "this process stood still for {stalled_ms} ms"
+    TEXT: ClassVar[str] = "this process stalled for {stalled_ms} ms"
     stalled_ms: int
 
 
@@ -214,7 +256,7 @@ class LeaderSilent(ClusterEvent, frozen=True, kw_only=True):
     """A leader does not answer the fetches of this broker's followers."""
 
     LEVEL: ClassVar[int] = WARNING
-    TEXT: ClassVar[str] = "broker {leader} is silent, connecting again"
+    TEXT: ClassVar[str] = "broker {leader} is silent, reconnecting"
     leader: int
 
 
@@ -223,11 +265,11 @@ class ControllerElected(ClusterEvent, frozen=True, kw_only=True):
     """This broker is the active controller now."""
 
     TEXT: ClassVar[str] = (
-        "took over as controller of epoch {controller_epoch}: {brokers} brokers, {topics} topics, {partitions} "
+        "took over as controller of epoch {controller_epoch}: brokers {brokers}, {topics} topics, {partitions} "
         "partitions, {deletions} deletions"
     )
     controller_epoch: int
-    brokers: int
+    brokers: list[int]
     topics: int
     partitions: int
     deletions: int

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from minibroker.bench.broker_log import LogLine, parse_log
+from minibroker.bench.broker_log import LoggedEvent, parse_log
 from minibroker.bench.case import KAFKA, MINIBROKER, Case, CaseFailed, Measurement, Round
 from minibroker.bench.failover_gap import longest_gap, step_times
 from minibroker.bench.load_process import LoadProcess, running_load
@@ -216,10 +216,10 @@ async def log_steps(peer: Peer, signalled_s: float, report: dict[str, Any], sign
     if not isinstance(peer, MinibrokerPeer) or not report["acknowledged_ns"]:
         return {}
     until_s = signalled_s + (report["acknowledged_ns"][-1] - signalled_ns) / 1e9
-    lines: list[LogLine] = []
+    events: list[LoggedEvent] = []
     for broker_id in range(1, BROKERS + 1):
-        lines += parse_log(broker_id, await peer.read_broker_log(broker_id), peer.log_zone)
-    return step_times(lines, signalled_s, until_s)
+        events += parse_log(broker_id, await peer.read_broker_log(broker_id))
+    return step_times(events, signalled_s, until_s)
 
 
 def _case(

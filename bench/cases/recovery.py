@@ -4,7 +4,6 @@ Owns: a follower with a long log, its SIGKILL, and the time until its process ha
 start (Python, imports) are measured in the same way with a nearly empty log, and subtracted.
 """
 
-import re
 import time
 
 import msgspec
@@ -22,7 +21,6 @@ RECORDS = 1_000_000
 RECORD_BYTES = 1_000
 BATCH_BYTES = 16 * KIB
 TOPIC = "recovered"
-LOADED = re.compile(r"^loaded (?P<done>\d+) of (?P<total>\d+) logs; \S+: scanned (?P<bytes>\d+) bytes")
 
 
 class Recovery(msgspec.Struct, frozen=True):
@@ -88,11 +86,11 @@ async def recover(peer: MinibrokerPeer, broker_id: int) -> Recovery:
 
 def recovery(log: str, began_s: float) -> Recovery | None:
     """From the broker's log since its start; None if no log had to be scanned."""
-    loaded = [(line.at_s, LOADED.match(line.text)) for line in parse_log(0, log) if line.at_s >= began_s - 0.001]
-    scans = [(at, found) for at, found in loaded if found is not None]
+    events = [event for event in parse_log(0, log) if event.at_s >= began_s - 0.001]
+    scans = [event for event in events if event.name == "log_scanned"]
     if not scans:
         return None
-    return Recovery(scans[-1][0] - began_s, sum(int(found["bytes"]) for _, found in scans))
+    return Recovery(scans[-1].at_s - began_s, sum(event.fields["scanned_bytes"] for event in scans))
 
 
 CASES = (

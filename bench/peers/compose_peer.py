@@ -9,7 +9,6 @@ import os
 import shutil
 import signal
 import time
-from datetime import UTC, tzinfo
 from pathlib import Path
 
 import minibroker
@@ -28,9 +27,6 @@ UP_TIMEOUT_S = 90.0
 class ComposePeer(MinibrokerPeer):
     """Broker N is the service brokerN. Session timeout and tick are those of docker-compose.yml."""
 
-    log_zone: tzinfo | None = UTC
-    """Containers log in UTC."""
-
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self.version = minibroker.__version__
@@ -39,8 +35,9 @@ class ComposePeer(MinibrokerPeer):
         project = f"minibroker-bench-{os.getpid()}"
         kept = {name: value for name, value in os.environ.items() if not name.startswith("MINIBROKER_")}
         ports = {f"BROKER{number}_PORT": str(port) for number, port in enumerate(self._ports, start=1)}
+        log_format = {"MINIBROKER_LOG_FORMAT": "json"}
         images = {"BROKER_IMAGE": f"{project}-broker", "AUDIT_IMAGE": f"{project}-audit"}
-        self._environment = {**kept, **ports, **images, "COMPOSE_PROJECT_NAME": project}
+        self._environment = {**kept, **ports, **images, **log_format, "COMPOSE_PROJECT_NAME": project}
 
     @property
     def bootstrap_servers(self) -> str:

@@ -7,7 +7,6 @@ import shutil
 import signal
 import sys
 import time
-from datetime import tzinfo
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +41,6 @@ class MinibrokerPeer:
     """Three brokers and a ZooKeeper of minibroker."""
 
     name = "minibroker"
-    log_zone: tzinfo | None = None
-    """The time zone of its brokers' logs; None for this machine's."""
 
     def __init__(self, directory: Path, settings: dict[str, str] | None = None) -> None:
         self.version = minibroker.__version__
@@ -68,7 +65,7 @@ class MinibrokerPeer:
     async def start(self) -> None:
         """A cluster on free ports; restarts what `stop(wipe=False)` left."""
         if self._cluster is None:
-            self._cluster = LocalCluster(self.directory, settings=self._settings)
+            self._cluster = LocalCluster(self.directory, settings=self._settings, log_format="json")
         assert zookeeper_process.TICK_MS == TICK_MS
         try:
             await self._cluster.up()

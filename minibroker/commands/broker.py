@@ -24,6 +24,7 @@ from minibroker.command_line import EXIT_FINE, CommandFailed, WrongUsage, json_o
 )
 @click.option(
     "--log-format",
+    envvar="MINIBROKER_LOG_FORMAT",
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,

@@ -19,9 +19,9 @@ from minibroker.network_proxies import ZOOKEEPER, NetworkProxies, broker_name
 from minibroker.protocol.messages import DescribeReplicaStateResponse, ReplicaStateDescription
 from minibroker.protocol.znodes import PartitionState, partition_state_path
 from minibroker.runtime.ports import Coordination, CoordinationError, CoordinationUnavailable
+from minibroker.scenarios.live.event_log import EventLog
 from minibroker.scenarios.live.files import read_files
-from minibroker.scenarios.live.log_watcher import LogWatcher
-from minibroker.scenarios.staging.broker_logs import letter
+from minibroker.scenarios.staging.broker_events import letter
 from minibroker.scenarios.staging.client_stage import ClientStage, in_words, settings_of
 from minibroker.scenarios.staging.clients import PARTITION
 from minibroker.scenarios.staging.rows import Expected, ReplicaRow
@@ -64,16 +64,14 @@ class LiveStage(ClientStage):
             "replica.lag.time.max.ms": "30000",
             **settings_of(cast, rule),
         }
-        self.cluster = LocalCluster(directory, len(cast.brokers), settings=settings)
+        self.cluster = LocalCluster(directory, len(cast.brokers), settings=settings, log_format="json")
         self.holds = NetworkProxies()
         self._report = report
         self._pause_after_step = pause
         self._ports: dict[int, int] = {}
         self._queries = BrokerQueries(CLIENT_ID)
         self._observer: Coordination | None = None
-        self._log_watchers = {
-            broker: LogWatcher(self.cluster.process_log(self.number(broker))) for broker in cast.brokers
-        }
+        self._event_logs = {broker: EventLog(self.cluster.process_log(self.number(broker))) for broker in cast.brokers}
         self._last_states: dict[str, ReplicaStateDescription] = {}
         """The last description of each broker, shown while it is paused."""
         self._began = 0.0
@@ -170,8 +168,8 @@ class LiveStage(ClientStage):
         return in_words(state)
 
     async def look(self) -> list[ReplicaRow]:
-        for broker, watcher in self._log_watchers.items():
-            for line in watcher.new_events():
+        for broker, event_log in self._event_logs.items():
+            for line in event_log.new_phrases():
                 self.note(f"{broker}: {line}")
         brokers = sorted(self.cast.replicas)
         return list(await asyncio.gather(*(self._row(broker) for broker in brokers)))

@@ -14,7 +14,7 @@ from minibroker.client.descriptions import NewTopic
 from minibroker.client.errors import MinibrokerError
 from minibroker.protocol.znodes import PartitionState
 from minibroker.runtime.ports import Runtime
-from minibroker.scenarios.staging.broker_logs import letter
+from minibroker.scenarios.staging.broker_events import letter
 from minibroker.scenarios.staging.clients import StageClients
 from minibroker.scenarios.staging.scenario import TOPIC, Cast
 from minibroker.scenarios.staging.stage import EXPECTED_WITHIN_SECONDS, Acks, SentBatch, Stage, StepListener

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from minibroker.broker.replication.state import TruncationRule
-from minibroker.scenarios.staging.broker_logs import listening
+from minibroker.scenarios.staging.broker_events import listening
 from minibroker.scenarios.staging.disks import export
 from minibroker.scenarios.staging.scenario import Act, Ending
 from minibroker.scenarios.staging.simulated import SimulatedStage
@@ -50,7 +50,7 @@ def perform(act: Act, rule: TruncationRule, listener: Callable[[ScenarioStep], N
 
     patch = contextlib.nullcontext() if act.patch is None else act.patch()
     stage.patched = act.patch is not None
-    with listening(stage.note_broker_log), patch:
+    with listening(stage.world.observers, stage.note_broker_log), patch:
         stage.world.run(play())
     verdict = _audit(stage)
     return performance_of(stage, ending, problem, verdict, stage.world.trace_hash)

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 from minibroker.broker.replication.state import ReplicaState, Role, TruncationRule
 from minibroker.protocol.znodes import CONTROLLER, PartitionState, partition_state_path
-from minibroker.scenarios.staging.broker_logs import letter
+from minibroker.scenarios.staging.broker_events import letter
 from minibroker.scenarios.staging.client_stage import ClientStage, in_words, settings_of
 from minibroker.scenarios.staging.clients import PARTITION
 from minibroker.scenarios.staging.disks import read_disk, sync_all

@@ -14,7 +14,7 @@ from minibroker.protocol.messages import (
     OffsetForLeaderEpochResponse,
     ProduceResponse,
 )
-from minibroker.scenarios.staging.broker_logs import letter
+from minibroker.scenarios.staging.broker_events import letter
 from minibroker.simulation.message_holds import Frame
 
 REFUSABLE = {ApiKey.FETCH: "fetch", ApiKey.PRODUCE: "produce request", ApiKey.LEADER_AND_ISR: "LeaderAndIsr"}

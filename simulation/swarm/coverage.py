@@ -16,6 +16,25 @@ import msgspec
 from minibroker.broker.observations import ReplicaStepped
 from minibroker.broker.replication.events import ProduceReceived
 from minibroker.broker.replication.producer_state import Duplicate
+from minibroker.protocol.cluster_events import (
+    AlterPartitionFailed,
+    BrokerFailureNotConfirmed,
+    ClusterEvent,
+    ControllerDoubtsNetwork,
+    HandoverBegun,
+    LeadershipFenced,
+    LeadershipUnfenced,
+    LeaderSilent,
+    LogDirectoryFailed,
+    LogDirectoryHasRoom,
+    LogScanned,
+    ProcessStalled,
+    RegistrationReplaced,
+    ReplicaRemoved,
+    ReplicaReset,
+    ReplicaTruncated,
+    SegmentsDeleted,
+)
 from minibroker.protocol.errors import ErrorCode, error_code
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.incoming_request import AnswerSent
@@ -24,24 +43,25 @@ from minibroker.simulation.checks.listening import subscribed
 from minibroker.simulation.checks.reference_state import ReferencePartition, ReferenceState
 from minibroker.simulation.trace import Trace
 
-LOG_LINES = {
-    "log ended above its leader's: truncated": ("truncated from",),
-    "replica reset to its leader's log start": ("starts anew at offset",),
-    "log recovered": ("loaded %d of %d logs",),
-    "retention": ("deleted up to offset",),
-    "broker fenced: ZooKeeper silent": ("ZooKeeper has not confirmed",),
-    "broker unfenced": ("unfenced: registered",),
-    "log directory failed": ("log directory %s is %s: %s",),
-    "log directory has room again": ("has room again",),
-    "AlterPartition unanswered or refused": ("AlterPartition %s",),
-    "leader silent": ("is silent, reconnecting",),
-    "process stood still": ("this process stood still",),
-    "registration replaced an earlier start's": ("replacing what an earlier start",),
-    "leaderships handed over": ("handing leaderships over",),
-    "topic deleted": (": removed:",),
-    "death not confirmed": ("no other broker confirms", "no other broker can confirm"),
+REPORTED: dict[str, tuple[type[ClusterEvent], ...]] = {
+    "log ended above its leader's: truncated": (ReplicaTruncated,),
+    "replica reset to its leader's log start": (ReplicaReset,),
+    "log recovered": (LogScanned,),
+    "retention": (SegmentsDeleted,),
+    "broker fenced: ZooKeeper silent": (LeadershipFenced,),
+    "broker unfenced": (LeadershipUnfenced,),
+    "log directory failed": (LogDirectoryFailed,),
+    "log directory has room again": (LogDirectoryHasRoom,),
+    "AlterPartition unanswered or refused": (AlterPartitionFailed,),
+    "leader silent": (LeaderSilent,),
+    "process stalled": (ProcessStalled,),
+    "registration replaced an earlier start's": (RegistrationReplaced,),
+    "leaderships handed over": (HandoverBegun,),
+    "topic deleted": (ReplicaRemoved,),
+    "failure not confirmed": (BrokerFailureNotConfirmed,),
 }
-"""Kinds of event recognized by the broker's own log lines: any line with one of these fragments in its template."""
+"""Kinds that the brokers' own events count."""
+KIND_OF = {event: kind for kind, events in REPORTED.items() for event in events}
 
 ANSWERS = (
     ErrorCode.FENCED_LEADER_EPOCH,
@@ -75,14 +95,13 @@ FENCING = (
 )
 """Counted by their checker (`checks.fencing`)."""
 DOUBT = "controller doubts itself"
-DOUBTING = "this may be our own network"
-"""From the core, which logs whole sentences without a template."""
+
 
 MUST_SEE = (
     *STATES,
     *FENCING,
     "duplicate answered",
-    *LOG_LINES,
+    *REPORTED,
     *TRACED.values(),
     *(f"answer {code.name}" for code in ANSWERS),
 )
@@ -108,11 +127,6 @@ class RunCoverage(logging.Handler):
     # ---------------------------------------------------------------------------------------------------- log lines
     def emit(self, record: logging.LogRecord) -> None:
         self.lines[f"{record.levelname} {record.name}: {record.msg}"] += 1
-        if record.msg == "%s" and DOUBTING in record.getMessage():
-            self.seen[DOUBT] += 1
-        if record.msg.startswith("%s: truncated from %d to %d") and isinstance(record.args, tuple):
-            before, after = record.args[1:3]
-            self.truncations += before != after
 
     # ------------------------------------------------------------------------------------------------------- states
     def watch(self, reference: ReferenceState) -> None:
@@ -158,12 +172,22 @@ class RunCoverage(logging.Handler):
             self._sum_up(trace)
 
     def _observe(self, event: object) -> None:
-        if type(event) is AnswerSent:
+        if isinstance(event, ClusterEvent):
+            self._reported(event)
+        elif type(event) is AnswerSent:
             self._answered(event.body)
         elif type(event) is ReplicaStepped and type(event.event) is ProduceReceived:
             first = event.event.headers[0]
             result = event.replica.state.producers.check(first, event.event.is_retry)
             self.seen["duplicate answered"] += isinstance(result, Duplicate)
+
+    def _reported(self, event: ClusterEvent) -> None:
+        kind = KIND_OF.get(type(event))
+        if kind is not None:
+            self.seen[kind] += 1
+        self.seen[DOUBT] += type(event) is ControllerDoubtsNetwork
+        if type(event) is ReplicaTruncated:
+            self.truncations += event.end_before != event.end_after
 
     def _answered(self, answer: msgspec.Struct) -> None:
         has_code, has_divergence, lists = outline(type(answer))
@@ -176,8 +200,6 @@ class RunCoverage(logging.Handler):
                 self._answered(part)
 
     def _sum_up(self, trace: Trace) -> None:
-        for kind, fragments in LOG_LINES.items():
-            self.seen[kind] += sum(n for line, n in self.lines.items() if any(each in line for each in fragments))
         for kind, name in TRACED.items():
             self.seen[name] += trace.kinds[kind]
 

@@ -1,6 +1,6 @@
 """The longest gap between acknowledgements, and the steps in the brokers' logs."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 
 import pytest
 
@@ -9,15 +9,16 @@ from minibroker.bench.failover_gap import longest_gap, step_times
 
 MS = 1_000_000
 LOG = """\
-2026-11-21 16:33:33,400 INFO minibroker.partition: t-0: leader in leader epoch 0 (leader 3, log end 0, high watermark 0)
-2026-11-21 16:33:33,509 WARNING minibroker.controller: the controller, broker 3, is dead: its connection was lost, 127.0.0.1:16952 refuses, broker 1 confirms (9 ms)
+{"time": "2026-11-21T16:33:33.400Z", "event": "replica_role_changed", "role": "leader"}
+{"time": "2026-11-21T16:33:33.509Z", "event": "broker_failure_confirmed", "broker": 3}
 Traceback (most recent call last):
-2026-11-21 16:33:33,519 INFO minibroker.controller: took over as controller of epoch 3: 2 brokers [1, 2], 1 topics
-2026-11-21 16:33:33,522 INFO minibroker.controller: t-0: leader 3 -> 1, epoch 0 -> 1, ISR [3, 1, 2] -> [1, 2]: failover
-2026-11-21 16:33:33,530 INFO minibroker.partition: t-0: leader in leader epoch 1 (leader 1, log end 306, high watermark 305)
-2026-11-21 16:33:41,599 WARNING minibroker.controller: broker 1 is gone
-"""  # noqa: E501
-SIGNALLED_S = datetime(2026, 11, 21, 16, 33, 33, 500_000).timestamp()
+{"time": "2026-11-21T16:33:33.519Z", "event": "controller_elected", "controller_epoch": 3}
+{"time": "2026-11-21T16:33:33.520Z", "event": "leadership_changed", "leader": null}
+{"time": "2026-11-21T16:33:33.522Z", "event": "leadership_changed", "leader": 1}
+{"time": "2026-11-21T16:33:33.530Z", "event": "replica_role_changed", "role": "leader"}
+{"time": "2026-11-21T16:33:41.599Z", "event": "broker_left", "broker": 1}
+"""
+SIGNALLED_S = datetime(2026, 11, 21, 16, 33, 33, 500_000, UTC).timestamp()
 
 
 def test_the_gap_is_the_longest_that_ends_after_the_signal() -> None:

@@ -12,6 +12,7 @@ from minibroker.broker.replication.state import Fetching, ReplicaState, Replicat
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import FetchPartitionResponse, FetchRequest, FetchResponse, FetchTopicResponse
+from minibroker.runtime.observer import UNOBSERVED
 
 PARTITION = TopicPartition("a", 0)
 
@@ -33,6 +34,7 @@ def _fetcher() -> ReplicaFetcher:
         on_refused=lambda leader_id, registration: None,
         broker_epoch=lambda: 7,
         config=config,
+        observer=UNOBSERVED,
     )
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from minibroker.controller.change_text import INFO, WARNING, describe, level_of, min_insync_replicas
+from minibroker.controller.change_text import leadership_changed, min_insync_replicas
 from minibroker.controller.controller_state import ControllerState
 from minibroker.controller.election import PartitionChange, elect
+from minibroker.protocol.cluster_events import INFO, WARNING
 from tests.controller.facts import T0, cluster_state, leadership
 
 
@@ -19,16 +20,21 @@ def changed(state: ControllerState) -> PartitionChange:
 
 def test_an_election_names_leader_epoch_isr_and_reason() -> None:
     change = changed(cluster_state(2, 3, now=leadership(1, 1, 2, 3)))
-    assert describe(change) == "lines-0: leader 1 -> 2, epoch 5 -> 6, ISR [1, 2, 3] -> [2, 3]: broker 1 is gone"
+    assert (
+        leadership_changed(change, 1).text()
+        == "lines-0: leader 1 -> 2, epoch 5 -> 6, ISR [1, 2, 3] -> [2, 3]: broker 1 is gone"
+    )
 
 
 def test_an_unchanged_value_is_not_shown_as_a_change() -> None:
     change = changed(cluster_state(2, 3, now=leadership(2, 1, 2)))
-    assert describe(change) == "lines-0: leader 2, epoch 5 -> 6, ISR [1, 2] -> [2]: broker 1 is gone"
+    assert (
+        leadership_changed(change, 1).text() == "lines-0: leader 2, epoch 5 -> 6, ISR [1, 2] -> [2]: broker 1 is gone"
+    )
 
 
 def test_a_first_election_is_shown_as_a_change_from_none() -> None:
-    line = describe(changed(cluster_state(1, 2)))
+    line = leadership_changed(changed(cluster_state(1, 2)), 1).text()
     assert line == "lines-0: leader None -> 1, epoch None -> 0, ISR None -> [1, 2]: new partition"
 
 
@@ -43,7 +49,7 @@ def test_a_first_election_is_shown_as_a_change_from_none() -> None:
     ids=["enough", "too-few", "no-leader", "unclean"],
 )
 def test_a_change_that_stops_writes_or_loses_records_is_a_warning(state: ControllerState, level: int) -> None:
-    assert level_of(changed(state), min_in_sync=2) == level
+    assert leadership_changed(changed(state), min_in_sync=2).level == level
 
 
 def test_the_minimum_is_the_topics_and_never_above_the_replicas() -> None:

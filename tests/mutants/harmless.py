@@ -12,7 +12,7 @@ PATCHES = (
         origin="hardening.md",
         rule="log lines are for people",
         breaks=(),
-        edits=(Edit("broker.partition", "truncated from %d to %d under", "cut from %d down to %d under"),),
+        edits=(Edit("protocol.cluster_events", "truncated from {end_before} to", "cut from {end_before} down to"),),
     ),
     Mutant(
         name="N2",

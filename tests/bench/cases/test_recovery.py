@@ -1,6 +1,6 @@
 """Reading a start from a broker's log."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 
 import pytest
 
@@ -8,12 +8,12 @@ from minibroker.bench.case import CaseFailed
 from minibroker.bench.cases.recovery import Recovery, rate, recovery
 
 LOG = """\
-2026-11-21 16:30:00,000 INFO minibroker.broker: loaded 1 of 1 logs; t-0: scanned 77 bytes, cut 0
-2026-11-21 16:33:01,000 INFO minibroker.broker: loaded 1 of 2 logs; t-0: scanned 1000 bytes, cut 0
-2026-11-21 16:33:01,500 INFO minibroker.broker: loaded 2 of 2 logs; t-1: scanned 2000 bytes, cut 10
-2026-11-21 16:33:02,000 INFO minibroker.broker: broker 1 registered under broker epoch 7 at PLAINTEXT://127.0.0.1:9092
+{"time": "2026-11-21T16:30:00Z", "event": "log_scanned", "scanned_bytes": 77}
+{"time": "2026-11-21T16:33:01Z", "event": "log_scanned", "scanned_bytes": 1000}
+{"time": "2026-11-21T16:33:01.500Z", "event": "log_scanned", "scanned_bytes": 2000}
+{"time": "2026-11-21T16:33:02Z", "event": "broker_registered", "broker": 1}
 """
-BEGAN_S = datetime(2026, 11, 21, 16, 33, 0).timestamp()
+BEGAN_S = datetime(2026, 11, 21, 16, 33, 0, tzinfo=UTC).timestamp()
 
 
 def test_a_start_ends_with_its_last_loaded_log_and_earlier_starts_are_ignored() -> None:
