@@ -194,6 +194,7 @@ class Broker:
             broker_epoch=lambda: self.registration.broker_epoch,
             controller_address=self.manager.controller_address,
             offline_partitions=self._offline_partitions,
+            leads=self._leads,
             request_timeout_ms=min(config.request_timeout_ms, SHUTDOWN_STEP_MS),
         )
         self.server.after_requests = self.manager.fetches.flush
@@ -357,6 +358,10 @@ class Broker:
             topic, number = partition
             scanned = {"scanned_bytes": report.bytes_scanned, "cut_bytes": report.bytes_cut}
             self.events.notify(LogScanned(topic=topic, partition=number, loaded=done, logs=total, **scanned))
+
+    def _leads(self, name: TopicPartition) -> bool:
+        partition = self.manager.partitions.get(name)
+        return partition is not None and partition.state.is_leader
 
     def _offline_partitions(self) -> list[TopicPartition]:
         return [tp for tp, p in sorted(self.manager.partitions.items()) if p.state.role is Role.OFFLINE]

@@ -37,6 +37,7 @@ class ControllerLink:
         broker_epoch: Callable[[], int | None],
         controller_address: Callable[[], tuple[int, str, int] | None],
         offline_partitions: Callable[[], list[TopicPartition]],
+        leads: Callable[[TopicPartition], bool],
         request_timeout_ms: int,
     ) -> None:
         self._dialer = dialer
@@ -44,13 +45,14 @@ class ControllerLink:
         self._broker_epoch = broker_epoch
         self._controller_address = controller_address
         self._offline_partitions = offline_partitions
+        self._leads = leads
         self._request_timeout_ms = request_timeout_ms
         self._changed = asyncio.Event()
         self._reported: tuple[int | None, tuple[TopicPartition, ...]] = (None, ())
         self._offline_before: frozenset[TopicPartition] = frozenset()
         self._unreported: dict[TopicPartition, None] = {}
         """Replicas that failed since the last report. Even if they recovered, they need a new epoch to get a role
-        again."""
+        again. A replica that leads has got one: a late report would only depose it."""
         self._healing_reports_due = 0
 
     def replicas_changed(self) -> None:
@@ -76,6 +78,7 @@ class ControllerLink:
                 self._changed.set()
 
     async def _report(self) -> bool:
+        self._unreported = {each: None for each in self._unreported if not self._leads(each)}
         unreported = dict(self._unreported)
         offline = tuple(sorted({*self._offline_partitions(), *unreported}))
         epoch = self._broker_epoch()

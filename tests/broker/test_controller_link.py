@@ -19,6 +19,7 @@ class Scene:
     def __init__(self) -> None:
         self.world = SimulatedWorld()
         self.offline: list[TopicPartition] = []
+        self.led: list[TopicPartition] = []
         self.address: tuple[int, str, int] | None = (1, "controller", PORT)
         self.reports: list[list[TopicPartition]] = []
         self.link = ControllerLink(
@@ -27,6 +28,7 @@ class Scene:
             broker_epoch=lambda: 77,
             controller_address=lambda: self.address,
             offline_partitions=lambda: self.offline,
+            leads=lambda name: name in self.led,
             request_timeout_ms=1_000,
         )
 
@@ -95,6 +97,22 @@ def test_a_failure_is_reported_even_after_recovery() -> None:
 
     scene.play(story)
     assert scene.reports == [[FAILED], [], []]
+
+
+def test_a_failure_is_not_reported_late_of_a_replica_that_leads_again() -> None:
+    """Found by the swarm (seed 17130752): a new controller had elected it meanwhile, and the late report deposed it."""
+    scene = Scene()
+
+    async def story() -> None:
+        scene.address = None
+        await scene.disk(FAILED)
+        await scene.disk()
+        scene.led = [FAILED]
+        scene.address = (1, "controller", PORT)
+        await asyncio.sleep(2)
+
+    scene.play(story)
+    assert scene.reports == [[], []]
 
 
 def test_an_already_reported_failure_does_not_delay_the_recovery_report() -> None:
