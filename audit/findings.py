@@ -201,7 +201,7 @@ class PartitionVerdict(StrEnum):
 
     INCONSISTENT = "inconsistent"
     UNPROVEN = "unproven"
-    UNDECODABLE = "holds records that nobody can decode"
+    UNDECODABLE = "holds records that cannot be decoded"
     DIVERGED_ABOVE = "diverged above the high watermark"
     LAGGING = "identical, one lags"
     IDENTICAL = "identical"

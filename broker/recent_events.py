@@ -1,4 +1,4 @@
-"""The last events of this broker, for whoever asks over the wire (`minibroker events`).
+"""The last events of this broker, for clients that ask (`minibroker events`).
 
 Owns: how many are kept, and their numbers. Leaves to others: the events, and where else they go.
 """

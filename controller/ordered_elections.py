@@ -94,6 +94,6 @@ def _result(active: ActiveController, now: ElectionOutlook, choice: LossChoice |
     return replace(
         now,
         error_code=now.error_code or ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
-        error_message=f"{partition} has changed since you were told{what}; nobody is elected, ask again",
+        error_message=f"{partition} has changed since you were told{what}; no leader is elected, ask again",
         chosen=NONE,
     )

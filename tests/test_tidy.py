@@ -14,7 +14,7 @@ from tests.tidy.imports import check_imports
 from tests.tidy.purity import check_ports, check_purity
 from tests.tidy.shape import check_finished, check_name, check_size
 from tests.tidy.source import CODE_FOLDERS, PACKAGES, ROOT, SourceFile, project_files, text_files
-from tests.tidy.vocabulary import ALLOWED_IN, check_words
+from tests.tidy.vocabulary import ALLOWED_IN, check_class_names, check_words
 
 RULES: list[Callable[[SourceFile], list[str]]] = [
     check_imports,
@@ -65,10 +65,14 @@ def test_no_file_refers_to_a_place_outside_the_project() -> None:
     fail_with(problems)
 
 
-def test_no_private_word_is_used_where_the_field_has_a_term() -> None:
-    paths = [path.relative_to(ROOT) for path in text_files() if path.suffix in (".py", ".md")]
+def test_no_private_word_stands_where_the_field_has_a_term() -> None:
+    paths = [path.relative_to(ROOT) for path in text_files() if path.suffix == ".py"]
     seen = [path for path in paths if path.as_posix() not in ALLOWED_IN]
     fail_with([problem for path in seen for problem in check_words(path, (ROOT / path).read_text(errors="replace"))])
+
+
+def test_public_classes_of_the_product_have_different_names() -> None:
+    fail_with(check_class_names(file for file in project_files() if file.folder != "tests"))
 
 
 def test_every_folder_of_code_is_a_package() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from minibroker.scenarios.staging.broker_events import phrase
 
 
-class EventLog:
+class BrokerEventLog:
     """One broker's log."""
 
     def __init__(self, path: Path) -> None:

@@ -19,7 +19,7 @@ from minibroker.network_proxies import ZOOKEEPER, NetworkProxies, broker_name
 from minibroker.protocol.messages import DescribeReplicaStateResponse, ReplicaStateDescription
 from minibroker.protocol.znodes import PartitionState, partition_state_path
 from minibroker.runtime.ports import Coordination, CoordinationError, CoordinationUnavailable
-from minibroker.scenarios.live.event_log import EventLog
+from minibroker.scenarios.live.event_log import BrokerEventLog
 from minibroker.scenarios.live.files import read_files
 from minibroker.scenarios.staging.broker_events import letter
 from minibroker.scenarios.staging.client_stage import ClientStage, in_words, settings_of
@@ -71,7 +71,9 @@ class LiveStage(ClientStage):
         self._ports: dict[int, int] = {}
         self._queries = BrokerQueries(CLIENT_ID)
         self._observer: Coordination | None = None
-        self._event_logs = {broker: EventLog(self.cluster.process_log(self.number(broker))) for broker in cast.brokers}
+        self._event_logs = {
+            broker: BrokerEventLog(self.cluster.process_log(self.number(broker))) for broker in cast.brokers
+        }
         self._last_states: dict[str, ReplicaStateDescription] = {}
         """The last description of each broker, shown while it is paused."""
         self._began = 0.0

@@ -156,9 +156,9 @@ class FencingChecker:
                 self._registration_removed(broker_id, old, writer)
             if new is not None and (old is None or new.czxid != old.czxid):
                 self._registered_at[broker_id] = self._loop.elapsed
-        incumbent = before.get(CONTROLLER)
+        current = before.get(CONTROLLER)
         if CONTROLLER in paths:
-            self._controller_changed(operations, incumbent, writer)
+            self._controller_changed(operations, current, writer)
 
     def _host_of(self, session_id: int) -> str:
         session = self._zookeeper.sessions.get(session_id)
@@ -184,16 +184,16 @@ class FencingChecker:
             )
         if before is None or not writer.startswith("broker-"):
             return
-        incumbent = ControllerNode.decode(before.data)
-        victim = name_of(incumbent.brokerid)
+        current = ControllerNode.decode(before.data)
+        victim = name_of(current.brokerid)
         if writer == victim:
             return
-        lives = self._is_alive(incumbent.brokerid, incumbent.incarnation_id)
+        lives = self._is_alive(current.brokerid, current.incarnation_id)
         self.counts["controller succeeded falsely: it lives" if lives else "controller succeeded by confirmation"] += 1
-        self._log(f"{writer} deposes controller {incumbent.brokerid}{', which lives' if lives else ''}")
-        if not creates or (DeleteOp, broker_path(incumbent.brokerid)) not in kinds:
+        self._log(f"{writer} deposes controller {current.brokerid}{', which lives' if lives else ''}")
+        if not creates or (DeleteOp, broker_path(current.brokerid)) not in kinds:
             self._find(f"{writer} succeeded {victim} in several writes", f"it wrote {sorted_operations(kinds)}")
-        self._require_confirmation(writer, incumbent.brokerid, f"{writer} deposed {victim}")
+        self._require_confirmation(writer, current.brokerid, f"{writer} deposed {victim}")
 
     def _is_alive(self, broker_id: int, incarnation: str | None) -> bool:
         return broker_id in self._cluster.alive() and self._reference.incarnation(broker_id) == incarnation

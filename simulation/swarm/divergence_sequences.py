@@ -91,7 +91,7 @@ class DivergenceSequences(SequenceSteps):
                 await asyncio.sleep(self.random.uniform(0.0, 0.3))
             self._release(hold)
 
-    async def lagging_mark(self) -> None:
+    async def lagging_high_watermark(self) -> None:
         """A new leader's high watermark lags behind what was acknowledged, and a replica that was down rejoins."""
         injector, partition = self.injector, self.injector.partition()
         leader, epoch = injector.leader(partition), self._epoch(partition)

@@ -80,7 +80,7 @@ LAWFUL: dict[str, list[Sent]] = {
     "one_producer": run(),
     "two_producers": INTERLEAVED,
     "beside_batches_without_a_producer": [WITHOUT, *run(), WITHOUT],
-    "nobody_has_a_producer_id": [WITHOUT, WITHOUT],
+    "no_producer_id": [WITHOUT, WITHOUT],
     "a_new_producer_epoch": [*run(batches=3), *run(epoch=1, batches=2), *run(epoch=4, batches=1)],
     "batches_of_many_sizes": [Sent(7, 0, 0, 1), Sent(7, 0, 1, 20), Sent(7, 0, 21, 3)],
 }

@@ -1,4 +1,4 @@
-"""The events that a broker keeps for whoever asks."""
+"""The events that a broker keeps for clients."""
 
 import json
 

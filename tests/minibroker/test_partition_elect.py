@@ -26,7 +26,7 @@ OUTLOOK = ElectionOutlook(
     ],
     chosen=2,
 )
-CHANGED = "t-0 has changed since you were told: broker 2 is not registered; nobody is elected, ask again"
+CHANGED = "t-0 has changed since you were told: broker 2 is not registered; no leader is elected, ask again"
 
 
 class Controller:

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from minibroker.protocol.cluster_events import IsrChanged, ProcessStalled, ReplicaTruncated, as_json_fields
-from minibroker.scenarios.live.event_log import EventLog
+from minibroker.scenarios.live.event_log import BrokerEventLog
 
 TRUNCATED = ReplicaTruncated(topic="lines", partition=0, end_before=9, end_after=7, leader_epoch=2, reason="why")
 ISR = IsrChanged(topic="lines", partition=0, before=[1, 2, 3], after=[1], leader_epoch=2, partition_epoch=5)
@@ -16,7 +16,7 @@ def line(*events: object) -> str:
 
 def test_events_that_matter_are_told_once(tmp_path: Path) -> None:
     path = tmp_path / "broker-1.log"
-    log = EventLog(path)
+    log = BrokerEventLog(path)
     assert list(log.new_phrases()) == []
     path.write_text(line(as_json_fields(TRUNCATED), as_json_fields(ProcessStalled(stalled_ms=9)), {"event": "log"}))
     assert list(log.new_phrases()) == ["cuts its log from 9 to 7: why"]

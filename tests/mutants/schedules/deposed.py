@@ -50,10 +50,10 @@ async def write_of_a_deposed_controller(directed: DirectedRun) -> None:
     async with zookeeper_client(directed) as coordination:
         network.partition(host(leader), host(third))
         waiting = directed.produce_soon("one follower lags")
-        wish = network.hold(host(leader), host(controller), requests(ApiKey.ALTER_PARTITION))
-        await wish.caught()
+        proposal = network.hold(host(leader), host(controller), requests(ApiKey.ALTER_PARTITION))
+        await proposal.caught()
         zookeeper.cut(host(controller))
-        wish.release()
+        proposal.release()
         await asyncio.sleep(0.05)
         epoch = _controller_epoch(directed)
         await remove_controller(coordination)

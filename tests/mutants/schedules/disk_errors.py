@@ -226,7 +226,7 @@ async def follower_on_a_full_disk(directed: DirectedRun) -> None:
 
 @with_setup(ClusterSetup(topics={TOPIC: (1, 1, 1)}, settings=RETENTION))
 async def only_replica_on_a_full_disk(directed: DirectedRun) -> None:
-    """Nobody else has the partition: its own retention is the only cure."""
+    """No other broker has the partition: its own retention is the only cure."""
     leader = directed.leader
     await directed.produce("before".ljust(200, "."))
     writing = asyncio.create_task(_write(directed, 60))
@@ -262,7 +262,7 @@ async def _write(directed: DirectedRun, count: int) -> None:
 
 @with_setup(ClusterSetup(topics={TOPIC: (1, 3, 2)}))
 async def topic_is_deleted_whose_directory_cannot_be_renamed(directed: DirectedRun) -> None:
-    """Somebody has mounted another disk at a partition's directory. The other replicas of the broker have no part in
+    """An operator has mounted another disk at a partition's directory. The other replicas of the broker have no part in
     it."""
     follower = directed.followers()[0]
     async with admin_client(directed) as admin:
@@ -281,7 +281,7 @@ async def topic_is_deleted_whose_directory_cannot_be_renamed(directed: DirectedR
 
 @with_setup(ClusterSetup())
 async def directory_with_a_number_beyond_all_messages(directed: DirectedRun) -> None:
-    """Somebody made a directory that looks like a partition's; then the broker is asked what replicas it has."""
+    """An operator made a directory that looks like a partition's; then the broker is asked what replicas it has."""
     follower = directed.followers()[0]
     directed.cluster.kill(follower)
     _storage(directed, follower).provision(f"/data/log/{TOPIC}-{2**32}")
@@ -294,7 +294,7 @@ async def directory_with_a_number_beyond_all_messages(directed: DirectedRun) -> 
 
 @with_setup(ClusterSetup())
 async def marker_of_a_clean_stop_is_huge(directed: DirectedRun) -> None:
-    """Somebody put another file in the place of a small one. It is no reason to stay away."""
+    """A small file was replaced by another one. That is no reason to stay offline."""
     follower = directed.followers()[0]
     directed.cluster.kill(follower)
     storage = _storage(directed, follower)

@@ -1,4 +1,4 @@
-"""Orders of stops and starts of whole clusters, with disks replaced in between, and brokers that answer nobody."""
+"""Orders of stops and starts of whole clusters, with disks replaced in between, and brokers that answer no request."""
 
 import asyncio
 import contextlib
@@ -97,7 +97,7 @@ async def leader_refuses_all_and_registers_again(directed: DirectedRun) -> None:
     directed.world.zookeeper.slow_hosts[host(controller)] = 0.1
     directed.world.network.reject(None, host(leader))
     await asyncio.sleep(0.5)
-    await must_be_acknowledged(directed, "after the leader turned everybody away")
+    await must_be_acknowledged(directed, "after the leader turned all connections away")
 
 
 @with_setup(ClusterSetup(settings=LONG_SESSION))

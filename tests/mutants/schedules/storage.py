@@ -23,7 +23,7 @@ SELDOM = {"replica.high.watermark.checkpoint.interval.ms": "60000"}
 
 # ------------------------------------------------------------------------------------------------------------- marks
 async def _mark_after_a_restart(directed: DirectedRun, broker_id: int) -> int:
-    """What a killed broker knows of the mark when it has loaded its logs, before anybody told it more."""
+    """The high watermark that a killed broker knows once its logs are loaded, before it hears of a newer one."""
     cluster = directed.cluster
     before = cluster.brokers[broker_id]
     cluster.kill(broker_id)

@@ -40,7 +40,7 @@ VARIANTS = (
             Edit(
                 "broker.replication.invariants",
                 "    assert state.epoch_history.latest_epoch == state.leader_epoch, "
-                '"I13: the reign is entered in the history"\n',
+                '"I13: a leader\'s epoch is in its history"\n',
                 "",
             ),
         ),
