@@ -42,7 +42,7 @@ FAILURE_LOG_INTERVAL_MS = 10_000
 
 
 class AlterPartitionSender:
-    """See the head of this file. `run` is a task of the owner."""
+    """Sends ISR proposals to the controller. `run` is a task of the owner."""
 
     def __init__(
         self,

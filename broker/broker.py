@@ -22,7 +22,7 @@ from minibroker.broker.config_table import BrokerConfig
 from minibroker.broker.controller_epochs import ControllerEpochs
 from minibroker.broker.controller_link import ControllerLink
 from minibroker.broker.dynamic_config import DynamicConfig
-from minibroker.broker.failure_confirmation import FailureConfirmation
+from minibroker.broker.failure_confirmer import FailureConfirmation
 from minibroker.broker.gauges import read_gauges, readiness
 from minibroker.broker.handlers import VERSION, ControllerRole, RequestHandlers
 from minibroker.broker.http_endpoint import HttpEndpoint, broker_routes
@@ -77,7 +77,7 @@ MakeController = Callable[[Coordination, BrokerDialer, Observer], ControllerCand
 
 
 class Broker:
-    """See the head of this file. Use: `await start()`, `await serve(stop)`, `await stop()`."""
+    """One broker, from start to stop. Use: `await start()`, `await serve(stop)`, `await stop()`."""
 
     def __init__(self, config: BrokerConfig, runtime: Runtime, make_controller: MakeController) -> None:
         self.config = config

@@ -27,7 +27,7 @@ recovers, or may have arrived although no report did. So recovery is always repo
 
 
 class ControllerLink:
-    """See the head of this file."""
+    """Reports offline replicas to the controller, and asks it to take over leaderships before a stop."""
 
     def __init__(
         self,

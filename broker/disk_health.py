@@ -36,7 +36,7 @@ DESCRIPTOR_LOG_INTERVAL_MS = 10_000
 
 
 class DiskHealth:
-    """See the head of this file."""
+    """The health of a broker's log directory, and of the replicas in it."""
 
     def __init__(self, manager: "ReplicaManager") -> None:
         self.on_changed: Callable[[], None] = lambda: None

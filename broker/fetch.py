@@ -155,7 +155,7 @@ class FetchHandler:
             if session.delayed is not None:
                 self._waiting.wake(session.delayed)
 
-    def high_watermark_rose(self, partition: "Partition") -> None:
+    def offsets_changed(self, partition: "Partition") -> None:
         """New records for consumers; for followers only a newer high watermark or log start, which can wait a
         little."""
         for delayed in partition.waiting_fetches:

@@ -49,7 +49,7 @@ ASKED_MAX = 200
 
 
 class FullDisk:
-    """See the head of this file."""
+    """Frees room on a full log directory."""
 
     def __init__(self, manager: "ReplicaManager", dialer: BrokerDialer) -> None:
         self._manager = manager

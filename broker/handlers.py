@@ -19,7 +19,7 @@ from minibroker.broker.authorization import CLUSTER_ACTIONS, READS_AS_REPLICA, r
 from minibroker.broker.controller_epochs import ControllerEpochs
 from minibroker.broker.describe_configs import answer_describe_configs
 from minibroker.broker.dynamic_config import DynamicConfig
-from minibroker.broker.failure_confirmation import FailureConfirmation
+from minibroker.broker.failure_confirmer import FailureConfirmation
 from minibroker.broker.metadata_image import MetadataChange, MetadataImage
 from minibroker.broker.metrics import BrokerCounters
 from minibroker.broker.observations import MetadataAnswered
@@ -65,7 +65,7 @@ class ControllerRole(Protocol):
 
 
 class RequestHandlers:
-    """See the head of this file."""
+    """One handler for each API."""
 
     def __init__(
         self,

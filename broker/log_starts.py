@@ -24,7 +24,7 @@ log = logging.getLogger("minibroker.log_starts")
 
 
 class LogStarts:
-    """See the head of this file. Implements `partition.LogStartServices`."""
+    """Records log starts and applies retention. Implements `partition.LogStartServices`."""
 
     def __init__(self, manager: "ReplicaManager", tasks: OwnedTasks) -> None:
         self._manager = manager

@@ -63,7 +63,7 @@ class PartitionServices(Protocol):
         """There are new records for the followers' waiting fetches."""
         ...
 
-    def high_watermark_rose(self, partition: "Partition") -> None: ...
+    def offsets_changed(self, partition: "Partition") -> None: ...
     def leader_changed(self, partition: "Partition") -> None:
         """Waiting fetches end; a fetcher starts or stops copying the partition."""
         ...
@@ -113,7 +113,7 @@ class RepairServices(Protocol):
 
 
 class Partition:
-    """See the head of this file."""
+    """One local replica: its state, its log, and the performing of effects."""
 
     __slots__ = (
         "_observer",
@@ -367,7 +367,7 @@ class Partition:
         self.services.log_starts.record_soon(self)
 
     def _starts_changed(self, effect: ev.StartsChanged) -> None:
-        self.services.high_watermark_rose(self)  # both reach followers in the same way
+        self.services.offsets_changed(self)  # both reach followers in the same way
 
     def _write_epoch_history(self, effect: ev.WriteEpochHistory) -> None:
         self.log.write_epoch_entries(self.state.epoch_history.entries, sync=False)
@@ -423,7 +423,7 @@ class Partition:
         self.services.back_off(self, effect)
 
     def _high_watermark_rose(self, effect: ev.HighWatermarkRose) -> None:
-        self.services.high_watermark_rose(self)
+        self.services.offsets_changed(self)
 
     def _sync_log(self, effect: ev.SyncLog) -> None:
         self.services.sync(self)

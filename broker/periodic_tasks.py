@@ -32,7 +32,7 @@ PRODUCER_EXPIRY_CHECK_MS = 600_000
 
 
 class PeriodicTasks:
-    """See the head of this file."""
+    """The periodic tasks of one broker."""
 
     def __init__(self, manager: ReplicaManager, produce: ProduceHandler, clock: Clock) -> None:
         self._manager = manager

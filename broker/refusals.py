@@ -3,7 +3,7 @@
 Owns: that record. If an address disappears with its process (a container), its kernel refuses for some milliseconds
 only, and nothing answers afterwards: then a confirmer can only report a refusal that it met earlier. So a fetcher that
 loses its leader and is refused records it here, as does a candidate that loses the controller, and
-`failure_confirmation` may rely on it (docs/decisions/0011).
+`failure_confirmer` may rely on it (docs/decisions/0011).
 """
 
 import asyncio

@@ -50,7 +50,7 @@ leader often does not know of it yet: waiting a second would be a second of refu
 
 
 class ReplicaManager:
-    """See the head of this file. Implements `partition.PartitionServices`."""
+    """All replicas of one broker. Implements `partition.PartitionServices`."""
 
     def __init__(
         self,
@@ -236,8 +236,8 @@ class ReplicaManager:
     def appended(self, partition: Partition) -> None:
         self.fetches.appended(partition)
 
-    def high_watermark_rose(self, partition: Partition) -> None:
-        self.fetches.high_watermark_rose(partition)
+    def offsets_changed(self, partition: Partition) -> None:
+        self.fetches.offsets_changed(partition)
 
     def isr_changed(self, partition: Partition, change: ev.IsrCommitted) -> None:
         if len(change.after) < len(change.before):

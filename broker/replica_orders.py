@@ -37,7 +37,7 @@ log = logging.getLogger("minibroker.replica_manager")
 
 
 class ReplicaOrders:
-    """See the head of this file."""
+    """Carries out the controller's orders."""
 
     def __init__(self, manager: "ReplicaManager") -> None:
         self._manager = manager

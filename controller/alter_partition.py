@@ -106,7 +106,7 @@ def _is_eligible(state: ControllerState, partition: TopicPartition, current: Lea
     if broker_id in state.shutting_down and broker_id != current.leader:
         return False
     if member.broker_epoch == NONE:
-        return broker_id in current.in_sync_replicas and state.has_whole_log(current, broker_id)
+        return broker_id in current.in_sync_replicas and state.runs_as_recorded(current, broker_id)
     return state.is_registered_as(broker_id, member.broker_epoch)
 
 

@@ -186,7 +186,7 @@ class ControllerState(msgspec.Struct, kw_only=True):
         """As far as its broker is concerned, it may be in the ISR (KIP-841)."""
         return self.is_online(partition, broker_id) and broker_id not in self.shutting_down
 
-    def has_whole_log(self, leadership: Leadership, broker_id: BrokerId) -> bool:
+    def runs_as_recorded(self, leadership: Leadership, broker_id: BrokerId) -> bool:
         """It runs under the incarnation that was in sync (hardening rule 1)."""
         broker = self.brokers.get(broker_id)
         return broker is not None and leadership.incarnation_of(broker_id) == broker.incarnation_id

@@ -58,7 +58,7 @@ def elect(state: ControllerState, partition: TopicPartition, reason: str) -> Par
         return None if partition.topic in state.deletions else _initial(state, partition, assignment)
     members = [each for each in assignment if each in before.in_sync_replicas]
     present = [each for each in members if state.is_online(partition, each)]
-    whole = [each for each in present if state.has_whole_log(before, each)]
+    whole = [each for each in present if state.runs_as_recorded(before, each)]
     usable = [each for each in whole if each not in state.shutting_down]
     eligible = [each for each in assignment if state.is_eligible(partition, each)]
 
@@ -114,7 +114,7 @@ def elect_preferred(state: ControllerState, partition: TopicPartition, reason: s
     is_able = (
         preferred in before.in_sync_replicas
         and state.is_eligible(partition, preferred)
-        and state.has_whole_log(before, preferred)
+        and state.runs_as_recorded(before, preferred)
         and preferred in state.answering([preferred])
     )
     if before.leader == preferred or not is_able:

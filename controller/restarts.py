@@ -216,7 +216,7 @@ def needs_logs(state: ControllerState, partition: TopicPartition) -> bool:
         return False
     present = [each for each in leadership.in_sync_replicas if state.is_live(each)]
     online = [each for each in present if state.is_online(partition, each)]
-    return bool(present) and not any(state.has_whole_log(leadership, each) for each in online)
+    return bool(present) and not any(state.runs_as_recorded(leadership, each) for each in online)
 
 
 def questions(state: ControllerState, partitions: Iterable[TopicPartition]) -> dict[BrokerId, list[TopicPartition]]:

@@ -128,7 +128,7 @@ def _can_be_replaced(state: ControllerState, partition: TopicPartition, broker_i
     return any(
         each != broker_id
         and state.is_eligible(partition, each)
-        and state.has_whole_log(leadership, each)
+        and state.runs_as_recorded(leadership, each)
         and each not in state.unresponsive
         for each in leadership.in_sync_replicas
     )

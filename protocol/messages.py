@@ -290,8 +290,8 @@ __all__ = [
 
 
 class ApiKey(IntEnum):
-    """Number of an API: Kafka's, ours from 1000 on, and 127: a one-byte number does not count as a request that may be
-    large, which would have to queue (`runtime/heavy_requests`)."""
+    """Number of an API: Kafka's where Kafka has the API, else minibroker's, from 1000 on. Number 127 is minibroker's,
+    too: `runtime/heavy_requests` queues keys that take more than one byte, and CONFIRM_FAILURE must not queue."""
 
     PRODUCE = 0
     FETCH = 1

@@ -55,7 +55,8 @@ class UnsyncedFiles:
         return merged
 
     def give_back(self, taken: "UnsyncedFiles") -> None:
-        """Take them back after a failed sync."""
+        """Take back the files of a sync that could not run for lack of a descriptor. After SyncFailed the directory is
+        offline anyway."""
         self._paths = taken._paths | self._paths
         self._directories = taken._directories | self._directories
 

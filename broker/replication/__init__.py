@@ -54,8 +54,8 @@ Damage. A replica with wrong stored bytes goes OFFLINE, and the controller remov
 stays until another in-sync replica can take over. The replica starts empty again only when nothing can rest on the
 damaged log any more.
 
-Modules: `state` and `events` hold the data, `replica` the table of events and the role changes. `leader` answers
-produce and fetch requests, `high_watermark` and `isr` follow from them, `follower` aligns and copies, `epoch_history`
-and `log_starts` hold the two ends' rules, `damage` and `leaving` end a role, `producer_state` recognises repeated
-batches. docs/REPLICATION.md has all rules with their sources, and the numbered invariants.
+Modules: `state` and `events` hold the data, `replica` the table of events and the role changes. `leader`
+answers produce and fetch requests, `high_watermark` and `isr` follow from them, `follower` aligns and copies,
+`epoch_history` and `log_starts` hold the two ends' rules, `damage` and `leaving` end a role, `producer_state`
+recognises repeated batches. docs/REPLICATION.md has all rules with their sources, and the numbered invariants.
 """

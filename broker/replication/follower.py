@@ -29,7 +29,7 @@ from minibroker.broker.replication.events import (
     Warn,
     WriteEpochHistory,
 )
-from minibroker.broker.replication.log_starts import follow_log_start, follow_low_watermark
+from minibroker.broker.replication.log_starts import HEAD_MISSING, follow_log_start, follow_low_watermark
 from minibroker.broker.replication.state import (
     AskingEpochEnd,
     AskingLeaderEnds,
@@ -266,7 +266,7 @@ def on_start_lowered(state: ReplicaState, event: StartLowered, effects: list[Rep
         state.phase = AskingLeaderEnds()
         effects.append(AskLeaderEnds(leader_epoch=state.leader_epoch))
     else:
-        reason = f"it begins at {event.log_start_offset}, its leader's log at {event.wanted}: its head is missing"
+        reason = f"it begins at {event.log_start_offset}, its leader's log at {event.wanted}: {HEAD_MISSING}"
         effects.append(ReportDamage(reason=reason))
 
 

@@ -17,6 +17,9 @@ from minibroker.broker.replication.events import (
 from minibroker.broker.replication.state import RemoteReplica, ReplicaState
 from minibroker.protocol.checkpoints import LogStartReason
 
+HEAD_MISSING = "its head is missing"
+"""Ends the reason of such a damage."""
+
 
 def on_log_trimmed(state: ReplicaState, event: LogTrimmed, effects: list[ReplicaEffect]) -> None:
     """Raise the start for retention or an operator, if this epoch's leader decided it, and only up to what is committed

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 from minibroker.command_line import EXIT_FINE, CommandFailed, bootstrap_option, json_option, run_async, timeout_option
-from minibroker.events import print_event
+from minibroker.verifiable_output import print_event
 
 if TYPE_CHECKING:
     from minibroker.client.records import Record

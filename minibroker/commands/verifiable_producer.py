@@ -15,7 +15,7 @@ from minibroker.command_line import (
     run_async,
     timeout_option,
 )
-from minibroker.events import print_event
+from minibroker.verifiable_output import print_event
 
 if TYPE_CHECKING:
     from minibroker.client.deliveries import Delivery

@@ -44,7 +44,7 @@ PATIENCE_SECONDS = 8.0
 
 
 class LiveStage(ClientStage):
-    """See the head of this file. `opened` starts everything, and ends it."""
+    """Real processes. `opened` starts everything, and ends it."""
 
     settle_seconds = 0.15
     poll_seconds = 0.05

@@ -30,7 +30,7 @@ CHECKPOINTED_SECONDS = 6.0
 
 
 class SimulatedStage(ClientStage):
-    """See the head of this file. `opened` builds the cluster and the topic."""
+    """Simulated brokers. `opened` builds the cluster and the topic."""
 
     notes_broker_logs = True
     settle_seconds = 0.05

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from msgspec import Struct
 
-from minibroker.simulation.checks.events import HistoryEvent
+from minibroker.simulation.checks.client_history import HistoryEvent
 from minibroker.simulation.checks.finding import CheckerFinding
 
 SHOWN_MAX = 8

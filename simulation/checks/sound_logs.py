@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.partition import Partition
 from minibroker.broker.replication import events as ev
+from minibroker.broker.replication.log_starts import HEAD_MISSING
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader
 from minibroker.simulation.checks.reference_state import ReferenceState
@@ -44,7 +45,7 @@ class SoundLogs:
         for effect in effects:
             if type(effect) is not ev.DamageNoted:
                 continue
-            is_lawful = replica in self._headless and effect.reason.endswith("its head is missing")
+            is_lawful = replica in self._headless and effect.reason.endswith(HEAD_MISSING)
             if not is_lawful:
                 self._check(replica, effect.reason)
 

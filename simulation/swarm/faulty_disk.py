@@ -47,7 +47,7 @@ class Rot(msgspec.Struct, frozen=True):
 
 
 class FaultyDisk:
-    """See the head of this file. Its broker is in `ReferenceState.faulty` for the checkers, and in `faulty_disks` for
+    """One disk that is faulty. Its broker is in `ReferenceState.faulty` for the checkers, and in `faulty_disks` for
     the injector."""
 
     def __init__(self, injector: FaultInjector) -> None:

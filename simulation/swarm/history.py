@@ -10,7 +10,7 @@ from minibroker.client.errors import MinibrokerError
 from minibroker.client.records import Record
 from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.checks.anomalies import Promise, check_history
-from minibroker.simulation.checks.events import EventLog, Polled, Sent
+from minibroker.simulation.checks.client_history import EventLog, Polled, Sent
 from minibroker.simulation.checks.finding import CheckerFinding
 
 ERRORS_MAX = 50

@@ -189,9 +189,9 @@ class World:
         assert all(self.state.is_live(each) for each in members), "I34: an unregistered member with a live leader"
         for broker_id, incarnation in after.incarnations:
             assert self.state.brokers[broker_id].incarnation_id == incarnation, "I31"
-        restarted = not self.state.has_whole_log(before, leader)
+        restarted = not self.state.runs_as_recorded(before, leader)
         if restarted and leader in before.in_sync_replicas:
-            whole = [each for each in before.in_sync_replicas if self.state.has_whole_log(before, each)]
+            whole = [each for each in before.in_sync_replicas if self.state.runs_as_recorded(before, each)]
             assert not [each for each in whole if self.state.is_online(partition, each)], "hardening 1"
             assert members == (leader,), "hardening 1"
             are_live = [self.state.is_live(each) for each in before.in_sync_replicas]
@@ -271,7 +271,7 @@ class World:
                 ]
                 continue
             able = [each for each in stored.in_sync_replicas if self.state.is_eligible(partition, each)]
-            whole = [each for each in able if self.state.has_whole_log(stored, each)]
+            whole = [each for each in able if self.state.runs_as_recorded(stored, each)]
             all_able = len(able) == len(stored.in_sync_replicas)
             assert stored.leader is not None or not (whole or all_able), f"I37: {stored} has no leader"
 

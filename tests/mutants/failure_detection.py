@@ -44,7 +44,7 @@ MUTANTS: tuple[Mutant, ...] = (
                 "        except NetworkError:\n",
             ),
             Edit(
-                "broker.failure_confirmation",
+                "broker.failure_confirmer",
                 "        except NetworkError:\n            return None\n",
                 "        except NetworkError:\n            return True\n",
             ),

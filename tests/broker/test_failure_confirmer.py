@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from minibroker.broker.failure_confirmation import FailureConfirmation
+from minibroker.broker.failure_confirmer import FailureConfirmation
 from minibroker.broker.metadata_image import MetadataImage
 from minibroker.broker.refusals import REMEMBERED_SECONDS, Refusals
 from minibroker.protocol.messages import BrokerEndpoint, ConfirmFailureRequest, LiveBroker, UpdateMetadataRequest

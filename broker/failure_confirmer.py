@@ -55,7 +55,7 @@ class FailureConfirmation:
 
     async def _is_refused(self, host: str, port: int, timeout_ms: int) -> bool | None:
         """None: there was no answer at all."""
-        client_id = f"witness-{self._image.broker_id}"
+        client_id = f"confirmer-{self._image.broker_id}"
         try:
             connection = await connect(self._network, host, port, client_id=client_id, timeout_ms=timeout_ms)
         except ConnectionRefused:
