@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.tidy.documents import check_identifiers, check_links
+from tests.tidy.documents import check_files, check_identifiers, check_links
 from tests.tidy.hazards import check_hash_order, check_iteration, check_sleep
 from tests.tidy.imports import check_imports
 from tests.tidy.purity import check_ports, check_purity
@@ -53,6 +53,12 @@ def test_names_in_documents_exist() -> None:
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     history = {ROOT / "CHANGELOG.md"}
     fail_with([found for page in sorted({*pages} - history) for found in check_identifiers(page, ROOT, names | files)])
+
+
+def test_files_named_in_documents_exist() -> None:
+    files = frozenset(path.relative_to(ROOT).as_posix() for path in text_files())
+    pages = {*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")} - {ROOT / "CHANGELOG.md"}
+    fail_with([found for page in sorted(pages) for found in check_files(page, ROOT, files)])
 
 
 def test_no_file_refers_to_a_place_outside_the_project() -> None:

@@ -11,7 +11,6 @@ import msgspec
 
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.partition import Partition
-from minibroker.broker.replication import events as ev
 from minibroker.protocol.checkpoints import (
     HIGH_WATERMARK_CHECKPOINT,
     LOG_SUFFIX,
@@ -23,6 +22,7 @@ from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader
 from minibroker.runtime.ports import DiskError, DiskFull, FileMissing
 from minibroker.simulation.checks.disks import LOG_DIRECTORY
+from minibroker.simulation.checks.listening import ReplicaListener
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.node import PROCESS, Process
@@ -42,8 +42,8 @@ class CheckpointSnapshot(msgspec.Struct, frozen=True):
     """Directories of its partitions when it was first seen: a recreated one has no high watermark to keep."""
 
 
-class DiskRules:
-    """A `ReplicaListener` that also looks whenever `ReferenceState` samples."""
+class DiskRuleChecker(ReplicaListener):
+    """Looks also whenever `ReferenceState` samples."""
 
     def __init__(self, cluster: SimulatedCluster, reference: ReferenceState) -> None:
         self._cluster = cluster
@@ -145,13 +145,6 @@ class DiskRules:
             return CheckpointSnapshot(storage.root, storage.boots, content, high_watermarks, directories)
         except (FileMissing, CorruptCheckpoint):
             return None
-
-    # ------------------------------------------------------------------------------------------------ of no interest
-    def ordered(self, controller_epoch: int) -> None: ...
-    def stepped(
-        self, replica: Partition, event: ev.ReplicaEvent, effects: Sequence[ev.ReplicaEffect], refused: bool
-    ) -> None: ...
-    def cut(self, log: PartitionLog, failed: bool) -> None: ...
 
 
 def _directory(storage: SimulatedStorage, partition: TopicPartition) -> object | None:

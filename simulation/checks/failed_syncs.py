@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.partition import Partition
-from minibroker.broker.replication import events as ev
 from minibroker.protocol.record_batch import BatchHeader
 from minibroker.runtime.ports import DiskError, FileMissing, OutOfDescriptors
+from minibroker.simulation.checks.listening import ReplicaListener
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.node import PROCESS, Process
@@ -22,8 +22,8 @@ NOTICED_SECONDS = 0.25
 """Syncs run in the background, several at once: the event loop notices a failure when all of them are done."""
 
 
-class FailedSyncs:
-    """A `ReplicaListener` that also looks whenever `ReferenceState` samples."""
+class FailedSyncChecker(ReplicaListener):
+    """Looks also whenever `ReferenceState` samples."""
 
     def __init__(self, cluster: SimulatedCluster, reference: ReferenceState) -> None:
         self._cluster = cluster
@@ -83,11 +83,3 @@ class FailedSyncs:
                 text = f"{storage.host} has a log that its files do not hold"
                 self._reference.find("I12", text, replica.topic_partition, *facts)
                 return
-
-    # ------------------------------------------------------------------------------------------------ of no interest
-    def ordered(self, controller_epoch: int) -> None: ...
-    def replica_loaded(self, replica: Partition) -> None: ...
-    def stepped(
-        self, replica: Partition, event: ev.ReplicaEvent, effects: Sequence[ev.ReplicaEffect], refused: bool
-    ) -> None: ...
-    def cut(self, log: PartitionLog, failed: bool) -> None: ...

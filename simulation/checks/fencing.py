@@ -16,13 +16,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.observations import ConsumerReadGranted, MetadataAnswered
 from minibroker.broker.partition import Partition
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.state import Role
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.record_batch import BatchHeader
 from minibroker.protocol.znodes import (
     BROKER_IDS,
     CONTROLLER,
@@ -34,7 +32,7 @@ from minibroker.protocol.znodes import (
     topic_path,
 )
 from minibroker.runtime.ports import CheckOp, CreateOp, DeleteOp, DiskError, NoNode, Operation, SetOp
-from minibroker.simulation.checks.listening import listening, subscribed
+from minibroker.simulation.checks.listening import ReplicaListener, listening, subscribed
 from minibroker.simulation.checks.reference_state import ReferencePartition, ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.znode_tree import ZNode
@@ -73,8 +71,8 @@ class Removal(Struct):
     """When ZooKeeper's answer about it arrived at its owner."""
 
 
-class FencingChecker:
-    """Watches one run; a `ReplicaListener`. `counts` are for coverage; `listeners` get lines for people."""
+class FencingChecker(ReplicaListener):
+    """Watches one run. `counts` are for coverage; `listeners` get lines for people."""
 
     def __init__(self, cluster: SimulatedCluster, reference: ReferenceState) -> None:
         self.counts: Counter[str] = Counter()
@@ -373,12 +371,6 @@ class FencingChecker:
                     if partition.leader_id == event.broker_id:
                         name = TopicPartition(topic.name, partition.partition_index)
                         self._serves(event.broker_id, "names itself the leader", name)
-
-    # ------------------------------------------------------------------------------------------------ of no interest
-    def ordered(self, controller_epoch: int) -> None: ...
-    def replica_loaded(self, replica: Partition) -> None: ...
-    def appended(self, log: PartitionLog, batches: Sequence[BatchHeader]) -> None: ...
-    def cut(self, log: PartitionLog, failed: bool) -> None: ...
 
     # ------------------------------------------------------------------------------------------------------- reports
     def _find(self, text: str, *facts: str) -> None:

@@ -8,19 +8,18 @@ what a damaged replica holds.
 
 from collections.abc import Sequence
 
-from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.partition import Partition
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.state import Role
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.record_batch import BatchHeader
+from minibroker.simulation.checks.listening import ReplicaListener
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.node import PROCESS
 
 
-class LeaderStartChecker:
-    """A `ReplicaListener` that also looks whenever `ReferenceState` samples."""
+class LeaderStartChecker(ReplicaListener):
+    """Looks also whenever `ReferenceState` samples."""
 
     def __init__(self, cluster: SimulatedCluster, reference: ReferenceState) -> None:
         self._cluster = cluster
@@ -78,11 +77,6 @@ class LeaderStartChecker:
         leader = self._cluster.replica(state.leader_id, partition.topic, partition.partition)
         leads = leader is not None and leader.state.is_leader and leader.state.leader_epoch == state.leader_epoch
         return leader if leads else None
-
-    # ------------------------------------------------------------------------------------------------ of no interest
-    def ordered(self, controller_epoch: int) -> None: ...
-    def appended(self, log: PartitionLog, batches: Sequence[BatchHeader]) -> None: ...
-    def cut(self, log: PartitionLog, failed: bool) -> None: ...
 
 
 def first_offset(replica: Partition) -> int:

@@ -5,7 +5,6 @@ Owns: the interface of such a checker, and its subscription to a world's observe
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Protocol
 
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.observations import BatchesLogged, LogCut, OrderAdmitted, ReplicaLoaded, ReplicaStepped
@@ -15,30 +14,26 @@ from minibroker.protocol.record_batch import BatchHeader
 from minibroker.runtime.observer import Observers, Subscriber
 
 
-class ReplicaListener(Protocol):
-    """Called right after each event, in the process that caused it."""
+class ReplicaListener:
+    """Base of the checkers of replicas: override what matters. Called right after each event, in the process that
+    caused it."""
 
     def ordered(self, controller_epoch: int) -> None:
         """See `OrderAdmitted`."""
-        ...
 
     def replica_loaded(self, replica: Partition) -> None:
         """See `ReplicaLoaded`."""
-        ...
 
     def stepped(
         self, replica: Partition, event: ev.ReplicaEvent, effects: Sequence[ev.ReplicaEffect], refused: bool
     ) -> None:
         """See `ReplicaStepped`."""
-        ...
 
     def appended(self, log: PartitionLog, batches: Sequence[BatchHeader]) -> None:
         """See `BatchesLogged`."""
-        ...
 
     def cut(self, log: PartitionLog, failed: bool) -> None:
         """See `LogCut`."""
-        ...
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from minibroker.broker.partition import Partition
 from minibroker.broker.replication import events as ev
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader
+from minibroker.simulation.checks.listening import ReplicaListener
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.node import PROCESS
@@ -42,8 +43,8 @@ class BatchSizes:
         return sum(self._sizes[base] for base in self._bases[bisect_left(self._bases, offset) :])
 
 
-class LogStartChecker:
-    """A `ReplicaListener`."""
+class LogStartChecker(ReplicaListener):
+    """Of one run."""
 
     def __init__(self, cluster: SimulatedCluster, reference: ReferenceState, settings: dict[str, str]) -> None:
         self._cluster = cluster
@@ -98,7 +99,3 @@ class LogStartChecker:
             text = f"{subject or PROCESS.get()} {role} {start}"
             self._reference.find("I43", f"{text}: more was deleted than retention allows", partition, *facts)
         self._lawful[partition] = max(start, self._lawful.get(partition, 0))
-
-    # ------------------------------------------------------------------------------------------------ of no interest
-    def ordered(self, controller_epoch: int) -> None: ...
-    def cut(self, log: PartitionLog, failed: bool) -> None: ...

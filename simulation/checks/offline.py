@@ -14,7 +14,7 @@ BOUND_SECONDS = 5.0
 """Time for a report to the controller, an election and its orders, with every request repeated once."""
 
 
-class OfflineLeaders:
+class OfflineLeaderChecker:
     """Looks whenever `ReferenceState` samples."""
 
     def __init__(

@@ -20,6 +20,7 @@ from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader
 from minibroker.simulation.checks.in_sync import InSyncChecker
 from minibroker.simulation.checks.lineage import Lineage, Writer
+from minibroker.simulation.checks.listening import ReplicaListener
 from minibroker.simulation.checks.reference_log import LoggedBatch, ReferenceLog, read_batches
 from minibroker.simulation.checks.reference_state import ReferencePartition, ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
@@ -50,8 +51,8 @@ class LastKnownDisk(Struct):
     log: PartitionLog
 
 
-class ReplicaChecker:
-    """A `ReplicaListener`. `counts_only_synced`: with flushing on, the high watermark may cover only synced bytes."""
+class ReplicaChecker(ReplicaListener):
+    """`counts_only_synced`: with flushing on, the high watermark may cover only synced bytes."""
 
     def __init__(self, cluster: SimulatedCluster, reference: ReferenceState, counts_only_synced: bool) -> None:
         self.reference = reference

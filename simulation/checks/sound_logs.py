@@ -7,19 +7,18 @@ set aside and fetched again, and at the fourth time within an hour its replica s
 
 from collections.abc import Sequence
 
-from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.partition import Partition
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.log_starts import HEAD_MISSING
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.record_batch import BatchHeader
+from minibroker.simulation.checks.listening import ReplicaListener
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.node import PROCESS
 
 
-class SoundLogs:
-    """A `ReplicaListener`."""
+class SoundLogChecker(ReplicaListener):
+    """Of one run."""
 
     def __init__(self, cluster: SimulatedCluster, reference: ReferenceState) -> None:
         self._cluster = cluster
@@ -53,8 +52,3 @@ class SoundLogs:
         if not self._reference.faulty and self._reference.is_promised(replica.topic_partition.topic):
             text = f"{PROCESS.get()} reports a damaged log, and no disk is faulty"
             self._reference.find("I44", text, replica.topic_partition, reason)
-
-    # ------------------------------------------------------------------------------------------------ of no interest
-    def ordered(self, controller_epoch: int) -> None: ...
-    def appended(self, log: PartitionLog, batches: Sequence[BatchHeader]) -> None: ...
-    def cut(self, log: PartitionLog, failed: bool) -> None: ...

@@ -6,21 +6,20 @@ waits for a replica which may not join (I37: KAFKA-15021). Leaves to others: wha
 
 from collections.abc import Sequence
 
-from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.partition import Partition
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.leader import ACKS_ALL
 from minibroker.broker.replication.state import ReplicaState
 from minibroker.protocol.errors import ErrorCode
-from minibroker.protocol.record_batch import BatchHeader
+from minibroker.simulation.checks.listening import ReplicaListener
 from minibroker.simulation.checks.reference_state import ReferenceState
 
 RAISES_HIGH_WATERMARK = (ev.FollowerFetched, ev.BatchesAppended, ev.BrokersChanged)
 """Events after which the high watermark is as high as it may be."""
 
 
-class WaitingRules:
-    """A `ReplicaListener`."""
+class WaitingChecker(ReplicaListener):
+    """Of one run."""
 
     def __init__(self, reference: ReferenceState) -> None:
         self._reference = reference
@@ -65,9 +64,3 @@ class WaitingRules:
             self._reference.find(
                 "I37", "the high watermark waits for a replica that may not join", replica.topic_partition, *facts
             )
-
-    # ------------------------------------------------------------------------------------------------ of no interest
-    def ordered(self, controller_epoch: int) -> None: ...
-    def replica_loaded(self, replica: Partition) -> None: ...
-    def appended(self, log: PartitionLog, batches: Sequence[BatchHeader]) -> None: ...
-    def cut(self, log: PartitionLog, failed: bool) -> None: ...

@@ -77,7 +77,7 @@ def _contradiction(replica: Partition, note: PartitionWitness) -> str | None:
     )
 
 
-class WitnessRules:
+class WitnessChecker:
     """Looks whenever `ReferenceState` samples: a leader notes nothing uncommitted."""
 
     def __init__(self, cluster: SimulatedCluster, reference: ReferenceState) -> None:

@@ -13,6 +13,7 @@ from minibroker.broker.replication import events as ev
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader
 from minibroker.simulation.checks.finding import CheckerFinding
+from minibroker.simulation.checks.listening import ReplicaListener
 
 HISTORY_LINES_MAX = 60
 HEADER = f"{'time':>9} {'broker':>6} {'partition':9} {'epoch':>5} {'LEO':>6} {'HW':>6} {'ISR':9} what"
@@ -57,7 +58,7 @@ class NarratedLine(NamedTuple):
         return found
 
 
-class Narrator:
+class Narrator(ReplicaListener):
     """A listener (see `checks.listening`) that remembers the last state of each replica."""
 
     def __init__(self, now: Callable[[], float], on_line: Callable[[NarratedLine], None]) -> None:

@@ -8,21 +8,21 @@ import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from minibroker.simulation.checks.disk_rules import DiskRules
+from minibroker.simulation.checks.disk_rules import DiskRuleChecker
 from minibroker.simulation.checks.disks import audit_disks
-from minibroker.simulation.checks.failed_syncs import FailedSyncs
+from minibroker.simulation.checks.failed_syncs import FailedSyncChecker
 from minibroker.simulation.checks.fencing import FencingChecker
 from minibroker.simulation.checks.finding import CheckerFinding, crash_finding
 from minibroker.simulation.checks.leaders_starts import LeaderStartChecker
 from minibroker.simulation.checks.listening import listening
 from minibroker.simulation.checks.log_starts import LogStartChecker
-from minibroker.simulation.checks.offline import OfflineLeaders
+from minibroker.simulation.checks.offline import OfflineLeaderChecker
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.checks.replicas import ReplicaChecker
 from minibroker.simulation.checks.served import ServedChecker
-from minibroker.simulation.checks.sound_logs import SoundLogs
-from minibroker.simulation.checks.waiting import WaitingRules
-from minibroker.simulation.checks.witnessed import WitnessRules
+from minibroker.simulation.checks.sound_logs import SoundLogChecker
+from minibroker.simulation.checks.waiting import WaitingChecker
+from minibroker.simulation.checks.witnessed import WitnessChecker
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.beyond import DISASTERS, beyond_options, drive_beyond
 from minibroker.simulation.swarm.disk_fault_schedule import DiskFaultSchedule, scrubbing_often
@@ -55,7 +55,7 @@ LINES_PER_SECOND_MAX = 300
 async def _drive(cluster: SimulatedCluster, outcome: RunOutcome, narrator: Narrator | None) -> None:
     reference = ReferenceState(cluster, outcome.options.topics)
     fencing = FencingChecker(cluster, reference)
-    WitnessRules(cluster, reference)
+    WitnessChecker(cluster, reference)
     observers = cluster.world.observers
     with contextlib.ExitStack() as stack:
         stack.enter_context(fencing.listening())
@@ -63,12 +63,12 @@ async def _drive(cluster: SimulatedCluster, outcome: RunOutcome, narrator: Narra
         if outcome.options.disks is not None:
             stack.enter_context(scrubbing_often())
         stack.enter_context(ServedChecker(reference).listening(observers))
-        stack.enter_context(listening(observers, FailedSyncs(cluster, reference)))
+        stack.enter_context(listening(observers, FailedSyncChecker(cluster, reference)))
         stack.enter_context(listening(observers, LogStartChecker(cluster, reference, outcome.options.settings)))
         stack.enter_context(listening(observers, LeaderStartChecker(cluster, reference)))
-        stack.enter_context(listening(observers, DiskRules(cluster, reference)))
-        stack.enter_context(listening(observers, WaitingRules(reference)))
-        stack.enter_context(listening(observers, SoundLogs(cluster, reference)))
+        stack.enter_context(listening(observers, DiskRuleChecker(cluster, reference)))
+        stack.enter_context(listening(observers, WaitingChecker(reference)))
+        stack.enter_context(listening(observers, SoundLogChecker(cluster, reference)))
         if narrator is not None:
             stack.enter_context(listening(observers, narrator))
             fencing.listeners.append(narrator.fault)
@@ -96,7 +96,7 @@ async def _drive_checked(
         if options.disks is None
         else DiskFaultSchedule(injector, options.disks, cluster.world.random("disk faults"))
     )
-    OfflineLeaders(cluster, reference, injector.is_calm)
+    OfflineLeaderChecker(cluster, reference, injector.is_calm)
     if disks is not None:
         workload.other_clients.append(Rereader(cluster, workload, history, reference).run)
     sampling, working = asyncio.create_task(sample()), asyncio.create_task(workload.run())

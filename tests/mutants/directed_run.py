@@ -17,7 +17,7 @@ from minibroker.client.admin import AdminClient
 from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer import Producer
 from minibroker.protocol.ids import TopicPartition
-from minibroker.simulation.checks.disk_rules import DiskRules
+from minibroker.simulation.checks.disk_rules import DiskRuleChecker
 from minibroker.simulation.checks.disks import audit_disks
 from minibroker.simulation.checks.fencing import FencingChecker
 from minibroker.simulation.checks.finding import CheckerFinding, crash_finding
@@ -26,8 +26,8 @@ from minibroker.simulation.checks.listening import listening
 from minibroker.simulation.checks.log_starts import LogStartChecker
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.checks.replicas import ReplicaChecker
-from minibroker.simulation.checks.sound_logs import SoundLogs
-from minibroker.simulation.checks.waiting import WaitingRules
+from minibroker.simulation.checks.sound_logs import SoundLogChecker
+from minibroker.simulation.checks.waiting import WaitingChecker
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.final_checks import (
     compare_history,
@@ -210,12 +210,12 @@ async def _direct(
     with contextlib.ExitStack() as stack:
         stack.enter_context(FencingChecker(cluster, reference).listening())
         replicas, starts = ReplicaChecker(cluster, reference, options.flushes), LeaderStartChecker(cluster, reference)
-        for listener in (replicas, starts, DiskRules(cluster, reference), WaitingRules(reference)):
+        for listener in (replicas, starts, DiskRuleChecker(cluster, reference), WaitingChecker(reference)):
             stack.enter_context(listening(cluster.world.observers, listener))
         if SETUPS[script].deletes_nothing:
             stack.enter_context(listening(cluster.world.observers, LogStartChecker(cluster, reference, {})))
         if SETUPS[script].sound_disks:
-            stack.enter_context(listening(cluster.world.observers, SoundLogs(cluster, reference)))
+            stack.enter_context(listening(cluster.world.observers, SoundLogChecker(cluster, reference)))
         await _run_script(script, cluster, options, findings, reference)
 
 

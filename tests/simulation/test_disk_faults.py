@@ -2,7 +2,7 @@
 
 import random
 
-from minibroker.simulation.checks.failed_syncs import FailedSyncs
+from minibroker.simulation.checks.failed_syncs import FailedSyncChecker
 from minibroker.simulation.swarm.disk_faults import DiskFaults
 from minibroker.simulation.swarm.disk_options import RUNNING_ROT, draw_faulty
 from minibroker.simulation.swarm.fault_injector import FaultInjector
@@ -72,7 +72,7 @@ def test_rot_is_gone_when_the_file_is_another_one() -> None:
 def test_broker_is_not_blamed_for_its_view_of_files_that_a_fault_removed() -> None:
     async def case(injector: FaultInjector) -> None:
         await whole(injector)
-        checker, process = FailedSyncs(injector.cluster, injector.reference), injector.world.process("broker-1")
+        checker, process = FailedSyncChecker(injector.cluster, injector.reference), injector.world.process("broker-1")
         checker._had_errors.add(process)
         injector.reference.lost_files.add(process)
         working = injector.world.loop.create_task(injector.workload.run())

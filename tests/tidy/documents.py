@@ -9,6 +9,7 @@ LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*#*$", re.MULTILINE)
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`[^`]*`")
+FILE = re.compile(r"[\w./-]*\w\.(?:py|md)")
 IDENTIFIER = re.compile(r"(?=\w*_|[a-z.]*[a-z][A-Z])[A-Za-z_]\w*(\.\w+)*")
 """With an underscore or in camel case; a single lower-case word may be prose."""
 
@@ -31,6 +32,15 @@ def check_links(page: Path, root: Path) -> list[str]:
         elif fragment and linked.suffix == ".md" and fragment not in anchors(linked.read_text()):
             problems.append(f"{where}: {linked.name} has no such heading")
     return problems
+
+
+def check_files(page: Path, root: Path, files: frozenset[str]) -> list[str]:
+    """A file that a page names in backticks, by its path or the end of it, exists."""
+    names = sorted(
+        {code for code in re.findall(r"`([^`\n]*)`", FENCE.sub("", page.read_text())) if FILE.fullmatch(code)}
+    )
+    missing = [name for name in names if not any(f"/{file}".endswith(f"/{name}") for file in files)]
+    return [f"{page.relative_to(root)}: `{name}`: no such file" for name in missing]
 
 
 def check_identifiers(page: Path, root: Path, words: frozenset[str]) -> list[str]:

@@ -10,7 +10,7 @@ from minibroker.protocol.checkpoints import format_offset_checkpoint
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader, build_batch, read_header
 from minibroker.runtime.ports import DiskError, DiskFull
-from minibroker.simulation.checks.disk_rules import HIGH_WATERMARKS_PATH, DiskRules
+from minibroker.simulation.checks.disk_rules import HIGH_WATERMARKS_PATH, DiskRuleChecker
 from minibroker.simulation.checks.disks import LOG_DIRECTORY
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
@@ -32,7 +32,7 @@ class Case:
     def __init__(self) -> None:
         self.cluster = SimulatedCluster(0, brokers=1)
         self.reference = ReferenceState(self.cluster, {"a": (1, 1, 1)})
-        self.rules = DiskRules(self.cluster, self.reference)
+        self.rules = DiskRuleChecker(self.cluster, self.reference)
         for name in ("a-0", "b-0"):
             self.storage.provision(f"{LOG_DIRECTORY}/{name}/x")
 

@@ -16,12 +16,12 @@ from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import FetchPartitionResponse
 from minibroker.protocol.record_batch import BatchHeader, build_batch, read_header
 from minibroker.runtime.ports import DiskError
-from minibroker.simulation.checks.failed_syncs import NOTICED_SECONDS, FailedSyncs
+from minibroker.simulation.checks.failed_syncs import NOTICED_SECONDS, FailedSyncChecker
 from minibroker.simulation.checks.log_starts import BatchSizes, LogStartChecker
-from minibroker.simulation.checks.offline import BOUND_SECONDS, OfflineLeaders
+from minibroker.simulation.checks.offline import BOUND_SECONDS, OfflineLeaderChecker
 from minibroker.simulation.checks.reference_state import ReferencePartition, ReferenceState
 from minibroker.simulation.checks.served import ServedChecker
-from minibroker.simulation.checks.sound_logs import SoundLogs
+from minibroker.simulation.checks.sound_logs import SoundLogChecker
 from minibroker.simulation.cluster import SimulatedCluster
 
 A = TopicPartition("a", 0)
@@ -144,7 +144,7 @@ def test_an_offline_leader_hands_over_in_bounded_time(is_calm: bool, found: list
     actual = ReferencePartition(A, (1, 2), {}, 1, 0, 0, 0, 0, 0.0, 1)
     case.reference.states = lambda: [actual]  # type: ignore[method-assign]
     case.cluster.replica = lambda *where: replica(0)  # type: ignore[method-assign]
-    checker = OfflineLeaders(case.cluster, case.reference, lambda state: is_calm)
+    checker = OfflineLeaderChecker(case.cluster, case.reference, lambda state: is_calm)
 
     async def watch() -> None:
         for _ in range(3):
@@ -160,7 +160,7 @@ def test_an_offline_leader_hands_over_in_bounded_time(is_calm: bool, found: list
 @pytest.mark.parametrize(("faulty", "found"), [(set(), ["I44", "I44"]), ({2}, [])])
 def test_no_log_is_reported_damaged_while_no_disk_is_faulty(faulty: set[int], found: list[str]) -> None:
     case, one, reason = Case(), Replica(0), "it does not fit its leader's"
-    checker, loaded = SoundLogs(case.cluster, case.reference), cast(Partition, one)
+    checker, loaded = SoundLogChecker(case.cluster, case.reference), cast(Partition, one)
     case.reference.faulty = faulty
     one.log.damage = None
     case.inside(checker.replica_loaded, loaded)
@@ -177,7 +177,7 @@ def test_no_log_is_reported_damaged_while_no_disk_is_faulty(faulty: set[int], fo
 @pytest.mark.parametrize("is_full", [False, True])
 def test_nothing_is_appended_long_after_a_failed_sync_whatever_its_error(is_full: bool) -> None:
     case = Case()
-    checker = FailedSyncs(case.cluster, case.reference)
+    checker = FailedSyncChecker(case.cluster, case.reference)
     storage = case.cluster.world.machine("broker-1").storage
     storage.fail("sync", is_full=is_full)
     with pytest.raises(DiskError):

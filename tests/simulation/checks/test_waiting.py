@@ -11,7 +11,7 @@ from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import build_batch, read_header
 from minibroker.simulation.checks.reference_state import ReferenceState
-from minibroker.simulation.checks.waiting import WaitingRules
+from minibroker.simulation.checks.waiting import WaitingChecker
 from minibroker.simulation.cluster import SimulatedCluster
 
 TICK = ev.BrokersChanged(eligible={}, now_ms=0)
@@ -37,7 +37,7 @@ class Replica:
 
 def found(replica: Replica, event: ev.ReplicaEvent = TICK, effects: tuple[ev.ReplicaEffect, ...] = ()) -> list[str]:
     reference = ReferenceState(SimulatedCluster(0, brokers=1), {"a": (1, 3, 2)})
-    WaitingRules(reference).stepped(cast(Partition, replica), event, effects, refused=False)
+    WaitingChecker(reference).stepped(cast(Partition, replica), event, effects, refused=False)
     return [finding.invariant for finding in reference.findings]
 
 
