@@ -20,10 +20,10 @@ WIDTH = 120
 INTRODUCTION = """\
 # Scenarios of replication
 
-Each is one run of `minibroker scenario run NAME`: the real broker, controller and client code, in one process and
-in virtual time, with control over every message. After each step, a table shows one row for each replica; at the
-end the audit checks the disks. A scenario that does not go as scripted ends with exit code 10; `--step` waits for a
-key after each step, `--json` prints one object a line.
+`minibroker scenario run NAME` plays a scenario: the real broker, controller and client code runs in one process and in
+virtual time, with control over every message. After each step, a table shows one row for each replica. At the end, the
+audit checks the disks. A scenario that departs from its script ends with exit code 10; `--step` waits for a key after
+each step, `--json` prints one object a line.
 
 Terms: LEO is the log end offset, the offset of the next record. HW is the high watermark, the first offset that a
 consumer may not read. Remote LEO is a follower's LEO as the leader knows it. The ISR is the set of in-sync replicas.
@@ -33,8 +33,8 @@ The epoch file has a line `epoch start` for each leader epoch that a log knows.
 which is what Kafka did before 0.11. In brokers this is `replica.truncation.rule`; with `high-watermark` they warn at
 their start, because it loses acknowledged records.
 
-`--live` plays the same script on a real ZooKeeper and real broker processes on this machine, if kills, pauses and
-holds in the network between them can force the steps: see the column. It needs Java, and takes 10 to 25 s.
+`--live` plays the same script on a real ZooKeeper and real broker processes on this machine. The column `live` shows
+the scenarios whose steps can be forced by kills, pauses and message holds. A live run needs Java and takes 10 to 25 s.
 """
 
 
