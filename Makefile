@@ -31,7 +31,7 @@ format: setup ## format the code, and fix what ruff can fix
 docs-all: setup ## run every command of README.md and docs/, the slow ones and Docker's too (make test runs the fast ones)
 	@DOCS_COMMANDS=all $(PYTHON_IN_VENV) -m pytest -v tests/docs $(ARGS)
 
-invariants: setup ## which of the invariants I1 to I44 have a test
+invariants: setup ## which invariants of docs/REPLICATION.md have a test
 	@$(PYTHON_IN_VENV) -m tests.invariant_coverage
 
 simulate: setup ## simulated clusters under faults, on all cores (SEEDS=1000 FIRST_SEED=1, or SEEDS=17-99)

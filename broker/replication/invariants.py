@@ -1,7 +1,7 @@
 """What must hold for one replica after every step; a violation is a bug of the core and ends the process.
 
-Owns: the runtime checks of the invariants that one broker alone can see (I5, I9, I10, I13, I33). It repairs nothing:
-replication recovers from a crash, but not from silent divergence. Pure.
+Owns: the runtime checks of the invariants that one broker alone can see (I1, I9, I10, I13, I33, I34). It repairs
+nothing: replication recovers from a crash, but not from silent divergence. Pure.
 """
 
 from minibroker.broker.replication.state import ReplicaState, Role

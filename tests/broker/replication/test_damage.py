@@ -151,6 +151,7 @@ def test_a_damaged_leader_does_not_become_a_follower() -> None:
     assert state.is_offline
 
 
+@pytest.mark.invariant("I40")
 @pytest.mark.parametrize(
     ("received", "may"),
     [
