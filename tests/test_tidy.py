@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.tidy.documents import check_files, check_identifiers, check_links
-from tests.tidy.hazards import check_hash_order, check_iteration, check_sleep
+from tests.tidy.hazards import check_hash_order, check_iteration, check_patching, check_sleep
 from tests.tidy.imports import check_imports
 from tests.tidy.purity import check_ports, check_purity
 from tests.tidy.shape import check_finished, check_name, check_size
@@ -23,6 +23,7 @@ RULES: list[Callable[[SourceFile], list[str]]] = [
     check_hash_order,
     check_iteration,
     check_sleep,
+    check_patching,
     check_size,
     check_name,
     check_finished,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from tests.tidy.purity import is_portable
@@ -160,3 +161,19 @@ def _changes(statement: ast.stmt, container: str) -> bool:
 def _awaits(body: list[ast.stmt]) -> bool:
     waits = (ast.Await, ast.AsyncFor, ast.AsyncWith)
     return any(isinstance(node, waits) for statement in body for node in ast.walk(statement))
+
+
+PATCHING = re.compile(r"(?<!lambda: )\bsetattr\(|type: ignore\[[^\]]*method-assign")
+"""A lambda that sets a field of an instance is how a fault ends."""
+
+
+def check_patching(file: SourceFile) -> list[str]:
+    """No function of the program is replaced at run time but by the scenarios that take a rule out on purpose. Checkers
+    still wrap methods of the simulated world's own objects (docs/PLAN.md)."""
+    if file.folder in ("tests", "simulation") or file.path == "scenarios/patches.py":
+        return []
+    return [
+        f"{file.path}:{number}: replaces code at run time: subscribe to the observer (runtime/observer.py)"
+        for number, line in enumerate(file.text.splitlines(), start=1)
+        if PATCHING.search(line)
+    ]
