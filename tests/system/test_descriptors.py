@@ -41,7 +41,7 @@ async def test_a_leader_without_descriptors_serves_again_when_it_gets_some(own_c
     assert own_cluster.process_state(leader) == "running"
     assert process == own_cluster.record.brokers[leader].process, "it was not restarted"
     assert len(await read_all(own_cluster, RECORDS + 1)) == RECORDS + 1
-    assert "is offline" not in log_of(own_cluster, leader)
+    assert "log directory" not in log_of(own_cluster, leader), "the directory never failed"
 
 
 def log_of(cluster: LocalCluster, broker_id: int) -> str:
