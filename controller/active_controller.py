@@ -153,6 +153,9 @@ class ActiveController:
                     job = await self._queue.get()
                     await job()
                     self._send_reports()
+        except GeneratorExit:
+            self._reports.clear()  # the process is gone, and its ports are closed
+            raise
         finally:
             self._send_reports()
             self.is_over = True
