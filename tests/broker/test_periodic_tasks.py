@@ -7,6 +7,7 @@ from typing import Any, cast
 from minibroker.broker.periodic_tasks import PeriodicTasks
 from minibroker.broker.replication.events import LagChecked, LeaderStalled, ReplicaEvent
 from minibroker.protocol.ids import TopicPartition
+from minibroker.runtime.observer import UNOBSERVED
 from minibroker.runtime.ports import Clock, DiskError
 from minibroker.simulation.world import SimulatedWorld
 
@@ -44,7 +45,8 @@ class OnePartition:
         self.events: list[ReplicaEvent] = []
         state = SimpleNamespace(is_leader=True, in_sync_replicas=(1, 2), assignment=(1, 2, 3))
         partition = SimpleNamespace(state=state, handle=self.events.append)
-        manager = SimpleNamespace(partitions={TopicPartition("a", 0): partition}, now_ms=lambda: self.now_ms)
+        partitions = {TopicPartition("a", 0): partition}
+        manager = SimpleNamespace(partitions=partitions, now_ms=lambda: self.now_ms, observer=UNOBSERVED)
         self.periodic_tasks = PeriodicTasks(
             cast(Any, manager), cast(Any, None), SimulatedWorld().runtime("broker").clock
         )
