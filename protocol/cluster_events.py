@@ -13,6 +13,7 @@ import msgspec
 
 INFO, WARNING, ERROR = 20, 30, 40
 """Levels of the standard library's logging."""
+LEVEL_NAMES = {INFO: "INFO", WARNING: "WARNING", ERROR: "ERROR"}
 
 
 def _snake_case(name: str) -> str:
@@ -373,11 +374,12 @@ CLIPPED_TEXT_MAX = 500
 def as_json(event: ClusterEvent) -> str:
     """One JSON object: the event's name, its fields, and its sentence as `text`."""
     fields, text = as_json_fields(event), event.text()
-    content = json.dumps({**fields, "level": event.level, "text": text}, ensure_ascii=False)
+    content = json.dumps({**fields, "level": LEVEL_NAMES[event.level], "text": text}, ensure_ascii=False)
     if len(content) <= CONTENT_MAX:
         return content
     return json.dumps(
-        {"event": fields["event"], "level": event.level, "text": text[:CLIPPED_TEXT_MAX]}, ensure_ascii=False
+        {"event": fields["event"], "level": LEVEL_NAMES[event.level], "text": text[:CLIPPED_TEXT_MAX]},
+        ensure_ascii=False,
     )
 
 

@@ -150,6 +150,15 @@ def test_offsets_replicas_and_status_agree(minibroker: CommandLine) -> None:
     assert status["healthy"] is True
 
 
+def test_events_of_all_brokers_are_printed(minibroker: CommandLine) -> None:
+    minibroker.run("topic", "create", "-t", "reported", "--partitions", "1")
+    printed = minibroker.run("events", "--once", "--json", "-t", "reported", "-k", "replica_role_changed")
+    events = [json.loads(line) for line in printed.splitlines()]
+    assert sorted(event["role"] for event in events) == ["follower", "follower", "leader"]
+    assert {event["reported_by"] for event in events} == {1, 2, 3}
+    assert {event["level"] for event in events} == {"INFO"}
+
+
 def test_topic_is_described_altered_and_deleted(minibroker: CommandLine) -> None:
     topic = create(minibroker, "short-lived", "--config", "retention.ms=60000")
     minibroker.run("topic", "alter", "-t", topic, "--config", "max.message.bytes=2048", "--unset", "retention.ms")
