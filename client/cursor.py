@@ -86,6 +86,7 @@ class Cursor:
         "leader_epoch",
         "log_start_offset",
         "max_bytes",
+        "outrun_at",
         "paused",
         "position",
         "position_epoch",
@@ -123,6 +124,8 @@ class Cursor:
         """The requested timestamp; None once the position is known."""
         self.reset_from: int | None = None
         """The timestamp by which the position was found, if the user did not seek to an offset."""
+        self.outrun_at: tuple[Offset, LeaderEpoch | None, bool] | None = None
+        """Position, epoch and `read_since_move` before a reset that retention forced: it leads no further back."""
         self.read_since_move = False
         """Records were returned since then: only then a truncation is a loss for the user."""
         self.halted: MinibrokerError | None = None
@@ -239,6 +242,7 @@ class Cursor:
 
     def seek_by(self, timestamp: int) -> None:
         """Have the position requested from the leader."""
+        self.outrun_at = None
         self.generation += 1
         self.chunks.clear()
         self.position = None
@@ -250,8 +254,12 @@ class Cursor:
         """The answer to a reset; dropped if the user has sought meanwhile. Returns whether it was accepted."""
         if generation != self.generation or self.reset_timestamp is None:
             return False
-        timestamp = self.reset_timestamp
-        self.seek(offset, epoch)
+        timestamp, outrun_at = self.reset_timestamp, self.outrun_at
+        if outrun_at is not None and offset < outrun_at[0]:
+            self.seek(*outrun_at[:2])
+            self.read_since_move = outrun_at[2]
+        else:
+            self.seek(offset, epoch)
         self.reset_from = timestamp
         return True
 
@@ -281,15 +289,19 @@ class Cursor:
             return f"leader epoch {header.partition_leader_epoch} is above the leader's {self.leader_epoch}"
         return None
 
-    def out_of_range(self, reset: OffsetReset, where: Where) -> None:
-        """The leader does not have the fetch offset. Buffered records stay readable."""
+    def out_of_range(self, reset: OffsetReset, where: Where, log_start_offset: Offset = 0) -> None:
+        """The leader does not have the fetch offset. Buffered records stay readable. Where its log starts behind that
+        offset, its successor may start earlier again: no record is returned twice then."""
         if self.chunks:
             return  # fetch again when the user has read them: the log may have changed by then
         if reset is OffsetReset.NONE:
             text = f"position {self.fetch_offset} is not in the log, and auto_offset_reset is 'none'"
             self.halted = OffsetOutOfRange(ErrorCode.OFFSET_OUT_OF_RANGE, where, text)
         else:
+            before = self.fetch_offset, self.fetch_epoch, self.read_since_move
             self.seek_by(reset.timestamp)
+            if reset is OffsetReset.EARLIEST and log_start_offset > before[0]:
+                self.outrun_at = before
 
     def ask_epoch_end(self) -> EpochQuestion:
         """The present question to the leader, whose answer ends a validation."""
@@ -347,4 +359,4 @@ class Cursor:
         self.chunks.clear()
         self.position = self.fetch_offset = offset
         self.position_epoch = self.fetch_epoch = epoch
-        self.record_epoch = None
+        self.record_epoch = self.outrun_at = None

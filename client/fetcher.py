@@ -384,7 +384,7 @@ class Fetcher:
         state = self.leaders.setdefault(leader, LeaderState())
         cursor.retry_at_ms = self._retry_at_ms(max(1, state.failures))
         if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
-            cursor.out_of_range(self._settings.reset, where)
+            cursor.out_of_range(self._settings.reset, where, answer.log_start_offset)
             return
         if self._cluster.metadata.apply_hint(partition, answer.current_leader):
             self._learn_leaders()

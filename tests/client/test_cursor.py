@@ -199,6 +199,25 @@ def test_out_of_range_follows_the_policy_only_when_nothing_is_buffered() -> None
     assert cursor.reset_timestamp == EARLIEST_TIMESTAMP
 
 
+def test_a_reset_that_retention_forced_leads_no_further_back() -> None:
+    """Found by the swarm (seed 17141713): the leader fell before it had told its log start, and its successor started
+    earlier: 51 records were returned twice."""
+    cursor = cursor_at(10, 3)
+    cursor.out_of_range(OffsetReset.EARLIEST, WHERE, log_start_offset=20)
+    assert cursor.settle_reset(cursor.generation, 4, 5)
+    assert (cursor.position, cursor.position_epoch) == (10, 3)
+    cursor.out_of_range(OffsetReset.EARLIEST, WHERE, log_start_offset=20)
+    assert cursor.settle_reset(cursor.generation, 20, 5)
+    assert cursor.position == 20
+
+
+def test_a_reset_in_a_shorter_log_begins_at_its_start() -> None:
+    cursor = cursor_at(10, 3)
+    cursor.out_of_range(OffsetReset.EARLIEST, WHERE, log_start_offset=2)
+    assert cursor.settle_reset(cursor.generation, 2, 5)
+    assert cursor.position == 2
+
+
 def test_out_of_range_without_policy_halts() -> None:
     cursor = cursor_at(10, 3)
     cursor.out_of_range(OffsetReset.NONE, WHERE)
