@@ -73,7 +73,7 @@ def test_no_file_refers_to_a_place_outside_the_project() -> None:
 
 
 def test_no_private_word_stands_where_the_field_has_a_term() -> None:
-    paths = [path.relative_to(ROOT) for path in text_files() if path.suffix == ".py"]
+    paths = [path.relative_to(ROOT) for path in text_files() if path.suffix in (".py", ".md")]
     seen = [path for path in paths if path.as_posix() not in ALLOWED_IN]
     fail_with([problem for path in seen for problem in check_words(path, (ROOT / path).read_text(errors="replace"))])
 
