@@ -151,8 +151,8 @@ def test_offsets_replicas_and_status_agree(minibroker: CommandLine) -> None:
 
 
 def test_events_of_all_brokers_are_printed(minibroker: CommandLine) -> None:
-    minibroker.run("topic", "create", "-t", "reported", "--partitions", "1")
-    printed = minibroker.run("events", "--once", "--json", "-t", "reported", "-k", "replica_role_changed")
+    minibroker.run("topic", "create", "-t", "followed-events", "--partitions", "1")
+    printed = minibroker.run("events", "--once", "--json", "-t", "followed-events", "-k", "replica_role_changed")
     events = [json.loads(line) for line in printed.splitlines()]
     assert sorted(event["role"] for event in events) == ["follower", "follower", "leader"]
     assert {event["reported_by"] for event in events} == {1, 2, 3}
