@@ -4,6 +4,7 @@ Owns: how many are kept, and their numbers. Leaves to others: the events, and wh
 """
 
 from collections import deque
+from itertools import islice
 
 from minibroker.protocol.cluster_events import ClusterEvent, as_json
 from minibroker.protocol.messages import DescribeEventsRequest, DescribeEventsResponse, ReportedEvent
@@ -21,7 +22,8 @@ class RecentEvents:
     def __init__(self, observer: Observer, clock: Clock) -> None:
         self._observer = observer
         self._clock = clock
-        self._kept: deque[ReportedEvent] = deque(maxlen=EVENTS_KEPT)
+        self._kept: deque[tuple[int, ClusterEvent]] = deque(maxlen=EVENTS_KEPT)
+        """With the time of the report, ms. Packed when a client asks: most events are never asked for."""
         self._next_number = 0
 
     @property
@@ -30,18 +32,19 @@ class RecentEvents:
 
     def notify(self, event: object) -> None:
         if isinstance(event, ClusterEvent):
-            self._kept.append(
-                ReportedEvent(number=self._next_number, at_ms=self._clock.now_ms(), content=as_json(event))
-            )
+            self._kept.append((self._clock.now_ms(), event))
             self._next_number += 1
         self._observer.notify(event)
 
     def answer(self, broker_id: int, incarnation_id: str, body: DescribeEventsRequest) -> DescribeEventsResponse:
         """The oldest ones from the asked number on. Numbers begin at 0 with each start of the broker."""
         first = self._next_number - len(self._kept)
-        skipped = max(0, body.first_number - first)
+        skipped = min(max(0, body.first_number - first), len(self._kept))
         limit = min(EVENTS_PER_ANSWER_MAX, max(0, body.max_events))
-        found = [self._kept[index] for index in range(skipped, min(len(self._kept), skipped + limit))]
+        found = [
+            ReportedEvent(number=first + index, at_ms=at_ms, content=as_json(event))
+            for index, (at_ms, event) in enumerate(islice(self._kept, skipped, skipped + limit), start=skipped)
+        ]
         return DescribeEventsResponse(
             broker_id=broker_id,
             incarnation_id=incarnation_id,

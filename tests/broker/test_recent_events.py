@@ -41,6 +41,7 @@ def test_absurd_questions_have_small_answers() -> None:
     assert asked(recent, -5).events[0].number == 0
     assert asked(recent, 1 << 60).events == []
     assert asked(recent, 1 << 60).next_number == 3
+    assert asked(recent, (1 << 63) - 1).events == []
     assert asked(recent, 0, -1).events == []
     assert len(asked(kept(1_000), 0, 1 << 30).events) == recent_events.EVENTS_PER_ANSWER_MAX
 
