@@ -1,10 +1,11 @@
 """The events in minibroker's JSON broker logs. Pure."""
 
-import json
 from datetime import datetime
 from typing import Any
 
 import msgspec
+
+from minibroker.protocol.cluster_events import parse_json_line
 
 
 class LoggedEvent(msgspec.Struct, frozen=True):
@@ -24,12 +25,8 @@ def parse_log(broker_id: int, text: str) -> list[LoggedEvent]:
     """Lines that are no JSON objects (what Python prints when it crashes) are left out."""
     events = []
     for line in text.splitlines():
-        start = line.find("{")  # compose puts the container's name in front
-        try:
-            fields = json.loads(line[start:]) if start >= 0 else None
-        except ValueError:
-            continue
-        if isinstance(fields, dict) and "event" in fields and "time" in fields:
+        fields = parse_json_line(line)
+        if fields is not None and "time" in fields:
             at = datetime.fromisoformat(fields["time"])
             events.append(LoggedEvent(broker_id, at.timestamp(), fields))
     return events

@@ -387,3 +387,13 @@ def as_json_fields(event: ClusterEvent) -> dict[str, Any]:
     """The event as JSON shows it: its name, then its fields."""
     fields: dict[str, Any] = msgspec.to_builtins(event)
     return fields
+
+
+def parse_json_line(line: str) -> dict[str, Any] | None:
+    """The fields of a line of a broker's JSON log; None for what is none, such as Python's traceback of a crash."""
+    start = line.find("{")  # compose puts the container's name in front
+    try:
+        fields = json.loads(line[start:]) if start >= 0 else None
+    except ValueError:
+        return None
+    return fields if isinstance(fields, dict) and "event" in fields else None

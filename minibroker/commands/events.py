@@ -4,7 +4,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from minibroker.command_line import EXIT_FINE, CommandFailed, WrongUsage, bootstrap_option, json_option, run_async
+from minibroker.command_line import (
+    EXIT_FINE,
+    CommandFailed,
+    WrongUsage,
+    bootstrap_option,
+    json_option,
+    print_json,
+    run_async,
+)
 
 if TYPE_CHECKING:
     from minibroker.event_stream import BrokerEvent
@@ -66,12 +74,10 @@ async def _show(
 
 
 def _print(event: "BrokerEvent", as_json: bool) -> None:
-    import json
     from datetime import datetime
 
     if as_json:
-        line = {"at_ms": event.at_ms, "reported_by": event.reported_by, **event.fields}
-        click.echo(json.dumps(line, ensure_ascii=False))
+        print_json({"at_ms": event.at_ms, "reported_by": event.reported_by, **event.fields})
         return
     at = datetime.fromtimestamp(event.at_ms / 1000).strftime("%H:%M:%S.%f")[:-3]
     click.echo(f"{at}  broker {event.reported_by}  {event.fields['text']}")

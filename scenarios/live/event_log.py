@@ -3,10 +3,10 @@
 Owns: reading on from where the last look ended.
 """
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from minibroker.protocol.cluster_events import parse_json_line
 from minibroker.scenarios.staging.broker_events import phrase
 
 
@@ -27,8 +27,8 @@ class BrokerEventLog:
             return
         whole = content[: content.rfind(b"\n") + 1]
         self._position += len(whole)
-        for line in whole.splitlines():
-            if line.startswith(b"{"):
-                told = phrase(json.loads(line))
-                if told is not None:
-                    yield told
+        for line in whole.decode(errors="replace").splitlines():
+            fields = parse_json_line(line)
+            told = None if fields is None else phrase(fields)
+            if told is not None:
+                yield told
