@@ -7,7 +7,6 @@ Source: KIP-497; hardening rule 6 (half of replica.lag.time.max.ms, and a change
 """
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -30,7 +29,6 @@ from minibroker.runtime.rpc import RpcConnection, RpcError
 if TYPE_CHECKING:
     from minibroker.broker.partition import Partition
 
-log = logging.getLogger("minibroker.alter_partition")
 
 PROPOSALS_PER_REQUEST_MAX = 2_000
 """Keeps a request below the 1 MiB of a control frame."""

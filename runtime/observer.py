@@ -4,7 +4,8 @@ Owns: the port, and the fan-out to several subscribers. Leaves to others: the ev
 next to the code that reports them, and what a subscriber does with them. A subscriber only reads.
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 Subscriber = Callable[[object], None]
@@ -45,16 +46,18 @@ class Observers:
     def notify(self, event: object) -> None:
         for subscriber in self._subscribers:
             subscriber(event)
+        for subscriber in self._detailed:
+            subscriber(event)
 
-    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Details included. Returns what ends the subscription."""
-        self._subscribers += (subscriber,)
-        self._detailed += (subscriber,)
-        self.wants_details = True
+    @contextlib.contextmanager
+    def subscribed(self, subscriber: Subscriber) -> Iterator[None]:
+        """Details included, until the block ends."""
+        self._set_detailed((*self._detailed, subscriber))
+        try:
+            yield
+        finally:
+            self._set_detailed(tuple(each for each in self._detailed if each is not subscriber))
 
-        def end() -> None:
-            self._subscribers = tuple(each for each in self._subscribers if each is not subscriber)
-            self._detailed = tuple(each for each in self._detailed if each is not subscriber)
-            self.wants_details = bool(self._detailed)
-
-        return end
+    def _set_detailed(self, detailed: tuple[Subscriber, ...]) -> None:
+        self._detailed = detailed
+        self.wants_details = bool(detailed)

@@ -11,7 +11,6 @@ from typing import Any
 
 from minibroker.protocol.cluster_events import ClusterEvent, as_json_fields
 from minibroker.runtime.observer import Observers
-from minibroker.simulation.checks.listening import subscribed
 from minibroker.simulation.node import PROCESS
 
 Fields = dict[str, Any]
@@ -60,7 +59,7 @@ def listening(observers: Observers, on_phrase: Callable[[str], None]) -> Iterato
     propagates, logger.propagate = logger.propagate, False
     logger.addHandler(silent)
     try:
-        with subscribed(observers, observe):
+        with observers.subscribed(observe):
             yield
     finally:
         logger.removeHandler(silent)

@@ -32,7 +32,7 @@ from minibroker.protocol.znodes import (
     topic_path,
 )
 from minibroker.runtime.ports import CheckOp, CreateOp, DeleteOp, DiskError, NoNode, Operation, SetOp
-from minibroker.simulation.checks.listening import ReplicaListener, listening, subscribed
+from minibroker.simulation.checks.listening import ReplicaListener, listening
 from minibroker.simulation.checks.reference_state import ReferencePartition, ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.znode_tree import ZNode
@@ -359,7 +359,7 @@ class FencingChecker(ReplicaListener):
     def listening(self) -> Iterator[None]:
         """Observe steps, reads granted to consumers, and leaders named in metadata, until the block ends."""
         observers = self._cluster.world.observers
-        with subscribed(observers, self._observe), listening(observers, self):
+        with observers.subscribed(self._observe), listening(observers, self):
             yield
 
     def _observe(self, event: object) -> None:

@@ -4,14 +4,14 @@ Owns: the interface of such a checker, and its subscription to a world's observe
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.observations import BatchesLogged, LogCut, OrderAdmitted, ReplicaLoaded, ReplicaStepped
 from minibroker.broker.partition import Partition
 from minibroker.broker.replication import events as ev
 from minibroker.protocol.record_batch import BatchHeader
-from minibroker.runtime.observer import Observers, Subscriber
+from minibroker.runtime.observer import Observers
 
 
 class ReplicaListener:
@@ -36,16 +36,6 @@ class ReplicaListener:
         """See `LogCut`."""
 
 
-@contextlib.contextmanager
-def subscribed(observers: Observers, subscriber: Subscriber) -> Iterator[None]:
-    """Subscribe until the block ends."""
-    end = observers.subscribe(subscriber)
-    try:
-        yield
-    finally:
-        end()
-
-
 def listening(observers: Observers, listener: ReplicaListener) -> contextlib.AbstractContextManager[None]:
     """Call the listener for every event until the block ends."""
 
@@ -61,4 +51,4 @@ def listening(observers: Observers, listener: ReplicaListener) -> contextlib.Abs
         elif type(event) is OrderAdmitted:
             listener.ordered(event.controller_epoch)
 
-    return subscribed(observers, dispatch)
+    return observers.subscribed(dispatch)

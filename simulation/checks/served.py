@@ -16,7 +16,6 @@ from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import CRC_COVERS_FROM, BatchHeader, CorruptBatch, read_header
 from minibroker.runtime.observer import Observers
 from minibroker.runtime.ports import Buffer
-from minibroker.simulation.checks.listening import subscribed
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.node import PROCESS
 
@@ -31,7 +30,7 @@ class ServedChecker:
 
     def listening(self, observers: Observers) -> contextlib.AbstractContextManager[None]:
         """Observe fetches and appends until the block ends."""
-        return subscribed(observers, self._observe)
+        return observers.subscribed(self._observe)
 
     def _observe(self, event: object) -> None:
         if type(event) is RecordsRead:

@@ -39,29 +39,29 @@ from minibroker.protocol.errors import ErrorCode, error_code
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.incoming_request import AnswerSent
 from minibroker.runtime.observer import Observers
-from minibroker.simulation.checks.listening import subscribed
 from minibroker.simulation.checks.reference_state import ReferencePartition, ReferenceState
 from minibroker.simulation.trace import Trace
 
-REPORTED: dict[str, tuple[type[ClusterEvent], ...]] = {
-    "log ended above its leader's: truncated": (ReplicaTruncated,),
-    "replica reset to its leader's log start": (ReplicaReset,),
-    "log recovered": (LogScanned,),
-    "retention": (SegmentsDeleted,),
-    "broker fenced: ZooKeeper silent": (LeadershipFenced,),
-    "broker unfenced": (LeadershipUnfenced,),
-    "log directory failed": (LogDirectoryFailed,),
-    "log directory has room again": (LogDirectoryHasRoom,),
-    "AlterPartition unanswered or refused": (AlterPartitionFailed,),
-    "leader silent": (LeaderSilent,),
-    "process stalled": (ProcessStalled,),
-    "registration replaced an earlier start's": (RegistrationReplaced,),
-    "leaderships handed over": (HandoverBegun,),
-    "topic deleted": (ReplicaRemoved,),
-    "failure not confirmed": (BrokerFailureNotConfirmed,),
+DOUBT = "controller doubts itself"
+REPORTED: dict[str, type[ClusterEvent]] = {
+    "log ended above its leader's: truncated": ReplicaTruncated,
+    "replica reset to its leader's log start": ReplicaReset,
+    "log recovered": LogScanned,
+    "retention": SegmentsDeleted,
+    "broker fenced: ZooKeeper silent": LeadershipFenced,
+    "broker unfenced": LeadershipUnfenced,
+    "log directory failed": LogDirectoryFailed,
+    "log directory has room again": LogDirectoryHasRoom,
+    "AlterPartition unanswered or refused": AlterPartitionFailed,
+    "leader silent": LeaderSilent,
+    "process stalled": ProcessStalled,
+    "registration replaced an earlier start's": RegistrationReplaced,
+    "leaderships handed over": HandoverBegun,
+    "topic deleted": ReplicaRemoved,
+    "failure not confirmed": BrokerFailureNotConfirmed,
 }
 """Kinds that the brokers' own events count."""
-KIND_OF = {event: kind for kind, events in REPORTED.items() for event in events}
+KIND_OF = {event: kind for kind, event in {**REPORTED, DOUBT: ControllerDoubtsNetwork}.items()}
 
 ANSWERS = (
     ErrorCode.FENCED_LEADER_EPOCH,
@@ -94,7 +94,6 @@ FENCING = (
     "controller succeeded falsely: it lives",
 )
 """Counted by their checker (`checks.fencing`)."""
-DOUBT = "controller doubts itself"
 
 
 MUST_SEE = (
@@ -163,7 +162,7 @@ class RunCoverage(logging.Handler):
         logger.addHandler(self)
         logger.setLevel(logging.INFO)
         try:
-            with subscribed(observers, self._observe):
+            with observers.subscribed(self._observe):
                 yield
         finally:
             logger.removeHandler(self)
@@ -185,7 +184,6 @@ class RunCoverage(logging.Handler):
         kind = KIND_OF.get(type(event))
         if kind is not None:
             self.seen[kind] += 1
-        self.seen[DOUBT] += type(event) is ControllerDoubtsNetwork
         if type(event) is ReplicaTruncated:
             self.truncations += event.end_before != event.end_after
 

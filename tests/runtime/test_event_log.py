@@ -49,10 +49,9 @@ def test_a_line_that_is_no_event_is_one_json_line_too() -> None:
 def test_a_subscriber_that_wants_details_is_served_until_it_ends() -> None:
     observers = Observers()
     seen: list[object] = []
-    end = observers.subscribe(seen.append)
-    assert observers.wants_details
-    observers.notify(EVENT)
-    end()
+    with observers.subscribed(seen.append):
+        assert observers.wants_details
+        observers.notify(EVENT)
     observers.notify(EVENT)
     assert seen == [EVENT]
     assert not observers.wants_details
