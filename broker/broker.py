@@ -27,8 +27,8 @@ from minibroker.broker.gauges import read_gauges, readiness
 from minibroker.broker.handlers import VERSION, ControllerRole, RequestHandlers
 from minibroker.broker.http_endpoint import HttpEndpoint, broker_routes
 from minibroker.broker.log.directory_files import read_identity
+from minibroker.broker.log.loaded_log import RecoveryReport
 from minibroker.broker.log.log_directory import LogDirectory
-from minibroker.broker.log.recovery import RecoveryReport
 from minibroker.broker.log.tail_cache import TailCache
 from minibroker.broker.log.warm_segments import WarmSegments
 from minibroker.broker.metadata_image import MetadataImage

@@ -16,7 +16,7 @@ from minibroker.protocol.checkpoints import (
 )
 from minibroker.runtime.ports import Disk, FileMissing, FileTooLarge
 
-__all__ = ["EpochEntry", "EpochRebuild", "epoch_file_path", "read_epoch_file", "truncate_epochs"]
+__all__ = ["EpochEntry", "EpochRebuild", "contradicted_at", "epoch_file_path", "read_epoch_file", "truncate_epochs"]
 
 logger = logging.getLogger(__name__)
 NO_EPOCH = -1
@@ -78,3 +78,25 @@ def truncate_epochs(entries: list[EpochEntry], start_offset: int, end_offset: in
     if before:
         kept = [(before[-1][0], start_offset), *kept[len(before) :]]
     return kept
+
+
+def contradicted_at(stored: list[EpochEntry], found: list[EpochEntry], start: int, end: int) -> int | None:
+    """The first offset in [start, end) where the stored entries name another epoch than the batches there, or None.
+
+    stored: entries of a file, possibly without the newest ones, and without those of batches in front of its first one.
+    found: entries of the batches in the range. Both as (epoch, start offset), rising.
+    """
+    if start >= end:
+        return None
+    newest = max((epoch for epoch, first in stored if first < end), default=NO_EPOCH)
+    changes = {first for _, first in [*stored, *found] if start < first < end}
+    for offset in sorted({start} | changes):
+        epoch = _epoch_at(stored, offset)
+        is_newer = epoch == newest < _epoch_at(found, offset)
+        if epoch not in (NO_EPOCH, _epoch_at(found, offset)) and not is_newer:
+            return offset
+    return None
+
+
+def _epoch_at(entries: list[EpochEntry], offset: int) -> int:
+    return max((epoch for epoch, first in entries if first <= offset), default=NO_EPOCH)

@@ -19,9 +19,10 @@ from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.epoch_file import epoch_file_path
 from minibroker.broker.log.errors import LogDirectoryError
 from minibroker.broker.log.flushing import UnsyncedFiles
+from minibroker.broker.log.loaded_log import LoadContext, LoadedLog, Progress
 from minibroker.broker.log.offset_checkpoints import OffsetCheckpoints
 from minibroker.broker.log.partition_log import PartitionLog
-from minibroker.broker.log.recovery import LoadContext, LoadedLog, RecoveryReport, load_log
+from minibroker.broker.log.recovery import load_log
 from minibroker.broker.log.set_aside import read_set_aside
 from minibroker.broker.log.storage import Storage
 from minibroker.broker.log.tail_cache import TailCache
@@ -58,9 +59,6 @@ TOPIC_CHARACTERS_KEPT = 200
 
 SYNCS_AT_ONCE = 3
 """Concurrent syncs share the disk's journal; one thread stays free for other callers."""
-
-Progress = Callable[[int, int, TopicPartition, RecoveryReport], None]
-"""Called on the loop after each loaded partition: number done, total number, partition, and its report."""
 
 
 class LogDirectory:

@@ -22,9 +22,9 @@ from minibroker.broker.log.damage_note import write_damage_note
 from minibroker.broker.log.digest_file import write_digests
 from minibroker.broker.log.epoch_file import EpochEntry, epoch_file_path
 from minibroker.broker.log.flushing import UnsyncedFiles, flush_log
+from minibroker.broker.log.loaded_log import LoadedLog, RecoveryReport
 from minibroker.broker.log.log_slice import LogSlice
 from minibroker.broker.log.log_start_file import StartRecord
-from minibroker.broker.log.recovery import LoadedLog, RecoveryReport
 from minibroker.broker.log.segment import Segment
 from minibroker.broker.log.segment_files import remove_files
 from minibroker.broker.log.storage import Storage

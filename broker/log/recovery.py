@@ -21,10 +21,16 @@ offset or epoch, which the CRC does not cover, does not follow from the batch be
 import logging
 from collections.abc import Iterator
 
-import msgspec
-
 from minibroker.broker.log.digest_file import read_digests
-from minibroker.broker.log.epoch_file import NO_EPOCH, EpochEntry, EpochRebuild, read_epoch_file, truncate_epochs
+from minibroker.broker.log.epoch_file import (
+    NO_EPOCH,
+    EpochEntry,
+    EpochRebuild,
+    contradicted_at,
+    read_epoch_file,
+    truncate_epochs,
+)
+from minibroker.broker.log.loaded_log import LoadContext, LoadedLog, RecoveryReport
 from minibroker.broker.log.log_start_file import read_log_start
 from minibroker.broker.log.producer_snapshots import ProducerSnapshots
 from minibroker.broker.log.segment_files import SegmentFile, list_partition, remove_segment
@@ -32,7 +38,7 @@ from minibroker.broker.log.segment_index import NO_TIMESTAMP, SegmentIndex
 from minibroker.broker.log.segment_tail import SegmentTail, is_cut_off, is_whole_batch, read_tail, why_misfit
 from minibroker.broker.log.walk import scan_batches, walk_headers
 from minibroker.broker.replication.producer_state import ProducerStates
-from minibroker.protocol.checkpoints import LOG_START, LOG_SUFFIX, LogStart, LogStartReason
+from minibroker.protocol.checkpoints import LOG_START, LOG_SUFFIX, LogStartReason
 from minibroker.protocol.log_digest import MODULUS, NOTHING, digest_of
 from minibroker.protocol.record_batch import BatchHeader, CorruptBatch
 from minibroker.runtime.ports import Disk, DiskFull, File
@@ -43,78 +49,9 @@ PRODUCED_AT_ONCE = 4_096
 """Headers that a scan collects before it updates the producer states, which remember only the newest of them."""
 
 
-class RecoveryReport(msgspec.Struct, kw_only=True):
-    """The result of loading one partition; for one log line."""
-
-    clean: bool
-    segments: int = 0
-    segments_scanned: int = 0
-    segments_removed: int = 0
-    bytes_scanned: int = 0
-    bytes_cut: int = 0
-    reason: str | None = None
-    """Why something was cut or removed."""
-
-
-class LoadedLog(msgspec.Struct, kw_only=True):
-    """One partition as it stands on disk now."""
-
-    segments: list[SegmentFile]
-    """In rising order; if there are none, the log is empty at log_start_offset."""
-    log_start_offset: int
-    log_end_offset: int
-    recovery_point: int
-    epochs: list[EpochEntry]
-    epochs_on_disk: bool
-    """Whether the epoch file holds the same entries."""
-    producers: ProducerStates
-    snapshots: ProducerSnapshots
-    report: RecoveryReport
-    recorded_start: tuple[LogStart, int] | None = None
-    """The content of the `log-start` file, and how often it changed; None if it is missing or unreadable."""
-    damage: str | None = None
-    """Why the files cannot hold what this replica promised: they contradict each other, or the durable records about
-    them. Such a replica serves nothing and joins no ISR; its files stay until it starts empty again."""
-
-
-class LoadContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a log from outside of its files, or from its damage note."""
-
-    recovery_point: int | None = 0
-    """None: its checkpoint is unreadable."""
-    clean: bool = False
-    """The last stop was clean."""
-    same_boot: bool = False
-    """The machine has not gone down since."""
-    high_watermark: int = 0
-    """The last checkpointed one of this same topic."""
-    clean_end: int = 0
-    """The log end that a clean stop recorded, if no start came since."""
-    damage: str | None = None
-    """The log was damaged before: it is read as far as possible, and nothing in it is changed."""
-    topic_id: str | None = None
-    partition: int = -1
-
-
 def load_log(disk: Disk, directory: str, context: LoadContext, *, index_interval_bytes: int) -> LoadedLog:
     """Read the partition in `directory`."""
     return _Loader(disk, directory, context, index_interval_bytes).load()
-
-
-def unreadable_log(disk: Disk, directory: str, reason: str) -> LoadedLog:
-    """The log of a partition with an unreadable directory on a working disk: damaged and empty."""
-    return LoadedLog(
-        segments=[],
-        log_start_offset=0,
-        log_end_offset=0,
-        recovery_point=0,
-        epochs=[],
-        epochs_on_disk=True,
-        producers=ProducerStates(),
-        snapshots=ProducerSnapshots(disk, directory, []),
-        report=RecoveryReport(clean=False, reason=reason),
-        damage=reason,
-    )
 
 
 class _Loader:
@@ -210,7 +147,7 @@ class _Loader:
             self._damaged(f"{segment.path}{LOG_SUFFIX} was synced by a clean stop, {tail.misfit}")
         elif tail.end_offset < self.synced_end:
             self._damaged(f"the log ends at {tail.end_offset}, a clean stop synced it up to {self.synced_end}")
-        self._distrust_epochs_that_end_before(tail)
+        self._check_last_epoch(tail)
         return tail.end_offset
 
     def _fill_recorded_digests(self, end: int) -> None:
@@ -292,7 +229,7 @@ class _Loader:
         base = self.segments[first].base_offset
         self._distrust_epochs_of_another_log(self.segments[first])
         if first > 0:
-            self._distrust_epochs_that_end_before(self._read_tail(self.segments[first - 1]))
+            self._check_last_epoch(self._read_tail(self.segments[first - 1]))
         self._replay_up_to(base)
         end = base
         number = first
@@ -308,6 +245,7 @@ class _Loader:
             number += 1
             if not sound:
                 self._drop_from(number)
+        self._check_epochs(self.epochs.entries, base, end)
         return end
 
     def _drop_from(self, number: int) -> None:
@@ -352,10 +290,21 @@ class _Loader:
         finally:
             file.close()
 
-    def _distrust_epochs_that_end_before(self, tail: SegmentTail) -> None:
+    def _check_epochs(self, found: list[EpochEntry], start: int, end: int) -> None:
+        """Unless a power cut may have taken what was written last, the file may lack the newest epochs, because a batch
+        is written before its epoch. What the file does say of a batch is true, and rot of either is damage."""
+        if not (self.clean or self.was_only_killed):
+            return
+        offset = contradicted_at(self.stored_epochs, found, start, end)
+        if offset is not None:
+            self._damaged(f"its epoch file and its batches name different leader epochs at offset {offset}")
+
+    def _check_last_epoch(self, tail: SegmentTail) -> None:
         """An older copy of the file, or an empty one, lacks the epoch of the last batch."""
         if tail.last_epoch is None:
             return
+        last = tail.end_offset - 1
+        self._check_epochs([(tail.last_epoch, last)], last, tail.end_offset)
         there = [epoch for epoch, start in self.stored_epochs if start < tail.end_offset]
         if not there or there[-1] != tail.last_epoch:
             logger.warning("rebuilding the leader epochs of %s: they lack epoch %d", self.directory, tail.last_epoch)

@@ -174,6 +174,15 @@ MUTANTS: tuple[Mutant, ...] = (
         schedule=Schedule("restarts:older_epochs_come_back"),
     ),
     Mutant(
+        name="D50",
+        title="recovery rebuilds the leader epochs from batches that contradict the epoch file",
+        origin="found by the swarm (seed 17142375 with faulty disks): a bit of an epoch rotted while its broker was down",
+        rule="unless the power was cut, an epoch file that contradicts a batch is damage (11)",
+        breaks=("I20",),
+        edits=(Edit("broker.log.recovery", "        if offset is not None:\n", "        if False:\n"),),
+        schedule=Schedule("restarts:epoch_rots_after_a_kill"),
+    ),
+    Mutant(
         name="D41",
         title="after a clean stop a segment may start anywhere behind the others",
         origin="found from outside: an empty file with a segment's name, and records acknowledged behind a gap",

@@ -8,8 +8,8 @@ import pytest
 
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.errors import LogDirectoryError
+from minibroker.broker.log.loaded_log import RecoveryReport
 from minibroker.broker.log.log_directory import LogDirectory
-from minibroker.broker.log.recovery import RecoveryReport
 from minibroker.protocol.checkpoints import (
     SMALL_FILE_BYTES_MAX,
     LogStart,

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from minibroker.broker.log.epoch_file import EpochEntry, contradicted_at
 from minibroker.protocol.checkpoints import format_epoch_checkpoint
 from tests.broker.log.machine import OWNER, Machine, append, drive, make_batch
 from tests.broker.log.test_recovery import FIRST, ONE_SEGMENT, restart, start_with
+
+EPOCH_FIELD_END = 16
 
 
 @pytest.mark.invariant("I12")
@@ -26,6 +29,57 @@ def test_any_flipped_bit_is_damage_on_the_same_boot(machine: Machine) -> None:
             if log.damage is not None:
                 machine.disk().remove(f"{log.directory}/damage")
             machine.edit("leader-epoch-checkpoint", format_epoch_checkpoint([(0, 0), (1, 8)], OWNER))
+
+
+@pytest.mark.invariant("I20")
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("batch", range(5))
+def test_an_epoch_that_rots_is_damage_on_the_same_boot(machine: Machine, batch: int, clean: bool) -> None:
+    """It still follows from the batch before, so only the epoch file contradicts it (seed 17142375)."""
+    directory, log = machine.open_log(ONE_SEGMENT)
+    written = [append(log, epoch=epoch)[0][1] for epoch in (0, 1, 3, 3, 5)]
+    if clean:
+        drive(directory.close(True, {}))
+    machine.kill()
+    content = bytearray(machine.content(FIRST))
+    content[sum(map(len, written[:batch])) + EPOCH_FIELD_END - 1] ^= 1
+    machine.edit(FIRST, bytes(content))
+    _, log = machine.open_log(ONE_SEGMENT)
+    is_read_at_start = not clean or batch == len(written) - 1
+    assert (log.damage is not None) is is_read_at_start
+
+
+def test_an_epoch_that_the_file_does_not_know_yet_is_lawful(machine: Machine) -> None:
+    """A batch is written before its epoch, and a kill may come between the two."""
+    _, log = machine.open_log(ONE_SEGMENT)
+    append(log, 4, epoch=3)
+    log.append([make_batch(log.log_end_offset, epoch=5)])
+    log = restart(machine)
+    assert (log.damage, log.epoch_entries()) == (None, [(3, 0), (5, 8)])
+
+
+@pytest.mark.parametrize(
+    ("stored", "found", "offset"),
+    [
+        ([(0, 0), (2, 5)], [(0, 0), (2, 5)], None),
+        ([], [(0, 0)], None),  # no file
+        ([(0, 0)], [(0, 0), (2, 5), (3, 7)], None),  # an older file
+        ([(2, 5)], [(0, 0), (2, 5)], None),  # it begins behind the log
+        ([(0, 0), (2, 12)], [(0, 0)], None),  # it ends behind the log
+        ([(0, 0), (2, 5)], [(0, 0), (3, 5)], None),  # no batch was written in epoch 2
+        ([(0, 0), (2, 5)], [(0, 0), (1, 5)], 5),
+        ([(0, 0), (2, 5)], [(0, 0), (2, 4)], 4),
+        ([(0, 0), (2, 5)], [(0, 0), (2, 6)], 5),
+        ([(0, 0), (2, 5)], [(0, 0)], 5),
+        ([(0, 0), (2, 5), (4, 8)], [(0, 0), (1, 5), (4, 8)], 5),
+        ([(0, 0), (2, 5), (4, 8)], [(0, 0), (3, 5), (4, 8)], 5),
+    ],
+)
+def test_where_the_epoch_file_contradicts_batches(
+    stored: list[EpochEntry], found: list[EpochEntry], offset: int | None
+) -> None:
+    assert contradicted_at(stored, found, 0, 10) == offset
+    assert contradicted_at(stored, found, 9, 9) is None
 
 
 @pytest.mark.parametrize("garbage", [b"\0" * 1_000, b"\xff" * 61, b"M" * 5_000])

@@ -207,6 +207,27 @@ async def older_epochs_come_back(directed: DirectedRun) -> None:
     await directed.until_isr(1, 2, 3)
 
 
+@with_setup(ClusterSetup())
+async def epoch_rots_after_a_kill(directed: DirectedRun) -> None:
+    """The first batch of a later epoch gets the epoch of the batch before while its broker is down."""
+    await _produce_some(directed)
+    first = directed.leader
+    directed.cluster.kill(first)
+    await directed.until(lambda: directed.cluster.leader(TOPIC) not in (None, first), "another leader")
+    directed.cluster.start(first)
+    await directed.until_isr(1, 2, 3)
+    await _produce_some(directed, "later ")
+    follower = next(broker_id for broker_id in (1, 2, 3) if broker_id not in (first, directed.leader))
+    directed.cluster.kill(follower)
+    directed.reference.faulty.add(follower)
+    epoch_ends = _batches(directed, follower)[RECORDS] + EPOCH_FIELD_END
+    content = _storage(directed, follower).find_file(LOG).content
+    assert content[epoch_ends - 1] == content[_batches(directed, follower)[0] + EPOCH_FIELD_END - 1] + 1
+    content[epoch_ends - 1] -= 1
+    directed.cluster.start(follower)
+    await directed.until_isr(1, 2, 3)
+
+
 def _later_epoch(directed: DirectedRun, broker_id: int, batch: int) -> None:
     """One bit of the epoch of this batch rots."""
     directed.reference.faulty.add(broker_id)
