@@ -12,16 +12,16 @@ from typing import TypeAlias
 
 import msgspec
 
-from minibroker.audit.acked_file import check_list
-from minibroker.audit.discovery import Inventory, discover
+from minibroker.audit.checks.expectation import ExpectedPartition, SourcedState
+from minibroker.audit.checks.findings import Finding, Kind, PartitionResult, finding, has_errors
 from minibroker.audit.errors import AuditError
-from minibroker.audit.expectation import ExpectedPartition, SourcedState
-from minibroker.audit.findings import Finding, Kind, PartitionResult, finding, has_errors
-from minibroker.audit.html_page import html_page
 from minibroker.audit.local_engine import compare_locally
-from minibroker.audit.replica import ReplicaFacts
-from minibroker.audit.report import AuditReport, Meta, make_report, write_report
-from minibroker.audit.timings import Stopwatch
+from minibroker.audit.reading.acked_file import check_list
+from minibroker.audit.reading.discovery import Inventory, discover
+from minibroker.audit.reading.replica import ReplicaFacts
+from minibroker.audit.reports.html_page import html_page
+from minibroker.audit.reports.report import AuditReport, Meta, make_report, write_report
+from minibroker.audit.reports.timings import Stopwatch
 
 SPARK, LOCAL = "spark", "local"
 ENGINES = (SPARK, LOCAL)
@@ -120,12 +120,12 @@ def _engine(
         )
         return
     # Lazy imports: the local engine needs neither Spark nor pyarrow.
-    from minibroker.audit.spark_context import spark_context, warm_up
+    from minibroker.audit.spark.spark_context import spark_context, warm_up
 
     progress("starting Spark")
     began = time.monotonic()
     with spark_context(master, ship_package=ship_package) as context:
-        from minibroker.audit.spark_job import compare_on_spark
+        from minibroker.audit.spark.spark_job import compare_on_spark
 
         warm_up(context)
         stopwatch.add(start=time.monotonic() - began)
@@ -141,7 +141,7 @@ def _zookeeper_state(zookeeper: str | None) -> tuple[SourcedState, ...]:
     if zookeeper is None:
         return ()
     # Lazy import: kazoo is needed only with ZooKeeper.
-    from minibroker.audit.zookeeper_source import read_cluster_from_zookeeper
+    from minibroker.audit.reading.zookeeper_source import read_cluster_from_zookeeper
 
     state = read_cluster_from_zookeeper(zookeeper)
     return (SourcedState(source=f"ZooKeeper at {zookeeper}", state=state, stopped=False),)

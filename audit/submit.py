@@ -34,8 +34,8 @@ def main(arguments: list[str] | None = None) -> int:
     _find_package()
     try:
         from minibroker.audit.errors import AuditError
+        from minibroker.audit.reports.terminal import print_report
         from minibroker.audit.run import run_audit
-        from minibroker.audit.terminal import print_report
     except ImportError as error:
         hint = "set PYSPARK_PYTHON and PYSPARK_DRIVER_PYTHON to one that has minibroker[audit]"
         print(f"audit could not run: the driver {sys.executable} lacks {error.name}; {hint}", file=sys.stderr)

@@ -14,12 +14,12 @@ import sys
 from typing import Any
 
 from minibroker.broker.broker import Broker
-from minibroker.broker.config import ConfigError, load_config
-from minibroker.broker.config_table import BrokerConfig
-from minibroker.broker.dynamic_config import validate_broker_config
+from minibroker.broker.configuration.config import ConfigError, load_config
+from minibroker.broker.configuration.config_table import BrokerConfig
+from minibroker.broker.configuration.dynamic_config import validate_broker_config
+from minibroker.broker.configuration.topic_config import validate_topic_config
 from minibroker.broker.log.errors import LogDirectoryError
-from minibroker.broker.registration import RegistrationError
-from minibroker.broker.topic_config import validate_topic_config
+from minibroker.broker.membership.registration import RegistrationError
 from minibroker.controller.service import ControllerConfig, ControllerService
 from minibroker.runtime.broker_dialer import BrokerDialer
 from minibroker.runtime.observer import Observer

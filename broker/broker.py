@@ -15,33 +15,33 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from minibroker.broker.authentication import Authentication
-from minibroker.broker.cluster_secret import SharedSecret
-from minibroker.broker.config import BROKER_RESERVE_BYTES, advertised_endpoints, warnings
-from minibroker.broker.config_table import BrokerConfig
-from minibroker.broker.controller_epochs import ControllerEpochs
-from minibroker.broker.controller_link import ControllerLink
-from minibroker.broker.dynamic_config import DynamicConfig
-from minibroker.broker.failure_confirmer import FailureConfirmation
-from minibroker.broker.gauges import read_gauges, readiness
-from minibroker.broker.handlers import VERSION, ControllerRole, RequestHandlers
-from minibroker.broker.http_endpoint import HttpEndpoint, broker_routes
-from minibroker.broker.log.directory_files import read_identity
+from minibroker.broker.configuration.config import BROKER_RESERVE_BYTES, advertised_endpoints, warnings
+from minibroker.broker.configuration.config_table import BrokerConfig
+from minibroker.broker.configuration.dynamic_config import DynamicConfig
+from minibroker.broker.configuration.topic_config import log_config, resolve_topic_config
 from minibroker.broker.log.loaded_log import RecoveryReport
 from minibroker.broker.log.log_directory import LogDirectory
-from minibroker.broker.log.tail_cache import TailCache
-from minibroker.broker.log.warm_segments import WarmSegments
-from minibroker.broker.metadata_image import MetadataImage
-from minibroker.broker.metrics import BrokerCounters
-from minibroker.broker.periodic_tasks import PeriodicTasks
-from minibroker.broker.produce import ProduceHandler
-from minibroker.broker.producer_ids import ProducerIds
-from minibroker.broker.recent_events import RecentEvents
-from minibroker.broker.registration import BrokerIdentity, Registration, draw_id, open_session
-from minibroker.broker.replica_manager import ReplicaManager
+from minibroker.broker.log.segments.tail_cache import TailCache
+from minibroker.broker.log.segments.warm_segments import WarmSegments
+from minibroker.broker.log.side_files.directory_files import read_identity
+from minibroker.broker.membership.cluster_secret import SharedSecret
+from minibroker.broker.membership.controller_link import ControllerLink
+from minibroker.broker.membership.failure_confirmer import FailureConfirmation
+from minibroker.broker.membership.metadata_image import MetadataImage
+from minibroker.broker.membership.registration import BrokerIdentity, Registration, draw_id, open_session
+from minibroker.broker.monitoring.gauges import read_gauges, readiness
+from minibroker.broker.monitoring.http_endpoint import HttpEndpoint, broker_routes
+from minibroker.broker.monitoring.metrics import BrokerCounters
+from minibroker.broker.monitoring.recent_events import RecentEvents
+from minibroker.broker.replicas.periodic_tasks import PeriodicTasks
+from minibroker.broker.replicas.replica_manager import ReplicaManager
+from minibroker.broker.replicas.witness import WitnessWriter
 from minibroker.broker.replication.state import Role
-from minibroker.broker.topic_config import log_config, resolve_topic_config
-from minibroker.broker.witness import WitnessWriter
+from minibroker.broker.requests.authentication import Authentication
+from minibroker.broker.requests.controller_epochs import ControllerEpochs
+from minibroker.broker.requests.handlers import VERSION, ControllerRole, RequestHandlers
+from minibroker.broker.requests.produce import ProduceHandler
+from minibroker.broker.requests.producer_ids import ProducerIds
 from minibroker.protocol.broker_authentication import BrokerName
 from minibroker.protocol.cluster_events import BrokerRegistered, BrokerStopped, HandoverBegun, LogScanned
 from minibroker.protocol.ids import TopicPartition

@@ -41,7 +41,7 @@ from minibroker.protocol.errors import REFRESHES_METADATA, RETRIABLE, ErrorCode,
 from minibroker.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
 
 if TYPE_CHECKING:
-    from minibroker.client.deliveries import Deliveries
+    from minibroker.client.producer.deliveries import Deliveries
 
 
 class Where(msgspec.Struct, frozen=True):

@@ -10,9 +10,9 @@ import logging
 import msgspec
 
 from minibroker.client.cluster import Cluster
+from minibroker.client.consumer.partition_watch import LOG_WAIT_AFTER_MS
 from minibroker.client.errors import CallTimedOut, MinibrokerError, broker_error
 from minibroker.client.limits import UNKNOWN_TOPIC_GRACE_MS, Deadline
-from minibroker.client.partition_watch import LOG_WAIT_AFTER_MS
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition, from_wire, to_wire
 from minibroker.protocol.messages import (

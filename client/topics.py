@@ -3,10 +3,10 @@
 import logging
 
 from minibroker.client.cluster import Cluster
+from minibroker.client.consumer.partition_watch import LOG_WAIT_AFTER_MS
 from minibroker.client.errors import MinibrokerError, Where, broker_error
 from minibroker.client.limits import UNKNOWN_TOPIC_GRACE_MS, Deadline
 from minibroker.client.metadata_cache import CachedTopic
-from minibroker.client.partition_watch import LOG_WAIT_AFTER_MS
 from minibroker.protocol.errors import ErrorCode
 
 _log = logging.getLogger("minibroker.client")

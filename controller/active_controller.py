@@ -16,15 +16,15 @@ from typing import TypeAlias
 
 import msgspec
 
-from minibroker.controller.accepted_loss import Logs
-from minibroker.controller.broker_answers import events_of
 from minibroker.controller.broker_channel import BrokerChannel
-from minibroker.controller.change_text import controller_elected, leadership_changed, min_insync_replicas
 from minibroker.controller.cluster_reader import Deposed, Resigned
 from minibroker.controller.cluster_store import ClusterStore
 from minibroker.controller.controller_election import ControllerFence
-from minibroker.controller.controller_state import ControllerSettings, ControllerState, Deletion, RegisteredBroker
-from minibroker.controller.events import (
+from minibroker.controller.core.accepted_loss import Logs
+from minibroker.controller.core.broker_answers import events_of
+from minibroker.controller.core.change_text import controller_elected, leadership_changed, min_insync_replicas
+from minibroker.controller.core.controller_state import ControllerSettings, ControllerState, Deletion, RegisteredBroker
+from minibroker.controller.core.events import (
     AlterPartitionReceived,
     Answer,
     AnswersDue,
@@ -59,11 +59,11 @@ from minibroker.controller.events import (
     Unregister,
     WriteLeaderships,
 )
-from minibroker.controller.failure_confirmation import Confirmer, first_to_confirm
-from minibroker.controller.instructions import ControllerIdentity, live_brokers
-from minibroker.controller.liveness_connection import LivenessEvents, hold_liveness_connection
+from minibroker.controller.core.instructions import ControllerIdentity, live_brokers
+from minibroker.controller.core.steps import step
+from minibroker.controller.detection.failure_confirmation import Confirmer, first_to_confirm
+from minibroker.controller.detection.liveness_connection import LivenessEvents, hold_liveness_connection
 from minibroker.controller.log_inquiry import ask_logs
-from minibroker.controller.steps import step
 from minibroker.protocol.cluster_events import ClusterEvent, ControllerReported
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition

@@ -12,9 +12,9 @@ from functools import partial
 
 from minibroker.controller.active_controller import ActiveController
 from minibroker.controller.cluster_store import TopicExists
-from minibroker.controller.deletion import waiting_for
-from minibroker.controller.events import DeletionsRequested, TopicConfigsChanged, TopicsChanged
-from minibroker.controller.topic_creation import TopicDraw, TopicRefusal, ValidateConfig, plan_topic
+from minibroker.controller.core.deletion import waiting_for
+from minibroker.controller.core.events import DeletionsRequested, TopicConfigsChanged, TopicsChanged
+from minibroker.controller.core.topic_creation import TopicDraw, TopicRefusal, ValidateConfig, plan_topic
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.messages import (
     AlterableConfig,

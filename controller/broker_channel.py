@@ -12,8 +12,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from minibroker.controller.controller_state import RegisteredBroker
-from minibroker.controller.instructions import ControllerIdentity, Instruction, to_requests
+from minibroker.controller.core.controller_state import RegisteredBroker
+from minibroker.controller.core.instructions import ControllerIdentity, Instruction, to_requests
 from minibroker.controller.send_queue import SendQueue
 from minibroker.protocol.errors import error_code
 from minibroker.protocol.messages import LiveBroker, Request, Response

@@ -14,9 +14,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 from minibroker.controller.controller_election import ControllerFence
-from minibroker.controller.controller_state import Leadership, RegisteredBroker, Topic
-from minibroker.controller.events import TopicsChanged
-from minibroker.controller.left_alone import LeftAlone
+from minibroker.controller.core.controller_state import Leadership, RegisteredBroker, Topic
+from minibroker.controller.core.events import TopicsChanged
+from minibroker.controller.core.left_alone import LeftAlone
 from minibroker.protocol import znodes
 from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.ids import BrokerId, ControllerEpoch, TopicPartition, from_wire, is_topic_name, to_wire

@@ -17,9 +17,9 @@ import msgspec
 
 from minibroker.controller.cluster_reader import RETRY_SECONDS, ClusterReader, Deposed, to_partition_state
 from minibroker.controller.controller_election import ControllerFence
-from minibroker.controller.controller_state import Leadership, Topic
-from minibroker.controller.election import PartitionChange
-from minibroker.controller.events import LeadershipsWritten
+from minibroker.controller.core.controller_state import Leadership, Topic
+from minibroker.controller.core.election import PartitionChange
+from minibroker.controller.core.events import LeadershipsWritten
 from minibroker.protocol import znodes
 from minibroker.protocol.ids import BrokerEpoch, BrokerId, TopicPartition
 from minibroker.protocol.znodes import ConfigNode, TopicAssignment

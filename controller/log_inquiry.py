@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from minibroker.controller.controller_state import ReplicaLog
+from minibroker.controller.core.controller_state import ReplicaLog
 from minibroker.protocol.ids import BrokerEpoch, BrokerId, TopicPartition
 from minibroker.protocol.messages import GetReplicaLogInfoRequest, GetReplicaLogInfoResponse, TopicPartitions
 from minibroker.runtime.broker_dialer import BrokerDialer

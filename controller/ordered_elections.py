@@ -9,10 +9,10 @@ import contextlib
 
 from msgspec.structs import replace
 
-from minibroker.controller.accepted_loss import Logs, choice_of, outlook
 from minibroker.controller.active_controller import ActiveController
-from minibroker.controller.controller_state import LossChoice
-from minibroker.controller.events import LossAccepted
+from minibroker.controller.core.accepted_loss import Logs, choice_of, outlook
+from minibroker.controller.core.controller_state import LossChoice
+from minibroker.controller.core.events import LossAccepted
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import NONE, BrokerId, TopicPartition, from_wire
 from minibroker.protocol.messages import (

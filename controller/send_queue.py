@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from minibroker.controller.instructions import Instruction, LeaderAndIsr, UpdateMetadata
+from minibroker.controller.core.instructions import Instruction, LeaderAndIsr, UpdateMetadata
 from minibroker.protocol.messages import LiveBroker
 
 BATCHES_MAX = 50

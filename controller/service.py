@@ -21,10 +21,10 @@ from minibroker.controller.active_controller import ActiveController, ActiveCont
 from minibroker.controller.administration import Administration
 from minibroker.controller.cluster_reader import Deposed, Resigned
 from minibroker.controller.controller_election import Candidate, ControllerFence, contest, resign, succeed
-from minibroker.controller.controller_state import ControllerSettings
+from minibroker.controller.core.controller_state import ControllerSettings
+from minibroker.controller.core.topic_creation import ValidateConfig
+from minibroker.controller.detection.succession import Succession
 from minibroker.controller.ordered_elections import elect_leaders
-from minibroker.controller.succession import Succession
-from minibroker.controller.topic_creation import ValidateConfig
 from minibroker.protocol.cluster_events import ControllerResigned
 from minibroker.protocol.errors import ErrorCode, ProtocolError
 from minibroker.protocol.ids import ControllerEpoch

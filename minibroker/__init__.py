@@ -13,19 +13,19 @@ from minibroker.client import default_runtime as _default_runtime
 
 if TYPE_CHECKING:
     from minibroker.client.admin import AdminClient as AdminClient
-    from minibroker.client.connection_state import ConnectionState as ConnectionState
-    from minibroker.client.consumer import Consumer as Consumer
-    from minibroker.client.deliveries import Deliveries as Deliveries
-    from minibroker.client.deliveries import Delivery as Delivery
-    from minibroker.client.deliveries import RecordMetadata as RecordMetadata
+    from minibroker.client.consumer.connection_state import ConnectionState as ConnectionState
+    from minibroker.client.consumer.consumer import Consumer as Consumer
+    from minibroker.client.consumer.records import Record as Record
+    from minibroker.client.consumer.records import RecordBatch as RecordBatch
     from minibroker.client.descriptions import NewTopic as NewTopic
     from minibroker.client.errors import BufferTimedOut as BufferTimedOut
     from minibroker.client.errors import DeliveryTimedOut as DeliveryTimedOut
     from minibroker.client.errors import LogTruncated as LogTruncated
     from minibroker.client.errors import MinibrokerError as MinibrokerError
-    from minibroker.client.producer import Producer as Producer
-    from minibroker.client.records import Record as Record
-    from minibroker.client.records import RecordBatch as RecordBatch
+    from minibroker.client.producer.deliveries import Deliveries as Deliveries
+    from minibroker.client.producer.deliveries import Delivery as Delivery
+    from minibroker.client.producer.deliveries import RecordMetadata as RecordMetadata
+    from minibroker.client.producer.producer import Producer as Producer
     from minibroker.protocol.ids import TopicPartition as TopicPartition
     from minibroker.runtime.ports import Runtime
 
@@ -34,18 +34,18 @@ __version__ = "0.1.0"
 _HOMES = {
     "AdminClient": "client.admin",
     "BufferTimedOut": "client.errors",
-    "ConnectionState": "client.connection_state",
-    "Consumer": "client.consumer",
-    "Deliveries": "client.deliveries",
-    "Delivery": "client.deliveries",
+    "ConnectionState": "client.consumer.connection_state",
+    "Consumer": "client.consumer.consumer",
+    "Deliveries": "client.producer.deliveries",
+    "Delivery": "client.producer.deliveries",
     "DeliveryTimedOut": "client.errors",
     "LogTruncated": "client.errors",
     "MinibrokerError": "client.errors",
     "NewTopic": "client.descriptions",
-    "Producer": "client.producer",
-    "Record": "client.records",
-    "RecordBatch": "client.records",
-    "RecordMetadata": "client.deliveries",
+    "Producer": "client.producer.producer",
+    "Record": "client.consumer.records",
+    "RecordBatch": "client.consumer.records",
+    "RecordMetadata": "client.producer.deliveries",
     "TopicPartition": "protocol.ids",
 }
 

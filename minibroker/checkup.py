@@ -14,10 +14,11 @@ from pathlib import Path
 
 import msgspec
 
-from minibroker import cures, zookeeper_process
-from minibroker.broker_queries import BrokerQueries, NoAnswer
-from minibroker.cluster_file import CLUSTER_FILE, ClusterMissing, read_cluster_file
-from minibroker.cluster_view import ClusterView, partition_problems, view_cluster
+from minibroker.local_cluster import zookeeper_process
+from minibroker.local_cluster.cluster_file import CLUSTER_FILE, ClusterMissing, read_cluster_file
+from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
+from minibroker.observation.cluster_view import ClusterView, partition_problems, view_cluster
+from minibroker.offline import cures
 from minibroker.protocol.checkpoints import parse_partition_directory_name
 from minibroker.protocol.messages import (
     DescribeClusterRequest,

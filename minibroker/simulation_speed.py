@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import msgspec
 
 from minibroker.client.admin import AdminClient
-from minibroker.client.producer import Producer
+from minibroker.client.producer.producer import Producer
 from minibroker.simulation.cluster import SimulatedCluster
 
 VALUE_BYTES = 100

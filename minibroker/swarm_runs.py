@@ -110,7 +110,7 @@ class SwarmSummary(msgspec.Struct, kw_only=True):
         """Kinds of event and of fault that no run had; empty if there are too few runs."""
         from minibroker.simulation.swarm.beyond import DISASTERS
         from minibroker.simulation.swarm.coverage import MUST_SEE, RARELY_SEEN
-        from minibroker.simulation.swarm.disk_options import CLUSTER_SEQUENCES, DISK_FAULTS
+        from minibroker.simulation.swarm.faults.disk_options import CLUSTER_SEQUENCES, DISK_FAULTS
         from minibroker.simulation.swarm.options import ADDRESS_GONE, FAULTS, SEQUENCES
 
         if self.runs < RUNS_TO_SEE_ALL:

@@ -2,7 +2,7 @@
 
 Owns: each event with its fields, its level and its sentence. The text log, JSON lines (`--log-format json`) and
 `minibroker events` are made of them, so names and fields are an interface (docs/EVENTS.md). Leaves to others: when an
-event is reported, and who reads it. What only checkers want is in `broker/observations.py`.
+event is reported, and who reads it. What only checkers want is in `broker/replicas/observations.py`.
 """
 
 import json

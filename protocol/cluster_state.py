@@ -1,7 +1,7 @@
 """`cluster-state.json`: the state of a cluster when it was stopped, for the audit (docs/FORMATS.md). Pure.
 
-Owns: the JSON of both versions. Leaves to others: writing it (`minibroker.cluster_file`) and checking against it
-(`audit`). Version 1 had no topic ids, assignments and witnesses; it is still read.
+Owns: the JSON of both versions. Leaves to others: writing it (`minibroker/local_cluster/`) and checking against
+it (`audit`). Version 1 had no topic ids, assignments and witnesses; it is still read.
 """
 
 import msgspec

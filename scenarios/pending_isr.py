@@ -4,7 +4,7 @@ from minibroker.protocol.messages import ApiKey
 from minibroker.scenarios.staging.rows import Expected
 from minibroker.scenarios.staging.scenario import Act, Cast, Ending, Page, Scenario
 from minibroker.scenarios.staging.simulated import SimulatedStage
-from minibroker.simulation.message_holds import responses
+from minibroker.simulation.world.message_holds import responses
 
 
 async def play_expand(stage: SimulatedStage) -> Ending:

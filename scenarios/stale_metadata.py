@@ -5,7 +5,7 @@ from minibroker.scenarios.staging.rows import Expected
 from minibroker.scenarios.staging.scenario import Act, Cast, Ending, Page, Scenario
 from minibroker.scenarios.staging.simulated import SimulatedStage
 from minibroker.scenarios.staging.stage import Stage
-from minibroker.simulation.message_holds import requests
+from minibroker.simulation.world.message_holds import requests
 
 
 async def play_traffic(stage: Stage) -> Ending:

@@ -4,7 +4,7 @@ from minibroker.protocol.messages import ApiKey
 from minibroker.scenarios.staging.rows import Expected
 from minibroker.scenarios.staging.scenario import Act, Cast, Ending, Page, Scenario
 from minibroker.scenarios.staging.simulated import SimulatedStage
-from minibroker.simulation.message_holds import requests
+from minibroker.simulation.world.message_holds import requests
 
 SETTINGS = {"zookeeper.session.timeout.ms": "10000", "broker.failure.detection": "session"}
 """The scenario is about the write of an election, not about the one before it that unregisters the failed broker."""

@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 from minibroker.broker.__main__ import compose
 from minibroker.broker.broker import Broker
-from minibroker.broker.config import load_config
-from minibroker.broker.partition import Partition
+from minibroker.broker.configuration.config import load_config
+from minibroker.broker.replicas.partition import Partition
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.znodes import CONTROLLER, ControllerNode
 from minibroker.runtime.ports import Runtime
-from minibroker.simulation.loop import VirtualLoop
-from minibroker.simulation.world import PROVISIONED_DIRECTORY, SimulatedWorld
+from minibroker.simulation.world.loop import VirtualLoop
+from minibroker.simulation.world.world import PROVISIONED_DIRECTORY, SimulatedWorld
 
 PORT = 9092
 POLL_SECONDS = 0.05

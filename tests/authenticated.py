@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable
 
-from minibroker.broker.authentication import Authentication
+from minibroker.broker.requests.authentication import Authentication
 from minibroker.protocol.broker_authentication import BrokerName
 from minibroker.protocol.messages import SaslAuthenticateRequest, SaslHandshakeRequest
 from minibroker.runtime.broker_dialer import BrokerDialer, Credentials

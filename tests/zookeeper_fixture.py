@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from minibroker.zookeeper_process import ZooKeeperProcess, start_zookeeper
+from minibroker.local_cluster.zookeeper_process import ZooKeeperProcess, start_zookeeper
 
 
 def free_port() -> int:

@@ -15,9 +15,9 @@ import minibroker
 from minibroker.bench.peers.kafka_installation import ROOT
 from minibroker.bench.peers.minibroker_peer import POLL_S, MinibrokerPeer
 from minibroker.bench.peers.peer import BROKERS, PeerFailed
-from minibroker.broker_queries import BrokerQueries, NoAnswer
-from minibroker.cluster_view import ClusterView, health_problems, view_cluster
-from minibroker.processes import free_ports
+from minibroker.local_cluster.processes import free_ports
+from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
+from minibroker.observation.cluster_view import ClusterView, health_problems, view_cluster
 
 BUILD_TIMEOUT_S = 900.0
 COMMAND_TIMEOUT_S = 120.0

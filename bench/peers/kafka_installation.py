@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from minibroker.bench.peers.peer import PeerFailed
-from minibroker.zookeeper_process import MissingJava, find_java
+from minibroker.local_cluster.zookeeper_process import MissingJava, find_java
 
 KAFKA_VERSION = "3.9.1"
 CACHE_VARIABLE = "MINIBROKER_CACHE_DIR"

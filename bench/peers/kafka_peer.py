@@ -26,8 +26,8 @@ from minibroker.bench.peers.peer import (
     TICK_MS,
     PeerFailed,
 )
-from minibroker.processes import ProcessIdentity, free_ports, identify
-from minibroker.zookeeper_process import ask_zookeeper, find_java, zookeeper_configuration
+from minibroker.local_cluster.processes import ProcessIdentity, free_ports, identify
+from minibroker.local_cluster.zookeeper_process import ask_zookeeper, find_java, zookeeper_configuration
 
 HEAP = "1g"
 """Kafka's start script gives a broker 1 GB."""

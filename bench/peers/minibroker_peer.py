@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import minibroker
-from minibroker import AdminClient, MinibrokerError, TopicPartition, zookeeper_process
+from minibroker import AdminClient, MinibrokerError, TopicPartition
 from minibroker.bench.peers.peer import (
     FILE_DELETE_DELAY_MS,
     MIN_INSYNC_REPLICAS,
@@ -20,8 +20,9 @@ from minibroker.bench.peers.peer import (
     TICK_MS,
     PeerFailed,
 )
-from minibroker.cluster_view import ClusterView
-from minibroker.local_cluster import ClusterFailed, LocalCluster
+from minibroker.local_cluster import zookeeper_process
+from minibroker.local_cluster.local_cluster import ClusterFailed, LocalCluster
+from minibroker.observation.cluster_view import ClusterView
 
 CLUSTER_ERRORS = (
     ClusterFailed,

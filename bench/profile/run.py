@@ -20,8 +20,8 @@ from minibroker import AdminClient, TopicPartition
 from minibroker.bench.profile.cpu import CpuMeter
 from minibroker.bench.profile.hot_path import HotPath, MeasuredWindow, hot_path
 from minibroker.bench.profile.samplers import count_system_calls, find_py_spy, sample_stacks
-from minibroker.local_cluster import LocalCluster
-from minibroker.processes import free_ports
+from minibroker.local_cluster.local_cluster import LocalCluster
+from minibroker.local_cluster.processes import free_ports
 
 TOPIC = "profiled"
 WARM_S = 3.0

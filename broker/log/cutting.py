@@ -8,7 +8,7 @@ offsets in memory match the files.
 from typing import TYPE_CHECKING
 
 from minibroker.broker.log import retention
-from minibroker.broker.log.segment import Segment
+from minibroker.broker.log.segments.segment import Segment
 from minibroker.broker.replication.producer_state import ProducerStates
 from minibroker.protocol.checkpoints import LogStartReason
 from minibroker.runtime.ports import DiskError

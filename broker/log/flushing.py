@@ -9,7 +9,7 @@ interfere.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from minibroker.broker.log.digest_file import write_digests
+from minibroker.broker.log.side_files.digest_file import write_digests
 from minibroker.runtime.ports import BadEntry, Disk, DiskError, FileMissing
 
 if TYPE_CHECKING:

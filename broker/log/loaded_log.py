@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from minibroker.broker.log.epoch_file import EpochEntry
-from minibroker.broker.log.producer_snapshots import ProducerSnapshots
-from minibroker.broker.log.segment_files import SegmentFile
+from minibroker.broker.log.segments.segment_files import SegmentFile
+from minibroker.broker.log.side_files.epoch_file import EpochEntry
+from minibroker.broker.log.side_files.producer_snapshots import ProducerSnapshots
 from minibroker.broker.replication.producer_state import ProducerStates
 from minibroker.protocol.checkpoints import LogStart
 from minibroker.protocol.ids import TopicPartition

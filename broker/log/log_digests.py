@@ -13,9 +13,9 @@ import msgspec
 
 from minibroker.broker.log.errors import CorruptLog
 from minibroker.broker.log.partition_log import PartitionLog
-from minibroker.broker.log.segment import Segment
-from minibroker.broker.log.segment_digest import digest_of_headers
-from minibroker.broker.log.walk import walk_headers
+from minibroker.broker.log.segments.segment import Segment
+from minibroker.broker.log.segments.segment_digest import digest_of_headers
+from minibroker.broker.log.segments.walk import walk_headers
 from minibroker.protocol.log_digest import MODULUS, NOTHING
 from minibroker.protocol.record_batch import BatchHeader, CorruptBatch
 from minibroker.runtime.ports import Disk, DiskError

@@ -14,20 +14,21 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
-from minibroker.broker.log import directory_files, ownership
+from minibroker.broker.log import ownership
 from minibroker.broker.log.config import LogConfig
-from minibroker.broker.log.epoch_file import epoch_file_path
 from minibroker.broker.log.errors import LogDirectoryError
 from minibroker.broker.log.flushing import UnsyncedFiles
 from minibroker.broker.log.loaded_log import LoadContext, LoadedLog, Progress
-from minibroker.broker.log.offset_checkpoints import OffsetCheckpoints
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.log.recovery import load_log
-from minibroker.broker.log.set_aside import read_set_aside
+from minibroker.broker.log.segments.tail_cache import TailCache
+from minibroker.broker.log.segments.warm_segments import WarmSegments
+from minibroker.broker.log.side_files import directory_files
+from minibroker.broker.log.side_files.epoch_file import epoch_file_path
+from minibroker.broker.log.side_files.offset_checkpoints import OffsetCheckpoints
+from minibroker.broker.log.side_files.set_aside import read_set_aside
+from minibroker.broker.log.side_files.wholeness import Wholeness
 from minibroker.broker.log.storage import Storage
-from minibroker.broker.log.tail_cache import TailCache
-from minibroker.broker.log.warm_segments import WarmSegments
-from minibroker.broker.log.wholeness import Wholeness
 from minibroker.protocol.checkpoints import (
     LOCK,
     PARTITION_METADATA,

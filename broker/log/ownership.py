@@ -15,10 +15,10 @@ from typing import TypeVar
 
 import msgspec
 
-from minibroker.broker.log.damage_note import read_damage_note, replace_damage_note
 from minibroker.broker.log.errors import LogDirectoryError
 from minibroker.broker.log.loaded_log import LoadContext, LoadedLog, unreadable_log
 from minibroker.broker.log.recovery import load_log
+from minibroker.broker.log.side_files.damage_note import read_damage_note, replace_damage_note
 from minibroker.protocol.checkpoints import (
     LOG_START,
     PARTITION_METADATA,

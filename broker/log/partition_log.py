@@ -18,17 +18,17 @@ from operator import attrgetter
 
 from minibroker.broker.log import cutting, retention
 from minibroker.broker.log.config import LogConfig
-from minibroker.broker.log.damage_note import write_damage_note
-from minibroker.broker.log.digest_file import write_digests
-from minibroker.broker.log.epoch_file import EpochEntry, epoch_file_path
 from minibroker.broker.log.flushing import UnsyncedFiles, flush_log
 from minibroker.broker.log.loaded_log import LoadedLog, RecoveryReport
-from minibroker.broker.log.log_slice import LogSlice
-from minibroker.broker.log.log_start_file import StartRecord
-from minibroker.broker.log.segment import Segment
-from minibroker.broker.log.segment_files import remove_files
+from minibroker.broker.log.segments.log_slice import LogSlice
+from minibroker.broker.log.segments.segment import Segment
+from minibroker.broker.log.segments.segment_files import remove_files
+from minibroker.broker.log.segments.time_lookup import first_record_from
+from minibroker.broker.log.side_files.damage_note import write_damage_note
+from minibroker.broker.log.side_files.digest_file import write_digests
+from minibroker.broker.log.side_files.epoch_file import EpochEntry, epoch_file_path
+from minibroker.broker.log.side_files.log_start_file import StartRecord
 from minibroker.broker.log.storage import Storage
-from minibroker.broker.log.time_lookup import first_record_from
 from minibroker.broker.replication.producer_state import ProducerStates
 from minibroker.protocol.checkpoints import (
     RECOVERY_POINT_CHECKPOINT,

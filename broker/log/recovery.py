@@ -21,8 +21,13 @@ offset or epoch, which the CRC does not cover, does not follow from the batch be
 import logging
 from collections.abc import Iterator
 
-from minibroker.broker.log.digest_file import read_digests
-from minibroker.broker.log.epoch_file import (
+from minibroker.broker.log.loaded_log import LoadContext, LoadedLog, RecoveryReport
+from minibroker.broker.log.segments.segment_files import SegmentFile, list_partition, remove_segment
+from minibroker.broker.log.segments.segment_index import NO_TIMESTAMP, SegmentIndex
+from minibroker.broker.log.segments.segment_tail import SegmentTail, is_cut_off, is_whole_batch, read_tail, why_misfit
+from minibroker.broker.log.segments.walk import scan_batches, walk_headers
+from minibroker.broker.log.side_files.digest_file import read_digests
+from minibroker.broker.log.side_files.epoch_file import (
     NO_EPOCH,
     EpochEntry,
     EpochRebuild,
@@ -30,13 +35,8 @@ from minibroker.broker.log.epoch_file import (
     read_epoch_file,
     truncate_epochs,
 )
-from minibroker.broker.log.loaded_log import LoadContext, LoadedLog, RecoveryReport
-from minibroker.broker.log.log_start_file import read_log_start
-from minibroker.broker.log.producer_snapshots import ProducerSnapshots
-from minibroker.broker.log.segment_files import SegmentFile, list_partition, remove_segment
-from minibroker.broker.log.segment_index import NO_TIMESTAMP, SegmentIndex
-from minibroker.broker.log.segment_tail import SegmentTail, is_cut_off, is_whole_batch, read_tail, why_misfit
-from minibroker.broker.log.walk import scan_batches, walk_headers
+from minibroker.broker.log.side_files.log_start_file import read_log_start
+from minibroker.broker.log.side_files.producer_snapshots import ProducerSnapshots
 from minibroker.broker.replication.producer_state import ProducerStates
 from minibroker.protocol.checkpoints import LOG_START, LOG_SUFFIX, LogStartReason
 from minibroker.protocol.log_digest import MODULUS, NOTHING, digest_of

@@ -11,10 +11,10 @@ from operator import itemgetter
 
 import msgspec
 
-from minibroker.broker.log.segment import read_index
-from minibroker.broker.log.segment_digest import digest_of_headers
-from minibroker.broker.log.segment_index import NO_TIMESTAMP, CorruptIndex, SegmentIndex
-from minibroker.broker.log.walk import scan_batches
+from minibroker.broker.log.segments.segment import read_index
+from minibroker.broker.log.segments.segment_digest import digest_of_headers
+from minibroker.broker.log.segments.segment_index import NO_TIMESTAMP, CorruptIndex, SegmentIndex
+from minibroker.broker.log.segments.walk import scan_batches
 from minibroker.protocol.checkpoints import LOG_SUFFIX, EpochEntry
 from minibroker.protocol.log_digest import MODULUS, NOTHING
 from minibroker.protocol.record_batch import BatchHeader, CorruptBatch

@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 from minibroker.broker.log.config import FREE_BYTES_TO_HEAL
 from minibroker.broker.log.errors import StorageOffline
-from minibroker.broker.log.tail_cache import TailCache
-from minibroker.broker.log.warm_segments import WarmSegments
+from minibroker.broker.log.segments.tail_cache import TailCache
+from minibroker.broker.log.segments.warm_segments import WarmSegments
 from minibroker.runtime.ports import BadEntry, Clock, Disk, DiskError, DiskFull, FileMissing, OutOfDescriptors
 
 

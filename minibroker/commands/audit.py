@@ -11,7 +11,7 @@ import click
 from minibroker.command_line import CommandFailed, ProgressLine, json_option, note
 
 if TYPE_CHECKING:
-    from minibroker.audit.report import AuditReport
+    from minibroker.audit.reports.report import AuditReport
 
 
 @contextmanager
@@ -124,6 +124,6 @@ def _print(report: "AuditReport", as_json: bool) -> None:
 
         sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
         return
-    from minibroker.audit.terminal import print_report
+    from minibroker.audit.reports.terminal import print_report
 
     print_report(report)

@@ -45,7 +45,7 @@ def broker(
     Settings come from --set, then the environment (MINIBROKER_BROKER_ID=1 for broker.id), then --config. SIGTERM or
     Ctrl-C hands leadership over and stops cleanly.
     """
-    from minibroker.broker.config import ConfigError, describe, load_config
+    from minibroker.broker.configuration.config import ConfigError, describe, load_config
 
     try:
         text = config_file.read_text() if config_file is not None else None

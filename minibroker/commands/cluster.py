@@ -24,9 +24,9 @@ from minibroker.command_line import (
 )
 
 if TYPE_CHECKING:
-    from minibroker.cluster_file import RequestedCluster
-    from minibroker.cluster_view import ClusterView
-    from minibroker.local_cluster import LocalCluster
+    from minibroker.local_cluster.cluster_file import RequestedCluster
+    from minibroker.local_cluster.local_cluster import LocalCluster
+    from minibroker.observation.cluster_view import ClusterView
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -65,10 +65,10 @@ def cluster() -> None:
 
 def run_on_cluster(work: Coroutine[Any, Any, Any], timeout_s: float, doing: str) -> Any:
     """Run `work`; every error of the launcher becomes a CommandFailed."""
-    from minibroker.broker_queries import NoAnswer
-    from minibroker.cluster_file import ClusterBusy, ClusterMissing
-    from minibroker.local_cluster import ClusterFailed
-    from minibroker.zookeeper_process import MissingJava, MissingZooKeeper, PortTaken, ZooKeeperFailed
+    from minibroker.local_cluster.cluster_file import ClusterBusy, ClusterMissing
+    from minibroker.local_cluster.local_cluster import ClusterFailed
+    from minibroker.local_cluster.zookeeper_process import MissingJava, MissingZooKeeper, PortTaken, ZooKeeperFailed
+    from minibroker.observation.broker_queries import NoAnswer
 
     not_there = (ClusterFailed, ClusterMissing, ClusterBusy, NoAnswer)
     try:
@@ -106,7 +106,7 @@ def up(
     and settings; options given now override them.
     """
     from minibroker import checkup
-    from minibroker.cluster_file import RequestedCluster
+    from minibroker.local_cluster.cluster_file import RequestedCluster
 
     requested = RequestedCluster(
         brokers=brokers,
@@ -138,8 +138,8 @@ def up(
 
 def _local_cluster(data_dir: Path, requested: "RequestedCluster") -> "tuple[LocalCluster, bool]":
     """The cluster in the directory, or a new one; and whether there was data."""
-    from minibroker.cluster_file import CLUSTER_FILE, ClusterMissing
-    from minibroker.local_cluster import LocalCluster
+    from minibroker.local_cluster.cluster_file import CLUSTER_FILE, ClusterMissing
+    from minibroker.local_cluster.local_cluster import LocalCluster
 
     if (data_dir / CLUSTER_FILE).exists():
         try:
@@ -187,9 +187,9 @@ def status(data_dir: Path, timeout_s: float, as_json: bool) -> int:
 
     Exit code 10 unless the cluster is healthy.
     """
-    from minibroker.broker_queries import NoAnswer
-    from minibroker.cluster_view import health_problems
-    from minibroker.local_cluster import START_CURE, ClusterFailed, LocalCluster
+    from minibroker.local_cluster.local_cluster import START_CURE, ClusterFailed, LocalCluster
+    from minibroker.observation.broker_queries import NoAnswer
+    from minibroker.observation.cluster_view import health_problems
 
     async def look() -> tuple[LocalCluster, "ClusterView | None", list[str]]:
         local = LocalCluster.open(data_dir)
@@ -241,8 +241,8 @@ def wait(bootstrap_servers: str, brokers: int, timeout_s: float, as_json: bool) 
     import asyncio
     import time
 
-    from minibroker.broker_queries import BrokerQueries, NoAnswer
-    from minibroker.cluster_view import health_problems, view_cluster
+    from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
+    from minibroker.observation.cluster_view import health_problems, view_cluster
 
     async def until_healthy() -> "tuple[ClusterView, float]":
         started = time.monotonic()
@@ -282,7 +282,7 @@ def down(data_dir: Path, wipe: bool, timeout_s: float, as_json: bool) -> int:
 
     Leaves a snapshot of leaders, epochs and in-sync replicas for `minibroker audit DIR`.
     """
-    from minibroker.local_cluster import LocalCluster
+    from minibroker.local_cluster.local_cluster import LocalCluster
 
     async def end() -> list[str]:
         return await LocalCluster.open(data_dir).down(timeout_s=timeout_s, wipe=wipe)

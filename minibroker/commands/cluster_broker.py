@@ -11,7 +11,7 @@ from minibroker.command_line import EXIT_FINE, human_bytes, json_option, print_j
 from minibroker.commands.cluster import data_dir_option, run_on_cluster
 
 if TYPE_CHECKING:
-    from minibroker.local_cluster import LocalCluster
+    from minibroker.local_cluster.local_cluster import LocalCluster
 
 BROKER = click.argument("name", metavar="ID|controller|leader:TOPIC-PARTITION")
 
@@ -23,7 +23,7 @@ def _on_broker(doing: str) -> Callable[[Callable[..., Coroutine[Any, Any, dict[s
         @wraps(work)
         def command(name: str, data_dir: Path, timeout_s: float, as_json: bool, **options: Any) -> int:
             async def act() -> dict[str, Any]:
-                from minibroker.local_cluster import LocalCluster
+                from minibroker.local_cluster.local_cluster import LocalCluster
 
                 local = LocalCluster.open(data_dir)
                 broker_id = await local.resolve(name)

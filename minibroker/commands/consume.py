@@ -9,10 +9,10 @@ import click
 from minibroker.command_line import EXIT_FINE, CommandFailed, bootstrap_option, run_async, timeout_option
 
 if TYPE_CHECKING:
-    from minibroker.client.consumer import Consumer
-    from minibroker.client.records import Record
-    from minibroker.record_reader import RecordReader
-    from minibroker.starting_point import StartingPoint
+    from minibroker.client.consumer.consumer import Consumer
+    from minibroker.client.consumer.records import Record
+    from minibroker.records.record_reader import RecordReader
+    from minibroker.records.starting_point import StartingPoint
 
 
 @click.command()
@@ -43,8 +43,8 @@ def consume(
     Values are printed byte for byte, each followed by a newline. Without -e or -c it waits for more until Ctrl-C.
     @TIME is milliseconds since 1970 or ISO-8601; -N starts N records before the end of each partition.
     """
-    from minibroker.client.consumer import Consumer
-    from minibroker.starting_point import BadStartingPoint, parse_start
+    from minibroker.client.consumer.consumer import Consumer
+    from minibroker.records.starting_point import BadStartingPoint, parse_start
 
     if len(topics) > 1:
         raise click.BadParameter(f"{', '.join(topics)}: one topic at a time", param_hint="-t")
@@ -75,12 +75,12 @@ def consume(
 def _printer(format_text: str | None, as_json: bool) -> "Callable[[Record], bytes] | None":
     """How a record is printed; None for the fast way, a value and a newline."""
     if as_json:
-        from minibroker.record_format import json_line
+        from minibroker.records.record_format import json_line
 
         return json_line
     if format_text is None:
         return None
-    from minibroker.record_format import BadFormat, compile_format
+    from minibroker.records.record_format import BadFormat, compile_format
 
     try:
         return compile_format(format_text)
@@ -101,7 +101,7 @@ async def _consume(
 ) -> None:
     from minibroker.client.errors import MinibrokerError
     from minibroker.opened_client import opened
-    from minibroker.record_reader import RecordReader
+    from minibroker.records.record_reader import RecordReader
 
     consumer = open_consumer()
     try:

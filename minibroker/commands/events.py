@@ -15,7 +15,7 @@ from minibroker.command_line import (
 )
 
 if TYPE_CHECKING:
-    from minibroker.event_stream import BrokerEvent
+    from minibroker.observation.event_stream import BrokerEvent
 
 SHOWN_FIRST = 20
 
@@ -55,8 +55,8 @@ def events(
 async def _show(
     servers: str, wanted: tuple[tuple[str, ...], tuple[str, ...], tuple[int, ...]], last: int, once: bool, as_json: bool
 ) -> None:
-    from minibroker.broker_queries import BrokerQueries, NoAnswer
-    from minibroker.event_stream import EventStream
+    from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
+    from minibroker.observation.event_stream import EventStream
 
     async with BrokerQueries() as queries:
         stream = EventStream(queries, servers)

@@ -36,7 +36,7 @@ def log() -> None:
 
 
 def _segments(path: Path) -> list[Path]:
-    from minibroker.segment_files import find_segments
+    from minibroker.offline.segment_files import find_segments
 
     try:
         segments = find_segments(path)
@@ -57,7 +57,7 @@ def dump(path: Path, with_records: bool, as_json: bool) -> int:
 
     Exit code 10 if a batch is damaged.
     """
-    from minibroker.segment_files import SegmentProblem, open_segment, unreadable, walk
+    from minibroker.offline.segment_files import SegmentProblem, open_segment, unreadable, walk
 
     segments = _segments(path)
     damaged = bool(_print_owner_problems(segments, as_json))
@@ -88,7 +88,7 @@ def dump(path: Path, with_records: bool, as_json: bool) -> int:
 
 def _print_owner_problems(segments: list[Path], as_json: bool) -> int:
     """Print which directories hold another partition's log; returns the number of problems."""
-    from minibroker.segment_files import owner_problems
+    from minibroker.offline.segment_files import owner_problems
 
     problems = [problem for found in owner_problems(segments).values() for problem in found]
     for problem in problems:
@@ -124,7 +124,7 @@ def _fields(header: Any, problem: str | None) -> dict[str, Any]:
 
 def _print_records(batch: bytes, as_json: bool) -> None:
     from minibroker.protocol.record_batch import CorruptBatch, decode_records
-    from minibroker.record_format import record_as_json
+    from minibroker.records.record_format import record_as_json
 
     try:
         records = decode_records(batch)
@@ -154,7 +154,7 @@ def verify(path: Path, as_json: bool) -> int:
 
     Exit code 10 if there is a problem. To compare replicas with each other, use `minibroker audit`.
     """
-    from minibroker.segment_files import verify_segment
+    from minibroker.offline.segment_files import verify_segment
 
     batches = records = 0
     segments = _segments(path)

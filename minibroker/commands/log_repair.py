@@ -16,8 +16,8 @@ from minibroker.command_line import (
 )
 
 if TYPE_CHECKING:
-    from minibroker.log_examination import ExaminedLog
-    from minibroker.top_entries import StartRefusal
+    from minibroker.offline.log_examination import ExaminedLog
+    from minibroker.offline.top_entries import StartRefusal
 
 
 class RepairStep(msgspec.Struct, frozen=True):
@@ -49,10 +49,10 @@ def repair(log_dir: Path, is_applied: bool, cuts: tuple[str, ...], accept_loss: 
     next to the log. If this replica had synced or committed some of them, --apply also needs --accept-loss. Exit code
     10 if anything is damaged.
     """
-    from minibroker.log_evidence import read_evidence
-    from minibroker.log_examination import examine_directory
+    from minibroker.offline.log_evidence import read_evidence
+    from minibroker.offline.log_examination import examine_directory
+    from minibroker.offline.top_entries import refusals
     from minibroker.runtime.disk import RealDisk
-    from minibroker.top_entries import refusals
 
     _require_names(cuts)
     lock = _lock(log_dir)
@@ -108,10 +108,10 @@ def _require_cuts(log_dir: Path, examined: "list[ExaminedLog]", cuts: tuple[str,
 
 def _lock(log_dir: Path) -> Any:
     """Lock the directory: a running broker would change it during the examination."""
+    from minibroker.offline.top_entries import cure_of
     from minibroker.protocol.checkpoints import LOCK, META_PROPERTIES, parse_partition_directory_name
     from minibroker.runtime.disk import RealDisk
     from minibroker.runtime.ports import BadEntry, LockHeld
-    from minibroker.top_entries import cure_of
 
     if not (log_dir / META_PROPERTIES).exists():
         names = (each for each in log_dir.iterdir() if parse_partition_directory_name(each.name) is not None)
@@ -135,8 +135,8 @@ def _lock(log_dir: Path) -> Any:
 
 def _cure(log_dir: Path, examined: "ExaminedLog", is_cut: bool, is_applied: bool) -> "list[RepairStep]":
     """Repair one log, or list what would be done, and what the operator must do."""
-    from minibroker import log_repair
-    from minibroker.top_entries import cure_of
+    from minibroker.offline import log_repair
+    from minibroker.offline.top_entries import cure_of
 
     steps: list[RepairStep] = []
     if examined.damage is not None and is_cut:

@@ -32,7 +32,7 @@ def offsets(
 
     The end is the high watermark: the offset after the last committed record.
     """
-    from minibroker.starting_point import BadStartingPoint, StartKind, parse_start
+    from minibroker.records.starting_point import BadStartingPoint, StartKind, parse_start
 
     try:
         point = parse_start(moment if moment.startswith("@") else f"@{moment}") if moment is not None else None
@@ -57,9 +57,9 @@ def offsets(
 async def _ask(
     servers: str, topics: tuple[str, ...], timestamp_ms: int | None, timeout_s: float
 ) -> "list[tuple[TopicPartition, int, int, int | None]]":
-    from minibroker.broker_queries import BrokerQueries, NoAnswer
-    from minibroker.client.consumer import Consumer
+    from minibroker.client.consumer.consumer import Consumer
     from minibroker.client.errors import MinibrokerError
+    from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
     from minibroker.opened_client import opened
     from minibroker.protocol.ids import TopicPartition
 

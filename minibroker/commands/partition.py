@@ -112,7 +112,7 @@ def _topics(names: tuple[str, ...]) -> "list[ElectLeadersTopic] | None":
 
 async def _ask(servers: str, request: "ElectLeadersRequest", timeout_s: float) -> "list[ElectionOutlook]":
     """The controller's answer."""
-    from minibroker.broker_queries import BrokerQueries, NoAnswer
+    from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
 
     try:
         async with BrokerQueries("minibroker-partition") as queries:

@@ -23,7 +23,7 @@ from minibroker.command_line import (
 )
 
 if TYPE_CHECKING:
-    from minibroker.record_sender import RecordSender, Tally
+    from minibroker.records.record_sender import RecordSender, Tally
 
 BATCH_BYTES = 256 * 1024
 """Large for throughput; batches of a slow pipe are sent after 5 ms anyway."""
@@ -117,7 +117,7 @@ class _Options:
 
 
 def _delimiter(text: str | None) -> bytes | None:
-    from minibroker.record_format import BadFormat, parse_delimiter
+    from minibroker.records.record_format import BadFormat, parse_delimiter
 
     try:
         delimiter = parse_delimiter(text) if text is not None else None
@@ -160,9 +160,9 @@ async def _produce(
     account: "_Account",
 ) -> None:
     from minibroker.client.errors import MinibrokerError
-    from minibroker.client.producer import Producer
+    from minibroker.client.producer.producer import Producer
     from minibroker.opened_client import opened
-    from minibroker.record_sender import RecordSender
+    from minibroker.records.record_sender import RecordSender
 
     timeout_ms = max(1, round(timeout_s * 1000))
     producer = Producer(
@@ -186,7 +186,7 @@ async def _produce(
 
 async def _send_all(sender: "RecordSender", descriptor: int, options: _Options) -> None:
     """Send every line, until the input ends or a record fails."""
-    from minibroker.line_source import read_lines, split_key
+    from minibroker.records.line_source import read_lines, split_key
 
     progress = ProgressLine()
     started = time.monotonic()

@@ -18,7 +18,7 @@ from minibroker.command_line import (
 )
 
 if TYPE_CHECKING:
-    from minibroker.cluster_view import ClusterView
+    from minibroker.observation.cluster_view import ClusterView
 
 
 @click.command()
@@ -34,8 +34,8 @@ def replicas(bootstrap_servers: str, topics: tuple[str, ...], check: bool, timeo
     """
     import msgspec
 
-    from minibroker.cluster_view import health_problems
-    from minibroker.replica_table import HEADER, replica_rows
+    from minibroker.observation.cluster_view import health_problems
+    from minibroker.observation.replica_table import HEADER, replica_rows
 
     view = run_async(_look(bootstrap_servers, list(topics) or None), timeout_s, "replicas")
     missing = sorted(set(topics) - {partition.topic for partition in view.partitions})
@@ -54,8 +54,8 @@ def replicas(bootstrap_servers: str, topics: tuple[str, ...], check: bool, timeo
 
 
 async def _look(servers: str, topics: list[str] | None) -> "ClusterView":
-    from minibroker.broker_queries import BrokerQueries, NoAnswer
-    from minibroker.cluster_view import view_cluster
+    from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
+    from minibroker.observation.cluster_view import view_cluster
 
     async with BrokerQueries() as queries:
         try:

@@ -19,8 +19,8 @@ from minibroker.command_line import (
 )
 
 if TYPE_CHECKING:
-    from minibroker.cluster_view import ClusterView
-    from minibroker.replica_changes import ReplicaChange
+    from minibroker.observation.cluster_view import ClusterView
+    from minibroker.observation.replica_changes import ReplicaChange
 
 EVENTS_SHOWN = 12
 
@@ -65,9 +65,9 @@ async def _watch(
 ) -> None:
     import asyncio
 
-    from minibroker.broker_queries import BrokerQueries, NoAnswer
-    from minibroker.cluster_view import view_cluster
-    from minibroker.replica_changes import changes_between
+    from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
+    from minibroker.observation.cluster_view import view_cluster
+    from minibroker.observation.replica_changes import changes_between
 
     loop = asyncio.get_running_loop()
     before: ClusterView | None = None
@@ -152,7 +152,7 @@ class LiveScreen:
 def _rich_table(view: "ClusterView") -> Any:
     from rich.table import Table
 
-    from minibroker.replica_table import HEADER, replica_rows
+    from minibroker.observation.replica_table import HEADER, replica_rows
 
     table = Table(*HEADER, box=None, pad_edge=False)
     for row in replica_rows(view):

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 import click
 
 from minibroker.command_line import EXIT_FINE, CommandFailed, bootstrap_option, json_option, run_async, timeout_option
-from minibroker.verifiable_output import print_event
+from minibroker.records.verifiable_output import print_event
 
 if TYPE_CHECKING:
-    from minibroker.client.records import Record
-    from minibroker.starting_point import StartingPoint
+    from minibroker.client.consumer.records import Record
+    from minibroker.records.starting_point import StartingPoint
 
 
 @click.command()
@@ -38,7 +38,7 @@ def verifiable_consumer(
     Events: startup_complete, partitions_assigned, records_consumed, record_data (--verbose), shutdown_complete. The
     output is always JSON. Ctrl-C ends it cleanly.
     """
-    from minibroker.starting_point import BadStartingPoint, parse_start
+    from minibroker.records.starting_point import BadStartingPoint, parse_start
 
     try:
         point = parse_start(offset)
@@ -63,9 +63,9 @@ async def _consume(
     verbose: bool,
     timeout_s: float,
 ) -> None:
-    from minibroker.client.consumer import Consumer
+    from minibroker.client.consumer.consumer import Consumer
     from minibroker.client.errors import MinibrokerError
-    from minibroker.record_reader import RecordReader
+    from minibroker.records.record_reader import RecordReader
 
     timeout_ms = max(1, round(timeout_s * 1000))
     consumer = Consumer(

@@ -15,11 +15,11 @@ from minibroker.command_line import (
     run_async,
     timeout_option,
 )
-from minibroker.verifiable_output import print_event
+from minibroker.records.verifiable_output import print_event
 
 if TYPE_CHECKING:
-    from minibroker.client.deliveries import Delivery
-    from minibroker.client.producer import Producer
+    from minibroker.client.producer.deliveries import Delivery
+    from minibroker.client.producer.producer import Producer
 
 
 @click.command()
@@ -95,7 +95,7 @@ class _Run:
         import asyncio
 
         from minibroker.client.errors import MinibrokerError
-        from minibroker.client.producer import Producer
+        from minibroker.client.producer.producer import Producer
 
         timeout_ms = max(1, round(timeout_s * 1000))
         producer = Producer(

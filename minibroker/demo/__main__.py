@@ -11,15 +11,15 @@ import uvloop
 
 from minibroker import checkup
 from minibroker.audit.errors import AuditError
-from minibroker.broker_queries import NoAnswer
 from minibroker.client.errors import MinibrokerError
 from minibroker.command_line import EXIT_COULD_NOT, EXIT_FINE, EXIT_FOUND_WRONG, EXIT_INTERRUPTED, EXIT_USAGE
 from minibroker.demo.input_lines import BadInput, InputLines
 from minibroker.demo.sabotage import SABOTAGES
 from minibroker.demo.script import DemoFailed, run_demo
 from minibroker.demo.story import Story
-from minibroker.local_cluster import ClusterFailed
-from minibroker.zookeeper_process import PortTaken, ZooKeeperFailed
+from minibroker.local_cluster.local_cluster import ClusterFailed
+from minibroker.local_cluster.zookeeper_process import PortTaken, ZooKeeperFailed
+from minibroker.observation.broker_queries import NoAnswer
 
 EXPECTED = (ClusterFailed, NoAnswer, MinibrokerError, AuditError, PortTaken, ZooKeeperFailed, DemoFailed, OSError)
 

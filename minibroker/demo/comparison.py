@@ -4,15 +4,15 @@ Owns: the comparison per partition: the log holds every acknowledged record at i
 nothing else.
 """
 
-from minibroker.client.consumer import Consumer
-from minibroker.client.records import RecordBatch
+from minibroker.client.consumer.consumer import Consumer
+from minibroker.client.consumer.records import RecordBatch
 from minibroker.command_line import human_bytes
 from minibroker.demo.input_lines import InputLines
 from minibroker.demo.ledger import NOTHING, Ledger
 from minibroker.demo.story import Story
 from minibroker.protocol.ids import TopicPartition
-from minibroker.record_reader import RecordReader
-from minibroker.starting_point import parse_start
+from minibroker.records.record_reader import RecordReader
+from minibroker.records.starting_point import parse_start
 
 TIMEOUT_MS = 30_000
 DIFFERENCES_SHOWN = 3

@@ -7,7 +7,7 @@ UTF-8 and some contain CR. The lines are in memory once: record number n is line
 import sysconfig
 from pathlib import Path
 
-from minibroker.line_source import LineSplitter
+from minibroker.records.line_source import LineSplitter
 
 TARGET_BYTES = 64_000_000
 LINES_MIN = 1_000

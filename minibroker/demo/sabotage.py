@@ -5,8 +5,8 @@ Owns: what each error does to the segment files. `no-kill` does nothing here: th
 
 from pathlib import Path
 
-from minibroker.power_loss import list_segments
-from minibroker.segment_files import SegmentBatch, open_segment, walk
+from minibroker.local_cluster.power_loss import list_segments
+from minibroker.offline.segment_files import SegmentBatch, open_segment, walk
 
 SABOTAGES = {
     "drop-record": "the last acknowledged batch of lines-1 is cut off all three replicas",

@@ -5,10 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from minibroker.broker_process import SESSION_TIMEOUT_MS
-from minibroker.broker_queries import BrokerQueries, NoAnswer
 from minibroker.client.admin import AdminClient
-from minibroker.cluster_view import ClusterView, view_cluster
 from minibroker.command_line import human_bytes
 from minibroker.demo.comparison import compare_with_input
 from minibroker.demo.input_lines import InputLines
@@ -17,9 +14,12 @@ from minibroker.demo.sabotage import SABOTAGES, plant
 from minibroker.demo.story import Story
 from minibroker.demo.verdict import audit_files
 from minibroker.demo.writing import write_all
-from minibroker.local_cluster import ClusterFailed, LocalCluster
+from minibroker.local_cluster.broker_process import SESSION_TIMEOUT_MS
+from minibroker.local_cluster.local_cluster import ClusterFailed, LocalCluster
+from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
+from minibroker.observation.cluster_view import ClusterView, view_cluster
+from minibroker.observation.replica_changes import changes_between
 from minibroker.protocol.ids import TopicPartition
-from minibroker.replica_changes import changes_between
 
 TOPIC = "lines"
 PARTITIONS = 3

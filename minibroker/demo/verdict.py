@@ -3,8 +3,8 @@
 import asyncio
 from pathlib import Path
 
-from minibroker.audit.findings import Severity
-from minibroker.audit.report import AuditReport, describe
+from minibroker.audit.checks.findings import Severity
+from minibroker.audit.reports.report import AuditReport, describe
 from minibroker.audit.run import run_audit
 from minibroker.demo.ledger import Ledger
 from minibroker.demo.story import Story

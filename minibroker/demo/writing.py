@@ -8,17 +8,17 @@ import asyncio
 import contextlib
 from pathlib import Path
 
-from minibroker.broker_process import SESSION_TIMEOUT_MS
-from minibroker.broker_queries import BrokerQueries, NoAnswer
-from minibroker.client.producer import Producer
-from minibroker.cluster_view import partitions_of
+from minibroker.client.producer.producer import Producer
 from minibroker.command_line import human_bytes
 from minibroker.demo.input_lines import InputLines
 from minibroker.demo.ledger import Ledger
 from minibroker.demo.story import Story
-from minibroker.local_cluster import LocalCluster
+from minibroker.local_cluster.broker_process import SESSION_TIMEOUT_MS
+from minibroker.local_cluster.local_cluster import LocalCluster
+from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
+from minibroker.observation.cluster_view import partitions_of
 from minibroker.protocol.ids import TopicPartition
-from minibroker.record_sender import RecordSender
+from minibroker.records.record_sender import RecordSender
 
 VICTIM = TopicPartition("lines", 0)
 KILL_AT = 0.4

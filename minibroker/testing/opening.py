@@ -16,7 +16,7 @@ import msgspec
 from minibroker.testing.tested_cluster import TestedCluster
 
 if TYPE_CHECKING:
-    from minibroker.simulation.loop import VirtualLoop
+    from minibroker.simulation.world.loop import VirtualLoop
 
 T = TypeVar("T")
 
@@ -86,7 +86,7 @@ class cluster:
 
 
 def _virtual_loop() -> "VirtualLoop":
-    from minibroker.simulation.loop import VirtualLoop
+    from minibroker.simulation.world.loop import VirtualLoop
 
     loop = asyncio.get_running_loop()
     if not isinstance(loop, VirtualLoop):
@@ -100,7 +100,7 @@ def _virtual_loop() -> "VirtualLoop":
 
 def run(main: Coroutine[Any, Any, T], *, virtual_seconds_max: float = VIRTUAL_SECONDS_MAX) -> T:
     """`asyncio.run` in virtual time, where `cluster` can be opened. TimeoutError after that many seconds of it."""
-    from minibroker.simulation.loop import VirtualLoop
+    from minibroker.simulation.world.loop import VirtualLoop
 
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(limited(main, virtual_seconds_max))

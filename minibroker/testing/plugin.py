@@ -86,7 +86,7 @@ class VirtualLoops:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_asyncio_loop_factories(self) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-        from minibroker.simulation.loop import VirtualLoop
+        from minibroker.simulation.world.loop import VirtualLoop
 
         return {"virtual": VirtualLoop}
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from minibroker import network_proxies
-from minibroker.broker_queries import BrokerQueries, NoAnswer
 from minibroker.client.default_runtime import runtime_or_default
-from minibroker.local_cluster import CLIENT_ID, ClusterFailed, LocalCluster
-from minibroker.network_proxies import LOOPBACK, NetworkProxies, broker_name
+from minibroker.local_cluster import network_proxies
+from minibroker.local_cluster.local_cluster import CLIENT_ID, ClusterFailed, LocalCluster
+from minibroker.local_cluster.network_proxies import LOOPBACK, NetworkProxies, broker_name
+from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import DescribeReplicaStateResponse, ReplicaStateDescription
 from minibroker.runtime.ports import Runtime

@@ -12,14 +12,14 @@ from types import TracebackType
 from typing import Any, Self
 
 from minibroker.client import default_runtime
-from minibroker.cluster_file import write_cluster_state
+from minibroker.local_cluster.cluster_file import write_cluster_state
 from minibroker.protocol.cluster_state import ClusterState, PartitionSnapshot
 from minibroker.protocol.znodes import BROKER_TOPICS, PartitionState, TopicAssignment
 from minibroker.runtime.ports import Runtime
 from minibroker.simulation.cluster import POLL_SECONDS, SimulatedCluster
-from minibroker.simulation.exported_disks import files_below
-from minibroker.simulation.loop import VirtualLoop, forbid_real_waiting
-from minibroker.simulation.world import PROVISIONED_DIRECTORY
+from minibroker.simulation.world.exported_disks import files_below
+from minibroker.simulation.world.loop import VirtualLoop, forbid_real_waiting
+from minibroker.simulation.world.world import PROVISIONED_DIRECTORY
 from minibroker.testing.tested_cluster import CLIENTS, SETTINGS, ZOOKEEPER, Party, TestedCluster, parties
 
 START_SECONDS = 30.0

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from minibroker.audit.report import AuditReport
+from minibroker.audit.reports.report import AuditReport
 from minibroker.audit.run import LOCAL, run_audit
 from minibroker.client.admin import AdminClient
-from minibroker.client.consumer import Consumer
-from minibroker.client.deliveries import RecordMetadata
-from minibroker.client.producer import Producer
+from minibroker.client.consumer.consumer import Consumer
+from minibroker.client.producer.deliveries import RecordMetadata
+from minibroker.client.producer.producer import Producer
 from minibroker.protocol.acked_list import AckedListWriter, record_checksum
 from minibroker.protocol.record_batch import Header
 from minibroker.runtime.ports import Runtime

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from minibroker.power_loss import list_segments
+from minibroker.local_cluster.power_loss import list_segments
 from minibroker.protocol import checkpoints
 from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.ids import TopicPartition

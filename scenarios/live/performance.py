@@ -9,16 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from minibroker.audit.errors import AuditError
-from minibroker.broker_queries import NoAnswer
 from minibroker.client.errors import MinibrokerError
-from minibroker.local_cluster import ClusterFailed
-from minibroker.runtime.ports import CoordinationError
-from minibroker.scenarios.live.stage import LiveStage
-from minibroker.scenarios.staging.performance import Performance, performance_of, play_script
-from minibroker.scenarios.staging.scenario import Act, TruncationRule
-from minibroker.scenarios.staging.stage import ScenarioStep
-from minibroker.scenarios.staging.verdict import audit_disks, write_facts
-from minibroker.zookeeper_process import (
+from minibroker.local_cluster.local_cluster import ClusterFailed
+from minibroker.local_cluster.zookeeper_process import (
     MissingJava,
     MissingZooKeeper,
     PortTaken,
@@ -26,6 +19,13 @@ from minibroker.zookeeper_process import (
     find_java,
     zookeeper_jars,
 )
+from minibroker.observation.broker_queries import NoAnswer
+from minibroker.runtime.ports import CoordinationError
+from minibroker.scenarios.live.stage import LiveStage
+from minibroker.scenarios.staging.performance import Performance, performance_of, play_script
+from minibroker.scenarios.staging.scenario import Act, TruncationRule
+from minibroker.scenarios.staging.stage import ScenarioStep
+from minibroker.scenarios.staging.verdict import audit_disks, write_facts
 
 CANNOT_PLAY = (
     AuditError,

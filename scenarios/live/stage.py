@@ -12,10 +12,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from minibroker.broker.replication.state import TruncationRule
-from minibroker.broker_queries import BrokerQueries, NoAnswer
 from minibroker.client.default_runtime import runtime_or_default
-from minibroker.local_cluster import CLIENT_ID, ClusterFailed, LocalCluster
-from minibroker.network_proxies import ZOOKEEPER, NetworkProxies, broker_name
+from minibroker.local_cluster.local_cluster import CLIENT_ID, ClusterFailed, LocalCluster
+from minibroker.local_cluster.network_proxies import ZOOKEEPER, NetworkProxies, broker_name
+from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
 from minibroker.protocol.messages import DescribeReplicaStateResponse, ReplicaStateDescription
 from minibroker.protocol.znodes import PartitionState, partition_state_path
 from minibroker.runtime.ports import Coordination, CoordinationError, CoordinationUnavailable

@@ -11,7 +11,7 @@ from typing import Any
 
 from minibroker.protocol.cluster_events import ClusterEvent, as_json_fields
 from minibroker.runtime.observer import Observers
-from minibroker.simulation.node import PROCESS
+from minibroker.simulation.world.node import PROCESS
 
 Fields = dict[str, Any]
 

@@ -6,10 +6,10 @@ Owns: records in flight, acknowledgements, and the notes about them. Leaves to o
 import asyncio
 from collections.abc import Callable
 
-from minibroker.client.consumer import Consumer
-from minibroker.client.deliveries import Delivery
+from minibroker.client.consumer.consumer import Consumer
 from minibroker.client.errors import MinibrokerError
-from minibroker.client.producer import Producer
+from minibroker.client.producer.deliveries import Delivery
+from minibroker.client.producer.producer import Producer
 from minibroker.protocol.acked_list import record_checksum
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.ports import Runtime

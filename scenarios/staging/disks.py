@@ -11,8 +11,8 @@ from minibroker.protocol import checkpoints
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import decode_records, iterate_headers
 from minibroker.runtime.ports import FileMissing
-from minibroker.simulation.exported_disks import files_below
-from minibroker.simulation.storage import DirectoryNode, FileNode, SimulatedStorage
+from minibroker.simulation.world.exported_disks import files_below
+from minibroker.simulation.world.storage import DirectoryNode, FileNode, SimulatedStorage
 
 LOG_DIRECTORY = "/data/log"
 

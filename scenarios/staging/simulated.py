@@ -19,9 +19,9 @@ from minibroker.scenarios.staging.scenario import TOPIC, Cast
 from minibroker.scenarios.staging.stage import StepListener
 from minibroker.scenarios.staging.wire import FrameObserver
 from minibroker.simulation.cluster import SimulatedCluster
-from minibroker.simulation.message_holds import Match, MessageHold
-from minibroker.simulation.world import PROVISIONED_DIRECTORY
-from minibroker.simulation.zookeeper import RequestHold
+from minibroker.simulation.world.message_holds import Match, MessageHold
+from minibroker.simulation.world.world import PROVISIONED_DIRECTORY
+from minibroker.simulation.world.zookeeper import RequestHold
 
 SEED = 1
 OPERATOR_SESSION_MS = 4_000

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from minibroker.audit.findings import Severity
+from minibroker.audit.checks.findings import Severity
 from minibroker.audit.run import LOCAL, run_audit
 from minibroker.protocol.acked_list import AckedListWriter
 from minibroker.protocol.cluster_state import CLUSTER_STATE

@@ -15,7 +15,7 @@ from minibroker.protocol.messages import (
     ProduceResponse,
 )
 from minibroker.scenarios.staging.broker_events import letter
-from minibroker.simulation.message_holds import Frame
+from minibroker.simulation.world.message_holds import Frame
 
 REFUSABLE = {ApiKey.FETCH: "fetch", ApiKey.PRODUCE: "produce request", ApiKey.LEADER_AND_ISR: "LeaderAndIsr"}
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from minibroker.broker.log.partition_log import PartitionLog
-from minibroker.broker.partition import Partition
+from minibroker.broker.replicas.partition import Partition
 from minibroker.protocol.checkpoints import (
     HIGH_WATERMARK_CHECKPOINT,
     LOG_SUFFIX,
@@ -25,8 +25,8 @@ from minibroker.simulation.checks.disks import LOG_DIRECTORY
 from minibroker.simulation.checks.listening import ReplicaListener
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
-from minibroker.simulation.node import PROCESS, Process
-from minibroker.simulation.storage import SimulatedStorage
+from minibroker.simulation.world.node import PROCESS, Process
+from minibroker.simulation.world.storage import SimulatedStorage
 
 HIGH_WATERMARKS_PATH = f"{LOG_DIRECTORY}/{HIGH_WATERMARK_CHECKPOINT}"
 

@@ -10,13 +10,13 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from minibroker.audit.acked_file import AckedChunk
-from minibroker.audit.expectation import ExpectedPartition
-from minibroker.audit.findings import Finding as AuditFinding
-from minibroker.audit.findings import Kind, Severity
-from minibroker.audit.partition_check import compare_partition
-from minibroker.audit.replica import AuditedReplica, ReplicaFacts, SnapshotFile, assemble
-from minibroker.audit.segment_reader import RangeTask, scan_content
+from minibroker.audit.checks.expectation import ExpectedPartition
+from minibroker.audit.checks.findings import Finding as AuditFinding
+from minibroker.audit.checks.findings import Kind, Severity
+from minibroker.audit.checks.partition_check import compare_partition
+from minibroker.audit.reading.acked_file import AckedChunk
+from minibroker.audit.reading.replica import AuditedReplica, ReplicaFacts, SnapshotFile, assemble
+from minibroker.audit.reading.segment_reader import RangeTask, scan_content
 from minibroker.protocol import checkpoints
 from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.errors import ProtocolError
@@ -26,8 +26,8 @@ from minibroker.protocol.partition_metadata import parse_partition_metadata
 from minibroker.simulation.checks.finding import CheckerFinding
 from minibroker.simulation.checks.reference_state import ReferencePartition
 from minibroker.simulation.cluster import SimulatedCluster
-from minibroker.simulation.storage import DirectoryNode, FileNode
-from minibroker.simulation.world import PROVISIONED_DIRECTORY
+from minibroker.simulation.world.storage import DirectoryNode, FileNode
+from minibroker.simulation.world.world import PROVISIONED_DIRECTORY
 
 T = TypeVar("T")
 

@@ -8,14 +8,14 @@ the content of the files (`served`, `disks`). Source: "Can Applications Recover 
 from collections.abc import Sequence
 
 from minibroker.broker.log.partition_log import PartitionLog
-from minibroker.broker.partition import Partition
+from minibroker.broker.replicas.partition import Partition
 from minibroker.protocol.record_batch import BatchHeader
 from minibroker.runtime.ports import DiskError, FileMissing, OutOfDescriptors
 from minibroker.simulation.checks.listening import ReplicaListener
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
-from minibroker.simulation.node import PROCESS, Process
-from minibroker.simulation.storage import SimulatedStorage
+from minibroker.simulation.world.node import PROCESS, Process
+from minibroker.simulation.world.storage import SimulatedStorage
 
 SYNCS = ("sync", "sync_directory")
 NOTICED_SECONDS = 0.25

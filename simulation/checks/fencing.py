@@ -16,8 +16,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from minibroker.broker.observations import ConsumerReadGranted, MetadataAnswered
-from minibroker.broker.partition import Partition
+from minibroker.broker.replicas.observations import ConsumerReadGranted, MetadataAnswered
+from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.state import Role
 from minibroker.protocol.ids import TopicPartition
@@ -35,8 +35,8 @@ from minibroker.runtime.ports import CheckOp, CreateOp, DeleteOp, DiskError, NoN
 from minibroker.simulation.checks.listening import ReplicaListener, listening
 from minibroker.simulation.checks.reference_state import ReferencePartition, ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
-from minibroker.simulation.znode_tree import ZNode
-from minibroker.simulation.zookeeper import Answer, Link, ZooKeeperRequest
+from minibroker.simulation.world.znode_tree import ZNode
+from minibroker.simulation.world.zookeeper import Answer, Link, ZooKeeperRequest
 
 RULE = "hardening 11"
 

@@ -9,7 +9,7 @@ from pathlib import PurePath
 from msgspec import Struct
 
 from minibroker.protocol.ids import TopicPartition
-from minibroker.simulation.loop import Unhandled
+from minibroker.simulation.world.loop import Unhandled
 
 PACKAGE = PurePath(__file__).parents[2]
 """The folder from which the packages are imported: a folder of links or, without one, the project itself."""

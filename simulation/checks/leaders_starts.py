@@ -8,14 +8,14 @@ what a damaged replica holds.
 
 from collections.abc import Sequence
 
-from minibroker.broker.partition import Partition
+from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.state import Role
 from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.checks.listening import ReplicaListener
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
-from minibroker.simulation.node import PROCESS
+from minibroker.simulation.world.node import PROCESS
 
 
 class LeaderStartChecker(ReplicaListener):

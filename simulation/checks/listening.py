@@ -7,8 +7,8 @@ import contextlib
 from collections.abc import Sequence
 
 from minibroker.broker.log.partition_log import PartitionLog
-from minibroker.broker.observations import BatchesLogged, LogCut, OrderAdmitted, ReplicaLoaded, ReplicaStepped
-from minibroker.broker.partition import Partition
+from minibroker.broker.replicas.observations import BatchesLogged, LogCut, OrderAdmitted, ReplicaLoaded, ReplicaStepped
+from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replication import events as ev
 from minibroker.protocol.record_batch import BatchHeader
 from minibroker.runtime.observer import Observers

@@ -10,14 +10,14 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from minibroker.broker.log.partition_log import PartitionLog
-from minibroker.broker.partition import Partition
+from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replication import events as ev
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader
 from minibroker.simulation.checks.listening import ReplicaListener
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
-from minibroker.simulation.node import PROCESS
+from minibroker.simulation.world.node import PROCESS
 
 RETENTION_BYTES = "log.retention.bytes"
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from minibroker.protocol.znodes import BROKER_IDS, CONTROLLER, BrokerRegistration, ControllerNode, broker_path
 from minibroker.simulation.cluster import SimulatedCluster
-from minibroker.simulation.zookeeper import Answer, Link, ZooKeeperRequest
+from minibroker.simulation.world.zookeeper import Answer, Link, ZooKeeperRequest
 
 QUEUED_SECONDS = 1.0
 """A controller handles one event after the other: between an answer of ZooKeeper and the controller's reaction there

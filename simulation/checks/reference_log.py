@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.protocol.record_batch import HEADER_BYTES, BatchHeader, CorruptBatch, check_batch, read_header
-from minibroker.simulation.storage import SimulatedStorage
+from minibroker.simulation.world.storage import SimulatedStorage
 
 BATCHES_REMEMBERED = 40
 """Batches kept of each producer: as many requests may be in flight."""

@@ -12,7 +12,7 @@ from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.znodes import CONTROLLER_EPOCH, BrokerRegistration, PartitionState, broker_path
 from minibroker.simulation.checks.finding import CheckerFinding
 from minibroker.simulation.cluster import SimulatedCluster
-from minibroker.simulation.node import Process
+from minibroker.simulation.world.node import Process
 
 FINDINGS_MAX = 20
 EXPIRY_NOTICED_SECONDS = 10.0

@@ -11,10 +11,10 @@ from typing import Any
 from msgspec import Struct
 
 from minibroker.broker.log.partition_log import PartitionLog
-from minibroker.broker.partition import Partition
-from minibroker.broker.produce import ProduceItem
+from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.state import ReplicaState, Role
+from minibroker.broker.requests.produce import ProduceItem
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader
@@ -24,7 +24,7 @@ from minibroker.simulation.checks.listening import ReplicaListener
 from minibroker.simulation.checks.reference_log import LoggedBatch, ReferenceLog, read_batches
 from minibroker.simulation.checks.reference_state import ReferencePartition, ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
-from minibroker.simulation.node import PROCESS, Process
+from minibroker.simulation.world.node import PROCESS, Process
 
 ACKS_ALL = -1
 

@@ -8,8 +8,8 @@ others: what a consumer does with damaged bytes; their CRC shows the damage, and
 import contextlib
 from collections.abc import Sequence
 
-from minibroker.broker.observations import BatchesLogged, RecordsRead
-from minibroker.broker.partition import Partition
+from minibroker.broker.replicas.observations import BatchesLogged, RecordsRead
+from minibroker.broker.replicas.partition import Partition
 from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.codec import FetchedRecords
 from minibroker.protocol.ids import TopicPartition
@@ -17,7 +17,7 @@ from minibroker.protocol.record_batch import CRC_COVERS_FROM, BatchHeader, Corru
 from minibroker.runtime.observer import Observers
 from minibroker.runtime.ports import Buffer
 from minibroker.simulation.checks.reference_state import ReferenceState
-from minibroker.simulation.node import PROCESS
+from minibroker.simulation.world.node import PROCESS
 
 
 class ServedChecker:

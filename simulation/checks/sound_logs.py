@@ -7,14 +7,14 @@ set aside and fetched again, and at the fourth time within an hour its replica s
 
 from collections.abc import Sequence
 
-from minibroker.broker.partition import Partition
+from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.log_starts import HEAD_MISSING
 from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.checks.listening import ReplicaListener
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
-from minibroker.simulation.node import PROCESS
+from minibroker.simulation.world.node import PROCESS
 
 
 class SoundLogChecker(ReplicaListener):

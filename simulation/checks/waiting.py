@@ -6,7 +6,7 @@ waits for a replica which may not join (I37: KAFKA-15021). Leaves to others: wha
 
 from collections.abc import Sequence
 
-from minibroker.broker.partition import Partition
+from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.leader import ACKS_ALL
 from minibroker.broker.replication.state import ReplicaState

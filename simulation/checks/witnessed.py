@@ -4,7 +4,7 @@ Owns: the comparison, by batches read without the broker's own digests. Leaves t
 there.
 """
 
-from minibroker.broker.partition import Partition
+from minibroker.broker.replicas.partition import Partition
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.log_digest import digest_of, format_digest
 from minibroker.protocol.witness import SHARDS, PartitionWitness, WitnessNode, newer, shard_of, witness_path

@@ -9,8 +9,8 @@ members.
 """
 
 from minibroker.broker.replication.state import Role
-from minibroker.controller.controller_state import Leadership
-from minibroker.controller.election import PartitionChange
+from minibroker.controller.core.controller_state import Leadership
+from minibroker.controller.core.election import PartitionChange
 from minibroker.simulation.model.controller import incarnation
 from minibroker.simulation.model.replica import ModelReplica, Record, Stimulus, StimulusOutcome
 

@@ -10,8 +10,8 @@ from typing import TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from minibroker.controller import events as ce
-from minibroker.controller.controller_state import (
+from minibroker.controller.core import events as ce
+from minibroker.controller.core.controller_state import (
     ControllerSettings,
     ControllerState,
     Leadership,
@@ -19,9 +19,9 @@ from minibroker.controller.controller_state import (
     ReplicaLog,
     Topic,
 )
-from minibroker.controller.election import PartitionChange
-from minibroker.controller.instructions import LeaderAndIsr
-from minibroker.controller.steps import step
+from minibroker.controller.core.election import PartitionChange
+from minibroker.controller.core.instructions import LeaderAndIsr
+from minibroker.controller.core.steps import step
 from minibroker.protocol.ids import TopicPartition, from_wire, to_wire
 from minibroker.protocol.messages import (
     AlterPartitionData,

@@ -5,7 +5,7 @@ up to an empty line. The first command is `bounds NAME`; the rest are the steps 
 checks. Where a step breaks an invariant, the text says so and the story ends.
 """
 
-from minibroker.controller.controller_state import Leadership
+from minibroker.controller.core.controller_state import Leadership
 from minibroker.simulation.model.bounds import ModelBounds, find_bounds
 from minibroker.simulation.model.moves import Move, enabled, perform
 from minibroker.simulation.model.replica import ModelReplica, Record

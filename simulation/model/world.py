@@ -11,8 +11,8 @@ then looked up. So a step of the whole cluster costs a few tuples, and the real 
 from typing import Any, NamedTuple, TypeAlias
 
 from minibroker.broker.replication.state import ReplicationConfig
-from minibroker.controller.controller_state import Leadership
-from minibroker.controller.events import ControllerEvent
+from minibroker.controller.core.controller_state import Leadership
+from minibroker.controller.core.events import ControllerEvent
 from minibroker.simulation.model import checker, controller
 from minibroker.simulation.model.bounds import KINDS, ModelBounds
 from minibroker.simulation.model.controller import ControllerDecision, Message, ModelController

@@ -16,7 +16,7 @@ from minibroker.protocol.messages import (
 from minibroker.runtime.ports import NetworkError
 from minibroker.runtime.rpc import RpcError, connect
 from minibroker.simulation.cluster import PORT
-from minibroker.simulation.swarm.fault_injector import FaultInjector
+from minibroker.simulation.swarm.faults.fault_injector import FaultInjector
 
 ORDER_TIMEOUT_MS = 5_000
 ORDERS_MAX = 20

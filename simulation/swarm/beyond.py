@@ -15,7 +15,7 @@ from minibroker.simulation.checks.finding import CheckerFinding, crash_finding
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.accepting import accept_loss
-from minibroker.simulation.swarm.fault_injector import FaultInjector
+from minibroker.simulation.swarm.faults.fault_injector import FaultInjector
 from minibroker.simulation.swarm.final_checks import compare_history, compare_replicas, converge, log_bytes
 from minibroker.simulation.swarm.narrator import Narrator
 from minibroker.simulation.swarm.opening import open_run

@@ -13,7 +13,7 @@ from typing import Any, get_origin
 
 import msgspec
 
-from minibroker.broker.observations import ReplicaStepped
+from minibroker.broker.replicas.observations import ReplicaStepped
 from minibroker.broker.replication.events import ProduceReceived
 from minibroker.broker.replication.producer_state import Duplicate
 from minibroker.protocol.cluster_events import (
@@ -40,7 +40,7 @@ from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.incoming_request import AnswerSent
 from minibroker.runtime.observer import Observers
 from minibroker.simulation.checks.reference_state import ReferencePartition, ReferenceState
-from minibroker.simulation.trace import Trace
+from minibroker.simulation.world.trace import Trace
 
 DOUBT = "controller doubts itself"
 REPORTED: dict[str, type[ClusterEvent]] = {

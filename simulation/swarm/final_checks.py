@@ -5,9 +5,9 @@ Owns: the wait for convergence (liveness) and the comparison of replicas, acknow
 
 import asyncio
 
-from minibroker.broker.partition import Partition
+from minibroker.broker.replicas.partition import Partition
 from minibroker.client.errors import MinibrokerError
-from minibroker.client.producer import Producer
+from minibroker.client.producer.producer import Producer
 from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.checks.anomalies import Promise
 from minibroker.simulation.checks.reference_state import ReferenceState

@@ -6,8 +6,8 @@ Owns: the history. Leaves to others: checking it.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
+from minibroker.client.consumer.records import Record
 from minibroker.client.errors import MinibrokerError
-from minibroker.client.records import Record
 from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.checks.anomalies import Promise, check_history
 from minibroker.simulation.checks.client_history import EventLog, Polled, Sent

@@ -21,13 +21,13 @@ from minibroker.protocol.ids import NONE, TopicPartition
 from minibroker.protocol.messages import ElectionOutlook
 from minibroker.protocol.record_batch import read_header
 from minibroker.runtime.ports import FileMissing
-from minibroker.simulation.storage import SimulatedStorage
 from minibroker.simulation.swarm.accepting import accept_loss
-from minibroker.simulation.swarm.disk_faults import DiskFaults
-from minibroker.simulation.swarm.disk_options import SHORTENED
-from minibroker.simulation.swarm.fault_injector import FaultInjector, name_of
-from minibroker.simulation.swarm.file_changes import copied, logs_of, restore
-from minibroker.simulation.swarm.rot_places import HEADER_BYTES, LOG_DIRECTORY, batches_of
+from minibroker.simulation.swarm.faults.disk_faults import DiskFaults
+from minibroker.simulation.swarm.faults.disk_options import SHORTENED
+from minibroker.simulation.swarm.faults.fault_injector import FaultInjector, name_of
+from minibroker.simulation.swarm.faults.file_changes import copied, logs_of, restore
+from minibroker.simulation.swarm.faults.rot_places import HEADER_BYTES, LOG_DIRECTORY, batches_of
+from minibroker.simulation.world.storage import SimulatedStorage
 
 BLANK, ROTTEN = "blank", "rotten"
 QUIET_SECONDS = 25.0

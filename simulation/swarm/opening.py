@@ -5,7 +5,7 @@ Owns: the start of cluster, clients and fault injector. Leaves to others: the fa
 
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
-from minibroker.simulation.swarm.fault_injector import FaultInjector
+from minibroker.simulation.swarm.faults.fault_injector import FaultInjector
 from minibroker.simulation.swarm.narrator import Narrator
 from minibroker.simulation.swarm.outcome import RunOutcome
 from minibroker.simulation.swarm.workload import Workload

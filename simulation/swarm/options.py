@@ -8,7 +8,7 @@ import random
 
 import msgspec
 
-from minibroker.simulation.swarm.disk_options import DiskOptions
+from minibroker.simulation.swarm.faults.disk_options import DiskOptions
 
 PROCESS_FAILURES = ("kill", "power", "power_many", "term", "kill_leader", "kill_controller", "blank_disk")
 STALLS = ("pause", "slow_disk")

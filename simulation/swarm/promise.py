@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from minibroker.simulation.swarm.disk_options import CRASHES, MISPLACED, NOTES, OLDER, RUNNING_ROT, SHORTENED
+from minibroker.simulation.swarm.faults.disk_options import CRASHES, MISPLACED, NOTES, OLDER, RUNNING_ROT, SHORTENED
 
 
 class Guarantee(StrEnum):

@@ -10,9 +10,9 @@ import random
 
 from minibroker.client.admin import AdminClient
 from minibroker.client.errors import MinibrokerError
-from minibroker.client.producer import Producer
+from minibroker.client.producer.producer import Producer
 from minibroker.simulation.cluster import SimulatedCluster
-from minibroker.simulation.swarm.fault_injector import RECREATED, FaultInjector
+from minibroker.simulation.swarm.faults.fault_injector import RECREATED, FaultInjector
 from minibroker.simulation.swarm.history import History
 from minibroker.simulation.swarm.workload import Workload
 

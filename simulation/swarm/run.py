@@ -25,9 +25,9 @@ from minibroker.simulation.checks.waiting import WaitingChecker
 from minibroker.simulation.checks.witnessed import WitnessChecker
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.beyond import DISASTERS, beyond_options, drive_beyond
-from minibroker.simulation.swarm.disk_fault_schedule import DiskFaultSchedule, scrubbing_often
-from minibroker.simulation.swarm.disk_options import draw_disk_options
-from minibroker.simulation.swarm.fault_schedule import FaultSchedule
+from minibroker.simulation.swarm.faults.disk_fault_schedule import DiskFaultSchedule, scrubbing_often
+from minibroker.simulation.swarm.faults.disk_options import draw_disk_options
+from minibroker.simulation.swarm.faults.fault_schedule import FaultSchedule
 from minibroker.simulation.swarm.final_checks import (
     compare_history,
     compare_replicas,
@@ -43,7 +43,7 @@ from minibroker.simulation.swarm.options import RunOptions, draw_options
 from minibroker.simulation.swarm.outcome import ELECTIONS_MIN, TRUNCATIONS_MIN, RunOutcome
 from minibroker.simulation.swarm.recreated_topic import compare_recreated_topic
 from minibroker.simulation.swarm.rereader import Rereader
-from minibroker.simulation.world import ProcessCrashed, SimulatedWorld
+from minibroker.simulation.world.world import ProcessCrashed, SimulatedWorld
 
 BROKERS = 3
 SAMPLE_SECONDS = 0.05

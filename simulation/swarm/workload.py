@@ -10,9 +10,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from minibroker.client.admin import AdminClient
-from minibroker.client.consumer import Consumer
+from minibroker.client.consumer.consumer import Consumer
 from minibroker.client.errors import LogTruncated, MinibrokerError
-from minibroker.client.producer import Producer
+from minibroker.client.producer.producer import Producer
 from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.history import History

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from minibroker.audit.discovery import BOOT_ID_FILE
-from minibroker.audit.replica import NO_VALUE
+from minibroker.audit.reading.discovery import BOOT_ID_FILE
+from minibroker.audit.reading.replica import NO_VALUE
 from minibroker.broker.replication.producer_state import ProducerStates, SnapshotPlace
 from minibroker.protocol import checkpoints
 from minibroker.protocol.checkpoints import LogStart, LogStartReason

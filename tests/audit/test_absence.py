@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.audit.findings import Finding, Kind, PartitionVerdict, Severity
-from minibroker.audit.report import AuditOutcome, AuditReport
+from minibroker.audit.checks.findings import Finding, Kind, PartitionVerdict, Severity
+from minibroker.audit.reports.report import AuditOutcome, AuditReport
 from minibroker.audit.run import run_audit
 from minibroker.protocol import checkpoints
 from minibroker.protocol.ids import TopicPartition

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.audit.acked_file import AckedTask, check_list, open_acked, plan_acked, read_acked
-from minibroker.audit.discovery import discover
+from minibroker.audit.checks.findings import Finding, Kind, PartitionResult, PartitionVerdict, Severity
 from minibroker.audit.errors import AuditError
-from minibroker.audit.findings import Finding, Kind, PartitionResult, PartitionVerdict, Severity
 from minibroker.audit.local_engine import compare_locally
-from minibroker.audit.report import AuditOutcome
+from minibroker.audit.reading.acked_file import AckedTask, check_list, open_acked, plan_acked, read_acked
+from minibroker.audit.reading.discovery import discover
+from minibroker.audit.reports.report import AuditOutcome
 from minibroker.audit.run import run_audit
 from minibroker.protocol.acked_list import AckedListWriter, record_checksum
 from minibroker.protocol.ids import TopicPartition
@@ -189,7 +189,7 @@ def test_a_lost_record_acknowledged_with_acks_1_is_a_note(cluster: PlantedCluste
 def test_ranges_find_each_record_once(
     cluster: PlantedCluster, monkeypatch: pytest.MonkeyPatch, range_bytes: int
 ) -> None:
-    monkeypatch.setattr("minibroker.audit.acked_file.RANGE_BYTES", range_bytes)
+    monkeypatch.setattr("minibroker.audit.reading.acked_file.RANGE_BYTES", range_bytes)
     acked = promised(cluster)
     assert list_findings(acked) == []
     result = audited_partition(cluster, acked)

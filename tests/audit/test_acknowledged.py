@@ -7,13 +7,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from minibroker.audit import acked_file
-from minibroker.audit.acked_file import AckedTask, plan_acked, read_acked
-from minibroker.audit.acknowledged import sorted_acked
-from minibroker.audit.discovery import discover
+from minibroker.audit.checks.acknowledged import sorted_acked
+from minibroker.audit.checks.findings import Finding, Kind, PartitionResult, Severity
 from minibroker.audit.errors import AuditError
-from minibroker.audit.findings import Finding, Kind, PartitionResult, Severity
 from minibroker.audit.local_engine import compare_locally
+from minibroker.audit.reading import acked_file
+from minibroker.audit.reading.acked_file import AckedTask, plan_acked, read_acked
+from minibroker.audit.reading.discovery import discover
 from minibroker.protocol.checkpoints import LogStartReason
 from minibroker.protocol.ids import TopicPartition
 from tests.audit import damage

@@ -10,13 +10,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from minibroker.audit.acked_file import open_acked
-from minibroker.audit.discovery import discover
+from minibroker.audit.checks.findings import Kind, PartitionResult, PartitionVerdict
 from minibroker.audit.errors import AuditError
-from minibroker.audit.findings import Kind, PartitionResult, PartitionVerdict
 from minibroker.audit.local_engine import compare_locally
-from minibroker.audit.replica import RangeScan
-from minibroker.audit.segment_reader import RangeTask, scan_range
+from minibroker.audit.reading.acked_file import open_acked
+from minibroker.audit.reading.discovery import discover
+from minibroker.audit.reading.replica import RangeScan
+from minibroker.audit.reading.segment_reader import RangeTask, scan_range
 from minibroker.protocol.ids import TopicPartition
 from tests.audit.damage import ENCODED
 from tests.audit.planted_cluster import PlantedCluster

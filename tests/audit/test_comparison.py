@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.audit import intervals
-from minibroker.audit.discovery import discover
-from minibroker.audit.findings import Finding, Kind, PartitionResult, PartitionVerdict, Severity
+from minibroker.audit.checks import intervals
+from minibroker.audit.checks.findings import Finding, Kind, PartitionResult, PartitionVerdict, Severity
 from minibroker.audit.local_engine import compare_locally
+from minibroker.audit.reading.discovery import discover
 from minibroker.audit.run import run_audit
 from minibroker.protocol.ids import TopicPartition
 from tests.audit.planted_cluster import Batch, PlantedCluster, encode

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.audit.discovery import discover
-from minibroker.audit.findings import Finding, Kind, PartitionResult, PartitionVerdict, Severity
+from minibroker.audit.checks.findings import Finding, Kind, PartitionResult, PartitionVerdict, Severity
 from minibroker.audit.local_engine import compare_locally
-from minibroker.audit.report import AuditOutcome
+from minibroker.audit.reading.discovery import discover
+from minibroker.audit.reports.report import AuditOutcome
 from minibroker.audit.run import run_audit
 from minibroker.protocol import checkpoints
 from minibroker.protocol.checksum import crc32c

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.audit.discovery import discover
 from minibroker.audit.errors import AuditError
+from minibroker.audit.reading.discovery import discover
 from minibroker.protocol import checkpoints
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.meta_properties import MetaProperties, format_meta_properties

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minibroker.audit import segment_reader
-from minibroker.audit.good_batches import take_good_batches
-from minibroker.audit.replica import Columns, RangeScan, SegmentGap
-from minibroker.audit.segment_reader import RangeTask, SegmentWindow, scan_content, walk
+from minibroker.audit.reading import segment_reader
+from minibroker.audit.reading.good_batches import take_good_batches
+from minibroker.audit.reading.replica import Columns, RangeScan, SegmentGap
+from minibroker.audit.reading.segment_reader import RangeTask, SegmentWindow, scan_content, walk
 from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.record_batch import CRC_COVERS_FROM, HEADER_FORMAT, build_batch, check_batch
 from tests.audit.planted_cluster import encode, some_batches

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.audit import segment_reader
-from minibroker.audit.planning import plan_ranges
-from minibroker.audit.replica import RangeScan
-from minibroker.audit.segment_reader import RangeTask, scan_range
-from minibroker.audit.stitching import stitch
+from minibroker.audit.reading import segment_reader
+from minibroker.audit.reading.replica import RangeScan
+from minibroker.audit.reading.segment_reader import RangeTask, scan_range
+from minibroker.audit.spark.planning import plan_ranges
+from minibroker.audit.spark.stitching import stitch
 from minibroker.protocol import checkpoints
 from minibroker.protocol.record_batch import build_batch
 from tests.audit.damage import ENCODED

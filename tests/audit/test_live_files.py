@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.audit import run, zookeeper_source
-from minibroker.audit.discovery import Inventory, discover
-from minibroker.audit.expectation import SourcedState
-from minibroker.audit.findings import Kind, PartitionVerdict
+from minibroker.audit import run
+from minibroker.audit.checks.expectation import SourcedState
+from minibroker.audit.checks.findings import Kind, PartitionVerdict
 from minibroker.audit.local_engine import compare_locally
+from minibroker.audit.reading import zookeeper_source
+from minibroker.audit.reading.discovery import Inventory, discover
 from minibroker.protocol import checkpoints
 from minibroker.protocol.ids import TopicPartition
 from tests.audit.damage import BROKER, ENCODED, flip_bit

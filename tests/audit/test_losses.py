@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.audit.findings import Kind, Severity
-from minibroker.audit.report import AuditOutcome
+from minibroker.audit.checks.findings import Kind, Severity
+from minibroker.audit.reports.report import AuditOutcome
 from tests.audit.losses.catalogue import LAWFUL, LOSSES, PLACES, Row, scene_at, scene_of
 from tests.audit.losses.scene import WITH_STATE, Audited, KnownSources, audit
 

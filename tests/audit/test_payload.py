@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.audit.payload import COLUMNS_FROM, Undecodable, decode_payload
+from minibroker.audit.reading.payload import COLUMNS_FROM, Undecodable, decode_payload
 from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.record_batch import (
     HEADER_BYTES,

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.audit.discovery import discover
-from minibroker.audit.findings import Finding, Kind, PartitionResult, PartitionVerdict, Severity
+from minibroker.audit.checks.findings import Finding, Kind, PartitionResult, PartitionVerdict, Severity
 from minibroker.audit.local_engine import compare_locally
+from minibroker.audit.reading.discovery import discover
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import read_header
 from tests.audit.damage import BATCHES, BROKER, ENCODED, second

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.audit import prerequisites
 from minibroker.audit.errors import AuditError
+from minibroker.audit.spark import prerequisites
 
 
 def fake_program(path: Path, script: str) -> Path:

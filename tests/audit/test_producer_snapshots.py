@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.audit.discovery import discover
-from minibroker.audit.findings import Finding, Kind, Severity
+from minibroker.audit.checks.findings import Finding, Kind, Severity
 from minibroker.audit.local_engine import compare_locally
-from minibroker.audit.producer_snapshots import FILE_BYTES_MAX
+from minibroker.audit.reading.discovery import discover
+from minibroker.audit.reading.producer_snapshots import FILE_BYTES_MAX
 from minibroker.broker.replication.producer_state import SNAPSHOT_BYTES_MAX, ProducerStates, SnapshotPlace
 from minibroker.protocol.checkpoints import CLEAN_SHUTDOWN, SNAPSHOT_SUFFIX
 from minibroker.protocol.ids import TopicPartition

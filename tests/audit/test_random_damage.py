@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.audit.report import AuditOutcome
+from minibroker.audit.reports.report import AuditOutcome
 from tests.audit.random_damage.one_seed import play
 
 SEEDS = range(1, 11)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.audit.discovery import discover
-from minibroker.audit.findings import Kind, PartitionResult, PartitionVerdict, Severity
+from minibroker.audit.checks.findings import Kind, PartitionResult, PartitionVerdict, Severity
 from minibroker.audit.local_engine import compare_locally
+from minibroker.audit.reading.discovery import discover
 from minibroker.broker.log.cutting import delete_head
 from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log.partition_log import PartitionLog

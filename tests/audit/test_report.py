@@ -10,12 +10,12 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from minibroker.audit.checks.findings import FINDINGS_PER_KIND_MAX, Kind, Severity, finding, limited
 from minibroker.audit.errors import AuditError
-from minibroker.audit.findings import FINDINGS_PER_KIND_MAX, Kind, Severity, finding, limited
-from minibroker.audit.html_page import html_page
-from minibroker.audit.partition_picture import NARROWEST, picture
+from minibroker.audit.reports.html_page import html_page
+from minibroker.audit.reports.partition_picture import NARROWEST, picture
+from minibroker.audit.reports.terminal import print_report
 from minibroker.audit.run import run_audit
-from minibroker.audit.terminal import print_report
 from minibroker.protocol.ids import TopicPartition
 from tests.audit import damage
 from tests.audit.damage import BATCHES, BROKER, ENCODED

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import pytest
 
-from minibroker.audit.discovery import discover
-from minibroker.audit.findings import Finding, Kind, PartitionResult, PartitionVerdict, Severity
+from minibroker.audit.checks.findings import Finding, Kind, PartitionResult, PartitionVerdict, Severity
 from minibroker.audit.local_engine import compare_locally
+from minibroker.audit.reading.discovery import discover
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, SEQUENCE_MAX, build_batch
 from tests.audit.planted_cluster import START_MS, PlantedCluster

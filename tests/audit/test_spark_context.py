@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from minibroker.audit.errors import AuditError
-from minibroker.audit.spark_context import quiet_interrupts, spark_context
+from minibroker.audit.spark.spark_context import quiet_interrupts, spark_context
 
 
 def interrupted() -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from minibroker.audit.discovery import discover
+from minibroker.audit.checks.findings import Kind, PartitionResult, PartitionVerdict, Severity
 from minibroker.audit.errors import AuditError
-from minibroker.audit.findings import Kind, PartitionResult, PartitionVerdict, Severity
 from minibroker.audit.local_engine import compare_locally
+from minibroker.audit.reading.discovery import discover
 from minibroker.audit.run import run_audit
 from minibroker.broker.replication.producer_state import ProducerStates, SnapshotPlace
 from minibroker.protocol.ids import TopicPartition
@@ -25,9 +25,9 @@ from tests.audit.planted_cluster import TOPIC_ID, PlantedCluster, encode, some_b
 pytest.importorskip("pyspark")
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
-from minibroker.audit.source import MinibrokerDataSource  # noqa: E402
-from minibroker.audit.spark_context import spark_context  # noqa: E402
-from minibroker.audit.spark_job import compare_on_spark  # noqa: E402
+from minibroker.audit.spark.source import MinibrokerDataSource  # noqa: E402
+from minibroker.audit.spark.spark_context import spark_context  # noqa: E402
+from minibroker.audit.spark.spark_job import compare_on_spark  # noqa: E402
 from tests.audit.losses.on_spark import audit_together  # noqa: E402
 
 SEED = 3

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from minibroker.audit import spark_cluster
 from minibroker.audit.errors import AuditError
-from minibroker.audit.ship_package import build_archive
-from minibroker.audit.spark_cluster import ExecutorWatch, is_local, reach_master
-from minibroker.audit.spark_failures import LENGTH_MAX, sentence_of, start_sentence
+from minibroker.audit.spark import spark_cluster
+from minibroker.audit.spark.ship_package import build_archive
+from minibroker.audit.spark.spark_cluster import ExecutorWatch, is_local, reach_master
+from minibroker.audit.spark.spark_failures import LENGTH_MAX, sentence_of, start_sentence
 
 ABORTED = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times, most recent \
@@ -132,9 +132,9 @@ def test_the_archive_contains_everything_a_worker_needs(tmp_path: Path) -> None:
     with tarfile.open(build_archive(str(tmp_path))) as archive:
         archive.extractall(tmp_path / "there", filter="data")
     program = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import minibroker.audit.spark_job;"
-        "import minibroker.audit.partition_check;"
-        "print(minibroker.audit.spark_job.__file__)"
+        "import sys; sys.path.insert(0, sys.argv[1]); import minibroker.audit.spark.spark_job;"
+        "import minibroker.audit.checks.partition_check;"
+        "print(minibroker.audit.spark.spark_job.__file__)"
     )
     ran = subprocess.run(
         [sys.executable, "-I", "-S", "-c", program, str(tmp_path / "there")],

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.audit.prerequisites import package_root
+from minibroker.audit.spark.prerequisites import package_root
 from minibroker.protocol.ids import TopicPartition
 from tests.audit import damage
 from tests.audit.damage import BATCHES, ENCODED

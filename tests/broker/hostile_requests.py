@@ -14,7 +14,7 @@ from typing import Any
 import click
 import msgspec
 
-from minibroker.broker.authorization import CLAIMED_SENDERS
+from minibroker.broker.requests.authorization import CLAIMED_SENDERS
 from minibroker.protocol import messages as m
 from minibroker.protocol.broker_authentication import MECHANISM, ClientFinal, ClientFirst
 from minibroker.protocol.ids import HOST_PATTERN, IDENTIFIER_PATTERN, TOPIC_NAME_PATTERN

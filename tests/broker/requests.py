@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from minibroker.broker.authorization import CLAIMED_SENDERS, CLUSTER_ACTIONS, READS_AS_REPLICA
+from minibroker.broker.requests.authorization import CLAIMED_SENDERS, CLUSTER_ACTIONS, READS_AS_REPLICA
 from minibroker.client.admin import AdminClient
 from minibroker.protocol import messages as m
 from minibroker.protocol.broker_authentication import BrokerName

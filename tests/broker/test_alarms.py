@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minibroker.broker.alarms import STALE_ENTRIES_MIN, Alarms
-from minibroker.simulation.world import SimulatedWorld
+from minibroker.simulation.world.world import SimulatedWorld
 
 
 def in_virtual_time(test: Callable[[], Awaitable[None]]) -> None:

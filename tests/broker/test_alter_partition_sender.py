@@ -1,7 +1,7 @@
 """Proposals reach the controller even if a connection fails."""
 
 from minibroker.protocol.messages import ApiKey
-from minibroker.simulation.message_holds import requests
+from minibroker.simulation.world.message_holds import requests
 from tests.broker.requests import TOPIC, ClusterClient, in_cluster
 
 GIVEN_UP_WITHIN_SECONDS = 5

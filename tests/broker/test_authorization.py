@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 from msgspec.structs import replace
 
-from minibroker.broker.authorization import CLUSTER_ACTIONS, READS_AS_REPLICA
+from minibroker.broker.requests.authorization import CLUSTER_ACTIONS, READS_AS_REPLICA
 from minibroker.protocol import messages as m
 from minibroker.protocol.broker_authentication import (
     MECHANISM,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from minibroker.broker.cluster_secret import SharedSecret
-from minibroker.broker.registration import ClusterMismatch
+from minibroker.broker.membership.cluster_secret import SharedSecret
+from minibroker.broker.membership.registration import ClusterMismatch
 from minibroker.protocol.znodes import CLUSTER_SECRET, ClusterSecret
 from minibroker.runtime.ports import Coordination
 from tests.broker.requests import TOPIC, ClusterClient, in_cluster

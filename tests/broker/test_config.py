@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from minibroker.broker.config import (
+from minibroker.broker.configuration.config import (
     RESERVED_VARIABLES,
     BrokerConfig,
     ConfigError,
@@ -14,10 +14,10 @@ from minibroker.broker.config import (
     load_config,
     warnings,
 )
-from minibroker.broker.config_docs import page
-from minibroker.broker.config_table import NEVER, SETTINGS, TOPIC_SETTINGS
-from minibroker.broker.config_values import format_value, parse_value
-from minibroker.broker.topic_config import TopicConfig, resolve_topic_config, validate_topic_config
+from minibroker.broker.configuration.config_docs import page
+from minibroker.broker.configuration.config_table import NEVER, SETTINGS, TOPIC_SETTINGS
+from minibroker.broker.configuration.config_values import format_value, parse_value
+from minibroker.broker.configuration.topic_config import TopicConfig, resolve_topic_config, validate_topic_config
 
 NEEDED = ["broker.id=1", "log.dirs=/data", "zookeeper.connect=localhost:2181"]
 
@@ -242,7 +242,9 @@ def test_topic_setting_is_checked(name: str, value: str, message: str | None) ->
 
 def test_configuration_document_matches_the_tables() -> None:
     document = Path(__file__).parents[2] / "docs" / "CONFIGURATION.md"
-    assert document.read_text() == page(), "run: python -m minibroker.broker.config_docs > docs/CONFIGURATION.md"
+    assert document.read_text() == page(), (
+        "run: python -m minibroker.broker.configuration.config_docs > docs/CONFIGURATION.md"
+    )
 
 
 PROPERTIES = {"log_dirs": "log_dir", "metrics_listener": "metrics_address"}

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from minibroker.broker.partition import Partition
+from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replication.state import Role
 from minibroker.protocol import messages as m
 from minibroker.protocol.errors import ErrorCode

@@ -2,11 +2,11 @@
 
 import asyncio
 
-from minibroker.broker.controller_link import ControllerLink
+from minibroker.broker.membership.controller_link import ControllerLink
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import ControlledShutdownRequest, ControlledShutdownResponse
 from minibroker.runtime.server import IncomingRequest, RpcServer
-from minibroker.simulation.world import SimulatedWorld
+from minibroker.simulation.world.world import SimulatedWorld
 from tests.authenticated import Answering, dialer
 
 PORT = 9092

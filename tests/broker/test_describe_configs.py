@@ -1,10 +1,10 @@
 """DescribeConfigs: value, source and meaning of each setting."""
 
-from minibroker.broker.config import load_config
-from minibroker.broker.config_table import SETTINGS, TOPIC_SETTINGS
-from minibroker.broker.describe_configs import answer_describe_configs
-from minibroker.broker.dynamic_config import apply_overrides
-from minibroker.broker.metadata_image import MetadataImage
+from minibroker.broker.configuration.config import load_config
+from minibroker.broker.configuration.config_table import SETTINGS, TOPIC_SETTINGS
+from minibroker.broker.configuration.dynamic_config import apply_overrides
+from minibroker.broker.membership.metadata_image import MetadataImage
+from minibroker.broker.requests.describe_configs import answer_describe_configs
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.messages import (
     ConfigSource,

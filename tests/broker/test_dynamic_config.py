@@ -2,8 +2,8 @@
 
 import pytest
 
-from minibroker.broker.config import BrokerConfig, load_config
-from minibroker.broker.dynamic_config import DynamicConfig, validate_broker_config
+from minibroker.broker.configuration.config import BrokerConfig, load_config
+from minibroker.broker.configuration.dynamic_config import DynamicConfig, validate_broker_config
 from minibroker.protocol.znodes import ConfigNode, broker_config_path
 from minibroker.runtime.ports import Coordination
 from tests.broker.virtual_zookeeper import World, pass_time, run

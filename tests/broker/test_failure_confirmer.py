@@ -5,12 +5,12 @@ from collections.abc import Callable
 
 import pytest
 
-from minibroker.broker.failure_confirmer import FailureConfirmation
-from minibroker.broker.metadata_image import MetadataImage
-from minibroker.broker.refusals import REMEMBERED_SECONDS, Refusals
+from minibroker.broker.membership.failure_confirmer import FailureConfirmation
+from minibroker.broker.membership.metadata_image import MetadataImage
+from minibroker.broker.membership.refusals import REMEMBERED_SECONDS, Refusals
 from minibroker.protocol.messages import BrokerEndpoint, ConfirmFailureRequest, LiveBroker, UpdateMetadataRequest
 from minibroker.runtime.server import RpcServer
-from minibroker.simulation.world import SimulatedWorld
+from minibroker.simulation.world.world import SimulatedWorld
 
 LISTENER = "INTERNAL"
 PORT = 9092

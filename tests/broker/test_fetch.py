@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from minibroker.broker.broker import Broker
-from minibroker.broker.delayed_fetches import FEW_PARTITIONS, MAX_WAIT_MS
-from minibroker.broker.fetch import READ_PER_ITERATION_BYTES
-from minibroker.broker.fetch_sessions import SESSIONS_PER_BROKER_MAX
-from minibroker.broker.partition import Partition
+from minibroker.broker.replicas.partition import Partition
+from minibroker.broker.requests.delayed_fetches import FEW_PARTITIONS, MAX_WAIT_MS
+from minibroker.broker.requests.fetch import READ_PER_ITERATION_BYTES
+from minibroker.broker.requests.fetch_sessions import SESSIONS_PER_BROKER_MAX
 from minibroker.client.admin import AdminClient
-from minibroker.client.producer import Producer
+from minibroker.client.producer.producer import Producer
 from minibroker.protocol.broker_authentication import MECHANISM, NONCE_BYTES, BrokerName, ClientExchange
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition

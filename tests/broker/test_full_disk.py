@@ -2,7 +2,7 @@
 
 import pytest
 
-from minibroker.broker.full_disk import reported_low_watermark
+from minibroker.broker.disk_faults.full_disk import reported_low_watermark
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.messages import ListOffsetsPartitionResponse
 

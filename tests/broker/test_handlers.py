@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from minibroker.broker.handlers import CLIENTS_TASKS_MAX
-from minibroker.broker.metadata_image import MetadataImage
+from minibroker.broker.membership.metadata_image import MetadataImage
+from minibroker.broker.requests.handlers import CLIENTS_TASKS_MAX
 from minibroker.protocol import messages as m
 from minibroker.protocol.errors import ErrorCode
 from tests.broker.requests import TOPIC, ClusterClient, in_cluster

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from minibroker.broker.http_endpoint import (
+from minibroker.broker.monitoring.http_endpoint import (
     CONNECTIONS_MAX,
     DEADLINE_SECONDS,
     HEAD_BYTES_MAX,
@@ -17,10 +17,10 @@ from minibroker.broker.http_endpoint import (
     HttpEndpoint,
     broker_routes,
 )
-from minibroker.broker.metrics import BrokerCounters, BrokerGauges, Readiness
-from minibroker.broker.prometheus_page import make_page, metrics_of
+from minibroker.broker.monitoring.metrics import BrokerCounters, BrokerGauges, Readiness
+from minibroker.broker.monitoring.prometheus_page import make_page, metrics_of
 from minibroker.protocol.messages import ApiKey
-from minibroker.simulation.world import SimulatedWorld
+from minibroker.simulation.world.world import SimulatedWorld
 
 PORT = 9404
 

@@ -5,9 +5,9 @@ from copy import deepcopy
 
 import pytest
 
-from minibroker.broker.registration import ClusterMismatch
+from minibroker.broker.membership.registration import ClusterMismatch
 from minibroker.runtime.ports import Coordination
-from minibroker.simulation.znode_tree import ZNodeTree
+from minibroker.simulation.world.znode_tree import ZNodeTree
 from tests.broker.test_registration import start_broker
 from tests.broker.virtual_zookeeper import World, run
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from minibroker.broker.__main__ import run
-from minibroker.broker.config import load_config
-from minibroker.broker.config_table import BrokerConfig
-from minibroker.broker.registration import ZooKeeperUnreachable
-from minibroker.simulation.world import SimulatedWorld
+from minibroker.broker.configuration.config import load_config
+from minibroker.broker.configuration.config_table import BrokerConfig
+from minibroker.broker.membership.registration import ZooKeeperUnreachable
+from minibroker.simulation.world.world import SimulatedWorld
 
 CONFIG = [
     "broker.id=1",

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from minibroker.broker.metadata_image import MetadataImage
-from minibroker.broker.metrics import BrokerCounters
+from minibroker.broker.membership.metadata_image import MetadataImage
+from minibroker.broker.monitoring.metrics import BrokerCounters
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import (

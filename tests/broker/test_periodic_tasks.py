@@ -4,12 +4,12 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
-from minibroker.broker.periodic_tasks import PeriodicTasks
+from minibroker.broker.replicas.periodic_tasks import PeriodicTasks
 from minibroker.broker.replication.events import LagChecked, LeaderStalled, ReplicaEvent
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.observer import UNOBSERVED
 from minibroker.runtime.ports import Clock, DiskError
-from minibroker.simulation.world import SimulatedWorld
+from minibroker.simulation.world.world import SimulatedWorld
 
 
 def test_a_disk_error_during_retention_takes_only_the_directory_offline() -> None:

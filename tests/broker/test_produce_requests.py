@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from minibroker.broker.produce import DECODED_RECORDS_MAX
+from minibroker.broker.requests.produce import DECODED_RECORDS_MAX
 from minibroker.protocol import messages as m
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.record_batch import decode_records

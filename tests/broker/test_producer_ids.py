@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from minibroker.broker.producer_ids import BLOCK_SIZE, ProducerIds, ProducerIdsUnavailable
+from minibroker.broker.requests.producer_ids import BLOCK_SIZE, ProducerIds, ProducerIdsUnavailable
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.messages import InitProducerIdRequest
 from minibroker.protocol.znodes import PRODUCER_ID_BLOCK, ProducerIdBlock

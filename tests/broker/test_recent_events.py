@@ -2,12 +2,12 @@
 
 import json
 
-from minibroker.broker import recent_events
-from minibroker.broker.recent_events import RecentEvents
+from minibroker.broker.monitoring import recent_events
+from minibroker.broker.monitoring.recent_events import RecentEvents
 from minibroker.protocol.cluster_events import ProcessStalled, ReplicaWarned
 from minibroker.protocol.messages import DescribeEventsRequest, DescribeEventsResponse
 from minibroker.runtime.observer import Observers
-from minibroker.simulation.world import SimulatedWorld
+from minibroker.simulation.world.world import SimulatedWorld
 
 
 def kept(events: int) -> RecentEvents:

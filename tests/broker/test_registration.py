@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from minibroker.broker.registration import (
+from minibroker.broker.membership.registration import (
     BrokerIdentity,
     BrokerIdTaken,
     ClusterMismatch,
@@ -17,7 +17,7 @@ from minibroker.broker.registration import (
 from minibroker.protocol.messages import BrokerEndpoint
 from minibroker.protocol.znodes import CLUSTER_ID, CONTROLLER, PERSISTENT_PATHS, BrokerRegistration, broker_path
 from minibroker.runtime.ports import Coordination
-from minibroker.simulation.node import Process
+from minibroker.simulation.world.node import Process
 from tests.broker.virtual_zookeeper import SESSION_MS, World, run
 
 ENDPOINTS = [

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from minibroker.broker.replica_fetcher import FetcherConfig, ReplicaFetcher
+from minibroker.broker.replicas.replica_fetcher import FetcherConfig, ReplicaFetcher
 from minibroker.broker.replication.events import FetchAnswered
 from minibroker.broker.replication.state import Fetching, ReplicaState, ReplicationConfig, Role
 from minibroker.protocol.errors import ErrorCode

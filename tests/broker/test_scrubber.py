@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from minibroker.broker.gauges import read_gauges
-from minibroker.broker.replica_description import describe_replicas
+from minibroker.broker.monitoring.gauges import read_gauges
+from minibroker.broker.requests.replica_description import describe_replicas
 from minibroker.protocol.messages import DescribeReplicaStateRequest
-from minibroker.simulation.storage import SimulatedStorage
+from minibroker.simulation.world.storage import SimulatedStorage
 from minibroker.testing import simulated
 from minibroker.testing.simulated_cluster import SimulatedTestedCluster
 from tests.simulation.test_damage import BASE_OFFSET, EPOCH, PAYLOAD, SETTINGS, TOPIC, followers, produce, replica, rot

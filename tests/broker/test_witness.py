@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from minibroker.broker.witness import LedPartition, WitnessPoint, WitnessWriter
+from minibroker.broker.replicas.witness import LedPartition, WitnessPoint, WitnessWriter
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.log_digest import MODULUS, batch_digest, format_digest
 from minibroker.protocol.record_batch import read_header

@@ -7,11 +7,11 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from minibroker.runtime.ports import Coordination
-from minibroker.simulation.coordination import SimulatedCoordination
-from minibroker.simulation.loop import VirtualLoop
-from minibroker.simulation.node import Process
-from minibroker.simulation.trace import Trace
-from minibroker.simulation.zookeeper import SimulatedZooKeeper
+from minibroker.simulation.world.coordination import SimulatedCoordination
+from minibroker.simulation.world.loop import VirtualLoop
+from minibroker.simulation.world.node import Process
+from minibroker.simulation.world.trace import Trace
+from minibroker.simulation.world.zookeeper import SimulatedZooKeeper
 
 T = TypeVar("T")
 

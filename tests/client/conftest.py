@@ -2,7 +2,7 @@
 
 import pytest
 
-from minibroker.simulation.world import SimulatedWorld
+from minibroker.simulation.world.world import SimulatedWorld
 from tests.client.fake_cluster import FakeCluster
 
 

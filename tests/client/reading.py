@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 
-from minibroker.client.consumer import Consumer
+from minibroker.client.consumer.consumer import Consumer
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import build_batch
 from minibroker.runtime.ports import Runtime

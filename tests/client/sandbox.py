@@ -3,9 +3,9 @@
 Owns: the moves that tests of the producer's rules are made of, and the judgement of what came of them.
 """
 
-from minibroker.client.accumulator import Accumulator, PartitionQueue
-from minibroker.client.batches import Batch, ProducerIdentity
 from minibroker.client.errors import BrokerUnreachable, DeliveryTimedOut, OutcomeUnknown, broker_error
+from minibroker.client.producer.accumulator import Accumulator, PartitionQueue
+from minibroker.client.producer.batches import Batch, ProducerIdentity
 from minibroker.client.retry import ProduceDecision
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition

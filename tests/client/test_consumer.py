@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from minibroker.client.consumer import Consumer
+from minibroker.client.consumer.consumer import Consumer
 from minibroker.client.errors import (
     CallTimedOut,
     InvalidCall,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from minibroker.client.consumer import Consumer
-from minibroker.client.consumer_errors import UNREACHABLE_AFTER_MS
+from minibroker.client.consumer.consumer import Consumer
+from minibroker.client.consumer.consumer_errors import UNREACHABLE_AFTER_MS
 from minibroker.client.errors import (
     CallTimedOut,
     ClientClosed,

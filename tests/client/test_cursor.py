@@ -4,7 +4,7 @@ from collections import deque
 
 import pytest
 
-from minibroker.client.cursor import Chunk, Cursor, OffsetReset
+from minibroker.client.consumer.cursor import Chunk, Cursor, OffsetReset
 from minibroker.client.errors import LogTruncated, OffsetOutOfRange, Where
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, EpochEndOffset

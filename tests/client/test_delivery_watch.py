@@ -5,9 +5,9 @@ import logging
 
 import pytest
 
+from minibroker.client.consumer.partition_watch import LOG_AFTER_MS
 from minibroker.client.errors import DeliveryTimedOut
-from minibroker.client.partition_watch import LOG_AFTER_MS
-from minibroker.client.producer import Producer
+from minibroker.client.producer.producer import Producer
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.messages import (
     ProducePartitionResponse,

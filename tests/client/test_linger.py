@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from minibroker.client.errors import DeliveryTimedOut
-from minibroker.client.producer import Producer
+from minibroker.client.producer.producer import Producer
 from minibroker.protocol.messages import ProduceRequest
 from minibroker.runtime.ports import Runtime
 from tests.client.fake_cluster import FakeCluster

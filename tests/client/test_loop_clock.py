@@ -4,7 +4,7 @@ import asyncio
 
 import msgspec
 
-from minibroker.client.producer import Producer
+from minibroker.client.producer.producer import Producer
 from minibroker.protocol.record_batch import decode_records
 from minibroker.runtime.ports import Runtime
 from tests.client.fake_cluster import FakeCluster

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from minibroker.client.producer import Producer
+from minibroker.client.producer.producer import Producer
 from tests.broker.requests import TOPIC, ClusterClient, in_cluster
 
 CALLS = 200

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from minibroker.client.admin import AdminClient
-from minibroker.client.consumer import Consumer
+from minibroker.client.consumer.consumer import Consumer
 from minibroker.client.errors import ForeignCaller
-from minibroker.client.producer import Producer
+from minibroker.client.producer.producer import Producer
 from minibroker.runtime.ports import Runtime
 from tests.client.fake_cluster import FakeCluster
 from tests.client.reading import T0, fill

@@ -5,8 +5,8 @@ import logging
 
 import pytest
 
+from minibroker.client.consumer.partition_watch import LOG_AFTER_MS, LOG_AGAIN_AFTER_MS, ProblemLog
 from minibroker.client.errors import UnknownTopicOrPartition
-from minibroker.client.partition_watch import LOG_AFTER_MS, LOG_AGAIN_AFTER_MS, ProblemLog
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import (

@@ -19,8 +19,8 @@ from minibroker.client.errors import (
     broker_error,
 )
 from minibroker.client.limits import UNKNOWN_TOPIC_GRACE_MS
-from minibroker.client.partitioner import murmur2_partitioner
-from minibroker.client.producer import Producer
+from minibroker.client.producer.partitioner import murmur2_partitioner
+from minibroker.client.producer.producer import Producer
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.messages import (
     ProduceRequest,

@@ -9,7 +9,7 @@ from minibroker.client.errors import (
     OutcomeUnknown,
     broker_error,
 )
-from minibroker.client.producer import Producer
+from minibroker.client.producer.producer import Producer
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import (

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from minibroker.client.errors import InvalidCall
 from minibroker.client.limits import parse_servers
 from minibroker.client.metadata_cache import Address, MetadataCache
-from minibroker.client.partitioner import murmur2, murmur2_partitioner, positive_murmur2
+from minibroker.client.producer.partitioner import murmur2, murmur2_partitioner, positive_murmur2
 from minibroker.client.retry import ProduceDecision, backoff_ms, decide_produce, search_pause_ms
 from minibroker.protocol.errors import RETRIABLE, ErrorCode
 from minibroker.protocol.ids import TopicPartition

@@ -5,14 +5,14 @@ import random
 
 import pytest
 
-from minibroker.client.consumer import Consumer
+from minibroker.client.consumer.consumer import Consumer
 from minibroker.client.errors import MinibrokerError
-from minibroker.client.producer import Producer
+from minibroker.client.producer.producer import Producer
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.messages import FetchRequest, FetchResponse, ProduceRequest, Response
 from minibroker.runtime.ports import Runtime
 from minibroker.runtime.server import IncomingRequest
-from minibroker.simulation.world import SimulatedWorld
+from minibroker.simulation.world.world import SimulatedWorld
 from tests.client.fake_cluster import FakeCluster
 from tests.client.faults import refusal
 

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minibroker.client.deliveries import Deliveries, Delivery
 from minibroker.client.errors import (
     BufferTimedOut,
     ClientClosed,
@@ -20,11 +19,12 @@ from minibroker.client.errors import (
     UnknownTopicOrPartition,
 )
 from minibroker.client.limits import YIELD_BYTES, Deadline
-from minibroker.client.producer import Producer
+from minibroker.client.producer.deliveries import Deliveries, Delivery
+from minibroker.client.producer.producer import Producer
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.record_batch import DecodedRecord, decode_records
 from minibroker.runtime.ports import Runtime
-from minibroker.simulation.world import SimulatedWorld
+from minibroker.simulation.world.world import SimulatedWorld
 from tests.client.fake_cluster import FakeCluster
 from tests.client.faults import numbered, on_produce, refuse_always
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from minibroker.client.consumer import Consumer
-from minibroker.client.consumer_errors import UNFIT_FETCHES_MAX
+from minibroker.client.consumer.consumer import Consumer
+from minibroker.client.consumer.consumer_errors import UNFIT_FETCHES_MAX
 from minibroker.client.errors import MisplacedRecords, TopicMadeAgain, UndecodableRecords
 from minibroker.protocol.messages import (
     FetchPartitionResponse,

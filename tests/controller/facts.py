@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from minibroker.controller.controller_state import (
+from minibroker.controller.core.controller_state import (
     ControllerSettings,
     ControllerState,
     Leadership,

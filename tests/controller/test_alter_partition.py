@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from minibroker.controller.alter_partition import check_proposal
-from minibroker.controller.controller_state import ControllerState, Deletion
-from minibroker.controller.election import PartitionChange
+from minibroker.controller.core.alter_partition import check_proposal
+from minibroker.controller.core.controller_state import ControllerState, Deletion
+from minibroker.controller.core.election import PartitionChange
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import AlterPartitionData, AlterPartitionResult, BrokerState

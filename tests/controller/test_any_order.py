@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minibroker.controller.alter_partition import check_proposal
-from minibroker.controller.controller_state import (
+from minibroker.controller.core.alter_partition import check_proposal
+from minibroker.controller.core.controller_state import (
     ControllerSettings,
     ControllerState,
     Leadership,
@@ -20,8 +20,8 @@ from minibroker.controller.controller_state import (
     ReplicaLog,
     Topic,
 )
-from minibroker.controller.election import PartitionChange
-from minibroker.controller.events import (
+from minibroker.controller.core.election import PartitionChange
+from minibroker.controller.core.events import (
     AlterPartitionReceived,
     Answer,
     AnswersDue,
@@ -39,8 +39,8 @@ from minibroker.controller.events import (
     TookOver,
     WriteLeaderships,
 )
-from minibroker.controller.instructions import LeaderAndIsr, UpdateMetadata
-from minibroker.controller.steps import step
+from minibroker.controller.core.instructions import LeaderAndIsr, UpdateMetadata
+from minibroker.controller.core.steps import step
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import (
     AlterPartitionData,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from minibroker.controller.change_text import leadership_changed, min_insync_replicas
-from minibroker.controller.controller_state import ControllerState
-from minibroker.controller.election import PartitionChange, elect
+from minibroker.controller.core.change_text import leadership_changed, min_insync_replicas
+from minibroker.controller.core.controller_state import ControllerState
+from minibroker.controller.core.election import PartitionChange, elect
 from minibroker.protocol.cluster_events import INFO, WARNING
 from tests.controller.facts import T0, cluster_state, leadership
 

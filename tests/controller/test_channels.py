@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from minibroker.controller.controller_state import ControllerState, Deletion, Topic
-from minibroker.controller.instructions import (
+from minibroker.controller.core.controller_state import ControllerState, Deletion, Topic
+from minibroker.controller.core.instructions import (
     REQUEST_BYTES_MAX,
     REQUEST_LOGS_MAX,
     REQUEST_PARTITIONS_MAX,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from minibroker.controller.controller_state import ControllerState, Deletion, Leadership, PartitionStatus, Topic
-from minibroker.controller.election import elect, elect_all, elect_preferred, imbalanced_partitions
+from minibroker.controller.core.controller_state import ControllerState, Deletion, Leadership, PartitionStatus, Topic
+from minibroker.controller.core.election import elect, elect_all, elect_preferred, imbalanced_partitions
 from minibroker.protocol.ids import TopicPartition
 from tests.controller.facts import T0, broker, cluster_state, leadership, log
 

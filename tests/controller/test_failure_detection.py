@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.controller.controller_state import ControllerState
-from minibroker.controller.events import (
+from minibroker.controller.core.controller_state import ControllerState
+from minibroker.controller.core.events import (
     BrokerRefused,
     ConfirmFailure,
     ControllerEffect,
@@ -18,13 +18,13 @@ from minibroker.controller.events import (
     Unregister,
     WriteLeaderships,
 )
-from minibroker.controller.failure_detection import (
+from minibroker.controller.core.steps import step
+from minibroker.controller.detection.failure_detection import (
     CONFIRMERS_MAX,
     DOUBT_WINDOW_SECONDS,
     choose_confirmers,
     doubts_itself,
 )
-from minibroker.controller.steps import step
 from tests.controller.facts import broker, cluster_state, leadership
 
 

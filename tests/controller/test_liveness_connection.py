@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from minibroker.controller.liveness_connection import LivenessEvents, hold_liveness_connection
+from minibroker.controller.detection.liveness_connection import LivenessEvents, hold_liveness_connection
 from minibroker.runtime.server import IncomingRequest, RpcServer, ServerLimits
-from minibroker.simulation.world import SimulatedWorld
+from minibroker.simulation.world.world import SimulatedWorld
 
 PORT = 9092
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minibroker.controller.controller_state import ReplicaLog
+from minibroker.controller.core.controller_state import ReplicaLog
 from minibroker.controller.log_inquiry import ask_logs
 from minibroker.protocol.ids import BrokerEpoch, TopicPartition
 from minibroker.protocol.messages import (
@@ -15,7 +15,7 @@ from minibroker.protocol.messages import (
     ReplicaLogInfoTopic,
 )
 from minibroker.runtime.server import IncomingRequest, RpcServer
-from minibroker.simulation.world import SimulatedWorld
+from minibroker.simulation.world.world import SimulatedWorld
 from tests import authenticated
 
 EPOCH = BrokerEpoch(7)

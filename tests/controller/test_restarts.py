@@ -5,9 +5,15 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from minibroker.controller.controller_state import ControllerState, Deletion, Leadership, RegisteredBroker, ReplicaLog
-from minibroker.controller.election import elect
-from minibroker.controller.events import (
+from minibroker.controller.core.controller_state import (
+    ControllerState,
+    Deletion,
+    Leadership,
+    RegisteredBroker,
+    ReplicaLog,
+)
+from minibroker.controller.core.election import elect
+from minibroker.controller.core.events import (
     AnswersDue,
     AskLogs,
     ControllerEffect,
@@ -19,8 +25,8 @@ from minibroker.controller.events import (
     TookOver,
     WriteLeaderships,
 )
-from minibroker.controller.restarts import choose, questions
-from minibroker.controller.steps import step
+from minibroker.controller.core.restarts import choose, questions
+from minibroker.controller.core.steps import step
 from tests.controller.facts import T0, broker, cluster_state, leadership, log
 
 NO_LEADER = leadership(None, 1, 2, 3)

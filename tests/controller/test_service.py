@@ -10,7 +10,7 @@ from minibroker.controller.cluster_reader import Deposed
 from minibroker.controller.cluster_store import ClusterStore
 from minibroker.controller.controller_election import Candidate as Identity
 from minibroker.controller.controller_election import ControllerFence, contest
-from minibroker.controller.election import PartitionChange
+from minibroker.controller.core.election import PartitionChange
 from minibroker.protocol import znodes
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.messages import (

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from minibroker.controller.controller_state import ControllerState
-from minibroker.controller.election import elect
-from minibroker.controller.events import (
+from minibroker.controller.core.controller_state import ControllerState
+from minibroker.controller.core.election import elect
+from minibroker.controller.core.events import (
     AnswersDue,
     CloseChannel,
     ControllerEffect,
@@ -18,8 +18,8 @@ from minibroker.controller.events import (
     TookOver,
     WriteLeaderships,
 )
-from minibroker.controller.instructions import LeaderAndIsr, UpdateMetadata
-from minibroker.controller.steps import step
+from minibroker.controller.core.instructions import LeaderAndIsr, UpdateMetadata
+from minibroker.controller.core.steps import step
 from tests.controller.facts import T0, broker, cluster_state, leadership
 
 

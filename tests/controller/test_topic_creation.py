@@ -6,8 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.controller.controller_state import ControllerState, Deletion, Topic
-from minibroker.controller.topic_creation import PARTITIONS_PER_REQUEST_MAX, TopicDraw, TopicRefusal, plan_topic, spread
+from minibroker.controller.core.controller_state import ControllerState, Deletion, Topic
+from minibroker.controller.core.topic_creation import (
+    PARTITIONS_PER_REQUEST_MAX,
+    TopicDraw,
+    TopicRefusal,
+    plan_topic,
+    spread,
+)
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.messages import CreatableAssignment, CreatableTopic
 from tests.controller.facts import cluster_state, leadership

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from minibroker.controller.administration import CONFIRM_SECONDS_MAX
-from minibroker.controller.topic_creation import PARTITIONS_PER_REQUEST_MAX
+from minibroker.controller.core.topic_creation import PARTITIONS_PER_REQUEST_MAX
 from minibroker.protocol import znodes
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from minibroker.controller.controller_state import ControllerState
-from minibroker.controller.election import elect, elect_preferred
-from minibroker.controller.events import (
+from minibroker.controller.core.controller_state import ControllerState
+from minibroker.controller.core.election import elect, elect_preferred
+from minibroker.controller.core.events import (
     AnswersDue,
     BrokerAnswered,
     BrokerSilent,
@@ -17,7 +17,7 @@ from minibroker.controller.events import (
     Unregister,
     WriteLeaderships,
 )
-from minibroker.controller.steps import step
+from minibroker.controller.core.steps import step
 from tests.controller.facts import T0, broker, cluster_state, leadership
 
 LONG = 6.0

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from minibroker.audit.findings import Severity
-from minibroker.audit.report import AuditOutcome, describe
+from minibroker.audit.checks.findings import Severity
+from minibroker.audit.reports.report import AuditOutcome, describe
 from tests.audit.losses.catalogue import LAWFUL, LOSSES, Row, scene_of
 from tests.audit.losses.scene import Audited, KnownSources, audit
 

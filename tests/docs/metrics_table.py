@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from minibroker.broker.metrics import BrokerCounters, BrokerGauges
-from minibroker.broker.prometheus_page import PREFIX, metrics_of
+from minibroker.broker.monitoring.metrics import BrokerCounters, BrokerGauges
+from minibroker.broker.monitoring.prometheus_page import PREFIX, metrics_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "OPERATIONS.md"
 BEGIN = "<!-- made by python -m tests.docs.metrics_table: begin -->"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from minibroker.simulation.swarm.disk_options import CLUSTER_SEQUENCES, DISK_FAULTS
+from minibroker.simulation.swarm.faults.disk_options import CLUSTER_SEQUENCES, DISK_FAULTS
 from minibroker.simulation.swarm.promise import PROMISE, Circumstance, Guarantee, allows
 from tests.docs.promise_table import PAGE, page_with_table
 

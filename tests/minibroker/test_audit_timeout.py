@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from minibroker.audit import run
-from minibroker.audit.report import AuditReport
+from minibroker.audit.reports.report import AuditReport
 from minibroker.commands.audit import audit
 
 

@@ -11,8 +11,8 @@ from msgspec import structs
 
 from minibroker import checkup
 from minibroker.checkup import DoctorFinding
-from minibroker.cluster_file import BrokerRecord, ClusterRecord, ZooKeeperRecord
-from minibroker.processes import identify
+from minibroker.local_cluster.cluster_file import BrokerRecord, ClusterRecord, ZooKeeperRecord
+from minibroker.local_cluster.processes import identify
 from tests.minibroker.test_cluster_view import broker, replica, view, without_replica
 
 

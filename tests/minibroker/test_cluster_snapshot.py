@@ -2,9 +2,9 @@
 
 import pytest
 
-from minibroker import cluster_snapshot
 from minibroker.audit.errors import AuditError
-from minibroker.audit.zookeeper_source import NoCluster
+from minibroker.audit.reading.zookeeper_source import NoCluster
+from minibroker.local_cluster import cluster_snapshot
 from minibroker.protocol.cluster_state import ClusterState
 
 

@@ -3,8 +3,10 @@
 import msgspec
 import pytest
 
-from minibroker import cures
-from minibroker.cluster_view import NAMES_SHOWN, BrokerView, ClusterView, health_problems
+from minibroker.observation.cluster_view import NAMES_SHOWN, BrokerView, ClusterView, health_problems
+from minibroker.observation.replica_changes import changes_between
+from minibroker.observation.replica_table import replica_rows
+from minibroker.offline import cures
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import (
     DescribedReplicaTopic,
@@ -13,8 +15,6 @@ from minibroker.protocol.messages import (
     RemoteReplicaState,
     ReplicaStateDescription,
 )
-from minibroker.replica_changes import changes_between
-from minibroker.replica_table import replica_rows
 
 T0 = TopicPartition("t", 0)
 ELECT = "(`minibroker partition elect t-0` shows what each replica holds; with --accept-loss it elects one of them)"

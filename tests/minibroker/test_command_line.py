@@ -14,7 +14,6 @@ from click.testing import CliRunner
 
 from minibroker import __version__
 from minibroker.__main__ import minibroker
-from minibroker.cluster_file import write_cluster_file
 from minibroker.command_line import (
     EXIT_COULD_NOT,
     EXIT_FINE,
@@ -29,7 +28,8 @@ from minibroker.command_line import (
     run_async,
     run_command_line,
 )
-from minibroker.local_cluster import LocalCluster
+from minibroker.local_cluster.cluster_file import write_cluster_file
+from minibroker.local_cluster.local_cluster import LocalCluster
 
 
 def groups() -> list[LazyGroup]:

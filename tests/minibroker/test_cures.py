@@ -2,7 +2,7 @@
 
 import pytest
 
-from minibroker import cures
+from minibroker.offline import cures
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from minibroker.demo.input_lines import BadInput, InputLines
 from minibroker.demo.ledger import NOTHING, Ledger
 from minibroker.demo.sabotage import SABOTAGES, plant
 from minibroker.demo.story import Story
+from minibroker.offline.segment_files import verify_segment
 from minibroker.protocol import checkpoints
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import build_batch
-from minibroker.segment_files import verify_segment
 
 PARTITION = TopicPartition("lines", 0)
 

@@ -4,8 +4,8 @@ import asyncio
 import json
 from typing import Any, cast
 
-from minibroker.broker_queries import BrokerQueries, NoAnswer
-from minibroker.event_stream import EventStream
+from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
+from minibroker.observation.event_stream import EventStream
 from minibroker.protocol.messages import (
     DescribeClusterBroker,
     DescribeClusterResponse,

@@ -6,7 +6,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.line_source import LineSplitter, read_lines, split_key
+from minibroker.records.line_source import LineSplitter, read_lines, split_key
 
 
 @given(st.lists(st.binary(max_size=5).map(lambda part: part.replace(b"a", b"\n"))))

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from minibroker import cluster_file, local_cluster
-from minibroker.broker.config import load_config
-from minibroker.broker_process import configuration_file, configuration_text
-from minibroker.cluster_file import (
+from minibroker.broker.configuration.config import load_config
+from minibroker.local_cluster import cluster_file, local_cluster
+from minibroker.local_cluster.broker_process import configuration_file, configuration_text
+from minibroker.local_cluster.cluster_file import (
     BrokerRecord,
     ClusterBusy,
     ClusterMissing,
@@ -23,8 +23,8 @@ from minibroker.cluster_file import (
     read_cluster_file,
     write_cluster_file,
 )
-from minibroker.local_cluster import ClusterFailed, LocalCluster
-from minibroker.processes import ProcessIdentity, identify
+from minibroker.local_cluster.local_cluster import ClusterFailed, LocalCluster
+from minibroker.local_cluster.processes import ProcessIdentity, identify
 
 
 def test_record_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from minibroker import log_examination, segment_files
 from minibroker.__main__ import minibroker
-from minibroker.log_evidence import read_evidence
-from minibroker.log_examination import ExaminedLog, examine_directory
-from minibroker.log_repair import cut
+from minibroker.offline import log_examination, segment_files
+from minibroker.offline.log_evidence import read_evidence
+from minibroker.offline.log_examination import ExaminedLog, examine_directory
+from minibroker.offline.log_repair import cut
 from minibroker.protocol import checkpoints
 from minibroker.protocol.checkpoints import LogStart, LogStartReason
 from minibroker.protocol.ids import TopicPartition

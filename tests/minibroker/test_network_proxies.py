@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from minibroker.local_cluster import CLIENT_ID
-from minibroker.network_proxies import CLIENTS, ZOOKEEPER, NetworkProxies, broker_name
+from minibroker.local_cluster.local_cluster import CLIENT_ID
+from minibroker.local_cluster.network_proxies import CLIENTS, ZOOKEEPER, NetworkProxies, broker_name
 from minibroker.protocol.codec import encode_request
 from minibroker.protocol.messages import DescribeClusterRequest
 

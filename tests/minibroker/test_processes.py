@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from minibroker import processes
-from minibroker.processes import ProcessIdentity, free_ports, identify
+from minibroker.local_cluster import processes
+from minibroker.local_cluster.processes import ProcessIdentity, free_ports, identify
 
 
 @pytest.fixture

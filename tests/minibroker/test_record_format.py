@@ -5,7 +5,7 @@ import json
 import msgspec
 import pytest
 
-from minibroker.record_format import BadFormat, compile_format, consumed_as_json, json_line, parse_delimiter
+from minibroker.records.record_format import BadFormat, compile_format, consumed_as_json, json_line, parse_delimiter
 
 
 class Read(msgspec.Struct):

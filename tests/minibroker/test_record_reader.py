@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from minibroker.client.consumer import Consumer
+from minibroker.client.consumer.consumer import Consumer
 from minibroker.client.errors import CallTimedOut
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.messages import (
@@ -14,11 +14,11 @@ from minibroker.protocol.messages import (
     FetchTopicResponse,
     Response,
 )
-from minibroker.record_reader import RecordReader
+from minibroker.records.record_reader import RecordReader
+from minibroker.records.starting_point import parse_start
 from minibroker.runtime.ports import Runtime
 from minibroker.runtime.server import IncomingRequest
-from minibroker.simulation.world import SimulatedWorld
-from minibroker.starting_point import parse_start
+from minibroker.simulation.world.world import SimulatedWorld
 from tests.client.fake_cluster import FakeCluster
 from tests.client.reading import fill
 

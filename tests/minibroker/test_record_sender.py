@@ -6,14 +6,14 @@ import io
 import pytest
 
 from minibroker.client.errors import BufferTimedOut, FlushTimedOut
-from minibroker.client.producer import Producer
+from minibroker.client.producer.producer import Producer
 from minibroker.protocol.acked_list import parse_trailer, record_checksum
 from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.record_batch import decode_records
-from minibroker.record_sender import RecordSender
+from minibroker.records.record_sender import RecordSender
 from minibroker.runtime.ports import Runtime
-from minibroker.simulation.world import SimulatedWorld
+from minibroker.simulation.world.world import SimulatedWorld
 from tests.client.fake_cluster import FakeCluster
 from tests.client.faults import numbered, on_produce, refuse_always
 

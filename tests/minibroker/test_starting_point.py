@@ -2,7 +2,7 @@
 
 import pytest
 
-from minibroker.starting_point import BadStartingPoint, StartingPoint, StartKind, parse_start
+from minibroker.records.starting_point import BadStartingPoint, StartingPoint, StartKind, parse_start
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from minibroker import Consumer, Producer, RecordMetadata
-from minibroker.audit.findings import Kind
+from minibroker.audit.checks.findings import Kind
 from minibroker.client import default_runtime
 from minibroker.protocol.ids import TopicPartition
-from minibroker.simulation.loop import RealWaiting
+from minibroker.simulation.world.loop import RealWaiting
 from minibroker.testing import Acknowledged, NeedsVirtualTime, TestedCluster, cluster, run, simulated
 from minibroker.testing.simulated_cluster import ClusterInUse, SimulatedTestedCluster
 

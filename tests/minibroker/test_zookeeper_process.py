@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.zookeeper_process import (
+from minibroker.local_cluster.zookeeper_process import (
     JAR_NAMES,
     MissingJava,
     PortTaken,
@@ -64,7 +64,7 @@ def test_missing_java_is_reported_with_the_cure(tmp_path: Path) -> None:
 def test_jars_are_found_without_importing_pyspark() -> None:
     assert len(zookeeper_jars()) == len(JAR_NAMES) <= 10
     code = (
-        "import sys; from minibroker.zookeeper_process import zookeeper_jars; zookeeper_jars(); "
+        "import sys; from minibroker.local_cluster.zookeeper_process import zookeeper_jars; zookeeper_jars(); "
         "assert 'pyspark' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])

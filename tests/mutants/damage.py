@@ -2,7 +2,7 @@
 
 from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule
 
-SEGMENT = "broker.log.segment"
+SEGMENT = "broker.log.segments.segment"
 DAMAGE = "broker.replication.damage"
 NO_EPOCH_CHECK = Edit(SEGMENT, "    if header.partition_leader_epoch != epoch:\n", "    if False:\n")
 
@@ -87,7 +87,7 @@ REPAIR = (
         breaks=("I36",),
         edits=(
             Edit(
-                "controller.broker_requests",
+                "controller.core.broker_requests",
                 "    if before is None or before.leader is None or broker_id in before.in_sync_replicas:\n",
                 "    if True:\n",
             ),
@@ -100,7 +100,13 @@ REPAIR = (
         origin="Protocol-Aware Recovery (FAST'18): copies that rot at different places hold all records together",
         rule="where the leader's log is damaged, a replica that reset its log takes records from its old log (12)",
         breaks=("I36",),
-        edits=(Edit("broker.repairs", "        if found is not None:\n", "        if (found := None) is not None:\n"),),
+        edits=(
+            Edit(
+                "broker.disk_faults.repairs",
+                "        if found is not None:\n",
+                "        if (found := None) is not None:\n",
+            ),
+        ),
         schedule=Schedule("damage:two_copies_rot_at_different_places"),
     ),
     Mutant(
@@ -110,7 +116,11 @@ REPAIR = (
         rule="the scrubber reads every batch with every check; every failed check is damage (12)",
         breaks=("audit:bad-checksum",),
         edits=(
-            Edit("broker.scrubber", "                partition.log.check_at(scrub.offset)\n", "                pass\n"),
+            Edit(
+                "broker.disk_faults.scrubber",
+                "                partition.log.check_at(scrub.offset)\n",
+                "                pass\n",
+            ),
         ),
         schedule=Schedule("damage:rot_in_records_that_are_never_read"),
     ),

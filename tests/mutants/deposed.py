@@ -48,7 +48,7 @@ CONTROLLERS = (
         breaks=("I29",),
         edits=(
             Edit(
-                "broker.metadata_image",
+                "broker.membership.metadata_image",
                 "        if controller_epoch < self.controller_epoch:\n            return MetadataChange(",
                 "        if False:\n            return MetadataChange(",
             ),
@@ -66,7 +66,7 @@ BROKERS = (
         breaks=("I31", "I36", "I38"),
         edits=(
             Edit(
-                "controller.steps",
+                "controller.core.steps",
                 "    bounced = sorted(each for each in now if each in before and before[each].broker_epoch "
                 "!= now[each].broker_epoch)\n",
                 "    bounced: list[BrokerId] = []\n",
@@ -82,7 +82,7 @@ BROKERS = (
         breaks=("I29", "I21"),
         edits=(
             Edit(
-                "broker.metadata_image",
+                "broker.membership.metadata_image",
                 "        if own_broker_epoch is None or asked_broker_epoch < own_broker_epoch:\n",
                 "        if own_broker_epoch is None:\n",
             ),
@@ -100,7 +100,7 @@ ORDERS = (
         breaks=("I35", "I29"),
         edits=(
             Edit(
-                "broker.replica_orders",
+                "broker.replicas.replica_orders",
                 "        if epoch is not None and known is not None and epoch < known:\n"
                 "            return ErrorCode.FENCED_LEADER_EPOCH\n",
                 "",
@@ -122,7 +122,7 @@ ORDERS = (
         breaks=("I35", "I21"),
         edits=(
             Edit(
-                "broker.replica_orders",
+                "broker.replicas.replica_orders",
                 "        if topic_id and partition.log.topic_id not in (None, topic_id):\n"
                 "            return ErrorCode.NONE  # meant for an earlier topic of this name, which is gone\n",
                 "",
@@ -141,7 +141,7 @@ CACHES = (
         breaks=("I37",),
         edits=(
             Edit(
-                "controller.unresponsive_brokers",
+                "controller.core.unresponsive_brokers",
                 '    return _compare(state, state.partitions(), state.brokers, "controller failover")\n',
                 "    return send_leader_and_isr(state, state.partitions(), state.brokers)\n",
             ),
@@ -156,7 +156,7 @@ CACHES = (
         breaks=("I29", "I37", "I38"),
         edits=(
             Edit(
-                "controller.steps",
+                "controller.core.steps",
                 "        _assert_follows(state, change)\n        state.leaderships[change.partition] = change.after\n",
                 "        _assert_follows(state, change)\n"
                 "        if change.before is None:\n"
@@ -189,7 +189,7 @@ CACHES = (
         breaks=("I8", "I28", "I4"),
         edits=(
             Edit(
-                "controller.alter_partition",
+                "controller.core.alter_partition",
                 "    if proposal.partition_epoch != current.partition_epoch:\n"
                 "        return refusal(proposal.partition_index, ErrorCode.INVALID_UPDATE_VERSION)\n",
                 "",

@@ -12,10 +12,10 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from minibroker.broker.partition import Partition
+from minibroker.broker.replicas.partition import Partition
 from minibroker.client.admin import AdminClient
 from minibroker.client.errors import MinibrokerError
-from minibroker.client.producer import Producer
+from minibroker.client.producer.producer import Producer
 from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.checks.disk_rules import DiskRuleChecker
 from minibroker.simulation.checks.disks import audit_disks
@@ -39,7 +39,7 @@ from minibroker.simulation.swarm.final_checks import (
 from minibroker.simulation.swarm.history import History
 from minibroker.simulation.swarm.options import RunOptions, draw_options
 from minibroker.simulation.swarm.workload import Workload
-from minibroker.simulation.world import ProcessCrashed
+from minibroker.simulation.world.world import ProcessCrashed
 from tests.mutants.one_run import SCRIPT_FAILED
 
 TOPIC = "a"

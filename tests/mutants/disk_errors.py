@@ -56,7 +56,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I36",),
         edits=(
             Edit(
-                "broker.disk_health",
+                "broker.disk_faults.disk_health",
                 "        self._resting[topic_partition] = partition\n        if partition is not None:\n",
                 "        if partition is not None:\n            self._resting[topic_partition] = partition\n",
             ),
@@ -86,7 +86,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I36",),
         edits=(
             Edit(
-                "broker.disk_health",
+                "broker.disk_faults.disk_health",
                 "        storage.on_offline.append(lambda _: self._check_soon())\n",
                 "        pass\n",
             ),
@@ -101,7 +101,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I36",),
         edits=(
             Edit(
-                "broker.replica_orders",
+                "broker.replicas.replica_orders",
                 "        if manager.log_directory.offline and order.delete_partition:\n",
                 "        if partition.state.role is Role.OFFLINE and order.delete_partition:\n",
             ),
@@ -116,7 +116,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I36",),
         edits=(
             Edit(
-                "broker.full_disk",
+                "broker.disk_faults.full_disk",
                 "        return info.leader if info.leader != me else None\n",
                 "        return None\n",
             ),
@@ -131,7 +131,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I36",),
         edits=(
             Edit(
-                "broker.full_disk",
+                "broker.disk_faults.full_disk",
                 "            return me if info.isr == (me,) else None\n",
                 "            return None\n",
             ),
@@ -146,7 +146,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I39", "I28"),
         edits=(
             Edit(
-                "broker.full_disk",
+                "broker.disk_faults.full_disk",
                 "        return info.leader if info.leader != me else None\n",
                 "        return me\n",
             ),
@@ -161,7 +161,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I42",),
         edits=(
             Edit(
-                "broker.replica_description",
+                "broker.requests.replica_description",
                 '        log_directory="offline" if storage.offline else "full" if storage.full else "online",\n',
                 '        log_directory="online",\n',
             ),
@@ -206,7 +206,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("crash", "I36"),
         edits=(
             Edit(
-                "broker.log.directory_files",
+                "broker.log.side_files.directory_files",
                 "    except (CorruptCheckpoint, FileTooLarge) as error:\n"
                 '        logger.warning("%s is damaged, the stop counts as unclean: %s", file, error)\n',
                 "    except CorruptCheckpoint as error:\n"

@@ -11,7 +11,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I28",),
         edits=(
             Edit(
-                "controller.controller_state",
+                "controller.core.controller_state",
                 "        return broker is not None and leadership.directory_of(broker_id) in (None, broker.directory_id)\n",
                 "        return broker is not None\n",
             ),
@@ -26,7 +26,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I3", "I21"),
         edits=(
             Edit(
-                "controller.restarts",
+                "controller.core.restarts",
                 "    waited = [each for each in standings if each.is_waited_for and (is_patient or each.must_be_asked)]\n",
                 "    waited = [each for each in standings if each.must_be_asked]\n",
             ),
@@ -41,7 +41,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I3", "I21"),
         edits=(
             Edit(
-                "broker.log.wholeness",
+                "broker.log.side_files.wholeness",
                 '            return None if same_boot else "the machine went down without a clean stop"\n',
                 "            return None\n",
             ),
@@ -54,7 +54,7 @@ MUTANTS: tuple[Mutant, ...] = (
         origin="KIP-966; Raft, section 5.4.1",
         rule="among logs that may be short, the one with the largest (last epoch, log end) leads",
         breaks=("I3", "I21"),
-        edits=(Edit("controller.restarts", "    best = max(candidates, key=_size)\n", "    best = ready[0]\n"),),
+        edits=(Edit("controller.core.restarts", "    best = max(candidates, key=_size)\n", "    best = ready[0]\n"),),
         schedule=Schedule("elections:synced_log_starts_last"),
     ),
     Mutant(
@@ -65,7 +65,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I3", "I21"),
         edits=(
             Edit(
-                "controller.controller_state",
+                "controller.core.controller_state",
                 "        return [] if self.is_gathering else [each for each in broker_ids if each not in self.unresponsive]\n",
                 "        return list(broker_ids)\n",
             ),
@@ -80,7 +80,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I37",),
         edits=(
             Edit(
-                "controller.unresponsive_brokers",
+                "controller.core.unresponsive_brokers",
                 "    return [report, Unregister(broker_id=broker_id, broker_epoch=state.brokers[broker_id].broker_epoch)]\n",
                 "    return [report]\n",
             ),
@@ -100,7 +100,9 @@ MUTANTS: tuple[Mutant, ...] = (
                 "",
             ),
             Edit(
-                "controller.unresponsive_brokers", "NEVER_ANSWERED_SECONDS = 1.0\n", "NEVER_ANSWERED_SECONDS = 60.0\n"
+                "controller.core.unresponsive_brokers",
+                "NEVER_ANSWERED_SECONDS = 1.0\n",
+                "NEVER_ANSWERED_SECONDS = 60.0\n",
             ),
         ),
         schedule=Schedule("elections:leader_refuses_all_and_registers_again"),
@@ -113,7 +115,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I37",),
         edits=(
             Edit(
-                "broker.alter_partition_sender",
+                "broker.replicas.alter_partition_sender",
                 "        return 0 if since is None or now_ms - self._failed_ms > STILL_FAILING_MS else now_ms - since\n",
                 "        return 0\n",
             ),
@@ -132,7 +134,9 @@ MUTANTS: tuple[Mutant, ...] = (
                 "            return content == znodes.DELETION_BEGUN\n",
                 "            return False\n",
             ),
-            Edit("broker.erased_replicas", "        return replica in self._erased\n", "        return False\n"),
+            Edit(
+                "broker.replicas.erased_replicas", "        return replica in self._erased\n", "        return False\n"
+            ),
         ),
         schedule=Schedule("elections:controller_dies_during_a_deletion"),
     ),

@@ -13,17 +13,17 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I18", "I22"),
         edits=(
             Edit(
-                "controller.failure_detection",
+                "controller.detection.failure_detection",
                 "    BrokerRefused,\n    ConfirmFailure,\n",
                 "    BrokerRefused,\n    RegistrationsChanged,\n    ConfirmFailure,\n",
             ),
             Edit(
-                "controller.failure_detection",
+                "controller.detection.failure_detection",
                 "    Report,\n    Unregister,\n",
                 "    Report,\n    ContinueWith,\n    Unregister,\n",
             ),
             Edit(
-                "controller.failure_detection",
+                "controller.detection.failure_detection",
                 "    return [report, Unregister(broker_id=event.broker_id, broker_epoch=event.broker_epoch)]\n",
                 "    brokers = {each: broker for each, broker in state.brokers.items() if each != event.broker_id}\n"
                 "    return [report, ContinueWith(event=RegistrationsChanged(brokers=brokers))]\n",
@@ -39,12 +39,12 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I36",),
         edits=(
             Edit(
-                "controller.liveness_connection",
+                "controller.detection.liveness_connection",
                 "        except ConnectionRefused:\n",
                 "        except NetworkError:\n",
             ),
             Edit(
-                "broker.failure_confirmer",
+                "broker.membership.failure_confirmer",
                 "        except NetworkError:\n            return None\n",
                 "        except NetworkError:\n            return True\n",
             ),
@@ -59,7 +59,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I36",),
         edits=(
             Edit(
-                "controller.failure_confirmation",
+                "controller.detection.failure_confirmation",
                 "    return confirmer.broker_id if confirms else None\n",
                 "    return confirmer.broker_id\n",
             ),
@@ -91,7 +91,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I29",),
         edits=(
             Edit(
-                "broker.registration",
+                "broker.membership.registration",
                 '                self._lost("its registration is gone")\n',
                 "",
             ),

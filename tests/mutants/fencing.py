@@ -162,7 +162,7 @@ MUTANTS = (
         breaks=("I29", "hardening 11"),
         edits=(
             Edit(
-                "broker.partition",
+                "broker.replicas.partition",
                 "        self.services.check_fence()\n        return replace(order, fenced=self.services.fenced)\n",
                 "        is_fenced = self.services.fenced\n"
                 "        self.services.check_fence()\n"

@@ -30,7 +30,7 @@ PATCHES = (
         breaks=(),
         edits=(
             Edit(
-                "broker.replica_fetcher",
+                "broker.replicas.replica_fetcher",
                 "RECONNECT_MS = (50, 100, 200, 400, 800, 1_000)\n",
                 "RECONNECT_MS = (80, 160, 320, 640, 1_000)\n",
             ),
@@ -42,7 +42,7 @@ PATCHES = (
         origin="hardening.md",
         rule="how many fetches are in flight is a matter of speed",
         breaks=(),
-        edits=(Edit("broker.replica_fetcher", "FETCHES_IN_FLIGHT_MAX = 2\n", "FETCHES_IN_FLIGHT_MAX = 1\n"),),
+        edits=(Edit("broker.replicas.replica_fetcher", "FETCHES_IN_FLIGHT_MAX = 2\n", "FETCHES_IN_FLIGHT_MAX = 1\n"),),
     ),
     Mutant(
         name="N5",
@@ -52,11 +52,11 @@ PATCHES = (
         breaks=(),
         edits=(
             Edit(
-                "broker.periodic_tasks",
+                "broker.replicas.periodic_tasks",
                 "            checkpoint_ms = config.replica_high_watermark_checkpoint_interval_ms\n",
                 "            checkpoint_ms = config.replica_high_watermark_checkpoint_interval_ms // 2\n",
             ),
-            Edit("broker.periodic_tasks", "ISR_RETRY_MS = 500\n", "ISR_RETRY_MS = 700\n"),
+            Edit("broker.replicas.periodic_tasks", "ISR_RETRY_MS = 500\n", "ISR_RETRY_MS = 700\n"),
         ),
     ),
     Mutant(
@@ -66,8 +66,10 @@ PATCHES = (
         rule="how soon a failure is confirmed is a matter of speed",
         breaks=(),
         edits=(
-            Edit("controller.liveness_connection", "REDIAL_SECONDS_MIN = 0.01\n", "REDIAL_SECONDS_MIN = 0.04\n"),
-            Edit("controller.failure_detection", "CONFIRMERS_MAX = 3\n", "CONFIRMERS_MAX = 1\n"),
+            Edit(
+                "controller.detection.liveness_connection", "REDIAL_SECONDS_MIN = 0.01\n", "REDIAL_SECONDS_MIN = 0.04\n"
+            ),
+            Edit("controller.detection.failure_detection", "CONFIRMERS_MAX = 3\n", "CONFIRMERS_MAX = 1\n"),
         ),
     ),
 )

@@ -11,7 +11,7 @@ ANSWERS = (
         breaks=("I36", "I38"),
         edits=(
             Edit(
-                "controller.alter_partition",
+                "controller.core.alter_partition",
                 "    if _is_applied(current, broker_id, proposal):\n        return success(partition, current)\n"
                 "    if proposal.partition_epoch != current.partition_epoch:\n",
                 "    if proposal.partition_epoch == current.partition_epoch and _is_applied(current, broker_id, proposal):\n"
@@ -20,7 +20,7 @@ ANSWERS = (
             ),
             # and the leader does not get its state again: either rule would make up for the other
             Edit(
-                "controller.broker_requests",
+                "controller.core.broker_requests",
                 "if result.error_code in (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.INVALID_UPDATE_VERSION):",
                 "if result.error_code == ErrorCode.FENCED_LEADER_EPOCH:",
             ),
@@ -68,7 +68,7 @@ ELIGIBILITY = (
         breaks=("I34",),
         edits=(
             Edit(
-                "controller.alter_partition",
+                "controller.core.alter_partition",
                 "    if broker_id in state.shutting_down and broker_id != current.leader:\n        return False\n",
                 "",
             ),
@@ -99,7 +99,7 @@ ELIGIBILITY = (
         breaks=("I31", "I6", "I21"),
         edits=(
             Edit(
-                "controller.alter_partition",
+                "controller.core.alter_partition",
                 "    return state.is_registered_as(broker_id, member.broker_epoch)\n",
                 "    return True\n",
             ),
@@ -242,7 +242,7 @@ SETS = (
         breaks=("I9", "I28", "I36"),
         edits=(
             Edit(
-                "controller.election",
+                "controller.core.election",
                 '    return _change(state, partition, before, None, members, f"{reason}; {why_no_leader}")',
                 '    return _change(state, partition, before, None, present, f"{reason}; {why_no_leader}")',
             ),
@@ -257,7 +257,7 @@ SETS = (
         breaks=("I9", "I34"),
         edits=(
             Edit(
-                "controller.election",
+                "controller.core.election",
                 "    members = [each for each in assignment if each in before.in_sync_replicas]\n"
                 "    present = [each for each in members",
                 "    members = list(before.in_sync_replicas)\n    present = [each for each in members",

@@ -47,7 +47,9 @@ MUTANTS = (
         breaks=("I39",),
         edits=(
             Edit(
-                "broker.log_starts", "            if state.is_leader and not state.fenced:\n", "            if True:\n"
+                "broker.replicas.log_starts",
+                "            if state.is_leader and not state.fenced:\n",
+                "            if True:\n",
             ),
             Edit(
                 "broker.replication.log_starts",
@@ -105,7 +107,7 @@ MUTANTS = (
         breaks=("I39",),
         edits=(
             Edit(
-                "broker.partition",
+                "broker.replicas.partition",
                 "        first = delete_head(self.log, self.state.low_watermark)\n",
                 "        first = delete_head(self.log, self.log.log_start_offset)\n",
             ),

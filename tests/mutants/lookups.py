@@ -11,7 +11,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I22",),
         edits=(
             Edit(
-                "broker.log.time_lookup",
+                "broker.log.segments.time_lookup",
                 "        return header.max_timestamp, max(header.base_offset, start_offset)\n",
                 '        raise CorruptLog(segment.log_path, position, "the payload does not decode") from None\n',
             ),
@@ -41,7 +41,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I22",),
         edits=(
             Edit(
-                "broker.log.segment",
+                "broker.log.segments.segment",
                 "        if entry is not None and not self._is_time_sound(entry):\n",
                 "        if False:\n",
             ),

@@ -26,7 +26,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I25",),
         edits=(
             Edit(
-                "broker.partition",
+                "broker.replicas.partition",
                 "        self._append(list(zip(effect.batches, self.fetched_buffers, strict=True)))\n",
                 "        known = self.log.producers.copy()\n"
                 "        self._append(list(zip(effect.batches, self.fetched_buffers, strict=True)))\n"

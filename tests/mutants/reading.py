@@ -11,7 +11,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I22",),
         edits=(
             Edit(
-                "client.fetcher",
+                "client.consumer.fetcher",
                 "                    misfit = cursor.misfit(header, last)  # rarely called: usually offset and epoch are as expected\n",
                 "                    misfit = None\n"
                 "                    if header.end_offset <= cursor.fetch_offset:\n"
@@ -28,7 +28,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I22",),
         edits=(
             Edit(
-                "broker.fetch",
+                "broker.requests.fetch",
                 "        if topic.topic_id and partition.log.topic_id and",
                 "        if False and",
             ),
@@ -43,7 +43,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I22",),
         edits=(
             Edit(
-                "client.cursor",
+                "client.consumer.cursor",
                 "        if question.generation != self.generation or question.epoch != self.fetch_epoch:\n",
                 "        if question.generation != self.generation:\n",
             ),

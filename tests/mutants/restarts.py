@@ -28,7 +28,7 @@ MUTANTS: tuple[Mutant, ...] = (
         origin=FOUND,
         rule="a killed process leaves no proof: the election waits for two undisturbed logs, or all members",
         breaks=("I3", "I21"),
-        edits=(Edit("controller.restarts", "UNDISTURBED_MIN = 2\n", "UNDISTURBED_MIN = 1\n"),),
+        edits=(Edit("controller.core.restarts", "UNDISTURBED_MIN = 2\n", "UNDISTURBED_MIN = 1\n"),),
         schedule=Schedule("restarts:killed_log_is_shorter"),
     ),
     Mutant(
@@ -39,7 +39,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I3", "I21"),
         edits=(
             Edit(
-                "broker.log.wholeness",
+                "broker.log.side_files.wholeness",
                 "before.proven if before.log_ends is not None else 0\n",
                 "before.proven\n",
             ),
@@ -54,7 +54,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I28", "I3"),
         edits=(
             Edit(
-                "controller.restarts",
+                "controller.core.restarts",
                 "    if member.log is None or member.is_waited_for or member.log.log_end_offset >= high_watermark:\n",
                 "    if True:\n",
             ),
@@ -114,7 +114,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I3", "I21"),
         edits=(
             *BOOT_ID_FIRST,
-            Edit("controller.restarts", "UNDISTURBED_MIN = 2\n", "UNDISTURBED_MIN = 1\n"),
+            Edit("controller.core.restarts", "UNDISTURBED_MIN = 2\n", "UNDISTURBED_MIN = 1\n"),
         ),
         schedule=Schedule("restarts:start_dies_after_claiming_the_directory"),
     ),
@@ -151,7 +151,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I28",),
         edits=(
             Edit(
-                "controller.restarts",
+                "controller.core.restarts",
                 '        return Standing(broker_id=broker_id, is_waited_for=True, problem="has an offline replica")\n',
                 '        return Standing(broker_id=broker_id, problem="has an offline replica")\n',
             ),
@@ -205,7 +205,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I32", "I13", "I19"),
         edits=(
             Edit(
-                "broker.log.epoch_file",
+                "broker.log.side_files.epoch_file",
                 "    if topic_id is not None and owner != (topic_id, partition):\n",
                 "    if False:\n",
             ),
@@ -220,13 +220,13 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I28", "I21"),
         edits=(
             Edit(
-                "controller.accepted_loss",
+                "controller.core.accepted_loss",
                 "    leader = next((each for each in now.candidates if each.broker_id == confirmed.leader), None)\n",
                 "    confirmed = confirmation_of(now)\n"
                 "    leader = next((each for each in now.candidates if each.broker_id == confirmed.leader), None)\n",
             ),
             Edit(
-                "controller.accepted_loss",
+                "controller.core.accepted_loss",
                 "import ConfirmedElection, ElectionCandidate, ElectionOutlook\n",
                 "import ConfirmedElection, ElectionCandidate, ElectionOutlook, confirmation_of\n",
             ),
@@ -241,7 +241,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I3", "I21"),
         edits=(
             Edit(
-                "controller.restarts",
+                "controller.core.restarts",
                 "    if len(undisturbed) >= UNDISTURBED_MIN:\n        return undisturbed\n",
                 "    if len(undisturbed) >= UNDISTURBED_MIN:\n        return ready\n",
             ),
@@ -256,7 +256,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I3", "I21"),
         edits=(
             Edit(
-                "controller.restarts",
+                "controller.core.restarts",
                 "    return member in undisturbed or all(_size(member)[1] > _size(each)[1] for each in undisturbed)\n",
                 "    return True\n",
             ),
@@ -271,7 +271,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I28",),
         edits=(
             Edit(
-                "controller.restarts",
+                "controller.core.restarts",
                 "    return max(_candidates(ready), key=_size).broker_id if ready else None\n",
                 "    return max(standings, key=_size).broker_id if standings else None\n",
             ),
@@ -286,7 +286,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I3", "I21"),
         edits=(
             Edit(
-                "controller.restarts",
+                "controller.core.restarts",
                 "        and (each in leadership.in_sync_replicas or log.last_epoch >= member.log.last_epoch)\n",
                 "        and log.last_epoch >= member.log.last_epoch\n",
             ),

@@ -9,7 +9,7 @@ ACCEPT_ANY = Edit(
     "            return ACCEPT\n",
 )
 BELIEVE_DUPLICATE = Edit(
-    "client.sender",
+    "client.producer.sender",
     "        error = broker_error(answer.error_code, self._cluster.where(partition, channel.broker_id), "
     "answer.error_message)\n        decision =",
     "        if answer.error_code == 46:\n"
@@ -71,7 +71,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I25",),
         edits=(
             Edit(
-                "client.accumulator",
+                "client.producer.accumulator",
                 "                self._fail_maybe_written(queue, error)\n",
                 "                pass\n",
             ),
@@ -101,7 +101,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I25",),
         edits=(
             Edit(
-                "broker.partition",
+                "broker.replicas.partition",
                 "        self._cut(lambda: self.log.reset_to(effect.offset, producers))\n",
                 "        self._cut(lambda: self.log.reset_to(effect.offset))\n",
             ),
@@ -116,7 +116,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I22",),
         edits=(
             Edit(
-                "broker.produce",
+                "broker.requests.produce",
                 "        if header.record_count <= DECODED_RECORDS_MAX:\n",
                 "        if False:\n",
             ),

@@ -9,7 +9,7 @@ MUTANTS: tuple[Mutant, ...] = (
         origin="derived: the disk of one broker as it was before the topic was made again",
         rule="a high watermark counts for logs of its own topic id (hardening 16)",
         breaks=("I36",),
-        edits=(Edit("controller.restarts", "        and log.topic_id == topic_id\n", ""),),
+        edits=(Edit("controller.core.restarts", "        and log.topic_id == topic_id\n", ""),),
         schedule=Schedule("stale_facts:disk_of_before_a_topic_was_made_again"),
     ),
     Mutant(
@@ -20,7 +20,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I28",),
         edits=(
             Edit(
-                "controller.restarts",
+                "controller.core.restarts",
                 '    return log.topic_id not in ("", state.topics[partition.topic].topic_id)\n',
                 "    return False\n",
             ),
@@ -33,7 +33,7 @@ MUTANTS: tuple[Mutant, ...] = (
         origin="derived: a byte rots after the report",
         rule="a replica that goes offline, or comes back, has to report its log again (hardening 16)",
         breaks=("I36",),
-        edits=(Edit("controller.broker_requests", "    state.forget_logs_of(broker_id, affected)\n", ""),),
+        edits=(Edit("controller.core.broker_requests", "    state.forget_logs_of(broker_id, affected)\n", ""),),
         schedule=Schedule("stale_facts:log_is_damaged_after_it_was_asked_for"),
     ),
     Mutant(
@@ -44,7 +44,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I5",),
         edits=(
             Edit(
-                "broker.log.offset_checkpoints",
+                "broker.log.side_files.offset_checkpoints",
                 "        return known is not None and log.topic_id not in (None, known)\n",
                 "        return False\n",
             ),

@@ -47,7 +47,7 @@ MARKS = (
         origin="KAFKA-769",
         rule="a replica starts with the high watermark of the checkpoint, so that the next checkpoint still has it",
         breaks=("I11", "I23"),
-        edits=(Edit("broker.replica_manager", "high_watermarks.get(topic_partition, 0)\n", "0\n"),),
+        edits=(Edit("broker.replicas.replica_manager", "high_watermarks.get(topic_partition, 0)\n", "0\n"),),
         schedule=Schedule("storage:high_watermarks_over_a_restart"),
     ),
     Mutant(
@@ -58,7 +58,7 @@ MARKS = (
         breaks=("I11", "I23"),
         edits=(
             Edit(
-                "broker.log.offset_checkpoints",
+                "broker.log.side_files.offset_checkpoints",
                 "        merged = {**self.high_watermarks, **high_watermarks}\n",
                 "        merged = dict(high_watermarks)\n",
             ),
@@ -111,7 +111,7 @@ STARTS = (
         breaks=("I12", "I15", "I20"),
         edits=(
             Edit(
-                "broker.log.directory_files",
+                "broker.log.side_files.directory_files",
                 "    disk.remove(file)\n    disk.sync_directory(path)\n",
                 "    disk.remove(file)\n",
             ),
@@ -186,7 +186,7 @@ EPOCHS = (
         breaks=("I13", "I7"),
         edits=(
             Edit(
-                "broker.log.epoch_file",
+                "broker.log.side_files.epoch_file",
                 "        return self.entries[-1][0] if self.entries else NO_EPOCH\n",
                 "        return self.entries[-1][0] if self.entries else 0\n",
             ),

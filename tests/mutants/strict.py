@@ -25,9 +25,9 @@ DERIVED = (
         rule="a fetch is checked and counted in one synchronous step",
         breaks=("I5", "I4"),
         edits=(
-            Edit("broker.partition", "import logging\n", "import asyncio\nimport logging\n"),
+            Edit("broker.replicas.partition", "import logging\n", "import asyncio\nimport logging\n"),
             Edit(
-                "broker.partition",
+                "broker.replicas.partition",
                 "ReplicaStepped(self, event, effects, isinstance(answer, FetchRefused)))\n        self._perform(effects)\n",
                 "ReplicaStepped(self, event, effects, isinstance(answer, FetchRefused)))\n"
                 "        self._perform(effects)\n"
@@ -88,7 +88,7 @@ DERIVED = (
         breaks=("I1", "I28"),
         edits=(
             Edit(
-                "controller.election",
+                "controller.core.election",
                 "_change(state, partition, before, first, [first], why, is_unclean=True)",
                 "_change(state, partition, before, first, [first, *members], why, is_unclean=True)",
             ),
@@ -103,7 +103,7 @@ DERIVED = (
         breaks=("I37", "I34"),
         edits=(
             Edit(
-                "controller.election",
+                "controller.core.election",
                 "        return _change(state, partition, before, leader, usable, reason)\n",
                 "        kept = members if leader != before.leader else usable\n"
                 "        return _change(state, partition, before, leader, kept, reason)\n",
@@ -119,7 +119,7 @@ DERIVED = (
         breaks=("I6", "I37"),
         edits=(
             Edit(
-                "controller.election",
+                "controller.core.election",
                 "        return _change(state, partition, before, leader, usable, reason)\n",
                 "        kept = [leader] if leader != before.leader else usable\n"
                 "        return _change(state, partition, before, leader, kept, reason)\n",
@@ -138,7 +138,7 @@ STRICTER = (
         breaks=("I21", "I3", "I16"),
         edits=(
             Edit(
-                "controller.controller_state",
+                "controller.core.controller_state",
                 "        return broker is not None and leadership.incarnation_of(broker_id) == broker.incarnation_id\n",
                 "        return broker is not None\n",
             ),
@@ -183,7 +183,7 @@ STRICTER = (
         breaks=("fence",),
         edits=(
             Edit(
-                "simulation.coordination",
+                "simulation.world.coordination",
                 "                self._session_deadline = max(self._session_deadline, sent_at + self._granted_ms / 1000)\n",
                 "                now = self._loop.time()\n"
                 "                self._session_deadline = max(self._session_deadline, now + self._granted_ms / 1000)\n",
@@ -199,7 +199,7 @@ STRICTER = (
         breaks=("fence",),
         edits=(
             Edit(
-                "simulation.coordination",
+                "simulation.world.coordination",
                 "                self._session_deadline = max(self._session_deadline, sent_at + self._granted_ms / 1000)\n",
                 "                self._session_deadline = max(self._session_deadline, sent_at + self._timeout_ms / 1000)\n",
             ),
@@ -223,7 +223,7 @@ STRICTER = (
         breaks=("I21", "I25"),
         edits=(
             Edit(
-                "client.accumulator",
+                "client.producer.accumulator",
                 "        if batch.identity is not None:\n            queue.broken = True\n",
                 "        if batch.base_sequence is not None and not queue.attempted:\n"
                 "            queue.next_sequence = batch.base_sequence\n",
@@ -271,12 +271,12 @@ STRICTER = (
         breaks=("I36", "I37"),
         edits=(
             Edit(
-                "broker.replica_manager",
+                "broker.replicas.replica_manager",
                 "request_timeout_ms=max(200, config.replica_lag_time_max_ms // 2),",
                 "request_timeout_ms=3_600_000,",
             ),
             Edit(
-                "broker.alter_partition_sender",
+                "broker.replicas.alter_partition_sender",
                 "        if self._connection is not None and self._controller_address() != self._connected_to:\n"
                 "            self._connection.abort()\n",
                 "",

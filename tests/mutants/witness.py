@@ -11,7 +11,7 @@ MUTANTS = (
         breaks=("witness",),
         edits=(
             Edit(
-                "broker.witness",
+                "broker.replicas.witness",
                 "if self.pending is not None and high_watermark >= self.pending.end_offset:",
                 "if self.pending is not None:",
             ),
@@ -23,7 +23,7 @@ MUTANTS = (
         origin="issue 13",
         rule="the digest of a segment covers exactly the batches in it (decision 0023)",
         breaks=("witness",),
-        edits=(Edit("broker.log.segment_digest", "            self._total -= lost\n", "            pass\n"),),
+        edits=(Edit("broker.log.segments.segment_digest", "            self._total -= lost\n", "            pass\n"),),
     ),
     Mutant(
         name="W3",
@@ -33,17 +33,17 @@ MUTANTS = (
         breaks=("witness",),
         edits=(
             Edit(
-                "broker.witness",
+                "broker.replicas.witness",
                 "(known.leader_epoch, known.topic_id) != (state.leader_epoch, topic_id)",
                 "known.leader_epoch != state.leader_epoch",
             ),
             Edit(
-                "broker.witness",
+                "broker.replicas.witness",
                 "        is_the_same = (state.leader_epoch, partition.log.topic_id) == (self.leader_epoch, self.topic_id)\n",
                 "        is_the_same = state.leader_epoch == self.leader_epoch\n",
             ),
             Edit(
-                "broker.witness",
+                "broker.replicas.witness",
                 '            topic_id=self.topic_id or "",\n',
                 '            topic_id=partition.log.topic_id or "",\n',
             ),

@@ -1,6 +1,6 @@
 import pytest
 
-from minibroker.zookeeper_process import ZooKeeperProcess
+from minibroker.local_cluster.zookeeper_process import ZooKeeperProcess
 from tests.runtime.coordination import CoordinationBench, RealCoordinationBench, SimulatedCoordinationBench
 from tests.runtime.ports import Bench, RealBench, SimulatedBench
 

@@ -9,7 +9,7 @@ import uvloop
 
 from minibroker.runtime.ports import Coordination, SessionEvent
 from minibroker.runtime.zookeeper import ZooKeeperCoordination
-from minibroker.simulation.world import SimulatedWorld
+from minibroker.simulation.world.world import SimulatedWorld
 from tests.runtime.zookeeper_proxy import ZooKeeperProxy
 
 SESSION_MS = 2_000

@@ -14,7 +14,7 @@ import uvloop
 
 from minibroker.runtime.ports import Disk, Network, Runtime
 from minibroker.runtime.real import real_runtime
-from minibroker.simulation.world import SimulatedWorld
+from minibroker.simulation.world.world import SimulatedWorld
 
 
 class RuntimePorts(msgspec.Struct):

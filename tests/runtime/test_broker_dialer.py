@@ -21,7 +21,7 @@ from minibroker.runtime.loop_iteration import LoopIteration
 from minibroker.runtime.ports import ConnectionRefused
 from minibroker.runtime.server import IncomingRequest, RpcServer
 from minibroker.runtime.server_limits import HANDSHAKES_PER_ITERATION
-from minibroker.simulation.world import SimulatedWorld
+from minibroker.simulation.world.world import SimulatedWorld
 from tests.authenticated import SECRET, Answering, dialer
 
 HOST, PORT = "server", 9092

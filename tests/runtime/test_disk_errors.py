@@ -11,7 +11,7 @@ import pytest
 from minibroker.protocol.checkpoints import SMALL_FILE_BYTES_MAX
 from minibroker.runtime.ports import BadEntry, Disk, DiskError, DiskFull, FileMissing, OutOfDescriptors, SyncFailed
 from minibroker.runtime.real import real_runtime
-from minibroker.simulation.world import SimulatedWorld
+from minibroker.simulation.world.world import SimulatedWorld
 from tests.runtime.descriptor_limit import no_descriptors
 
 SYSTEM_CALLS = {

@@ -10,10 +10,10 @@ import sys
 
 import pytest
 
+from minibroker.local_cluster.zookeeper_process import ZooKeeperProcess
 from minibroker.runtime.ports import CoordinationUnavailable, NodeExists, SetOp, WriteOutcomeUnknown
 from minibroker.runtime.zookeeper import ZooKeeperCoordination
-from minibroker.simulation.world import SimulatedWorld
-from minibroker.zookeeper_process import ZooKeeperProcess
+from minibroker.simulation.world.world import SimulatedWorld
 from tests.runtime.coordination import SESSION_MS, Coordinations, Fired, conformance
 from tests.runtime.zookeeper_proxy import ZooKeeperProxy
 

@@ -3,9 +3,9 @@
 import pytest
 from kazoo.security import OPEN_ACL_UNSAFE
 
+from minibroker.local_cluster.zookeeper_process import ZooKeeperProcess
 from minibroker.runtime.ports import CreateOp, NotAuthorized, SetOp
 from minibroker.runtime.zookeeper import ZooKeeperCoordination
-from minibroker.zookeeper_process import ZooKeeperProcess
 
 pytestmark = pytest.mark.system
 

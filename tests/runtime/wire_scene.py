@@ -16,7 +16,7 @@ from minibroker.protocol.codec import encode_request
 from minibroker.protocol.messages import ApiKey, ApiVersionsResponse, Request
 from minibroker.runtime.rpc import RpcConnection, connect
 from minibroker.runtime.server import IncomingRequest, RpcServer, ServerConnection, ServerLimits
-from minibroker.simulation.world import SimulatedWorld
+from minibroker.simulation.world.world import SimulatedWorld
 
 HOST, PORT = "server", 9092
 POLL_SECONDS = 0.001

@@ -6,7 +6,7 @@ import random
 import sys
 
 from minibroker.runtime.ports import Coordination, CoordinationError, CoordinationUnavailable, NetworkError, Runtime
-from minibroker.simulation.world import SimulatedWorld
+from minibroker.simulation.world.world import SimulatedWorld
 
 PORT = 9092
 SECONDS = 30

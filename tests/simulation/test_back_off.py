@@ -3,10 +3,10 @@
 import asyncio
 
 from minibroker.client.admin import AdminClient
-from minibroker.client.producer import Producer
+from minibroker.client.producer.producer import Producer
 from minibroker.protocol.messages import ApiKey
 from minibroker.simulation.cluster import SimulatedCluster
-from minibroker.simulation.message_holds import requests
+from minibroker.simulation.world.message_holds import requests
 
 SECONDS = 10
 FETCHES_MAX = 20

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from minibroker.client.admin import AdminClient
-from minibroker.client.consumer import Consumer
-from minibroker.client.producer import Producer
+from minibroker.client.consumer.consumer import Consumer
+from minibroker.client.producer.producer import Producer
 from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.cluster import SimulatedCluster
 

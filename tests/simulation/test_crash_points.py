@@ -6,10 +6,10 @@ import random
 import pytest
 
 from minibroker.runtime.ports import Disk
-from minibroker.simulation.node import ProcessDead
-from minibroker.simulation.swarm.crash_points import CrashPoints
-from minibroker.simulation.swarm.fault_injector import FaultInjector
-from minibroker.simulation.world import SimulatedWorld
+from minibroker.simulation.swarm.faults.crash_points import CrashPoints
+from minibroker.simulation.swarm.faults.fault_injector import FaultInjector
+from minibroker.simulation.world.node import ProcessDead
+from minibroker.simulation.world.world import SimulatedWorld
 from tests.simulation.test_disk_faults import whole
 from tests.simulation.test_promise import SESSION_SECONDS, under_faults
 

@@ -6,12 +6,12 @@ import contextlib
 import pytest
 
 from minibroker import Producer, RecordMetadata
-from minibroker.broker.partition import Partition
-from minibroker.client.consumer import Consumer
+from minibroker.broker.replicas.partition import Partition
+from minibroker.client.consumer.consumer import Consumer
 from minibroker.client.errors import MinibrokerError
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import read_header
-from minibroker.simulation.storage import SimulatedStorage
+from minibroker.simulation.world.storage import SimulatedStorage
 from minibroker.testing import simulated
 from minibroker.testing.simulated_cluster import SimulatedTestedCluster
 

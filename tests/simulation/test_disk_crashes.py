@@ -6,7 +6,7 @@ import pytest
 
 from minibroker.protocol.checkpoints import SMALL_FILE_BYTES_MAX
 from minibroker.runtime.ports import Disk, DiskError, DiskFull, FileMissing, SyncFailed
-from minibroker.simulation.world import SimulatedWorld
+from minibroker.simulation.world.world import SimulatedWorld
 
 PATH = "/data/log"
 

@@ -3,12 +3,12 @@
 import random
 
 from minibroker.simulation.checks.failed_syncs import FailedSyncChecker
-from minibroker.simulation.swarm.disk_faults import DiskFaults
-from minibroker.simulation.swarm.disk_options import RUNNING_ROT, draw_faulty
-from minibroker.simulation.swarm.fault_injector import FaultInjector
-from minibroker.simulation.swarm.faulty_disk import UNSEEN_SECONDS, FaultyDisk
-from minibroker.simulation.swarm.file_changes import FileChanges
-from minibroker.simulation.swarm.rot_places import RotPlaces
+from minibroker.simulation.swarm.faults.disk_faults import DiskFaults
+from minibroker.simulation.swarm.faults.disk_options import RUNNING_ROT, draw_faulty
+from minibroker.simulation.swarm.faults.fault_injector import FaultInjector
+from minibroker.simulation.swarm.faults.faulty_disk import UNSEEN_SECONDS, FaultyDisk
+from minibroker.simulation.swarm.faults.file_changes import FileChanges
+from minibroker.simulation.swarm.faults.rot_places import RotPlaces
 from minibroker.simulation.swarm.run import run_seed
 from tests.simulation.test_promise import PARTITION, SESSION_SECONDS, under_faults
 

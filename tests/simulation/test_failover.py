@@ -7,11 +7,11 @@ import pytest
 
 from minibroker.client.admin import AdminClient
 from minibroker.client.descriptions import NewTopic
-from minibroker.client.producer import Producer
+from minibroker.client.producer.producer import Producer
 from minibroker.runtime.ports import NetworkError, Transport
 from minibroker.simulation.cluster import SimulatedCluster
-from minibroker.simulation.network import SimulatedNetwork
-from minibroker.simulation.transport import ProtocolFactory
+from minibroker.simulation.world.network import SimulatedNetwork
+from minibroker.simulation.world.transport import ProtocolFactory
 
 TOPIC = "t"
 SESSION_MS = 6_000

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any, cast
 
-from minibroker.simulation.swarm.fault_sequences import fault_sequences
+from minibroker.simulation.swarm.faults.fault_sequences import fault_sequences
 from minibroker.simulation.swarm.options import SEQUENCES
 
 

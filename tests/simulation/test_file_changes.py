@@ -5,13 +5,13 @@ import random
 import pytest
 
 from minibroker.protocol.record_batch import build_batch
-from minibroker.simulation.loop import VirtualLoop
-from minibroker.simulation.storage import SimulatedStorage
-from minibroker.simulation.swarm.disk_options import FILE_CHANGES, NOTES, OLDER, SHORTENED
-from minibroker.simulation.swarm.fault_injector import FaultInjector
-from minibroker.simulation.swarm.file_changes import FileChanges, directory_id, logs_of, put_file
-from minibroker.simulation.swarm.rot_places import LOG_DIRECTORY, RotPlaces, batches_of
-from minibroker.simulation.trace import Trace
+from minibroker.simulation.swarm.faults.disk_options import FILE_CHANGES, NOTES, OLDER, SHORTENED
+from minibroker.simulation.swarm.faults.fault_injector import FaultInjector
+from minibroker.simulation.swarm.faults.file_changes import FileChanges, directory_id, logs_of, put_file
+from minibroker.simulation.swarm.faults.rot_places import LOG_DIRECTORY, RotPlaces, batches_of
+from minibroker.simulation.world.loop import VirtualLoop
+from minibroker.simulation.world.storage import SimulatedStorage
+from minibroker.simulation.world.trace import Trace
 from tests.simulation.test_disk_faults import whole
 from tests.simulation.test_promise import under_faults
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from minibroker.simulation.loop import Livelock, RealWaiting, Stuck, VirtualFuture, VirtualLoop, VirtualTask
+from minibroker.simulation.world.loop import Livelock, RealWaiting, Stuck, VirtualFuture, VirtualLoop, VirtualTask
 
 
 def test_a_virtual_day_takes_no_time() -> None:
@@ -147,7 +147,7 @@ def test_heartbeats_do_not_hide_a_run_without_end() -> None:
 
 
 def test_time_that_stands_still_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("minibroker.simulation.loop.CALLBACKS_PER_INSTANT_MAX", 1_000)
+    monkeypatch.setattr("minibroker.simulation.world.loop.CALLBACKS_PER_INSTANT_MAX", 1_000)
 
     async def main() -> None:
         while True:  # noqa: ASYNC110

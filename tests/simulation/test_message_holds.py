@@ -13,8 +13,8 @@ from minibroker.protocol.messages import (
     MetadataResponse,
     Request,
 )
-from minibroker.simulation.message_holds import FRAME_MAX_BYTES, requests, responses
-from minibroker.simulation.world import SimulatedWorld
+from minibroker.simulation.world.message_holds import FRAME_MAX_BYTES, requests, responses
+from minibroker.simulation.world.world import SimulatedWorld
 from tests.runtime.test_network import Recorder
 
 PORT = 9092

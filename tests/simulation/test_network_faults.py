@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from minibroker.runtime.ports import ConnectionRefused, NetworkError
-from minibroker.simulation.world import SimulatedWorld
+from minibroker.simulation.world.world import SimulatedWorld
 from tests.runtime.test_network import Recorder
 
 PORT = 9092

@@ -8,15 +8,15 @@ import pytest
 from minibroker.protocol.checkpoints import HIGH_WATERMARK_CHECKPOINT, format_offset_checkpoint
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import build_batch
-from minibroker.simulation.loop import VirtualLoop
-from minibroker.simulation.storage import SimulatedStorage
-from minibroker.simulation.swarm.disk_faults import DiskFaults
-from minibroker.simulation.swarm.fault_injector import FaultInjector
-from minibroker.simulation.swarm.faulty_disk import FaultyDisk
-from minibroker.simulation.swarm.file_changes import put_file
+from minibroker.simulation.swarm.faults.disk_faults import DiskFaults
+from minibroker.simulation.swarm.faults.fault_injector import FaultInjector
+from minibroker.simulation.swarm.faults.faulty_disk import FaultyDisk
+from minibroker.simulation.swarm.faults.file_changes import put_file
+from minibroker.simulation.swarm.faults.rot_places import LOG_DIRECTORY
 from minibroker.simulation.swarm.only_copy import OnlyCopy, directory_of, end_of, last_batch, reached
-from minibroker.simulation.swarm.rot_places import LOG_DIRECTORY
-from minibroker.simulation.trace import Trace
+from minibroker.simulation.world.loop import VirtualLoop
+from minibroker.simulation.world.storage import SimulatedStorage
+from minibroker.simulation.world.trace import Trace
 from tests.simulation.test_disk_faults import whole
 from tests.simulation.test_promise import PARTITION, under_faults
 

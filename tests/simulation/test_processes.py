@@ -6,8 +6,8 @@ import pytest
 
 from minibroker.protocol.checkpoints import SMALL_FILE_BYTES_MAX
 from minibroker.runtime.ports import LockHeld, Runtime
-from minibroker.simulation.node import ProcessDead
-from minibroker.simulation.world import ProcessCrashed, SimulatedWorld
+from minibroker.simulation.world.node import ProcessDead
+from minibroker.simulation.world.world import ProcessCrashed, SimulatedWorld
 
 
 def test_killed_process_does_nothing_more() -> None:

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
-from minibroker.simulation.swarm.fault_injector import FaultInjector
-from minibroker.simulation.swarm.fault_schedule import FaultSchedule
+from minibroker.simulation.swarm.faults.fault_injector import FaultInjector
+from minibroker.simulation.swarm.faults.fault_schedule import FaultSchedule
 from minibroker.simulation.swarm.history import History
 from minibroker.simulation.swarm.opening import open_run
 from minibroker.simulation.swarm.options import draw_options

@@ -8,14 +8,14 @@ import pytest
 from minibroker.client.admin import AdminClient
 from minibroker.client.descriptions import NewTopic
 from minibroker.client.errors import MinibrokerError
-from minibroker.client.producer import Producer
+from minibroker.client.producer.producer import Producer
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import ElectionOutlook, ElectLeadersRequest, ElectLeadersResponse, confirmation_of
 from minibroker.protocol.znodes import PartitionState, partition_state_path
 from minibroker.runtime.rpc import connect
 from minibroker.simulation.cluster import PORT, SimulatedCluster
-from minibroker.simulation.swarm.rot_places import batches_of
+from minibroker.simulation.swarm.faults.rot_places import batches_of
 
 TOPIC = "t"
 RECORDS = 100

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from minibroker.runtime.ports import Coordination, CoordinationUnavailable, NoNode, WriteOutcomeUnknown
-from minibroker.simulation.world import SimulatedWorld
+from minibroker.simulation.world.world import SimulatedWorld
 
 
 class Clients:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from minibroker.broker_queries import BrokerQueries
+from minibroker.observation.broker_queries import BrokerQueries
 from minibroker.protocol.messages import MetadataPartition
 from tests.system.engine import compose_command
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.local_cluster import LocalCluster
+from minibroker.local_cluster.local_cluster import LocalCluster
 
 COMMAND_TIMEOUT_S = 90.0
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyspark
 
-from minibroker.audit.prerequisites import find_java
+from minibroker.audit.spark.prerequisites import find_java
 
 JARS = Path(pyspark.__file__).parent / "jars" / "*"
 HOST = "127.0.0.1"

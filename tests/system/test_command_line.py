@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.local_cluster import LocalCluster
+from minibroker.local_cluster.local_cluster import LocalCluster
 from minibroker.protocol.acked_list import parse_trailer
 from minibroker.protocol.checksum import crc32c
 from tests.system.conftest import CommandLine

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.local_cluster import LocalCluster
+from minibroker.local_cluster.local_cluster import LocalCluster
 from tests.system.conftest import CommandLine
 
 pytestmark = pytest.mark.system

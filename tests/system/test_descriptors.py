@@ -7,8 +7,8 @@ import resource
 import pytest
 
 from minibroker.client.admin import AdminClient
-from minibroker.client.producer import Producer
-from minibroker.local_cluster import LocalCluster
+from minibroker.client.producer.producer import Producer
+from minibroker.local_cluster.local_cluster import LocalCluster
 from tests.system.test_local_cluster import read_all
 
 pytestmark = [

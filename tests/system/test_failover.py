@@ -6,8 +6,8 @@ import pytest
 
 from minibroker.client.admin import AdminClient
 from minibroker.client.descriptions import NewTopic
-from minibroker.client.producer import Producer
-from minibroker.local_cluster import LocalCluster
+from minibroker.client.producer.producer import Producer
+from minibroker.local_cluster.local_cluster import LocalCluster
 
 pytestmark = pytest.mark.system
 

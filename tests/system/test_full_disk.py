@@ -11,9 +11,9 @@ import pytest
 
 from minibroker.client.admin import AdminClient
 from minibroker.client.errors import MinibrokerError
-from minibroker.client.producer import Producer
-from minibroker.cluster_view import health_problems
-from minibroker.local_cluster import LocalCluster
+from minibroker.client.producer.producer import Producer
+from minibroker.local_cluster.local_cluster import LocalCluster
+from minibroker.observation.cluster_view import health_problems
 
 pytestmark = [
     pytest.mark.system,

@@ -14,9 +14,9 @@ import msgspec
 import pytest
 
 from minibroker.client.admin import AdminClient
-from minibroker.client.consumer import Consumer
-from minibroker.client.producer import Producer
-from minibroker.local_cluster import LocalCluster
+from minibroker.client.consumer.consumer import Consumer
+from minibroker.client.producer.producer import Producer
+from minibroker.local_cluster.local_cluster import LocalCluster
 from minibroker.protocol.ids import TopicPartition
 from tests.system.hostile_peers import KINDS
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from minibroker.command_line import EXIT_COULD_NOT, EXIT_INTERRUPTED, EXIT_USAGE
-from minibroker.processes import identify
+from minibroker.local_cluster.processes import identify
 from minibroker.scenarios.catalogue import all_scenarios, find_scenario
 from minibroker.scenarios.live.performance import perform_live
 from minibroker.scenarios.staging.performance import Performance

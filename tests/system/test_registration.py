@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.broker.producer_ids import ProducerIds
-from minibroker.broker.registration import (
+from minibroker.broker.membership.registration import (
     BrokerIdentity,
     BrokerIdTaken,
     ClusterMismatch,
@@ -16,12 +15,13 @@ from minibroker.broker.registration import (
     draw_id,
     open_session,
 )
+from minibroker.broker.requests.producer_ids import ProducerIds
+from minibroker.local_cluster.zookeeper_process import ZooKeeperProcess, start_zookeeper
 from minibroker.protocol.messages import BrokerEndpoint
 from minibroker.protocol.znodes import CONTROLLER, broker_path
 from minibroker.runtime.clock import RealClock
 from minibroker.runtime.ports import Coordination
 from minibroker.runtime.real import real_runtime
-from minibroker.zookeeper_process import ZooKeeperProcess, start_zookeeper
 from tests.zookeeper_fixture import free_port
 
 pytestmark = pytest.mark.system

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.audit import spark_cluster
 from minibroker.audit.errors import AuditError
-from minibroker.audit.prerequisites import package_root
-from minibroker.audit.report import AuditReport
+from minibroker.audit.reports.report import AuditReport
 from minibroker.audit.run import run_audit
+from minibroker.audit.spark import spark_cluster
+from minibroker.audit.spark.prerequisites import package_root
 from minibroker.protocol.ids import TopicPartition
 from tests.audit import damage
 from tests.audit.planted_cluster import PlantedCluster, encode, restamped

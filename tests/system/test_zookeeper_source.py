@@ -9,7 +9,8 @@ import pytest
 from kazoo.client import KazooClient
 
 from minibroker.audit.errors import AuditError
-from minibroker.audit.zookeeper_source import read_cluster_from_zookeeper
+from minibroker.audit.reading.zookeeper_source import read_cluster_from_zookeeper
+from minibroker.local_cluster.zookeeper_process import ZooKeeperProcess
 from minibroker.protocol.cluster_state import PartitionSnapshot
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.log_digest import format_digest
@@ -25,7 +26,6 @@ from minibroker.protocol.znodes import (
     partition_state_path,
     topic_path,
 )
-from minibroker.zookeeper_process import ZooKeeperProcess
 from tests.zookeeper_fixture import free_port
 
 pytestmark = pytest.mark.system

@@ -94,7 +94,7 @@ COMPOSER_ALLOWED = ("minibroker.protocol", "minibroker.broker", "minibroker.cont
 
 # The command that runs a broker process; all other commands use only its protocol.
 BROKER_COMMAND = "minibroker/commands/broker.py"
-BROKER_COMMAND_ALLOWED = ("minibroker.broker.__main__", "minibroker.broker.config")
+BROKER_COMMAND_ALLOWED = ("minibroker.broker.__main__", "minibroker.broker.configuration.config")
 
 # What a story takes out of the brokers to show what it is for; no other file of the stories knows a rule's inside.
 SCENARIO_PATCHES = "scenarios/patches.py"

@@ -33,7 +33,7 @@ class Import:
 
 @dataclass(frozen=True)
 class SourceFile:
-    path: str  # relative to the project, with slashes: broker/log/segment.py
+    path: str  # relative to the project, with slashes: broker/log/segments/segment.py
     text: str
 
     @functools.cached_property

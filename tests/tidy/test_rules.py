@@ -25,23 +25,23 @@ def file(path: str, text: str) -> SourceFile:
 @pytest.mark.parametrize(
     ("path", "statement", "word"),
     [
-        ("broker/partition.py", "from minibroker.controller import election", "never import each other"),
-        ("client/producer.py", "import minibroker.broker.config", "never import each other"),
+        ("broker/replicas/partition.py", "from minibroker.controller import election", "never import each other"),
+        ("client/producer/producer.py", "import minibroker.broker.configuration.config", "never import each other"),
         ("controller/service.py", "from ..client import admin", "never import each other"),
-        ("broker/partition.py", "from minibroker.runtime.disk import RealDisk", "real adapter"),
-        ("broker/partition.py", "from minibroker.runtime import zookeeper", "real adapter"),
+        ("broker/replicas/partition.py", "from minibroker.runtime.disk import RealDisk", "real adapter"),
+        ("broker/replicas/partition.py", "from minibroker.runtime import zookeeper", "real adapter"),
         ("broker/__main__.py", "from minibroker.client import Producer", "composes"),
-        ("audit/rules.py", "from minibroker.broker.log import segment", "excuse"),
+        ("audit/checks/rules.py", "from minibroker.broker.log import segment", "excuse"),
         ("audit/job.py", "from minibroker.runtime import ports", "protocol only"),
         ("runtime/rpc.py", "from minibroker.broker import config", "protocol only"),
         ("runtime/rpc.py", "from minibroker.runtime.network import RealNetwork", "protocol only"),
         ("protocol/codec.py", "from minibroker.runtime.ports import Disk", "imports nothing of the project"),
         ("protocol/codec.py", "import numpy", "msgspec"),
-        ("simulation/disk.py", "from minibroker.runtime.disk import RealDisk", "real adapters"),
-        ("minibroker/topic.py", "from minibroker.broker.config import BrokerConfig", "processes"),
+        ("simulation/world/disk.py", "from minibroker.runtime.disk import RealDisk", "real adapters"),
+        ("minibroker/topic.py", "from minibroker.broker.configuration.config import BrokerConfig", "processes"),
         ("bench/load.py", "from minibroker.simulation import loop", "processes"),
         ("chaos/run.py", "from minibroker.broker import config", "processes"),
-        ("broker/partition.py", "def f():\n    import minibroker.client", "never import each other"),
+        ("broker/replicas/partition.py", "def f():\n    import minibroker.client", "never import each other"),
         ("tests/client/test_x.py", "import client.producer", "minibroker.client.producer"),
     ],
 )
@@ -54,17 +54,17 @@ def test_forbidden_import_is_named(path: str, statement: str, word: str) -> None
 @pytest.mark.parametrize(
     ("path", "statement"),
     [
-        ("broker/partition.py", "from minibroker.broker.log import segment"),
-        ("broker/partition.py", "from .replication import leader"),
-        ("broker/partition.py", "from minibroker.runtime import ports"),
-        ("broker/partition.py", "from minibroker.runtime.rpc import Connection"),
+        ("broker/replicas/partition.py", "from minibroker.broker.log import segment"),
+        ("broker/replicas/partition.py", "from .replication import leader"),
+        ("broker/replicas/partition.py", "from minibroker.runtime import ports"),
+        ("broker/replicas/partition.py", "from minibroker.runtime.rpc import Connection"),
         (
             "broker/__main__.py",
             "from minibroker.controller import service\nfrom minibroker.runtime.real import open_ports",
         ),
         ("minibroker/topic.py", "from minibroker import AdminClient\nfrom minibroker.client.errors import ClientError"),
         ("minibroker/topic.py", "from minibroker.simulation.checkers import linear"),
-        ("minibroker/commands/broker.py", "from minibroker.broker.config import load_config"),
+        ("minibroker/commands/broker.py", "from minibroker.broker.configuration.config import load_config"),
         ("scenarios/unclean.py", "from minibroker import Producer\nfrom minibroker.simulation import cluster"),
         ("runtime/disk.py", "from minibroker.runtime.ports import Disk"),
         ("runtime/rpc.py", "from minibroker.runtime.ports import Network\nfrom minibroker.protocol import codec"),
@@ -81,7 +81,7 @@ def test_allowed_import_passes(path: str, statement: str) -> None:
 )
 def test_pure_file_that_touches_the_outside_is_named(text: str) -> None:
     assert len(check_purity(file("broker/replication/leader.py", text))) == 1
-    assert check_purity(file("broker/partition.py", text)) == []
+    assert check_purity(file("broker/replicas/partition.py", text)) == []
 
 
 @pytest.mark.parametrize(
@@ -98,9 +98,9 @@ def test_pure_file_that_touches_the_outside_is_named(text: str) -> None:
     ],
 )
 def test_shell_that_bypasses_the_ports_is_named(text: str) -> None:
-    assert len(check_ports(file("broker/partition.py", text))) == 1
+    assert len(check_ports(file("broker/replicas/partition.py", text))) == 1
     assert check_ports(file("runtime/disk.py", text)) == []
-    assert check_ports(file("audit/report.py", text)) == []
+    assert check_ports(file("audit/reports/report.py", text)) == []
 
 
 def test_seeded_random_and_pure_paths_pass() -> None:
@@ -123,7 +123,7 @@ def test_order_that_does_not_matter_passes() -> None:
         class Task:
             def __hash__(self): return id(self)
     """
-    assert check_hash_order(file("simulation/loop.py", text)) == []
+    assert check_hash_order(file("simulation/world/loop.py", text)) == []
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_order_that_does_not_matter_passes() -> None:
     ],
 )
 def test_changing_an_iterated_container_is_named(body: str) -> None:
-    assert len(check_iteration(file("broker/partition.py", body))) == 1
+    assert len(check_iteration(file("broker/replicas/partition.py", body))) == 1
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_changing_an_iterated_container_is_named(body: str) -> None:
     ],
 )
 def test_iterating_a_copy_or_leaving_passes(body: str) -> None:
-    assert check_iteration(file("broker/partition.py", body)) == []
+    assert check_iteration(file("broker/replicas/partition.py", body)) == []
 
 
 def test_sleep_belongs_to_system_tests_and_virtual_time() -> None:
@@ -162,12 +162,12 @@ def test_sleep_belongs_to_system_tests_and_virtual_time() -> None:
 @pytest.mark.parametrize(
     ("rule", "path", "text"),
     [
-        (check_size, "broker/partition.py", "x = 1\n" * 501),
-        (check_size, "broker/partition.py", "def f():\n" + "    x = 1\n" * 70),
+        (check_size, "broker/replicas/partition.py", "x = 1\n" * 501),
+        (check_size, "broker/replicas/partition.py", "def f():\n" + "    x = 1\n" * 70),
         (check_name, "broker/utils.py", ""),
         (check_name, "client/common/codes.py", ""),
-        (check_finished, "broker/partition.py", "x = 1  # TO" + "DO: more"),
-        (check_finished, "broker/partition.py", "raise NotImplemented" + "Error"),
+        (check_finished, "broker/replicas/partition.py", "x = 1  # TO" + "DO: more"),
+        (check_finished, "broker/replicas/partition.py", "raise NotImplemented" + "Error"),
     ],
 )
 def test_violation_of_shape_is_named(rule: Rule, path: str, text: str) -> None:

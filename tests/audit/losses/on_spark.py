@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from minibroker.audit.discovery import Inventory
+from minibroker.audit.checks.findings import PartitionResult
 from minibroker.audit.errors import AuditError
-from minibroker.audit.findings import PartitionResult
 from minibroker.audit.local_engine import compare_locally
-from minibroker.audit.spark_job import compare_on_spark
+from minibroker.audit.reading.discovery import Inventory
+from minibroker.audit.spark.spark_job import compare_on_spark
 from tests.audit.losses.scene import WITH_LIST, KnownSources, Scene, acked_list, inventory_of
 
 

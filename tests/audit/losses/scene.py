@@ -14,15 +14,15 @@ from unittest import mock
 
 import msgspec
 
-from minibroker.audit.acked_file import check_list
-from minibroker.audit.discovery import Inventory, discover
+from minibroker.audit.checks.expectation import SourcedState
+from minibroker.audit.checks.findings import PartitionResult
 from minibroker.audit.errors import AuditError
-from minibroker.audit.expectation import SourcedState
-from minibroker.audit.findings import PartitionResult
 from minibroker.audit.local_engine import compare_locally
-from minibroker.audit.report import AuditReport, Meta, make_report
+from minibroker.audit.reading.acked_file import check_list
+from minibroker.audit.reading.discovery import Inventory, discover
+from minibroker.audit.reports.report import AuditReport, Meta, make_report
+from minibroker.audit.reports.timings import Stopwatch
 from minibroker.audit.run import findings_of_directories
-from minibroker.audit.timings import Stopwatch
 from minibroker.protocol.acked_list import AckedListWriter, record_checksum
 from minibroker.protocol.cluster_state import CLUSTER_STATE, ClusterState, format_cluster_state
 from minibroker.protocol.ids import TopicPartition

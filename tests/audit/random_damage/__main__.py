@@ -7,7 +7,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from minibroker.audit.report import AuditOutcome
+from minibroker.audit.reports.report import AuditOutcome
 from tests.audit.random_damage.one_seed import SeedResult, play
 
 OUTCOMES = (AuditOutcome.INCONSISTENT, AuditOutcome.UNPROVEN, AuditOutcome.CONSISTENT)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from minibroker.audit.report import AuditOutcome, AuditReport, describe
+from minibroker.audit.reports.report import AuditOutcome, AuditReport, describe
 from minibroker.audit.run import run_audit
 from minibroker.protocol import checkpoints
 from minibroker.protocol.cluster_state import CLUSTER_STATE, format_cluster_state

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import msgspec
 
-from minibroker.audit.discovery import BOOT_ID_FILE
+from minibroker.audit.reading.discovery import BOOT_ID_FILE
 from minibroker.client.admin import AdminClient
 from minibroker.client.errors import MinibrokerError
-from minibroker.client.producer import Producer
+from minibroker.client.producer.producer import Producer
 from minibroker.protocol import checkpoints
 from minibroker.protocol.acked_list import AckedListWriter, record_checksum
 from minibroker.protocol.cluster_state import (
@@ -37,8 +37,8 @@ from minibroker.protocol.znodes import (
 )
 from minibroker.simulation.checks.witnessed import newest_note
 from minibroker.simulation.cluster import SimulatedCluster
-from minibroker.simulation.exported_disks import files_below
-from minibroker.simulation.world import PROVISIONED_DIRECTORY
+from minibroker.simulation.world.exported_disks import files_below
+from minibroker.simulation.world.world import PROVISIONED_DIRECTORY
 from tests.audit.planted_cluster import put
 
 BROKERS = (1, 2, 3)
@@ -216,7 +216,7 @@ class SimulatedData:
         }
 
     def _state(self, before: dict[TopicPartition, tuple[int, ...]], directories: dict[str, str | None]) -> ClusterState:
-        """As `minibroker.cluster_snapshot` joins it."""
+        """As `minibroker.local_cluster.cluster_snapshot` joins it."""
         nodes = self.cluster.world.zookeeper.tree.nodes
         assignment = TopicAssignment.decode(nodes[topic_path(TOPIC)].data)
         assert topic_path(TOPIC).startswith(BROKER_TOPICS)

@@ -9,7 +9,7 @@ from minibroker.bench.profile.stacks import parse_folded
 from minibroker.bench.profile.system_calls import SystemCall
 
 STACKS = parse_folded(
-    "append (minibroker/broker/partition.py:1) 75\nstep (minibroker/broker/replication/replica.py:1) 25"
+    "append (minibroker/broker/replicas/partition.py:1) 75\nstep (minibroker/broker/replication/replica.py:1) 25"
 )
 PLAIN = MeasuredWindow(seconds=2.0, requests=1000.0, megabytes=100.0, cpu=CpuWindow(0.4, 0.1))
 DISTURBED = MeasuredWindow(seconds=2.0, requests=500.0, megabytes=50.0, cpu=CpuWindow(0.3, 0.1))
@@ -19,7 +19,7 @@ def test_times_come_from_the_undisturbed_window_and_shares_from_samples() -> Non
     path = hot_path("leader", "produce", PLAIN, DISTURBED, STACKS, None, [])
     assert path.us_per_request == pytest.approx(400.0)
     assert path.kernel_us_per_request == pytest.approx(100.0)
-    assert {cost.where: round(cost.us) for cost in path.layers} == {"broker": 300, "broker/replication": 100}
+    assert {cost.where: round(cost.us) for cost in path.layers} == {"broker/replicas": 300, "broker/replication": 100}
     assert [path.requests_per_s, path.busy, path.cpu_s_per_gb] == pytest.approx([500.0, 0.2, 4.0])
 
 

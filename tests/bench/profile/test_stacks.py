@@ -6,7 +6,8 @@ from minibroker.bench.profile.stacks import layer_of, parse_folded, shares_by_fu
 
 LOOP = "run_broker (minibroker/broker/__main__.py:12);run (uvloop/__init__.py:92);uv_run (core.c:464)"
 APPEND = (
-    f"{LOOP};Partition.append (minibroker/broker/partition.py:9);RealFile._write_all (minibroker/runtime/disk.py:7)"
+    f"{LOOP};Partition.append (minibroker/broker/replicas/partition.py:9)"
+    ";RealFile._write_all (minibroker/runtime/disk.py:7)"
 )
 ANSWER = f"{LOOP};ServerConnection.answer (minibroker/runtime/server_connection.py:5);UVStream__try_write (loop.c:2)"
 
@@ -27,8 +28,8 @@ def layer(line: str) -> str:
         (f"{LOOP};check_batch (minibroker/protocol/record_batch.py:1);crc32c_hw (_crc32c.c:87)", "crc32c"),
         (f"{LOOP};encode (minibroker/protocol/codec.py:1);mpack_encode (msgspec/_core.so)", "msgspec"),
         (f"{LOOP};encode (minibroker/protocol/codec.py:1);__memmove_avx (libc.so.6)", "copies: protocol"),
-        (f"{LOOP};FetchHandler._look (minibroker/broker/fetch.py:1);munmap (libc.so.6)", "memory: broker"),
-        (f"{LOOP};helper (minibroker/broker/fetch.py:1);helper (contextlib.py:301)", "contextlib"),
+        (f"{LOOP};Fetch._look (minibroker/broker/requests/fetch.py:1);munmap (libc.so.6)", "memory: broker/requests"),
+        (f"{LOOP};helper (minibroker/broker/requests/fetch.py:1);helper (contextlib.py:301)", "contextlib"),
         (LOOP, "uvloop"),
     ],
 )
@@ -58,7 +59,10 @@ def test_own_time_includes_libraries_and_system_calls_and_total_time_callees() -
             parse_folded(f"{APPEND};pwritev64v2 (libc.so.6) 30\n{ANSWER};write (libc.so.6) 10")
         )
     }
-    write, append = shares["RealFile._write_all (runtime/disk.py)"], shares["Partition.append (broker/partition.py)"]
+    write, append = (
+        shares["RealFile._write_all (runtime/disk.py)"],
+        shares["Partition.append (broker/replicas/partition.py)"],
+    )
     assert (write.itself, write.total) == (0.75, 0.75)
     assert (append.itself, append.total) == (0.0, 0.75)
 

@@ -14,20 +14,20 @@ from minibroker.broker.log.cutting import delete_head
 from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.log.retention import retention_start
-from minibroker.broker.log.segment_digest import digest_of_headers
-from minibroker.broker.log.segment_index import NO_TIMESTAMP, SegmentIndex
-from minibroker.broker.log.tail_cache import TailCache
-from minibroker.broker.log.walk import scan_batches
+from minibroker.broker.log.segments.segment_digest import digest_of_headers
+from minibroker.broker.log.segments.segment_index import NO_TIMESTAMP, SegmentIndex
+from minibroker.broker.log.segments.tail_cache import TailCache
+from minibroker.broker.log.segments.walk import scan_batches
 from minibroker.broker.replication.producer_state import ProducerStates
 from minibroker.protocol.checkpoints import SMALL_FILE_BYTES_MAX, LogStartReason
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader, build_batch, read_header
-from minibroker.simulation.clock import SimulatedClock
-from minibroker.simulation.disk import SimulatedDisk
-from minibroker.simulation.loop import VirtualLoop
-from minibroker.simulation.node import Process
-from minibroker.simulation.storage import SimulatedStorage
-from minibroker.simulation.trace import Trace
+from minibroker.simulation.world.clock import SimulatedClock
+from minibroker.simulation.world.disk import SimulatedDisk
+from minibroker.simulation.world.loop import VirtualLoop
+from minibroker.simulation.world.node import Process
+from minibroker.simulation.world.storage import SimulatedStorage
+from minibroker.simulation.world.trace import Trace
 
 T = TypeVar("T")
 Batch = tuple[BatchHeader, bytearray]

@@ -6,7 +6,7 @@ import pytest
 
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.errors import CorruptLog
-from minibroker.broker.log.tail_cache import TailCache
+from minibroker.broker.log.segments.tail_cache import TailCache
 from tests.broker.log.machine import (
     PARTITION,
     PATH,

@@ -11,10 +11,10 @@ from minibroker.broker.log.cutting import delete_head
 from minibroker.broker.log.errors import StorageOffline
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.log.retention import retention_start
-from minibroker.broker.log.tail_cache import TailCache
+from minibroker.broker.log.segments.tail_cache import TailCache
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.ports import BadEntry, DiskError, DiskFull, OutOfDescriptors, SyncFailed
-from minibroker.simulation.storage import Fault
+from minibroker.simulation.world.storage import Fault
 from tests.broker.log.machine import (
     PARTITION,
     PATH,

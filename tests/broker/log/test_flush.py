@@ -11,7 +11,7 @@ from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.protocol.checkpoints import format_epoch_checkpoint
 from minibroker.runtime.ports import DiskError
-from minibroker.simulation.disk import SimulatedDisk
+from minibroker.simulation.world.disk import SimulatedDisk
 from tests.broker.log.machine import OWNER, PARTITION, TOPIC_ID, Machine, append, check_log, drive, truncate
 
 ONE_SEGMENT = LogConfig(index_interval_bytes=100)

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.partition_log import PartitionLog
-from minibroker.broker.log.tail_cache import TailCache
+from minibroker.broker.log.segments.tail_cache import TailCache
 from tests.broker.log.machine import (
     Batch,
     Machine,

@@ -6,9 +6,9 @@ import pytest
 
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.cutting import delete_head
-from minibroker.broker.log.damage_note import READ_MAX
 from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.broker.log.side_files.damage_note import READ_MAX
 from minibroker.protocol.checkpoints import SMALL_FILE_BYTES_MAX, LogStart, LogStartReason, format_log_start
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.partition_metadata import PartitionMetadata, format_partition_metadata

@@ -15,7 +15,7 @@ import pytest
 
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.partition_log import PartitionLog
-from minibroker.simulation.node import ProcessDead
+from minibroker.simulation.world.node import ProcessDead
 from tests.broker.log.machine import (
     PARTITION,
     TOPIC_ID,

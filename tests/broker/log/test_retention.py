@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minibroker.broker.log.config import LogConfig
-from minibroker.simulation.clock import WALL_CLOCK_START_MS
+from minibroker.simulation.world.clock import WALL_CLOCK_START_MS
 from tests.broker.log.machine import SMALL, Machine, append, check_log, drive, retain, trim_epochs
 
 NOW = WALL_CLOCK_START_MS

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.broker.log.segment_index import CorruptIndex, SegmentIndex
+from minibroker.broker.log.segments.segment_index import CorruptIndex, SegmentIndex
 from minibroker.protocol.checkpoints import decode_index, decode_time_index
 
 ENTRIES = st.lists(st.tuples(st.integers(1, 1_000), st.integers(1, 10_000), st.integers(0, 10**12)), max_size=50)

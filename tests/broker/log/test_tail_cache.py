@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minibroker.broker.log.tail_cache import ENTRY_OVERHEAD_BYTES, TailCache
+from minibroker.broker.log.segments.tail_cache import ENTRY_OVERHEAD_BYTES, TailCache
 from tests.broker.log.machine import Batch, make_batch
 
 SIZE = len(make_batch(0)[1])

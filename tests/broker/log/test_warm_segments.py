@@ -9,8 +9,8 @@ from pathlib import Path
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log.partition_log import PartitionLog
-from minibroker.broker.log.tail_cache import TailCache
-from minibroker.broker.log.warm_segments import WarmSegments
+from minibroker.broker.log.segments.tail_cache import TailCache
+from minibroker.broker.log.segments.warm_segments import WarmSegments
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.clock import RealClock
 from minibroker.runtime.disk import RealDisk

@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import AsyncGenerator
 from functools import partial
 
-from minibroker.broker import handlers
+from minibroker.broker.requests import handlers
 from minibroker.client.admin import AdminClient
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import ApiKey, Request, Response
@@ -14,7 +14,7 @@ from minibroker.protocol.znodes import CONTROLLER
 from minibroker.runtime.ports import Coordination, NoNode
 from minibroker.runtime.rpc import connect
 from minibroker.simulation.cluster import PORT
-from minibroker.simulation.message_holds import Match
+from minibroker.simulation.world.message_holds import Match
 from tests.mutants.directed_run import FIRST, DirectedRun
 
 ATTEMPTS = 8

@@ -12,7 +12,7 @@ from msgspec import Struct
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.replica import step, step_fetch
 from minibroker.broker.replication.state import Fetching, ReplicaState, ReplicationConfig
-from minibroker.controller.controller_state import (
+from minibroker.controller.core.controller_state import (
     ControllerSettings,
     ControllerState,
     Leadership,
@@ -20,7 +20,7 @@ from minibroker.controller.controller_state import (
     ReplicaLog,
     Topic,
 )
-from minibroker.controller.election import elect
+from minibroker.controller.core.election import elect
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader

@@ -4,7 +4,7 @@ import asyncio
 
 from minibroker.protocol.messages import ApiKey, FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from minibroker.protocol.record_batch import decode_records, read_header
-from minibroker.simulation.message_holds import requests
+from minibroker.simulation.world.message_holds import requests
 from tests.mutants.directed_run import FIRST, TOPIC, ClusterSetup, DirectedRun, with_setup
 from tests.mutants.schedules.actions import host, members, read_all, report, send_to, separate_roles
 

@@ -16,7 +16,7 @@ from minibroker.protocol.messages import (
     UpdateMetadataRequest,
 )
 from minibroker.protocol.znodes import CONTROLLER_EPOCH
-from minibroker.simulation.message_holds import requests
+from minibroker.simulation.world.message_holds import requests
 from tests.mutants.directed_run import FIRST, TOPIC, ClusterSetup, DirectedRun, with_setup
 from tests.mutants.schedules.actions import (
     admin_client,

@@ -9,7 +9,7 @@ from minibroker.protocol.checkpoints import SMALL_FILE_BYTES_MAX
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import DescribeReplicaStateRequest, DescribeReplicaStateResponse
 from minibroker.runtime.rpc import PeerBroken
-from minibroker.simulation.storage import FileNode, SimulatedStorage
+from minibroker.simulation.world.storage import FileNode, SimulatedStorage
 from tests.mutants.directed_run import TOPIC, ClusterSetup, DirectedRun, with_setup
 from tests.mutants.schedules.actions import (
     admin_client,

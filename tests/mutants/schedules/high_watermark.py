@@ -2,9 +2,9 @@
 
 import asyncio
 
-from minibroker.broker.repairs import REPAIRS_MAX
+from minibroker.broker.disk_faults.repairs import REPAIRS_MAX
 from minibroker.protocol.messages import ApiKey
-from minibroker.simulation.message_holds import requests, responses
+from minibroker.simulation.world.message_holds import requests, responses
 from tests.mutants.directed_run import TOPIC, ClusterSetup, DirectedRun, with_setup
 from tests.mutants.schedules.actions import host, report, separate_roles
 

@@ -5,7 +5,7 @@ from unittest.mock import patch
 
 from msgspec.structs import replace
 
-from minibroker.broker.partition import Partition
+from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replication.events import AlterPartitionAnswered, ReplicaEvent
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.messages import (
@@ -19,7 +19,7 @@ from minibroker.protocol.messages import (
     ProduceTopic,
 )
 from minibroker.protocol.znodes import TopicAssignment, topic_path
-from minibroker.simulation.message_holds import requests, responses
+from minibroker.simulation.world.message_holds import requests, responses
 from tests.mutants.directed_run import TOPIC, ClusterSetup, DirectedRun, with_setup
 from tests.mutants.schedules.actions import (
     SOON_SECONDS,

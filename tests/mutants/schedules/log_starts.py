@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 from msgspec.structs import replace
 
-from minibroker.broker.partition import Partition
+from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replication.events import FetchAnswered
 from minibroker.protocol.checkpoints import (
     DAMAGE_NOTE,
@@ -19,7 +19,7 @@ from minibroker.protocol.checkpoints import (
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import iterate_headers
 from minibroker.runtime.ports import Buffer
-from minibroker.simulation.storage import SimulatedStorage
+from minibroker.simulation.world.storage import SimulatedStorage
 from tests.mutants.directed_run import FIRST, TOPIC, ClusterSetup, DirectedRun, with_setup
 from tests.mutants.schedules.actions import (
     admin_client,

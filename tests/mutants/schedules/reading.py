@@ -4,12 +4,12 @@ made again."""
 import asyncio
 from typing import Any
 
-from minibroker.client.consumer import Consumer
+from minibroker.client.consumer.consumer import Consumer
 from minibroker.client.errors import LogTruncated, MinibrokerError
-from minibroker.client.producer import Producer
+from minibroker.client.producer.producer import Producer
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import ApiKey
-from minibroker.simulation.message_holds import requests, responses
+from minibroker.simulation.world.message_holds import requests, responses
 from tests.mutants.directed_run import FIRST, TOPIC, ClusterSetup, DirectedRun, with_setup
 from tests.mutants.schedules.actions import admin_client, fetch_answer_with, host, report
 

@@ -11,9 +11,9 @@ from minibroker.protocol.messages import (
     ElectLeadersTopic,
     confirmation_of,
 )
-from minibroker.simulation.storage import SimulatedStorage
-from minibroker.simulation.swarm.file_changes import put_file
-from minibroker.simulation.swarm.rot_places import batches_of
+from minibroker.simulation.swarm.faults.file_changes import put_file
+from minibroker.simulation.swarm.faults.rot_places import batches_of
+from minibroker.simulation.world.storage import SimulatedStorage
 from tests.mutants.directed_run import TOPIC, ClusterSetup, DirectedRun, with_setup
 from tests.mutants.schedules.actions import host, members, report, send_to
 

@@ -4,7 +4,7 @@ import asyncio
 
 from minibroker.broker.replication import producer_state
 from minibroker.client.errors import MinibrokerError
-from minibroker.client.producer import Producer
+from minibroker.client.producer.producer import Producer
 from minibroker.protocol.checkpoints import SNAPSHOT_SUFFIX
 from minibroker.protocol.messages import (
     ApiKey,
@@ -15,7 +15,7 @@ from minibroker.protocol.messages import (
     ProduceTopic,
 )
 from minibroker.protocol.record_batch import build_batch
-from minibroker.simulation.message_holds import Match, requests, responses
+from minibroker.simulation.world.message_holds import Match, requests, responses
 from tests.mutants.directed_run import FIRST, TOPIC, ClusterSetup, DirectedRun, with_setup
 from tests.mutants.schedules.actions import host, read_all, report, send_to, separate_roles
 from tests.undecodable import undecodable

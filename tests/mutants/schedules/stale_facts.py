@@ -5,9 +5,9 @@ import asyncio
 from minibroker.client.admin import AdminClient
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.ports import DiskError
-from minibroker.simulation.storage import SimulatedStorage
-from minibroker.simulation.swarm.file_changes import copied, restore
-from minibroker.simulation.swarm.rot_places import batches_of
+from minibroker.simulation.swarm.faults.file_changes import copied, restore
+from minibroker.simulation.swarm.faults.rot_places import batches_of
+from minibroker.simulation.world.storage import SimulatedStorage
 from tests.mutants.directed_run import TOPIC, ClusterSetup, DirectedRun, with_setup
 from tests.mutants.schedules.actions import host, report
 

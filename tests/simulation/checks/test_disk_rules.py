@@ -14,7 +14,7 @@ from minibroker.simulation.checks.disk_rules import HIGH_WATERMARKS_PATH, DiskRu
 from minibroker.simulation.checks.disks import LOG_DIRECTORY
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
-from minibroker.simulation.storage import FileNode, SimulatedStorage
+from minibroker.simulation.world.storage import FileNode, SimulatedStorage
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 SEGMENT = f"{LOG_DIRECTORY}/a-0/00000000000000000000.log"

@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from minibroker.broker.partition import Partition
+from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replication.state import Role
 from minibroker.client.admin import AdminClient
 from minibroker.client.errors import MinibrokerError
-from minibroker.client.producer import Producer
+from minibroker.client.producer.producer import Producer
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import read_header
 from minibroker.protocol.znodes import PartitionState
@@ -21,7 +21,7 @@ from minibroker.simulation.checks.listening import listening
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.checks.replicas import ReplicaChecker
 from minibroker.simulation.cluster import SimulatedCluster
-from minibroker.simulation.storage import DirectoryNode, FileNode
+from minibroker.simulation.world.storage import DirectoryNode, FileNode
 
 FIRST = TopicPartition("a", 0)
 TOPICS = {"a": (1, 3, 2)}

@@ -16,7 +16,7 @@ from minibroker.runtime.ports import DeleteOp, SetOp
 from minibroker.simulation.checks.fencing import RULE, FencingChecker
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
-from minibroker.simulation.message_holds import requests
+from minibroker.simulation.world.message_holds import requests
 
 OLD_SECONDS = 5.0
 """No broker acts any more on the state from before the registrations."""

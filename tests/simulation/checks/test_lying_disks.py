@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from minibroker.broker.log.partition_log import PartitionLog
-from minibroker.broker.observations import BatchesLogged, RecordsRead
-from minibroker.broker.partition import Partition
+from minibroker.broker.replicas.observations import BatchesLogged, RecordsRead
+from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replication import events as ev
 from minibroker.protocol.codec import FetchedRecords
 from minibroker.protocol.ids import TopicPartition

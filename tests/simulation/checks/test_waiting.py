@@ -4,7 +4,7 @@ from typing import cast
 
 import pytest
 
-from minibroker.broker.partition import Partition
+from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.state import ProduceWaiter, RemoteReplica, ReplicaState, ReplicationConfig, Role
 from minibroker.protocol.errors import ErrorCode

@@ -1,8 +1,8 @@
 """Each invariant of the small model can be broken: states made by hand that contradict one of them."""
 
 from minibroker.broker.replication.state import ReplicationConfig, Role
-from minibroker.controller.controller_state import Leadership
-from minibroker.controller.election import PartitionChange
+from minibroker.controller.core.controller_state import Leadership
+from minibroker.controller.core.election import PartitionChange
 from minibroker.simulation.model.checker import check_state, check_step, check_write
 from minibroker.simulation.model.controller import PARTITION, incarnation
 from minibroker.simulation.model.replica import ModelReplica, Record, StimulusOutcome, fresh

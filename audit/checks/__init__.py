@@ -1,0 +1,1 @@
+"""The checks of the audit: facts go in, findings come out. Pure."""

@@ -1,0 +1,78 @@
+"""Which replicas are of the expected topic: a name may be used again for another topic. PURE.
+
+Owns: the meaning of a deviating topic id. Where the partition's id is known, replicas with another id are not replicas
+of it. Where it is unknown, replicas that differ contradict each other, and none is trusted silently.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from minibroker.audit.checks.expectation import ExpectedPartition
+from minibroker.audit.checks.findings import Finding, Kind, finding
+from minibroker.audit.reading.replica import AuditedReplica, ReplicaFacts
+
+
+def of_one_topic(
+    replicas: Sequence[AuditedReplica], expected: ExpectedPartition
+) -> tuple[list[AuditedReplica], list[Finding]]:
+    """The replicas to compare with each other, and findings about the others."""
+    by_id: dict[str | None, list[AuditedReplica]] = {}
+    for replica in replicas:
+        by_id.setdefault(replica.facts.topic_id, []).append(replica)
+    ids = {topic_id for topic_id in by_id if topic_id is not None}
+    wanted = expected.topic_id
+    if wanted is None:
+        if len(ids) <= 1:
+            return list(replicas), []
+        wanted = max(ids, key=lambda topic_id: (len(by_id[topic_id]), _bytes(by_id[topic_id]), topic_id))
+        known = f"others have {wanted}; no source shows which topic is the present one"
+    else:
+        known = f"{expected.source} has {wanted}"
+    others = [_other(replica, known, expected) for topic_id in sorted(ids - {wanted}) for replica in by_id[topic_id]]
+    return [replica for replica in replicas if replica.facts.topic_id in (None, wanted)], others
+
+
+def is_as_listed(replica: AuditedReplica, expected: ExpectedPartition) -> bool:
+    """No source shows which topic id is right, but the broker's own checkpoint lists the one of this replica."""
+    listed = expected.listed.get(replica.broker)
+    return expected.topic_id is None and listed is not None and listed == replica.facts.topic_id
+
+
+def _other(replica: AuditedReplica, known: str, expected: ExpectedPartition) -> Finding:
+    """A broker that was down while the topic was deleted and created again still has the former one: no error, unless
+    it should hold the new one."""
+    former = expected.topic_id is not None and replica.broker not in expected.holders
+    why = ": a topic that was deleted and created again while the broker was down" if former else ""
+    return finding(
+        Kind.TOPIC_ID_DIFFERS,
+        f"belongs to topic id {replica.facts.topic_id}, but {known}{why}; not compared",
+        note=former,
+        broker=replica.broker,
+        topic=replica.facts.topic,
+        partition=replica.facts.partition,
+        file=replica.facts.directory,
+    )
+
+
+def _bytes(replicas: Iterable[AuditedReplica]) -> int:
+    return sum(size for replica in replicas for _, size in replica.facts.segments)
+
+
+def ids_within_topics(replicas: Iterable[ReplicaFacts], expected: dict[str, ExpectedPartition]) -> list[Finding]:
+    """Partitions of one topic have one id. Where the id of a partition is known, the check of that partition reports
+    more."""
+    by_topic: dict[str, dict[str, list[str]]] = {}
+    for facts in replicas:
+        name = f"{facts.topic}-{facts.partition}"
+        if facts.topic_id is not None and (name not in expected or expected[name].topic_id is None):
+            by_topic.setdefault(facts.topic, {}).setdefault(facts.topic_id, []).append(name)
+    found = []
+    for topic, ids in sorted(by_topic.items()):
+        if len(ids) > 1:
+            ids_text = "; ".join(
+                f"{topic_id} in {', '.join(sorted(set(ids[topic_id]))[:5])}" for topic_id in sorted(ids)
+            )
+            message = (
+                f"the replicas of topic {topic} have {len(ids)} topic ids, no source shows which is right: {ids_text}"
+            )
+            found.append(finding(Kind.TOPIC_ID_DIFFERS, message, topic=topic))
+    return found

@@ -1,0 +1,1 @@
+"""From files to facts: discovery, segments, side files, lists of acknowledged records."""

@@ -1,0 +1,324 @@
+"""Finds the replicas: which directories are brokers' log directories, what is in them, and their small files.
+
+Owns: the step from the user's directories to an Inventory. Reads names, sizes and checkpoints, but no batch.
+Checkpoints are read before any log: a live high watermark only rises, so the value read is a lower bound of what is
+committed. Leaves to others: the meaning of an unreadable small file. It becomes an entry in `damage`; the rules decide
+what it means.
+"""
+
+import errno
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from minibroker.audit.checks.expectation import (
+    AuditedLogDirectory,
+    ExpectedPartition,
+    SourcedState,
+    expected_partitions,
+    one_directory_each,
+)
+from minibroker.audit.checks.findings import Finding, Kind, finding
+from minibroker.audit.checks.topic_ids import ids_within_topics
+from minibroker.audit.errors import AuditError
+from minibroker.audit.reading.regular_files import read_regular
+from minibroker.audit.reading.replica import ReplicaFacts
+from minibroker.protocol import checkpoints
+from minibroker.protocol.checkpoints import OFFSETS_FILE_BYTES_MAX
+from minibroker.protocol.cluster_state import BYTES_MAX as STATE_BYTES_MAX
+from minibroker.protocol.cluster_state import CLUSTER_STATE, parse_cluster_state
+from minibroker.protocol.errors import ProtocolError
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.meta_properties import MetaProperties, parse_meta_properties
+from minibroker.protocol.partition_metadata import parse_partition_metadata
+
+BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
+_BROKER_DIRECTORY = re.compile(r"broker-([0-9]{1,9})")
+
+T = TypeVar("T")
+
+
+class DamagedFile(msgspec.Struct, frozen=True):
+    """A small file that cannot be read or parsed."""
+
+    broker: int | None
+    file: str
+    reason: str
+
+
+class Inventory(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything there is to audit."""
+
+    log_directories: tuple[AuditedLogDirectory, ...]
+    replicas: tuple[ReplicaFacts, ...]
+    expected: dict[str, ExpectedPartition] = {}
+    """By `topic-partition`."""
+    findings: tuple[Finding, ...] = ()
+    """Of brokers and directories as a whole."""
+    damage: tuple[DamagedFile, ...] = ()
+    """Small files of log directories; those of a replica are in its facts."""
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(size for replica in self.replicas for _, size in replica.segments)
+
+
+def discover(directories: Iterable[str], states: Sequence[SourcedState] = ()) -> Inventory:
+    """Search each directory: a cluster's data directory, or one broker's log directory. `states`: cluster states from
+    other sources, in addition to the state files in these directories."""
+    try:
+        return _discover(directories, list(states))
+    except OSError as error:
+        raise AuditError(
+            f"{error.filename} cannot be read: {error.strerror}; run the audit as a user who may read it"
+        ) from error
+
+
+def _discover(directories: Iterable[str], states: list[SourcedState]) -> Inventory:
+    paths: dict[str, bool] = {}
+    damage: list[DamagedFile] = []
+    for directory in directories:
+        for path in _log_directories(directory):
+            real = os.path.realpath(path)
+            paths[real] = paths.get(real, False) or os.path.realpath(directory) != real
+        read: list[tuple[str, str]] = []
+        file = f"{directory}/{CLUSTER_STATE}"
+        state = _read_parsed(file, parse_cluster_state, read, STATE_BYTES_MAX)
+        states += [SourcedState(source=file, state=state)] if state is not None else []
+        damage += [DamagedFile(None, file, reason) for file, reason in read]
+    found: list[AuditedLogDirectory] = []
+    for path in paths:
+        read = []
+        found.append(_log_directory(path, read))
+        damage += [DamagedFile(found[-1].broker, file, reason) for file, reason in read]
+    _refuse_mixtures(found)
+    logs, findings = one_directory_each(found)
+    findings += [item for log in logs if paths[log.path] for item in _misnamed(log)]
+    replicas = []
+    for log in logs:
+        read = []
+        replicas += _replicas(log, read)
+        damage += [DamagedFile(log.broker, file, reason) for file, reason in read]
+    replicas.sort(key=lambda facts: (facts.topic, facts.partition, facts.broker, facts.directory))
+    present = [(facts.broker, f"{facts.topic}-{facts.partition}") for facts in replicas]
+    expected, state_findings = expected_partitions(logs, present, states)
+    findings += state_findings + ids_within_topics(replicas, expected)
+    return Inventory(
+        log_directories=tuple(logs),
+        replicas=tuple(replicas),
+        expected=expected,
+        findings=tuple(findings),
+        damage=tuple(sorted(set(damage), key=str)),
+    )
+
+
+def _misnamed(log: AuditedLogDirectory) -> list[Finding]:
+    """The launcher names a directory after its broker."""
+    match = _BROKER_DIRECTORY.fullmatch(os.path.basename(log.path))
+    if match is None or int(match[1]) == log.broker:
+        return []
+    message = f"is named after broker {match[1]}, but its {checkpoints.META_PROPERTIES} says broker {log.broker}"
+    return [finding(Kind.WRONG_DIRECTORY, message, broker=log.broker, file=log.path)]
+
+
+def _log_directories(directory: str) -> list[str]:
+    if not os.path.isdir(directory):
+        raise AuditError(f"{directory} is not a directory: give a cluster's data directory or brokers' log directories")
+    if _is_log_directory(directory):
+        return [directory]
+    children = sorted(entry.path for entry in os.scandir(directory) if os.path.isdir(entry))
+    found = [child for child in children if _is_log_directory(child)]
+    if not found:
+        raise AuditError(
+            f"{directory} holds no broker's log directory (that is a folder with {checkpoints.META_PROPERTIES} and"
+            " <topic>-<partition> folders): give a cluster's data directory or brokers' log directories"
+        )
+    return found
+
+
+def _is_log_directory(path: str) -> bool:
+    names = sorted(entry.name for entry in os.scandir(path))
+    if checkpoints.META_PROPERTIES in names or checkpoints.HIGH_WATERMARK_CHECKPOINT in names:
+        return True
+    if _BROKER_DIRECTORY.fullmatch(os.path.basename(os.path.normpath(path))) is None:
+        # A cluster's data directory: its children look like partitions ("broker-1") but hold no segments.
+        return any(_holds_segments(f"{path}/{name}") for name in names if _partition_of(name) is not None)
+    return any(_partition_of(name) is not None for name in names)
+
+
+def _holds_segments(path: str) -> bool:
+    try:
+        return any(checkpoints.parse_segment_file_name(entry.name) is not None for entry in os.scandir(path))
+    except OSError:
+        return False
+
+
+def _partition_of(name: str) -> TopicPartition | None:
+    return checkpoints.parse_partition_directory_name(name)
+
+
+def _log_directory(path: str, damage: list[tuple[str, str]]) -> AuditedLogDirectory:
+    file = f"{path}/{checkpoints.META_PROPERTIES}"
+    meta = _read_parsed(file, parse_meta_properties, damage)
+    if meta is None and not damage:
+        damage.append((file, "is missing"))
+    marker = f"{path}/{checkpoints.CLEAN_SHUTDOWN}"
+    before = len(damage)
+    _read_parsed(marker, checkpoints.parse_clean_shutdown, damage)
+    return AuditedLogDirectory(
+        path=path,
+        broker=_broker_of(path, meta),
+        meta=meta,
+        cleanly_stopped=os.path.exists(marker) and len(damage) == before,
+        listed=_listed(path),
+    )
+
+
+def _listed(path: str) -> dict[str, str | None]:
+    """The partitions that both checkpoints list. Unreadable checkpoints are reported where their offsets are used."""
+    listed: dict[str, str | None] = {}
+    for name in (checkpoints.RECOVERY_POINT_CHECKPOINT, checkpoints.HIGH_WATERMARK_CHECKPOINT):
+        file = f"{path}/{name}"
+        partitions = _read_parsed(file, checkpoints.parse_offset_checkpoint, []) or {}
+        ids = _read_parsed(file, checkpoints.parse_checkpoint_topic_ids, []) or {}
+        listed.update({str(partition): ids.get(partition) for partition in partitions})
+    return listed
+
+
+def _broker_of(path: str, meta: MetaProperties | None) -> int:
+    if meta is not None:
+        return meta.broker_id
+    match = _BROKER_DIRECTORY.search(os.path.basename(path))
+    if match is None:
+        raise AuditError(f"{path} does not name its broker: {checkpoints.META_PROPERTIES} is missing or unreadable")
+    return int(match[1])
+
+
+def _refuse_mixtures(logs: list[AuditedLogDirectory]) -> None:
+    clusters = {log.meta.cluster_id: log.path for log in logs if log.meta is not None}
+    if len(clusters) > 1:
+        where = ", ".join(f"{path} ({cluster})" for cluster, path in sorted(clusters.items()))
+        raise AuditError(f"the directories belong to different clusters: {where}; audit one cluster at a time")
+
+
+def _replicas(log: AuditedLogDirectory, damage: list[tuple[str, str]]) -> list[ReplicaFacts]:
+    high_watermarks = _offsets(f"{log.path}/{checkpoints.HIGH_WATERMARK_CHECKPOINT}", damage)
+    recovery_points = _offsets(f"{log.path}/{checkpoints.RECOVERY_POINT_CHECKPOINT}", damage)
+    partitions = {entry.path: _partition_of(entry.name) for entry in os.scandir(log.path) if os.path.isdir(entry)}
+    return [
+        _replica(log, directory, partition, high_watermarks.get(partition), recovery_points.get(partition))
+        for directory, partition in partitions.items()
+        if partition is not None
+    ]
+
+
+class _CheckpointOffset(NamedTuple):
+    """An offset in a checkpoint, and its topic id where the checkpoint holds one."""
+
+    offset: int
+    topic_id: str | None
+
+    def of(self, topic_id: str | None) -> int | None:
+        """None where it belongs to another topic of this name: that topic was deleted, and the broker was killed before
+        it rewrote its checkpoint."""
+        return self.offset if self.topic_id in (None, topic_id) or topic_id is None else None
+
+
+def _offsets(file: str, damage: list[tuple[str, str]]) -> dict[TopicPartition, _CheckpointOffset]:
+    offsets = _read_parsed(file, checkpoints.parse_offset_checkpoint, damage) or {}
+    ids = _read_parsed(file, checkpoints.parse_checkpoint_topic_ids, []) or {}
+    return {partition: _CheckpointOffset(offset, ids.get(partition)) for partition, offset in offsets.items()}
+
+
+def _replica(
+    log: AuditedLogDirectory,
+    directory: str,
+    partition: TopicPartition,
+    high_watermark: _CheckpointOffset | None,
+    recovery_point: _CheckpointOffset | None,
+) -> ReplicaFacts:
+    damage: list[tuple[str, str]] = []
+    epochs = _read_parsed(f"{directory}/{checkpoints.EPOCH_CHECKPOINT}", checkpoints.parse_epoch_checkpoint, damage)
+    metadata = _read_parsed(f"{directory}/{checkpoints.PARTITION_METADATA}", parse_partition_metadata, damage)
+    topic_id = metadata.topic_id if metadata is not None else None
+    segments, snapshots = _segments(directory), _snapshots(directory)
+    # Read after the segments' names: a running broker records a start before it deletes what lies in front of it.
+    log_start = _read_parsed(f"{directory}/{checkpoints.LOG_START}", checkpoints.parse_log_start, damage)
+    return ReplicaFacts(
+        broker=log.broker,
+        topic=partition.topic,
+        partition=partition.partition,
+        directory=directory,
+        high_watermark=high_watermark.of(topic_id) if high_watermark is not None else None,
+        log_start=log_start[0] if log_start is not None else None,
+        recovery_point=recovery_point.of(topic_id) if recovery_point is not None else None,
+        cleanly_stopped=log.cleanly_stopped,
+        lost_power=log.meta is None or log.meta.boot_id != _boot_id(),
+        epoch_entries=None if epochs is None else tuple(epochs),
+        metadata=metadata,
+        segments=segments,
+        snapshots=snapshots,
+        damage=tuple(damage),
+    )
+
+
+@lru_cache
+def _boot_id() -> str | None:
+    """Of this machine's last boot."""
+    try:
+        with open(BOOT_ID_FILE, encoding="ascii") as file:
+            return file.read().strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _segments(directory: str) -> tuple[tuple[int, int], ...]:
+    found = []
+    try:
+        entries = list(os.scandir(directory))
+    except FileNotFoundError:
+        return ()
+    for entry in entries:
+        parsed = checkpoints.parse_segment_file_name(entry.name)
+        if parsed is None or parsed[1] != checkpoints.LOG_SUFFIX:
+            continue
+        if not os.path.isfile(entry) and os.path.lexists(entry):
+            found.append((parsed[0], 1))  # the reader reports what it is
+            continue
+        try:
+            found.append((parsed[0], entry.stat().st_size))
+        except FileNotFoundError:
+            continue
+        if not os.access(entry.path, os.R_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), entry.path)
+    return tuple(sorted(found))
+
+
+def _snapshots(directory: str) -> tuple[int, ...]:
+    try:
+        parsed = [checkpoints.parse_segment_file_name(name) for name in os.listdir(directory)]
+    except FileNotFoundError:
+        return ()
+    return tuple(sorted(name[0] for name in parsed if name is not None and name[1] == checkpoints.SNAPSHOT_SUFFIX))
+
+
+def _read_parsed(
+    path: str, parse: Callable[[bytes], T], damage: list[tuple[str, str]], limit: int = OFFSETS_FILE_BYTES_MAX
+) -> T | None:
+    """The parsed content; None when the file is missing or invalid (then `damage` holds the reason)."""
+    try:
+        content = read_regular(path, limit)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        damage.append((path, f"cannot be read: {error.strerror}"))
+        return None
+    try:
+        return parse(content)
+    except ProtocolError as error:
+        damage.append((path, str(error)))
+        return None

@@ -1,0 +1,1 @@
+"""The report as data, page and terminal output."""

@@ -1,0 +1,75 @@
+"""The report on a terminal: verdict, a table of partitions, the findings. rich is imported only here."""
+
+from typing import TYPE_CHECKING
+
+from minibroker.audit.checks.findings import PartitionResult, PartitionVerdict, ReplicaSummary, Severity
+from minibroker.audit.reports.report import AuditOutcome, AuditReport, describe
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+PARTITIONS_SHOWN = 40
+FINDINGS_SHOWN = 40
+OUTCOME_STYLE = {
+    AuditOutcome.CONSISTENT: "bold green",
+    AuditOutcome.INCONSISTENT: "bold red",
+    AuditOutcome.UNPROVEN: "bold yellow",
+    AuditOutcome.UNDECODABLE: "bold yellow",
+}
+VERDICT_STYLE = {
+    PartitionVerdict.INCONSISTENT: "red",
+    PartitionVerdict.UNPROVEN: "yellow",
+    PartitionVerdict.UNDECODABLE: "yellow",
+    PartitionVerdict.IDENTICAL: "green",
+}
+WORST_FIRST = list(PartitionVerdict)
+
+
+def print_report(report: AuditReport, console: "Console | None" = None) -> None:
+    """Print what a reader wants to know first."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = console or Console()
+    table = Table(box=None, pad_edge=False)
+    for heading, justify in (("PARTITION", "left"), ("VERDICT", "left"), ("JUDGED", "right"), ("ACKED", "right")):
+        table.add_column(heading, justify="right" if justify == "right" else "left", overflow="fold")
+    table.add_column("REPLICAS", overflow="fold")
+    shown = sorted(report.partitions, key=lambda each: (WORST_FIRST.index(each.verdict), each.topic, each.partition))
+    for result in shown[:PARTITIONS_SHOWN]:
+        table.add_row(
+            f"{result.topic}-{result.partition}",
+            result.verdict,
+            f"{result.judged_offsets}/{result.total_offsets}",
+            _acked(result),
+            "\n".join(_replica(replica) for replica in result.replicas),
+            style=VERDICT_STYLE.get(result.verdict, ""),
+        )
+    console.print(table)
+    if len(shown) > PARTITIONS_SHOWN:
+        console.print(f"and {len(shown) - PARTITIONS_SHOWN} more partitions, none of them worse")
+    for item in report.findings[:FINDINGS_SHOWN]:
+        style = "red" if item.severity is Severity.ERROR else "dim"
+        console.print(f"{item.severity}: {describe(item)}", style=style, markup=False, highlight=False, soft_wrap=True)
+    if len(report.findings) > FINDINGS_SHOWN:
+        console.print(f"and {len(report.findings) - FINDINGS_SHOWN} more findings: see the report files (--output)")
+    statistics = report.statistics
+    console.print(
+        f"{statistics.replicas} replicas on {statistics.brokers} brokers, {statistics.batches} batches,"
+        f" {statistics.bytes / 1e6:.1f} MB, engine {report.meta.engine}, {statistics.seconds:.1f} s",
+        highlight=False,
+        soft_wrap=True,
+    )
+    style = OUTCOME_STYLE[report.outcome]
+    console.print(report.summary, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def _acked(result: PartitionResult) -> str:
+    return f"{result.acked_in_place}/{result.acked_records}" if result.acked_records else "-"
+
+
+def _replica(replica: ReplicaSummary) -> str:
+    high_watermark = "?" if replica.high_watermark is None else str(replica.high_watermark)
+    epoch = "-" if replica.last_epoch is None else str(replica.last_epoch)
+    offsets = f"offsets {replica.log_start_offset} to {replica.log_end_offset}"
+    return f"broker {replica.broker}: {offsets}, high watermark {high_watermark}, epoch {epoch}"

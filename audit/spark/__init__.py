@@ -1,0 +1,1 @@
+"""The audit on Spark: the plan of the job, the session, the data source."""

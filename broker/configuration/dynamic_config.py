@@ -1,0 +1,135 @@
+"""Settings of a broker that change while it runs: /config/brokers/<id> overrides the settings of its start.
+
+Owns: the currently effective BrokerConfig, and the watch that renews it. Leaves to others: what a setting does; its
+users read `current` each time, or register `on_change`.
+
+The values in the znode were checked when they were written. Still, a value that this broker does not understand, or may
+not change while it runs, is skipped with one log line: a setting never stops a running broker.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from minibroker.broker.configuration.config import broken_rule, nearest_name
+from minibroker.broker.configuration.config_table import SETTINGS, BrokerConfig
+from minibroker.broker.configuration.config_values import BadValue, parse_value
+from minibroker.protocol.znodes import ConfigNode, CorruptZnode, broker_config_path
+from minibroker.runtime.ports import (
+    Coordination,
+    CoordinationUnavailable,
+    NoNode,
+    SessionEvent,
+    SessionExpired,
+    WriteOutcomeUnknown,
+)
+
+RETRY_SECONDS = 0.5
+
+log = logging.getLogger("minibroker.config")
+
+
+def validate_broker_config(config: BrokerConfig, name: str, value: str) -> str | None:
+    """Why this setting of a running broker cannot be changed so, as a sentence; None if it can."""
+    setting = SETTINGS.get(name)
+    if setting is None:
+        near = nearest_name(name, list(SETTINGS))
+        return f"{name!r:.200} is no setting of a broker." + (f" Did you mean {near}?" if near else "")
+    if not setting.key.dynamic:
+        return f"{name} cannot be changed while a broker runs: set it in its configuration and restart it."
+    try:
+        changed = msgspec.structs.replace(config, **{setting.field: parse_value(setting, value)})
+    except BadValue as problem:
+        return f"{name}={value.strip()!r:.200}: {problem}."
+    return broken_rule(changed)
+
+
+def apply_overrides(static: BrokerConfig, overrides: Mapping[str, str], source: str) -> tuple[BrokerConfig, list[str]]:
+    """The effective settings, and the problems of the skipped ones."""
+    config, problems = static, []
+    for name, value in sorted(overrides.items()):
+        problem = validate_broker_config(config, name, value)
+        if problem is not None:
+            problems.append(problem)
+            continue
+        changed: dict[str, Any] = {
+            SETTINGS[name].field: parse_value(SETTINGS[name], value),
+            "sources": {**config.sources, name: source},
+        }
+        config = msgspec.structs.replace(config, **changed)
+    return config, problems
+
+
+class DynamicConfig:
+    """Keeps `current` in line with ZooKeeper. Use: `start`, then `run` in a task of the owner."""
+
+    def __init__(self, coordination: Coordination, static: BrokerConfig) -> None:
+        self.static = static
+        self.current = static
+        self.overrides: dict[str, str] = {}
+        """The effective part of /config/brokers/<id>."""
+        self.on_change: Callable[[BrokerConfig], None] = lambda config: None
+        self._coordination = coordination
+        self._path = broker_config_path(static.broker_id)
+        self._attention = asyncio.Event()
+        self._problems: list[str] = []
+        coordination.add_session_listener(self._on_session_event)
+
+    async def start(self) -> BrokerConfig:
+        """Read once; if ZooKeeper does not answer, the static settings apply until it does."""
+        try:
+            await self._read()
+        except (CoordinationUnavailable, WriteOutcomeUnknown, SessionExpired):
+            self._attention.set()
+        return self.current
+
+    async def run(self) -> None:
+        while True:
+            await self._attention.wait()
+            self._attention.clear()
+            try:
+                await self._read()
+            except (CoordinationUnavailable, WriteOutcomeUnknown, SessionExpired):
+                await asyncio.sleep(RETRY_SECONDS)
+                self._attention.set()
+
+    async def _read(self) -> None:
+        # Watch first for the node to appear: between a failed `get` and a watch it could be created unseen.
+        if await self._coordination.exists(self._path, self._attention.set) is None:
+            self._take({})
+            return
+        try:
+            content, _ = await self._coordination.get(self._path)
+        except NoNode:
+            self._take({})
+            return
+        try:
+            self._take(ConfigNode.decode(content).config)
+        except CorruptZnode as error:
+            log.warning("%s is not readable, its settings stay as they were: %s", self._path, error)
+
+    def _take(self, overrides: Mapping[str, str]) -> None:
+        source = f"ZooKeeper {self._path}"
+        config, problems = apply_overrides(self.static, overrides, source)
+        for problem in problems:
+            if problem not in self._problems:
+                log.warning("%s: ignored: %s", self._path, problem)
+        self._problems = problems
+        if config == self.current:
+            return
+        changed = sorted(
+            name
+            for name, setting in SETTINGS.items()
+            if getattr(config, setting.field) != getattr(self.current, setting.field)
+        )
+        log.info("settings changed while running: %s", ", ".join(changed) or "none in value")
+        self.current = config
+        self.overrides = {name: value for name, value in overrides.items() if config.source(name) == source}
+        self.on_change(config)
+
+    def _on_session_event(self, event: SessionEvent) -> None:
+        if event.kind != "suspended":
+            self._attention.set()

@@ -1,0 +1,76 @@
+"""The settings of one topic: its own overrides, and the broker's settings for the rest.
+
+Owns: how overrides and the broker's settings become one effective set, and whether an override is allowed. Leaves to
+others: where overrides are stored (`/config/topics/<t>`) and which peers may change them.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from minibroker.broker.configuration.config import nearest_name
+from minibroker.broker.configuration.config_table import DAY_MS, MIB, NEVER, TOPIC_SETTINGS, BrokerConfig
+from minibroker.broker.configuration.config_values import BadValue, parse_value
+from minibroker.broker.log.config import LogConfig
+
+
+class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Effective settings of one topic. Names are the topic's own; None means no limit."""
+
+    min_insync_replicas: int = 1
+    unclean_leader_election_enable: bool = False
+    max_message_bytes: int = 1_048_588
+    segment_bytes: int = 1024 * MIB
+    segment_ms: int = 7 * DAY_MS
+    retention_ms: int | None = 7 * DAY_MS
+    retention_bytes: int | None = None
+    cleanup_policy: str = "delete"
+    index_interval_bytes: int = 4096
+    segment_index_bytes: int = 10 * MIB
+    file_delete_delay_ms: int = 60_000
+    flush_messages: int = NEVER
+    flush_ms: int = NEVER
+    producer_id_expiration_ms: int = DAY_MS
+    """The broker's setting; a topic cannot override it."""
+
+    @property
+    def counts_only_synced(self) -> bool:
+        """Whether only what survives power loss counts for the high watermark, not all that is written (hardening rule
+        2)."""
+        return self.flush_messages < NEVER or self.flush_ms < NEVER
+
+
+def resolve_topic_config(broker_config: BrokerConfig, overrides: Mapping[str, str]) -> TopicConfig:
+    """The effective settings. An override that is not understood is skipped: it was checked when it was set, and a
+    broker of another version must still open the log."""
+    values: dict[str, Any] = {"producer_id_expiration_ms": broker_config.producer_id_expiration_ms}
+    for name, setting in TOPIC_SETTINGS.items():
+        value = getattr(broker_config, setting.field)
+        if name in overrides:
+            try:
+                value = parse_value(setting, overrides[name])
+            except BadValue:
+                pass
+        values[name.replace(".", "_")] = value
+    return TopicConfig(**values)
+
+
+def validate_topic_config(name: str, value: str) -> str | None:
+    """Why a topic cannot have this setting, as a sentence; None if it can."""
+    setting = TOPIC_SETTINGS.get(name)
+    if setting is None:
+        near = nearest_name(name, list(TOPIC_SETTINGS))
+        hint = f" Did you mean {near}?" if near else f" There are: {', '.join(TOPIC_SETTINGS)}."
+        return f"{name!r:.200} is no setting of a topic.{hint}"
+    try:
+        parse_value(setting, value)
+    except BadValue as problem:
+        return f"{name}={value.strip()!r:.200}: {problem}."
+    return None
+
+
+def log_config(topic_config: TopicConfig) -> LogConfig:
+    """The part of a topic's settings that its log needs."""
+    wanted = {name: getattr(topic_config, name) for name in LogConfig.__struct_fields__}
+    return msgspec.convert(wanted, LogConfig)

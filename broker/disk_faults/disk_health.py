@@ -1,0 +1,163 @@
+"""Effects of the log directory's health on the replicas in it.
+
+Owns: which replicas stop after a disk error, reporting it to the controller, and when they are offered again. Leaves to
+others: what an error means for the directory (`log.storage`), and what a replica does when its log fails (the core).
+
+Theory: any access to the disk may hit an error: an append, a read, a periodic task that belongs to no partition. The
+directory records it, and from then on no replica in it may lead, whichever access failed (hardening rule 13): an idle
+leader that does not learn of the error would keep its leadership on a dead disk until the next write. A lack of file
+descriptors passes and is not a disk error: a read is refused, a sync waits, and a replica goes offline for a while only
+if its own step could not be performed.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from minibroker.broker.replicas.partition import Partition
+from minibroker.broker.replication import events as ev
+from minibroker.broker.replication.state import Role
+from minibroker.protocol.cluster_events import LogDirectoryFailed, LogDirectoryHasRoom
+from minibroker.protocol.ids import TopicPartition
+from minibroker.runtime.ports import BadEntry, DiskError, FileMissing, OutOfDescriptors
+
+if TYPE_CHECKING:
+    from minibroker.broker.replicas.replica_manager import ReplicaManager
+
+log = logging.getLogger("minibroker.disk")
+
+ENTRY_CURE = "move that entry away, or give this broker's user the right to it"
+
+DESCRIPTOR_RETRY_MS = 500
+"""A lack of file descriptors lasts as long as a flood of connections: seconds."""
+DESCRIPTOR_LOG_INTERVAL_MS = 10_000
+"""At most one log line per interval, although every call may fail."""
+
+
+class DiskHealth:
+    """The health of a broker's log directory, and of the replicas in it."""
+
+    def __init__(self, manager: "ReplicaManager") -> None:
+        self.on_changed: Callable[[], None] = lambda: None
+        """Called when replicas went offline, or may be used again."""
+        self._manager = manager
+        self._directory = manager.log_directory
+        self._notice: asyncio.Handle | None = None
+        self._logged_reason: str | None = None
+        """The reason that was logged last."""
+        self._resting: dict[TopicPartition, Partition | None] = {}
+        """Replicas that wait for a file descriptor; None: its log could not even be created."""
+        self._shortage_logged_ms: int | None = None
+        storage = self._directory.storage
+        storage.on_offline.append(lambda _: self._check_soon())
+        storage.on_full = lambda _: self._check_soon()
+        storage.on_no_descriptor = self._note_no_descriptor
+        if storage.unwell:  # found while the logs were loaded
+            self._check_soon()
+
+    # ------------------------------------------------------------------------------------------------------- failing
+    def log_failed(self, partition: Partition, error: DiskError) -> None:
+        """An effect of a replica could not be performed."""
+        if isinstance(error, OutOfDescriptors):
+            log.warning("%s is offline until there is a file descriptor for it", partition.topic_partition)
+            self.rest(partition.topic_partition, partition)
+        else:
+            self.read_failed(partition, error)
+
+    def read_failed(self, partition: Partition, error: DiskError) -> None:
+        """A read failed. A lack of descriptors has no further effect; a file that is missing or unusable stops only its
+        partition."""
+        if isinstance(error, BadEntry) and not self._directory.offline:
+            self._manager.repairs.damaged(partition, str(error))
+        else:
+            self.failed(error)
+
+    def failed(self, error: DiskError) -> None:
+        """Any other access failed: no replica continues."""
+        if isinstance(error, OutOfDescriptors):
+            return  # the directory has counted it, and the caller tries again
+        if isinstance(error, BadEntry) and not self._directory.offline:
+            is_gone = isinstance(error, FileMissing)
+            log.error("%s%s", error, "" if is_gone else f": {ENTRY_CURE}")
+            return  # only this partition's operation failed
+        if not self._directory.full and not self._directory.offline:
+            self._directory.mark_offline(error)
+        self._take_all_offline()
+
+    def rest(self, topic_partition: TopicPartition, partition: Partition | None) -> None:
+        """Stop this replica alone until there is a descriptor (None: its log could not be created)."""
+        self._resting[topic_partition] = partition
+        if partition is not None:
+            self._take_offline(partition)
+            self.on_changed()
+
+    def _check_soon(self) -> None:
+        """Deferred, because the directory reports an error in the middle of the failing call."""
+        if self._notice is None:
+            self._notice = asyncio.get_running_loop().call_soon(self._check)
+
+    def _check(self) -> None:
+        self._notice = None
+        if self._directory.full or self._directory.offline:
+            self._take_all_offline()
+
+    def _take_all_offline(self) -> None:
+        storage = self._directory.storage
+        online = [each for each in self._manager.partitions.values() if each.state.role is not Role.OFFLINE]
+        if storage.reason != self._logged_reason:
+            self._logged_reason = storage.reason
+            how = "offline" if storage.offline else "full"
+            self._manager.observer.notify(LogDirectoryFailed(path=storage.path, state=how, reason=str(storage.reason)))
+        elif not online:
+            return
+        for partition in online:
+            self._take_offline(partition)
+        self.on_changed()
+
+    def _take_offline(self, partition: Partition) -> None:
+        partition.handle(ev.LogFailed())
+        self._manager.fetches.partition_changed(partition)
+
+    # ------------------------------------------------------------------------------------------------------- healing
+    def healed(self) -> None:
+        """There is room again: offer the replicas to the controller again."""
+        self._manager.observer.notify(LogDirectoryHasRoom(path=self._directory.path))
+        self._logged_reason = None
+        self._offer_again(list(self._manager.partitions.values()))
+
+    def try_resting(self) -> None:
+        """Offer the replicas that waited for a file descriptor again, if there is one."""
+        if not self._resting or self._directory.full or self._directory.offline:
+            return
+        try:
+            self._directory.require_descriptor()
+        except OutOfDescriptors:
+            return
+        except DiskError as error:
+            self.failed(error)
+            return
+        resting, self._resting = self._resting, {}
+        known = self._manager.partitions
+        self._offer_again([each for name, each in resting.items() if each is not None and known.get(name) is each])
+
+    def _offer_again(self, partitions: list[Partition]) -> None:
+        for partition in partitions:
+            try:
+                partition.log_healed()
+            except OutOfDescriptors:
+                self._resting[partition.topic_partition] = partition
+            except DiskError as error:
+                self.failed(error)
+                return
+        self.on_changed()
+
+    def _note_no_descriptor(self, reason: str) -> None:
+        manager = self._manager
+        manager.counters.descriptor_shortages += 1
+        if (
+            self._shortage_logged_ms is None
+            or manager.now_ms() >= self._shortage_logged_ms + DESCRIPTOR_LOG_INTERVAL_MS
+        ):
+            self._shortage_logged_ms = manager.now_ms()
+            log.error("no file descriptor left: %s. Raise the limit (ulimit -n), or lower max.connections", reason)

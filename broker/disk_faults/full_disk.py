@@ -1,0 +1,165 @@
+"""Retention on a full disk: replicas that are offline for lack of room delete records that are no longer needed.
+
+Owns: up to where such a replica may delete its head, and asking its leader for that. Leaves to others: where a log
+starts (its leader decides) and when a disk is full (`log.storage`).
+
+Theory: the cure of a full disk is retention, which the leader decides; but a replica on a full disk neither leads nor
+follows. There are two ways to know how far it may delete. If another replica leads, that leader is asked for its low
+watermark. No in-sync replica has recorded a lower log start, so a leader elected from them starts no earlier, and this
+replica never begins behind its leader (I39). If there is no leader and, according to the controller, this replica is
+the whole ISR, it decides itself: only it can be elected, so it was the last leader, and its own retention may delete
+records below its own high watermark. In all other cases nothing is deleted.
+"""
+
+import logging
+from typing import TYPE_CHECKING
+
+from minibroker.broker.log.cutting import delete_head
+from minibroker.broker.log.retention import retention_start
+from minibroker.broker.replicas.partition import Partition
+from minibroker.broker.replication import events as ev
+from minibroker.broker.replication.state import Role
+from minibroker.protocol.checkpoints import LogStartReason
+from minibroker.protocol.cluster_events import SegmentsDeleted
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.messages import (
+    EARLIEST_TIMESTAMP,
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from minibroker.runtime.broker_dialer import BrokerDialer
+from minibroker.runtime.ports import Clock, DiskFull, NetworkError, OutOfDescriptors
+from minibroker.runtime.rpc import RpcError
+
+if TYPE_CHECKING:
+    from minibroker.broker.replicas.replica_manager import ReplicaManager
+
+log = logging.getLogger("minibroker.full_disk")
+
+RELIEF_MS = 2_000
+"""Interval of attempts to free room: the leader's answer changes with its own retention check."""
+ASK_MS = 2_000
+"""Timeout; a leader that does not answer is asked again in the next round."""
+ASKED_MAX = 200
+"""Partitions in one request."""
+
+
+class FullDisk:
+    """Frees room on a full log directory."""
+
+    def __init__(self, manager: "ReplicaManager", dialer: BrokerDialer) -> None:
+        self._manager = manager
+        self._dialer = dialer
+
+    async def relieve(self, clock: Clock) -> None:
+        """One round; nothing unless the directory is full."""
+        if not self._is_full() or self._manager.fenced:
+            return
+        asked: dict[int, list[Partition]] = {}
+        for partition in list(self._manager.partitions.values()):
+            leader = self._limit_source(partition)
+            if leader == self._manager.config.broker_id:
+                start = retention_start(partition.log, partition.state.high_watermark, clock.now_ms())
+                await self._trim(partition, start, LogStartReason.RETENTION)
+            elif leader is not None:
+                asked.setdefault(leader, []).append(partition)
+        for leader, partitions in sorted(asked.items()):
+            for first in range(0, len(partitions), ASKED_MAX):
+                await self._ask(leader, partitions[first : first + ASKED_MAX])
+
+    def _is_full(self) -> bool:
+        return self._manager.log_directory.full and not self._manager.log_directory.offline
+
+    def _limit_source(self, partition: Partition) -> int | None:
+        """The broker that decides how far this replica may delete; itself if it is the whole ISR; None: no broker."""
+        me, name = self._manager.config.broker_id, partition.topic_partition
+        info = self._manager.image.partition(name)
+        if partition.state.role is not Role.OFFLINE or partition.state.damage is not None or info is None:
+            return None
+        if self._manager.image.topic_id(name.topic) != partition.log.topic_id:
+            return None
+        if info.leader is None:
+            return me if info.isr == (me,) else None
+        return info.leader if info.leader != me else None
+
+    async def _ask(self, leader: int, partitions: list[Partition]) -> None:
+        address = self._manager.address(leader)
+        if address is None:
+            return
+        client_id = f"broker-{self._manager.config.broker_id}"
+        try:
+            connection = await self._dialer.connect(leader, address, client_id=client_id, timeout_ms=ASK_MS)
+        except NetworkError as error:
+            log.info("broker %d cannot be asked for its log starts: %s", leader, error)
+            return
+        try:
+            response = await connection.request(self._request(partitions), ASK_MS)
+        except RpcError as error:
+            log.info("broker %d did not answer with its log starts: %s", leader, error)
+            return
+        finally:
+            await connection.close()
+        assert isinstance(response, ListOffsetsResponse)
+        by_name = {partition.topic_partition: partition for partition in partitions}
+        for topic in response.topics:
+            for answer in topic.partitions:
+                partition = by_name.get(TopicPartition(topic.name, answer.partition_index))
+                low = reported_low_watermark(answer)
+                if partition is not None and low is not None:
+                    await self._trim(partition, low, LogStartReason.COPIED)
+
+    def _request(self, partitions: list[Partition]) -> ListOffsetsRequest:
+        """With the leader epoch that the controller sent: a deposed leader does not answer it."""
+        topics: dict[str, list[ListOffsetsPartition]] = {}
+        for partition in partitions:
+            topic, number = partition.topic_partition
+            info = self._manager.image.partition(partition.topic_partition)
+            if info is not None:
+                question = ListOffsetsPartition(
+                    partition_index=number, current_leader_epoch=info.leader_epoch, timestamp=EARLIEST_TIMESTAMP
+                )
+                topics.setdefault(topic, []).append(question)
+        return ListOffsetsRequest(
+            replica_id=self._manager.config.broker_id,
+            topics=[ListOffsetsTopic(name=name, partitions=found) for name, found in topics.items()],
+        )
+
+    async def _trim(self, partition: Partition, start: int, reason: LogStartReason) -> None:
+        """A replica that cannot even record its start does not affect others: on some file systems this needs room."""
+        try:
+            await self._trim_one(partition, start, reason)
+        except (DiskFull, OutOfDescriptors) as error:
+            log.warning("%s: nothing could be deleted: %s", partition.topic_partition, error)
+
+    async def _trim_one(self, partition: Partition, start: int, reason: LogStartReason) -> None:
+        """Record, then delete, as always. Never above what is committed here."""
+        log_of_it = partition.log
+        start = min(start, partition.state.high_watermark)
+        if start > log_of_it.log_start_offset and self._is_idle(partition):
+            await log_of_it.record_start(start, reason)
+            if self._is_idle(partition):
+                log_of_it.trim_before(start, reason)
+        if not self._is_idle(partition):
+            return  # offered again meanwhile: its leader decides
+        before = log_of_it.segments[0].base_offset
+        first = delete_head(log_of_it, start)
+        if first > before:
+            partition.report(SegmentsDeleted, offset=first, reason="retention on a full disk")
+            partition.handle(ev.HeadDeleted(first_offset=first))
+
+    def _is_idle(self, partition: Partition) -> bool:
+        """Still here, and offline for lack of room alone."""
+        here = self._manager.partitions.get(partition.topic_partition) is partition
+        return here and self._is_full() and partition.state.role is Role.OFFLINE and partition.state.damage is None
+
+
+def reported_low_watermark(answer: ListOffsetsPartitionResponse) -> int | None:
+    """The low watermark that the leader sent with its log start. A value above the log start is contradictory (I10) and
+    ignored: records deleted because of it could not be restored."""
+    if answer.error_code != ErrorCode.NONE or not 0 <= answer.low_watermark <= answer.offset:
+        return None
+    return answer.low_watermark

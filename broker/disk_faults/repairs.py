@@ -1,0 +1,147 @@
+"""Repair of damaged replicas of this broker: reports, and the start with an empty log.
+
+Owns: what follows a decision of the core (`replication.damage`): the log line, the counters, the report to the
+controller, setting the directory aside, and removing it later. Leaves to others: whether a log is damaged or may be
+dropped.
+
+Theory (Protocol-Aware Recovery, FAST'18): damaged bytes are neither served nor copied, because they are not what was
+written; but they are kept until the replica is in sync again, because they may be the only trace of a record.
+"""
+
+import logging
+from typing import TYPE_CHECKING, NamedTuple
+
+from minibroker.broker.configuration.topic_config import TopicConfig
+from minibroker.broker.replicas.partition import Partition
+from minibroker.broker.replication import events as ev
+from minibroker.protocol.cluster_events import DamagedReplicaOffline, RepairBegun, ReplicaDamaged, ReplicaRepaired
+from minibroker.protocol.ids import TopicPartition
+from minibroker.runtime.ports import DiskError, DiskFull, OutOfDescriptors
+
+if TYPE_CHECKING:
+    from minibroker.broker.replicas.replica_manager import ReplicaManager
+
+log = logging.getLogger("minibroker.repairs")
+
+REPAIRS_MAX = 3
+REPAIRS_WITHIN_MS = 3_600_000
+"""A replica that was damaged more than REPAIRS_MAX times within this time stays offline: its disk, or its leader's log,
+is faulty, and fetching the log again forever would only wear out both."""
+
+
+class InterruptedRepair(NamedTuple):
+    """A replica that could not begin its repair, and the parameters to begin it with."""
+
+    partition: Partition
+    topic_id: str
+    topic_config: TopicConfig
+
+
+class Repairs:
+    """Implements `partition.RepairServices` for the replicas of `manager`."""
+
+    def __init__(self, manager: "ReplicaManager") -> None:
+        self._manager = manager
+        self._begun_ms: dict[TopicPartition, list[int]] = {}
+        """Recent times at which repairs began, by replica."""
+        self._interrupted: dict[TopicPartition, InterruptedRepair] = {}
+        """Damaged replicas that could not begin their repair for lack of room on the disk."""
+
+    def loaded(self, partition: Partition) -> None:
+        """A replica was loaded at the start, possibly damaged."""
+        if partition.state.damage is not None:
+            self.noted(partition, partition.state.damage)
+
+    def damaged(self, partition: Partition, reason: str) -> None:
+        """Bytes were read that are not what was written."""
+        if self._manager.partitions.get(partition.topic_partition) is partition:
+            partition.handle(ev.LogDamaged(reason=reason))
+
+    def noted(self, partition: Partition, reason: str) -> None:
+        self._manager.counters.damaged_logs += 1
+        partition.report(ReplicaDamaged, reason=reason)
+
+    def out_of_use(self, partition: Partition) -> None:
+        """The damaged replica alone is offline; the controller moves its leadership, and takes it out of the ISR."""
+        partition.report(DamagedReplicaOffline)
+        self._manager.fetches.partition_changed(partition)
+        self._manager.disk.on_changed()
+
+    def start_anew(self, damaged: Partition, topic_id: str, topic_config: TopicConfig) -> Partition:
+        """Set the damaged log aside and begin with an empty one, to be fetched from the leader."""
+        manager, topic_partition = self._manager, damaged.topic_partition
+        if self._is_hopeless(topic_partition):
+            log.error("%s: damaged %d times within an hour, stays offline", topic_partition, REPAIRS_MAX + 1)
+            return damaged
+        try:
+            manager.log_directory.set_log_aside(topic_partition)
+            del manager.partitions[topic_partition]
+            manager.fetches.partition_changed(damaged)
+            partition = manager.opened(topic_partition, topic_id, topic_config)
+        except OutOfDescriptors:
+            manager.disk.rest(topic_partition, None)
+            return damaged
+        except DiskError as error:
+            manager.disk.failed(error)
+            if isinstance(error, DiskFull) and manager.partitions.get(topic_partition) is damaged:
+                self._interrupted[topic_partition] = InterruptedRepair(damaged, topic_id, topic_config)
+            return damaged
+        self._begun_ms.setdefault(topic_partition, []).append(manager.now_ms())
+        manager.counters.repairs_begun += 1
+        partition.report(RepairBegun)
+        manager.disk.on_changed()
+        return partition
+
+    def _is_hopeless(self, topic_partition: TopicPartition) -> bool:
+        now_ms = self._manager.now_ms()
+        recent = [at for at in self._begun_ms.get(topic_partition, []) if now_ms - at < REPAIRS_WITHIN_MS]
+        self._begun_ms[topic_partition] = recent
+        return len(recent) >= REPAIRS_MAX
+
+    def salvage(self, partition: Partition, max_bytes: int) -> memoryview | None:
+        """The leader's log is damaged where this one ends. Returns sound batches from there of the log set aside, if
+        any."""
+        manager, offset = self._manager, partition.state.log_end_offset
+        if partition.topic_partition not in manager.log_directory.set_aside or manager.log_directory.offline:
+            return None
+        found = manager.log_directory.read_set_aside(partition.topic_partition, offset, max_bytes)
+        if found is not None:
+            manager.counters.salvaged_bytes += len(found)
+            log.warning(
+                "%s: %d bytes at offset %d come from the log that was set aside: the leader's is damaged there",
+                *(partition.topic_partition, len(found), offset),
+            )
+        return found
+
+    def go_on(self) -> None:
+        """If there is room again, begin the interrupted repairs. The controller sends no second order for them, because
+        to it the replica is still offline."""
+        manager, me = self._manager, self._manager.config.broker_id
+        if not self._interrupted or manager.log_directory.full or manager.log_directory.offline:
+            return
+        interrupted, self._interrupted = self._interrupted, {}
+        for topic_partition, each in interrupted.items():
+            info = manager.image.partition(topic_partition)
+            is_same = manager.partitions.get(topic_partition) is each.partition and info is not None
+            if is_same and info is not None and info.leader not in (None, me) and me not in info.isr:
+                self.start_anew(each.partition, each.topic_id, each.topic_config)
+
+    def finish(self) -> None:
+        """Remove the damaged log of a replica that is in sync again, according to the controller, in the epoch in which
+        the new log follows."""
+        manager = self._manager
+        for topic_partition in tuple(manager.log_directory.set_aside):
+            partition, info = manager.partitions.get(topic_partition), manager.image.partition(topic_partition)
+            if partition is None or info is None or partition.state.damage is not None:
+                continue
+            in_sync = len(info.isr) > 1 and manager.config.broker_id in info.isr
+            if in_sync and info.leader_epoch == partition.state.leader_epoch:
+                manager.log_directory.remove_set_aside(topic_partition)
+                manager.counters.repairs_done += 1
+                partition.report(ReplicaRepaired)
+
+
+def is_damaged_log_of(partition: Partition, topic_id: str) -> bool:
+    """Whether this is the topic's damaged log. Nothing is written into a damaged directory, not even a missing topic
+    id."""
+    return partition.state.damage is not None and partition.log.topic_id in (None, topic_id)

@@ -1,0 +1,1 @@
+"""Segment files with their indexes: writing, reading, walking."""

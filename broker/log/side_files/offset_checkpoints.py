@@ -1,0 +1,213 @@
+"""The two offset checkpoints of one log directory: recovery points and high watermarks.
+
+Owns: when each is written, which older version may still be on the disk, and that each file is written once at a time.
+Leaves to others: how offsets move. The content is formatted on the event loop and written off it.
+
+Theory: an old entry is harmless while offsets only rise: more is scanned, a high watermark is learned again. It does
+harm when an offset falls, because of a truncation or because another topic got the name: then new records below the old
+offset would count as synced or as committed. So such a file is written soon (`urgent`), and until then a log with a
+lowered recovery point closes no segment (`checkpointed_recovery_point`). Log starts have a file for each log
+(`log_start_file`).
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Mapping
+
+from minibroker.broker.log import ownership
+from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.broker.log.side_files import directory_files
+from minibroker.broker.log.storage import Storage
+from minibroker.protocol.checkpoints import HIGH_WATERMARK_CHECKPOINT, RECOVERY_POINT_CHECKPOINT, LogStartReason
+from minibroker.protocol.ids import TopicPartition
+from minibroker.runtime.ports import BadEntry, DiskError, DiskFull
+
+Offsets = dict[TopicPartition, int]
+
+logger = logging.getLogger(__name__)
+
+
+class OffsetCheckpoints:
+    """Reads both files when constructed; `logs` is the log directory's own dictionary."""
+
+    def __init__(self, storage: Storage, logs: dict[TopicPartition, PartitionLog]) -> None:
+        self._storage = storage
+        self._logs = logs
+        points, high = (
+            directory_files.read_offsets(storage.disk, storage.path, name)
+            for name in (RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT)
+        )
+        self.recovery_points, self._ids_of_points = (
+            (points.offsets, points.topic_ids) if points is not None else ({}, {})
+        )
+        self.high_watermarks, self._topic_ids = (high.offsets, high.topic_ids) if high is not None else ({}, {})
+        self._are_points_readable = points is not None
+        self._writing = {name: asyncio.Lock() for name in (RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT)}
+
+    def stored_recovery_point(self, partition: TopicPartition, topic_id: str | None) -> int | None:
+        """The recovery point to load a log with; 0 if it belongs to another topic of this name; None if it is unknown,
+        because the checkpoint is damaged."""
+        if topic_id not in (None, self._ids_of_points.get(partition, topic_id)):
+            return 0
+        return self.recovery_points.get(partition, 0) if self._are_points_readable else None
+
+    def stored_high_watermark(self, partition: TopicPartition, topic_id: str | None) -> int:
+        """The high watermark to load a log with; 0 if it belongs to another topic of this name."""
+        known = self._topic_ids.get(partition)
+        is_its_own = known is not None and topic_id in (None, known)
+        return self.high_watermarks.get(partition, 0) if is_its_own else 0
+
+    def reason_to_start(self, partition: TopicPartition, topic_id: str) -> LogStartReason:
+        """Why a new log starts. If the checkpoints promise records of this same topic, its earlier directory is missing
+        and the log is STARTED_ANEW: it does not owe what the earlier one had synced (seed 17004623)."""
+        has_point = bool(self.stored_recovery_point(partition, topic_id))
+        is_promised = has_point or self.stored_high_watermark(partition, topic_id) > 0
+        return LogStartReason.STARTED_ANEW if is_promised else LogStartReason.CREATED
+
+    def own_high_watermarks(self) -> Offsets:
+        """High watermarks of the existing logs; those of another topic were removed when the log was loaded."""
+        return {each: offset for each, offset in self.high_watermarks.items() if each in self._logs}
+
+    def _is_of_another_topic(self, log: PartitionLog) -> bool:
+        """Whether the checkpointed high watermark names another topic id. Without an id (because the log's files
+        contradicted each other) it proves nothing."""
+        known = self._topic_ids.get(log.topic_partition)
+        return known is not None and log.topic_id not in (None, known)
+
+    def listed(self, deleted_directories: Iterable[str]) -> list[TopicPartition]:
+        """The logs that existed before this start. A directory that is still to be removed shows that this log was
+        deleted and is not missing. It is identified by topic id, since the name may belong to another topic."""
+        gone: set[tuple[str, int]] = set()
+        for directory in deleted_directories:
+            with contextlib.suppress(BadEntry):
+                gone |= ownership.read_claims(self._storage.disk, directory).owners
+        named = ((self.recovery_points, self._ids_of_points), (self.high_watermarks, self._topic_ids))
+        return [each for offsets, ids in named for each in offsets if (ids.get(each), each.partition) not in gone]
+
+    def name_was_deleted(self) -> None:
+        """Rewrite both checkpoints soon: a log that they name and that does not exist would count as lost."""
+        self._storage.urgent |= {RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT}
+
+    def loaded(self, log: PartitionLog) -> None:
+        """Compare a log that was just loaded or created with the checkpoints' entries for its name."""
+        stored = self.recovery_points.get(log.topic_partition, 0)
+        log.checkpointed_recovery_point = max(stored, log.recovery_point)
+        if log.recovery_point < stored:
+            self._storage.urgent.add(RECOVERY_POINT_CHECKPOINT)
+        if self._is_of_another_topic(log):
+            self.forget_high_watermark(log.topic_partition)  # else the next checkpoint would assign it to this topic
+
+    def created(self, partition: TopicPartition) -> None:
+        """A log was created: it has committed nothing yet, and the recovery point checkpoint must name it."""
+        self.forget_high_watermark(partition)
+        self._storage.urgent.add(RECOVERY_POINT_CHECKPOINT)
+
+    def forget_high_watermark(self, partition: TopicPartition) -> None:
+        """Drop the entry: another topic may get the name."""
+        if self.high_watermarks.get(partition):
+            del self.high_watermarks[partition]
+            self._storage.urgent.add(HIGH_WATERMARK_CHECKPOINT)
+
+    def lower_high_watermark(self, partition: TopicPartition, end: int) -> None:
+        """The log was truncated to `end` or reset: a start would take an end below the high watermark for damage."""
+        if self.high_watermarks.get(partition, 0) > end:
+            self.high_watermarks[partition] = end
+            self._storage.urgent.add(HIGH_WATERMARK_CHECKPOINT)
+
+    def reset_offsets(self, partition: TopicPartition) -> None:
+        """Durably set both offsets to 0 before a new log takes the place of this one: otherwise records that the new
+        one has not synced yet would count as synced after a power cut. On the event loop, which is rare. Raises
+        DiskError."""
+        self.lower_high_watermark(partition, 0)
+        self.recovery_points[partition] = 0
+        self._storage.urgent |= {RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT}
+        disk, path = self._storage.disk, self._storage.path
+        for name, found in (
+            (RECOVERY_POINT_CHECKPOINT, self.recovery_points),
+            (HIGH_WATERMARK_CHECKPOINT, self.high_watermarks),
+        ):
+            directory_files.offsets_writer(disk, path, name, found, self._ids_of(found))()
+
+    async def write_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
+        """A log that is not named keeps its high watermark: a checkpoint must not forget partitions without a known
+        role (KAFKA-769, KAFKA-1647). A recovery point that fell is written first, because at a start everything below
+        both checkpoints counts as synced."""
+        if RECOVERY_POINT_CHECKPOINT in self._storage.urgent:
+            await self.write_recovery_points()
+        merged = {**self.high_watermarks, **high_watermarks}
+        self.high_watermarks = {partition: offset for partition, offset in merged.items() if partition in self._logs}
+        await self._write(HIGH_WATERMARK_CHECKPOINT, lambda: self.high_watermarks)
+
+    async def lower_high_watermarks(self) -> bool:
+        """Lower the high watermarks to the log ends. After a power cut logs may end below them, which the next start on
+        this boot would take for damage. False if the disk has no room to write that."""
+        ends = {partition: log.log_end_offset for partition, log in self._logs.items() if log.damage is None}
+        lowered = {each: min(offset, ends.get(each, offset)) for each, offset in self.high_watermarks.items()}
+        if lowered == self.high_watermarks:
+            return True
+        disk, path = self._storage.disk, self._storage.path
+        ids = self._ids_of(lowered)
+        write = directory_files.offsets_writer(disk, path, HIGH_WATERMARK_CHECKPOINT, lowered, ids)
+        try:
+            await disk.in_background(write)
+        except DiskFull as error:
+            logger.warning("the high watermarks of %s stay above the log ends: %s", path, error)
+            return False
+        self.high_watermarks = lowered
+        return True
+
+    async def write_recovery_points(self) -> None:
+        """The order is: data, then the recovery point in memory, then this checkpoint (KAFKA-10101)."""
+        written: dict[TopicPartition, tuple[PartitionLog, int]] = {}
+
+        def offsets() -> Offsets:
+            for partition, log in self._logs.items():
+                written[partition] = log, log.recovery_point
+                log.checkpointed_recovery_point = max(log.checkpointed_recovery_point, log.recovery_point)
+            points = {partition: point for partition, (_, point) in written.items()}
+            self.recovery_points = {**self.recovery_points, **points}  # until it is written, old names count, too
+            return points
+
+        await self._write(RECOVERY_POINT_CHECKPOINT, offsets)
+        self.recovery_points = {partition: point for partition, (_, point) in written.items()}
+        for log, point in written.values():
+            log.checkpointed_recovery_point = point
+
+    async def write_urgent(self) -> None:
+        """Write the checkpoints with old entries that could do harm."""
+        if RECOVERY_POINT_CHECKPOINT in self._storage.urgent:
+            await self.write_recovery_points()
+        if HIGH_WATERMARK_CHECKPOINT in self._storage.urgent:
+            await self.write_high_watermarks({})
+        self._forget_former_logs()
+
+    def _forget_former_logs(self) -> None:
+        """Once neither checkpoint names more than a restarted log holds, both describe this log alone: from then on it
+        must hold what they say. The next periodic tasks record its start with the new reason."""
+        name = HIGH_WATERMARK_CHECKPOINT
+        if name in self._storage.urgent or self._writing[name].locked():
+            return
+        for partition, log in self._logs.items():
+            is_current = log.recovery_point >= log.checkpointed_recovery_point
+            if is_current and self.high_watermarks.get(partition, 0) <= log.log_end_offset:
+                log.settle_start_reason()
+
+    async def _write(self, name: str, offsets: Callable[[], Offsets]) -> None:
+        storage = self._storage
+        async with self._writing[name]:
+            storage.require_online()
+            storage.urgent.discard(name)
+            found = offsets()
+            write = directory_files.offsets_writer(storage.disk, storage.path, name, found, self._ids_of(found))
+            try:
+                await storage.disk.in_background(write)
+            except BaseException as error:
+                storage.urgent.add(name)
+                if isinstance(error, DiskError):
+                    storage.own_file_failed(error)
+                raise
+
+    def _ids_of(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
+        logs = ((each, self._logs.get(each)) for each in partitions)
+        return {each: log.topic_id for each, log in logs if log is not None and log.topic_id is not None}

@@ -1,0 +1,1 @@
+"""Local replicas: the shell around the replication core, and what carries its effects to other brokers."""

@@ -1,0 +1,212 @@
+"""Sends the ISR proposals of this broker's leaders to the controller.
+
+Owns: one AlterPartition request in flight, with a deadline; later proposals go with the next request. Leaves to others:
+the meaning of a proposal, each of which ends as an AlterPartitionAnswered or AlterPartitionLost event of its partition.
+
+Source: KIP-497; hardening rule 6 (half of replica.lag.time.max.ms, and a change of controller, end the wait).
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from minibroker.broker.replication.events import AlterPartitionAnswered, AlterPartitionLost, ProposeIsr
+from minibroker.protocol.cluster_events import AlterPartitionFailed, IsrProposalRefused
+from minibroker.protocol.errors import ErrorCode, error_code
+from minibroker.protocol.ids import TopicPartition, to_wire
+from minibroker.protocol.messages import (
+    AlterPartitionData,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    AlterPartitionTopic,
+    BrokerState,
+)
+from minibroker.runtime.broker_dialer import BrokerDialer
+from minibroker.runtime.observer import UNOBSERVED, Observer
+from minibroker.runtime.ports import NetworkError
+from minibroker.runtime.rpc import RpcConnection, RpcError
+
+if TYPE_CHECKING:
+    from minibroker.broker.replicas.partition import Partition
+
+
+PROPOSALS_PER_REQUEST_MAX = 2_000
+"""Keeps a request below the 1 MiB of a control frame."""
+CONNECT_TIMEOUT_MS = 2_000
+STILL_FAILING_MS = 5_000
+"""A proposal that is still wanted is sent again sooner than this."""
+FAILURE_LOG_INTERVAL_MS = 10_000
+"""A controller that does not answer, or refuses, is asked twenty times a second; one line per interval is enough."""
+
+
+class AlterPartitionSender:
+    """Sends ISR proposals to the controller. `run` is a task of the owner."""
+
+    def __init__(
+        self,
+        *,
+        dialer: BrokerDialer,
+        broker_id: int,
+        broker_epoch: Callable[[], int | None],
+        controller_address: Callable[[], tuple[int, str, int] | None],
+        request_timeout_ms: int,
+        now_ms: Callable[[], int],
+        observer: Observer = UNOBSERVED,
+    ) -> None:
+        """`controller_address` returns the controller id, host and port that are known now."""
+        self._dialer = dialer
+        self._broker_id = broker_id
+        self._broker_epoch = broker_epoch
+        self._controller_address = controller_address
+        self._request_timeout_ms = request_timeout_ms
+        self._now_ms = now_ms
+        self._observer = observer
+        self._waiting: dict[TopicPartition, tuple[Partition, ProposeIsr]] = {}
+        self._wakeup = asyncio.Event()
+        self._connection: RpcConnection | None = None
+        self._connected_to: tuple[int, str, int] | None = None
+        self._failure_logged_ms: int | None = None
+        self._unanswered_since_ms: int | None = None
+        self._failed_ms = 0
+
+    def propose(self, partition: "Partition", proposal: ProposeIsr) -> None:
+        """Send it soon; a retry waits `after_ms` first."""
+        if proposal.after_ms:
+            loop = asyncio.get_running_loop()
+            loop.call_later(proposal.after_ms / 1000, self._enqueue, partition, proposal)
+        else:
+            self._enqueue(partition, proposal)
+
+    def unreachable_ms(self) -> int:
+        """How long requests have been failing, 0 if none was sent lately. A leader that the controller can reach, but
+        that cannot reach the controller, receives all updates and yet cannot change an ISR (hardening rule 17)."""
+        since, now_ms = self._unanswered_since_ms, self._now_ms()
+        return 0 if since is None or now_ms - self._failed_ms > STILL_FAILING_MS else now_ms - since
+
+    def controller_changed(self) -> None:
+        """Stop waiting for the old controller; its failures do not count against the new one."""
+        if self._controller_address() != self._connected_to:
+            self._unanswered_since_ms = None
+        if self._connection is not None and self._controller_address() != self._connected_to:
+            self._connection.abort()
+
+    def _enqueue(self, partition: "Partition", proposal: ProposeIsr) -> None:
+        if partition.state.proposal_in_flight == proposal.proposal_id:
+            self._waiting[partition.topic_partition] = (partition, proposal)
+            self._wakeup.set()
+
+    async def run(self) -> None:
+        """Send what waits, one request at a time, forever."""
+        try:
+            while True:
+                await self._wakeup.wait()
+                self._wakeup.clear()
+                while self._waiting:
+                    keys = list(self._waiting)[:PROPOSALS_PER_REQUEST_MAX]
+                    await self._send([self._waiting.pop(key) for key in keys])
+        finally:
+            self._disconnect()
+
+    async def _send(self, proposals: list[tuple["Partition", ProposeIsr]]) -> None:
+        broker_epoch = self._broker_epoch()
+        if broker_epoch is None:  # a controller accepts no proposal of an unregistered broker
+            self._lost(proposals)
+            return
+        try:
+            response = await self._ask(_request(self._broker_id, broker_epoch, proposals))
+        except (NetworkError, RpcError) as error:
+            self._disconnect()  # also if only the answer is missing: TCP may take minutes to detect a dead peer
+            self._failed_ms = self._now_ms()
+            if self._unanswered_since_ms is None:
+                self._unanswered_since_ms = self._failed_ms
+            self._log_failure(f"got no answer: {error}")
+            self._lost(proposals)
+            return
+        self._unanswered_since_ms = None
+        if response.error_code:
+            name, why = error_code(response.error_code).name, response.error_message or ""
+            self._log_failure(f"was refused: {name} {why}".rstrip())
+            self._lost(proposals)
+            return
+        self._failure_logged_ms = None
+        self._settle(proposals, response)
+
+    def _log_failure(self, what: str) -> None:
+        now_ms = self._now_ms()
+        if self._failure_logged_ms is None or now_ms - self._failure_logged_ms >= FAILURE_LOG_INTERVAL_MS:
+            self._failure_logged_ms = now_ms
+            self._observer.notify(AlterPartitionFailed(problem=what))
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.abort()
+            self._connection = None
+
+    async def _ask(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+        address = self._controller_address()
+        if address is None:
+            raise NetworkError("no controller is known")
+        if self._connection is None or self._connection.closed or self._connected_to != address:
+            self._disconnect()
+            self._connection = await self._dialer.connect(
+                address[0],
+                (address[1], address[2]),
+                client_id=f"broker-{self._broker_id}",
+                timeout_ms=CONNECT_TIMEOUT_MS,
+            )
+            self._connected_to = address
+        response = await self._connection.request(request, self._request_timeout_ms)
+        assert isinstance(response, AlterPartitionResponse)
+        return response
+
+    def _lost(self, proposals: list[tuple["Partition", ProposeIsr]]) -> None:
+        for partition, proposal in proposals:
+            partition.handle(AlterPartitionLost(proposal_id=proposal.proposal_id))
+
+    def _settle(self, proposals: list[tuple["Partition", ProposeIsr]], response: AlterPartitionResponse) -> None:
+        results = {
+            TopicPartition(topic.topic_name, result.partition_index): result
+            for topic in response.topics
+            for result in topic.partitions
+        }
+        for partition, proposal in proposals:
+            result = results.get(partition.topic_partition)
+            if result is None:
+                partition.handle(AlterPartitionLost(proposal_id=proposal.proposal_id))
+                continue
+            code = error_code(result.error_code)
+            if code is not ErrorCode.NONE:
+                partition.report(IsrProposalRefused, error=code.name)
+            partition.handle(
+                AlterPartitionAnswered(
+                    proposal_id=proposal.proposal_id,
+                    error_code=code,
+                    leader_epoch=result.leader_epoch,
+                    in_sync_replicas=tuple(result.isr),
+                    partition_epoch=result.partition_epoch,
+                    now_ms=self._now_ms(),
+                )
+            )
+
+
+def _request(
+    broker_id: int, broker_epoch: int, proposals: list[tuple["Partition", ProposeIsr]]
+) -> AlterPartitionRequest:
+    topics: dict[str, list[AlterPartitionData]] = {}
+    for partition, proposal in proposals:
+        members = [
+            BrokerState(broker_id=b, broker_epoch=broker_epoch if b == broker_id else to_wire(epoch))
+            for b, epoch in proposal.new_isr_with_epochs
+        ]
+        data = AlterPartitionData(
+            partition_index=partition.topic_partition.partition,
+            leader_epoch=proposal.leader_epoch,
+            new_isr_with_epochs=members,
+            partition_epoch=proposal.partition_epoch,
+        )
+        topics.setdefault(partition.topic_partition.topic, []).append(data)
+    return AlterPartitionRequest(
+        broker_id=broker_id,
+        broker_epoch=broker_epoch,
+        topics=[AlterPartitionTopic(topic_name=name, partitions=data) for name, data in topics.items()],
+    )

@@ -1,0 +1,89 @@
+"""Raises log starts: the start that retention decides, its durable record, and the files in front of it.
+
+Owns: the order 'decide, record, report, delete'. Leaves to others: what may be deleted (`log.retention`,
+`replication.log_starts`).
+"""
+
+import logging
+from typing import TYPE_CHECKING
+
+from minibroker.broker.log.retention import retention_start
+from minibroker.broker.owned_tasks import OwnedTasks
+from minibroker.broker.replicas.partition import Partition
+from minibroker.broker.replication import events as ev
+from minibroker.broker.replication.state import Fetching
+from minibroker.protocol.checkpoints import LogStartReason
+from minibroker.protocol.cluster_events import SegmentsDeleted
+from minibroker.protocol.ids import TopicPartition
+from minibroker.runtime.ports import BadEntry, Clock, DiskError
+
+if TYPE_CHECKING:
+    from minibroker.broker.replicas.replica_manager import ReplicaManager
+
+log = logging.getLogger("minibroker.log_starts")
+
+
+class LogStarts:
+    """Records log starts and applies retention. Implements `partition.LogStartServices`."""
+
+    def __init__(self, manager: "ReplicaManager", tasks: OwnedTasks) -> None:
+        self._manager = manager
+        self._partitions = manager.partitions
+        self._tasks = tasks
+        self._recording: set[TopicPartition] = set()
+
+    async def apply_retention(self, clock: Clock) -> None:
+        """For each partition that is led here: whole segments below the high watermark (KAFKA-5634)."""
+        for partition in list(self._partitions.values()):
+            state = partition.state
+            if state.is_leader and not state.fenced:
+                try:
+                    start = retention_start(partition.log, state.high_watermark, clock.now_ms())
+                    await self.raise_start(partition, start, LogStartReason.RETENTION)
+                except BadEntry as error:
+                    self._manager.disk.log_failed(partition, error)
+
+    async def raise_start(self, partition: Partition, start: int, reason: LogStartReason) -> bool:
+        """Record a later log start, then apply it; returns whether the log starts there now. If the epoch of the
+        decision is over when the record is written, the decision is dropped, and the record corrected."""
+        state = partition.state
+        epoch = state.leader_epoch
+        if start <= state.log_start_offset or epoch is None:
+            return start <= state.log_start_offset
+        await partition.log.record_start(start, reason)
+        if self._partitions.get(partition.topic_partition) is not partition:
+            return False
+        partition.handle(ev.LogTrimmed(leader_epoch=epoch, log_start_offset=start, reason=reason))
+        if state.log_start_offset < start:
+            return False
+        partition.report(SegmentsDeleted, offset=start, reason=str(reason))
+        partition.delete_head()
+        return True
+
+    def record_soon(self, partition: Partition) -> None:
+        """Record the log start that the leader sent, then report it to the leader."""
+        key = partition.topic_partition
+        if key not in self._recording:
+            self._recording.add(key)
+            self._tasks.own(self._record(partition), f"start-{key}")
+
+    async def _record(self, partition: Partition) -> None:
+        key = partition.topic_partition
+        try:
+            while self._is_here(partition) and not partition.log.is_start_recorded:
+                await partition.log.record_start()
+        except DiskError as error:
+            self._manager.disk.log_failed(partition, error)
+            return
+        finally:
+            self._recording.discard(key)
+        if self._is_here(partition) and isinstance(partition.state.phase, Fetching):
+            self._manager.fetch_next(partition)
+
+    def _is_here(self, partition: Partition) -> bool:
+        return self._partitions.get(partition.topic_partition) is partition and not partition.state.is_offline
+
+    def delete_heads(self) -> None:
+        """For all partitions, as far as all in-sync replicas have recorded their starts."""
+        for partition in list(self._partitions.values()):
+            partition.delete_head()

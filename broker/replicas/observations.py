@@ -1,0 +1,77 @@
+"""Events of a broker's data path, reported to an observer that wants details.
+
+Owns: the events, with the live objects that they concern. Leaves to others: what they mean. All are reported in the
+acting process, before anything else happens there.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from minibroker.broker.replication import events as ev
+from minibroker.protocol.codec import FetchedRecords
+from minibroker.protocol.messages import MetadataResponse
+from minibroker.protocol.record_batch import BatchHeader
+from minibroker.runtime.ports import Buffer
+
+if TYPE_CHECKING:
+    from minibroker.broker.replicas.partition import Partition
+
+
+class OrderAdmitted(Struct, frozen=True):
+    """This broker accepts an order of a controller of that epoch, and will execute it."""
+
+    controller_epoch: int
+
+
+class ReplicaLoaded(Struct, frozen=True):
+    """A process has created a replica, over an existing log or a new one."""
+
+    replica: "Partition"
+
+
+class ReplicaStepped(Struct, frozen=True):
+    """The core has decided, but the effects are not performed yet."""
+
+    replica: "Partition"
+    event: ev.ReplicaEvent
+    effects: Sequence[ev.ReplicaEffect]
+    is_refused: bool
+    """The fetch of a follower was refused, and proves nothing."""
+
+
+class BatchesLogged(Struct, frozen=True):
+    """Batches are written, and the log now ends behind them."""
+
+    replica: "Partition"
+    batches: Sequence[tuple[BatchHeader, Buffer]]
+
+
+class LogCut(Struct, frozen=True):
+    """The tail of a log was truncated, or the whole log was dropped."""
+
+    replica: "Partition"
+    has_failed: bool
+    """The disk failed: it is unknown how much was truncated."""
+
+
+class RecordsRead(Struct, frozen=True):
+    """Records were read for an answer to a consumer or a follower."""
+
+    replica: "Partition"
+    fetch_offset: int
+    found: "FetchedRecords"
+
+
+class ConsumerReadGranted(Struct, frozen=True):
+    """A consumer may read from this replica."""
+
+    replica: "Partition"
+
+
+class MetadataAnswered(Struct, frozen=True):
+    """A client received the leaders."""
+
+    broker_id: int
+    response: MetadataResponse

@@ -1,0 +1,458 @@
+"""One local replica: its pure state, its log, and the code that performs effects.
+
+Owns: the order 'decide, write, report back' for one partition. Leaves to others: all decisions
+(`replication.replica.step`) and sockets; what must leave the partition goes through `PartitionServices`.
+
+Between a decision and its write there is no await: `handle` runs from event to effects in one synchronous call, and an
+effect that reports back (an append, a truncation) does so before the next effect is performed.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from msgspec.structs import replace
+
+from minibroker.broker.log.config import LogConfig
+from minibroker.broker.log.cutting import delete_head
+from minibroker.broker.log.errors import CorruptLog
+from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.broker.replicas.observations import BatchesLogged, LogCut, ReplicaLoaded, ReplicaStepped
+from minibroker.broker.replication import events as ev
+from minibroker.broker.replication.epoch_history import EpochHistory
+from minibroker.broker.replication.leader import FetchGranted, FetchRefused
+from minibroker.broker.replication.producer_state import CorruptSnapshot, ProducerStates
+from minibroker.broker.replication.replica import step, step_fetch
+from minibroker.broker.replication.state import ReplicaState, ReplicationConfig, Role
+from minibroker.broker.requests.produce import ProduceItem
+from minibroker.protocol.cluster_events import (
+    IsrChanged,
+    LogStartLowered,
+    PartitionEvent,
+    ReplicaReset,
+    ReplicaRoleChanged,
+    ReplicaTruncated,
+    ReplicaWarned,
+)
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.record_batch import BatchHeader, stamp
+from minibroker.runtime.observer import Observer
+from minibroker.runtime.ports import BadEntry, Buffer, DiskError
+
+log = logging.getLogger("minibroker.partition")
+
+_RELEASED = bytearray()
+
+
+class PartitionServices(Protocol):
+    """What a partition needs from its broker."""
+
+    observer: Observer
+
+    def now_ms(self) -> int: ...
+    @property
+    def fenced(self) -> bool:
+        """Whether the ZooKeeper deadline had passed at the last check."""
+        ...
+
+    def check_fence(self) -> None:
+        """Fence all partitions now if the ZooKeeper deadline has passed."""
+        ...
+
+    def appended(self, partition: "Partition") -> None:
+        """There are new records for the followers' waiting fetches."""
+        ...
+
+    def offsets_changed(self, partition: "Partition") -> None: ...
+    def leader_changed(self, partition: "Partition") -> None:
+        """Waiting fetches end; a fetcher starts or stops copying the partition."""
+        ...
+
+    def propose_isr(self, partition: "Partition", proposal: ev.ProposeIsr) -> None: ...
+    def sync(self, partition: "Partition") -> None: ...
+    def store_epochs(self, partition: "Partition") -> None: ...
+    def ask_epoch_end(self, partition: "Partition", question: ev.AskEpochEnd) -> None: ...
+    def ask_leader_ends(self, partition: "Partition", question: ev.AskLeaderEnds) -> None: ...
+    def fetch_next(self, partition: "Partition") -> None: ...
+    def back_off(self, partition: "Partition", effect: ev.BackOff) -> None: ...
+    def log_failed(self, partition: "Partition", error: DiskError) -> None: ...
+    def isr_changed(self, partition: "Partition", change: ev.IsrCommitted) -> None: ...
+    def truncated(self, below_high_watermark: bool) -> None: ...
+    def log_was_cut(self, partition: "Partition") -> None: ...
+    @property
+    def log_starts(self) -> "LogStartServices": ...
+    @property
+    def repairs(self) -> "RepairServices":
+        """Handles a damaged log."""
+        ...
+
+
+class LogStartServices(Protocol):
+    """What a partition needs when its log start changes."""
+
+    def record_soon(self, partition: "Partition") -> None:
+        """Make the log start durable, then report it to the leader."""
+        ...
+
+
+class RepairServices(Protocol):
+    """What a partition needs when its log is damaged."""
+
+    def damaged(self, partition: "Partition", reason: str) -> None:
+        """Bytes were read that are not what was written."""
+        ...
+
+    def noted(self, partition: "Partition", reason: str) -> None: ...
+    def salvage(self, partition: "Partition", max_bytes: int) -> memoryview | None:
+        """Batches that the leader's log cannot provide: sound ones at this log's end, from a damaged log set aside."""
+        ...
+
+    def out_of_use(self, partition: "Partition") -> None:
+        """A damaged replica went offline: report it to the controller."""
+        ...
+
+
+class Partition:
+    """One local replica: its state, its log, and the performing of effects."""
+
+    __slots__ = (
+        "_observer",
+        "fetched_buffers",
+        "log",
+        "services",
+        "sessions",
+        "state",
+        "topic_partition",
+        "waiting_fetches",
+    )
+
+    def __init__(
+        self,
+        services: PartitionServices,
+        topic_partition: TopicPartition,
+        partition_log: PartitionLog,
+        config: ReplicationConfig,
+        high_watermark: int,
+    ) -> None:
+        self.services = services
+        self.topic_partition = topic_partition
+        self.log = partition_log
+        self.sessions: list[Any] = []
+        """Fetch sessions of followers that include this partition (fetch_sessions.FetchSession)."""
+        self.waiting_fetches: dict[Any, None] = {}
+        """Consumers' fetches that wait for records of this partition (delayed_fetches.DelayedFetch)."""
+        self.fetched_buffers: Sequence[Buffer] = ()
+        self.state = self._loaded_state(config, high_watermark)
+        self._observer = services.observer
+        if self._observer.wants_details:
+            self._observer.notify(ReplicaLoaded(self))
+
+    def _loaded_state(self, config: ReplicationConfig, high_watermark: int) -> ReplicaState:
+        """As recovered: the high watermark of the checkpoint, within the log; no role before the controller's order."""
+        start, end = self.log.log_start_offset, self.log.log_end_offset
+        return ReplicaState(
+            config=config,
+            role=Role.NONE if self.log.damage is None else Role.OFFLINE,
+            damage=self.log.damage,
+            log_start_offset=start,
+            low_watermark=min(start, self.log.segments[0].base_offset),
+            log_end_offset=end,
+            synced_end_offset=min(self.log.recovery_point, end),
+            high_watermark=max(start, min(high_watermark, end)),
+            epoch_history=EpochHistory(self.log.epoch_entries()),
+            producers=self.log.producers,
+        )
+
+    def __repr__(self) -> str:
+        return f"Partition({self.topic_partition}, {self.state.role.value}, epoch {self.state.leader_epoch})"
+
+    # ----------------------------------------------------------------------------------------------------- decide
+    def handle(self, event: ev.ReplicaEvent) -> None:
+        """Let the core decide, then perform its effects."""
+        if type(event) is ev.LeaderAndIsrReceived:
+            event = self._under_present_fence(event)
+        elif self.state.role is Role.LEADER and not self.state.fenced:
+            self.services.check_fence()
+        self._decide(event)
+
+    def _decide(self, event: ev.ReplicaEvent) -> None:
+        effects = step(self.state, event)
+        if self._observer.wants_details:
+            self._observer.notify(ReplicaStepped(self, event, effects, is_refused=False))
+        self._perform(effects)
+
+    def _under_present_fence(self, order: ev.LeaderAndIsrReceived) -> ev.LeaderAndIsrReceived:
+        """An order lifts the fence, unless the deadline has passed by now: earlier work, such as creating the log on a
+        disk that hangs, may have taken longer than the session lasts (hardening rule 8)."""
+        self.services.check_fence()
+        return replace(order, fenced=self.services.fenced)
+
+    def handle_fetch(self, event: ev.FollowerFetched) -> FetchGranted | FetchRefused:
+        """A follower's fetch: record its log end, decide what it may read."""
+        if self.state.role is Role.LEADER and not self.state.fenced:
+            self.services.check_fence()
+        answer, effects = step_fetch(self.state, event)
+        if self._observer.wants_details:
+            self._observer.notify(ReplicaStepped(self, event, effects, isinstance(answer, FetchRefused)))
+        self._perform(effects)
+        return answer
+
+    def handle_fetched(self, event: ev.FetchAnswered, buffers: Sequence[Buffer]) -> None:
+        """The leader's reply; `buffers` are the bytes of `event.batches`, one each."""
+        self.fetched_buffers = buffers
+        try:
+            self.handle(event)
+        finally:
+            self.fetched_buffers = ()
+
+    def configure(self, config: ReplicationConfig, log_config: LogConfig) -> None:
+        """Settings of the topic changed."""
+        self.log.config = log_config
+        if config != self.state.config:
+            self.handle(ev.ConfigChanged(config=config, now_ms=self.services.now_ms()))
+
+    def log_healed(self) -> None:
+        """Its directory works again: reload the state from the log, not from what was decided meanwhile."""
+        self.log.finish_cut()
+        self.state.producers = self.log.producers
+        self.handle(
+            ev.LogHealed(
+                first_offset=self.log.segments[0].base_offset,
+                log_start_offset=self.log.log_start_offset,
+                log_end_offset=self.log.log_end_offset,
+                epoch_entries=tuple(self.log.epoch_entries()),
+            )
+        )
+
+    def report(self, event: type[PartitionEvent], /, **fields: Any) -> None:
+        """Notify the observer of an event of this partition."""
+        topic, number = self.topic_partition
+        self._observer.notify(event(topic=topic, partition=number, **fields))
+
+    # ---------------------------------------------------------------------------------------------------- perform
+    def _perform(self, effects: Sequence[ev.ReplicaEffect]) -> None:
+        for effect in effects:
+            try:
+                _PERFORMERS[type(effect)](self, effect)
+            except DiskError as error:
+                self.services.log_failed(self, error)
+                break  # LogFailed has replaced all remaining effects
+            except CorruptLog as error:
+                self.services.repairs.damaged(self, str(error))
+                break  # likewise: only a leader continues, and a leader truncates nothing
+
+    def _append_batches(self, effect: ev.AppendBatches) -> None:
+        items: tuple[ProduceItem, ...] = effect.tokens
+        end, leader_epoch = effect.base_offset, effect.leader_epoch
+        batches: list[tuple[BatchHeader, Buffer]] = []
+        for item in items:
+            stamp(item.records, end, leader_epoch)
+            header = replace(item.header, base_offset=end, partition_leader_epoch=leader_epoch)
+            batches.append((header, item.records))
+            end += header.record_count
+        try:
+            self._append(batches)
+        except DiskError as error:
+            self.services.log_failed(self, error)
+            for item in items:
+                item.fail_storage(str(error))
+            return
+        for item in items:
+            item.records = _RELEASED  # the log keeps the bytes; a waiting request must not keep them, too
+        self._decide(
+            ev.BatchesAppended(
+                tokens=items,
+                acks=effect.acks,
+                base_offset=effect.base_offset,
+                end_offset=end,
+                now_ms=self.services.now_ms(),
+            )
+        )
+        self.services.appended(self)
+
+    def _append(self, batches: Sequence[tuple[BatchHeader, Buffer]]) -> None:
+        self.log.append(batches)
+        if self._observer.wants_details:
+            self._observer.notify(BatchesLogged(self, batches))
+
+    def _answer_produce(self, effect: ev.AnswerProduce) -> None:
+        base_offset = effect.base_offset
+        for item in effect.tokens:
+            item.settle(effect.error_code, base_offset, effect.error_message, self)
+            if base_offset is not None:
+                base_offset += item.header.record_count
+
+    def _append_fetched(self, effect: ev.AppendFetched) -> None:
+        self._append(list(zip(effect.batches, self.fetched_buffers, strict=True)))
+        self._decide(
+            ev.FetchedAppended(
+                batches=effect.batches,
+                high_watermark=effect.high_watermark,
+                log_start_offset=effect.log_start_offset,
+                low_watermark=effect.low_watermark,
+            )
+        )
+
+    def _truncate_to(self, effect: ev.TruncateTo) -> None:
+        before = self.log.log_end_offset
+        self._cut(lambda: self.log.truncate_to(effect.end_offset))
+        self.services.truncated(effect.below_high_watermark)
+        self.report(
+            ReplicaTruncated,
+            end_before=before,
+            end_after=self.log.log_end_offset,
+            leader_epoch=self.state.leader_epoch,
+            reason=effect.reason,
+        )
+        self._log_was_cut()
+
+    def _reset_to(self, effect: ev.ResetTo) -> None:
+        producers = self._producers_from_leader(effect)
+        self._cut(lambda: self.log.reset_to(effect.offset, producers))
+        self.report(ReplicaReset, offset=effect.offset)
+        self._log_was_cut()
+
+    def _cut(self, cut: Callable[[], None]) -> None:
+        has_failed = True
+        try:
+            cut()
+            has_failed = False
+        finally:
+            if self._observer.wants_details:
+                self._observer.notify(LogCut(self, has_failed))
+
+    def _producers_from_leader(self, effect: ev.ResetTo) -> ProducerStates:
+        """The producer states sent by the leader. Without them, a retry of records below the start would be written a
+        second time."""
+        if not effect.producers:
+            return ProducerStates()
+        try:
+            return ProducerStates.load(effect.producers)
+        except CorruptSnapshot as error:
+            log.error("%s: the producer states sent by the leader are not readable: %s", self.topic_partition, error)
+            return ProducerStates()
+
+    def _log_was_cut(self) -> None:
+        self.state.producers = self.log.producers
+        self.services.log_was_cut(self)
+        cut = ev.LogWasCut(log_start_offset=self.log.log_start_offset, log_end_offset=self.log.log_end_offset)
+        self._decide(cut)
+
+    def _trim_before(self, effect: ev.TrimBefore) -> None:
+        before = self.log.segments[0].base_offset
+        if effect.drops_all:
+            self._cut(lambda: self.log.trim_before(effect.log_start_offset, effect.reason, drops_all=True))
+        else:
+            self.log.trim_before(effect.log_start_offset, effect.reason)
+        first = self.log.segments[0].base_offset
+        if first > before:
+            self._decide(ev.HeadDeleted(first_offset=first))
+        self.services.log_starts.record_soon(self)
+
+    def delete_head(self) -> None:
+        """Delete what lies in front of the log start, as far as no in-sync replica needs it."""
+        before = self.log.segments[0].base_offset
+        try:
+            first = delete_head(self.log, self.state.low_watermark)
+        except BadEntry as error:
+            self.services.log_failed(self, error)
+            return
+        if first > before:
+            self.handle(ev.HeadDeleted(first_offset=first))
+
+    def _lower_start(self, effect: ev.LowerStart) -> None:
+        start = self.log.lower_start(effect.log_start_offset)
+        self.report(LogStartLowered, offset=start)
+        self._decide(ev.StartLowered(wanted=effect.log_start_offset, log_start_offset=start))
+        self.services.log_starts.record_soon(self)
+
+    def _starts_changed(self, effect: ev.StartsChanged) -> None:
+        self.services.offsets_changed(self)  # both reach followers in the same way
+
+    def _write_epoch_history(self, effect: ev.WriteEpochHistory) -> None:
+        self.log.write_epoch_entries(self.state.epoch_history.entries, sync=False)
+        if effect.sync:
+            self.services.store_epochs(self)
+
+    def _isr_committed(self, effect: ev.IsrCommitted) -> None:
+        if effect.before:
+            self.report(
+                IsrChanged,
+                before=list(effect.before),
+                after=list(effect.after),
+                leader_epoch=self.state.leader_epoch,
+                partition_epoch=self.state.partition_epoch,
+            )
+            self.services.isr_changed(self, effect)
+
+    def _damage_noted(self, effect: ev.DamageNoted) -> None:
+        self.services.repairs.noted(self, effect.reason)
+
+    def _report_damage(self, effect: ev.ReportDamage) -> None:
+        self.services.repairs.damaged(self, effect.reason)
+
+    def _take_out_of_use(self, effect: ev.TakeOutOfUse) -> None:
+        self.log.mark_damaged(effect.reason)
+        self.services.repairs.out_of_use(self)
+
+    def _leader_changed(self, effect: ev.LeaderChanged) -> None:
+        state = self.state
+        self.report(
+            ReplicaRoleChanged,
+            role=state.role.value,
+            leader_epoch=state.leader_epoch,
+            leader=state.leader_id,
+            log_end_offset=state.log_end_offset,
+            high_watermark=state.high_watermark,
+        )
+        self.services.leader_changed(self)
+
+    def _warn(self, effect: ev.Warn) -> None:
+        self.report(ReplicaWarned, message=effect.message)
+
+    def _propose_isr(self, effect: ev.ProposeIsr) -> None:
+        self.services.propose_isr(self, effect)
+
+    def _ask_epoch_end(self, effect: ev.AskEpochEnd) -> None:
+        self.services.ask_epoch_end(self, effect)
+
+    def _ask_leader_ends(self, effect: ev.AskLeaderEnds) -> None:
+        self.services.ask_leader_ends(self, effect)
+
+    def _back_off(self, effect: ev.BackOff) -> None:
+        self.services.back_off(self, effect)
+
+    def _high_watermark_rose(self, effect: ev.HighWatermarkRose) -> None:
+        self.services.offsets_changed(self)
+
+    def _sync_log(self, effect: ev.SyncLog) -> None:
+        self.services.sync(self)
+
+    def _fetch_next(self, effect: ev.FetchNext) -> None:
+        self.services.fetch_next(self)
+
+
+_PERFORMERS: dict[type[ev.ReplicaEffect], Callable[[Partition, Any], None]] = {
+    ev.AppendBatches: Partition._append_batches,
+    ev.AnswerProduce: Partition._answer_produce,
+    ev.AppendFetched: Partition._append_fetched,
+    ev.TruncateTo: Partition._truncate_to,
+    ev.ResetTo: Partition._reset_to,
+    ev.TrimBefore: Partition._trim_before,
+    ev.LowerStart: Partition._lower_start,
+    ev.StartsChanged: Partition._starts_changed,
+    ev.WriteEpochHistory: Partition._write_epoch_history,
+    ev.IsrCommitted: Partition._isr_committed,
+    ev.DamageNoted: Partition._damage_noted,
+    ev.ReportDamage: Partition._report_damage,
+    ev.TakeOutOfUse: Partition._take_out_of_use,
+    ev.LeaderChanged: Partition._leader_changed,
+    ev.Warn: Partition._warn,
+    ev.ProposeIsr: Partition._propose_isr,
+    ev.SyncLog: Partition._sync_log,
+    ev.AskEpochEnd: Partition._ask_epoch_end,
+    ev.AskLeaderEnds: Partition._ask_leader_ends,
+    ev.FetchNext: Partition._fetch_next,
+    ev.BackOff: Partition._back_off,
+    ev.HighWatermarkRose: Partition._high_watermark_rose,
+}

@@ -1,0 +1,1 @@
+"""Requests that a broker answers: one handler for each API, their limits and rights."""

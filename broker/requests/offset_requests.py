@@ -1,0 +1,138 @@
+"""Answers ListOffsets and OffsetForLeaderEpoch.
+
+Owns: mapping a request over many partitions to the core's pure answers, one per partition. Leaves to others: what an
+offset means.
+"""
+
+from msgspec.structs import replace
+
+from minibroker.broker.log.errors import CorruptLog
+from minibroker.broker.replicas.partition import Partition
+from minibroker.broker.replicas.replica_manager import ReplicaManager
+from minibroker.broker.replication.leader import (
+    answer_epoch_end,
+    latest_offset_for_consumer,
+    refuse_as_leader,
+    refuse_epoch,
+)
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import TopicPartition, from_wire, to_wire
+from minibroker.protocol.message_types import PRODUCERS_BYTES_MAX
+from minibroker.protocol.messages import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartitionResponse,
+    OffsetForLeaderTopicResponse,
+)
+from minibroker.runtime.ports import DiskError
+
+
+def answer_offset_for_leader_epoch(
+    manager: ReplicaManager, body: OffsetForLeaderEpochRequest
+) -> OffsetForLeaderEpochResponse:
+    """Answers where an epoch ended (KIP-101, KIP-279, fenced according to KIP-320)."""
+    topics = []
+    for topic in body.topics:
+        answers = []
+        for asked in topic.partitions:
+            partition = manager.partitions.get(TopicPartition(topic.topic, asked.partition))
+            if partition is None:
+                code = _missing(manager, topic.topic, asked.partition)
+                answers.append(OffsetForLeaderPartitionResponse(partition=asked.partition, error_code=code))
+                continue
+            manager.check_fence()
+            code, epoch, end_offset = answer_epoch_end(
+                partition.state, from_wire(asked.current_leader_epoch), from_wire(asked.leader_epoch)
+            )
+            answers.append(
+                OffsetForLeaderPartitionResponse(
+                    partition=asked.partition,
+                    error_code=code,
+                    leader_epoch=to_wire(epoch),
+                    end_offset=to_wire(end_offset),
+                )
+            )
+        topics.append(OffsetForLeaderTopicResponse(topic=topic.topic, partitions=answers))
+    return OffsetForLeaderEpochResponse(topics=topics)
+
+
+def answer_list_offsets(manager: ReplicaManager, body: ListOffsetsRequest) -> ListOffsetsResponse:
+    """Answers with the earliest offset, the latest, or that of the first record not older than a timestamp."""
+    manager.check_fence()
+    topics = []
+    entries = sum(len(topic.partitions) for topic in body.topics)  # a follower lists each partition twice
+    producers_bytes_max = PRODUCERS_BYTES_MAX // max(1, entries // 2)
+    for topic in body.topics:
+        answers = []
+        for asked in topic.partitions:
+            partition = manager.partitions.get(TopicPartition(topic.name, asked.partition_index))
+            if partition is None:
+                code = _missing(manager, topic.name, asked.partition_index)
+                answers.append(ListOffsetsPartitionResponse(partition_index=asked.partition_index, error_code=code))
+            else:
+                answer = _list_offsets(manager, partition, asked, is_follower=body.replica_id >= 0)
+                if body.replica_id >= 0 and asked.timestamp == EARLIEST_TIMESTAMP and not answer.error_code:
+                    producers = partition.state.producers.snapshot_below(answer.offset, producers_bytes_max)
+                    answer = replace(answer, producers=producers, low_watermark=partition.state.low_watermark)
+                answers.append(answer)
+        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
+    return ListOffsetsResponse(topics=topics)
+
+
+def _list_offsets(
+    manager: ReplicaManager, partition: Partition, asked: ListOffsetsPartition, is_follower: bool
+) -> ListOffsetsPartitionResponse:
+    state, index = partition.state, asked.partition_index
+    refusal = refuse_epoch(state, from_wire(asked.current_leader_epoch)) or refuse_as_leader(state)
+    if refusal is not None:
+        hint = manager.image.leader_hint(partition.topic_partition)
+        return ListOffsetsPartitionResponse(partition_index=index, error_code=refusal, current_leader=hint)
+    epoch = to_wire(state.leader_epoch)
+    if asked.timestamp == EARLIEST_TIMESTAMP:
+        start = state.log_start_offset
+        return ListOffsetsPartitionResponse(partition_index=index, offset=start, leader_epoch=epoch)
+    if asked.timestamp == LATEST_TIMESTAMP and is_follower:
+        end = state.log_end_offset
+        return ListOffsetsPartitionResponse(partition_index=index, offset=end, leader_epoch=epoch)
+    code, latest, message = latest_offset_for_consumer(state)
+    if latest is None:
+        where = f"{partition.topic_partition}: {message}"
+        return ListOffsetsPartitionResponse(partition_index=index, error_code=code, error_message=where)
+    if asked.timestamp == LATEST_TIMESTAMP:
+        return ListOffsetsPartitionResponse(partition_index=index, offset=latest, leader_epoch=epoch)
+    return _by_time(manager, partition, asked, latest)
+
+
+def _by_time(
+    manager: ReplicaManager, partition: Partition, asked: ListOffsetsPartition, end_offset: int
+) -> ListOffsetsPartitionResponse:
+    index = asked.partition_index
+    try:
+        found = partition.log.offset_for_timestamp(max(0, asked.timestamp), end_offset)
+    except CorruptLog as error:
+        manager.repairs.damaged(partition, str(error))
+        message = f"{partition.topic_partition}: {error}"
+        code = ErrorCode.KAFKA_STORAGE_ERROR if partition.state.is_offline else ErrorCode.CORRUPT_MESSAGE
+        return ListOffsetsPartitionResponse(partition_index=index, error_code=code, error_message=message)
+    except DiskError as error:
+        manager.disk.read_failed(partition, error)
+        return ListOffsetsPartitionResponse(partition_index=index, error_code=ErrorCode.KAFKA_STORAGE_ERROR)
+    if found is None:
+        return ListOffsetsPartitionResponse(partition_index=index)
+    timestamp, offset = found
+    epoch = partition.state.epoch_history.epoch_at(offset)
+    return ListOffsetsPartitionResponse(
+        partition_index=index, timestamp=timestamp, offset=offset, leader_epoch=to_wire(epoch)
+    )
+
+
+def _missing(manager: ReplicaManager, topic: str, partition: int) -> ErrorCode:
+    known = manager.image.knows_partition(topic, partition)
+    return ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -1,0 +1,171 @@
+"""Batches: records that are sent to one partition together. Pure.
+
+A batch collects records while it is open, is packed once when it is first sent, and has one outcome for all of them.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from minibroker.client.errors import MinibrokerError
+from minibroker.protocol.ids import LeaderEpoch, Offset, TopicPartition
+from minibroker.protocol.record_batch import BatchBuilder, decode_records
+
+if TYPE_CHECKING:
+    from minibroker.client.producer.accumulator import PartitionQueue
+
+
+_NO_RECORDS = BatchBuilder(0)
+"""The builder of a finished batch. Nothing is ever appended to it: no queue refers to a finished batch."""
+
+
+class ProducerIdentity(msgspec.Struct, frozen=True):
+    """How brokers distinguish producers (KIP-98). The generation rises with each identity that was granted."""
+
+    producer_id: int
+    producer_epoch: int
+    generation: int
+
+
+class Batch:
+    """Records of one partition that are sent together. States: open, sealed, packed and in flight, perhaps waiting for
+    another attempt, done. Done with `error` None means written."""
+
+    __slots__ = (
+        "_waiters",
+        "append",
+        "attempt_round",
+        "attempts",
+        "base_offset",
+        "base_sequence",
+        "builder",
+        "created_ms",
+        "deadline_ms",
+        "done",
+        "error",
+        "identity",
+        "in_flight",
+        "last_error",
+        "leader_epoch",
+        "maybe_written",
+        "observed",
+        "packed",
+        "parent",
+        "parts",
+        "queue",
+        "record_count",
+        "reserved_bytes",
+    )
+
+    def __init__(self, queue: "PartitionQueue", max_bytes: int, created_ms: float, deadline_ms: float) -> None:
+        self.queue = queue
+        self.builder = BatchBuilder(max_bytes)
+        self.append = self.builder.append
+        self.created_ms = created_ms
+        self.deadline_ms = deadline_ms
+        self.reserved_bytes = 0
+        self.record_count = 0
+        """Set when the batch is sealed."""
+        self.packed: bytearray | None = None
+        self.identity: ProducerIdentity | None = None
+        self.base_sequence: int | None = None
+        self.attempts = 0
+        self.attempt_round = 0
+        """The queue's value when this batch was last sent."""
+        self.in_flight = False
+        self.maybe_written = False
+        self.last_error: MinibrokerError | None = None
+        self.done = False
+        self.error: MinibrokerError | None = None
+        self.base_offset: Offset | None = None
+        self.leader_epoch: LeaderEpoch | None = None
+        self.observed = False
+        """The program has looked at the outcome: flush() need not report a failure again."""
+        self.parent: Batch | None = None
+        self.parts: list[tuple[int, Batch]] = []
+        """After a split: (first delta, batch), which hold the records now."""
+        self._waiters: list[Callable[[], None]] | None = None
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return self.queue.topic_partition
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes on the wire, or an upper bound of them while it is not packed."""
+        return len(self.packed) if self.packed is not None else self.builder.size_bytes
+
+    def allow(self, byte_count: int) -> None:
+        """Reserve this much memory for it: records are taken up to that size."""
+        self.reserved_bytes = self.builder.max_bytes = byte_count
+
+    def pack(self) -> None:
+        """Encode the records for the wire, under the batch's identity and sequence."""
+        if self.identity is None or self.base_sequence is None:
+            self.packed = self.builder.close()
+        else:
+            identity = self.identity
+            self.packed = self.builder.close(identity.producer_id, identity.producer_epoch, self.base_sequence)
+
+    def finish(self, error: MinibrokerError | None) -> None:
+        """Give the batch its outcome; `notify` calls the waiters."""
+        assert not self.done
+        self.done = True
+        self.error = error
+        self.packed = None
+        self.builder = _NO_RECORDS  # a kept delivery must not keep its whole batch in memory
+        self.append = _NO_RECORDS.append
+
+    def when_done(self, waiter: Callable[[], None]) -> None:
+        """Call `waiter` once the batch is done; the batch must not be done yet."""
+        assert not self.done
+        if self._waiters is None:
+            self._waiters = []
+        self._waiters.append(waiter)
+
+    def notify(self) -> None:
+        """Call the waiters."""
+        waiters, self._waiters = self._waiters, None
+        if waiters is not None:
+            for waiter in waiters:
+                waiter()
+
+    def observe(self) -> None:
+        """The program looks at the outcome, or waits for it."""
+        self.observed = True
+        for _, part in self.parts:
+            part.observe()
+
+    def holder_of(self, delta: int) -> "tuple[Batch, int]":
+        """The batch that holds the record now (after splits), and its position there."""
+        batch = self
+        while batch.parts:
+            first, part = next(entry for entry in reversed(batch.parts) if entry[0] <= delta)
+            batch, delta = part, delta - first
+        return batch, delta
+
+
+def split(batch: Batch, max_bytes: int) -> list[Batch]:
+    """The same records in at least two smaller batches, in the same order."""
+    assert batch.packed is not None
+    assert batch.record_count > 1
+    records = decode_records(batch.packed)
+    parts: list[Batch] = []
+    part: Batch | None = None
+    for delta, record in enumerate(records):
+        # the first half never takes everything, whatever the bound
+        full = part is None or (len(parts) == 1 and delta == len(records) - 1)
+        if not full:
+            assert part is not None
+            full = part.append(record.key, record.value, record.timestamp_ms, record.headers) is None
+        if full:
+            part = Batch(batch.queue, max_bytes, batch.created_ms, batch.deadline_ms)
+            part.parent = batch
+            part.observed = batch.observed
+            part.append(record.key, record.value, record.timestamp_ms, record.headers)
+            parts.append(part)
+            batch.parts.append((delta, part))
+    for part in parts:
+        part.record_count = part.builder.record_count
+    return parts

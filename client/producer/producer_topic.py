@@ -1,0 +1,60 @@
+"""A producer's state of one topic: its queues, and the partition that takes keyless records now. Pure."""
+
+import random
+
+from minibroker.client.producer.accumulator import PartitionQueue
+from minibroker.client.producer.partitioner import Partitioner, murmur2_partitioner
+
+KEYS_REMEMBERED = 16_384
+"""Keys remembered per topic: keys repeat, and a lookup is thirty times cheaper than the hash. At this number all are
+forgotten at once, because it is not known which of them come again."""
+
+
+class ProducerTopic:
+    """The queues of one topic, by partition."""
+
+    __slots__ = ("_partitioner", "name", "partition_count", "queue_of_key", "queues", "sticky")
+
+    def __init__(self, name: str, partitioner: Partitioner) -> None:
+        self.name = name
+        self._partitioner = partitioner
+        self.queues: dict[int, PartitionQueue] = {}
+        self.partition_count = 0
+        self.sticky: PartitionQueue
+        """Keyless records go to this partition until its batch is full or sent (KIP-480)."""
+
+        self.queue_of_key: dict[bytes, PartitionQueue] = {}
+        """The queues of recent keys; `choose_queue` returns those of other keys."""
+
+    def set_partition_count(self, count: int) -> None:
+        """A new count: keys may go to other partitions from now on."""
+        if count != self.partition_count:
+            self.partition_count = count
+            self.queue_of_key.clear()
+
+    def choose_queue(self, key: bytes) -> PartitionQueue:
+        """The queue for records with this key. A partitioner of the user is called each time."""
+        queue = self.queues[self._partitioner(key, self.partition_count)]
+        if self._partitioner is murmur2_partitioner:
+            if len(self.queue_of_key) >= KEYS_REMEMBERED:
+                self.queue_of_key.clear()
+            self.queue_of_key[key] = queue
+        return queue
+
+    def has(self, partition: int | None) -> bool:
+        """Whether the partition exists; None means any partition."""
+        return partition is None or partition in self.queues
+
+    def choose_sticky(self, rng: random.Random) -> PartitionQueue:
+        """The next partition for keyless records: of two chosen at random the one with fewer waiting batches, so that a
+        slow broker gets less; a partition without a leader only if there is no other."""
+        first, second = self._draw(rng), self._draw(rng)
+        if first.leader is None or second.leader is None:
+            led = [queue for queue in self.queues.values() if queue.leader is not None]
+            if led:
+                first, second = led[rng.randrange(len(led))], led[rng.randrange(len(led))]
+        self.sticky = min(first, second, key=lambda queue: len(queue.fresh) + len(queue.attempted))
+        return self.sticky
+
+    def _draw(self, rng: random.Random) -> PartitionQueue:
+        return self.queues[rng.randrange(len(self.queues))]

@@ -1,0 +1,58 @@
+"""Brokers' answers about single partitions, as events. Pure.
+
+Owns: which of their error codes matter to a controller: a replica in a failed log directory is offline, a deleted
+replica is gone. Whatever else a broker refuses is older than what it knows already.
+"""
+
+from minibroker.controller.core.controller_state import RegisteredBroker
+from minibroker.controller.core.events import ControllerEvent, LeaderCutOff, ReplicasErased, ReplicasFailed
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.messages import (
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    Request,
+    Response,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    UpdateMetadataResponse,
+)
+
+GONE = (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+"""A replica that the broker does not know is gone, too."""
+
+
+def events_of(broker: RegisteredBroker, request: Request, response: Response) -> list[ControllerEvent]:
+    """Events that follow from an answer of this registration of a broker."""
+    if isinstance(request, LeaderAndIsrRequest) and isinstance(response, LeaderAndIsrResponse):
+        failed = tuple(
+            TopicPartition(each.topic_name, each.partition_index)
+            for each in response.partition_errors
+            if each.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        )
+        event = ReplicasFailed(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, partitions=failed)
+        return [event] if failed else []
+    if isinstance(response, UpdateMetadataResponse) and response.controller_unreachable_ms > 0:
+        seconds = response.controller_unreachable_ms / 1000
+        return [LeaderCutOff(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, seconds=seconds)]
+    if isinstance(request, StopReplicaRequest) and isinstance(response, StopReplicaResponse):
+        erased = _erased_by(broker.broker_id, request, response)
+        return [erased] if erased.erased or erased.failed else []
+    return []
+
+
+def _erased_by(broker_id: int, request: StopReplicaRequest, response: StopReplicaResponse) -> ReplicasErased:
+    errors = {
+        TopicPartition(each.topic_name, each.partition_index): each.error_code for each in response.partition_errors
+    }
+    asked = [
+        TopicPartition(topic.topic_name, each.partition_index)
+        for topic in request.topic_states
+        for each in topic.partition_states
+        if each.delete_partition
+    ]
+    return ReplicasErased(
+        broker_id=broker_id,
+        erased=tuple(each for each in asked if errors.get(each, ErrorCode.NONE) in GONE),
+        failed=tuple(each for each in asked if errors.get(each, ErrorCode.NONE) not in GONE),
+    )

@@ -1,0 +1,163 @@
+"""Deleting a topic without leaving parts of it behind (replication rules 9.8, KIP-570). Pure.
+
+Owns: when a deletion may begin, which replicas are still to be deleted, and when the topic's znodes may be removed.
+Leaves to others: how a broker deletes a log.
+
+Theory. A marker in ZooKeeper is the request; it outlives controllers. The deletion begins only while the broker of
+every replica lives: a replica whose broker is away would come back with the old log. A replica in a full directory
+deletes like any other, for that is what its disk needs; one in a failed directory gets the order again when its broker
+returns. The beginning is written to the marker before any broker gets an order: a later controller that took the topic
+for one that still waits would create its replicas again, empty, and elect among them. From then on no leader is
+elected; brokers forget the partitions (leader -2), then delete their logs (StopReplica with leader epoch -2, which
+passes every epoch check). A replica counts as erased when its broker has confirmed it. Orders lost with a broker's
+connection are repeated when the broker returns: deleting a missing log succeeds. A later topic of the same name has
+another id.
+"""
+
+import msgspec
+
+from minibroker.controller.core.announcements import send_metadata, send_to_broker
+from minibroker.controller.core.controller_state import ControllerState, Deletion
+from minibroker.controller.core.events import (
+    BeginDeletion,
+    ControllerEffect,
+    DeletionBegun,
+    DeletionsRequested,
+    EraseTopic,
+    ReplicasErased,
+    TopicErased,
+    sentence,
+)
+from minibroker.controller.core.instructions import Instruction, stop_replica
+from minibroker.protocol.ids import BrokerId, TopicPartition
+
+
+def on_deletions_requested(state: ControllerState, event: DeletionsRequested) -> list[ControllerEffect]:
+    """Begin deletions for new markers. Remove markers of missing topics, as if their deletion had just ended."""
+    effects: list[ControllerEffect] = []
+    for topic in event.topics:
+        if topic in state.deletions:
+            continue
+        if topic in state.topics:
+            state.deletions[topic] = Deletion()
+            effects += _advance(state, topic)
+        else:
+            effects.append(EraseTopic(topic=topic, partitions=()))
+    return effects
+
+
+def resume(state: ControllerState) -> list[ControllerEffect]:
+    """Continue all deletions: a broker or a replica came or went, or this controller has just taken over."""
+    return [effect for topic in sorted(state.deletions) for effect in _advance(state, topic)]
+
+
+def on_replicas_erased(state: ControllerState, event: ReplicasErased) -> list[ControllerEffect]:
+    effects: list[ControllerEffect] = []
+    for topic in sorted({partition.topic for partition in event.erased}):
+        deletion = state.deletions.get(topic)
+        if deletion is None or not deletion.is_started:
+            continue
+        answered = {(each.partition, event.broker_id) for each in event.erased if each.topic == topic}
+        state.deletions[topic] = msgspec.structs.replace(deletion, erased=deletion.erased | answered)
+        effects += _finish(state, topic)
+    for partition in event.failed:
+        text = f"broker {event.broker_id} could not delete {partition}; it is asked again when the broker returns"
+        effects.append(sentence(text, is_warning=True))
+    return effects
+
+
+def on_topic_erased(state: ControllerState, event: TopicErased) -> list[ControllerEffect]:
+    if event.topic in state.topics:
+        for partition in state.partitions_of(event.topic):
+            state.leaderships.pop(partition, None)
+        state.forget_logs(state.partitions_of(event.topic))
+        del state.topics[event.topic]
+    gone = frozenset(each for each in _all_offline(state) if each.topic == event.topic)
+    state.offline_replicas = {each: state.offline_replicas[each] - gone for each in state.offline_replicas}
+    state.deletions.pop(event.topic, None)
+    return [sentence(f"topic {event.topic} is deleted")]
+
+
+def missing_brokers(state: ControllerState, topic: str) -> list[BrokerId]:
+    """Brokers that the deletion of this topic waits for."""
+    deletion = state.deletions.get(topic, Deletion())
+    return sorted(
+        {
+            broker_id
+            for partition in state.partitions_of(topic)
+            for broker_id in state.assignment(partition)
+            if (partition.partition, broker_id) not in deletion.erased and not state.is_live(broker_id)
+        }
+    )
+
+
+def waiting_for(state: ControllerState, topic: str) -> str:
+    """What the deletion of this topic waits for, in words, with the cure; empty if it ends by itself."""
+    if topic not in state.topics:
+        return ""
+    missing = missing_brokers(state, topic)
+    if missing:
+        return f", which waits for brokers {missing}: start them, it then goes on by itself"
+    erased = state.deletions.get(topic, Deletion()).erased
+    unconfirmed = sorted(
+        {
+            broker_id
+            for partition in state.partitions_of(topic)
+            for broker_id in state.assignment(partition)
+            if (partition.partition, broker_id) not in erased
+        }
+    )
+    return f", and brokers {unconfirmed} have not deleted it yet: their logs say why" if unconfirmed else ""
+
+
+def _all_offline(state: ControllerState) -> list[TopicPartition]:
+    return sorted({each for offline in state.offline_replicas.values() for each in offline})
+
+
+def _advance(state: ControllerState, topic: str) -> list[ControllerEffect]:
+    """Begin if every replica's broker lives, else report the missing ones; repeat unanswered orders."""
+    deletion = state.deletions[topic]
+    if deletion.is_erased:
+        return []
+    if not deletion.is_started:
+        missing = missing_brokers(state, topic)
+        if missing:
+            return [sentence(f"deletion of topic {topic} waits for brokers {missing}", is_warning=True)]
+        state.deletions[topic] = msgspec.structs.replace(deletion, is_started=True)
+        return [BeginDeletion(topic=topic)]
+    if not deletion.is_recorded:
+        return []
+    return [*_stop(state, topic), *_finish(state, topic)]
+
+
+def on_deletion_begun(state: ControllerState, event: DeletionBegun) -> list[ControllerEffect]:
+    """From now on brokers get orders."""
+    topic = event.topic
+    deletion = state.deletions.get(topic)
+    if deletion is None or topic not in state.topics:
+        return []
+    state.deletions[topic] = msgspec.structs.replace(deletion, is_recorded=True)
+    effects: list[ControllerEffect] = [sentence(f"deleting topic {topic}")]
+    effects += send_metadata(state, state.partitions_of(topic))  # the leader -2: forget it
+    return [*effects, *_stop(state, topic), *_finish(state, topic)]
+
+
+def _stop(state: ControllerState, topic: str) -> list[ControllerEffect]:
+    """Send every live broker the deletions that it has not confirmed yet. Sending twice does no harm."""
+    by_broker: dict[BrokerId, list[Instruction]] = {}
+    erased = state.deletions[topic].erased
+    for instruction in stop_replica(state, state.partitions_of(topic), delete=True):
+        for broker_id in state.assignment(instruction.partition):
+            if (instruction.partition.partition, broker_id) not in erased and state.is_live(broker_id):
+                by_broker.setdefault(broker_id, []).append(instruction)
+    return [effect for each in sorted(by_broker) for effect in send_to_broker(state, each, by_broker[each])]
+
+
+def _finish(state: ControllerState, topic: str) -> list[ControllerEffect]:
+    deletion = state.deletions[topic]
+    assignment = state.topics[topic].assignment
+    wanted = {(number, broker_id) for number, replicas in assignment.items() for broker_id in replicas}
+    if deletion.is_erased or not wanted <= deletion.erased:
+        return []
+    state.deletions[topic] = msgspec.structs.replace(deletion, is_erased=True)
+    return [EraseTopic(topic=topic, partitions=tuple(sorted(assignment)))]

@@ -1,0 +1,216 @@
+"""The leader and the ISR of a partition: decisions as values. Pure.
+
+Owns: the elections (initial, offline, unclean, controlled shutdown, preferred) and the ISR changes that go with them.
+Leaves to others: how a decision is written or announced.
+
+Theory (replication rules 9.4, 9.5; hardening rule 1). Kafka runs an election because of an event. Here one function,
+`elect`, compares a partition with the facts and returns what it ought to be. The same comparison serves a broker that
+failed, one that returned, one that is shutting down, a failed log directory and a controller that has just taken over.
+So a half-done election of a failed controller is finished without knowing that it was begun. In order of preference:
+
+    1. the leader stays while it is usable; members that are not usable leave the ISR, in a new epoch
+    2. offline election: the first usable ISR member that answers, in assignment order; the others leave the ISR
+    3. a leader that is shutting down stays if no other member can take over
+    4. if no whole ISR member is there, a restarted one (its log may be short), by what `restarts` knows of their logs;
+       it alone is the ISR. A member that has another log directory now does not lead
+    5. unclean election, where it is allowed: the first eligible replica; it alone is the ISR
+    6. no leader, a new epoch, and the ISR stays as it is, so it is never empty (KAFKA-708)
+"""
+
+import msgspec
+
+from minibroker.controller.core import restarts
+from minibroker.controller.core.controller_state import ControllerState, Leadership, check_leadership
+from minibroker.protocol.ids import BrokerId, TopicPartition
+
+
+class PartitionChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A decision: this partition is to become `after`, provided that it is `before` (None: it does not exist)."""
+
+    partition: TopicPartition
+    before: Leadership | None
+    after: Leadership
+    """Its partition epoch is that of `before`: the new one is known after the write."""
+    reason: str
+
+    @property
+    def starts_epoch(self) -> bool:
+        return self.before is None or self.after.leader_epoch > self.before.leader_epoch
+
+    @property
+    def is_election(self) -> bool:
+        return self.before is None or self.before.leader != self.after.leader
+
+
+def elect_all(state: ControllerState, partitions: list[TopicPartition], reason: str) -> list[PartitionChange]:
+    """The changes that make these partitions fit the facts."""
+    changes = [elect(state, partition, reason) for partition in partitions]
+    return [change for change in changes if change is not None]
+
+
+def elect(state: ControllerState, partition: TopicPartition, reason: str) -> PartitionChange | None:
+    """Compare one partition with the facts; None if it is as it ought to be, or if no replica may lead it."""
+    assignment = state.assignment(partition)
+    if not assignment or state.is_being_deleted(partition.topic) or partition in state.unreadable:
+        return None
+    before = state.leaderships.get(partition)
+    if before is None:  # new, unless an earlier controller has already erased its state
+        return None if partition.topic in state.deletions else _initial(state, partition, assignment)
+    members = [each for each in assignment if each in before.in_sync_replicas]
+    present = [each for each in members if state.is_online(partition, each)]
+    whole = [each for each in present if state.runs_as_recorded(before, each)]
+    usable = [each for each in whole if each not in state.shutting_down]
+    eligible = [each for each in assignment if state.is_eligible(partition, each)]
+
+    answering = state.answering(usable)
+    if before.leader in usable and before.leader not in answering:
+        return None  # it may stay; but while it is unknown whether it lives, no other member leaves the ISR
+    if answering:
+        leader = before.leader if before.leader in usable else answering[0]
+        return _change(state, partition, before, leader, usable, reason)
+    if usable:  # wait for the first answer; meanwhile a restarted leader must not be announced as leader
+        if before.leader is None or before.leader in whole or not state.is_live(before.leader):
+            return None
+        return _change(state, partition, before, None, members, f"{reason}; no answer yet from brokers {usable}")
+    if before.leader is not None and before.leader in whole:  # it is shutting down, and no member can take over
+        return _change(
+            state, partition, before, before.leader, [before.leader], f"{reason}; no other replica can take over"
+        )
+    why_no_leader, is_waiting = "no in-sync replica is live", False
+    if present and not whole:
+        choice = restarts.choose(state, partition, before)
+        if choice.leader is not None:
+            return _change(state, partition, before, choice.leader, [choice.leader], f"{reason}; {choice.reason}")
+        why_no_leader = choice.reason
+        if state.allows_unclean_election(partition.topic):
+            choice = restarts.choose(state, partition, before, is_patient=False)
+            if choice.leader is not None:
+                why = f"{reason}; unclean election, records may be lost: {choice.reason}"
+                return _change(state, partition, before, choice.leader, [choice.leader], why, is_unclean=True)
+            is_waiting = bool(choice.waits_for)
+    if eligible and not is_waiting and state.allows_unclean_election(partition.topic):
+        why = f"{reason}; unclean election: no in-sync replica is live, records may be lost"
+        replaced = [each for each in eligible if each in members and not state.has_its_directory(before, each)]
+        first = next((each for each in eligible if each not in replaced), eligible[0])
+        return _change(state, partition, before, first, [first], why, is_unclean=True)
+    if before.leader is None or not members:
+        return None
+    return _change(state, partition, before, None, members, f"{reason}; {why_no_leader}")
+
+
+def change_to(
+    state: ControllerState, partition: TopicPartition, before: Leadership, leader: BrokerId, reason: str
+) -> PartitionChange | None:
+    """This replica becomes leader and the whole ISR, whatever the others held."""
+    return _change(state, partition, before, leader, [leader], reason, is_unclean=True)
+
+
+def elect_preferred(state: ControllerState, partition: TopicPartition, reason: str) -> PartitionChange | None:
+    """The first replica of the assignment leads, if it is usable and in sync; the ISR stays."""
+    assignment, before = state.assignment(partition), state.leaderships.get(partition)
+    if before is None or not assignment or state.is_being_deleted(partition.topic):
+        return None
+    preferred = assignment[0]
+    is_able = (
+        preferred in before.in_sync_replicas
+        and state.is_eligible(partition, preferred)
+        and state.runs_as_recorded(before, preferred)
+        and preferred in state.answering([preferred])
+    )
+    if before.leader == preferred or not is_able:
+        return None
+    members = [each for each in assignment if each in before.in_sync_replicas]
+    return _change(state, partition, before, preferred, members, reason)
+
+
+def imbalanced_partitions(state: ControllerState) -> list[TopicPartition]:
+    """Partitions not led by their preferred leader, of brokers that lead too few of theirs (replication rules 9.3)."""
+    preferred_of: dict[BrokerId, list[TopicPartition]] = {}
+    for partition in state.partitions():
+        assignment = state.assignment(partition)
+        if partition in state.leaderships and partition.topic not in state.deletions:
+            preferred_of.setdefault(assignment[0], []).append(partition)
+    found: list[TopicPartition] = []
+    for broker_id in sorted(preferred_of):
+        preferred = preferred_of[broker_id]
+        elsewhere = [each for each in preferred if state.leaderships[each].leader != broker_id]
+        if len(elsewhere) * 100 > state.settings.leader_imbalance_percentage * len(preferred):
+            found += elsewhere
+    return sorted(found)
+
+
+def _initial(
+    state: ControllerState, partition: TopicPartition, assignment: tuple[BrokerId, ...]
+) -> PartitionChange | None:
+    """The first replica that answers leads, all live ones are in sync: no replica has any record yet."""
+    members = [each for each in assignment if state.is_eligible(partition, each)]
+    answering = state.answering(members)
+    if not answering:
+        return None
+    after = Leadership(
+        leader=answering[0],
+        leader_epoch=0,
+        in_sync_replicas=tuple(members),
+        incarnations=tuple((each, state.brokers[each].incarnation_id) for each in members),
+        directories=tuple((each, state.brokers[each].directory_id) for each in members),
+        controller_epoch=state.controller_epoch,
+        partition_epoch=0,
+        topic_id=state.topics[partition.topic].topic_id,
+    )
+    check_leadership(after, assignment)
+    return PartitionChange(partition=partition, before=None, after=after, reason="new partition")
+
+
+def _change(
+    state: ControllerState,
+    partition: TopicPartition,
+    before: Leadership,
+    leader: BrokerId | None,
+    members: list[BrokerId],
+    reason: str,
+    is_unclean: bool = False,
+) -> PartitionChange | None:
+    """The decision as a value; None if nothing changes. Each change by a controller starts a new epoch."""
+    incarnations = _incarnations(state, before, leader, members)
+    was = (before.leader, set(before.in_sync_replicas), set(before.incarnations))
+    if was == (leader, set(members), set(incarnations)):
+        return None
+    after = Leadership(
+        leader=leader,
+        leader_epoch=before.leader_epoch + 1,
+        in_sync_replicas=tuple(members),
+        incarnations=incarnations,
+        directories=_directories(state, before, leader, members),
+        controller_epoch=state.controller_epoch,
+        partition_epoch=before.partition_epoch,
+        is_recovering=is_unclean or before.is_recovering,
+        topic_id=state.topics[partition.topic].topic_id,
+    )
+    check_leadership(after, state.assignment(partition))
+    return PartitionChange(partition=partition, before=before, after=after, reason=reason)
+
+
+def _incarnations(
+    state: ControllerState, before: Leadership, leader: BrokerId | None, members: list[BrokerId]
+) -> tuple[tuple[BrokerId, str], ...]:
+    """The leader's log is the reference from now on, so its present incarnation counts; the others keep theirs."""
+    found: list[tuple[BrokerId, str]] = []
+    for broker_id in members:
+        recorded = before.incarnation_of(broker_id)
+        incarnation = state.brokers[broker_id].incarnation_id if broker_id == leader else recorded
+        if incarnation is not None:
+            found.append((broker_id, incarnation))
+    return tuple(found)
+
+
+def _directories(
+    state: ControllerState, before: Leadership, leader: BrokerId | None, members: list[BrokerId]
+) -> tuple[tuple[BrokerId, str], ...]:
+    """The same for log directories. An unknown one stays unknown until its replica leads or rejoins the ISR."""
+    found: list[tuple[BrokerId, str]] = []
+    for broker_id in members:
+        recorded = before.directory_of(broker_id)
+        directory = state.brokers[broker_id].directory_id if broker_id == leader else recorded
+        if directory is not None:
+            found.append((broker_id, directory))
+    return tuple(found)

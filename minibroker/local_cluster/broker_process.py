@@ -1,0 +1,87 @@
+"""One broker of a local cluster as a background process: its configuration file, its environment, its start.
+
+Owns: the configuration that a local broker gets. Leaves to others: when to start or stop one (local_cluster).
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from minibroker.local_cluster.cluster_file import PRIVATE_FILE, PRIVATE_UMASK, BrokerRecord, ClusterRecord
+from minibroker.local_cluster.processes import ProcessIdentity, identify
+
+SESSION_TIMEOUT_MS = 3_000
+"""ZooKeeper's tick is 500 ms here, so a dead broker's session ends after about 3 s, not Kafka's 18."""
+REPLICA_LAG_TIME_MAX_MS = 10_000
+"""On one machine a follower that is 10 s behind is stuck; Kafka's 30 s suit networks."""
+INHERITED_VARIABLES = ("MINIBROKER_LOG_LEVEL",)
+"""Any other MINIBROKER_ variable may be a setting meant for one broker: here only the file counts."""
+
+_CHILDREN: list["subprocess.Popen[bytes]"] = []
+"""Kept, because Popen warns when it is collected while its process runs, and these processes outlive this one."""
+
+
+def configuration_text(data_directory: Path, record: ClusterRecord, broker_id: int) -> str:
+    """The broker's configuration: the local defaults, overridden by `cluster up --set`."""
+    count = len(record.brokers)
+    values = (
+        {
+            "broker.id": str(broker_id),
+            "listeners": f"PLAINTEXT://127.0.0.1:{record.brokers[broker_id].port}",
+            "log.dirs": str(data_directory / f"broker-{broker_id}"),
+            "zookeeper.connect": record.zookeeper.connect,
+            "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
+            "default.replication.factor": str(min(3, count)),
+            "min.insync.replicas": str(min(2, count)),
+            "auto.create.topics.enable": "false",
+            "replica.lag.time.max.ms": str(REPLICA_LAG_TIME_MAX_MS),
+        }
+        | record.settings
+        | record.brokers[broker_id].settings
+    )
+    lines = ["# Written by `minibroker cluster up`; give other values with its --set."]
+    return "\n".join(lines + [f"{key}={value}" for key, value in values.items()]) + "\n"
+
+
+def configuration_file(data_directory: Path, broker_id: int) -> Path:
+    return data_directory / f"broker-{broker_id}.properties"
+
+
+def start_broker(data_directory: Path, record: ClusterRecord, broker_id: int, log_format: str = "text") -> BrokerRecord:
+    """Start the process in the background and return its record. Its output is appended to broker-<id>.log, which the
+    broker rotates (`runtime/log_file`); output from before it opens its log goes there, too."""
+    configuration = configuration_file(data_directory, broker_id)
+    configuration.touch(PRIVATE_FILE)
+    configuration.write_text(configuration_text(data_directory, record, broker_id))
+    log_file = data_directory / f"broker-{broker_id}.log"
+    log_file.touch(PRIVATE_FILE)
+    command = [sys.executable, "-P", "-m", "minibroker", "broker"]  # -P: no code of the working directory may run
+    command += ["--config", str(configuration), "--log-file", str(log_file), "--log-format", log_format]
+    with log_file.open("ab") as log:
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=_environment(),
+            cwd=data_directory,
+            umask=PRIVATE_UMASK,
+            start_new_session=True,  # Ctrl-C of the command line must not reach the brokers
+        )
+    _CHILDREN.append(child)
+    process = identify(child.pid) or ProcessIdentity(child.pid, "ended at once")
+    before = record.brokers[broker_id]
+    return BrokerRecord(port=before.port, process=process, settings=before.settings)
+
+
+def _environment() -> dict[str, str]:
+    """This process's environment, with the same minibroker importable."""
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("MINIBROKER_") or name in INHERITED_VARIABLES
+    }
+    here = str(Path(__file__).resolve().parents[2])
+    others = [os.path.abspath(path) for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
+    return environment | {"PYTHONPATH": os.pathsep.join([here, *(path for path in others if path != here)])}

@@ -1,0 +1,225 @@
+"""`cluster.json`: the processes and ports of a local cluster, and the layout of its data directory.
+
+Owns: the layout of the data directory, which of its files belong to the cluster and may be removed with it, the format
+of the two JSON files, and the lock against two commands that change them at once. Leaves to others: processes.
+
+    <data-dir>/cluster.json            processes and ports (this module)
+    <data-dir>/cluster.lock            held by a command while it changes cluster.json
+    <data-dir>/cluster-state.json      the cluster's state when it went down, for the audit
+    <data-dir>/zookeeper/              ZooKeeper's configuration, data and log
+    <data-dir>/broker-<id>.properties  configuration; broker-<id>.log the output of the process,
+                                       broker-<id>.log.1 the output before that
+    <data-dir>/broker-<id>/            the broker's log.dir
+"""
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from minibroker.local_cluster.processes import ProcessIdentity
+from minibroker.protocol.cluster_state import CLUSTER_STATE, ClusterState, format_cluster_state
+
+CLUSTER_FILE = "cluster.json"
+STATE_FILE = CLUSTER_STATE
+LOCK_FILE = "cluster.lock"
+LOCK_TIMEOUT_S = 10.0
+"""A command holds the lock while it starts processes and writes the file, not while it waits for them."""
+ZOOKEEPER_DIRECTORY = "zookeeper"
+OF_ONE_BROKER = re.compile(r"broker-(0|[1-9]\d{0,9})(\.properties|\.log(\.[1-9])?|)")
+OF_THE_CLUSTER = {CLUSTER_FILE, STATE_FILE, f"{CLUSTER_FILE}.tmp", f"{STATE_FILE}.tmp", LOCK_FILE}
+PRIVATE_DIRECTORY, PRIVATE_FILE, PRIVATE_UMASK = 0o700, 0o600, 0o077
+"""Only their owner may read records and settings, even on a machine with other users."""
+
+
+class ClusterMissing(Exception):
+    """The directory holds no cluster, or its file cannot be read. The message ends with the cure."""
+
+
+class ClusterBusy(Exception):
+    """Another command has been changing the cluster for too long. The message ends with the cure."""
+
+
+class BrokerRecord(msgspec.Struct, kw_only=True):
+    """One broker of a local cluster."""
+
+    port: int
+    process: ProcessIdentity | None = None
+    ended_by: str | None = None
+    """How a command ended it: 'stop', 'kill', 'power loss'; None while it should run."""
+    settings: dict[str, str] = {}
+    """Of this broker only."""
+
+
+class ZooKeeperRecord(msgspec.Struct, kw_only=True):
+    """The cluster's ZooKeeper: its own (with a port), or an external one (`cluster up --zookeeper`)."""
+
+    connect: str
+    port: int | None = None
+    process: ProcessIdentity | None = None
+
+
+class ClusterRecord(msgspec.Struct, kw_only=True):
+    """All that a later command needs to know."""
+
+    version: int = 1
+    zookeeper: ZooKeeperRecord
+    brokers: dict[int, BrokerRecord]
+    settings: dict[str, str] = {}
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(f"127.0.0.1:{self.brokers[broker_id].port}" for broker_id in sorted(self.brokers))
+
+
+class RequestedCluster(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of `cluster up`. None: as the cluster in this directory was, else the default."""
+
+    brokers: int | None = None
+    port: int | None = None
+    """Of the first broker."""
+    zookeeper_port: int | None = None
+    zookeeper: str | None = None
+    """An external one to use."""
+    settings: dict[str, str] = {}
+
+
+def continued(earlier: ClusterRecord, requested: RequestedCluster) -> ClusterRecord:
+    """The record of a stopped cluster that is started again: as it was, except for what is requested. An added broker
+    gets the port after the highest one."""
+    brokers = dict(earlier.brokers)
+    if requested.port is not None:
+        brokers = {each: _on_port(brokers[each], requested.port + each - 1) for each in brokers}
+    for each in range(1, (requested.brokers or 0) + 1):
+        if each not in brokers:
+            brokers[each] = BrokerRecord(port=max(broker.port for broker in brokers.values()) + 1)
+    if requested.brokers is not None:  # `LocalCluster.up` refuses fewer than there are
+        brokers = {each: brokers[each] for each in sorted(brokers) if each <= requested.brokers}
+    zookeeper = earlier.zookeeper
+    if requested.zookeeper is not None:
+        zookeeper = ZooKeeperRecord(connect=requested.zookeeper)
+    elif requested.zookeeper_port is not None:
+        zookeeper = ZooKeeperRecord(connect=f"127.0.0.1:{requested.zookeeper_port}", port=requested.zookeeper_port)
+    settings = earlier.settings | requested.settings
+    return ClusterRecord(zookeeper=zookeeper, brokers=brokers, settings=settings)
+
+
+def _on_port(broker: BrokerRecord, port: int) -> BrokerRecord:
+    return BrokerRecord(port=port, process=broker.process, ended_by=broker.ended_by, settings=broker.settings)
+
+
+def read_cluster_file(data_directory: Path) -> ClusterRecord:
+    """Raises ClusterMissing."""
+    path = data_directory / CLUSTER_FILE
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=ClusterRecord)
+    except FileNotFoundError:
+        raise ClusterMissing(
+            f"{data_directory} holds no cluster: start one with `minibroker cluster up`, or name its --data-dir"
+        ) from None
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ClusterMissing(
+            f"{path} cannot be read ({error}): remove it and start the cluster again with its former --brokers, --port,"
+            " --zookeeper-port and --set (see broker-ID.properties next to it): its data is used again"
+        ) from None
+
+
+def write_cluster_file(data_directory: Path, record: ClusterRecord) -> None:
+    _replace(data_directory / CLUSTER_FILE, msgspec.json.encode(record))
+
+
+def write_cluster_state(data_directory: Path, state: ClusterState) -> None:
+    _replace(data_directory / STATE_FILE, format_cluster_state(state))
+
+
+def forget_cluster_state(data_directory: Path) -> None:
+    """Remove the snapshot: it would mislead the audit once the cluster runs again."""
+    (data_directory / STATE_FILE).unlink(missing_ok=True)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.unlink(missing_ok=True)
+    temporary.touch(PRIVATE_FILE)
+    temporary.write_bytes(msgspec.json.format(content, indent=2) + b"\n")
+    os.replace(temporary, path)
+
+
+# ---------------------------------------------------------------------------------------------- the cluster's files
+def refuse_foreign_directory(data_directory: Path) -> None:
+    """Raise ClusterMissing for a directory with other files: `down --wipe` must not put them at risk."""
+    names = sorted(os.listdir(data_directory)) if data_directory.is_dir() else []
+    foreign = [name for name in names if not _belongs_to_a_cluster(name)]
+    if foreign and CLUSTER_FILE not in names:
+        raise ClusterMissing(
+            f"{data_directory} holds no cluster, but other files ({_listed(foreign)}): choose a --data-dir"
+            " that does not exist yet"
+        )
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join([*names[:3], *([".."] if len(names) > 3 else [])])
+
+
+def _belongs_to_a_cluster(name: str) -> bool:
+    return name in OF_THE_CLUSTER or name == ZOOKEEPER_DIRECTORY or OF_ONE_BROKER.fullmatch(name) is not None
+
+
+def remove_cluster_files(data_directory: Path, record: ClusterRecord) -> str | None:
+    """Remove this cluster's files, and the directory if nothing else is in it. Returns a sentence on what stays."""
+    for name in sorted(os.listdir(data_directory)):
+        found = OF_ONE_BROKER.fullmatch(name)
+        is_brokers = found is not None and int(found[1]) in record.brokers
+        is_zookeepers = name == ZOOKEEPER_DIRECTORY and record.zookeeper.port is not None
+        if is_brokers or is_zookeepers or name in OF_THE_CLUSTER:
+            path = data_directory / name
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+    rest = sorted(os.listdir(data_directory))
+    if rest:
+        return f"{data_directory} stays, because it holds files that are not the cluster's: {_listed(rest)}"
+    with contextlib.suppress(OSError):  # a mount point stays
+        data_directory.rmdir()
+    return None
+
+
+_HELD: set[Path] = set()
+"""Locks that this process holds: it may take them again."""
+
+
+@contextlib.contextmanager
+def cluster_lock(data_directory: Path) -> Iterator[None]:
+    """No other command changes cluster.json until the block ends. Raises ClusterBusy."""
+    if data_directory in _HELD:
+        yield
+        return
+    descriptor = os.open(data_directory / LOCK_FILE, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, PRIVATE_FILE)
+    try:
+        _wait_for_lock(descriptor, data_directory)
+        _HELD.add(data_directory)
+        yield
+    finally:
+        _HELD.discard(data_directory)
+        os.close(descriptor)
+
+
+def _wait_for_lock(descriptor: int, data_directory: Path) -> None:
+    deadline = time.monotonic() + LOCK_TIMEOUT_S
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise ClusterBusy(
+                    f"another command has been changing the cluster in {data_directory} for {LOCK_TIMEOUT_S:g} s:"
+                    " wait for it, or end it"
+                ) from None
+        time.sleep(0.02)

@@ -1,0 +1,498 @@
+"""A real cluster on this machine: ZooKeeper and brokers as background processes, and operations on them.
+
+Owns: starting, watching, breaking and stopping the processes of one data directory (its layout: cluster_file). The
+processes outlive this one; a later `LocalCluster.open` finds them again. Leaves to others: topics and records.
+
+    async with LocalCluster("/tmp/data") as cluster:     # brokers 1, 2 and 3 on free ports
+        ... cluster.bootstrap_servers ...
+        await cluster.kill(1)
+"""
+
+import asyncio
+import contextlib
+import signal
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+
+from minibroker.local_cluster import zookeeper_process
+from minibroker.local_cluster.broker_process import configuration_file, start_broker
+from minibroker.local_cluster.cluster_file import (
+    PRIVATE_DIRECTORY,
+    BrokerRecord,
+    ClusterMissing,
+    ClusterRecord,
+    RequestedCluster,
+    ZooKeeperRecord,
+    cluster_lock,
+    continued,
+    forget_cluster_state,
+    read_cluster_file,
+    refuse_foreign_directory,
+    remove_cluster_files,
+    write_cluster_file,
+    write_cluster_state,
+)
+from minibroker.local_cluster.cluster_snapshot import ask_zookeeper, joined, state_of_view
+from minibroker.local_cluster.power_loss import CutTail, cut_unsynced_tails
+from minibroker.local_cluster.processes import ProcessIdentity, free_ports, identify, wait_until
+from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
+from minibroker.observation.cluster_view import ClusterView, health_problems, view_cluster
+from minibroker.protocol.checkpoints import CLEAN_SHUTDOWN, parse_partition_directory_name
+from minibroker.protocol.cluster_state import ClusterState
+
+CLIENT_ID = "minibroker-cluster"
+UP_TIMEOUT_S = 40.0
+"""A start takes 3 to 5 s; a busy machine needs longer."""
+STOP_TIMEOUT_S = 30.0
+"""A clean stop hands over leadership and syncs every log."""
+KILL_TIMEOUT_S = 10.0
+PORT_TIMEOUT_S = 5.0
+POLL_S = 0.1
+START_CURE = "after the repair, `minibroker cluster start ID` starts it"
+
+
+class ClusterFailed(Exception):
+    """The cluster is not in the requested state. The message names the problem and the cure."""
+
+
+class LocalCluster:
+    """The cluster of one data directory. With `port` 0 brokers use free ports, else port, port + 1, .."""
+
+    def __init__(
+        self,
+        data_directory: str | Path,
+        brokers: int = 3,
+        *,
+        port: int = 0,
+        zookeeper_port: int = 0,
+        zookeeper: str | None = None,
+        settings: Mapping[str, str] | None = None,
+        log_format: str = "text",
+    ) -> None:
+        self._log_format = log_format
+        assert brokers >= 1
+        self.data_directory = Path(data_directory).absolute()
+        free = iter(free_ports(brokers + 1))
+        ports = {i + 1: port + i if port else next(free) for i in range(brokers)}
+        zookeeper_port = zookeeper_port or next(free)
+        self.record = ClusterRecord(
+            zookeeper=ZooKeeperRecord(connect=zookeeper)
+            if zookeeper is not None
+            else ZooKeeperRecord(connect=f"127.0.0.1:{zookeeper_port}", port=zookeeper_port),
+            brokers={broker_id: BrokerRecord(port=number) for broker_id, number in ports.items()},
+            settings=dict(settings or {}),
+        )
+        self._zookeeper_child: zookeeper_process.ZooKeeperProcess | None = None
+
+    @classmethod
+    def open(cls, data_directory: str | Path) -> "LocalCluster":
+        """The cluster that an earlier process started there. Raises ClusterMissing."""
+        cluster = cls(data_directory, 1)
+        cluster.record = read_cluster_file(cluster.data_directory)
+        return cluster
+
+    @classmethod
+    def resumed(cls, data_directory: str | Path, requested: RequestedCluster) -> "LocalCluster":
+        """The stopped cluster in the directory, as it was except for what is requested. Raises ClusterMissing."""
+        cluster = cls.open(data_directory)
+        cluster.record = continued(cluster.record, requested)
+        return cluster
+
+    # ------------------------------------------------------------------------------------------------ what it is
+    @property
+    def bootstrap_servers(self) -> str:
+        return self.record.bootstrap_servers
+
+    @property
+    def broker_ids(self) -> list[int]:
+        return sorted(self.record.brokers)
+
+    def server(self, broker_id: int) -> str:
+        return f"127.0.0.1:{self.record.brokers[broker_id].port}"
+
+    def log_directory(self, broker_id: int) -> Path:
+        return self.data_directory / f"broker-{broker_id}"
+
+    def process_log(self, broker_id: int) -> Path:
+        """The output of the broker's process."""
+        return self.data_directory / f"broker-{broker_id}.log"
+
+    def process_state(self, broker_id: int) -> str:
+        """'running', 'paused', 'down' (a command ended it) or 'dead' (it ended by itself)."""
+        broker = self.record.brokers[broker_id]
+        if broker.process is not None and broker.process.was_started_with(
+            configuration_file(self.data_directory, broker_id)
+        ):
+            return "paused" if broker.process.is_paused() else "running"
+        return "dead" if broker.process is not None and broker.ended_by is None else "down"
+
+    def zookeeper_is_running(self) -> bool:
+        process = self.record.zookeeper.process
+        return process is not None and process.was_started_with(self.data_directory / "zookeeper" / "zoo.cfg")
+
+    def is_running(self) -> bool:
+        """Is any of its processes alive?"""
+        return bool(self.running_brokers()) or self.zookeeper_is_running()
+
+    def require_zookeeper(self) -> None:
+        """Raise ClusterFailed if the cluster's own ZooKeeper does not run: no broker would start."""
+        if self.record.zookeeper.port is not None and not self.zookeeper_is_running():
+            raise ClusterFailed(
+                f"ZooKeeper of the cluster in {self.data_directory} does not run: `minibroker cluster up` starts it,"
+                " and all brokers that are down"
+            )
+
+    def running_brokers(self) -> list[int]:
+        return [each for each in self.broker_ids if self.process_state(each) in ("running", "paused")]
+
+    def answering_servers(self) -> str:
+        """Addresses of the brokers that run now."""
+        ids = [broker_id for broker_id in self.broker_ids if self.process_state(broker_id) == "running"]
+        if not ids:
+            raise ClusterFailed(
+                f"no broker runs in {self.data_directory}: start them with `minibroker cluster up`, or give the right"
+                " --data-dir"
+            )
+        return ",".join(self.server(broker_id) for broker_id in ids)
+
+    async def resolve(self, name: str) -> int:
+        """The broker meant by '2', 'controller' or 'leader:TOPIC-PARTITION'. Raises ClusterFailed."""
+        if name.isdigit():
+            broker_id = int(name)
+        elif name == "controller":
+            broker_id = (await self.look()).controller_id
+            if broker_id < 0:
+                raise ClusterFailed("there is no controller now: try again in a few seconds")
+        elif name.startswith("leader:"):
+            broker_id = await self._leader_of(name.removeprefix("leader:"))
+        else:
+            raise ClusterFailed(f"'{name}' is not a broker: give a number, 'controller' or 'leader:TOPIC-PARTITION'")
+        if broker_id not in self.record.brokers:
+            raise ClusterFailed(f"there is no broker {broker_id}: this cluster has {self.broker_ids}")
+        return broker_id
+
+    async def _leader_of(self, name: str) -> int:
+        partition = parse_partition_directory_name(name)
+        if partition is None:
+            raise ClusterFailed(f"'{name}' is not TOPIC-PARTITION")
+        found = (await self.look([partition.topic])).partitions.get(partition)
+        if found is None:
+            raise ClusterFailed(f"there is no partition {name}: `minibroker topic describe` lists them")
+        if found.leader_id < 0:
+            raise ClusterFailed(f"{name} has no leader now: try again in a few seconds")
+        return found.leader_id
+
+    # ---------------------------------------------------------------------------------------------- all of it
+    async def up(
+        self, timeout_s: float = UP_TIMEOUT_S, *, first: int | None = None, keep_running: bool = False
+    ) -> ClusterView:
+        """Start ZooKeeper and all brokers at once, and wait until the cluster is healthy. Broker `first` starts before
+        the others, and so becomes controller. A cluster that is not healthy in time is stopped; with `keep_running`
+        only if no broker runs, because damage in old data is repaired in a running cluster. The cluster's own ZooKeeper
+        is used if it still runs."""
+        self._begin([] if first is not None else self.broker_ids)
+        try:
+            if first is not None:
+                await self.start(first, timeout_s)
+                for broker_id in self.broker_ids:
+                    if broker_id != first:
+                        self._spawn(broker_id)
+            return await self.wait_healthy(timeout_s)
+        except (ClusterFailed, asyncio.CancelledError) as error:
+            states = [self.process_state(broker_id) for broker_id in self.broker_ids]
+            if keep_running and "running" in states and isinstance(error, ClusterFailed):
+                all_run = all(state == "running" for state in states)
+                rest = "it keeps running" if all_run else f"the other brokers keep running; {START_CURE}"
+                raise ClusterFailed(f"{error}; {rest}: see `minibroker cluster status`") from None
+            await self.down(timeout_s=5.0)
+            raise
+
+    def _begin(self, broker_ids: list[int]) -> None:
+        """Start ZooKeeper and these brokers, unless another command does so or has done so."""
+        refuse_foreign_directory(self.data_directory)
+        self.data_directory.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+        with cluster_lock(self.data_directory):
+            self._refuse_if_running()
+            for broker in self.record.brokers.values():
+                zookeeper_process.refuse_taken_port(broker.port)
+            forget_cluster_state(self.data_directory)
+            if not self.zookeeper_is_running():
+                self._spawn_zookeeper()
+            self._save()
+            for broker_id in broker_ids:
+                self._spawn(broker_id)
+
+    def _refuse_if_running(self) -> None:
+        try:
+            earlier = LocalCluster.open(self.data_directory)
+        except ClusterMissing:
+            return
+        zookeeper = earlier.record.zookeeper
+        is_used = zookeeper.connect == self.record.zookeeper.connect
+        if earlier.running_brokers() or (earlier.zookeeper_is_running() and not is_used):
+            down = [each for each in earlier.broker_ids if each not in earlier.running_brokers()]
+            some = f"start broker {', '.join(map(str, down))} with `minibroker cluster start ID`, " if down else ""
+            raise ClusterFailed(
+                f"a cluster already runs in {self.data_directory} ({earlier.bootstrap_servers}):"
+                f" {some}stop it with `minibroker cluster down`, or choose another --data-dir"
+            )
+        if is_used:
+            self.record.zookeeper.process = zookeeper.process
+        if len(earlier.record.brokers) > len(self.record.brokers):
+            raise ClusterFailed(
+                f"{self.data_directory} holds the data of {len(earlier.record.brokers)} brokers: start as many,"
+                " or remove it with `minibroker cluster down --wipe`"
+            )
+
+    async def down(self, *, timeout_s: float = STOP_TIMEOUT_S, wipe: bool = False) -> list[str]:
+        """Stop everything, brokers first, and write `cluster-state.json`; returns what did not stop cleanly."""
+        controller_id, before = await self._snapshot_if_possible()
+        connected = await self._ask_zookeeper()
+        running = self.running_brokers()
+        others = [broker_id for broker_id in running if broker_id != controller_id]
+        problems = await asyncio.gather(*(self._end(broker_id, timeout_s) for broker_id in others))
+        if controller_id in running:  # last, because the others ask it to move their leaderships
+            problems.append(await self._end(controller_id, timeout_s))
+        after = None if wipe else await self._ask_zookeeper()
+        if after is not None:
+            clean = [each for each in self.broker_ids if (self.log_directory(each) / CLEAN_SHUTDOWN).exists()]
+            write_cluster_state(self.data_directory, joined(before, connected, after, clean))
+        await self._stop_zookeeper()
+        self._save()
+        if wipe:
+            problems.append(remove_cluster_files(self.data_directory, self.record))
+        return [problem for problem in problems if problem is not None]
+
+    async def _snapshot_if_possible(self) -> tuple[int | None, ClusterState | None]:
+        """The controller and the state; None for both if no broker answers."""
+        try:
+            view = await self.save_state()
+        except (ClusterFailed, NoAnswer):
+            return None, None
+        return view.controller_id, state_of_view(view)
+
+    async def _ask_zookeeper(self) -> ClusterState | None:
+        """ZooKeeper's state now; None if it is the cluster's own and does not run."""
+        if self.record.zookeeper.port is not None and not self.zookeeper_is_running():
+            return None
+        return await ask_zookeeper(self.record.zookeeper.connect)
+
+    async def _end(self, broker_id: int, timeout_s: float) -> str | None:
+        try:
+            await self.stop(broker_id, timeout_s)
+        except ClusterFailed as error:
+            await self.kill(broker_id)
+            return f"{error}; it was killed"
+        return None
+
+    def _spawn_zookeeper(self) -> None:
+        zookeeper = self.record.zookeeper
+        if zookeeper.port is not None:
+            child = zookeeper_process.start_zookeeper(str(self.data_directory / "zookeeper"), zookeeper.port)
+            zookeeper.process = identify(child.pid)
+            self._zookeeper_child = child  # kept, because it reaps the process
+        self._save()
+
+    async def start_zookeeper(self, timeout_s: float = UP_TIMEOUT_S) -> None:
+        """Start the cluster's own ZooKeeper again over its data, and wait until it answers. Raises ZooKeeperFailed."""
+        if self.record.zookeeper.port is None or self.zookeeper_is_running():
+            raise ClusterFailed(f"ZooKeeper at {self.record.zookeeper.connect} runs already, or is external")
+        self._spawn_zookeeper()
+        assert self._zookeeper_child is not None
+        await self._zookeeper_child.wait_ready(timeout_s)
+
+    async def kill_zookeeper(self) -> None:
+        """SIGKILL: all that it has acknowledged is on its disk."""
+        process = self.record.zookeeper.process
+        if process is None or not process.send(signal.SIGKILL):
+            raise ClusterFailed(f"ZooKeeper at {self.record.zookeeper.connect} does not run, or is external")
+        await wait_until(lambda: not self.zookeeper_is_running(), KILL_TIMEOUT_S)
+
+    async def _stop_zookeeper(self) -> None:
+        record = self.record.zookeeper
+        if record.process is not None and record.process.is_alive() and record.port is not None:
+            log_file = str(self.data_directory / "zookeeper" / "zookeeper.log")
+            await zookeeper_process.ZooKeeperProcess(record.process.pid, record.port, log_file).stop()
+            await wait_until(lambda: not self.zookeeper_is_running(), KILL_TIMEOUT_S)
+        record.process = None
+
+    async def save_state(self) -> ClusterView:
+        """Write `cluster-state.json`: leaders, epochs and in-sync replicas now, for the audit."""
+        view = await self.look()
+        write_cluster_state(self.data_directory, state_of_view(view))
+        return view
+
+    async def look(self, topics: list[str] | None = None, timeout_s: float = 3.0) -> ClusterView:
+        """The cluster as the running brokers describe it. Raises NoAnswer, ClusterFailed."""
+        async with BrokerQueries(CLIENT_ID) as queries:
+            return await view_cluster(queries, self.answering_servers(), topics, timeout_s)
+
+    async def wait_healthy(
+        self, timeout_s: float = UP_TIMEOUT_S, tell: Callable[[str], None] | None = None
+    ) -> ClusterView:
+        """Wait until all brokers are registered, all partitions led and all replicas in sync. Raises ClusterFailed."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            self._refuse_dead(*self.broker_ids)
+            try:
+                view = await self.look(timeout_s=1.0)
+                reasons = health_problems(view, len(self.record.brokers))
+            except NoAnswer as error:
+                view, reasons = None, [str(error)]
+            if view is not None and not reasons:
+                return view
+            if time.monotonic() > deadline:
+                raise ClusterFailed(f"not healthy after {timeout_s:g} s: {'; '.join(reasons[:5])}")
+            if tell is not None:
+                tell(reasons[0])
+            await asyncio.sleep(POLL_S)
+
+    def _refuse_running(self, broker_id: int) -> None:
+        if self.process_state(broker_id) in ("running", "paused"):
+            raise ClusterFailed(f"broker {broker_id} runs already")
+
+    def _refuse_dead(self, *broker_ids: int) -> None:
+        ended = self.ended_by_themselves(*broker_ids)
+        if ended:
+            raise ClusterFailed("; ".join(ended))
+
+    def ended_by_themselves(self, *broker_ids: int) -> list[str]:
+        """Which of these brokers ended by themselves, with the end of their logs."""
+        dead = [broker_id for broker_id in broker_ids if self.process_state(broker_id) == "dead"]
+        return [f"broker {broker_id} has ended by itself: {self._end_of_log(broker_id)}" for broker_id in dead]
+
+    def _end_of_log(self, broker_id: int) -> str:
+        path = self.process_log(broker_id)
+        lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
+        return f"{path} ends with: {' | '.join(lines[-2:]) or '(nothing)'}"
+
+    # ------------------------------------------------------------------------------------------------ one broker
+    async def start(self, broker_id: int, timeout_s: float = UP_TIMEOUT_S) -> None:
+        """Start a broker that is down, and wait until it is registered and serves."""
+        self._refuse_running(broker_id)
+        await self._wait_for_port(broker_id)
+        self._spawn(broker_id)
+        deadline = time.monotonic() + timeout_s
+        while True:
+            self._refuse_dead(broker_id)
+            missing = await self._why_not_serving(self.server(broker_id))
+            if missing is None:
+                return
+            if time.monotonic() > deadline:
+                raise ClusterFailed(f"broker {broker_id} does not serve after {timeout_s:g} s: {missing}")
+            await asyncio.sleep(POLL_S)
+
+    @staticmethod
+    async def _why_not_serving(server: str) -> str | None:
+        """Why a starting broker does not serve yet; None if it does."""
+        async with BrokerQueries(CLIENT_ID) as queries:
+            (state,) = await queries.replica_states([server], [], 1.0)
+            if isinstance(state, NoAnswer):
+                return str(state)
+            if state.fenced:
+                return "it is fenced"
+            try:
+                known = await queries.metadata(server, [], 1.0)
+            except NoAnswer as error:
+                return str(error)
+            return None if known.brokers else "the controller has not sent it the cluster's metadata"
+
+    async def _wait_for_port(self, broker_id: int) -> None:
+        """Wait for a port that a process just killed may hold until its last thread ends."""
+        port = self.record.brokers[broker_id].port
+        deadline = time.monotonic() + PORT_TIMEOUT_S
+        while True:
+            try:
+                return zookeeper_process.refuse_taken_port(port)
+            except zookeeper_process.PortTaken:
+                if time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(POLL_S / 5)
+
+    async def stop(self, broker_id: int, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """A clean stop (SIGTERM): leadership is handed over, logs are synced."""
+        process = self._running(broker_id)
+        self._ended(broker_id, "stop")
+        process.send(signal.SIGTERM)
+        process.send(signal.SIGCONT)
+        if not await wait_until(lambda: not process.is_alive(), timeout_s):
+            raise ClusterFailed(
+                f"broker {broker_id} (pid {process.pid}) has not stopped within {timeout_s:g} s:"
+                f" see {self.process_log(broker_id)}, or `minibroker cluster kill {broker_id}`"
+            )
+
+    async def kill(self, broker_id: int) -> None:
+        """SIGKILL: what it wrote stays in the page cache, and it hands nothing over."""
+        await self._kill(broker_id, "kill")
+
+    async def lose_power(self, broker_id: int) -> list[CutTail]:
+        """SIGKILL, then cut off what was written but not synced, as a power loss might."""
+        await self._kill(broker_id, "power loss")
+        return self.cut_unsynced(broker_id)
+
+    def cut_unsynced(self, broker_id: int) -> list[CutTail]:
+        """Cut off what a power loss might take from a broker that is down."""
+        return cut_unsynced_tails(self.log_directory(broker_id))
+
+    async def pause(self, broker_id: int) -> None:
+        """SIGSTOP: it hangs, and its connections stay open."""
+        process = self._running(broker_id)
+        process.send(signal.SIGSTOP)
+        await wait_until(process.is_paused, KILL_TIMEOUT_S)
+
+    async def resume(self, broker_id: int) -> None:
+        process = self._running(broker_id)
+        process.send(signal.SIGCONT)
+        await wait_until(lambda: not process.is_paused(), KILL_TIMEOUT_S)
+
+    async def _kill(self, broker_id: int, how: str) -> None:
+        process = self._running(broker_id)
+        self._ended(broker_id, how)
+        process.send(signal.SIGKILL)
+        if not await wait_until(lambda: not process.is_alive(), KILL_TIMEOUT_S):
+            raise ClusterFailed(f"broker {broker_id} (pid {process.pid}) survives SIGKILL: its disk hangs")
+
+    def _running(self, broker_id: int) -> ProcessIdentity:
+        process = self.record.brokers[broker_id].process
+        if process is None or self.process_state(broker_id) not in ("running", "paused"):
+            raise ClusterFailed(
+                f"broker {broker_id} does not run: start it with `minibroker cluster start {broker_id}`"
+            )
+        return process
+
+    def _ended(self, broker_id: int, how: str) -> None:
+        process = self.record.brokers[broker_id].process
+        with cluster_lock(self.data_directory):
+            self._read_again()
+            if self.record.brokers[broker_id].process == process:
+                self.record.brokers[broker_id].ended_by = how
+            self._save()
+
+    def _spawn(self, broker_id: int) -> None:
+        with cluster_lock(self.data_directory):
+            self._read_again()
+            self._refuse_running(broker_id)
+            self.record.brokers[broker_id] = start_broker(self.data_directory, self.record, broker_id, self._log_format)
+            self._save()
+
+    # ------------------------------------------------------------------------------------------------- bookkeeping
+    def _read_again(self) -> None:
+        """Take over what other commands have changed; keep the current record if the file cannot be read."""
+        with contextlib.suppress(ClusterMissing):
+            self.record = read_cluster_file(self.data_directory)
+
+    def _save(self) -> None:
+        if self.data_directory.exists():
+            with cluster_lock(self.data_directory):
+                write_cluster_file(self.data_directory, self.record)
+
+    async def __aenter__(self) -> "LocalCluster":
+        await self.up()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.down()

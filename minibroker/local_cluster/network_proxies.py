@@ -1,0 +1,190 @@
+"""TCP proxies around the processes of a local cluster, which can hold what passes between two of them.
+
+Theory: every broker advertises the port of a proxy that forwards to it, so that other brokers and clients connect only
+to proxies. The client id of the first request names the source of a connection; before it has arrived nothing is
+forwarded. Each direction between two parties is held separately: held bytes wait, as if TCP kept retransmitting them,
+and connections stay open. Each broker reaches ZooKeeper through a proxy of its own.
+
+Owns: the listening sockets (loopback only) and which directions are held. Leaves to others: processes.
+"""
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from minibroker.local_cluster.local_cluster import CLIENT_ID, LocalCluster
+from minibroker.protocol.codec import decode_request_frame
+from minibroker.protocol.errors import ProtocolError
+
+LOOPBACK = "127.0.0.1"
+CLIENTS = "clients"
+ZOOKEEPER = "zookeeper"
+OBSERVER = "observer"
+"""The launcher's own queries, which are never held."""
+BROKER_CLIENT_ID = re.compile(r"(?:broker|controller)-([0-9]+)(?:-fetcher)?")
+FIRST_FRAME_BYTES_MAX = 1 << 20
+READ_BYTES = 65_536
+
+
+def broker_name(broker_id: int) -> str:
+    return f"broker-{broker_id}"
+
+
+class NetworkProxies:
+    """Forwards what is not held. Open proxies, use their ports, `close` at the end."""
+
+    def __init__(self) -> None:
+        self._held: set[tuple[str, str]] = set()
+        self._change = asyncio.Event()
+        self._servers: list[asyncio.Server] = []
+        self._writers: dict[asyncio.StreamWriter, tuple[str, str]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def surround(self, cluster: LocalCluster, ports: dict[int, int]) -> None:
+        """Open proxies before every broker of a cluster that is not started yet; `ports` gets those for clients."""
+        zookeeper_port = cluster.record.zookeeper.port
+        assert zookeeper_port is not None, "a ZooKeeper of the cluster's own"
+        for broker_id in cluster.broker_ids:
+            record = cluster.record.brokers[broker_id]
+            ports[broker_id] = await self.open_before_broker(broker_id, record.port)
+            to_zookeeper = await self.open_before_zookeeper(broker_id, zookeeper_port)
+            record.settings = record.settings | {
+                "advertised.listeners": f"PLAINTEXT://{LOOPBACK}:{ports[broker_id]}",
+                "zookeeper.connect": f"{LOOPBACK}:{to_zookeeper}",
+            }
+
+    async def open_before_broker(self, broker_id: int, port: int) -> int:
+        """Open a proxy; returns the port to use instead of the broker's own."""
+        target = broker_name(broker_id)
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            first = await _first_frame(reader)
+            await self._connect(_source_of(first), target, port, reader, writer, first)
+
+        return await self._listen(serve)
+
+    async def open_before_zookeeper(self, broker_id: int, port: int) -> int:
+        """Open a proxy; returns the port through which this broker reaches ZooKeeper."""
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await self._connect(broker_name(broker_id), ZOOKEEPER, port, reader, writer, b"")
+
+        return await self._listen(serve)
+
+    async def close(self) -> None:
+        """Break every connection and stop listening."""
+        for server in self._servers:
+            server.close()
+        for writer in tuple(self._writers):
+            writer.transport.abort()
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # ------------------------------------------------------------------------------------------------- what passes
+    def hold(self, source: str, target: str) -> None:
+        """Hold all bytes from source to target, requests and replies."""
+        self._held.add((source, target))
+
+    def release(self, source: str, target: str) -> None:
+        """Forward what was held."""
+        self._held.discard((source, target))
+        self._wake_waiting()
+
+    def release_all(self) -> None:
+        self._held.clear()
+        self._wake_waiting()
+
+    def forget(self, party: str) -> None:
+        """Reset the connections of a dead party; what was held of them is lost."""
+        for writer, ends in tuple(self._writers.items()):
+            if party in ends:
+                writer.transport.abort()
+
+    def _wake_waiting(self) -> None:
+        self._change.set()
+        self._change = asyncio.Event()
+
+    async def _may_pass(self, source: str, target: str) -> None:
+        while (source, target) in self._held:
+            await self._change.wait()
+
+    # ------------------------------------------------------------------------------------------------- connections
+    async def _listen(
+        self, serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
+    ) -> int:
+        def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            self._spawn(_quietly(serve(reader, writer), writer))
+
+        server = await asyncio.start_server(accept, LOOPBACK, 0)
+        self._servers.append(server)
+        port: int = server.sockets[0].getsockname()[1]
+        return port
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _connect(
+        self,
+        source: str,
+        target: str,
+        port: int,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        first: bytes,
+    ) -> None:
+        await self._may_pass(source, target)
+        answers, requests = await asyncio.open_connection(LOOPBACK, port)
+        for end in (writer, requests):
+            self._writers[end] = (source, target)
+        try:
+            requests.write(first)
+            async with asyncio.TaskGroup() as both:
+                both.create_task(self._forward(source, target, reader, requests))
+                both.create_task(self._forward(target, source, answers, writer))
+        finally:
+            for end in (writer, requests):
+                del self._writers[end]
+                end.transport.abort()
+
+    async def _forward(
+        self, source: str, target: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        while data := await reader.read(READ_BYTES):
+            await self._may_pass(source, target)
+            writer.write(data)
+            await writer.drain()
+        await self._may_pass(source, target)
+        raise ConnectionResetError  # one end has closed: close the other one, too, once all has arrived
+
+
+async def _first_frame(reader: asyncio.StreamReader) -> bytes:
+    head = await reader.readexactly(4)
+    length = int.from_bytes(head, "big")
+    if length > FIRST_FRAME_BYTES_MAX:
+        return head
+    return head + await reader.readexactly(length)
+
+
+def _source_of(frame: bytes) -> str:
+    try:
+        client_id = decode_request_frame(frame[4:]).client_id
+    except ProtocolError:
+        return CLIENTS
+    if client_id is None:
+        return CLIENTS
+    if client_id == CLIENT_ID:
+        return OBSERVER
+    found = BROKER_CLIENT_ID.fullmatch(client_id)
+    return CLIENTS if found is None else broker_name(int(found[1]))
+
+
+async def _quietly(serving: Coroutine[Any, Any, None], writer: asyncio.StreamWriter) -> None:
+    """Serve one connection; how it ends does not matter to the proxy."""
+    with contextlib.suppress(OSError, asyncio.IncompleteReadError, ExceptionGroup):
+        await serving
+    writer.transport.abort()

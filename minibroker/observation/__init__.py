@@ -1,0 +1,1 @@
+"""A running cluster seen from outside: its state, its replicas, its events."""

@@ -1,0 +1,258 @@
+"""The state of a whole cluster at one moment: its brokers, its leaders, each replica, and its problems.
+
+Owns: joining the answers of all brokers, and the meaning of 'healthy'. Leaves to others: how the cluster was started;
+it works with any cluster that answers (local, compose).
+"""
+
+import time
+
+import msgspec
+
+from minibroker.observation.broker_queries import ASK_TIMEOUT_S, BrokerQueries, NoAnswer
+from minibroker.offline import cures
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.messages import (
+    DescribeReplicaStateResponse,
+    ElectLeadersRequest,
+    MetadataPartition,
+    MetadataResponse,
+    ReplicaStateDescription,
+)
+
+NAMES_SHOWN = 5
+"""Partitions named in one sentence."""
+
+LEFT_ALONE_CURE = (
+    "correct the node, or delete it if nothing uses it; then delete /controller in ZooKeeper: the next controller"
+    " reads everything again"
+)
+COPIES_CURE = "start the brokers that hold a copy, or cut the log with `minibroker log repair` if none does"
+ELECT_CURE = "shows what each replica holds; with --accept-loss it elects one of them"
+
+
+class BrokerView(msgspec.Struct, frozen=True, kw_only=True):
+    """A registered broker, and its description of itself if it answered."""
+
+    broker_id: int
+    server: str
+    description: DescribeReplicaStateResponse | None
+    problem: str | None
+
+
+class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
+    """The cluster at one moment. Brokers and partitions are sorted."""
+
+    taken_at: float
+    cluster_id: str
+    controller_id: int
+    brokers: list[BrokerView]
+    partitions: dict[TopicPartition, MetadataPartition]
+    waits: dict[TopicPartition, str] = {}
+    """Why a partition has no leader, and which brokers it waits for, in the controller's words."""
+    topic_ids: dict[str, str] = {}
+    left_alone: dict[str, str] = {}
+    """Znodes that the controller ignores because they cannot be parsed or are implausible; with its reason."""
+
+    def broker(self, broker_id: int) -> BrokerView | None:
+        return next((broker for broker in self.brokers if broker.broker_id == broker_id), None)
+
+    def replicas(self) -> dict[TopicPartition, dict[int, ReplicaStateDescription]]:
+        """Every described replica, by partition and broker."""
+        found: dict[TopicPartition, dict[int, ReplicaStateDescription]] = {}
+        for broker in self.brokers:
+            for topic in broker.description.topics if broker.description is not None else ():
+                for replica in topic.partitions:
+                    found.setdefault(TopicPartition(topic.topic, replica.partition), {})[broker.broker_id] = replica
+        return dict(sorted(found.items()))
+
+
+async def view_cluster(
+    queries: BrokerQueries, servers: str, topics: list[str] | None = None, timeout_s: float = ASK_TIMEOUT_S
+) -> ClusterView:
+    """Ask one broker for the metadata and every broker for its replicas. Raises NoAnswer if no broker answers."""
+    metadata = await queries.metadata(servers, topics, timeout_s)
+    addresses = {broker.node_id: f"{broker.host}:{broker.port}" for broker in metadata.brokers}
+    ids = sorted(addresses)
+    answers = await queries.replica_states([addresses[broker_id] for broker_id in ids], topics, timeout_s)
+    brokers = [
+        BrokerView(
+            broker_id=broker_id,
+            server=addresses[broker_id],
+            description=None if isinstance(answer, NoAnswer) else answer,
+            problem=str(answer) if isinstance(answer, NoAnswer) else None,
+        )
+        for broker_id, answer in zip(ids, answers, strict=True)
+    ]
+    partitions = partitions_of(metadata)
+    leaderless = [name for name, partition in partitions.items() if partition.leader_id not in addresses]
+    return ClusterView(
+        taken_at=time.time(),
+        cluster_id=metadata.cluster_id,
+        controller_id=metadata.controller_id,
+        brokers=brokers,
+        partitions=partitions,
+        waits=await _waits(queries, addresses.get(metadata.controller_id), leaderless, timeout_s),
+        topic_ids={topic.name: topic.topic_id for topic in metadata.topics},
+        left_alone=await _left_alone(queries, addresses.get(metadata.controller_id), timeout_s)
+        if topics is None
+        else {},
+    )
+
+
+async def _left_alone(queries: BrokerQueries, controller: str | None, timeout_s: float) -> dict[str, str]:
+    """Only the controller knows these; one that does not answer is itself a problem of the view."""
+    if controller is None:
+        return {}
+    try:
+        described = await queries.describe_cluster(controller, timeout_s)
+    except NoAnswer:
+        return {}
+    return {node.path: node.reason for node in described.left_alone}
+
+
+async def _waits(
+    queries: BrokerQueries, controller: str | None, leaderless: list[TopicPartition], timeout_s: float
+) -> dict[TopicPartition, str]:
+    """Asked only if a partition has no leader; empty if the controller does not answer."""
+    if controller is None or not leaderless:
+        return {}
+    try:
+        outlooks = await queries.elections(controller, ElectLeadersRequest(), timeout_s)
+    except NoAnswer:
+        return {}
+    return {TopicPartition(each.topic_name, each.partition_index): each.reason for each in outlooks}
+
+
+def partitions_of(metadata: MetadataResponse) -> dict[TopicPartition, MetadataPartition]:
+    return dict(
+        sorted(
+            (TopicPartition(topic.name, partition.partition_index), partition)
+            for topic in metadata.topics
+            for partition in topic.partitions
+        )
+    )
+
+
+class HealthProblem(msgspec.Struct, frozen=True):
+    """A reason why the cluster is not healthy, and its cure where that is not obvious."""
+
+    what: str
+    cure: str | None = None
+
+    def __str__(self) -> str:
+        return self.what if self.cure is None else f"{self.what} ({self.cure})"
+
+
+def health_problems(view: ClusterView, brokers_expected: int | None = None) -> list[str]:
+    """Why the cluster is not healthy, one sentence per reason; empty if it is."""
+    reasons = []
+    if brokers_expected is not None and len(view.brokers) < brokers_expected:
+        ids = [broker.broker_id for broker in view.brokers]
+        reasons.append(f"{len(view.brokers)} of {brokers_expected} brokers are registered: {ids}")
+    reasons += [reason for broker in view.brokers for reason in _broker_problems(view, broker)]
+    return reasons + [str(each) for each in partition_problems(view)]
+
+
+def partition_problems(view: ClusterView) -> list[HealthProblem]:
+    """Problems of partitions, of their replicas and of the controller."""
+    found = []
+    if view.broker(view.controller_id) is None:
+        found.append(
+            HealthProblem(
+                "no controller is elected", "start the brokers that are down, or check whether ZooKeeper runs"
+            )
+        )
+    found += _ignored_nodes(view)
+    for name, partition in view.partitions.items():
+        replicas, isr = list(partition.replica_nodes), list(partition.isr_nodes)
+        if view.broker(partition.leader_id) is None:
+            waits = view.waits.get(name)
+            why = f"; {waits}" if waits else ""
+            cure = f"`minibroker partition elect {name}` {ELECT_CURE}"
+            found.append(HealthProblem(f"{name} has no leader: replicas {replicas}, ISR {isr}{why}", cure))
+        elif set(isr) < set(replicas):
+            missing = sorted(set(replicas) - set(isr))
+            found.append(HealthProblem(f"{name} is under-replicated: ISR {isr} of {replicas}, missing {missing}"))
+    return found + _replica_problems(view) + [HealthProblem(each) for each in _newer_epochs(view)]
+
+
+def _ignored_nodes(view: ClusterView) -> list[HealthProblem]:
+    named = [
+        HealthProblem(f"the controller ignores {path} in ZooKeeper: {reason}", LEFT_ALONE_CURE)
+        for path, reason in list(view.left_alone.items())[:NAMES_SHOWN]
+    ]
+    more = len(view.left_alone) - len(named)
+    return [*named, HealthProblem(f"the controller ignores {more} more nodes in ZooKeeper")] if more else named
+
+
+def _broker_problems(view: ClusterView, broker: BrokerView) -> list[str]:
+    description = broker.description
+    if description is None:
+        silent = [str(name) for name, each in view.partitions.items() if broker.broker_id in each.replica_nodes]
+        which = f" (it has replicas of {_some(silent)})" if silent else ""
+        return [f"broker {broker.broker_id} does not answer: {broker.problem}{which}"]
+    reasons = []
+    if description.fenced:
+        reasons.append(f"broker {broker.broker_id} is fenced: it has lost ZooKeeper")
+    if description.log_directory != "online":
+        state, reason = description.log_directory, description.log_directory_reason
+        what = f"log directory of broker {broker.broker_id} is {state}: {reason}"
+        reasons.append(f"{what} ({cures.of_log_directory(state, reason)})")
+    return reasons
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(names[:NAMES_SHOWN])
+    return shown if len(names) <= NAMES_SHOWN else f"{shown} and {len(names) - NAMES_SHOWN} more"
+
+
+def _replica_problems(view: ClusterView) -> list[HealthProblem]:
+    """Problems of every assigned replica; one that no broker describes is a problem, too. A broker that does not
+    answer, or has its log directory offline, is one problem of its own instead."""
+    described = view.replicas()
+    reasons = []
+    for name, partition in view.partitions.items():
+        for broker_id in partition.replica_nodes:
+            broker, replica = view.broker(broker_id), described.get(name, {}).get(broker_id)
+            if broker is None:
+                if broker_id in partition.isr_nodes:
+                    reasons.append(HealthProblem(f"{name}: broker {broker_id} is in the ISR but not registered"))
+            elif broker.description is None:
+                continue
+            elif replica is None and name in view.waits:
+                continue  # `waits` gives the reason
+            elif replica is None:
+                reasons.append(HealthProblem(f"{name}: broker {broker_id} answers, but has no replica of it"))
+            elif replica.role == "offline":
+                if broker.description.log_directory == "online" and name not in view.waits:
+                    reasons.append(
+                        HealthProblem(f"{name}: the replica on broker {broker_id} is offline: {replica.why_offline}")
+                    )
+            elif replica.damage is not None:
+                reasons.append(HealthProblem(f"{name}: {serves_damaged(broker_id, replica.damage)}", COPIES_CURE))
+            elif replica.leader_epoch < partition.leader_epoch:
+                epochs = f"leader epoch {replica.leader_epoch}, the metadata in {partition.leader_epoch}"
+                reasons.append(HealthProblem(f"{name}: the replica on broker {broker_id} is still in {epochs}"))
+            elif replica.leader_epoch == partition.leader_epoch:
+                role = "leader" if broker_id == partition.leader_id else "follower"
+                if replica.role != role and partition.leader_id >= 0:
+                    reasons.append(
+                        HealthProblem(f"{name}: broker {broker_id} should be {role}, but is '{replica.role}'")
+                    )
+    return reasons
+
+
+def serves_damaged(broker_id: int, damage: str) -> str:
+    """Of a replica that stays online with a damaged log, because no other one is in sync."""
+    return f"broker {broker_id} leads with a damaged log, and readers of the damaged range are refused: {damage}"
+
+
+def _newer_epochs(view: ClusterView) -> list[str]:
+    """Replicas with a newer leader epoch than the metadata: a broker that was paused gives old metadata at first."""
+    return [
+        f"{name}: broker {broker_id} is in leader epoch {replica.leader_epoch}, "
+        f"the metadata still in {partition.leader_epoch}"
+        for name, replicas in view.replicas().items()
+        for broker_id, replica in replicas.items()
+        if (partition := view.partitions.get(name)) is not None and replica.leader_epoch > partition.leader_epoch
+    ]

@@ -1,0 +1,1 @@
+"""The log directory of a stopped broker: examination, evidence, repair."""

@@ -1,0 +1,59 @@
+"""Entries at the top of a stopped broker's log.dir because of which it would not start. Offline; changes nothing.
+
+Owns: the same checks that a broker makes before it loads anything. Leaves to others: partitions (`log_examination`).
+"""
+
+from pathlib import Path
+
+import msgspec
+
+from minibroker.offline.log_evidence import read_small
+from minibroker.protocol import checkpoints
+from minibroker.protocol.checkpoints import CorruptCheckpoint
+from minibroker.protocol.meta_properties import parse_meta_properties
+from minibroker.runtime.disk import RealDisk
+from minibroker.runtime.ports import DiskError, FileMissing
+
+OWN_FILES = (
+    checkpoints.META_PROPERTIES,
+    checkpoints.CLEAN_SHUTDOWN,
+    checkpoints.WHOLE_SINCE,
+    checkpoints.RECOVERY_POINT_CHECKPOINT,
+    checkpoints.HIGH_WATERMARK_CHECKPOINT,
+)
+RIGHT_CURE = "give the broker's user access to it (chmod, chown), and start the broker"
+AWAY_CURE = "move that entry away, and start the broker: it creates the file again"
+META_CURE = "write its five lines again (docs/FORMATS.md says where to find each), and start the broker"
+
+
+class StartRefusal(msgspec.Struct, frozen=True, kw_only=True):
+    """A reason why a broker would not start on this directory."""
+
+    file: str
+    what: str
+    cure: str
+
+
+def refusals(log_directory: Path) -> list[StartRefusal]:
+    """All reasons, in the order in which a broker would find them."""
+    found = []
+    for name in OWN_FILES:
+        for entry in (log_directory / name, log_directory / f"{name}{checkpoints.TEMPORARY_SUFFIX}"):
+            try:
+                RealDisk().open(str(entry)).close()
+            except FileMissing:
+                continue
+            except DiskError as error:
+                found.append(StartRefusal(file=str(entry), what=str(error), cure=cure_of(str(error), AWAY_CURE)))
+    meta = log_directory / checkpoints.META_PROPERTIES
+    if meta.is_file() and not found:
+        try:
+            parse_meta_properties(read_small(meta))
+        except CorruptCheckpoint as error:
+            found.append(StartRefusal(file=str(meta), what=f"{meta} is damaged: {error}", cure=META_CURE))
+    return found
+
+
+def cure_of(what: str, otherwise: str) -> str:
+    """The cure of an unreadable entry: access rights if they are missing, because the entry may be sound."""
+    return RIGHT_CURE if "Permission denied" in what or "Operation not permitted" in what else otherwise

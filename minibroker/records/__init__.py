@@ -1,0 +1,1 @@
+"""Records as the commands read, print and send them."""

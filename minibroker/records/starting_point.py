@@ -1,0 +1,82 @@
+"""Where to begin reading: kcat's `-o`, as a value, and as offsets of a topic's partitions.
+
+Owns: the forms beginning, end, N, -N and @TIMESTAMP (milliseconds or ISO-8601). Leaves to others: reading records.
+"""
+
+from datetime import datetime
+from enum import Enum
+
+import msgspec
+
+from minibroker.client.consumer.consumer import Consumer
+from minibroker.protocol.ids import TopicPartition
+
+
+class StartKind(Enum):
+    BEGINNING = "beginning"
+    END = "end"
+    OFFSET = "offset"
+    BEFORE_END = "before end"
+    TIME = "time"
+
+
+class BadStartingPoint(ValueError):
+    """The text is not a starting point; the message is one sentence."""
+
+
+class StartingPoint(msgspec.Struct, frozen=True):
+    """Where to begin in every partition."""
+
+    start: StartKind
+    number: int = 0
+    """The offset, the records before the end, or the time in ms."""
+
+
+def parse_start(text: str) -> StartingPoint:
+    """Raises BadStartingPoint."""
+    if text in ("beginning", "earliest"):
+        return StartingPoint(StartKind.BEGINNING)
+    if text in ("end", "latest"):
+        return StartingPoint(StartKind.END)
+    if text.startswith("@"):
+        return StartingPoint(StartKind.TIME, _milliseconds(text[1:]))
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 19 and int(digits) < 2**63):
+        raise BadStartingPoint(f"'{text}' is not an offset: give beginning, end, N, -N (before the end) or @TIMESTAMP")
+    return StartingPoint(StartKind.BEFORE_END if text.startswith("-") else StartKind.OFFSET, int(digits))
+
+
+def _milliseconds(text: str) -> int:
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise BadStartingPoint(f"'@{text}' is not a time: give milliseconds since 1970 or ISO-8601") from None
+    return round(moment.timestamp() * 1000)
+
+
+async def find_offsets(
+    consumer: Consumer,
+    point: StartingPoint,
+    partitions: list[TopicPartition],
+    ends: dict[TopicPartition, int],
+    timeout_ms: float,
+) -> dict[TopicPartition, int]:
+    """The offset of the starting point in each partition; `ends` are the end offsets."""
+    if point.start is StartKind.END:
+        return ends
+    if point.start is StartKind.OFFSET:
+        return dict.fromkeys(partitions, point.number)
+    beginnings = await consumer.beginning_offsets(partitions, timeout_ms)
+    if point.start is StartKind.BEGINNING:
+        return beginnings
+    if point.start is StartKind.BEFORE_END:
+        return {partition: max(beginnings[partition], ends[partition] - point.number) for partition in partitions}
+    found = await consumer.offsets_for_times(dict.fromkeys(partitions, point.number), timeout_ms)
+    offsets = {}
+    for partition in partitions:
+        answer = found[partition]
+        offset = None if answer is None else answer.offset
+        offsets[partition] = ends[partition] if offset is None else offset  # the end if all records are older
+    return offsets

@@ -1,0 +1,142 @@
+"""When faults of the one faulty disk and of the whole cluster come, in addition to `fault_schedule`; and their mending.
+
+Owns: the order, from a random stream of its own, so that runs without these faults stay the same. Leaves to others: how
+a fault is done.
+"""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Iterator
+
+from minibroker.broker.disk_faults import scrubber
+from minibroker.simulation.swarm.faults.crash_points import CrashPoints
+from minibroker.simulation.swarm.faults.disk_faults import DiskFaults
+from minibroker.simulation.swarm.faults.disk_options import (
+    CRASHES,
+    FILE_CHANGES,
+    LATER_FAULTS,
+    OLDER,
+    RUNNING_ROT,
+    DiskOptions,
+)
+from minibroker.simulation.swarm.faults.fault_injector import FaultInjector
+from minibroker.simulation.swarm.faults.faulty_disk import FaultyDisk
+from minibroker.simulation.swarm.faults.whole_cluster import WholeCluster
+from minibroker.simulation.swarm.promise import Circumstance, allows
+
+FIRST_SECONDS = 0.7
+"""Some records are written first."""
+LOOK_SECONDS = 0.25
+START_SECONDS = 2.0
+"""A broker that refuses its disk has ended by then."""
+SCRUB_ROUND_MS = 1_000
+SCRUBBED_SECONDS = 20.0
+"""By then a scrubber has read every byte of these small disks, and has repaired all rot."""
+
+
+@contextlib.contextmanager
+def scrubbing_often() -> Iterator[None]:
+    """Time runs faster than in a real cluster: a scrubber's round begins soon after the one before."""
+    round_ms = scrubber.ROUND_MS_MIN
+    scrubber.ROUND_MS_MIN = SCRUB_ROUND_MS
+    try:
+        yield
+    finally:
+        scrubber.ROUND_MS_MIN = round_ms
+
+
+class DiskFaultSchedule:
+    """Of one run."""
+
+    def __init__(self, injector: FaultInjector, options: DiskOptions, rng: random.Random) -> None:
+        self.disk = FaultyDisk(injector)
+        self._injector = injector
+        self._options = options
+        self._random = rng
+        self._faults = DiskFaults(injector, self.disk, rng)
+        self._crash_points = CrashPoints(injector, rng)
+        self._cluster = WholeCluster(injector, self._faults, self._crash_points, rng)
+        self._takes_copies = bool({*OLDER, "all_end_and_an_older_copy_is_back"} & {*options.faults, *options.sequences})
+
+    async def run(self) -> None:
+        """The phase under faults: one fault at a time, each awaited."""
+        injector, options = self._injector, self._options
+        end = injector.world.loop.time() + injector.options.seconds
+        await asyncio.sleep(FIRST_SECONDS)
+        for broker_id in injector.cluster.broker_ids if self._takes_copies else ():
+            self._faults.changes.copies.take(injector.storage(broker_id))
+        while injector.world.loop.time() < end:
+            await asyncio.sleep(self._random.expovariate(1 / options.pause_mean))
+            self.disk.settle()
+            if self._takes_copies:
+                broker_id = self._random.choice(injector.cluster.broker_ids)
+                if broker_id not in injector.faulty_disks:  # else its damage could return after it counts as repaired
+                    self._faults.changes.copies.take(injector.storage(broker_id))
+            if self._random.random() < options.sequence_share:
+                await self._play(self._random.choice(options.sequences))
+            else:
+                await self._break_something()
+
+    async def _play(self, kind: str) -> None:
+        before = len(self._injector.history)
+        await getattr(self._cluster, kind)()
+        self._injector.injected[f"cluster {kind}"] += len(self._injector.history) > before
+
+    async def _break_something(self) -> None:
+        """Try one kind after another until one fits. Kinds that this run has not had yet come first."""
+        faults, injected = self._options.faults, self._injector.injected
+        if not set(faults) & set(LATER_FAULTS):
+            await self._break(self._random.choice(faults))
+            return
+        kinds = self._random.sample(faults, len(faults))
+        for kind in sorted(kinds, key=lambda each: injected[f"disk {each}"] > 0):
+            if await self._break(kind):
+                return
+
+    async def _break(self, kind: str) -> bool:
+        assert allows(kind, Circumstance.ANOTHER_COPY), "FaultyDisk.may_become_faulty requires that circumstance"
+        before = self._injector.counts[f"disk {kind}"]
+        if kind in RUNNING_ROT:
+            await self._faults.rot(kind)
+        elif kind in FILE_CHANGES:
+            await self._faults.change(kind)
+        elif kind in CRASHES:
+            await getattr(self._crash_points, kind)()
+        else:
+            await getattr(self._faults, kind)()
+        times = self._injector.counts[f"disk {kind}"] - before
+        self._injector.injected[f"disk {kind}"] += times
+        return times > 0
+
+    # ------------------------------------------------------------------------------------------------------ mending
+    async def mend(self) -> list[str]:
+        """After the other faults have stopped and all brokers were started. Returns the rot that the brokers should
+        have repaired themselves, and did not."""
+        injector, broker = self._injector, self.disk.broker
+        if broker is None:
+            return []
+        await asyncio.sleep(START_SECONDS)
+        if not injector.is_alive(broker):
+            await self._replace_disk(broker)
+        self.disk.undo_unscrubbed_rot()
+        await injector.wait(lambda: not self.disk.remaining(), SCRUBBED_SECONDS)
+        return [f"{rot.path} at {rot.position}" for rot in self.disk.remaining()]
+
+    async def _replace_disk(self, broker: int) -> None:
+        """The broker refuses to start on its disk. As the promise says, an operator puts in a blank disk once the old
+        registration is gone."""
+        injector = self._injector
+        injector.note("operator puts in a blank disk", broker)
+        await asyncio.sleep(injector.options.session_seconds + START_SECONDS)
+        if not injector.is_alive(broker):
+            self.disk.replace()
+            injector.start(broker)
+
+    async def settle(self) -> None:
+        """Wait until the disk counts as repaired, after all replicas are in sync again."""
+        await self._injector.wait(self._is_settled, SCRUBBED_SECONDS)
+
+    def _is_settled(self) -> bool:
+        self.disk.settle()
+        return self.disk.broker is None

@@ -1,0 +1,1 @@
+"""A simulated world: loop, network, disks and ZooKeeper, which brokers use through the ports."""

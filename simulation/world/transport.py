@@ -1,0 +1,391 @@
+"""One end of a simulated connection: its pipe, its buffer, its flow control and its end.
+
+The theory is in `network.py`. An end owns the pipe from which it reads; its callbacks run in its own process, so a
+paused process reads late and a dead one never.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from minibroker.runtime.ports import Buffer
+from minibroker.simulation.world.message_holds import Action, FrameCutter
+from minibroker.simulation.world.node import Process
+from minibroker.simulation.world.trace import checksum
+
+if TYPE_CHECKING:
+    from minibroker.simulation.world.network import Fabric
+
+WINDOW_BYTES = 256 * 1024
+"""Bytes that the two kernels hold for a reader: the order of Linux's defaults for a new connection."""
+
+HIGH_WATER_BYTES = 64 * 1024
+"""asyncio's default for pause_writing; a quarter of it for resume_writing."""
+
+RESEND_SECONDS = 1.0
+"""Time until a retry after a lost SYN or reset."""
+
+ProtocolFactory = Callable[[], asyncio.BufferedProtocol]
+
+
+class StreamSegment:
+    """Bytes in flight, not copied; or the end of the stream (`parts` None)."""
+
+    __slots__ = ("arrives_at", "length", "parts", "starts_write")
+
+    def __init__(self, arrives_at: float, parts: list[Buffer] | None, length: int, starts_write: bool) -> None:
+        self.arrives_at = arrives_at
+        self.parts = parts
+        self.length = length
+        self.starts_write = starts_write
+        """Its first byte is the first of a `write`, and so of a frame."""
+
+
+class SimulatedTransport:
+    """One end of a connection. Implements `ports.Transport`."""
+
+    peer: "SimulatedTransport"
+    protocol: asyncio.BufferedProtocol
+
+    def __init__(self, fabric: "Fabric", process: Process, host: str, port: int, is_client: bool) -> None:
+        self._fabric = fabric
+        self._loop = fabric.loop
+        self.serial = fabric.new_serial()
+        self.process = process
+        self.host = host
+        self.port = port
+        self.is_client = is_client
+        self.cutter: FrameCutter | None = None
+        self._is_held = False
+        """A hold keeps back the next frame for this end."""
+        self.is_gone = False
+        """Its kernel no longer has it: closed, reset, killed, or without power."""
+        self._opened = False
+        self._lost = False
+        self._closing = False
+        self._fin_sent = False
+        self._reading = True
+        self._pipe: deque[StreamSegment] = deque()
+        self._unread = b""
+        self._ended = False
+        self._buffer: deque[Buffer] = deque()
+        self._buffer_bytes = 0
+        self._is_behind = False
+        """Since the window was full, segments may begin in the middle of a write."""
+        self._high = HIGH_WATER_BYTES
+        self._low = HIGH_WATER_BYTES // 4
+        self._writer_paused = False
+        self.unread_by_peer = 0
+
+    def open(self, factory: ProtocolFactory) -> None:
+        """The connection is established on this side."""
+        if self.is_gone:
+            return  # reset before it was accepted
+        self.protocol = factory()
+        self._opened = True
+        self.protocol.connection_made(self)  # type: ignore[arg-type]
+        self.pump()
+
+    # ------------------------------------------------------------------------------------------------- writing
+    def write(self, data: Buffer) -> None:
+        self.writelines((data,))
+
+    def writelines(self, list_of_data: Sequence[Buffer]) -> None:
+        if not self.process.alive:
+            return
+        if self._lost:
+            raise RuntimeError("the transport is closed")  # as uvloop does
+        if self.is_gone or self._fin_sent:
+            return
+        if not self._buffer:
+            parts = [data for data in list_of_data if len(data)]
+            length = sum(map(len, parts))
+            if length <= WINDOW_BYTES - self.unread_by_peer:  # nearly always
+                if parts:
+                    self.unread_by_peer += length
+                    self._send_segment(parts, length)
+                return
+        for data in list_of_data:
+            if len(data):
+                self._buffer.append(data)
+                self._buffer_bytes += len(data)
+        self._send_buffer()
+        if self._buffer_bytes > self._high and not self._writer_paused:
+            self._writer_paused = True
+            self.protocol.pause_writing()
+
+    def _send_buffer(self) -> None:
+        """Move what the window allows from the buffer into the peer's pipe."""
+        parts: list[Buffer] = []
+        length = 0
+        room = WINDOW_BYTES - self.unread_by_peer
+        while self._buffer and room > 0:
+            part = self._buffer.popleft()
+            if len(part) > room:
+                view = memoryview(part)
+                self._buffer.appendleft(view[room:])
+                part = view[:room]
+            parts.append(part)
+            length += len(part)
+            room -= len(part)
+        if parts:
+            self._buffer_bytes -= length
+            self.unread_by_peer += length
+            self._send_segment(parts, length, not self._is_behind)
+        self._is_behind = bool(self._buffer)
+
+    def _send_segment(self, parts: list[Buffer] | None, length: int, starts_write: bool = True) -> None:
+        peer, fabric = self.peer, self._fabric
+        if peer.is_gone:
+            if fabric.is_up(peer.host):
+                round_trip = fabric.delay(self.host, peer.host) + fabric.delay(peer.host, self.host)
+                self.lose_soon(ConnectionResetError("connection reset by peer"), round_trip)
+            return
+        arrives_at = self._loop.time() + fabric.delay(self.host, peer.host)
+        if fabric.bandwidth:
+            arrives_at += fabric.transmission(self.host, peer.host, length)
+        pipe = peer._pipe
+        if pipe and pipe[-1].arrives_at > arrives_at:
+            arrives_at = pipe[-1].arrives_at
+        pipe.append(StreamSegment(arrives_at, parts, length, starts_write))
+        self._loop.call_at(arrives_at, peer.pump, context=peer.process.context)
+
+    def _window_opened(self) -> None:
+        """The window has opened."""
+        if self.is_gone:
+            return
+        if self._buffer:
+            self._send_buffer()
+        if self._writer_paused and self._buffer_bytes <= self._low:
+            self._writer_paused = False
+            self.protocol.resume_writing()
+        if self._closing and not self._buffer:
+            self._finish_closing()
+
+    # ------------------------------------------------------------------------------------------------- reading
+    def pump_soon(self, seconds: float) -> None:
+        when = self._loop.time() + max(0.0, seconds)
+        self._loop.call_at(when, self.pump, context=self.process.context)
+
+    def pump(self) -> None:
+        """Take what has arrived and hand it to the protocol."""
+        now = self._loop.time()
+        pipe = self._pipe
+        while pipe and pipe[0].arrives_at <= now and not self.is_gone and self._opened and not self._is_held:
+            if not self._fabric.is_open(self.peer.host, self.host):
+                return  # heal() pumps again
+            segment = pipe.popleft()
+            if segment.parts is None:
+                self._ended = True
+                self._note_loss()
+                self._unread += self.cutter.rest() if self.cutter is not None else b""
+            else:
+                data = b"".join(segment.parts)
+                self._fabric.trace.record("net", self.peer.host, self.host, len(data), checksum(data))
+                self._arrive(data, segment.starts_write)
+        self._read()
+
+    def _arrive(self, data: bytes, starts_write: bool) -> None:
+        if self._fabric.cuts_frames and self.cutter is None and starts_write:
+            self.cutter = FrameCutter(self)
+        if self.cutter is None:
+            self._unread += data
+        else:
+            self.cutter.add(data)
+            self._pass_holds(self.cutter)
+
+    def _pass_holds(self, cutter: FrameCutter) -> None:
+        passed, verdict = cutter.take(self._fabric.holds)
+        self._unread += passed
+        self._is_held = verdict is Action.HOLD
+        if verdict is Action.DROP:
+            self.lose_frames()
+
+    def go_on(self) -> None:
+        """The hold is open again."""
+        self._loop.call_soon(self._go_on, context=self.process.context)
+
+    def _go_on(self) -> None:
+        if self.cutter is not None and not self.is_gone:
+            self._pass_holds(self.cutter)
+            self.pump()
+
+    def lose_frames(self) -> None:
+        """What waits at a hold, and everything after it, is lost with the connection."""
+        for side in (self, self.peer):
+            side._is_held = False
+            side._pipe.clear()
+            side.cutter = None
+            side.lose_soon(ConnectionResetError("connection reset by the network"), 0.0)
+
+    def lose_what_is_held(self) -> None:
+        """Drop what a cut keeps back; what arrived earlier is in the kernel of this end."""
+        since = self._fabric.cut_since(self.peer.host, self.host)
+        self._pipe = deque(segment for segment in self._pipe if segment.arrives_at <= since)
+
+    def lose_for_this_end_only(self) -> None:
+        """Half open: the peer notices only when it sends something."""
+        self._note_loss()
+        self.vanish()
+        self._loop.call_soon(self._lose, ConnectionResetError("connection reset"), context=self.process.context)
+
+    def pump_some(self) -> None:
+        """Before a reset, a part of what is in flight arrives, cut anywhere."""
+        if self._pipe and self._pipe[0].parts is not None and self._opened and not self.is_gone and not self._is_held:
+            data = b"".join(self._pipe[0].parts)
+            self._unread += self.cutter.rest() if self.cutter is not None else b""
+            self._unread += data[: self._fabric.random.randrange(len(data) + 1)]
+            self._pipe.clear()
+            self._loop.call_soon(self._read, context=self.process.context)
+
+    def _read(self) -> None:
+        fabric = self._fabric
+        while self._unread and self._reading and not self._closing and not self.is_gone:
+            unread = self._unread
+            wanted = len(unread)
+            if fabric.random.random() < fabric.latency.split_probability and wanted > 1:
+                wanted = fabric.random.randrange(1, wanted)
+            target = memoryview(self.protocol.get_buffer(wanted))
+            count = min(len(target), wanted)
+            assert count > 0, "get_buffer returned an empty buffer"
+            if count == len(unread):
+                target[:count] = unread
+                self._unread = b""
+            else:
+                target[:count] = unread[:count]
+                self._unread = unread[count:]
+            target.release()
+            self._acknowledge_reading(count)
+            try:
+                if self.is_client:
+                    self._fabric.contact(self.host, self.peer.host).answered_at = self._loop.time()
+                self.protocol.buffer_updated(count)
+            except Exception as error:  # as asyncio does
+                message = "Fatal error: protocol.buffer_updated() call failed."
+                self._loop.call_exception_handler({"message": message, "exception": error})
+                self.abort()
+        if self._ended and not self._unread and self._reading and not self._closing and not self.is_gone:
+            self._ended = False
+            if not self.protocol.eof_received():
+                self.close()
+
+    def _acknowledge_reading(self, count: int) -> None:
+        """The peer's kernel knows at once; its process only if it waits for that."""
+        peer = self.peer
+        peer.unread_by_peer -= count
+        if (peer._buffer or peer._writer_paused) and not peer.is_gone:
+            self._loop.call_soon(peer._window_opened, context=peer.process.context)
+
+    def pause_reading(self) -> None:
+        self._reading = False
+
+    def resume_reading(self) -> None:
+        if not self._reading:
+            self._reading = True
+            self._loop.call_soon(self._read, context=self.process.context)
+
+    # ------------------------------------------------------------------------------------------------- closing
+    def close(self) -> None:
+        if self._closing or not self.process.alive:
+            return
+        self._closing = True
+        if not self._buffer:
+            self._finish_closing()
+
+    def _finish_closing(self) -> None:
+        if self._fin_sent or self.is_gone:
+            return
+        self._fin_sent = True
+        self._send_segment(None, 0)
+        self._loop.call_soon(self._lose, None, context=self.process.context)
+
+    def abort(self) -> None:
+        if not self.process.alive or self.is_gone:
+            return
+        self._closing = True
+        self._buffer.clear()
+        self._buffer_bytes = 0
+        delay = self._fabric.delay(self.host, self.peer.host)
+        self.peer.lose_soon(ConnectionResetError("connection reset by peer"), delay)
+        self.is_gone = True
+        self._loop.call_soon(self._lose, None, context=self.process.context)
+
+    def lose_soon(self, error: Exception | None, seconds: float) -> None:
+        """The kernel of this end learns that the connection is broken; that waits behind a cut link."""
+        if not self.is_gone:
+            when = self._loop.time() + max(0.0, seconds)
+            self._loop.call_at(when, self._lose_when_reachable, error, context=self.process.context)
+
+    def _lose_when_reachable(self, error: Exception | None) -> None:
+        is_cut = not self._fabric.is_open(self.peer.host, self.host) and self.peer.host != self.host
+        if is_cut or self._is_held:
+            self.lose_soon(error, RESEND_SECONDS)
+        else:
+            self._note_loss()
+            self._lose(error)
+
+    def _note_loss(self) -> None:
+        if not self._closing:
+            self._fabric.contact(self.host, self.peer.host).lost_at = self._loop.time()
+
+    def end_by_kernel(self) -> None:
+        """Its process is dead. Linux ends the stream after what was sent. It answers what arrived unread, or arrives
+        now, with a reset (tcp_close: data_was_unread), also what comes when a cut is healed: by then it has given up
+        the orphaned connection."""
+        now, peer, fabric = self._loop.time(), self.peer, self._fabric
+        back = fabric.delay(self.host, peer.host)
+        reset = ConnectionResetError("connection reset by peer")
+        is_unread = not self._opened or self._unread or any(segment.arrives_at <= now for segment in self._pipe)
+        if not fabric.is_open(self.host, peer.host):
+            peer.lose_what_is_held()
+        if is_unread or not fabric.is_open(self.host, peer.host):
+            peer.lose_soon(reset, back)
+            return
+        if not self._fin_sent and not peer.is_gone:
+            self._fin_sent = True
+            self._send_segment(None, 0)
+        if self._pipe:  # in flight to a socket that no longer exists
+            peer.lose_soon(reset, self._pipe[0].arrives_at - now + back)
+
+    def _lose(self, error: Exception | None) -> None:
+        if self._lost:
+            return
+        self.vanish()
+        self._closing = True
+        self._lost = True
+        if self._opened:
+            self.protocol.connection_lost(error)
+
+    def vanish(self) -> None:
+        """This end ceases to exist without notice to the peer."""
+        self.is_gone = True
+        self._pipe.clear()
+        self._unread = b""
+        self._buffer.clear()
+        self._buffer_bytes = 0
+        self._fabric.remove(self)
+
+    # ------------------------------------------------------------------------------------------------- queries
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        if high is None:
+            high = HIGH_WATER_BYTES if low is None else 4 * low
+        if low is None:
+            low = high // 4
+        assert high >= low >= 0
+        self._high, self._low = high, low
+
+    def get_write_buffer_size(self) -> int:
+        return self._buffer_bytes
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        match name:
+            case "peername":
+                return (self._fabric.address_of(self.peer.host), self.peer.port)
+            case "sockname":
+                return (self._fabric.address_of(self.host), self.port)
+            case _:
+                return default
