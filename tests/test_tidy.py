@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.tidy.cycles import check_cycles, check_type_checking
 from tests.tidy.documents import check_files, check_identifiers, check_links
 from tests.tidy.hazards import check_hash_order, check_iteration, check_patching, check_sleep
 from tests.tidy.imports import check_imports
@@ -18,6 +19,7 @@ from tests.tidy.vocabulary import ALLOWED_IN, check_class_names, check_words
 
 RULES: list[Callable[[SourceFile], list[str]]] = [
     check_imports,
+    check_type_checking,
     check_purity,
     check_ports,
     check_hash_order,
@@ -40,6 +42,10 @@ def fail_with(problems: list[str]) -> None:
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__.removeprefix("check_"))
 def test_rule_holds(rule: Callable[[SourceFile], list[str]]) -> None:
     fail_with([problem for file in project_files() for problem in rule(file)])
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    fail_with(check_cycles(project_files()))
 
 
 def test_links_of_documents_resolve() -> None:

@@ -8,8 +8,8 @@ Source: KIP-497; hardening rule 6 (half of replica.lag.time.max.ms, and a change
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replication.events import AlterPartitionAnswered, AlterPartitionLost, ProposeIsr
 from minibroker.protocol.cluster_events import AlterPartitionFailed, IsrProposalRefused
 from minibroker.protocol.errors import ErrorCode, error_code
@@ -25,10 +25,6 @@ from minibroker.runtime.broker_dialer import BrokerDialer
 from minibroker.runtime.observer import UNOBSERVED, Observer
 from minibroker.runtime.ports import NetworkError
 from minibroker.runtime.rpc import RpcConnection, RpcError
-
-if TYPE_CHECKING:
-    from minibroker.broker.replicas.partition import Partition
-
 
 PROPOSALS_PER_REQUEST_MAX = 2_000
 """Keeps a request below the 1 MiB of a control frame."""
@@ -69,7 +65,7 @@ class AlterPartitionSender:
         self._unanswered_since_ms: int | None = None
         self._failed_ms = 0
 
-    def propose(self, partition: "Partition", proposal: ProposeIsr) -> None:
+    def propose(self, partition: Partition, proposal: ProposeIsr) -> None:
         """Send it soon; a retry waits `after_ms` first."""
         if proposal.after_ms:
             loop = asyncio.get_running_loop()
@@ -90,7 +86,7 @@ class AlterPartitionSender:
         if self._connection is not None and self._controller_address() != self._connected_to:
             self._connection.abort()
 
-    def _enqueue(self, partition: "Partition", proposal: ProposeIsr) -> None:
+    def _enqueue(self, partition: Partition, proposal: ProposeIsr) -> None:
         if partition.state.proposal_in_flight == proposal.proposal_id:
             self._waiting[partition.topic_partition] = (partition, proposal)
             self._wakeup.set()
@@ -107,7 +103,7 @@ class AlterPartitionSender:
         finally:
             self._disconnect()
 
-    async def _send(self, proposals: list[tuple["Partition", ProposeIsr]]) -> None:
+    async def _send(self, proposals: list[tuple[Partition, ProposeIsr]]) -> None:
         broker_epoch = self._broker_epoch()
         if broker_epoch is None:  # a controller accepts no proposal of an unregistered broker
             self._lost(proposals)
@@ -159,11 +155,11 @@ class AlterPartitionSender:
         assert isinstance(response, AlterPartitionResponse)
         return response
 
-    def _lost(self, proposals: list[tuple["Partition", ProposeIsr]]) -> None:
+    def _lost(self, proposals: list[tuple[Partition, ProposeIsr]]) -> None:
         for partition, proposal in proposals:
             partition.handle(AlterPartitionLost(proposal_id=proposal.proposal_id))
 
-    def _settle(self, proposals: list[tuple["Partition", ProposeIsr]], response: AlterPartitionResponse) -> None:
+    def _settle(self, proposals: list[tuple[Partition, ProposeIsr]], response: AlterPartitionResponse) -> None:
         results = {
             TopicPartition(topic.topic_name, result.partition_index): result
             for topic in response.topics
@@ -189,9 +185,7 @@ class AlterPartitionSender:
             )
 
 
-def _request(
-    broker_id: int, broker_epoch: int, proposals: list[tuple["Partition", ProposeIsr]]
-) -> AlterPartitionRequest:
+def _request(broker_id: int, broker_epoch: int, proposals: list[tuple[Partition, ProposeIsr]]) -> AlterPartitionRequest:
     topics: dict[str, list[AlterPartitionData]] = {}
     for partition, proposal in proposals:
         members = [

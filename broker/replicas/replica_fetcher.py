@@ -12,11 +12,11 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from minibroker.broker.replicas.leader_ends import PARTITIONS_PER_QUESTION_MAX, ends_question, read_ends
+from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replication.events import (
     AskEpochEnd,
     EpochEndAnswered,
@@ -44,9 +44,6 @@ from minibroker.runtime.broker_dialer import BrokerDialer
 from minibroker.runtime.observer import Observer
 from minibroker.runtime.ports import ConnectionRefused, NetworkError
 from minibroker.runtime.rpc import RpcConnection, RpcError
-
-if TYPE_CHECKING:
-    from minibroker.broker.replicas.partition import Partition
 
 log = logging.getLogger("minibroker.fetcher")
 
@@ -143,17 +140,17 @@ class ReplicaFetcher:
         if self._positions.pop(topic_partition, None) is not None:
             self._forgotten[topic_partition] = None
 
-    def ask_epoch_end(self, partition: "Partition", question: AskEpochEnd) -> None:
+    def ask_epoch_end(self, partition: Partition, question: AskEpochEnd) -> None:
         self.partitions[partition.topic_partition] = partition
         self._questions[partition.topic_partition] = question
         self._schedule()
 
-    def ask_leader_ends(self, partition: "Partition", leader_epoch: int) -> None:
+    def ask_leader_ends(self, partition: Partition, leader_epoch: int) -> None:
         self.partitions[partition.topic_partition] = partition
         self._ends_wanted[partition.topic_partition] = leader_epoch
         self._schedule()
 
-    def fetch_next(self, partition: "Partition") -> None:
+    def fetch_next(self, partition: Partition) -> None:
         """Its position changed: list it in the next fetch."""
         self.partitions[partition.topic_partition] = partition
         self._to_list[partition.topic_partition] = None

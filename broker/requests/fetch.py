@@ -10,10 +10,10 @@ that time.
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 from minibroker.broker.monitoring.metrics import BrokerCounters
 from minibroker.broker.replicas.observations import ConsumerReadGranted
+from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replication.leader import (
     FetchGranted,
     FetchRefused,
@@ -31,9 +31,6 @@ from minibroker.protocol.messages import CurrentLeader, FetchPartition, FetchReq
 from minibroker.runtime.observer import Observer
 from minibroker.runtime.ports import DiskError
 from minibroker.runtime.server import IncomingRequest, ServerConnection
-
-if TYPE_CHECKING:
-    from minibroker.broker.replicas.partition import Partition
 
 READ_PER_ITERATION_BYTES = 8 * 1024 * 1024
 """Records read for consumers in one loop iteration: some milliseconds."""
@@ -88,13 +85,13 @@ class FetchHandler:
     def __init__(
         self,
         *,
-        partitions: Mapping[TopicPartition, "Partition"],
+        partitions: Mapping[TopicPartition, Partition],
         leader_hint: Callable[[TopicPartition], CurrentLeader | None],
         is_known: Callable[[TopicPartition], bool],
         is_eligible: Callable[[int, int | None], bool],
         reply_room: Callable[[], int],
-        log_failed: Callable[["Partition", DiskError], None],
-        log_damaged: Callable[["Partition", str], None],
+        log_failed: Callable[[Partition, DiskError], None],
+        log_damaged: Callable[[Partition, str], None],
         now_ms: Callable[[], int],
         response_max_bytes: int,
         counters: BrokerCounters,
@@ -148,14 +145,14 @@ class FetchHandler:
         return self._answer_whole(delayed, force)
 
     # ---------------------------------------------------------------------------------------------------- updates
-    def appended(self, partition: "Partition") -> None:
+    def appended(self, partition: Partition) -> None:
         """New records for followers."""
         for session in partition.sessions:
             session.updated[partition.topic_partition] = None
             if session.delayed is not None:
                 self._waiting.wake(session.delayed)
 
-    def offsets_changed(self, partition: "Partition") -> None:
+    def offsets_changed(self, partition: Partition) -> None:
         """New records for consumers; for followers only a newer high watermark or log start, which can wait a
         little."""
         for delayed in partition.waiting_fetches:
@@ -165,7 +162,7 @@ class FetchHandler:
             if session.delayed is not None:
                 self._waiting.wake_for_watermark(session.delayed)
 
-    def partition_changed(self, partition: "Partition") -> None:
+    def partition_changed(self, partition: Partition) -> None:
         """Its role or epoch changed, or it is gone: all fetches that wait for it must be answered."""
         for delayed in partition.waiting_fetches:
             self._waiting.wake(delayed)

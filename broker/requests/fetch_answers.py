@@ -6,11 +6,11 @@ records may be read; the core decides from where to where.
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from minibroker.broker.log.errors import CorruptLog
 from minibroker.broker.monitoring.metrics import BrokerCounters
 from minibroker.broker.replicas.observations import RecordsRead
+from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replication.events import FollowerFetched
 from minibroker.broker.replication.leader import FetchGranted, FetchRefused
 from minibroker.protocol.codec import FetchedRecords
@@ -20,9 +20,6 @@ from minibroker.protocol.messages import CurrentLeader, EpochEndOffset, FetchPar
 from minibroker.runtime.incoming_request import AnswerSent
 from minibroker.runtime.observer import Observer
 from minibroker.runtime.ports import Buffer, DiskError
-
-if TYPE_CHECKING:
-    from minibroker.broker.replicas.partition import Partition
 
 log = logging.getLogger("minibroker.fetch")
 
@@ -36,8 +33,8 @@ class FetchAnswers:
         leader_hint: Callable[[TopicPartition], CurrentLeader | None],
         is_known: Callable[[TopicPartition], bool],
         is_eligible: Callable[[int, int | None], bool],
-        log_failed: Callable[["Partition", DiskError], None],
-        log_damaged: Callable[["Partition", str], None],
+        log_failed: Callable[[Partition, DiskError], None],
+        log_damaged: Callable[[Partition, str], None],
         now_ms: Callable[[], int],
         counters: BrokerCounters,
         observer: Observer,
@@ -52,7 +49,7 @@ class FetchAnswers:
         self._counters = counters
 
     def report_position(
-        self, partition: "Partition", replica_id: int, replica_epoch: int, fetch: FetchPartition
+        self, partition: Partition, replica_id: int, replica_epoch: int, fetch: FetchPartition
     ) -> FetchGranted | FetchRefused:
         """A follower's fetch is its progress report: pass it to the core, which decides what it may read."""
         epoch = from_wire(replica_epoch)
@@ -70,7 +67,7 @@ class FetchAnswers:
         )
 
     def read(
-        self, partition: "Partition", fetch: FetchPartition, granted: FetchGranted, budget: int, first: bool
+        self, partition: Partition, fetch: FetchPartition, granted: FetchGranted, budget: int, first: bool
     ) -> FetchedRecords:
         """Whole batches; the first of a response may exceed its limits, so that no reader is stuck (KIP-74)."""
         if budget <= 0 or not partition.log.has_data(granted.fetch_offset, granted.end_offset):
@@ -94,7 +91,7 @@ class FetchAnswers:
             self._observer.notify(RecordsRead(partition, granted.fetch_offset, fetched))
         return fetched
 
-    def refused(self, partition: "Partition", decision: FetchRefused) -> FetchedRecords:
+    def refused(self, partition: Partition, decision: FetchRefused) -> FetchedRecords:
         self._counters.failed_fetch += decision.error_code is not ErrorCode.NONE
         state = partition.state
         diverging = decision.diverging

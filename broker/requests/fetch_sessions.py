@@ -6,9 +6,9 @@ session belongs to its connection and ends with it, and a new request of a sessi
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from minibroker.broker.monitoring.metrics import BrokerCounters
+from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replication.leader import FetchRefused, grant_follower, refuse_fetch
 from minibroker.broker.requests.delayed_fetches import DelayedFetch, DelayedFetches
 from minibroker.broker.requests.fetch_answers import FetchAnswers, watermarks_only
@@ -17,9 +17,6 @@ from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition, from_wire
 from minibroker.protocol.messages import FetchPartition, FetchRequest, FetchResponse
 from minibroker.runtime.server import IncomingRequest, ServerConnection
-
-if TYPE_CHECKING:
-    from minibroker.broker.replicas.partition import Partition
 
 SESSIONS_PER_BROKER_MAX = 2
 """A broker that reconnects has one more while its old connection is not yet known to be lost. The oldest is dropped."""
@@ -39,7 +36,7 @@ class SessionPartition:
         "sent_low_watermark",
     )
 
-    def __init__(self, partition: "Partition", fetch: FetchPartition) -> None:
+    def __init__(self, partition: Partition, fetch: FetchPartition) -> None:
         self.partition = partition
         self.fetch = fetch
         self.awaits_position = False
@@ -106,7 +103,7 @@ class FetchSessions:
     def __init__(
         self,
         *,
-        partitions: Mapping[TopicPartition, "Partition"],
+        partitions: Mapping[TopicPartition, Partition],
         answers: FetchAnswers,
         waiting: DelayedFetches,
         response_max_bytes: int,

@@ -54,6 +54,11 @@ class SourceFile:
         inside = self.path.rsplit("/", 1)[0].replace("/", ".")
         return inside if self.folder in ("minibroker", "tests", *LATER_FOLDERS) else f"minibroker.{inside}"
 
+    @property
+    def module(self) -> str:
+        """The name that it is imported by: minibroker.broker.log for broker/log/__init__.py."""
+        return self.package if self.name == "__init__.py" else f"{self.package}.{self.name.removesuffix('.py')}"
+
     @functools.cached_property
     def imports(self) -> list[Import]:
         """Each imported module, wherever the statement is; `from a import b` counts as a and as a.b."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.tidy.cycles import check_cycles, check_type_checking
 from tests.tidy.documents import anchors, check_links
 from tests.tidy.hazards import check_hash_order, check_iteration, check_sleep
 from tests.tidy.imports import check_imports
@@ -73,6 +74,55 @@ def test_forbidden_import_is_named(path: str, statement: str, word: str) -> None
 )
 def test_allowed_import_passes(path: str, statement: str) -> None:
     assert check_imports(file(path, statement)) == []
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        "from minibroker.broker.first import First",
+        "from minibroker.broker import first",
+        "import minibroker.broker.first",
+        "from .first import First",
+        "if TYPE_CHECKING:\n    from minibroker.broker.first import First",
+        "def f():\n    from minibroker.broker.first import First",
+    ],
+)
+def test_import_cycle_is_named_wherever_its_imports_stand(hidden: str) -> None:
+    files = [
+        file("broker/first.py", "import asyncio\nfrom minibroker.broker.second import Second"),
+        file("broker/second.py", "from minibroker.broker import third"),
+        file("broker/third.py", hidden),
+        file("broker/fourth.py", "from minibroker.broker.first import First"),
+    ]
+    line = hidden.count("\n") + 1
+    (problem,) = check_cycles(files, known=())
+    assert "cycle of 3" in problem and f"broker/third.py:{line}: imports minibroker.broker.first" in problem
+    assert check_cycles(files, known=[("minibroker.broker.third", "minibroker.broker.first")]) == []
+
+
+def test_each_cycle_is_named_once_and_a_known_one_that_is_gone() -> None:
+    files = [
+        file("broker/a.py", "from minibroker.broker.b import B\nfrom minibroker.broker.c import C"),
+        file("broker/b.py", "from minibroker.broker.a import A"),
+        file("broker/c.py", "from minibroker.broker.a import A"),
+    ]
+    assert len(check_cycles(files, known=())) == 2
+    (problem,) = check_cycles(files[:1], known=[("minibroker.broker.b", "minibroker.broker.a")])
+    assert "take it off" in problem
+
+
+@pytest.mark.parametrize(
+    ("path", "imported", "count"),
+    [
+        ("broker/replicas/partition.py", "from minibroker.broker.replicas.observations import LogCut", 1),
+        ("audit/spark/spark_job.py", "from pyspark import SparkContext", 0),
+        ("audit/spark/spark_job.py", "from pyspark import SparkContext\n    import minibroker.audit.job", 1),
+        ("broker/replicas/partition.py", "T = int", 1),
+        ("minibroker/commands/topic.py", "from minibroker.client.admin import AdminClient", 0),
+    ],
+)
+def test_type_checking_saves_a_slow_import_and_hides_nothing(path: str, imported: str, count: int) -> None:
+    assert len(check_type_checking(file(path, f"if TYPE_CHECKING:\n    {imported}"))) == count
 
 
 @pytest.mark.parametrize(
