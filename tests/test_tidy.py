@@ -13,6 +13,7 @@ from tests.tidy.documents import check_files, check_identifiers, check_links
 from tests.tidy.hazards import check_hash_order, check_iteration, check_patching, check_sleep
 from tests.tidy.imports import check_imports
 from tests.tidy.purity import check_ports, check_purity
+from tests.tidy.replica_state import check_replica_state
 from tests.tidy.shape import check_finished, check_name, check_size
 from tests.tidy.source import CODE_FOLDERS, PACKAGES, ROOT, SourceFile, project_files, text_files
 from tests.tidy.vocabulary import ALLOWED_IN, check_class_names, check_words
@@ -26,6 +27,7 @@ RULES: list[Callable[[SourceFile], list[str]]] = [
     check_iteration,
     check_sleep,
     check_patching,
+    check_replica_state,
     check_size,
     check_name,
     check_finished,

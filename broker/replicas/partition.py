@@ -153,6 +153,7 @@ class Partition:
         return ReplicaState(
             config=config,
             role=Role.NONE if self.log.damage is None else Role.OFFLINE,
+            fenced=self.services.fenced,
             damage=self.log.damage,
             log_start_offset=start,
             low_watermark=min(start, self.log.segments[0].base_offset),
@@ -160,7 +161,6 @@ class Partition:
             synced_end_offset=min(self.log.recovery_point, end),
             high_watermark=max(start, min(high_watermark, end)),
             epoch_history=EpochHistory(self.log.epoch_entries()),
-            producers=self.log.producers,
         )
 
     def __repr__(self) -> str:
@@ -214,7 +214,6 @@ class Partition:
     def log_healed(self) -> None:
         """Its directory works again: reload the state from the log, not from what was decided meanwhile."""
         self.log.finish_cut()
-        self.state.producers = self.log.producers
         self.handle(
             ev.LogHealed(
                 first_offset=self.log.segments[0].base_offset,
@@ -333,7 +332,6 @@ class Partition:
             return ProducerStates()
 
     def _log_was_cut(self) -> None:
-        self.state.producers = self.log.producers
         self.services.log_was_cut(self)
         cut = ev.LogWasCut(log_start_offset=self.log.log_start_offset, log_end_offset=self.log.log_end_offset)
         self._decide(cut)

@@ -128,7 +128,6 @@ class ReplicaManager:
             self.replication_config(topic_config),
             high_watermark,
         )
-        partition.state.fenced = self.fenced
         self.partitions[topic_partition] = partition
         return partition
 

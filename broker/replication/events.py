@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from minibroker.broker.replication.producer_state import KnownProducers
 from minibroker.broker.replication.state import IsrKind
 from minibroker.protocol.checkpoints import LogStartReason
 from minibroker.protocol.errors import ErrorCode
@@ -94,6 +95,8 @@ class ProduceReceived(ReplicaEvent, frozen=True, kw_only=True):
     """The shell's handles of the batches; opaque to the core."""
     acks: int
     headers: tuple[BatchHeader, ...]
+    producers: KnownProducers
+    """Of the log at its present end."""
     is_retry: bool = False
     """The producer got no answer to an earlier attempt to send the first batch."""
 

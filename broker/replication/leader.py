@@ -78,7 +78,7 @@ def _count_settled(state: ReplicaState, event: ProduceReceived, effects: list[Re
     """How many batches at the front are answered and not written. A retry gets the offsets of its first attempt, once
     these are as safe as its acks demand (KAFKA-5494)."""
     for index, header in enumerate(event.headers):
-        checked = state.producers.check(header, is_retry=event.is_retry and not index)
+        checked = event.producers.check(header, is_retry=event.is_retry and not index)
         tokens = event.tokens[index : index + 1]
         if isinstance(checked, Refuse):
             message = _sequence_message(header, checked.reason)

@@ -1,7 +1,8 @@
 """The idempotent producers of one log (replication rules, section 10; hardening rule 12; KIP-98). Pure.
 
 Owns: the last batches of each producer id, the decision whether a client's batch is new, a repetition or wrong,
-and snapshots of these states. Leaves to others: where snapshots are kept, and which requests need them.
+and snapshots of these states. Leaves to others: keeping them in line with the batches, which the log does that holds
+both; where snapshots are kept, and which requests need them.
 
 Theory: a retry must never write twice. A batch that is in the log is therefore recognised by producer id, producer
 epoch and exact sequences, and answered with its offsets. As many batches are remembered as a producer may have in
@@ -17,7 +18,7 @@ timestamp of a record comes from its producer and proves nothing.
 
 import struct
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
@@ -110,6 +111,14 @@ class Refuse(msgspec.Struct, frozen=True):
 
 SequenceCheck: TypeAlias = Accept | Duplicate | Refuse
 ACCEPT = Accept()
+
+
+class KnownProducers(Protocol):
+    """What the core may ask of a log's producer states. Only the log changes them."""
+
+    def check(self, header: BatchHeader, is_retry: bool = False) -> SequenceCheck:
+        """Decide about a client's batch."""
+        ...
 
 
 class SnapshotPlace(NamedTuple):

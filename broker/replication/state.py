@@ -1,7 +1,8 @@
 """What one broker knows of one partition that it holds a replica of.
 
 Owns: the fields of the replica state, each with the rule that holds for it. Leaves to others: changing them, which
-`leader`, `isr`, `follower` and `replica` do, through `step` only. Pure.
+`leader`, `isr`, `follower` and `replica` do, through `step` only (`tests/tidy/replica_state.py` holds that); and the
+producers that wrote to the log, which follow from its batches and belong to it. Pure.
 
 Always: low_watermark <= log_start_offset <= high_watermark <= log_end_offset, synced_end_offset <= log_end_offset.
 Ends are exclusive.
@@ -13,7 +14,6 @@ from typing import Any
 from msgspec import Struct, field
 
 from minibroker.broker.replication.epoch_history import EpochHistory
-from minibroker.broker.replication.producer_state import ProducerStates
 
 
 class Role(Enum):
@@ -136,7 +136,6 @@ class ReplicaState(Struct, kw_only=True):
     synced_end_offset: int = 0
     high_watermark: int = 0
     epoch_history: EpochHistory = field(default_factory=EpochHistory)
-    producers: ProducerStates = field(default_factory=ProducerStates)
 
     damage: str | None = None
     """What is wrong with this log's bytes; it lasts until the replica starts empty again, see `damage`."""

@@ -79,7 +79,7 @@ def answer_list_offsets(manager: ReplicaManager, body: ListOffsetsRequest) -> Li
             else:
                 answer = _list_offsets(manager, partition, asked, is_follower=body.replica_id >= 0)
                 if body.replica_id >= 0 and asked.timestamp == EARLIEST_TIMESTAMP and not answer.error_code:
-                    producers = partition.state.producers.snapshot_below(answer.offset, producers_bytes_max)
+                    producers = partition.log.producers.snapshot_below(answer.offset, producers_bytes_max)
                     answer = replace(answer, producers=producers, low_watermark=partition.state.low_watermark)
                 answers.append(answer)
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))

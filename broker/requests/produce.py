@@ -215,7 +215,15 @@ class ProduceHandler:
             counters.bytes_in += len(item.records)
             counters.records_in += item.header.record_count
         headers = tuple([item.header for item in run])
-        partition.handle(ProduceReceived(tokens=tuple(run), acks=acks, headers=headers, is_retry=run[0].retry))
+        partition.handle(
+            ProduceReceived(
+                tokens=tuple(run),
+                acks=acks,
+                headers=headers,
+                producers=partition.log.producers,
+                is_retry=run[0].retry,
+            )
+        )
 
     def _check(self, item: ProduceItem, partition: "Partition") -> bool:
         """Whether the item is exactly one complete, sound batch of a size the topic allows; refuses it if not."""

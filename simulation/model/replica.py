@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.epoch_history import EpochHistory
@@ -33,6 +34,9 @@ Stimulus: TypeAlias = tuple[Any, ...]
 """(name, values...): what happens to a replica; hashable, so that its outcome can be remembered."""
 Proposal: TypeAlias = tuple[int, int, int, tuple[tuple[int, int | None], ...]]
 """(proposal id, leader epoch, partition epoch, ((member, broker epoch), ...))"""
+
+_NO_PRODUCERS = ProducerStates()
+"""The clients of the model have no producer id."""
 
 
 class ModelReplica(Struct, kw_only=True):
@@ -82,8 +86,6 @@ def freeze(value: Any) -> Any:
         return (type(value).__name__, *(freeze(getattr(value, name)) for name in value.__struct_fields__))
     if isinstance(value, EpochHistory):
         return tuple(value.entries)
-    if isinstance(value, ProducerStates):
-        return ()
     if isinstance(value, dict):
         return tuple((key, freeze(value[key])) for key in sorted(value))
     if isinstance(value, list | tuple):
@@ -202,7 +204,7 @@ def _on_control(
 
 
 def _on_produce(actor: _Actor, value: str) -> None:
-    actor.handle(ev.ProduceReceived(tokens=(value,), acks=1, headers=(header_for(0, -1),)))
+    actor.handle(ev.ProduceReceived(tokens=(value,), acks=1, headers=(header_for(0, -1),), producers=_NO_PRODUCERS))
 
 
 def _on_fetched(
@@ -278,9 +280,16 @@ def _on_lag(actor: _Actor) -> None:
     """More than the lag limit passes on this leader without a fetch; then its clock is reset to 0."""
     elapsed_ms = LAG_MS + 1
     actor.handle(ev.LagChecked(now_ms=NOW_MS + elapsed_ms))
-    for remote in actor.replica.state.remotes.values():
-        remote.last_caught_up_ms = _earlier(remote.last_caught_up_ms, elapsed_ms)
-        remote.last_fetch_ms = _earlier(remote.last_fetch_ms, elapsed_ms)
+    state = actor.replica.state
+    remotes = {
+        broker_id: replace(
+            remote,
+            last_caught_up_ms=_earlier(remote.last_caught_up_ms, elapsed_ms),
+            last_fetch_ms=_earlier(remote.last_fetch_ms, elapsed_ms),
+        )
+        for broker_id, remote in state.remotes.items()
+    }
+    actor.replica.state = replace(state, remotes=remotes)
 
 
 def _on_altered(
@@ -363,7 +372,7 @@ def _on_start(actor: _Actor) -> None:
 
 def _on_renumber(actor: _Actor) -> None:
     """No proposal of it is pending or in flight, so the number of the next one makes no difference."""
-    actor.replica.state.last_proposal_id = 0
+    actor.replica.state = replace(actor.replica.state, last_proposal_id=0)
 
 
 _STIMULI: dict[str, Any] = {

@@ -177,7 +177,7 @@ class RunCoverage(logging.Handler):
             self._answered(event.body)
         elif type(event) is ReplicaStepped and type(event.event) is ProduceReceived:
             first = event.event.headers[0]
-            result = event.replica.state.producers.check(first, event.event.is_retry)
+            result = event.event.producers.check(first, event.event.is_retry)
             self.seen["duplicate answered"] += isinstance(result, Duplicate)
 
     def _reported(self, event: ClusterEvent) -> None:

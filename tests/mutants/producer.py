@@ -30,7 +30,7 @@ MUTANTS: tuple[Mutant, ...] = (
                 "        self._append(list(zip(effect.batches, self.fetched_buffers, strict=True)))\n",
                 "        known = self.log.producers.copy()\n"
                 "        self._append(list(zip(effect.batches, self.fetched_buffers, strict=True)))\n"
-                "        self.state.producers = self.log.producers = known\n",
+                "        self.log.producers = known\n",
             ),
         ),
         schedule=Schedule("strict:leader_dies_among_living_members"),
@@ -64,7 +64,7 @@ MUTANTS: tuple[Mutant, ...] = (
                 "broker.replication.leader",
                 "            _answer_when_safe(state, tokens, event.acks, checked.base_offset, checked.last_offset + 1, "
                 "effects)\n",
-                "            effects.append(AnswerProduce(tokens=tokens, base_offset=verdict.base_offset))\n",
+                "            effects.append(AnswerProduce(tokens=tokens, base_offset=checked.base_offset))\n",
             ),
         ),
         schedule=Schedule("high_watermark:shrink_without_traffic"),

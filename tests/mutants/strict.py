@@ -69,7 +69,7 @@ DERIVED = (
                 "    if refusal is not None:\n"
                 "        effects.append(AnswerProduce(tokens=event.tokens, error_code=refusal))\n",
                 "    if event.headers[0].producer_id != NO_PRODUCER_ID and len(event.headers) == 1:\n"
-                "        verdict = state.producers.check(event.headers[0])\n"
+                "        verdict = event.producers.check(event.headers[0])\n"
                 "        if isinstance(verdict, Duplicate):\n"
                 "            effects.append(AnswerProduce(tokens=event.tokens, base_offset=verdict.base_offset))\n"
                 "            return\n"

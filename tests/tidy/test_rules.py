@@ -13,6 +13,7 @@ from tests.tidy.documents import anchors, check_links
 from tests.tidy.hazards import check_hash_order, check_iteration, check_sleep
 from tests.tidy.imports import check_imports
 from tests.tidy.purity import check_ports, check_purity
+from tests.tidy.replica_state import check_replica_state
 from tests.tidy.shape import check_finished, check_name, check_size
 from tests.tidy.source import SourceFile
 
@@ -199,6 +200,49 @@ def test_changing_an_iterated_container_is_named(body: str) -> None:
 )
 def test_iterating_a_copy_or_leaving_passes(body: str) -> None:
     assert check_iteration(file("broker/replicas/partition.py", body)) == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "partition.state.fenced = True",
+        "self.state.log_end_offset += 1",
+        "self.state.assignment: tuple = ()",
+        "del replica.state.remotes[2]",
+        "replica.state.remotes[2].log_end_offset = 5",
+        "state, log = partition.state, partition.log\nstate.fenced = True",
+        "leader = partition.state\nleader.fenced = True",
+        "for broker_id, remote in partition.state.remotes.items():\n    remote.eligible = False",
+        "for waiter in [*state.waiters, *state.sync_waiters]:\n    waiter.leader_epoch = 3",
+        "for remote in tuple(state.remotes.values()):\n    remote.eligible = False",
+        "remotes = state.remotes\nif remote := remotes.get(2):\n    remote.eligible = False",
+        "partition.state.waiters.clear()",
+        "self.state.epoch_history.assign(3, 7)",
+    ],
+)
+@pytest.mark.parametrize("path", ["broker/replicas/partition.py", "simulation/model/replica.py"])
+def test_change_of_a_replica_state_outside_the_core_is_named(path: str, body: str) -> None:
+    inside = "def f(self, partition, replica, state):\n" + textwrap.indent(body, "    ")
+    assert len(check_replica_state(file(path, inside))) == 1
+    assert check_replica_state(file("broker/replication/leader.py", inside)) == []
+    assert check_replica_state(file("controller/core/election.py", inside)) == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "self.state = ReplicaState(config=config)",
+        "replica.state = replace(replica.state, last_proposal_id=0)",
+        "self.log.truncate_to(self.state.high_watermark)",
+        "end = self.state.log_end_offset\nself.log_end_offset = end",
+        "self.ends[partition.state.leader_epoch] = 3",
+        "self.seen.update(partition.state.remotes)",
+        "members = list(self.state.assignment)\nmembers.remove(3)",
+    ],
+)
+def test_reading_a_replica_state_or_making_another_passes(body: str) -> None:
+    inside = "def f(self, partition, replica):\n" + textwrap.indent(body, "    ")
+    assert check_replica_state(file("broker/replicas/partition.py", inside)) == []
 
 
 def test_sleep_belongs_to_system_tests_and_virtual_time() -> None:

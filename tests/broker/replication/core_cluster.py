@@ -45,6 +45,7 @@ class CoreReplica:
         self.cluster = cluster
         self.broker_id = broker_id
         self.log: list[StoredBatch] = []
+        self.producers = ProducerStates()
         self.state = self._fresh()
         self.proposals: list[ev.ProposeIsr] = []
         self.wants_sync = False
@@ -69,7 +70,7 @@ class CoreReplica:
                     header = header_for(end, effect.leader_epoch, producer)
                     self.log.append(StoredBatch(header, value))
                     if producer is not None:
-                        self.state.producers.update(header)
+                        self.producers.update(header)
                     end += 1
                 self.handle(
                     ev.BatchesAppended(
@@ -95,7 +96,7 @@ class CoreReplica:
                 show(f"{self.broker_id} is reset to {effect.offset}")
                 self.log.clear()
                 cut = ev.LogWasCut(log_start_offset=effect.offset, log_end_offset=effect.offset)
-                self.state.producers = ProducerStates()
+                self.producers = ProducerStates()
                 self.handle(cut)
             case ev.ProposeIsr():
                 members = ",".join(str(b) for b, _ in effect.new_isr_with_epochs)
@@ -120,7 +121,7 @@ class CoreReplica:
     def _append_fetched(self, effect: ev.AppendFetched) -> None:
         for header in effect.batches:
             self.log.append(StoredBatch(header, self.cluster.values[header.base_offset, header.partition_leader_epoch]))
-            self.state.producers.update(header)
+            self.producers.update(header)
         self.handle(
             ev.FetchedAppended(
                 batches=effect.batches,
@@ -132,11 +133,13 @@ class CoreReplica:
 
     def _cut(self, end_offset: int) -> None:
         self.log = [w for w in self.log if w.header.base_offset < end_offset]
-        producers = ProducerStates()
-        for written in self.log:
-            producers.update(written.header)
-        self.state.producers = producers
+        self._know_producers()
         self.handle(ev.LogWasCut(log_start_offset=self.state.log_start_offset, log_end_offset=end_offset))
+
+    def _know_producers(self) -> None:
+        self.producers = ProducerStates()
+        for written in self.log:
+            self.producers.update(written.header)
 
     def restart(self, keep: int | None = None) -> None:
         """The process starts again; with `keep` the log has lost everything from that offset on."""
@@ -148,7 +151,7 @@ class CoreReplica:
         self.state.log_end_offset = old.log_start_offset + len(self.log)
         for written in self.log:
             self.state.epoch_history.assign(written.header.partition_leader_epoch, written.header.base_offset)
-            self.state.producers.update(written.header)
+        self._know_producers()
         self.state.high_watermark = min(old.high_watermark, self.state.log_end_offset)
         self.state.synced_end_offset = min(old.synced_end_offset, self.state.log_end_offset)
         self.proposals.clear()
@@ -264,7 +267,9 @@ class CoreCluster:
         replica = self.replicas[broker_id]
         before = len(replica.log)
         header = header_for(0, -1, producer)
-        replica.handle(ev.ProduceReceived(tokens=((value, producer),), acks=acks, headers=(header,)))
+        replica.handle(
+            ev.ProduceReceived(tokens=((value, producer),), acks=acks, headers=(header,), producers=replica.producers)
+        )
         for written in replica.log[before:]:
             key = (written.header.base_offset, written.header.partition_leader_epoch)
             assert self.values.setdefault(key, value) == value, f"I17: two records at {key}"

@@ -6,6 +6,7 @@ import pytest
 
 from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replication import events as ev
+from minibroker.broker.replication.producer_state import ProducerStates
 from minibroker.broker.replication.state import ProduceWaiter, RemoteReplica, ReplicaState, ReplicationConfig, Role
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
@@ -64,5 +65,5 @@ def test_requests_that_keep_waiting_below_the_minimum_are_found() -> None:
 def test_the_minimum_is_for_acks_all_only(acks: int, findings: list[str]) -> None:
     header = read_header(build_batch([(None, b"value", 0, ())]))
     answer = ev.AnswerProduce(tokens=(None,), error_code=ErrorCode.NOT_ENOUGH_REPLICAS)
-    produce = ev.ProduceReceived(tokens=(None,), acks=acks, headers=(header,))
+    produce = ev.ProduceReceived(tokens=(None,), acks=acks, headers=(header,), producers=ProducerStates())
     assert found(Replica((1,), high_watermark=4, eligible=False), produce, (answer,)) == findings
