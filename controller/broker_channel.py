@@ -1,7 +1,7 @@
 """The controller's channel to one broker: one request at a time, in order, resent until it is answered.
 
-Owns: the connection to one registration of one broker, and the resending. Leaves to others: what the requests mean, and
-the order and merging of those that wait (`send_queue`).
+Owns: the resending to one registration of one broker. Leaves to others: what the requests mean, the order and merging
+of those that wait (`send_queue`), and the connection (`runtime/request_channel`).
 
 Theory (replication rules 9.6). A lost reply looks like a lost request, so the channel sends the request again; brokers
 accept it twice without harm. Nothing overtakes it. The channel ends only with the registration it was opened for: a
@@ -11,15 +11,14 @@ broker that registers again gets a new channel, with the new broker epoch in eve
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from minibroker.controller.core.controller_state import RegisteredBroker
 from minibroker.controller.core.instructions import ControllerIdentity, Instruction, to_requests
 from minibroker.controller.send_queue import SendQueue
-from minibroker.protocol.errors import error_code
 from minibroker.protocol.messages import LiveBroker, Request, Response
 from minibroker.runtime.broker_dialer import BrokerDialer
-from minibroker.runtime.ports import NetworkError
-from minibroker.runtime.rpc import RpcConnection, RpcError
+from minibroker.runtime.request_channel import RequestChannel, RequestFailed
 
 RESEND_SECONDS = 0.1
 """Kafka's pause between attempts."""
@@ -48,15 +47,15 @@ class BrokerChannel:
         request_timeout_ms: int,
     ) -> None:
         self.broker = broker
-        self._dialer = dialer
         self._sender = sender
-        self._address = address
         self._may_send = may_send
         self._on_answer = on_answer
         self._request_timeout_ms = request_timeout_ms
         self._queue = SendQueue()
         self._filled = asyncio.Event()
-        self._connection: RpcConnection | None = None
+        client_id = f"controller-{sender.controller_id}"
+        dial = partial(dialer.connect, broker.broker_id, address, client_id=client_id, timeout_ms=CONNECT_TIMEOUT_MS)
+        self._channel = RequestChannel(dial)
         self._logged_at: float | None = None
         self.waits_for_answer = False
         """An order was sent, or is about to be, and is not answered yet."""
@@ -80,7 +79,7 @@ class BrokerChannel:
 
     async def run(self) -> None:
         """Send until cancelled."""
-        try:
+        with self._channel:
             while True:
                 await self._filled.wait()
                 count = self._put_count
@@ -94,8 +93,6 @@ class BrokerChannel:
                 instructions = list(batch.instructions.values())
                 for request in to_requests(self._sender, self.broker.broker_epoch, batch.live_brokers, instructions):
                     await self._deliver(request)
-        finally:
-            self._hang_up()
 
     async def _deliver(self, request: Request) -> None:
         self.waits_for_answer, self.ticks = True, 0
@@ -112,27 +109,11 @@ class BrokerChannel:
     async def _attempt(self, request: Request) -> str | None:
         """Why the request must be sent again; None when it was answered."""
         try:
-            if self._connection is None or self._connection.closed:
-                self._connection = await self._connect()
-            response = await self._connection.request(request, self._request_timeout_ms)
-        except (NetworkError, RpcError) as error:
-            self._hang_up()
+            response = await self._channel.ask(request, Response, self._request_timeout_ms)
+        except RequestFailed as error:
             return str(error)
-        if response.error_code:
-            return f"{error_code(response.error_code).name} {response.error_message or ''}".rstrip()
         self._on_answer(self.broker, request, response)
         return None
-
-    async def _connect(self) -> RpcConnection:
-        client_id = f"controller-{self._sender.controller_id}"
-        return await self._dialer.connect(
-            self.broker.broker_id, self._address, client_id=client_id, timeout_ms=CONNECT_TIMEOUT_MS
-        )
-
-    def _hang_up(self) -> None:
-        if self._connection is not None:
-            self._connection.abort()
-            self._connection = None
 
     def _log_retry(self, what: str, problem: str) -> None:
         now = asyncio.get_running_loop().time()

@@ -24,7 +24,8 @@ from minibroker.protocol.messages import (
 from minibroker.runtime.broker_dialer import BrokerDialer
 from minibroker.runtime.observer import UNOBSERVED, Observer
 from minibroker.runtime.ports import NetworkError
-from minibroker.runtime.rpc import RpcConnection, RpcError
+from minibroker.runtime.request_channel import RequestChannel, RequestFailed, RequestRefused
+from minibroker.runtime.rpc import RpcConnection
 
 PROPOSALS_PER_REQUEST_MAX = 2_000
 """Keeps a request below the 1 MiB of a control frame."""
@@ -59,7 +60,7 @@ class AlterPartitionSender:
         self._observer = observer
         self._waiting: dict[TopicPartition, tuple[Partition, ProposeIsr]] = {}
         self._wakeup = asyncio.Event()
-        self._connection: RpcConnection | None = None
+        self._channel = RequestChannel(self._dial)
         self._connected_to: tuple[int, str, int] | None = None
         self._failure_logged_ms: int | None = None
         self._unanswered_since_ms: int | None = None
@@ -83,8 +84,7 @@ class AlterPartitionSender:
         """Stop waiting for the old controller; its failures do not count against the new one."""
         if self._controller_address() != self._connected_to:
             self._unanswered_since_ms = None
-        if self._connection is not None and self._controller_address() != self._connected_to:
-            self._connection.abort()
+            self._channel.hang_up()
 
     def _enqueue(self, partition: Partition, proposal: ProposeIsr) -> None:
         if partition.state.proposal_in_flight == proposal.proposal_id:
@@ -93,25 +93,30 @@ class AlterPartitionSender:
 
     async def run(self) -> None:
         """Send what waits, one request at a time, forever."""
-        try:
+        with self._channel:
             while True:
                 await self._wakeup.wait()
                 self._wakeup.clear()
                 while self._waiting:
                     keys = list(self._waiting)[:PROPOSALS_PER_REQUEST_MAX]
                     await self._send([self._waiting.pop(key) for key in keys])
-        finally:
-            self._disconnect()
 
     async def _send(self, proposals: list[tuple[Partition, ProposeIsr]]) -> None:
         broker_epoch = self._broker_epoch()
         if broker_epoch is None:  # a controller accepts no proposal of an unregistered broker
             self._lost(proposals)
             return
+        if self._controller_address() != self._connected_to:
+            self._channel.hang_up()
+        request = _request(self._broker_id, broker_epoch, proposals)
         try:
-            response = await self._ask(_request(self._broker_id, broker_epoch, proposals))
-        except (NetworkError, RpcError) as error:
-            self._disconnect()  # also if only the answer is missing: TCP may take minutes to detect a dead peer
+            response = await self._channel.ask(request, AlterPartitionResponse, self._request_timeout_ms)
+        except RequestRefused as error:
+            self._unanswered_since_ms = None
+            self._log_failure(f"was refused: {error}")
+            self._lost(proposals)
+            return
+        except RequestFailed as error:
             self._failed_ms = self._now_ms()
             if self._unanswered_since_ms is None:
                 self._unanswered_since_ms = self._failed_ms
@@ -119,11 +124,6 @@ class AlterPartitionSender:
             self._lost(proposals)
             return
         self._unanswered_since_ms = None
-        if response.error_code:
-            name, why = error_code(response.error_code).name, response.error_message or ""
-            self._log_failure(f"was refused: {name} {why}".rstrip())
-            self._lost(proposals)
-            return
         self._failure_logged_ms = None
         self._settle(proposals, response)
 
@@ -133,27 +133,15 @@ class AlterPartitionSender:
             self._failure_logged_ms = now_ms
             self._observer.notify(AlterPartitionFailed(problem=what))
 
-    def _disconnect(self) -> None:
-        if self._connection is not None:
-            self._connection.abort()
-            self._connection = None
-
-    async def _ask(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+    async def _dial(self) -> RpcConnection:
         address = self._controller_address()
         if address is None:
             raise NetworkError("no controller is known")
-        if self._connection is None or self._connection.closed or self._connected_to != address:
-            self._disconnect()
-            self._connection = await self._dialer.connect(
-                address[0],
-                (address[1], address[2]),
-                client_id=f"broker-{self._broker_id}",
-                timeout_ms=CONNECT_TIMEOUT_MS,
-            )
-            self._connected_to = address
-        response = await self._connection.request(request, self._request_timeout_ms)
-        assert isinstance(response, AlterPartitionResponse)
-        return response
+        connection = await self._dialer.connect(
+            address[0], (address[1], address[2]), client_id=f"broker-{self._broker_id}", timeout_ms=CONNECT_TIMEOUT_MS
+        )
+        self._connected_to = address
+        return connection
 
     def _lost(self, proposals: list[tuple[Partition, ProposeIsr]]) -> None:
         for partition, proposal in proposals:

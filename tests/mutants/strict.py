@@ -277,9 +277,8 @@ STRICTER = (
             ),
             Edit(
                 "broker.replicas.alter_partition_sender",
-                "        if self._connection is not None and self._controller_address() != self._connected_to:\n"
-                "            self._connection.abort()\n",
-                "",
+                "            self._unanswered_since_ms = None\n            self._channel.hang_up()\n",
+                "            self._unanswered_since_ms = None\n",
             ),
         ),
         schedule=Schedule("strict:controller_never_answers_a_proposal"),

@@ -25,6 +25,7 @@ PORTABLE_RUNTIME = (
     "observer",
     "event_log",
     "refused_session",
+    "request_channel",
     "unread_replies",
     "waiting_requests",
 )

@@ -1,0 +1,164 @@
+"""Requests on a connection that is opened when one needs it: when it is kept, when it ends, and what counts."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import pytest
+
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.messages import TEXT_MAX, ApiVersionsRequest, ApiVersionsResponse
+from minibroker.runtime.request_channel import RequestChannel, RequestFailed, RequestRefused, UnreadableAnswer
+from minibroker.runtime.rpc import connect
+from minibroker.runtime.server import IncomingRequest, RpcServer
+from minibroker.simulation.world.world import SimulatedWorld
+
+HOST, PORT = "server", 9092
+TIMEOUT_MS = 1_000
+
+
+class Scene:
+    """A server that answers with what a test sets, and a channel to it."""
+
+    def __init__(self) -> None:
+        self.world = SimulatedWorld()
+        self.answer: ApiVersionsResponse | None = ApiVersionsResponse()
+        """None: it does not answer."""
+        self.server = RpcServer(self.world.runtime(HOST).network, self._handle)
+        self.opened = 0
+        network = self.world.runtime("client").network
+        self._connect = partial(connect, network, HOST, PORT, client_id="c", timeout_ms=TIMEOUT_MS)
+        self.channel = RequestChannel(self._dial)
+
+    def play(self, story: Callable[[], Awaitable[None]]) -> None:
+        async def main() -> None:
+            await self.server.start(HOST, PORT, "INTERNAL")
+            with self.channel:
+                await story()
+            await asyncio.sleep(0.1)
+            assert not self.server.connections, "nothing outlives the channel"
+            await self.server.stop()
+
+        self.world.run(main(), seconds_max=100)
+
+    async def ask(self) -> ApiVersionsResponse:
+        return await self.channel.ask(ApiVersionsRequest(), ApiVersionsResponse, TIMEOUT_MS)
+
+    async def _dial(self):  # type: ignore[no-untyped-def]
+        self.opened += 1
+        return await self._connect()
+
+    def _handle(self, request: IncomingRequest) -> None:
+        if self.answer is not None:
+            request.respond(self.answer)
+
+
+def test_requests_share_a_connection() -> None:
+    scene = Scene()
+
+    async def story() -> None:
+        assert scene.opened == 0
+        await scene.ask()
+        await scene.ask()
+        assert scene.opened == 1
+
+    scene.play(story)
+
+
+def test_a_request_without_an_answer_ends_the_connection_at_its_limit() -> None:
+    """TCP may take a quarter of an hour to detect a dead peer; the next request finds another way, or the new host."""
+    scene = Scene()
+
+    async def story() -> None:
+        scene.answer = None
+        began = scene.world.loop.time()
+        with pytest.raises(RequestFailed, match="API_VERSIONS was not answered by server:9092 within 1000 ms"):
+            await scene.ask()
+        assert scene.world.loop.time() - began <= 1.1 * TIMEOUT_MS / 1000
+        scene.answer = ApiVersionsResponse()
+        await scene.ask()
+        assert scene.opened == 2
+
+    scene.play(story)
+
+
+def test_a_lost_connection_is_opened_again_by_the_next_request() -> None:
+    scene = Scene()
+
+    async def story() -> None:
+        await scene.ask()
+        for connection in tuple(scene.server.connections.values()):
+            connection.abort_because("the test ends it")
+        await asyncio.sleep(0.1)
+        await scene.ask()
+        assert scene.opened == 2
+
+    scene.play(story)
+
+
+def test_a_peer_that_refuses_connections_gives_no_answer() -> None:
+    scene = Scene()
+
+    async def story() -> None:
+        await scene.server.stop()
+        with pytest.raises(RequestFailed, match="server:9092"):
+            await scene.ask()
+
+    scene.play(story)
+
+
+def test_a_refused_request_keeps_the_connection() -> None:
+    scene = Scene()
+
+    async def story() -> None:
+        scene.answer = ApiVersionsResponse(error_code=ErrorCode.NOT_CONTROLLER, error_message="ask broker 3")
+        with pytest.raises(RequestRefused, match=r"server:9092 answered NOT_CONTROLLER: ask broker 3$"):
+            await scene.ask()
+        scene.answer = ApiVersionsResponse(error_code=ErrorCode.NOT_CONTROLLER)
+        with pytest.raises(RequestRefused, match=r"server:9092 answered NOT_CONTROLLER$"):
+            await scene.ask()
+        assert scene.opened == 1
+
+    scene.play(story)
+
+
+def test_an_answer_that_does_not_decode_is_told_from_a_missing_one() -> None:
+    scene = Scene()
+
+    async def story() -> None:
+        scene.answer = ApiVersionsResponse(broker_software_version="x" * (TEXT_MAX + 1))
+        with pytest.raises(UnreadableAnswer, match="broke the protocol"):
+            await scene.ask()
+
+    scene.play(story)
+
+
+def test_hanging_up_ends_the_wait_for_an_answer() -> None:
+    scene = Scene()
+
+    async def story() -> None:
+        scene.answer = None
+        asking = asyncio.create_task(scene.ask())
+        await asyncio.sleep(0.1)
+        began = scene.world.loop.time()
+        scene.channel.hang_up()
+        with pytest.raises(RequestFailed, match="was lost"):
+            await asking
+        assert scene.world.loop.time() - began < 0.1
+        scene.answer = ApiVersionsResponse()
+        await scene.ask()
+
+    scene.play(story)
+
+
+def test_a_second_request_at_the_same_time_is_a_bug_of_the_caller() -> None:
+    scene = Scene()
+
+    async def story() -> None:
+        asking = asyncio.create_task(scene.ask())
+        await asyncio.sleep(0)
+        with pytest.raises(AssertionError, match="has no answer yet"):
+            await scene.ask()
+        await asking
+
+    scene.play(story)
