@@ -40,6 +40,8 @@ class SimulatedCluster:
         """When a process of that broker was last asked to stop."""
         self.starting: set[int] = set()
         """Brokers with a new process that has not run yet: `brokers` still holds the previous one."""
+        for broker_id in self.broker_ids:
+            self.world.machine(f"broker-{broker_id}")
 
     @property
     def bootstrap_servers(self) -> str:

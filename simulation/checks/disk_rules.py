@@ -20,12 +20,13 @@ from minibroker.protocol.checkpoints import (
 )
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader
-from minibroker.runtime.ports import DiskError, DiskFull, FileMissing
+from minibroker.runtime.ports import DiskFull, FileMissing
 from minibroker.simulation.checks.disks import LOG_DIRECTORY
 from minibroker.simulation.checks.listening import ReplicaListener
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.world.node import PROCESS, Process
+from minibroker.simulation.world.observations import DiskCallFailed
 from minibroker.simulation.world.storage import SimulatedStorage
 
 HIGH_WATERMARKS_PATH = f"{LOG_DIRECTORY}/{HIGH_WATERMARK_CHECKPOINT}"
@@ -54,29 +55,19 @@ class DiskRuleChecker(ReplicaListener):
         own."""
         self._failed: dict[Process, str] = {}
         """Processes with a failed append to a segment, and its path."""
-        for broker_id in cluster.broker_ids:
-            self._watch(self._storage(broker_id))
+        cluster.world.world_observers.subscribe(DiskCallFailed, self._on_disk_call_failed)
         reference.samplers.append(self.look)
 
     def _storage(self, broker_id: int) -> SimulatedStorage:
         return self._cluster.world.machine(f"broker-{broker_id}").storage
 
     # -------------------------------------------------------------------------------------------------- IO errors
-    def _watch(self, storage: SimulatedStorage) -> None:
-        check_fault = storage.check_fault
-
-        def watched(call: str, path: str) -> None:
-            try:
-                check_fault(call, path)
-            except DiskFull:
-                raise
-            except DiskError:
-                process = PROCESS.get()
-                if call == "append" and path.endswith(LOG_SUFFIX) and process is not None:
-                    self._failed.setdefault(process, path)
-                raise
-
-        storage.check_fault = watched  # type: ignore[method-assign]
+    def _on_disk_call_failed(self, event: DiskCallFailed) -> None:
+        process = PROCESS.get()
+        if process is None or isinstance(event.error, DiskFull):
+            return
+        if event.call == "append" and event.path.endswith(LOG_SUFFIX):
+            self._failed.setdefault(process, event.path)
 
     def appended(self, log: PartitionLog, batches: Sequence[BatchHeader]) -> None:
         process = PROCESS.get()

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.replicas.partition import Partition
 from minibroker.protocol.record_batch import BatchHeader
-from minibroker.runtime.ports import DiskError, FileMissing, OutOfDescriptors
+from minibroker.runtime.ports import FileMissing, OutOfDescriptors
 from minibroker.simulation.checks.listening import ReplicaListener
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.world.node import PROCESS, Process
+from minibroker.simulation.world.observations import DiskCallFailed
 from minibroker.simulation.world.storage import SimulatedStorage
 
 SYNCS = ("sync", "sync_directory")
@@ -32,25 +33,16 @@ class FailedSyncChecker(ReplicaListener):
         """Path of the file, and time of the failure."""
         self._had_errors: set[Process] = set()
         """Processes that have met any disk error."""
-        for broker_id in cluster.broker_ids:
-            self._watch(cluster.world.machine(f"broker-{broker_id}").storage)
+        cluster.world.world_observers.subscribe(DiskCallFailed, self._on_disk_call_failed)
         reference.samplers.append(self.look)
 
-    def _watch(self, storage: SimulatedStorage) -> None:
-        check_fault = storage.check_fault
-
-        def watched(call: str, path: str) -> None:
-            try:
-                check_fault(call, path)
-            except DiskError as error:
-                process = PROCESS.get()
-                if process is not None:
-                    self._had_errors.add(process)
-                    if call in SYNCS and not isinstance(error, OutOfDescriptors):
-                        self._failed.setdefault(process, (path, self._cluster.world.loop.elapsed))
-                raise
-
-        storage.check_fault = watched  # type: ignore[method-assign]
+    def _on_disk_call_failed(self, event: DiskCallFailed) -> None:
+        process = PROCESS.get()
+        if process is None:
+            return
+        self._had_errors.add(process)
+        if event.call in SYNCS and not isinstance(event.error, OutOfDescriptors):
+            self._failed.setdefault(process, (event.path, self._cluster.world.loop.elapsed))
 
     def appended(self, log: PartitionLog, batches: Sequence[BatchHeader]) -> None:
         process = PROCESS.get()

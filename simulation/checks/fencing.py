@@ -31,12 +31,17 @@ from minibroker.protocol.znodes import (
     broker_path,
     topic_path,
 )
-from minibroker.runtime.ports import CheckOp, CreateOp, DeleteOp, DiskError, NoNode, Operation, SetOp
+from minibroker.runtime.ports import CheckOp, CreateOp, DeleteOp, NoNode, Operation, SetOp
 from minibroker.simulation.checks.listening import ReplicaListener, listening
 from minibroker.simulation.checks.reference_state import ReferencePartition, ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
-from minibroker.simulation.world.znode_tree import ZNode
-from minibroker.simulation.world.zookeeper import Answer, Link, ZooKeeperRequest
+from minibroker.simulation.world.observations import (
+    AnswerArrived,
+    DeletedNode,
+    DiskCallFailed,
+    NodesWritten,
+    SessionEnded,
+)
 
 RULE = "hardening 11"
 
@@ -91,78 +96,47 @@ class FencingChecker(ReplicaListener):
         self._disk_failed_at: dict[int, float] = {}
         self._states: dict[TopicPartition, ReferencePartition] = {}
         self._led_since: dict[TopicPartition, float] = {}
-        self._wrap()
+        observers = cluster.world.world_observers
+        observers.subscribe(NodesWritten, self._on_nodes_written)
+        observers.subscribe(SessionEnded, self._on_session_ended)
+        observers.subscribe(AnswerArrived, self._on_answer_arrived)
+        observers.subscribe(DiskCallFailed, self._on_disk_call_failed)
         reference.listeners.append(self._on_state_written)
         reference.samplers.append(self._sample)
         reference.is_unaware = self.is_unaware
 
-    def _wrap(self) -> None:
-        zookeeper, tree = self._zookeeper, self._zookeeper.tree
-        transact, delete_ephemerals, receive = tree.transact, tree.delete_ephemerals, zookeeper.receive
-
-        def watched_transact(operations: Sequence[Operation], session_id: int) -> Any:
-            paths = (CONTROLLER, *(broker_path(b) for b in self._cluster.broker_ids))
-            before = {path: self._nodes[path] for path in paths if path in self._nodes}
-            result = transact(operations, session_id)
-            self._check_write(operations, before, session_id)
-            return result
-
-        def watched_delete(session_id: int) -> Any:
-            found = delete_ephemerals(session_id)
-            for broker_id in self._cluster.broker_ids:
-                if broker_path(broker_id) in found[0]:
-                    self._changed_at[broker_id] = self._loop.elapsed
-            return found
-
-        def watched_receive(link: Link, request: ZooKeeperRequest, answer: Answer) -> None:
-            receive(link, request, self._watch_answer(link, request, answer))
-
-        for broker_id in self._cluster.broker_ids:
-            self._watch_disk(broker_id)
-        tree.transact = watched_transact  # type: ignore[method-assign]
-        tree.delete_ephemerals = watched_delete  # type: ignore[method-assign]
-        zookeeper.receive = watched_receive  # type: ignore[method-assign]
-
-    def _watch_disk(self, broker_id: int) -> None:
-        """Record failed disk calls: one may be the only sign of a log that could not be created (seed 17052041)."""
-        storage = self._cluster.world.machine(name_of(broker_id)).storage
-
-        def watched(check: Callable[[str, str], None]) -> Callable[[str, str], None]:
-            def checked(call: str, path: str) -> None:
-                try:
-                    check(call, path)
-                except DiskError:
-                    self._disk_failed_at[broker_id] = self._loop.elapsed
-                    raise
-
-            return checked
-
-        storage.check_fault = watched(storage.check_fault)  # type: ignore[assignment, method-assign]
-        storage.check_descriptor = watched(storage.check_descriptor)  # type: ignore[assignment, method-assign]
-
     # ----------------------------------------------------------------------------------------------- ZooKeeper's writes
-    def _check_write(self, operations: Sequence[Operation], before: dict[str, ZNode], session_id: int) -> None:
-        writer = self._host_of(session_id)
-        paths = {operation.path for operation in operations if not isinstance(operation, CheckOp)}
+    def _on_nodes_written(self, event: NodesWritten) -> None:
+        writer = self._host_of(event.session_id)
+        paths = {operation.path for operation in event.operations if not isinstance(operation, CheckOp)}
         for broker_id in self._cluster.broker_ids:
             path = broker_path(broker_id)
             if path not in paths:
                 continue
-            old, new = before.get(path), self._nodes.get(path)
+            old, new = event.deleted.get(path), self._nodes.get(path)
             self._changed_at[broker_id] = self._loop.elapsed
-            if old is not None and (new is None or new.czxid != old.czxid):
+            if old is not None:
                 self._registration_removed(broker_id, old, writer)
-            if new is not None and (old is None or new.czxid != old.czxid):
+            if new is not None and any(isinstance(each, CreateOp) and each.path == path for each in event.operations):
                 self._registered_at[broker_id] = self._loop.elapsed
-        current = before.get(CONTROLLER)
         if CONTROLLER in paths:
-            self._controller_changed(operations, current, writer)
+            self._controller_changed(event.operations, event.deleted.get(CONTROLLER), writer)
+
+    def _on_session_ended(self, event: SessionEnded) -> None:
+        for broker_id in self._cluster.broker_ids:
+            if broker_path(broker_id) in event.deleted_paths:
+                self._changed_at[broker_id] = self._loop.elapsed
+
+    def _on_disk_call_failed(self, event: DiskCallFailed) -> None:
+        """A failed disk call may be the only sign of a log that could not be created (seed 17052041)."""
+        if event.host.startswith("broker-"):
+            self._disk_failed_at[int(event.host.removeprefix("broker-"))] = self._loop.elapsed
 
     def _host_of(self, session_id: int) -> str:
         session = self._zookeeper.sessions.get(session_id)
         return session.link.process.name if session is not None and session.link is not None else "no machine"
 
-    def _registration_removed(self, broker_id: int, node: ZNode, writer: str) -> None:
+    def _registration_removed(self, broker_id: int, node: DeletedNode, writer: str) -> None:
         victim = name_of(broker_id)
         if writer == victim or not writer.startswith("broker-"):
             return  # its own stop, its next start, or an operator
@@ -173,7 +147,7 @@ class FencingChecker(ReplicaListener):
         if not self._is_silent(writer, broker_id):
             self._require_confirmation(writer, broker_id, f"{writer} removed the registration of {victim}")
 
-    def _controller_changed(self, operations: Sequence[Operation], before: ZNode | None, writer: str) -> None:
+    def _controller_changed(self, operations: Sequence[Operation], before: DeletedNode | None, writer: str) -> None:
         kinds = {(type(operation), operation.path) for operation in operations}
         creates = (CreateOp, CONTROLLER) in kinds
         if creates and (SetOp, CONTROLLER_EPOCH) not in kinds:
@@ -319,22 +293,14 @@ class FencingChecker(ReplicaListener):
                     self._offline_at[broker_id, partition] = self._loop.elapsed
 
     # ----------------------------------------------------------------------------------------------- fenced brokers
-    def _watch_answer(self, link: Link, request: ZooKeeperRequest, answer: Answer) -> Answer:
-        """Wrap the answer to record when the broker learns what became of its registration."""
-        host = link.process.name
-        if request.kind not in ("get", "exists") or request.path.rpartition("/")[0] != BROKER_IDS:
-            return answer
-        broker_id = int(request.path.rpartition("/")[2])
-        if host != name_of(broker_id):
-            return answer
-
-        def arrived(result: Any, error: Any) -> None:
-            removal = self._removals.get(broker_id)
-            if removal is not None and removal.informed_at is None and self._denies(removal, result, error):
-                removal.informed_at = self._loop.time()
-            answer(result, error)
-
-        return arrived
+    def _on_answer_arrived(self, event: AnswerArrived) -> None:
+        """Record when the broker learns what became of its registration."""
+        parent, _, name = event.path.rpartition("/")
+        if event.kind not in ("get", "exists") or parent != BROKER_IDS or event.host != name_of(int(name)):
+            return
+        removal = self._removals.get(int(name))
+        if removal is not None and removal.informed_at is None and self._denies(removal, event.result, event.error):
+            removal.informed_at = self._loop.time()
 
     @staticmethod
     def _denies(removal: Removal, result: Any, error: Any) -> bool:

@@ -17,6 +17,7 @@ from minibroker.simulation.checks.lineage import Writer
 from minibroker.simulation.checks.observed_registrations import ObservedRegistrations
 from minibroker.simulation.checks.reference_state import ReferencePartition, ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
+from minibroker.simulation.world.observations import ProcessPaused, ProcessResumed
 
 TOLERANCE_SECONDS = 0.25
 """Lag is checked at intervals of milliseconds by a process that may be in a slow call: this much is no violation."""
@@ -80,25 +81,18 @@ class InSyncChecker:
         """When a broker was last found paused, or in a slow call."""
         self._pauses: dict[str, list[tuple[float, float]]] = {}
         self._paused_at: dict[str, float] = {}
-        self._wrap_pauses()
+        cluster.world.world_observers.subscribe(ProcessPaused, self._on_paused)
+        cluster.world.world_observers.subscribe(ProcessResumed, self._on_resumed)
         reference.listeners.append(self._on_state_written)
         reference.samplers.append(self._sample)
 
-    def _wrap_pauses(self) -> None:
-        world = self._cluster.world
-        pause, resume = world.pause, world.resume
+    def _on_paused(self, event: ProcessPaused) -> None:
+        self._paused_at[event.host] = self._loop.time()
 
-        def watched_pause(name: str) -> None:
-            self._paused_at[name] = self._loop.time()
-            pause(name)
-
-        def watched_resume(name: str) -> None:
-            began = self._paused_at.pop(name, None)
-            if began is not None:
-                self._pauses.setdefault(name, []).append((began, self._loop.time() - began))
-            resume(name)
-
-        world.pause, world.resume = watched_pause, watched_resume  # type: ignore[method-assign]
+    def _on_resumed(self, event: ProcessResumed) -> None:
+        began = self._paused_at.pop(event.host, None)
+        if began is not None:
+            self._pauses.setdefault(event.host, []).append((began, self._loop.time() - began))
 
     # -------------------------------------------------------------------------------------------------- leaderships
     def stepped(

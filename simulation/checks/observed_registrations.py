@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from minibroker.protocol.znodes import BROKER_IDS, CONTROLLER, BrokerRegistration, ControllerNode, broker_path
 from minibroker.simulation.cluster import SimulatedCluster
-from minibroker.simulation.world.zookeeper import Answer, Link, ZooKeeperRequest
+from minibroker.simulation.world.observations import RequestReceived, SessionEnded
 
 QUEUED_SECONDS = 1.0
 """A controller handles one event after the other: between an answer of ZooKeeper and the controller's reaction there
@@ -30,24 +30,15 @@ class ObservedRegistrations:
         self._nodes = cluster.world.zookeeper.tree.nodes
         self._snapshots: dict[str, list[RegistrationsSnapshot]] = {}
         self._ended_at: dict[str, float] = {}
-        self._wrap(cluster)
+        cluster.world.world_observers.subscribe(RequestReceived, self._on_request)
+        cluster.world.world_observers.subscribe(SessionEnded, self._on_session_ended)
 
-    def _wrap(self, cluster: SimulatedCluster) -> None:
-        zookeeper, tree = cluster.world.zookeeper, cluster.world.zookeeper.tree
-        receive, delete_ephemerals = zookeeper.receive, tree.delete_ephemerals
+    def _on_request(self, event: RequestReceived) -> None:
+        if event.kind == "children" and event.path == BROKER_IDS:
+            self._take_snapshot(event.host)
 
-        def watched_receive(link: Link, request: ZooKeeperRequest, answer: Answer) -> None:
-            if request.kind == "children" and request.path == BROKER_IDS:
-                self._take_snapshot(link.process.name)
-            receive(link, request, answer)
-
-        def watched_delete(session_id: int):  # type: ignore[no-untyped-def]
-            found = delete_ephemerals(session_id)
-            self._ended_at.update(dict.fromkeys(found[0], self._loop.elapsed))
-            return found
-
-        zookeeper.receive = watched_receive  # type: ignore[method-assign]
-        tree.delete_ephemerals = watched_delete  # type: ignore[method-assign]
+    def _on_session_ended(self, event: SessionEnded) -> None:
+        self._ended_at.update(dict.fromkeys(event.deleted_paths, self._loop.elapsed))
 
     def _take_snapshot(self, host: str) -> None:
         incarnations = {}

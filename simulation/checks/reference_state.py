@@ -13,6 +13,7 @@ from minibroker.protocol.znodes import CONTROLLER_EPOCH, BrokerRegistration, Par
 from minibroker.simulation.checks.finding import CheckerFinding
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.world.node import Process
+from minibroker.simulation.world.observations import NodesWritten, SessionCutShort
 
 FINDINGS_MAX = 20
 EXPIRY_NOTICED_SECONDS = 10.0
@@ -66,35 +67,18 @@ class ReferenceState:
         self._leaders_by_epoch: dict[TopicPartition, set[tuple[int, int]]] = {}
         self._expired_at: dict[str, float] = {}
         self._written_at: dict[str, float] = {}
-        self._wrap()
-        self._wrap_expiry()
+        cluster.world.world_observers.subscribe(NodesWritten, self._on_nodes_written)
+        cluster.world.world_observers.subscribe(SessionCutShort, self._on_session_cut_short)
 
-    def _wrap(self) -> None:
-        tree = self._cluster.world.zookeeper.tree
-        transact = tree.transact
+    def _on_nodes_written(self, event: NodesWritten) -> None:
+        for operation in event.operations:
+            self._written_at[operation.path] = self._cluster.world.loop.elapsed
+            if operation.path.endswith("/state"):
+                self._check_write(operation.path)
 
-        def watched(operations, session_id):  # type: ignore[no-untyped-def]
-            results = transact(operations, session_id)
-            for operation in operations:
-                self._written_at[operation.path] = self._cluster.world.loop.elapsed
-                if operation.path.endswith("/state"):
-                    self._check_write(operation.path)
-            return results
-
-        tree.transact = watched  # type: ignore[method-assign]
-
-    def _wrap_expiry(self) -> None:
+    def _on_session_cut_short(self, event: SessionCutShort) -> None:
         """A session that a fault ends early is over before its owner's deadline: that is not the owner's mistake."""
-        zookeeper = self._cluster.world.zookeeper
-        expire_session = zookeeper.expire_session
-
-        def watched(session_id: int) -> None:
-            for host in self._cluster.world.machines:
-                if session_id in zookeeper.sessions_of(host):
-                    self._expired_at[host] = self._cluster.world.loop.elapsed
-            expire_session(session_id)
-
-        zookeeper.expire_session = watched  # type: ignore[method-assign]
+        self._expired_at[event.host] = self._cluster.world.loop.elapsed
 
     def find(self, invariant: str, text: str, partition: TopicPartition | None = None, *facts: str) -> None:
         if len(self.findings) < FINDINGS_MAX:

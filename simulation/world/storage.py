@@ -18,6 +18,7 @@ import msgspec
 from minibroker.runtime.ports import BadEntry, DiskError, DiskFull, FileMissing, OutOfDescriptors, SyncFailed
 from minibroker.simulation.world.loop import VirtualLoop
 from minibroker.simulation.world.node import Process
+from minibroker.simulation.world.observations import DiskCallFailed, WorldObservers
 from minibroker.simulation.world.trace import Trace
 
 CAPACITY_BYTES = 1 << 40
@@ -187,11 +188,14 @@ class DirectoryNode:
 class SimulatedStorage:
     """The disk of one machine: it survives the machine's processes. Faults are calls on it."""
 
-    def __init__(self, host: str, loop: VirtualLoop, rng: random.Random, trace: Trace) -> None:
+    def __init__(
+        self, host: str, loop: VirtualLoop, rng: random.Random, trace: Trace, observers: WorldObservers | None = None
+    ) -> None:
         self.host = host
         self.loop = loop
         self.random = rng
         self.trace = trace
+        self._observers = observers or WorldObservers()
         self.cost = DiskCallCost()
         self.capacity_bytes = CAPACITY_BYTES
         self.used_bytes = 0
@@ -284,6 +288,14 @@ class SimulatedStorage:
     def check_fault(self, call: str, path: str) -> None:
         if self._trap is not None and call in CHANGES:
             self._step_to_trap()
+        if self.faults:
+            try:
+                self._meet_fault(call, path)
+            except DiskError as error:
+                self._observers.notify(DiskCallFailed(self.host, call, path, error))
+                raise
+
+    def _meet_fault(self, call: str, path: str) -> None:
         for fault in self.faults:
             if fault.call == call and path.startswith(fault.path_prefix) and fault.times > 0:
                 fault.times -= 1
@@ -311,7 +323,9 @@ class SimulatedStorage:
     def check_descriptor(self, call: str, path: str) -> None:
         """Checked by each call that takes a descriptor."""
         if self.lacks_descriptors:
-            raise OutOfDescriptors(f"cannot {call} {path}: too many open files (simulated)")
+            error = OutOfDescriptors(f"cannot {call} {path}: too many open files (simulated)")
+            self._observers.notify(DiskCallFailed(self.host, call, path, error))
+            raise error
 
     def link(self, path: str, target: str) -> None:
         """A foreign program makes a symbolic link, on stable storage."""

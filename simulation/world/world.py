@@ -18,6 +18,7 @@ from minibroker.simulation.world.disk import SimulatedDisk
 from minibroker.simulation.world.loop import SECONDS_MAX, VirtualLoop, VirtualTask
 from minibroker.simulation.world.network import Fabric
 from minibroker.simulation.world.node import Process, ProcessDead
+from minibroker.simulation.world.observations import ProcessPaused, ProcessResumed, WorldObservers
 from minibroker.simulation.world.storage import SimulatedStorage
 from minibroker.simulation.world.trace import Trace
 from minibroker.simulation.world.zookeeper import SimulatedZooKeeper
@@ -56,7 +57,9 @@ class SimulatedWorld:
         self.loop = loop or VirtualLoop()
         self.trace = Trace(lambda: self.loop.elapsed)
         self.network = Fabric(self.loop, self.random("network"), self.trace)
-        self.zookeeper = SimulatedZooKeeper(self.loop, self.random("zookeeper"), self.trace)
+        self.world_observers = WorldObservers()
+        """Reports of the world itself: of its ZooKeeper, its disks and its faults."""
+        self.zookeeper = SimulatedZooKeeper(self.loop, self.random("zookeeper"), self.trace, self.world_observers)
         self.observers = Observers(log_event)
         """Reports of all processes; `simulation.node.PROCESS` is the reporting one."""
         self.machines: dict[str, SimulatedMachine] = {}
@@ -90,7 +93,8 @@ class SimulatedWorld:
     def machine(self, name: str) -> SimulatedMachine:
         machine = self.machines.get(name)
         if machine is None:
-            storage = SimulatedStorage(name, self.loop, self.random(f"disk/{name}"), self.trace)
+            rng = self.random(f"disk/{name}")
+            storage = SimulatedStorage(name, self.loop, rng, self.trace, self.world_observers)
             storage.provision(PROVISIONED_DIRECTORY)
             machine = self.machines[name] = SimulatedMachine(name, storage)
         return machine
@@ -199,10 +203,12 @@ class SimulatedWorld:
 
     def pause(self, name: str) -> None:
         """SIGSTOP."""
+        self.world_observers.notify(ProcessPaused(name))
         self.trace.record("pause", name)
         self.process(name).pause()
 
     def resume(self, name: str) -> None:
         """SIGCONT: what arrived meanwhile is read first, then late timers fire."""
+        self.world_observers.notify(ProcessResumed(name))
         self.trace.record("resume", name)
         self.process(name).resume(self.loop.time())

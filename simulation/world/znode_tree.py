@@ -21,6 +21,7 @@ from minibroker.runtime.ports import (
     SetOp,
     Stat,
 )
+from minibroker.simulation.world.observations import DeletedNode, NodesWritten, WorldObservers
 
 PERSISTENT = 0
 
@@ -51,7 +52,8 @@ class ZNodeChange(msgspec.Struct, frozen=True):
 class ZNodeTree:
     """All nodes, by path."""
 
-    def __init__(self) -> None:
+    def __init__(self, observers: WorldObservers | None = None) -> None:
+        self._observers = observers or WorldObservers()
         self.zxid = 0
         self.nodes: dict[str, ZNode] = {
             "/": ZNode(b"", 0, 0, children={"zookeeper"}),
@@ -79,6 +81,7 @@ class ZNodeTree:
         undo: list[Callable[[], None]] = []
         changed: list[ZNodeChange] = []
         results: list[str | Stat | None] = []
+        deleted = self._deleted_by(operations)
         for index, operation in enumerate(operations):
             try:
                 results.append(self._apply(operation, session_id, zxid, undo, changed))
@@ -87,7 +90,14 @@ class ZNodeTree:
                     step()
                 error.index = index
                 raise
+        self._observers.notify(NodesWritten(operations, session_id, deleted))
         return results, changed
+
+    def _deleted_by(self, operations: Sequence[Operation]) -> dict[str, DeletedNode]:
+        """The existing nodes that these operations delete."""
+        paths = [operation.path for operation in operations if type(operation) is DeleteOp]
+        found = [(path, self.nodes[path]) for path in paths if path in self.nodes]
+        return {path: DeletedNode(node.data, node.czxid, node.ephemeral_owner) for path, node in found}
 
     def delete_ephemerals(self, session_id: int) -> tuple[list[str], list[ZNodeChange]]:
         """Delete what belongs to a session that ends, in one transaction."""
@@ -192,3 +202,8 @@ def parent_of(path: str) -> str:
 def check_version(node: ZNode, path: str, version: int) -> None:
     if version not in (-1, node.version):
         raise BadVersion(f"{path}: version {version} asked, {node.version} found")
+
+
+def describe(operations: Sequence[Operation]) -> str:
+    """One word for each, for the trace."""
+    return ",".join(f"{type(operation).__name__[:-2].lower()}:{operation.path}" for operation in operations)

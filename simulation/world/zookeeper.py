@@ -19,8 +19,15 @@ import msgspec
 from minibroker.runtime.ports import CoordinationError, Operation
 from minibroker.simulation.world.loop import WORLD, VirtualLoop
 from minibroker.simulation.world.node import Process
+from minibroker.simulation.world.observations import (
+    AnswerArrived,
+    RequestReceived,
+    SessionCutShort,
+    SessionEnded,
+    WorldObservers,
+)
 from minibroker.simulation.world.trace import Trace
-from minibroker.simulation.world.znode_tree import ZNodeChange, ZNodeTree
+from minibroker.simulation.world.znode_tree import ZNodeChange, ZNodeTree, describe
 
 FIRST_SESSION_ID = 0x1000_0000_0000_0000
 LATE_REQUEST_PROBABILITY = 0.5
@@ -215,12 +222,15 @@ class LinkOwner:
 class SimulatedZooKeeper:
     """The server, shared by a world. Faults are calls on it."""
 
-    def __init__(self, loop: VirtualLoop, rng: random.Random, trace: Trace) -> None:
+    def __init__(
+        self, loop: VirtualLoop, rng: random.Random, trace: Trace, observers: WorldObservers | None = None
+    ) -> None:
         self.loop = loop
         self.random = rng
         self.trace = trace
+        self._observers = observers or WorldObservers()
         self.options = ServerOptions()
-        self.tree = ZNodeTree()
+        self.tree = ZNodeTree(self._observers)
         self.sessions: dict[int, Session] = {}
         self._next_session_id = FIRST_SESSION_ID
         self._watches: dict[ZNodeChange, list[tuple[Link, int]]] = {}
@@ -290,6 +300,8 @@ class SimulatedZooKeeper:
         """End the session as if no request had come: others see its ephemerals vanish first."""
         session = self.sessions.get(session_id)
         if session is not None:
+            if session.link is not None:
+                self._observers.notify(SessionCutShort(session.link.process.name))
             self._end_session(session)
 
     def sessions_of(self, host: str) -> list[int]:
@@ -387,6 +399,7 @@ class SimulatedZooKeeper:
     def _end_session(self, session: Session) -> None:
         del self.sessions[session.session_id]
         gone, changed = self.tree.delete_ephemerals(session.session_id)
+        self._observers.notify(SessionEnded(gone))
         self.trace.record("zk-session-end", session.session_id, *gone)
         self._fire(changed)
         if session.link is not None:
@@ -401,6 +414,7 @@ class SimulatedZooKeeper:
         return options.latency_minimum + extra + options.extra_delay + self.slow_hosts.get(host, 0.0)
 
     def receive(self, link: Link, request: ZooKeeperRequest, answer: Answer) -> None:
+        self._observers.notify(RequestReceived(link.process.name, request.kind, request.path))
         session = self.sessions.get(link.session_id)
         if self._stopped or session is None or session.link is not link:
             return  # the link is broken, and its client notified
@@ -427,7 +441,16 @@ class SimulatedZooKeeper:
                 session.link = None
                 link.break_from_server()
                 return
-        link.deliver(answer, result, error)
+        link.deliver(self._reporting(host, request, answer), result, error)
+
+    def _reporting(self, host: str, request: ZooKeeperRequest, answer: Answer) -> Answer:
+        """The same answer, which first reports that it has arrived."""
+
+        def arrived(result: Any, error: CoordinationError | None) -> None:
+            self._observers.notify(AnswerArrived(host, request.kind, request.path, result, error))
+            answer(result, error)
+
+        return arrived
 
     def _perform(self, link: Link, request: ZooKeeperRequest, session_id: int) -> Any:
         match request.kind:
@@ -472,7 +495,3 @@ class SimulatedZooKeeper:
     async def settle(self) -> None:
         """For tests: wait long enough for everything in flight to arrive."""
         await asyncio.sleep(0.1 + 2 * self.options.extra_delay)
-
-
-def describe(operations: Sequence[Operation]) -> str:
-    return ",".join(f"{type(operation).__name__[:-2].lower()}:{operation.path}" for operation in operations)

@@ -165,15 +165,40 @@ def _awaits(body: list[ast.stmt]) -> bool:
 
 PATCHING = re.compile(r"(?<!lambda: )\bsetattr\(|type: ignore\[[^\]]*method-assign")
 """A lambda that sets a field of an instance is how a fault ends."""
+MAY_PATCH = {
+    "scenarios/patches.py": "a scenario takes a rule out on purpose",
+    "simulation/world/loop.py": "while virtual time runs, Python's own sleep and thread start refuse to be called",
+}
 
 
 def check_patching(file: SourceFile) -> list[str]:
-    """No function of the program is replaced at run time but by the scenarios that take a rule out on purpose. Checkers
-    still wrap methods of the simulated world's own objects (docs/PLAN.md)."""
-    if file.folder in ("tests", "simulation") or file.path == "scenarios/patches.py":
+    """No function is replaced at run time, neither of the program nor of the simulated world: both report."""
+    if file.folder == "tests" or file.path in MAY_PATCH:
         return []
-    return [
-        f"{file.path}:{number}: replaces code at run time: subscribe to the observer (runtime/observer.py)"
-        for number, line in enumerate(file.text.splitlines(), start=1)
-        if PATCHING.search(line)
-    ]
+    lines = [number for number, line in enumerate(file.text.splitlines(), start=1) if PATCHING.search(line)]
+    if file.folder == "simulation":
+        lines += [node.lineno for node in _replaced_functions(file.tree)]
+    what = "subscribe to the observer (runtime/observer.py, simulation/world/observations.py)"
+    return [f"{file.path}:{number}: replaces code at run time: {what}" for number in sorted(set(lines))]
+
+
+def _replaced_functions(tree: ast.Module) -> Iterator[ast.Assign]:
+    """Assignments of a function that is made on the spot to an attribute of another object, whatever its type."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    made = {
+        inner.name
+        for outer in functions
+        for inner in ast.walk(outer)
+        if inner is not outer and isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Assign):
+            continue
+        value = node.value.func if isinstance(node.value, ast.Call) else node.value
+        is_function = isinstance(value, ast.Lambda) or (isinstance(value, ast.Name) and value.id in made)
+        if is_function and any(_is_of_another(target) for target in node.targets):
+            yield node
+
+
+def _is_of_another(target: ast.expr) -> bool:
+    return isinstance(target, ast.Attribute) and not (isinstance(target.value, ast.Name) and target.value.id == "self")

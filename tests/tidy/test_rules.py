@@ -10,7 +10,7 @@ import pytest
 
 from tests.tidy.cycles import check_cycles, check_type_checking
 from tests.tidy.documents import anchors, check_links
-from tests.tidy.hazards import check_hash_order, check_iteration, check_sleep
+from tests.tidy.hazards import check_hash_order, check_iteration, check_patching, check_sleep
 from tests.tidy.imports import check_imports
 from tests.tidy.purity import check_ports, check_purity
 from tests.tidy.replica_state import check_replica_state
@@ -157,6 +157,33 @@ def test_shell_that_bypasses_the_ports_is_named(text: str) -> None:
 def test_seeded_random_and_pure_paths_pass() -> None:
     text = "import random\nfrom pathlib import PurePosixPath\ndef f(r: random.Random): return random.Random(7)"
     assert check_ports(file("simulation/faults.py", text)) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("broker/broker.py", "tree.transact = watched  # type: ignore[method-assign]"),
+        ("client/cluster.py", "setattr(module, 'send', other)"),
+        ("simulation/checks/fencing.py", "tree.transact = watched  # type: ignore[assignment, method-assign]"),
+        ("simulation/checks/fencing.py", "def f(tree: Any):\n    def w(): ...\n    tree.transact = w"),
+        ("simulation/swarm/run.py", "def f(disk: Any):\n    def w(call): ...\n    disk.check = w(disk.check)"),
+        ("simulation/world/world.py", "def f(tree: Any):\n    tree.transact = lambda: None"),
+    ],
+)
+def test_code_replaced_at_run_time_is_named(path: str, text: str) -> None:
+    assert len(check_patching(file(path, text))) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("simulation/swarm/faults/faults.py", "end = lambda: setattr(cost, 'append', 0.0)"),
+        ("simulation/checks/fencing.py", "def f(self):\n    def w(): ...\n    self.act = w"),
+        ("simulation/checks/fencing.py", "def copied(x): ...\nstorage.root = copied(other)"),
+    ],
+)
+def test_fields_and_own_functions_pass(path: str, text: str) -> None:
+    assert check_patching(file(path, text)) == []
 
 
 @pytest.mark.parametrize(
