@@ -8,13 +8,13 @@ it together with the channel to that registration.
 import asyncio
 import logging
 from collections.abc import Sequence
+from functools import partial
 
 from minibroker.controller.core.controller_state import ReplicaLog
 from minibroker.protocol.ids import BrokerEpoch, BrokerId, TopicPartition
 from minibroker.protocol.messages import GetReplicaLogInfoRequest, GetReplicaLogInfoResponse, TopicPartitions
 from minibroker.runtime.broker_dialer import BrokerDialer
-from minibroker.runtime.ports import NetworkError
-from minibroker.runtime.rpc import PeerBroken, RpcConnection, RpcError
+from minibroker.runtime.request_channel import RequestChannel, RequestFailed, UnreadableAnswer
 
 PARTITIONS_MAX = 2_000
 """In one request: the answer stays below a megabyte."""
@@ -42,25 +42,23 @@ async def ask_logs(
     found: dict[TopicPartition, ReplicaLog] = {}
     pause = RETRY_SECONDS_MIN
     at_once, unreadable = PARTITIONS_MAX, 0
-    while left := [each for each in partitions if each not in found]:
-        try:
-            connection = await dialer.connect(broker_id, address, client_id=client_id, timeout_ms=CONNECT_TIMEOUT_MS)
+    dial = partial(dialer.connect, broker_id, address, client_id=client_id, timeout_ms=CONNECT_TIMEOUT_MS)
+    with RequestChannel(dial) as channel:
+        while left := [each for each in partitions if each not in found][:at_once]:
             try:
-                while left := [each for each in partitions if each not in found][:at_once]:
-                    found.update(await _ask(connection, broker_epoch, left))
-                    unreadable = 0
-            finally:
-                connection.abort()
-        except PeerBroken as error:
-            logger.warning("what %s:%d says of the logs of %s cannot be read: %s", *address, _named(left), error)
-            unreadable = unreadable + 1 if at_once == 1 else 0
-            at_once = 1
-            if unreadable == UNREADABLE_MAX:
-                found[left[0]] = ReplicaLog(exists=True, unavailable=f"its answer cannot be read: {error}")
+                found.update(await _ask(channel, broker_epoch, left))
                 unreadable = 0
-        except (NetworkError, RpcError):
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, RETRY_SECONDS_MAX)
+            except UnreadableAnswer as error:
+                logger.warning("what %s:%d says of the logs of %s cannot be read: %s", *address, _named(left), error)
+                unreadable = unreadable + 1 if at_once == 1 else 0
+                at_once = 1
+                if unreadable == UNREADABLE_MAX:
+                    found[left[0]] = ReplicaLog(exists=True, unavailable=f"its answer cannot be read: {error}")
+                    unreadable = 0
+            except RequestFailed:
+                channel.hang_up()
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, RETRY_SECONDS_MAX)
     return found
 
 
@@ -69,20 +67,18 @@ def _named(partitions: Sequence[TopicPartition]) -> str:
 
 
 async def _ask(
-    connection: RpcConnection, broker_epoch: BrokerEpoch, partitions: Sequence[TopicPartition]
+    channel: RequestChannel, broker_epoch: BrokerEpoch, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, ReplicaLog]:
-    """Raises RpcError also when the answer leaves out a partition, or is of another registration."""
+    """Raises RequestFailed also when the answer leaves out a partition, or is of another registration."""
     topics: dict[str, list[int]] = {}
     for topic, number in partitions:
         topics.setdefault(topic, []).append(number)
     request = GetReplicaLogInfoRequest(
         topics=[TopicPartitions(topic_name=name, partitions=numbers) for name, numbers in topics.items()]
     )
-    response = await connection.request(request, ANSWER_TIMEOUT_MS)
-    if not isinstance(response, GetReplicaLogInfoResponse) or response.error_code:
-        raise RpcError(f"not answered: {response.error_code}")
+    response = await channel.ask(request, GetReplicaLogInfoResponse, ANSWER_TIMEOUT_MS)
     if response.broker_epoch != broker_epoch:
-        raise RpcError(f"answered under broker epoch {response.broker_epoch}, not {broker_epoch}")
+        raise RequestFailed(f"answered under broker epoch {response.broker_epoch}, not {broker_epoch}")
     whole_since, undisturbed_since = frozenset(response.whole_since), frozenset(response.undisturbed_since)
     found = {
         TopicPartition(topic.topic_name, each.partition): ReplicaLog(
@@ -101,5 +97,5 @@ async def _ask(
         for each in topic.partitions
     }
     if not set(partitions) <= set(found):
-        raise RpcError("the answer leaves partitions out")
+        raise RequestFailed("the answer leaves partitions out")
     return found

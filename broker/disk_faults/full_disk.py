@@ -12,6 +12,7 @@ records below its own high watermark. In all other cases nothing is deleted.
 """
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 from minibroker.broker.log.cutting import delete_head
@@ -32,8 +33,8 @@ from minibroker.protocol.messages import (
     ListOffsetsTopic,
 )
 from minibroker.runtime.broker_dialer import BrokerDialer
-from minibroker.runtime.ports import Clock, DiskFull, NetworkError, OutOfDescriptors
-from minibroker.runtime.rpc import RpcError
+from minibroker.runtime.ports import Clock, DiskFull, OutOfDescriptors
+from minibroker.runtime.request_channel import RequestChannel, RequestFailed
 
 if TYPE_CHECKING:
     from minibroker.broker.replicas.replica_manager import ReplicaManager
@@ -91,19 +92,13 @@ class FullDisk:
         if address is None:
             return
         client_id = f"broker-{self._manager.config.broker_id}"
+        dial = partial(self._dialer.connect, leader, address, client_id=client_id, timeout_ms=ASK_MS)
         try:
-            connection = await self._dialer.connect(leader, address, client_id=client_id, timeout_ms=ASK_MS)
-        except NetworkError as error:
+            with RequestChannel(dial) as channel:
+                response = await channel.ask(self._request(partitions), ListOffsetsResponse, ASK_MS)
+        except RequestFailed as error:
             log.info("broker %d cannot be asked for its log starts: %s", leader, error)
             return
-        try:
-            response = await connection.request(self._request(partitions), ASK_MS)
-        except RpcError as error:
-            log.info("broker %d did not answer with its log starts: %s", leader, error)
-            return
-        finally:
-            await connection.close()
-        assert isinstance(response, ListOffsetsResponse)
         by_name = {partition.topic_partition: partition for partition in partitions}
         for topic in response.topics:
             for answer in topic.partitions:

@@ -7,13 +7,12 @@ Source: replication rules 9.7, hardening rule 13.
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 
-from minibroker.protocol.errors import error_code
 from minibroker.protocol.ids import TopicPartition, to_wire
 from minibroker.protocol.messages import ControlledShutdownRequest, ControlledShutdownResponse, TopicPartitions
 from minibroker.runtime.broker_dialer import BrokerDialer
-from minibroker.runtime.ports import NetworkError
-from minibroker.runtime.rpc import RpcError
+from minibroker.runtime.request_channel import RequestChannel, RequestFailed
 
 log = logging.getLogger("minibroker.controller_link")
 
@@ -120,29 +119,20 @@ class ControllerLink:
         address = self._controller_address()
         if address is None:
             return None
+        broker_id, host, port = address
         client_id = f"broker-{self._broker_id}"
-        try:
-            connection = await self._dialer.connect(
-                address[0], (address[1], address[2]), client_id=client_id, timeout_ms=CONNECT_TIMEOUT_MS
-            )
-        except NetworkError as error:
-            log.info("controller %d cannot be reached: %s", address[0], error)
-            return None
+        dial = partial(
+            self._dialer.connect, broker_id, (host, port), client_id=client_id, timeout_ms=CONNECT_TIMEOUT_MS
+        )
         request = ControlledShutdownRequest(
             broker_id=self._broker_id, broker_epoch=to_wire(self._broker_epoch()), offline_partitions=offline
         )
         try:
-            response = await connection.request(request, self._request_timeout_ms)
-        except RpcError as error:
-            log.info("controller %d did not answer: %s", address[0], error)
+            with RequestChannel(dial) as channel:
+                return await channel.ask(request, ControlledShutdownResponse, self._request_timeout_ms)
+        except RequestFailed as error:
+            log.info("controller %d: %s", broker_id, error)
             return None
-        finally:
-            await connection.close()
-        assert isinstance(response, ControlledShutdownResponse)
-        if response.error_code:
-            log.info("controller %d refused: %s", address[0], error_code(response.error_code).name)
-            return None
-        return response
 
 
 def _group(partitions: tuple[TopicPartition, ...]) -> list[TopicPartitions]:

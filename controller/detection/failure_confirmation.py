@@ -6,14 +6,14 @@ because it has just answered.
 """
 
 import asyncio
+from functools import partial
 
 import msgspec
 
 from minibroker.protocol.ids import BrokerEpoch, BrokerId
 from minibroker.protocol.messages import ConfirmFailureRequest, ConfirmFailureResponse
 from minibroker.runtime.broker_dialer import BrokerDialer
-from minibroker.runtime.ports import NetworkError
-from minibroker.runtime.rpc import RpcError
+from minibroker.runtime.request_channel import RequestChannel, RequestFailed
 
 CONNECT_TIMEOUT_MS = 300
 ANSWER_TIMEOUT_MS = 500
@@ -48,21 +48,17 @@ async def first_to_confirm(
 async def _ask(
     dialer: BrokerDialer, client_id: str, confirmer: Confirmer, request: ConfirmFailureRequest
 ) -> BrokerId | None:
+    dial = partial(
+        dialer.connect,
+        confirmer.broker_id,
+        confirmer.address,
+        client_id=client_id,
+        timeout_ms=CONNECT_TIMEOUT_MS,
+        authentication_timeout_ms=ANSWER_TIMEOUT_MS,
+    )
     try:
-        connection = await dialer.connect(
-            confirmer.broker_id,
-            confirmer.address,
-            client_id=client_id,
-            timeout_ms=CONNECT_TIMEOUT_MS,
-            authentication_timeout_ms=ANSWER_TIMEOUT_MS,
-        )
-    except NetworkError:
+        with RequestChannel(dial) as channel:
+            response = await channel.ask(request, ConfirmFailureResponse, ANSWER_TIMEOUT_MS)
+    except RequestFailed:
         return None
-    try:
-        response = await connection.request(request, ANSWER_TIMEOUT_MS)
-    except RpcError:
-        return None
-    finally:
-        connection.abort()
-    confirms = isinstance(response, ConfirmFailureResponse) and not response.error_code and response.refused
-    return confirmer.broker_id if confirms else None
+    return confirmer.broker_id if response.refused else None

@@ -60,7 +60,7 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "controller.detection.failure_confirmation",
-                "    return confirmer.broker_id if confirms else None\n",
+                "    return confirmer.broker_id if response.refused else None\n",
                 "    return confirmer.broker_id\n",
             ),
         ),
