@@ -419,25 +419,24 @@ class PartitionLog:
         return self.producers.expire(now_ms, self.config.producer_id_expiration_ms)
 
     # ----------------------------------------------------------------------------------------------------- durability
-    def write_epoch_entries(self, entries: Sequence[EpochEntry], sync: bool) -> None:
-        """Replace the epoch file. Without `sync` the next flush syncs it before the recovery point rises."""
+    def write_epoch_entries(self, entries: Sequence[EpochEntry]) -> None:
+        """Replace the epoch file. The next flush syncs it before the recovery point rises."""
         self.storage.require_online()
         self._epochs = list(entries)
         try:
-            self.store_epochs(sync)
+            self.store_epochs()
         except OutOfDescriptors:  # the next sync of metadata or of the log writes them
             self.unsynced.add(epoch_file_path(self.directory))
         except DiskError as error:
             raise self.failed(error) from None
 
-    def store_epochs(self, sync: bool = False) -> None:
+    def store_epochs(self) -> None:
         path = epoch_file_path(self.directory)
         self.epochs_stored = False
         owner = None if self.topic_id is None else (self.topic_id, self.topic_partition.partition)
-        self.storage.disk.replace_file(path, format_epoch_checkpoint(self._epochs, owner), sync=sync)
+        self.storage.disk.replace_file(path, format_epoch_checkpoint(self._epochs, owner), sync=False)
         self.epochs_stored = True
-        if not sync:
-            self.unsynced.add(path)
+        self.unsynced.add(path)
 
     async def flush(self, *, closed_only: bool = False) -> int:
         """Sync everything appended before the call (`closed_only`: in segments that no longer grow), off the loop.

@@ -70,7 +70,7 @@ class PartitionServices(Protocol):
 
     def propose_isr(self, partition: "Partition", proposal: ev.ProposeIsr) -> None: ...
     def sync(self, partition: "Partition") -> None: ...
-    def store_epochs(self, partition: "Partition") -> None: ...
+    def sync_epoch_files_soon(self) -> None: ...
     def ask_epoch_end(self, partition: "Partition", question: ev.AskEpochEnd) -> None: ...
     def ask_leader_ends(self, partition: "Partition", question: ev.AskLeaderEnds) -> None: ...
     def fetch_next(self, partition: "Partition") -> None: ...
@@ -368,9 +368,10 @@ class Partition:
         self.services.offsets_changed(self)  # both reach followers in the same way
 
     def _write_epoch_history(self, effect: ev.WriteEpochHistory) -> None:
-        self.log.write_epoch_entries(self.state.epoch_history.entries, sync=False)
-        if effect.sync:
-            self.services.store_epochs(self)
+        self.log.write_epoch_entries(self.state.epoch_history.entries)
+
+    def _sync_epoch_history_soon(self, effect: ev.SyncEpochHistorySoon) -> None:
+        self.services.sync_epoch_files_soon()
 
     def _isr_committed(self, effect: ev.IsrCommitted) -> None:
         if effect.before:
@@ -440,6 +441,7 @@ _PERFORMERS: dict[type[ev.ReplicaEffect], Callable[[Partition, Any], None]] = {
     ev.LowerStart: Partition._lower_start,
     ev.StartsChanged: Partition._starts_changed,
     ev.WriteEpochHistory: Partition._write_epoch_history,
+    ev.SyncEpochHistorySoon: Partition._sync_epoch_history_soon,
     ev.IsrCommitted: Partition._isr_committed,
     ev.DamageNoted: Partition._damage_noted,
     ev.ReportDamage: Partition._report_damage,

@@ -47,7 +47,7 @@ class PeriodicTasks:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._tick(), name="tick")
             group.create_task(self._manager.alter_partition.run(), name="alter-partition")
-            group.create_task(self._manager.run_epoch_storing(), name="epochs")
+            group.create_task(self._manager.run_epoch_syncing(), name="epochs")
             group.create_task(self._scrubber.run(), name="scrubber")
             lag_check_ms = max(TICK_MS, config.replica_lag_time_max_ms // 2)
             self._every(group, lag_check_ms, self._check_lag, "lag")

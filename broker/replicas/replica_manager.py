@@ -82,7 +82,7 @@ class ReplicaManager:
         self._followed: dict[TopicPartition, ReplicaFetcher] = {}
         self._back_offs: dict[TopicPartition, int] = {}
         self._syncing: dict[Partition, bool] = {}
-        self._epochs_to_store = asyncio.Event()
+        self._epochs_to_sync = asyncio.Event()
         self._fenced_broker_epoch: int | None = None
         self.alter_partition = AlterPartitionSender(
             dialer=dialer,
@@ -361,22 +361,22 @@ class ReplicaManager:
             except OutOfDescriptors:
                 await asyncio.sleep(DESCRIPTOR_RETRY_MS / 1000)
 
-    def store_epochs(self, partition: Partition) -> None:
-        """Epoch files changed by one LeaderAndIsr are synced together, off the loop (hardening rule 7)."""
-        self._epochs_to_store.set()
+    def sync_epoch_files_soon(self) -> None:
+        """Those that one LeaderAndIsr changed are synced together, off the loop (hardening rule 7)."""
+        self._epochs_to_sync.set()
 
-    async def run_epoch_storing(self) -> None:
+    async def run_epoch_syncing(self) -> None:
         """Task of the owner."""
         while True:
-            await self._epochs_to_store.wait()
-            self._epochs_to_store.clear()
+            await self._epochs_to_sync.wait()
+            self._epochs_to_sync.clear()
             if self.log_directory.offline:
                 continue
             try:
                 await self.log_directory.sync_metadata()
             except OutOfDescriptors:
                 await asyncio.sleep(DESCRIPTOR_RETRY_MS / 1000)
-                self._epochs_to_store.set()
+                self._epochs_to_sync.set()
             except DiskError as error:
                 self.disk.failed(error)
 

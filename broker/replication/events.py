@@ -305,9 +305,15 @@ class SyncLog(ReplicaEffect, frozen=True, kw_only=True):
 
 
 class WriteEpochHistory(ReplicaEffect, frozen=True, kw_only=True):
-    """Write the entries to the checkpoint file."""
+    """Replace the epoch file now, without an fsync, which would stop the event loop for all partitions (hardening rule
+    7). A flush syncs the file before the recovery point rises. That is enough: below the recovery point a start relies
+    on the file, and above it on the epochs in the batches."""
 
-    sync: bool
+
+class SyncEpochHistorySoon(ReplicaEffect, frozen=True, kw_only=True):
+    """Have the epoch file synced off the loop, together with those of the other partitions that one order changed;
+    nothing is reported. Nothing waits for it: without flushing, the next flush may be far away, and until then a power
+    cut would lose each epoch that has no batch yet."""
 
 
 class TruncateTo(ReplicaEffect, frozen=True, kw_only=True):

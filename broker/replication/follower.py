@@ -24,6 +24,7 @@ from minibroker.broker.replication.events import (
     ReportDamage,
     ResetTo,
     StartLowered,
+    SyncEpochHistorySoon,
     SyncLog,
     TruncateTo,
     Warn,
@@ -184,7 +185,7 @@ def on_leader_ends_answered(state: ReplicaState, event: LeaderEndsAnswered, effe
             return
         state.epoch_history.clear()
         effects.append(ResetTo(offset=event.log_start_offset, producers=event.producers))
-        effects.append(WriteEpochHistory(sync=True))
+        effects += (WriteEpochHistory(), SyncEpochHistorySoon())
         _begin_empty_at(state, event.log_start_offset)
     if (state.log_start_offset, state.log_end_offset) == before:
         _align_again(state, effects)  # in the leader's range, and yet refused: the leader does not know the epoch
@@ -292,7 +293,7 @@ def on_fetched_appended(state: ReplicaState, event: FetchedAppended, effects: li
         learned = state.epoch_history.assign(batch.partition_leader_epoch, batch.base_offset) or learned
         state.log_end_offset = batch.end_offset
     if learned:
-        effects.append(WriteEpochHistory(sync=True))
+        effects += (WriteEpochHistory(), SyncEpochHistorySoon())
     _follow_leader_offsets(state, event, effects)
     report_end(state, effects)
 
@@ -331,7 +332,7 @@ def _truncate(state: ReplicaState, end_offset: int, reason: str, effects: list[R
         effects.append(TruncateTo(end_offset=end_offset, reason=reason, below_high_watermark=below))
         _set_log_offsets(state, state.log_start_offset, end_offset)
     if is_history_cut:
-        effects.append(WriteEpochHistory(sync=True))
+        effects += (WriteEpochHistory(), SyncEpochHistorySoon())
 
 
 def on_log_truncated(state: ReplicaState, event: LogWasCut) -> None:

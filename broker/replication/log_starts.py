@@ -37,7 +37,7 @@ def on_log_trimmed(state: ReplicaState, event: LogTrimmed, effects: list[Replica
 def on_head_deleted(state: ReplicaState, event: HeadDeleted, effects: list[ReplicaEffect]) -> None:
     """Trim the epoch history to exactly what the files hold."""
     if state.epoch_history.trim_before(event.first_offset):
-        effects.append(WriteEpochHistory(sync=False))
+        effects.append(WriteEpochHistory())
 
 
 # ------------------------------------------------------------------------------------------------------------ leader

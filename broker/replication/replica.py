@@ -135,7 +135,7 @@ def _become_leader(state: ReplicaState, event: ev.LeaderAndIsrReceived, effects:
     state.elected_log_start = state.log_start_offset
     state.shrink_waits_for_sync = None
     if state.epoch_history.assign(event.leader_epoch, state.log_end_offset):
-        effects.append(ev.WriteEpochHistory(sync=True))
+        effects += (ev.WriteEpochHistory(), ev.SyncEpochHistorySoon())
     _set_remotes(state, event, reset=True)
     effects.append(ev.LeaderChanged(became_leader=True))
     state.in_sync_replicas = ()

@@ -50,7 +50,7 @@ async def trim(log: PartitionLog, offset: int) -> None:
         for number, entry in enumerate(entries)
         if entries[number + 1 :][:1] == [] or entries[number + 1][1] > start
     ]
-    log.write_epoch_entries([(kept[0][0], max(start, kept[0][1])), *kept[1:]], sync=False)
+    log.write_epoch_entries([(kept[0][0], max(start, kept[0][1])), *kept[1:]])
 
 
 def audited_partition(root: Path) -> PartitionResult:

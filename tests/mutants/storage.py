@@ -158,7 +158,7 @@ STARTS = (
         edits=(
             Edit(
                 "broker.log.partition_log",
-                "        self.epochs_stored = True\n        if not sync:\n            self.unsynced.add(path)\n",
+                "        self.epochs_stored = True\n        self.unsynced.add(path)\n",
                 "        self.epochs_stored = True\n",
             ),
             # and recovery does not complete the file: either rule would make up for the other

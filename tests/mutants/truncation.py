@@ -82,7 +82,7 @@ MUTANTS = (
             Edit(
                 REPLICA,
                 "    if state.epoch_history.assign(event.leader_epoch, state.log_end_offset):\n"
-                "        effects.append(ev.WriteEpochHistory(sync=True))\n",
+                "        effects += (ev.WriteEpochHistory(), ev.SyncEpochHistorySoon())\n",
                 "",
             ),
             Edit(

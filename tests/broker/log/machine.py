@@ -151,7 +151,7 @@ def append_batches(log: PartitionLog, batches: Sequence[Batch]) -> None:
             entries = [entry for entry in entries if entry[1] < header.base_offset]
             entries.append((header.partition_leader_epoch, header.base_offset))
     if entries != log.epoch_entries():
-        log.write_epoch_entries(entries, sync=False)
+        log.write_epoch_entries(entries)
     log.append(batches)
 
 
@@ -160,7 +160,7 @@ def truncate(log: PartitionLog, end_offset: int) -> None:
     log.truncate_to(end_offset)
     is_empty = log.size_bytes == 0
     kept = [] if is_empty else [entry for entry in log.epoch_entries() if entry[1] < log.log_end_offset]
-    log.write_epoch_entries(kept, sync=False)
+    log.write_epoch_entries(kept)
 
 
 def trim_epochs(log: PartitionLog) -> None:
@@ -168,7 +168,7 @@ def trim_epochs(log: PartitionLog) -> None:
     entries, start = log.epoch_entries(), log.segments[0].base_offset
     below = [entry for entry in entries if entry[1] <= start]
     if below:
-        log.write_epoch_entries([(below[-1][0], start), *entries[len(below) :]], sync=False)
+        log.write_epoch_entries([(below[-1][0], start), *entries[len(below) :]])
 
 
 def retain(log: PartitionLog, high_watermark: int, now_ms: int) -> int:
@@ -186,7 +186,7 @@ def retain(log: PartitionLog, high_watermark: int, now_ms: int) -> int:
 
 def reset(log: PartitionLog, offset: int) -> None:
     log.reset_to(offset)
-    log.write_epoch_entries([], sync=False)
+    log.write_epoch_entries([])
 
 
 def stored_batches(log: PartitionLog) -> list[tuple[BatchHeader, bytes]]:

@@ -60,7 +60,7 @@ def test_after_an_io_error_nothing_is_written_any_more(machine: Machine) -> None
         lambda: append(other, 1),
         lambda: other.truncate_to(2),
         lambda: other.reset_to(2),
-        lambda: other.write_epoch_entries([(1, 0)], sync=True),
+        lambda: other.write_epoch_entries([(1, 0)]),
         lambda: drive(other.flush()),
         lambda: directory.create_log(TopicPartition("third", 0), "third-id", SMALL),
         lambda: drive(directory.checkpoint_high_watermarks({})),
@@ -160,7 +160,7 @@ def test_the_log_is_sound_after_a_restart_whichever_call_fails(
             if step % 10 == 9:
                 log.truncate_to(max(log.log_end_offset - 7, log.log_start_offset))
                 kept = [entry for entry in log.epoch_entries() if entry[1] < log.log_end_offset]
-                log.write_epoch_entries(kept, sync=False)
+                log.write_epoch_entries(kept)
             elif step % 10 == 4:
                 drive(log.flush())
             else:
@@ -263,7 +263,7 @@ def follow_with_epochs(log: PartitionLog) -> None:
     """Update the epochs as the core does on LogWasCut and HeadDeleted."""
     is_empty = log.log_start_offset == log.log_end_offset
     kept = [] if is_empty else [each for each in log.epoch_entries() if each[1] < log.log_end_offset]
-    log.write_epoch_entries(kept, sync=False)
+    log.write_epoch_entries(kept)
     trim_epochs(log)
 
 
@@ -307,7 +307,7 @@ def test_a_lack_of_descriptors_does_not_harm_a_directory(machine: Machine, call:
         assert not directory.full
     machine.storage.heal()
     assert reports or call not in ("open", "replace_file")
-    log.write_epoch_entries([each for each in log.epoch_entries() if each[1] < log.log_end_offset], sync=False)
+    log.write_epoch_entries([each for each in log.epoch_entries() if each[1] < log.log_end_offset])
     drive(log.flush())
     machine.kill()
     check_log(machine.open_log()[1])
@@ -317,7 +317,7 @@ def test_epochs_are_written_with_the_next_sync_after_a_lack_of_descriptors(machi
     directory, log = machine.open_log()
     append(log, 3)
     machine.storage.lacks_descriptors = True
-    log.write_epoch_entries([(0, 0), (4, 6)], sync=False)
+    log.write_epoch_entries([(0, 0), (4, 6)])
     with pytest.raises(OutOfDescriptors):
         drive(directory.sync_metadata())
     machine.storage.lacks_descriptors = False
@@ -409,7 +409,7 @@ def test_a_missing_file_damages_only_its_log(machine: Machine, gone: str) -> Non
         log.read(0, 100, 60)
     if gone == "partition":
         with pytest.raises(BadEntry, match="no such"):
-            log.write_epoch_entries([(3, 0)], sync=False)
+            log.write_epoch_entries([(3, 0)])
     assert not directory.offline
     append(other, 3)
     drive(directory.maintain(0))

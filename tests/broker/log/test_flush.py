@@ -191,7 +191,7 @@ def test_an_epoch_file_without_room_is_written_with_the_next_flush(machine: Mach
     append(log, 1, epoch=1)
     machine.storage.fail("replace_file", times=1, is_full=True)
     with pytest.raises(DiskError):
-        log.write_epoch_entries([(1, 0), (2, 2)], sync=True)
+        log.write_epoch_entries([(1, 0), (2, 2)])
     assert directory.try_heal()
     append(log, 1, epoch=2)
     drive(log.flush())

@@ -388,7 +388,7 @@ async def test_all_of_it_works_on_a_real_disk(tmp_path: Path) -> None:
     written = append(log, 40, producer=None)
     await log.flush()
     log.truncate_to(50)
-    log.write_epoch_entries([(0, 0)], sync=True)
+    log.write_epoch_entries([(0, 0)])
     await directory.maintain(1 << 60)
     with pytest.raises(LogDirectoryError):
         await open_directory()

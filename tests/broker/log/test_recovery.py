@@ -289,7 +289,7 @@ def test_leader_epochs_are_rebuilt_from_the_batches(machine: Machine, content: b
 def test_epochs_are_cut_to_the_log(machine: Machine) -> None:
     _, log = machine.open_log(ONE_SEGMENT)
     append(log, 2, epoch=1)
-    log.write_epoch_entries([(1, 0), (5, 4)], sync=True)
+    log.write_epoch_entries([(1, 0), (5, 4)])
     assert restart(machine).epoch_entries() == [(1, 0)]
 
 

@@ -68,3 +68,23 @@ def test_a_leader_with_a_failed_log_does_not_lead_again_in_that_epoch() -> None:
     assert not state.is_leader
     cluster.elect(1)
     assert state.role is Role.LEADER
+
+
+def test_the_epoch_of_a_new_leader_is_synced_early_and_a_trimmed_history_waits_for_the_flush() -> None:
+    """No batch may ever name the new epoch; the entries in front of deleted segments are gone from the files, too."""
+    state = CoreCluster(1).replicas[1].state
+    order = ev.LeaderAndIsrReceived(
+        now_ms=0,
+        controller_epoch=1,
+        leader_id=1,
+        leader_epoch=3,
+        partition_epoch=0,
+        in_sync_replicas=(1,),
+        assignment=(1,),
+    )
+    effects = step(state, order)
+    written = effects.index(ev.WriteEpochHistory())
+    assert effects[written + 1] == ev.SyncEpochHistorySoon()
+    state.epoch_history.entries = [(2, 0), (3, 5)]
+    state.log_end_offset = state.high_watermark = state.log_start_offset = 5
+    assert step(state, ev.HeadDeleted(first_offset=5)) == [ev.WriteEpochHistory()]
