@@ -322,10 +322,21 @@ class BrokerFailureConfirmed(ClusterEvent, frozen=True, kw_only=True):
     """A second broker is refused by the suspected one, too: it is unregistered."""
 
     LEVEL: ClassVar[int] = WARNING
-    TEXT: ClassVar[str] = "{description}"
+    TEXT: ClassVar[str] = (
+        "{name} is dead: its connection was lost, {address} refuses, broker {confirmer} confirms ({took_ms} ms); "
+        "its registration is removed"
+    )
     broker: int
     confirmer: int
-    description: str
+    address: str
+    took_ms: int
+    """How long the confirmation took."""
+    is_controller: bool = False
+    """A candidate reports it of the active controller, whose place it takes with the same write."""
+
+    def text(self) -> str:
+        name = f"the controller, broker {self.broker}," if self.is_controller else f"broker {self.broker}"
+        return self.TEXT.format(name=name, **msgspec.structs.asdict(self))
 
 
 class BrokerFailureNotConfirmed(ClusterEvent, frozen=True, kw_only=True):

@@ -78,13 +78,10 @@ def on_failure_confirmed(state: ControllerState, event: FailureConfirmed) -> lis
     """Fence the broker: remove its registration, if it is still the suspected one."""
     if not _is_suspected(state, event.broker_id, event.broker_epoch):
         return []
-    text = (
-        f"broker {event.broker_id} is dead: its connection was lost, {event.address} refuses,"
-        f" broker {event.confirmer_id} confirms ({event.took_ms} ms); its registration is removed"
+    failure = BrokerFailureConfirmed(
+        broker=event.broker_id, confirmer=event.confirmer_id, address=event.address, took_ms=event.took_ms
     )
-    report = Report(
-        event=BrokerFailureConfirmed(broker=event.broker_id, confirmer=event.confirmer_id, description=text)
-    )
+    report = Report(event=failure)
     return [report, Unregister(broker_id=event.broker_id, broker_epoch=event.broker_epoch)]
 
 

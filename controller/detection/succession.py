@@ -128,12 +128,14 @@ class Succession:
                 )
                 self._observer.notify(BrokerFailureNotConfirmed(broker=current.broker_id, description=text))
             return False
-        text = (
-            f"the controller, broker {current.broker_id}, is dead: its connection was lost, {host}:{port} refuses,"
-            f" broker {confirmer_id} confirms ({round((loop.time() - begun) * 1000)} ms)"
-        )
         self._observer.notify(
-            BrokerFailureConfirmed(broker=current.broker_id, confirmer=confirmer_id, description=text)
+            BrokerFailureConfirmed(
+                broker=current.broker_id,
+                confirmer=confirmer_id,
+                address=f"{host}:{port}",
+                took_ms=round((loop.time() - begun) * 1000),
+                is_controller=True,
+            )
         )
         return True
 

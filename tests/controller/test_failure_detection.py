@@ -25,6 +25,7 @@ from minibroker.controller.detection.failure_detection import (
     choose_confirmers,
     doubts_itself,
 )
+from minibroker.protocol.cluster_events import BrokerFailureConfirmed
 from tests.controller.facts import broker, cluster_state, leadership
 
 
@@ -72,6 +73,14 @@ def test_a_confirmed_failure_removes_the_registration_before_any_election() -> N
         " its registration is removed"
     )
     assert effect == Unregister(broker_id=2, broker_epoch=20)
+
+
+def test_the_failure_of_the_controller_is_told_by_the_same_sentence() -> None:
+    event = BrokerFailureConfirmed(broker=1, confirmer=3, address="broker1:9092", took_ms=4, is_controller=True)
+    assert event.text() == (
+        "the controller, broker 1, is dead: its connection was lost, broker1:9092 refuses, broker 3 confirms (4 ms);"
+        " its registration is removed"
+    )
 
 
 def test_election_follows_from_the_registration_being_gone() -> None:
