@@ -12,18 +12,17 @@ if its own step could not be performed.
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
+from minibroker.broker.log.log_directory import LogDirectory
+from minibroker.broker.monitoring.metrics import BrokerCounters
 from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.state import Role
 from minibroker.protocol.cluster_events import LogDirectoryFailed, LogDirectoryHasRoom
 from minibroker.protocol.ids import TopicPartition
+from minibroker.runtime.observer import Observer
 from minibroker.runtime.ports import BadEntry, DiskError, FileMissing, OutOfDescriptors
-
-if TYPE_CHECKING:
-    from minibroker.broker.replicas.replica_manager import ReplicaManager
 
 log = logging.getLogger("minibroker.disk")
 
@@ -38,11 +37,26 @@ DESCRIPTOR_LOG_INTERVAL_MS = 10_000
 class DiskHealth:
     """The health of a broker's log directory, and of the replicas in it."""
 
-    def __init__(self, manager: "ReplicaManager") -> None:
+    def __init__(
+        self,
+        *,
+        log_directory: LogDirectory,
+        partitions: Mapping[TopicPartition, Partition],
+        partition_changed: Callable[[Partition], None],
+        log_damaged: Callable[[Partition, str], None],
+        now_ms: Callable[[], int],
+        counters: BrokerCounters,
+        observer: Observer,
+    ) -> None:
         self.on_changed: Callable[[], None] = lambda: None
         """Called when replicas went offline, or may be used again."""
-        self._manager = manager
-        self._directory = manager.log_directory
+        self._directory = log_directory
+        self._partitions = partitions
+        self._partition_changed = partition_changed
+        self._log_damaged = log_damaged
+        self._now_ms = now_ms
+        self._counters = counters
+        self._observer = observer
         self._notice: asyncio.Handle | None = None
         self._logged_reason: str | None = None
         """The reason that was logged last."""
@@ -69,7 +83,7 @@ class DiskHealth:
         """A read failed. A lack of descriptors has no further effect; a file that is missing or unusable stops only its
         partition."""
         if isinstance(error, BadEntry) and not self._directory.offline:
-            self._manager.repairs.damaged(partition, str(error))
+            self._log_damaged(partition, str(error))
         else:
             self.failed(error)
 
@@ -104,11 +118,11 @@ class DiskHealth:
 
     def _take_all_offline(self) -> None:
         storage = self._directory.storage
-        online = [each for each in self._manager.partitions.values() if each.state.role is not Role.OFFLINE]
+        online = [each for each in self._partitions.values() if each.state.role is not Role.OFFLINE]
         if storage.reason != self._logged_reason:
             self._logged_reason = storage.reason
             how = "offline" if storage.offline else "full"
-            self._manager.observer.notify(LogDirectoryFailed(path=storage.path, state=how, reason=str(storage.reason)))
+            self._observer.notify(LogDirectoryFailed(path=storage.path, state=how, reason=str(storage.reason)))
         elif not online:
             return
         for partition in online:
@@ -117,14 +131,14 @@ class DiskHealth:
 
     def _take_offline(self, partition: Partition) -> None:
         partition.handle(ev.LogFailed())
-        self._manager.fetches.partition_changed(partition)
+        self._partition_changed(partition)
 
     # ------------------------------------------------------------------------------------------------------- healing
     def healed(self) -> None:
         """There is room again: offer the replicas to the controller again."""
-        self._manager.observer.notify(LogDirectoryHasRoom(path=self._directory.path))
+        self._observer.notify(LogDirectoryHasRoom(path=self._directory.path))
         self._logged_reason = None
-        self._offer_again(list(self._manager.partitions.values()))
+        self._offer_again(list(self._partitions.values()))
 
     def try_resting(self) -> None:
         """Offer the replicas that waited for a file descriptor again, if there is one."""
@@ -138,7 +152,7 @@ class DiskHealth:
             self.failed(error)
             return
         resting, self._resting = self._resting, {}
-        known = self._manager.partitions
+        known = self._partitions
         self._offer_again([each for name, each in resting.items() if each is not None and known.get(name) is each])
 
     def _offer_again(self, partitions: list[Partition]) -> None:
@@ -153,11 +167,8 @@ class DiskHealth:
         self.on_changed()
 
     def _note_no_descriptor(self, reason: str) -> None:
-        manager = self._manager
-        manager.counters.descriptor_shortages += 1
-        if (
-            self._shortage_logged_ms is None
-            or manager.now_ms() >= self._shortage_logged_ms + DESCRIPTOR_LOG_INTERVAL_MS
-        ):
-            self._shortage_logged_ms = manager.now_ms()
+        self._counters.descriptor_shortages += 1
+        now_ms, logged_ms = self._now_ms(), self._shortage_logged_ms
+        if logged_ms is None or now_ms >= logged_ms + DESCRIPTOR_LOG_INTERVAL_MS:
+            self._shortage_logged_ms = now_ms
             log.error("no file descriptor left: %s. Raise the limit (ulimit -n), or lower max.connections", reason)

@@ -12,11 +12,13 @@ records below its own high watermark. In all other cases nothing is deleted.
 """
 
 import logging
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 
 from minibroker.broker.log.cutting import delete_head
+from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log.retention import retention_start
+from minibroker.broker.membership.metadata_image import MetadataImage
 from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.state import Role
@@ -36,9 +38,6 @@ from minibroker.runtime.broker_dialer import BrokerDialer
 from minibroker.runtime.ports import Clock, DiskFull, OutOfDescriptors
 from minibroker.runtime.request_channel import RequestChannel, RequestFailed
 
-if TYPE_CHECKING:
-    from minibroker.broker.replicas.replica_manager import ReplicaManager
-
 log = logging.getLogger("minibroker.full_disk")
 
 RELIEF_MS = 2_000
@@ -52,18 +51,33 @@ ASKED_MAX = 200
 class FullDisk:
     """Frees room on a full log directory."""
 
-    def __init__(self, manager: "ReplicaManager", dialer: BrokerDialer) -> None:
-        self._manager = manager
+    def __init__(
+        self,
+        *,
+        broker_id: int,
+        log_directory: LogDirectory,
+        partitions: Mapping[TopicPartition, Partition],
+        image: MetadataImage,
+        address: Callable[[int], tuple[str, int] | None],
+        is_fenced: Callable[[], bool],
+        dialer: BrokerDialer,
+    ) -> None:
+        self._broker_id = broker_id
+        self._directory = log_directory
+        self._partitions = partitions
+        self._image = image
+        self._address = address
+        self._is_fenced = is_fenced
         self._dialer = dialer
 
     async def relieve(self, clock: Clock) -> None:
         """One round; nothing unless the directory is full."""
-        if not self._is_full() or self._manager.fenced:
+        if not self._is_full() or self._is_fenced():
             return
         asked: dict[int, list[Partition]] = {}
-        for partition in list(self._manager.partitions.values()):
+        for partition in list(self._partitions.values()):
             leader = self._limit_source(partition)
-            if leader == self._manager.config.broker_id:
+            if leader == self._broker_id:
                 start = retention_start(partition.log, partition.state.high_watermark, clock.now_ms())
                 await self._trim(partition, start, LogStartReason.RETENTION)
             elif leader is not None:
@@ -73,25 +87,25 @@ class FullDisk:
                 await self._ask(leader, partitions[first : first + ASKED_MAX])
 
     def _is_full(self) -> bool:
-        return self._manager.log_directory.full and not self._manager.log_directory.offline
+        return self._directory.full and not self._directory.offline
 
     def _limit_source(self, partition: Partition) -> int | None:
         """The broker that decides how far this replica may delete; itself if it is the whole ISR; None: no broker."""
-        me, name = self._manager.config.broker_id, partition.topic_partition
-        info = self._manager.image.partition(name)
+        me, name = self._broker_id, partition.topic_partition
+        info = self._image.partition(name)
         if partition.state.role is not Role.OFFLINE or partition.state.damage is not None or info is None:
             return None
-        if self._manager.image.topic_id(name.topic) != partition.log.topic_id:
+        if self._image.topic_id(name.topic) != partition.log.topic_id:
             return None
         if info.leader is None:
             return me if info.isr == (me,) else None
         return info.leader if info.leader != me else None
 
     async def _ask(self, leader: int, partitions: list[Partition]) -> None:
-        address = self._manager.address(leader)
+        address = self._address(leader)
         if address is None:
             return
-        client_id = f"broker-{self._manager.config.broker_id}"
+        client_id = f"broker-{self._broker_id}"
         dial = partial(self._dialer.connect, leader, address, client_id=client_id, timeout_ms=ASK_MS)
         try:
             with RequestChannel(dial) as channel:
@@ -112,14 +126,14 @@ class FullDisk:
         topics: dict[str, list[ListOffsetsPartition]] = {}
         for partition in partitions:
             topic, number = partition.topic_partition
-            info = self._manager.image.partition(partition.topic_partition)
+            info = self._image.partition(partition.topic_partition)
             if info is not None:
                 question = ListOffsetsPartition(
                     partition_index=number, current_leader_epoch=info.leader_epoch, timestamp=EARLIEST_TIMESTAMP
                 )
                 topics.setdefault(topic, []).append(question)
         return ListOffsetsRequest(
-            replica_id=self._manager.config.broker_id,
+            replica_id=self._broker_id,
             topics=[ListOffsetsTopic(name=name, partitions=found) for name, found in topics.items()],
         )
 
@@ -148,7 +162,7 @@ class FullDisk:
 
     def _is_idle(self, partition: Partition) -> bool:
         """Still here, and offline for lack of room alone."""
-        here = self._manager.partitions.get(partition.topic_partition) is partition
+        here = self._partitions.get(partition.topic_partition) is partition
         return here and self._is_full() and partition.state.role is Role.OFFLINE and partition.state.damage is None
 
 

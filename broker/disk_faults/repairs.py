@@ -9,17 +9,19 @@ written; but they are kept until the replica is in sync again, because they may 
 """
 
 import logging
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 from minibroker.broker.configuration.topic_config import TopicConfig
+from minibroker.broker.disk_faults.disk_health import DiskHealth
+from minibroker.broker.log.log_directory import LogDirectory
+from minibroker.broker.membership.metadata_image import MetadataImage
+from minibroker.broker.monitoring.metrics import BrokerCounters
 from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replication import events as ev
 from minibroker.protocol.cluster_events import DamagedReplicaOffline, RepairBegun, ReplicaDamaged, ReplicaRepaired
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.ports import DiskError, DiskFull, OutOfDescriptors
-
-if TYPE_CHECKING:
-    from minibroker.broker.replicas.replica_manager import ReplicaManager
 
 log = logging.getLogger("minibroker.repairs")
 
@@ -38,10 +40,30 @@ class InterruptedRepair(NamedTuple):
 
 
 class Repairs:
-    """Implements `partition.RepairServices` for the replicas of `manager`."""
+    """Implements `partition.RepairServices` for a broker's replicas."""
 
-    def __init__(self, manager: "ReplicaManager") -> None:
-        self._manager = manager
+    def __init__(
+        self,
+        *,
+        broker_id: int,
+        log_directory: LogDirectory,
+        partitions: dict[TopicPartition, Partition],
+        opened: Callable[[TopicPartition, str, TopicConfig], Partition],
+        partition_changed: Callable[[Partition], None],
+        disk: DiskHealth,
+        image: MetadataImage,
+        now_ms: Callable[[], int],
+        counters: BrokerCounters,
+    ) -> None:
+        self._broker_id = broker_id
+        self._directory = log_directory
+        self._partitions = partitions
+        self._opened = opened
+        self._partition_changed = partition_changed
+        self._disk = disk
+        self._image = image
+        self._now_ms = now_ms
+        self._counters = counters
         self._begun_ms: dict[TopicPartition, list[int]] = {}
         """Recent times at which repairs began, by replica."""
         self._interrupted: dict[TopicPartition, InterruptedRepair] = {}
@@ -54,46 +76,46 @@ class Repairs:
 
     def damaged(self, partition: Partition, reason: str) -> None:
         """Bytes were read that are not what was written."""
-        if self._manager.partitions.get(partition.topic_partition) is partition:
+        if self._partitions.get(partition.topic_partition) is partition:
             partition.handle(ev.LogDamaged(reason=reason))
 
     def noted(self, partition: Partition, reason: str) -> None:
-        self._manager.counters.damaged_logs += 1
+        self._counters.damaged_logs += 1
         partition.report(ReplicaDamaged, reason=reason)
 
     def out_of_use(self, partition: Partition) -> None:
         """The damaged replica alone is offline; the controller moves its leadership, and takes it out of the ISR."""
         partition.report(DamagedReplicaOffline)
-        self._manager.fetches.partition_changed(partition)
-        self._manager.disk.on_changed()
+        self._partition_changed(partition)
+        self._disk.on_changed()
 
     def start_anew(self, damaged: Partition, topic_id: str, topic_config: TopicConfig) -> Partition:
         """Set the damaged log aside and begin with an empty one, to be fetched from the leader."""
-        manager, topic_partition = self._manager, damaged.topic_partition
+        topic_partition = damaged.topic_partition
         if self._is_hopeless(topic_partition):
             log.error("%s: damaged %d times within an hour, stays offline", topic_partition, REPAIRS_MAX + 1)
             return damaged
         try:
-            manager.log_directory.set_log_aside(topic_partition)
-            del manager.partitions[topic_partition]
-            manager.fetches.partition_changed(damaged)
-            partition = manager.opened(topic_partition, topic_id, topic_config)
+            self._directory.set_log_aside(topic_partition)
+            del self._partitions[topic_partition]
+            self._partition_changed(damaged)
+            partition = self._opened(topic_partition, topic_id, topic_config)
         except OutOfDescriptors:
-            manager.disk.rest(topic_partition, None)
+            self._disk.rest(topic_partition, None)
             return damaged
         except DiskError as error:
-            manager.disk.failed(error)
-            if isinstance(error, DiskFull) and manager.partitions.get(topic_partition) is damaged:
+            self._disk.failed(error)
+            if isinstance(error, DiskFull) and self._partitions.get(topic_partition) is damaged:
                 self._interrupted[topic_partition] = InterruptedRepair(damaged, topic_id, topic_config)
             return damaged
-        self._begun_ms.setdefault(topic_partition, []).append(manager.now_ms())
-        manager.counters.repairs_begun += 1
+        self._begun_ms.setdefault(topic_partition, []).append(self._now_ms())
+        self._counters.repairs_begun += 1
         partition.report(RepairBegun)
-        manager.disk.on_changed()
+        self._disk.on_changed()
         return partition
 
     def _is_hopeless(self, topic_partition: TopicPartition) -> bool:
-        now_ms = self._manager.now_ms()
+        now_ms = self._now_ms()
         recent = [at for at in self._begun_ms.get(topic_partition, []) if now_ms - at < REPAIRS_WITHIN_MS]
         self._begun_ms[topic_partition] = recent
         return len(recent) >= REPAIRS_MAX
@@ -101,12 +123,12 @@ class Repairs:
     def salvage(self, partition: Partition, max_bytes: int) -> memoryview | None:
         """The leader's log is damaged where this one ends. Returns sound batches from there of the log set aside, if
         any."""
-        manager, offset = self._manager, partition.state.log_end_offset
-        if partition.topic_partition not in manager.log_directory.set_aside or manager.log_directory.offline:
+        offset = partition.state.log_end_offset
+        if partition.topic_partition not in self._directory.set_aside or self._directory.offline:
             return None
-        found = manager.log_directory.read_set_aside(partition.topic_partition, offset, max_bytes)
+        found = self._directory.read_set_aside(partition.topic_partition, offset, max_bytes)
         if found is not None:
-            manager.counters.salvaged_bytes += len(found)
+            self._counters.salvaged_bytes += len(found)
             log.warning(
                 "%s: %d bytes at offset %d come from the log that was set aside: the leader's is damaged there",
                 *(partition.topic_partition, len(found), offset),
@@ -116,28 +138,27 @@ class Repairs:
     def go_on(self) -> None:
         """If there is room again, begin the interrupted repairs. The controller sends no second order for them, because
         to it the replica is still offline."""
-        manager, me = self._manager, self._manager.config.broker_id
-        if not self._interrupted or manager.log_directory.full or manager.log_directory.offline:
+        me = self._broker_id
+        if not self._interrupted or self._directory.full or self._directory.offline:
             return
         interrupted, self._interrupted = self._interrupted, {}
         for topic_partition, each in interrupted.items():
-            info = manager.image.partition(topic_partition)
-            is_same = manager.partitions.get(topic_partition) is each.partition and info is not None
+            info = self._image.partition(topic_partition)
+            is_same = self._partitions.get(topic_partition) is each.partition and info is not None
             if is_same and info is not None and info.leader not in (None, me) and me not in info.isr:
                 self.start_anew(each.partition, each.topic_id, each.topic_config)
 
     def finish(self) -> None:
         """Remove the damaged log of a replica that is in sync again, according to the controller, in the epoch in which
         the new log follows."""
-        manager = self._manager
-        for topic_partition in tuple(manager.log_directory.set_aside):
-            partition, info = manager.partitions.get(topic_partition), manager.image.partition(topic_partition)
+        for topic_partition in tuple(self._directory.set_aside):
+            partition, info = self._partitions.get(topic_partition), self._image.partition(topic_partition)
             if partition is None or info is None or partition.state.damage is not None:
                 continue
-            in_sync = len(info.isr) > 1 and manager.config.broker_id in info.isr
+            in_sync = len(info.isr) > 1 and self._broker_id in info.isr
             if in_sync and info.leader_epoch == partition.state.leader_epoch:
-                manager.log_directory.remove_set_aside(topic_partition)
-                manager.counters.repairs_done += 1
+                self._directory.remove_set_aside(topic_partition)
+                self._counters.repairs_done += 1
                 partition.report(ReplicaRepaired)
 
 

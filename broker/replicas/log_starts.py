@@ -5,7 +5,7 @@ Owns: the order 'decide, record, report, delete'. Leaves to others: what may be 
 """
 
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
 from minibroker.broker.log.retention import retention_start
 from minibroker.broker.owned_tasks import OwnedTasks
@@ -17,19 +17,23 @@ from minibroker.protocol.cluster_events import SegmentsDeleted
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.ports import BadEntry, Clock, DiskError
 
-if TYPE_CHECKING:
-    from minibroker.broker.replicas.replica_manager import ReplicaManager
-
 log = logging.getLogger("minibroker.log_starts")
 
 
 class LogStarts:
     """Records log starts and applies retention. Implements `partition.LogStartServices`."""
 
-    def __init__(self, manager: "ReplicaManager", tasks: OwnedTasks) -> None:
-        self._manager = manager
-        self._partitions = manager.partitions
+    def __init__(
+        self,
+        partitions: Mapping[TopicPartition, Partition],
+        tasks: OwnedTasks,
+        log_failed: Callable[[Partition, DiskError], None],
+        fetch_next: Callable[[Partition], None],
+    ) -> None:
+        self._partitions = partitions
         self._tasks = tasks
+        self._log_failed = log_failed
+        self._fetch_next = fetch_next
         self._recording: set[TopicPartition] = set()
 
     async def apply_retention(self, clock: Clock) -> None:
@@ -41,7 +45,7 @@ class LogStarts:
                     start = retention_start(partition.log, state.high_watermark, clock.now_ms())
                     await self.raise_start(partition, start, LogStartReason.RETENTION)
                 except BadEntry as error:
-                    self._manager.disk.log_failed(partition, error)
+                    self._log_failed(partition, error)
 
     async def raise_start(self, partition: Partition, start: int, reason: LogStartReason) -> bool:
         """Record a later log start, then apply it; returns whether the log starts there now. If the epoch of the
@@ -73,12 +77,12 @@ class LogStarts:
             while self._is_here(partition) and not partition.log.is_start_recorded:
                 await partition.log.record_start()
         except DiskError as error:
-            self._manager.disk.log_failed(partition, error)
+            self._log_failed(partition, error)
             return
         finally:
             self._recording.discard(key)
         if self._is_here(partition) and isinstance(partition.state.phase, Fetching):
-            self._manager.fetch_next(partition)
+            self._fetch_next(partition)
 
     def _is_here(self, partition: Partition) -> bool:
         return self._partitions.get(partition.topic_partition) is partition and not partition.state.is_offline

@@ -73,8 +73,16 @@ class ReplicaManager:
         self.partitions: dict[TopicPartition, Partition] = {}
         self.refusals = Refusals()
         self.fenced = True
-        self.disk = DiskHealth(self)
-        self.full_disk = FullDisk(self, dialer)
+        self.disk = self._disk_health()
+        self.full_disk = FullDisk(
+            broker_id=config.broker_id,
+            log_directory=log_directory,
+            partitions=self.partitions,
+            image=image,
+            address=self.address,
+            is_fenced=lambda: self.fenced,
+            dialer=dialer,
+        )
         self._dialer = dialer
         self._loop = asyncio.get_running_loop()
         self._tasks = OwnedTasks()
@@ -93,21 +101,48 @@ class ReplicaManager:
             now_ms=self.now_ms,
             observer=observer,
         )
-        self.repairs = Repairs(self)
-        self.log_starts = LogStarts(self, self._tasks)
-        self.orders = ReplicaOrders(self)
-        self.fetches = FetchHandler(
+        self.repairs = self._replica_repairs()
+        self.log_starts = LogStarts(self.partitions, self._tasks, self.log_failed, self.fetch_next)
+        self.orders = ReplicaOrders(self, log_directory, self.disk, self.repairs, observer)
+        self.fetches = self._fetch_handler(reply_room)
+
+    def _disk_health(self) -> DiskHealth:
+        return DiskHealth(
+            log_directory=self.log_directory,
             partitions=self.partitions,
-            leader_hint=image.leader_hint,
-            is_known=lambda tp: image.knows_partition(tp.topic, tp.partition),
-            is_eligible=image.is_eligible,
+            partition_changed=lambda partition: self.fetches.partition_changed(partition),
+            log_damaged=lambda partition, reason: self.repairs.damaged(partition, reason),
+            now_ms=self.now_ms,
+            counters=self.counters,
+            observer=self.observer,
+        )
+
+    def _replica_repairs(self) -> Repairs:
+        return Repairs(
+            broker_id=self.config.broker_id,
+            log_directory=self.log_directory,
+            partitions=self.partitions,
+            opened=self.opened,
+            partition_changed=lambda partition: self.fetches.partition_changed(partition),
+            disk=self.disk,
+            image=self.image,
+            now_ms=self.now_ms,
+            counters=self.counters,
+        )
+
+    def _fetch_handler(self, reply_room: Callable[[], int]) -> FetchHandler:
+        return FetchHandler(
+            partitions=self.partitions,
+            leader_hint=self.image.leader_hint,
+            is_known=lambda tp: self.image.knows_partition(tp.topic, tp.partition),
+            is_eligible=self.image.is_eligible,
             reply_room=reply_room,
             log_failed=self.disk.read_failed,
             log_damaged=self.repairs.damaged,
             now_ms=self.now_ms,
-            response_max_bytes=config.fetch_max_bytes,
-            counters=counters,
-            observer=observer,
+            response_max_bytes=self.config.fetch_max_bytes,
+            counters=self.counters,
+            observer=self.observer,
         )
 
     # ----------------------------------------------------------------------------------------------------- loading

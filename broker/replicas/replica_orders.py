@@ -7,14 +7,21 @@ Source: replication rules, section 7; hardening rule 16.
 """
 
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import Protocol
 
+from minibroker.broker.configuration.config_table import BrokerConfig
 from minibroker.broker.configuration.topic_config import TopicConfig, log_config, resolve_topic_config
+from minibroker.broker.disk_faults.disk_health import DiskHealth
+from minibroker.broker.disk_faults.repairs import Repairs
+from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.replicas.erased_replicas import ErasedReplicas
 from minibroker.broker.replicas.observations import OrderAdmitted
+from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.damage import may_start_empty
 from minibroker.broker.replication.replica import is_stale
+from minibroker.broker.replication.state import ReplicationConfig
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import NONE, TopicPartition, from_wire
 from minibroker.protocol.messages import (
@@ -28,31 +35,60 @@ from minibroker.protocol.messages import (
     StopReplicaRequest,
     StopReplicaResponse,
 )
+from minibroker.runtime.observer import Observer
 from minibroker.runtime.ports import DiskError, OutOfDescriptors
 
-if TYPE_CHECKING:
-    from minibroker.broker.replicas.replica_manager import ReplicaManager
-
 log = logging.getLogger("minibroker.replica_manager")
+
+
+class LocalReplicas(Protocol):
+    """What the orders change: the map of partitions, and the fence over all of them."""
+
+    @property
+    def config(self) -> BrokerConfig: ...
+    @property
+    def partitions(self) -> Mapping[TopicPartition, Partition]: ...
+    def now_ms(self) -> int: ...
+    def check_fence(self) -> None: ...
+    def unfence(self) -> None: ...
+    def replication_config(self, topic_config: TopicConfig) -> ReplicationConfig: ...
+    def opened(self, topic_partition: TopicPartition, topic_id: str, topic_config: TopicConfig) -> Partition:
+        """The partition with its log, which may be new. Raises DiskError."""
+        ...
+
+    def drop(self, topic_partition: TopicPartition, reason: str) -> None:
+        """Stop the replica and delete its log. Raises DiskError."""
+        ...
 
 
 class ReplicaOrders:
     """Carries out the controller's orders."""
 
-    def __init__(self, manager: "ReplicaManager") -> None:
-        self._manager = manager
+    def __init__(
+        self,
+        replicas: LocalReplicas,
+        log_directory: LogDirectory,
+        disk: DiskHealth,
+        repairs: Repairs,
+        observer: Observer,
+    ) -> None:
+        self._replicas = replicas
+        self._directory = log_directory
+        self._disk = disk
+        self._repairs = repairs
+        self._observer = observer
         self._erased = ErasedReplicas()
         self._logged_missing: set[TopicPartition] = set()
 
     def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
         """Apply the roles in the request, partition by partition. The request as a whole was already admitted."""
-        manager = self._manager
+        replicas = self._replicas
         self._report_admitted(request.controller_epoch)
-        manager.check_fence()
-        manager.unfence()  # a new registration takes effect now, not at the next tick
+        replicas.check_fence()
+        replicas.unfence()  # a new registration takes effect now, not at the next tick
         errors: list[PartitionError] = []
         for topic in request.topic_states:
-            topic_config = resolve_topic_config(manager.config, topic.configs)
+            topic_config = resolve_topic_config(replicas.config, topic.configs)
             for state in topic.partition_states:
                 code = self._become(topic, state, topic_config)
                 if code is not ErrorCode.NONE:
@@ -64,11 +100,11 @@ class ReplicaOrders:
         return LeaderAndIsrResponse(partition_errors=errors)
 
     def _report_admitted(self, controller_epoch: int) -> None:
-        if self._manager.observer.wants_details:
-            self._manager.observer.notify(OrderAdmitted(controller_epoch))
+        if self._observer.wants_details:
+            self._observer.notify(OrderAdmitted(controller_epoch))
 
     def _become(self, topic: LeaderAndIsrTopic, state: LeaderAndIsrPartition, topic_config: TopicConfig) -> ErrorCode:
-        manager, me = self._manager, self._manager.config.broker_id
+        replicas, me = self._replicas, self._replicas.config.broker_id
         if me not in state.replicas:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if state.leader == me and me not in state.isr:
@@ -76,21 +112,21 @@ class ReplicaOrders:
         topic_partition = TopicPartition(topic.topic_name, state.partition_index)
         if (topic.topic_id, topic_partition) in self._erased:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if manager.log_directory.offline:
+        if self._directory.offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
         self._log_missing(topic_partition)
         if state.leader == NONE and not self._has_log_of(topic_partition, topic.topic_id):
             return ErrorCode.NONE  # nothing to follow; an empty log in place of a missing one would look authentic
         try:
-            partition = manager.opened(topic_partition, topic.topic_id, topic_config)
+            partition = replicas.opened(topic_partition, topic.topic_id, topic_config)
         except OutOfDescriptors:
-            manager.disk.rest(topic_partition, None)
+            self._disk.rest(topic_partition, None)
             return ErrorCode.KAFKA_STORAGE_ERROR
         except DiskError as error:
-            manager.disk.failed(error)
+            self._disk.failed(error)
             return ErrorCode.KAFKA_STORAGE_ERROR
         event = ev.LeaderAndIsrReceived(
-            now_ms=manager.now_ms(),
+            now_ms=replicas.now_ms(),
             controller_epoch=state.controller_epoch,
             leader_id=from_wire(state.leader),
             leader_epoch=state.leader_epoch,
@@ -99,26 +135,26 @@ class ReplicaOrders:
             assignment=tuple(state.replicas),
         )
         if may_start_empty(partition.state, event):
-            partition = manager.repairs.start_anew(partition, topic.topic_id, topic_config)
+            partition = self._repairs.start_anew(partition, topic.topic_id, topic_config)
         if partition.state.is_offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
         if is_stale(partition.state, event):
             return ErrorCode.STALE_CONTROLLER_EPOCH
-        partition.configure(manager.replication_config(topic_config), log_config(topic_config))
+        partition.configure(replicas.replication_config(topic_config), log_config(topic_config))
         partition.handle(event)
         return ErrorCode.KAFKA_STORAGE_ERROR if partition.state.is_offline else ErrorCode.NONE
 
     def _log_missing(self, topic_partition: TopicPartition) -> None:
         """Log each missing directory once: the log is fetched again if another replica has it; an only copy is lost
         unless the directory is put back."""
-        is_missing = topic_partition in self._manager.log_directory.wholeness.missing
+        is_missing = topic_partition in self._directory.wholeness.missing
         if is_missing and topic_partition not in self._logged_missing:
             self._logged_missing.add(topic_partition)
-            path = f"{self._manager.log_directory.path}/{topic_partition}"
+            path = f"{self._directory.path}/{topic_partition}"
             log.error("%s: its directory is missing: %s was there before this start", topic_partition, path)
 
     def _has_log_of(self, topic_partition: TopicPartition, topic_id: str) -> bool:
-        known = self._manager.partitions.get(topic_partition)
+        known = self._replicas.partitions.get(topic_partition)
         return known is not None and known.log.topic_id in (None, topic_id)
 
     def stop_replica(self, request: StopReplicaRequest) -> StopReplicaResponse:
@@ -136,10 +172,10 @@ class ReplicaOrders:
         return StopReplicaResponse(partition_errors=errors)
 
     def _stop(self, topic_partition: TopicPartition, topic_id: str, order: StopReplicaPartition) -> ErrorCode:
-        manager = self._manager
+        replicas = self._replicas
         if order.delete_partition:
             self._erased.note(topic_id, topic_partition)
-        partition = manager.partitions.get(topic_partition)
+        partition = replicas.partitions.get(topic_partition)
         if partition is None:
             return ErrorCode.NONE
         if topic_id and partition.log.topic_id not in (None, topic_id):
@@ -149,13 +185,13 @@ class ReplicaOrders:
         known = partition.state.leader_epoch
         if epoch is not None and known is not None and epoch < known:
             return ErrorCode.FENCED_LEADER_EPOCH
-        if manager.log_directory.offline and order.delete_partition:
+        if self._directory.offline and order.delete_partition:
             return ErrorCode.KAFKA_STORAGE_ERROR
         partition.handle(ev.ReplicaStopped(leader_epoch=epoch))
         if order.delete_partition:
             try:
-                manager.drop(topic_partition, "the topic is being deleted")
+                replicas.drop(topic_partition, "the topic is being deleted")
             except DiskError as error:
-                manager.disk.failed(error)
+                self._disk.failed(error)
                 return ErrorCode.KAFKA_STORAGE_ERROR
         return ErrorCode.NONE

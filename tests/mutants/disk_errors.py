@@ -102,7 +102,7 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "broker.replicas.replica_orders",
-                "        if manager.log_directory.offline and order.delete_partition:\n",
+                "        if self._directory.offline and order.delete_partition:\n",
                 "        if partition.state.role is Role.OFFLINE and order.delete_partition:\n",
             ),
         ),

@@ -17,18 +17,13 @@ from tests.tidy.source import SourceFile
 
 # (importer, imported): the import that closes a cycle. They are being removed; a new cycle is broken instead.
 KNOWN = (
-    ("minibroker.broker.disk_faults.disk_health", "minibroker.broker.replicas.replica_manager"),
-    ("minibroker.broker.disk_faults.full_disk", "minibroker.broker.replicas.replica_manager"),
-    ("minibroker.broker.disk_faults.repairs", "minibroker.broker.replicas.replica_manager"),
     ("minibroker.broker.log.cutting", "minibroker.broker.log.partition_log"),
     ("minibroker.broker.log.flushing", "minibroker.broker.log.partition_log"),
     ("minibroker.broker.log.retention", "minibroker.broker.log.partition_log"),
     ("minibroker.broker.log.segments.time_lookup", "minibroker.broker.log.partition_log"),
     ("minibroker.broker.log.side_files.digest_file", "minibroker.broker.log.partition_log"),
     ("minibroker.broker.monitoring.gauges", "minibroker.broker.broker"),
-    ("minibroker.broker.replicas.log_starts", "minibroker.broker.replicas.replica_manager"),
     ("minibroker.broker.replicas.observations", "minibroker.broker.replicas.partition"),
-    ("minibroker.broker.replicas.replica_orders", "minibroker.broker.replicas.replica_manager"),
     ("minibroker.broker.requests.delayed_fetches", "minibroker.broker.requests.fetch_sessions"),
     ("minibroker.broker.requests.produce", "minibroker.broker.replicas.partition"),
     ("minibroker.client.consumer.connection_state", "minibroker.client.consumer.fetcher"),
