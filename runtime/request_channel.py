@@ -6,6 +6,7 @@ dialled (`broker_dialer` authenticates, `rpc.connect` does not), what is asked a
 waits: `dial` has its own, each request another. For many requests in flight, or replies to callbacks: `rpc`.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Self, TypeVar
@@ -33,27 +34,24 @@ class RequestRefused(RequestFailed):
 
 
 class RequestChannel:
-    """Asks one peer; the caller makes one request at a time. Hang up at the end, or use it with `with`."""
+    """Asks one peer; a request waits until the one before has ended. Hang up at the end, or use it with `with`."""
 
     def __init__(self, dial: Dial) -> None:
         self._dial = dial
         self._connection: RpcConnection | None = None
-        self._is_asking = False
+        self._turn = asyncio.Lock()
 
     async def ask(self, request: Request, kind: type[R], timeout_ms: int) -> R:
         """Return the answer, which is of this kind; `timeout_ms` is for the answer alone. Raises RequestFailed."""
-        assert not self._is_asking, "the request before has no answer yet"
-        self._is_asking = True
-        try:
-            connection = self._connection
-            if connection is None or connection.closed:
-                connection = self._connection = await self._dial()
-            response = await connection.request(request, timeout_ms)
-        except (NetworkError, RpcError) as error:
-            self.hang_up()
-            raise (UnreadableAnswer if isinstance(error, PeerBroken) else RequestFailed)(str(error)) from error
-        finally:
-            self._is_asking = False
+        async with self._turn:
+            try:
+                connection = self._connection
+                if connection is None or connection.closed:
+                    connection = self._connection = await self._dial()
+                response = await connection.request(request, timeout_ms)
+            except (NetworkError, RpcError) as error:
+                self.hang_up()
+                raise (UnreadableAnswer if isinstance(error, PeerBroken) else RequestFailed)(str(error)) from error
         if response.error_code:
             why = f": {response.error_message}" if response.error_message else ""
             raise RequestRefused(f"{connection.peer} answered {error_code(response.error_code).name}{why}")

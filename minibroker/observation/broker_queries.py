@@ -1,15 +1,15 @@
 """Queries to brokers, one connection per address, for what the client does not offer the command line and the launcher.
 
-Owns: connecting, asking within a time limit, and naming the broker that did not answer. Leaves to others: retries and
-finding a leader, which the client does. All queries only read (Metadata, DescribeCluster, DescribeReplicaState), except
-the elections that an operator orders (ElectLeaders).
+Owns: asking within a time limit, in order or at once, and naming the brokers that did not answer. Leaves to others: the
+connections (`runtime/request_channel`), and retries and finding a leader, which the client does. All queries only read
+(Metadata, DescribeCluster, DescribeReplicaState), except the elections that an operator orders (ElectLeaders).
 """
 
 import asyncio
+from functools import partial
 from types import TracebackType
-from typing import TypeVar, cast
+from typing import TypeVar
 
-from minibroker.protocol.errors import ErrorCode, error_code
 from minibroker.protocol.messages import (
     DescribeClusterRequest,
     DescribeClusterResponse,
@@ -25,9 +25,11 @@ from minibroker.protocol.messages import (
     Response,
 )
 from minibroker.runtime.network import RealNetwork
-from minibroker.runtime.ports import NetworkError
-from minibroker.runtime.rpc import RpcConnection, RpcError, connect
+from minibroker.runtime.request_channel import RequestChannel, RequestFailed
+from minibroker.runtime.rpc import connect
 
+CONNECT_TIMEOUT_MS = 2_000
+"""A host that is up accepts within a round trip."""
 ASK_TIMEOUT_S = 3.0
 """A healthy broker answers these queries in milliseconds."""
 
@@ -44,26 +46,19 @@ class BrokerQueries:
     def __init__(self, client_id: str = "minibroker") -> None:
         self._client_id = client_id
         self._network = RealNetwork()
-        self._connections: dict[str, RpcConnection] = {}
+        self._channels: dict[str, RequestChannel] = {}
 
     async def ask(self, server: str, request: Request, kind: type[R], timeout_s: float = ASK_TIMEOUT_S) -> R:
         """Return the answer of HOST:PORT. Raises NoAnswer."""
-        timeout_ms = max(1, round(timeout_s * 1000))
+        if server not in self._channels:
+            host, _, port = server.rpartition(":")
+            peer = (self._network, host.strip("[]"), int(port))
+            dial = partial(connect, *peer, client_id=self._client_id, timeout_ms=CONNECT_TIMEOUT_MS)
+            self._channels[server] = RequestChannel(dial)
         try:
-            connection = self._connections.get(server)
-            if connection is None or connection.closed:
-                host, _, port = server.rpartition(":")
-                connection = await connect(
-                    self._network, host.strip("[]"), int(port), client_id=self._client_id, timeout_ms=timeout_ms
-                )
-                self._connections[server] = connection
-            response = await connection.request(request, timeout_ms)
-        except (NetworkError, RpcError) as error:
+            return await self._channels[server].ask(request, kind, max(1, round(timeout_s * 1000)))
+        except RequestFailed as error:
             raise NoAnswer(str(error)) from None
-        if response.error_code != ErrorCode.NONE:
-            why = f": {response.error_message}" if response.error_message else ""
-            raise NoAnswer(f"{server} answered {error_code(response.error_code).name}{why}")
-        return cast(R, response)
 
     async def ask_any(self, servers: str, request: Request, kind: type[R], timeout_s: float = ASK_TIMEOUT_S) -> R:
         """Ask each of 'HOST:PORT,..' in order; return the first answer. Raises NoAnswer naming all that failed."""
@@ -114,9 +109,8 @@ class BrokerQueries:
         return (await self.ask(address, request, ElectLeadersResponse, timeout_s)).partitions
 
     async def close(self) -> None:
-        for connection in tuple(self._connections.values()):
-            await connection.close()
-        self._connections.clear()
+        for channel in self._channels.values():
+            channel.hang_up()
 
     async def __aenter__(self) -> "BrokerQueries":
         return self

@@ -6,6 +6,7 @@ be lost (the caller says which elections it accepts).
 
 import contextlib
 from collections.abc import Callable
+from functools import partial
 
 from minibroker.protocol.messages import (
     ElectionOutlook,
@@ -13,8 +14,8 @@ from minibroker.protocol.messages import (
     ElectLeadersResponse,
     confirmation_of,
 )
-from minibroker.runtime.ports import NetworkError
-from minibroker.runtime.rpc import RpcError, connect
+from minibroker.runtime.request_channel import RequestChannel, RequestFailed
+from minibroker.runtime.rpc import connect
 from minibroker.simulation.cluster import PORT
 from minibroker.simulation.swarm.faults.fault_injector import FaultInjector
 
@@ -40,13 +41,9 @@ async def accept_loss(
 async def _order(injector: FaultInjector, accepts: Callable[[ElectionOutlook], bool]) -> None:
     controller = injector.cluster.controller()
     network = injector.cluster.client_runtime().network
-    with contextlib.suppress(NetworkError, RpcError):
-        connection = await connect(
-            network, f"broker-{controller}", PORT, client_id="operator", timeout_ms=ORDER_TIMEOUT_MS
-        )
-        offered = await connection.request(ElectLeadersRequest(), ORDER_TIMEOUT_MS)
-        assert isinstance(offered, ElectLeadersResponse)
+    dial = partial(connect, network, f"broker-{controller}", PORT, client_id="operator", timeout_ms=ORDER_TIMEOUT_MS)
+    with contextlib.suppress(RequestFailed), RequestChannel(dial) as channel:
+        offered = await channel.ask(ElectLeadersRequest(), ElectLeadersResponse, ORDER_TIMEOUT_MS)
         confirmed = [confirmation_of(each) for each in offered.partitions if not each.error_code and accepts(each)]
         if confirmed:
-            await connection.request(ElectLeadersRequest(confirmed=confirmed), ORDER_TIMEOUT_MS)
-        connection.abort()
+            await channel.ask(ElectLeadersRequest(confirmed=confirmed), ElectLeadersResponse, ORDER_TIMEOUT_MS)
