@@ -5,19 +5,15 @@ Owns: the steps of a cut at either end. Leaves to others: where a log is cut, an
 offsets in memory match the files.
 """
 
-from typing import TYPE_CHECKING
-
 from minibroker.broker.log import retention
+from minibroker.broker.log.open_log import OpenLog
 from minibroker.broker.log.segments.segment import Segment
 from minibroker.broker.replication.producer_state import ProducerStates
 from minibroker.protocol.checkpoints import LogStartReason
 from minibroker.runtime.ports import DiskError
 
-if TYPE_CHECKING:
-    from minibroker.broker.log.partition_log import PartitionLog
 
-
-def drop_newest(log: "PartitionLog") -> None:
+def drop_newest(log: OpenLog) -> None:
     """Remove the last of several segments. Each removal is synced, newest first: a power cut leaves no gap."""
     segment = log.segments[-1]
     discard_batches(log, segment)
@@ -26,7 +22,7 @@ def drop_newest(log: "PartitionLog") -> None:
     log.storage.disk.sync_directory(log.directory)
 
 
-def restart_empty_at(log: "PartitionLog", offset: int, producers: ProducerStates) -> None:
+def restart_empty_at(log: OpenLog, offset: int, producers: ProducerStates) -> None:
     """Drop all segments; the log is then empty at `offset`, which may lie anywhere. The new start is recorded before
     any change that the old recorded start would explain wrongly. `producers`: their states at `offset`."""
     log.is_cut_unfinished = True
@@ -52,7 +48,7 @@ def restart_empty_at(log: "PartitionLog", offset: int, producers: ProducerStates
         log.unsynced.add(log.snapshots.write(offset, log.producers))
 
 
-def discard_batches(log: "PartitionLog", segment: Segment) -> None:
+def discard_batches(log: OpenLog, segment: Segment) -> None:
     """A segment leaves the log with its `.log`; the next start removes indexes that are left alone."""
     log.unsynced.add_directory(log.directory)
     _discard_file(log, segment.log_path)
@@ -60,18 +56,18 @@ def discard_batches(log: "PartitionLog", segment: Segment) -> None:
     segment.close()
 
 
-def discard_indexes(log: "PartitionLog", segment: Segment) -> None:
+def discard_indexes(log: OpenLog, segment: Segment) -> None:
     for path in segment.index_paths:
         _discard_file(log, path)
 
 
-def _discard_file(log: "PartitionLog", path: str) -> None:
+def _discard_file(log: OpenLog, path: str) -> None:
     renamed = retention.rename_deleted(log.storage.disk, path)
     if renamed is not None:
         log.discarded.append((renamed, log.storage.clock.now_ms() + log.config.file_delete_delay_ms))
 
 
-def rebuild_producers(log: "PartitionLog") -> None:
+def rebuild_producers(log: OpenLog) -> None:
     """Producer states at the log's end: the newest snapshot at or below it, updated by the batches after that."""
     end = log.log_end_offset
     had_producers = len(log.producers) > 0
@@ -84,7 +80,7 @@ def rebuild_producers(log: "PartitionLog") -> None:
     log.is_cut_unfinished = False
 
 
-def delete_head(log: "PartitionLog", offset: int) -> int:
+def delete_head(log: OpenLog, offset: int) -> int:
     """Delete whole segments below `offset`, but none above the log's recorded start; the active one is closed first.
     Returns the base offset of the first remaining segment."""
     bound = min(offset, log.recorded_start_offset)

@@ -17,7 +17,6 @@ from typing import Any
 from minibroker.broker.log import ownership
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.errors import LogDirectoryError
-from minibroker.broker.log.flushing import UnsyncedFiles
 from minibroker.broker.log.loaded_log import LoadContext, LoadedLog, Progress
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.log.recovery import load_log
@@ -29,6 +28,7 @@ from minibroker.broker.log.side_files.offset_checkpoints import OffsetCheckpoint
 from minibroker.broker.log.side_files.set_aside import read_set_aside
 from minibroker.broker.log.side_files.wholeness import Wholeness
 from minibroker.broker.log.storage import Storage
+from minibroker.broker.log.unsynced_files import UnsyncedFiles
 from minibroker.protocol.checkpoints import (
     LOCK,
     PARTITION_METADATA,

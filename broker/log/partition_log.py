@@ -1,120 +1,35 @@
 """One partition's log: a sequence of segments, appended at the end, cut at both ends (replication rules, section 1).
 
-Owns: the start, end and synced end of the log, the order of writes (batches first, then everything that refers to
-them), and producer states that follow the batches. Leaves to others: roles, high watermarks and epochs; the pure core
-decides, and passes in what must be stored. Calls are synchronous, on the event loop; only `flush` and similar calls
-wait, off the loop.
+Owns: what others may do with a log, the order of writes (batches first, then everything that refers to them), and
+producer states that follow the batches. Leaves to others: the state of the log and the single steps that change it
+(`open_log`), and roles, high watermarks and epochs: the pure core decides, and passes in what must be stored. Calls are
+synchronous, on the event loop; only `flush` and similar calls wait, off the loop.
 
-Local order (I10): log_start_offset <= log_end_offset, recovery_point <= log_end_offset. Batches are never split: a cut
-inside a batch removes the whole batch. A change of several files leads from one sound log to the next: after each step,
-and so if the next one fails, the offsets in memory match the files.
+Batches are never split: a cut inside a batch removes the whole batch.
 """
 
-import asyncio
-import logging
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from operator import attrgetter
+from collections.abc import Sequence
 
 from minibroker.broker.log import cutting, retention
-from minibroker.broker.log.config import LogConfig
-from minibroker.broker.log.flushing import UnsyncedFiles, flush_log
-from minibroker.broker.log.loaded_log import LoadedLog, RecoveryReport
+from minibroker.broker.log.flushing import flush_log
+from minibroker.broker.log.open_log import OpenLog
 from minibroker.broker.log.segments.log_slice import LogSlice
-from minibroker.broker.log.segments.segment import Segment
 from minibroker.broker.log.segments.segment_files import remove_files
 from minibroker.broker.log.segments.time_lookup import first_record_from
 from minibroker.broker.log.side_files.damage_note import write_damage_note
-from minibroker.broker.log.side_files.digest_file import write_digests
 from minibroker.broker.log.side_files.epoch_file import EpochEntry, epoch_file_path
-from minibroker.broker.log.side_files.log_start_file import StartRecord
-from minibroker.broker.log.storage import Storage
 from minibroker.broker.replication.producer_state import ProducerStates
 from minibroker.protocol.checkpoints import (
-    RECOVERY_POINT_CHECKPOINT,
-    LogStart,
     LogStartReason,
-    format_epoch_checkpoint,
 )
-from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader
-from minibroker.runtime.ports import Buffer, DiskError, DiskFull, OutOfDescriptors
-
-logger = logging.getLogger(__name__)
+from minibroker.runtime.ports import Buffer, DiskError, OutOfDescriptors
 
 
-class PartitionLog:
+class PartitionLog(OpenLog):
     """See the module docstring. Made by LogDirectory."""
 
-    def __init__(
-        self,
-        storage: Storage,
-        topic_partition: TopicPartition,
-        topic_id: str | None,
-        directory: str,
-        config: LogConfig,
-        loaded: LoadedLog,
-    ) -> None:
-        self.storage = storage
-        self.topic_partition = topic_partition
-        self.topic_id = topic_id
-        self.directory = directory
-        self.config = config
-        self.report: RecoveryReport = loaded.report
-        self.log_start_offset = loaded.log_start_offset
-        self.start_record = StartRecord(storage.disk, directory, loaded.recorded_start)
-        self.start_reason = loaded.recorded_start[0].reason if loaded.recorded_start else LogStartReason.CREATED
-        self.log_end_offset = loaded.log_end_offset
-        self.recovery_point = loaded.recovery_point
-        self.checkpointed_recovery_point = loaded.recovery_point
-        """The highest value that the checkpoint on disk may hold, set by OffsetCheckpoints. While the recovery point is
-        below it no segment is closed: new batches would count as synced after a power cut (KAFKA-10101)."""
-        self.producers: ProducerStates = loaded.producers
-        self.deleted = False
-        self.damage: str | None = loaded.damage
-        """Why this log must not be used; see `LoadedLog.damage`."""
-        self.unsynced = UnsyncedFiles()
-        self.cut_is_unsynced = False
-        """Whether a power cut may bring back what was cut from the last segment. While it may, the segment is not
-        closed: the old tail in front of newer segments would be a log that no leader ever had."""
-        self.snapshots = loaded.snapshots
-        self.segments = [
-            Segment(storage, directory, found.base_offset, found.size, config.index_interval_bytes, found.digest)
-            for found in loaded.segments
-        ]
-        self.are_digests_stored = True
-        """False if the `digests` file may differ from segments that no recovery reads."""
-        self.discarded: list[tuple[str, int]] = []
-        """Files renamed to `.deleted`, and the times from which they may be removed."""
-        self._tail = storage.tail_cache.tail()
-        self._epochs = loaded.epochs
-        self.epochs_stored = loaded.epochs_on_disk
-        """Whether the epoch file holds the same as `epoch_entries`; if not, the next flush writes it."""
-        self.flushing = asyncio.Lock()
-        self.cut_to: int | None = None
-        """Lowest truncation since the running flush began; what the flush synced above it is gone."""
-        self.is_cut_unfinished = False
-        """A cut is not finished: producer states and snapshots may still include removed batches."""
-        if self.damage is not None:
-            self.segments = self.segments or [self._segment_at(self.log_end_offset)]  # without writing
-        elif not self.segments:
-            self._start_empty_at(self.log_end_offset)
-        elif not loaded.report.clean:
-            self.note_cut()  # the process before may have cut it
-
     # -------------------------------------------------------------------------------------------------------- reading
-    @property
-    def size_bytes(self) -> int:
-        return sum(segment.size for segment in self.segments)
-
-    @property
-    def segment_count(self) -> int:
-        return len(self.segments)
-
-    def epoch_entries(self) -> list[EpochEntry]:
-        """(epoch, start offset), rising in both, as loaded and repaired or last written."""
-        return list(self._epochs)
-
     def has_data(self, offset: int, end_offset: int) -> bool:
         """Whether the log has records from `offset` on below `end_offset`. Reads nothing."""
         return offset < end_offset and offset < self.log_end_offset
@@ -154,7 +69,7 @@ class PartitionLog:
         """(timestamp, offset) of the first record at or after that time and below `end_offset`."""
         self.storage.require_online()
         try:
-            return first_record_from(self, timestamp_ms, end_offset)
+            return first_record_from(self.segments_with_ends(), timestamp_ms, self.log_start_offset, end_offset)
         except DiskError as error:
             raise self.failed(error) from None
 
@@ -202,44 +117,6 @@ class PartitionLog:
                 self._roll()
         except DiskError as error:
             raise self.failed(error) from None
-
-    def _may_roll(self, incoming_bytes: int, end_offset: int) -> bool:
-        if self.recovery_point >= self.checkpointed_recovery_point and not self.cut_is_unsynced:
-            return True
-        return self.segments[-1].is_exhausted(incoming_bytes, end_offset)
-
-    def _roll(self) -> Segment:
-        """Begin a new segment at the log's end. A later `flush(closed_only=True)` syncs the old one."""
-        closed = self.segments[-1]
-        closed.save_index()
-        for path in closed.index_paths:
-            self.unsynced.add(path)
-        self.unsynced.add(self.snapshots.write(self.log_end_offset, self.producers))
-        write_digests(self)
-        segment = self.new_segment(self.log_end_offset)
-        segment.file()
-        self.segments.append(segment)
-        return segment
-
-    def new_segment(self, base_offset: int) -> Segment:
-        self.unsynced.add_directory(self.directory)
-        return self._segment_at(base_offset)
-
-    def _segment_at(self, base_offset: int) -> Segment:
-        return Segment(self.storage, self.directory, base_offset, 0, self.config.index_interval_bytes)
-
-    def _start_empty_at(self, offset: int) -> None:
-        """Add the first segment: a log always has one."""
-        self.segments.append(self.new_segment(offset))
-        self.make_file()
-
-    def make_file(self) -> None:
-        """Create the file of an empty log. On a full disk, or without a descriptor, the first append creates it."""
-        try:
-            if not self.segments[-1].size:
-                self.segments[-1].file()
-        except (DiskFull, OutOfDescriptors) as error:
-            self.storage.failed(error)
 
     # -------------------------------------------------------------------------------------------------------- cutting
     def truncate_to(self, end_offset: int) -> None:
@@ -307,71 +184,11 @@ class PartitionLog:
         except DiskError as error:
             raise self.failed(error) from None
 
-    def note_cut(self) -> None:
-        self.cut_is_unsynced, self.are_digests_stored = True, False
-        self.unsynced.add(self.segments[-1].log_path)
-
-    def note_synced(self) -> None:
-        """A sync succeeded; `unsynced` holds only what came since it began."""
-        if not self.unsynced.holds(self.segments[-1].log_path):
-            self.cut_is_unsynced = False
-
-    def record_if_changed(self) -> None:
-        """Record a lower start durably before anything is appended below the recorded one."""
-        if not self.is_start_recorded:
-            self.record_at_once(self.log_start_offset, self.start_reason)
-
-    def record_at_once(self, offset: int, reason: LogStartReason) -> None:
-        """Record a start on the event loop, which is rare."""
-        start = self._start_at(offset, reason)
-        if start is not None:
-            self.start_record.write_at_once(start)
-
-    def set_end(self, end: int) -> None:
-        self.log_end_offset = end
-        self._tail.truncate_to(end)
-        self.recovery_point = min(self.recovery_point, end)
-        self.cut_to = end if self.cut_to is None else min(self.cut_to, end)
-        if self.recovery_point < self.checkpointed_recovery_point:
-            self.storage.urgent.add(RECOVERY_POINT_CHECKPOINT)
-        if end < self.log_start_offset:
-            self.log_start_offset, self.start_reason = end, LogStartReason.STARTED_ANEW
-            self.record_if_changed()
-
-    def headers(self, offset: int) -> Iterator[BatchHeader]:
-        first = self.segment_number(max(offset, self.segments[0].base_offset))
-        for segment in self.segments[first:]:
-            for _, header in segment.headers(offset):
-                yield header
-
     # ------------------------------------------------------------------------------------------------------ retention
-    def start_to_record(self) -> LogStart | None:
-        """The log's current start; None while the topic id is unknown."""
-        return self._start_at(self.log_start_offset, self.start_reason)
-
-    def _start_at(self, offset: int, reason: LogStartReason) -> LogStart | None:
-        """A restarted log keeps the reason STARTED_ANEW while an older recovery point on the disk exceeds its own."""
-        if self.topic_id is None:
-            return None
-        if self.recovery_point < self.checkpointed_recovery_point and self.start_record.was_restarted_empty:
-            reason = LogStartReason.STARTED_ANEW
-        number = self.topic_partition.partition
-        return LogStart(topic_id=self.topic_id, partition=number, offset=offset, reason=reason)
-
     def settle_start_reason(self) -> None:
         """No checkpoint on the disk describes the earlier log any more that this one has replaced."""
         if self.start_reason is LogStartReason.STARTED_ANEW:
             self.start_reason = LogStartReason.CREATED
-
-    @property
-    def is_start_recorded(self) -> bool:
-        return self.start_record.known == self.start_to_record()
-
-    @property
-    def recorded_start_offset(self) -> int:
-        """Below it nothing is promised any more, even after a crash. Not above the log's start."""
-        known = self.start_record.known
-        return 0 if known is None else min(known.offset, self.log_start_offset)
 
     async def record_start(self, offset: int | None = None, reason: LogStartReason = LogStartReason.RETENTION) -> None:
         """Make the log's start durable, or the given one, before any other replica learns it."""
@@ -389,18 +206,6 @@ class PartitionLog:
         start = self.start_to_record()
         assert start is not None, "the topic is known"
         self.start_record.write_first(start, self.unsynced)
-
-    def rolled_for_retention(self) -> bool:
-        """Close the active segment so that it can be deleted; False if it must stay, for example on a full disk, which
-        has no room for its successor."""
-        if not self._may_roll(0, self.log_end_offset) or self.storage.full:
-            return False
-        try:
-            self._roll()
-        except DiskFull as error:
-            self.storage.failed(error)
-            return False
-        return True
 
     async def remove_deleted(self, now_ms: int) -> int:
         """Remove files deleted more than file.delete.delay.ms ago, on a full disk all at once. Returns how many."""
@@ -430,25 +235,12 @@ class PartitionLog:
         except DiskError as error:
             raise self.failed(error) from None
 
-    def store_epochs(self) -> None:
-        path = epoch_file_path(self.directory)
-        self.epochs_stored = False
-        owner = None if self.topic_id is None else (self.topic_id, self.topic_partition.partition)
-        self.storage.disk.replace_file(path, format_epoch_checkpoint(self._epochs, owner), sync=False)
-        self.epochs_stored = True
-        self.unsynced.add(path)
-
     async def flush(self, *, closed_only: bool = False) -> int:
         """Sync everything appended before the call (`closed_only`: in segments that no longer grow), off the loop.
         Returns the recovery point, the end of what is synced. Concurrent callers share one sync."""
         if self.damage is None:
             await flush_log(self, closed_only)
         return self.recovery_point
-
-    def failed(self, error: DiskError) -> DiskError:
-        """Report an error to the directory, which ignores a bad entry; the caller raises the returned error."""
-        self.storage.failed(error)
-        return error
 
     def mark_damaged(self, reason: str) -> None:
         """The stored bytes differ from what was written: from now on nothing is written, cut or deleted here, not even
@@ -471,25 +263,10 @@ class PartitionLog:
         if self.log_end_offset not in self.snapshots.offsets and self.size_bytes:
             self.snapshots.remove_above(self.segments[-1].base_offset)  # of earlier stops
             self.snapshots.write(self.log_end_offset, self.producers)
-        write_digests(self)
+        self.write_digests()
 
     def delete(self) -> None:
         """The directory is removed or goes to another topic: write nothing there any more."""
         self.deleted = True
         self.start_record.close()
         self.close()
-
-    def close(self) -> None:
-        """Release files and memory. Nothing is written."""
-        for segment in self.segments:
-            segment.close()
-        self._tail.clear()
-
-    def segment_number(self, offset: int) -> int:
-        return max(bisect_right(self.segments, offset, key=_base_offset) - 1, 0)
-
-    def segment_end(self, number: int) -> int:
-        return self.segments[number + 1].base_offset if number + 1 < len(self.segments) else self.log_end_offset
-
-
-_base_offset = attrgetter("base_offset")

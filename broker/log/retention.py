@@ -8,18 +8,14 @@ or when a follower copied it. The timestamps in records are the clients': a clie
 its records for ever nor lose them at once.
 """
 
-from typing import TYPE_CHECKING
-
 from minibroker.broker.log.errors import CorruptLog
+from minibroker.broker.log.open_log import OpenLog
 from minibroker.broker.log.segments.segment import Segment
 from minibroker.protocol.checkpoints import DELETED_SUFFIX
 from minibroker.runtime.ports import Disk, DiskError, FileMissing
 
-if TYPE_CHECKING:
-    from minibroker.broker.log.partition_log import PartitionLog
 
-
-def retention_start(log: "PartitionLog", high_watermark: int, now_ms: int) -> int:
+def retention_start(log: OpenLog, high_watermark: int, now_ms: int) -> int:
     """The offset after all whole segments that exceed retention.bytes or .ms and end at or below the high watermark.
     Not below the log's start; changes nothing."""
     if log.storage.offline or log.deleted or log.damage is not None:
@@ -31,7 +27,7 @@ def retention_start(log: "PartitionLog", high_watermark: int, now_ms: int) -> in
     return max(log.log_start_offset, log.segment_end(count - 1) if count else 0)
 
 
-def _count_expired(log: "PartitionLog", high_watermark: int, now_ms: int) -> int:
+def _count_expired(log: OpenLog, high_watermark: int, now_ms: int) -> int:
     """How many segments from the head have expired. The active one can expire only by age."""
     count = 0
     size = log.size_bytes
@@ -48,7 +44,7 @@ def _count_expired(log: "PartitionLog", high_watermark: int, now_ms: int) -> int
     return count
 
 
-def _is_too_old(log: "PartitionLog", segment: Segment, now_ms: int) -> bool:
+def _is_too_old(log: OpenLog, segment: Segment, now_ms: int) -> bool:
     if log.config.retention_ms is None:
         return False
     return now_ms - log.storage.disk.modified_ms(segment.log_path) > log.config.retention_ms

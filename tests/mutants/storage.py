@@ -157,7 +157,7 @@ STARTS = (
         breaks=("I13", "I20"),
         edits=(
             Edit(
-                "broker.log.partition_log",
+                "broker.log.open_log",
                 "        self.epochs_stored = True\n        self.unsynced.add(path)\n",
                 "        self.epochs_stored = True\n",
             ),

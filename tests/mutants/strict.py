@@ -212,7 +212,7 @@ STRICTER = (
         origin="hardening, mutants",
         rule="records served from memory are truncated together with the log",
         breaks=("I22", "I16"),
-        edits=(Edit("broker.log.partition_log", "        self._tail.truncate_to(end)\n", ""),),
+        edits=(Edit("broker.log.open_log", "        self._tail.truncate_to(end)\n", ""),),
         schedule=Schedule("failure_detection:leader_refuses_the_others"),
     ),
     Mutant(

@@ -17,11 +17,6 @@ from tests.tidy.source import SourceFile
 
 # (importer, imported): the import that closes a cycle. They are being removed; a new cycle is broken instead.
 KNOWN = (
-    ("minibroker.broker.log.cutting", "minibroker.broker.log.partition_log"),
-    ("minibroker.broker.log.flushing", "minibroker.broker.log.partition_log"),
-    ("minibroker.broker.log.retention", "minibroker.broker.log.partition_log"),
-    ("minibroker.broker.log.segments.time_lookup", "minibroker.broker.log.partition_log"),
-    ("minibroker.broker.log.side_files.digest_file", "minibroker.broker.log.partition_log"),
     ("minibroker.broker.monitoring.gauges", "minibroker.broker.broker"),
     ("minibroker.broker.replicas.observations", "minibroker.broker.replicas.partition"),
     ("minibroker.broker.requests.delayed_fetches", "minibroker.broker.requests.fetch_sessions"),

@@ -5,25 +5,25 @@ records. Only here does a broker decode records, one batch at a time. A batch th
 what its producer sent: every replica has the same bytes, so it is no damage, and the answer comes from its header.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from minibroker.broker.log.errors import CorruptLog
 from minibroker.broker.log.segments.segment import Segment
 from minibroker.protocol.record_batch import BatchHeader, CorruptBatch, UndecodableBatch, decode_records
 
-if TYPE_CHECKING:
-    from minibroker.broker.log.partition_log import PartitionLog
 
-
-def first_record_from(log: "PartitionLog", timestamp_ms: int, end_offset: int) -> tuple[int, int] | None:
-    """(timestamp, offset) of the first record from the log's start on, at or after that time, below `end_offset`."""
-    for number, segment in enumerate(log.segments):
-        if log.segment_end(number) <= log.log_start_offset or segment.largest_timestamp() < timestamp_ms:
+def first_record_from(
+    segments: Iterable[tuple[Segment, int]], timestamp_ms: int, start_offset: int, end_offset: int
+) -> tuple[int, int] | None:
+    """(timestamp, offset) of the first record at or after that time, from `start_offset` on and below `end_offset`.
+    `segments`: each with its end."""
+    for segment, segment_end in segments:
+        if segment_end <= start_offset or segment.largest_timestamp() < timestamp_ms:
             continue
         for position, header in segment.headers_from_timestamp(timestamp_ms):
             if header.base_offset >= end_offset:
                 return None
-            found = _in_batch(segment, position, header, timestamp_ms, log.log_start_offset)
+            found = _in_batch(segment, position, header, timestamp_ms, start_offset)
             if found is not None:
                 return found if found[1] < end_offset else None
     return None

@@ -11,7 +11,6 @@ power cut combines an older file with newer segments that are not read.
 
 import contextlib
 import logging
-from typing import TYPE_CHECKING
 
 from minibroker.protocol.checkpoints import CorruptCheckpoint
 from minibroker.protocol.segment_digests import (
@@ -22,9 +21,6 @@ from minibroker.protocol.segment_digests import (
     parse_segment_digests,
 )
 from minibroker.runtime.ports import BadEntry, Disk, DiskFull, FileMissing, FileTooLarge, OutOfDescriptors
-
-if TYPE_CHECKING:
-    from minibroker.broker.log.partition_log import PartitionLog
 
 logger = logging.getLogger(__name__)
 
@@ -45,23 +41,15 @@ def read_digests(disk: Disk, directory: str, topic_id: str | None, partition: in
     return dict(stored.segments)
 
 
-def write_digests(log: "PartitionLog") -> None:
-    """Write the known digests of all segments, including the current one of the last. Not synced. Raises DiskError."""
-    if log.topic_id is None:
-        return
-    path = f"{log.directory}/{DIGESTS}"
-    known = {
-        segment.base_offset: (log.segment_end(number), value)
-        for number, segment in enumerate(log.segments)
-        if segment.size and (value := segment.digest.value) is not None
-    }
-    number = log.topic_partition.partition
-    content = format_segment_digests(SegmentDigests(topic_id=log.topic_id, partition=number, segments=known))
+def write_digests(disk: Disk, directory: str, digests: SegmentDigests) -> str | None:
+    """Write the file, not synced; returns its path, or None if there is no room or no descriptor for it. Raises
+    DiskError."""
+    path = f"{directory}/{DIGESTS}"
     try:
-        log.storage.disk.replace_file(path, content, sync=False)
-        log.unsynced.add(path)
+        disk.replace_file(path, format_segment_digests(digests), sync=False)
+        return path
     except (DiskFull, OutOfDescriptors, BadEntry) as error:  # an older file must not stay
         logger.warning("%s is not written: %s", path, error)
         with contextlib.suppress(BadEntry):
-            log.storage.disk.remove(path)
-    log.are_digests_stored = True
+            disk.remove(path)
+    return None

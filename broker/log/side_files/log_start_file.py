@@ -10,7 +10,7 @@ earlier start is appended. So a log that begins above its recorded start has los
 import asyncio
 import logging
 
-from minibroker.broker.log.flushing import UnsyncedFiles
+from minibroker.broker.log.unsynced_files import UnsyncedFiles
 from minibroker.protocol.checkpoints import (
     LOG_START,
     LOG_START_SLOT_BYTES,

@@ -1,0 +1,82 @@
+"""Which files of a log are not synced yet, and syncing them.
+
+Files are synced by their paths, with handles of their own, so files that the event loop opens or closes meanwhile do
+not interfere. Leaves to others: when they are synced, and what counts as synced then (`flushing`).
+"""
+
+from collections.abc import Sequence
+
+from minibroker.runtime.ports import Disk, FileMissing
+
+
+class UnsyncedFiles:
+    """Files and directories of one partition that were written, created or renamed since they were last synced."""
+
+    __slots__ = ("_directories", "_paths")
+
+    def __init__(self) -> None:
+        self._paths: dict[str, None] = {}
+        self._directories: dict[str, None] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._paths or self._directories)
+
+    def add(self, path: str) -> None:
+        """Note a file that was replaced or created: its bytes and its name need a sync."""
+        self._paths[path] = None
+        self._directories[path.rpartition("/")[0]] = None
+
+    def holds(self, path: str) -> bool:
+        return path in self._paths
+
+    def add_directory(self, path: str) -> None:
+        self._directories[path] = None
+
+    def take(self) -> "UnsyncedFiles":
+        """Move all of them to the returned object; what is written from now on is noted here again."""
+        taken = UnsyncedFiles()
+        taken._paths, self._paths = self._paths, taken._paths
+        taken._directories, self._directories = self._directories, taken._directories
+        return taken
+
+    @classmethod
+    def merged(cls, many: Sequence["UnsyncedFiles"]) -> "UnsyncedFiles":
+        """All of them in one object: a directory that several of them name is synced once."""
+        merged = cls()
+        for files in many:
+            merged.give_back(files)
+        return merged
+
+    def give_back(self, taken: "UnsyncedFiles") -> None:
+        """Take back the files of a sync that could not run for lack of a descriptor. After SyncFailed the directory is
+        offline anyway."""
+        self._paths = taken._paths | self._paths
+        self._directories = taken._directories | self._directories
+
+    def sync(self, disk: Disk, further_paths: Sequence[str] = ()) -> str | None:
+        """Sync files, then directories. Returns a missing one of `further_paths` or of the directories (None: all are
+        synced); other files may have been replaced or removed meanwhile. Runs off the event loop."""
+        missing = None
+        for path in further_paths:
+            if not _sync_file(disk, path):
+                missing = path
+        for path in self._paths:
+            _sync_file(disk, path)
+        for path in self._directories:
+            try:
+                disk.sync_directory(path)
+            except FileMissing:
+                missing = path
+        return missing
+
+
+def _sync_file(disk: Disk, path: str) -> bool:
+    try:
+        file = disk.open(path)
+    except FileMissing:
+        return False
+    try:
+        file.sync()
+    finally:
+        file.close()
+    return True
