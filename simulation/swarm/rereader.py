@@ -5,30 +5,57 @@ an earlier reader saw there and what was acknowledged. It runs only where a disk
 """
 
 import asyncio
+from collections.abc import Sequence
 
+from minibroker.broker.replicas.partition import Partition
+from minibroker.broker.replication import events as ev
 from minibroker.client.errors import MinibrokerError
 from minibroker.protocol.ids import TopicPartition
-from minibroker.simulation.checks.reference_state import ReferenceState
+from minibroker.simulation.checks.listening import ReplicaListener, listening
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.history import History
 from minibroker.simulation.swarm.workload import Workload
 
 ROUND_SECONDS = 1.5
 PAUSE_SECONDS = 0.5
-NEW_OFFSETS_MAX = 1_000_000
-"""The log start assumed while no replica is up."""
+
+
+class RoundPositions(ReplicaListener):
+    """Of one round: the offset that comes next, and the highest log start of any replica meanwhile. A start may be
+    earlier again before the answer arrives, because the leader that deleted has failed (seed 17152458). So a gap below
+    a start of this round is not found, whoever answered; `checks.log_starts` checks whether each start is allowed."""
+
+    def __init__(self, replicas: Sequence[Partition]) -> None:
+        """`replicas`: those that are there when the round begins."""
+        self._next: dict[TopicPartition, int] = {}
+        self._starts: dict[TopicPartition, int] = {}
+        for replica in replicas:
+            self.replica_loaded(replica)
+
+    def replica_loaded(self, replica: Partition) -> None:
+        partition, start = replica.topic_partition, replica.state.log_start_offset
+        self._starts[partition] = max(start, self._starts.get(partition, 0))
+
+    def stepped(
+        self, replica: Partition, event: ev.ReplicaEvent, effects: Sequence[ev.ReplicaEffect], refused: bool
+    ) -> None:
+        self.replica_loaded(replica)
+
+    def advance(self, partition: TopicPartition, offset: int) -> int | None:
+        """A record was read there. Returns the offset that had to come; None if this one is right."""
+        expected = self._next.get(partition, 0)
+        self._next[partition] = offset + 1
+        is_after_retention = expected < offset <= self._starts.get(partition, 0)
+        return None if offset == expected or is_after_retention else expected
 
 
 class Rereader:
     """Start `run` as a task; it ends with the workload."""
 
-    def __init__(
-        self, cluster: SimulatedCluster, workload: Workload, history: History, reference: ReferenceState
-    ) -> None:
+    def __init__(self, cluster: SimulatedCluster, workload: Workload, history: History) -> None:
         self._cluster = cluster
         self._workload = workload
         self._history = history
-        self._reference = reference
 
     async def run(self) -> None:
         while not self._workload.stop.is_set():
@@ -39,29 +66,28 @@ class Rereader:
                 self._history.note_error("rereader", error)
 
     async def _round(self) -> None:
-        loop, positions = self._cluster.world.loop, dict[TopicPartition, int]()
+        loop, workload = self._cluster.world.loop, self._workload
         until = loop.time() + ROUND_SECONDS
-        async with self._workload.consumer() as consumer:
-            consumer.assign(self._workload.partitions)
-            while loop.time() < until and not self._workload.stop.is_set():
-                found = await consumer.getmany(timeout_ms=300)
-                for partition, records in found.items():
-                    for record in records:
-                        self._read(partition, record.offset, record.value or b"", positions)
+        positions = RoundPositions(self._replicas())
+        with listening(self._cluster.world.observers, positions):
+            async with workload.consumer() as consumer:
+                consumer.assign(workload.partitions)
+                while loop.time() < until and not workload.stop.is_set():
+                    found = await consumer.getmany(timeout_ms=300)
+                    for partition, records in found.items():
+                        for record in records:
+                            self._read(partition, record.offset, record.value or b"", positions)
 
-    def _read(self, partition: TopicPartition, offset: int, value: bytes, positions: dict[TopicPartition, int]) -> None:
-        history, expected = self._history, positions.get(partition, 0)
-        positions[partition] = offset + 1
-        if offset != expected and (offset < expected or offset > self._highest_start(partition)):
+    def _replicas(self) -> list[Partition]:
+        cluster, partitions = self._cluster, self._workload.partitions
+        replicas = [cluster.replica(b, each.topic, each.partition) for b in cluster.alive() for each in partitions]
+        return [each for each in replicas if each is not None]
+
+    def _read(self, partition: TopicPartition, offset: int, value: bytes, positions: RoundPositions) -> None:
+        history, expected = self._history, positions.advance(partition, offset)
+        if expected is not None:
             history.find("I22", f"reading again, offset {offset} came where {expected} was next", partition)
         for known, what in ((history.read, "an earlier reader saw"), (history.acked, "acknowledged was")):
             if known.get((partition, offset), value) != value:
                 facts = (f"{what} {known[partition, offset]!r:.60}", f"now it is {value!r:.60}")
                 history.find("I22", f"offset {offset} holds another record", partition, *facts)
-
-    def _highest_start(self, partition: TopicPartition) -> int:
-        """Of any live replica; `checks.log_starts` checks whether it is allowed."""
-        replicas = [self._cluster.replica(b, partition.topic, partition.partition) for b in self._cluster.alive()]
-        return max(
-            (replica.log.log_start_offset for replica in replicas if replica is not None), default=NEW_OFFSETS_MAX
-        )

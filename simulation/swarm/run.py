@@ -98,7 +98,7 @@ async def _drive_checked(
     )
     OfflineLeaderChecker(cluster, reference, injector.is_calm)
     if disks is not None:
-        workload.other_clients.append(Rereader(cluster, workload, history, reference).run)
+        workload.other_clients.append(Rereader(cluster, workload, history).run)
     sampling, working = asyncio.create_task(sample()), asyncio.create_task(workload.run())
     try:
         if disks is None:
