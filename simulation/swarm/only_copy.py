@@ -24,7 +24,7 @@ from minibroker.runtime.ports import FileMissing
 from minibroker.simulation.swarm.accepting import accept_loss
 from minibroker.simulation.swarm.faults.disk_faults import DiskFaults
 from minibroker.simulation.swarm.faults.disk_options import SHORTENED
-from minibroker.simulation.swarm.faults.fault_injector import FaultInjector, name_of
+from minibroker.simulation.swarm.faults.fault_injector import FaultInjector
 from minibroker.simulation.swarm.faults.file_changes import copied, logs_of, restore
 from minibroker.simulation.swarm.faults.rot_places import HEADER_BYTES, LOG_DIRECTORY, batches_of
 from minibroker.simulation.world.storage import SimulatedStorage
@@ -110,8 +110,7 @@ class OnlyCopy:
         if way == "kill":
             injector.end_by_kill(broker_id)
             return
-        injector.stopping.append(injector.world.process(name_of(broker_id)))
-        injector.cluster.stop(broker_id)
+        injector.end_by_stop(broker_id)
         if not await injector.wait(lambda: not injector.is_alive(broker_id), END_SECONDS):
             injector.end_by_kill(broker_id)
 

@@ -67,6 +67,13 @@ PROMISE = (
         "no other broker has all acknowledged records: the partition waits for this broker",
     ),
     PromiseRow(
+        "one of the last two in-sync brokers stops, and the other one loses power before it has synced its log",
+        Circumstance.UNFLUSHED,
+        Guarantee.MAY_LOSE,
+        "a broker that stops leaves the ISR, and its complete copy does not count any more. The other one, as the only"
+        " in-sync copy, syncs its log as soon as it leads",
+    ),
+    PromiseRow(
         "bit rot in any file of one disk, at rest or between stop and start",
         Circumstance.ANOTHER_COPY,
         Guarantee.SURVIVES,

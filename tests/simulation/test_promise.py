@@ -78,6 +78,22 @@ def test_replica_on_a_failed_disk_does_not_count_as_a_copy() -> None:
     under_faults(case)
 
 
+def test_broker_that_stops_does_not_count_as_a_copy() -> None:
+    """It leaves the ISR, and a member without its tail would be left alone in it (seed 17152117)."""
+
+    async def case(injector: FaultInjector) -> None:
+        leader = injector.leader(PARTITION)
+        assert leader is not None
+        [victim, other] = injector.others(leader)
+        assert injector.kill(other)
+        assert injector.may_lose({victim})
+        process = injector.end_by_stop(leader)
+        assert not injector.cut_power({victim})
+        assert process.alive
+
+    under_faults(case)
+
+
 def test_broker_that_loses_its_disk_before_it_registers_again_counts_for_what_it_lost() -> None:
     """The ISR still lists its last incarnation, which held the bytes (seed 3036)."""
 

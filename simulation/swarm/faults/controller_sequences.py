@@ -154,9 +154,7 @@ class ControllerSequences(SequenceSteps):
         if leader is None or injector.has_weakened_broker() or not injector.may_fail(leader):
             return
         injector.note("term", leader)
-        process = injector.world.process(name_of(leader))
-        injector.stopping.append(process)
-        injector.cluster.stop(leader)
+        process = injector.end_by_stop(leader)
         for _ in range(10):
             injector.workload.burst(partition, 2, acks="all")
             await asyncio.sleep(0.02)

@@ -44,9 +44,8 @@ class CrashPoints:
         if not injector.is_alive(victim) or injector.has_weakened_broker() or not injector.may_fail(victim):
             return
         injector.note("term", victim)
-        injector.stopping.append(injector.world.process(name_of(victim)))
         self.set_trap("dies_in_a_close", victim, CALLS_OF_A_CLOSE)
-        injector.cluster.stop(victim)
+        injector.end_by_stop(victim)
         await self.await_trap(victim)
 
     async def dies_at_work(self) -> None:

@@ -95,8 +95,7 @@ class DiskFaults:
             if way == "kill":
                 injector.end_by_kill(victim)
             else:
-                injector.stopping.append(injector.world.process(name_of(victim)))
-                injector.cluster.stop(victim)
+                injector.end_by_stop(victim)
                 if not await injector.wait(lambda: not injector.is_alive(victim), STOP_SECONDS):
                     return
             if way == "kill" or self.disk.may_become_faulty(victim):

@@ -104,13 +104,15 @@ class FaultInjector:
         return True
 
     def sound_brokers(self) -> set[int]:
-        """Alive, unimpaired, and on a disk that is not faulty."""
-        return {b for b in self.cluster.alive() if not self._impaired.get(b)} - self.faulty_disks
+        """Alive, not about to stop, unimpaired, and on a disk that is not faulty. A broker that stops leaves every ISR
+        first: a member that loses power meanwhile would be the only one in sync, without its tail (seed 17152117)."""
+        stopping = {process.name for process in self.stopping if process.alive}
+        alive = {b for b in self.cluster.alive() if name_of(b) not in stopping}
+        return {b for b in alive if not self._impaired.get(b)} - self.faulty_disks
 
     def steady_brokers(self) -> set[int]:
-        """Sound, not about to end, and with no message to it held."""
-        ending = {process.name for process in self.stopping if process.alive}
-        return {b for b in self.sound_brokers() if name_of(b) not in ending and not self._uninformed[b]}
+        """Sound, and with no message to it held."""
+        return {b for b in self.sound_brokers() if not self._uninformed[b]}
 
     @contextlib.contextmanager
     def uninformed(self, broker_id: int) -> Iterator[None]:
@@ -256,6 +258,13 @@ class FaultInjector:
         if self.options.containers:
             self.network.forget_name(name_of(broker_id))
             self.later(lambda: self._take_address(broker_id), self._refuses.choice(REFUSES_SECONDS))
+
+    def end_by_stop(self, broker_id: int) -> Process:
+        """SIGTERM, without a check of the promise: the caller has made it. Returns the process, which ends later."""
+        process = self.world.process(name_of(broker_id))
+        self.stopping.append(process)
+        self.cluster.stop(broker_id)
+        return process
 
     def _take_address(self, broker_id: int) -> None:
         """The address no longer answers, not even with a refusal; `start` restores it."""

@@ -56,8 +56,7 @@ class Faults:
         injector, victim = self.injector, self.injector.broker()
         if injector.is_alive(victim) and injector.may_fail(victim):
             injector.note("term", victim)
-            injector.stopping.append(injector.world.process(name_of(victim)))
-            injector.cluster.stop(victim)
+            injector.end_by_stop(victim)
             injector.impair(victim, lambda: None, 12.5)  # it cannot be elected meanwhile
 
     def power(self) -> None:

@@ -6,7 +6,7 @@ Owns: the steps. Leaves to others: the sequences, and what the promise allows (`
 import asyncio
 
 from minibroker.protocol.ids import TopicPartition
-from minibroker.simulation.swarm.faults.fault_injector import FaultInjector, name_of
+from minibroker.simulation.swarm.faults.fault_injector import FaultInjector
 from minibroker.simulation.world.message_holds import MessageHold
 
 TAIL_SECONDS = 0.3
@@ -61,8 +61,7 @@ class SequenceSteps:
             if not injector.may_fail(broker_id):
                 return False
             injector.note("term", broker_id)
-            injector.stopping.append(injector.world.process(name_of(broker_id)))
-            injector.cluster.stop(broker_id)
+            injector.end_by_stop(broker_id)
             return True
         return self._end_leader(broker_id, self.random.choice(("bounce", "kill")))
 

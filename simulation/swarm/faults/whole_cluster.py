@@ -13,7 +13,7 @@ from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.swarm.faults.crash_points import CALLS_OF_A_START, CrashPoints
 from minibroker.simulation.swarm.faults.disk_faults import DiskFaults
 from minibroker.simulation.swarm.faults.disk_options import FIRST_ROT, OLDER, SHORTENED
-from minibroker.simulation.swarm.faults.fault_injector import FaultInjector, name_of
+from minibroker.simulation.swarm.faults.fault_injector import FaultInjector
 from minibroker.simulation.swarm.only_copy import OnlyCopy
 from minibroker.simulation.swarm.promise import Circumstance, allows
 from minibroker.simulation.swarm.recreated_topic import RecreatedTopic
@@ -179,8 +179,7 @@ class WholeCluster:
             return
         injector.note(way, broker_id)
         if way == "term":
-            injector.stopping.append(injector.world.process(name_of(broker_id)))
-            injector.cluster.stop(broker_id)
+            injector.end_by_stop(broker_id)
         elif way == "kill":
             injector.end_by_kill(broker_id)
         else:
