@@ -9,16 +9,17 @@ import functools
 import inspect
 from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, overload
 
 import msgspec
 
-from minibroker.testing.tested_cluster import TestedCluster
+from minibroker.harness.cluster import SETTINGS, ClusterHarness
 
 if TYPE_CHECKING:
     from minibroker.simulation.world.loop import VirtualLoop
 
 T = TypeVar("T")
+Backend: TypeAlias = Literal["simulated", "processes", "compose"]
 
 VIRTUAL_SECONDS_MAX = 600.0
 """A test that runs longer probably waits for something that never happens. It costs some 10 s of real time."""
@@ -36,8 +37,8 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Of a simulation: the seed determines the order of events."""
     settings: dict[str, str] = {}
     """Settings of every broker, by their dotted names (docs/CONFIGURATION.md)."""
-    real: bool = False
-    """Processes on this machine instead of a simulation."""
+    backend: Backend = "simulated"
+    """What the brokers run on: a simulation, processes of this machine, or containers of docker-compose.yml."""
     virtual_seconds_max: float = VIRTUAL_SECONDS_MAX
     """A simulated test that takes longer fails where it waits."""
 
@@ -46,12 +47,14 @@ class CommandLine:
     """Options of pytest's command line, which override those of a test. Set by the plugin."""
 
     seed: int | None = None
-    is_real = False
+    backend: Backend | None = None
 
 
 class cluster:
-    """A cluster for one test: `async with cluster(brokers=3, seed=7) as c`. Raises NeedsVirtualTime when entered on an
-    ordinary event loop without `real`."""
+    """A cluster for one test: `async with cluster(brokers=3, seed=7) as c`.
+
+    Raises NeedsVirtualTime when a simulated one is entered on an ordinary event loop, and UnsupportedByBackend for
+    options that the back end does not have."""
 
     def __init__(
         self,
@@ -59,25 +62,33 @@ class cluster:
         seed: int = 0,
         *,
         settings: Mapping[str, str] | None = None,
-        real: bool = False,
+        backend: Backend = "simulated",
     ) -> None:
         self._brokers = brokers
         self._seed = seed if CommandLine.seed is None else CommandLine.seed
         self._settings = dict(settings or {})
-        self._real = real or CommandLine.is_real
+        self._backend = CommandLine.backend or backend
         self._opened: Any = None
 
-    async def __aenter__(self) -> TestedCluster:
-        if self._real:
-            from minibroker.testing.real_cluster import RealTestedCluster
-
-            self._opened = RealTestedCluster(self._brokers, self._settings)
-        else:
-            from minibroker.testing.simulated_cluster import SimulatedTestedCluster
-
-            self._opened = SimulatedTestedCluster(self._brokers, self._seed, self._settings, _virtual_loop())
-        opened: TestedCluster = await self._opened.__aenter__()
+    async def __aenter__(self) -> ClusterHarness:
+        self._opened = self._harness(SETTINGS | self._settings)
+        opened: ClusterHarness = await self._opened.__aenter__()
         return opened
+
+    def _harness(self, settings: dict[str, str]) -> ClusterHarness:
+        """Each back end is imported when it is used: a test on containers needs no simulator."""
+        if self._backend == "processes":
+            from minibroker.harness.processes import ProcessHarness
+
+            return ProcessHarness(self._brokers, settings)
+        if self._backend == "compose":
+            from minibroker.harness.compose import ComposeHarness
+
+            return ComposeHarness(self._brokers, settings)
+        from minibroker.harness.simulated import SimulatedHarness
+        from minibroker.simulation.cluster import SimulatedCluster
+
+        return SimulatedHarness(SimulatedCluster(self._seed, self._brokers, settings, _virtual_loop()))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -93,7 +104,8 @@ def _virtual_loop() -> "VirtualLoop":
         raise NeedsVirtualTime(
             "a simulated cluster needs virtual time, but this event loop runs in real time: mark the test with"
             " @pytest.mark.minibroker (or use the fixture minibroker_cluster), decorate it with"
-            " @minibroker.testing.simulated, run it with minibroker.testing.run(..), or ask for cluster(real=True)"
+            " @minibroker.testing.simulated, run it with minibroker.testing.run(..), or ask for"
+            " cluster(backend='processes')"
         )
     return loop
 

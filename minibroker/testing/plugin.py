@@ -15,12 +15,12 @@ import msgspec
 import pytest
 
 if TYPE_CHECKING:
+    from minibroker.harness.cluster import ClusterHarness
     from minibroker.testing.opening import ClusterOptions
-    from minibroker.testing.tested_cluster import TestedCluster
 
 MARKER = "minibroker"
 FIXTURE = "minibroker_cluster"
-CLUSTER = pytest.StashKey["TestedCluster"]()
+CLUSTER = pytest.StashKey["ClusterHarness"]()
 CURE = "pip install 'pytest-asyncio>=1.4', or decorate the test with @minibroker.testing.simulated instead"
 
 try:
@@ -39,20 +39,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--minibroker-seeds", type=int, metavar="N", help="run each simulated test N times, with seeds 0 to N-1"
     )
     group.addoption(
-        "--minibroker-real", action="store_true", help="processes on this machine instead of simulated clusters"
+        "--minibroker-backend",
+        choices=("simulated", "processes", "compose"),
+        help="what the clusters of all tests run on: a simulation, processes of this machine, or containers",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    seed, is_real = config.getoption("minibroker_seed"), config.getoption("minibroker_real")
-    if seed is not None or is_real:
+    seed, backend = config.getoption("minibroker_seed"), config.getoption("minibroker_backend")
+    if seed is not None or backend is not None:
         from minibroker.testing.opening import CommandLine
 
-        CommandLine.seed, CommandLine.is_real = seed, is_real
+        CommandLine.seed, CommandLine.backend = seed, backend
     config.addinivalue_line(
         "markers",
-        f"{MARKER}(brokers=3, seed=0, settings=None, real=False, virtual_seconds_max=600): run this async test in"
-        f" virtual time; the options of the fixture {FIXTURE}",
+        f"{MARKER}(brokers=3, seed=0, settings=None, backend='simulated', virtual_seconds_max=600): run this"
+        f" async test in virtual time; the options of the fixture {FIXTURE}",
     )
 
 
@@ -66,8 +68,8 @@ def _options_of(node: pytest.Item, config: pytest.Config) -> "ClusterOptions | N
     given = {} if marker is None else dict(marker.kwargs)
     if marker is not None and marker.args:
         pytest.fail(f"{node.nodeid}: mark.{MARKER} takes keywords only", pytrace=False)
-    if config.getoption("minibroker_real"):
-        given["real"] = True
+    if config.getoption("minibroker_backend") is not None:
+        given["backend"] = config.getoption("minibroker_backend")
     callspec = getattr(node, "callspec", None)
     if callspec is not None and SEED in callspec.params:
         given["seed"] = callspec.params[SEED]
@@ -97,7 +99,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None, None, No
     if options is None:
         return (yield)
     _ask_for_own_loop(metafunc.definition)
-    if options.real:
+    if options.backend != "simulated":
         return (yield)
     seeds = metafunc.config.getoption("minibroker_seeds")
     if seeds is not None and FIXTURE in metafunc.fixturenames:
@@ -136,7 +138,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.fail(f"{item.name} uses a minibroker cluster, so it must be `async def`", pytrace=False)
     if not has_loop_factories:
         pytest.fail(f"a minibroker cluster in a test needs a newer pytest-asyncio: {CURE}", pytrace=False)
-    if not options.real:
+    if options.backend == "simulated":
         item.obj = _limited(item.obj, options.virtual_seconds_max)
 
 
@@ -158,13 +160,13 @@ def minibroker_seed(request: pytest.FixtureRequest) -> int:
     return 0 if options is None else options.seed
 
 
-async def _minibroker_cluster(request: pytest.FixtureRequest, minibroker_seed: int) -> "AsyncIterator[TestedCluster]":
-    """An open cluster: simulated, or real with `@pytest.mark.minibroker(real=True)` or `--minibroker-real`."""
+async def _minibroker_cluster(request: pytest.FixtureRequest, minibroker_seed: int) -> "AsyncIterator[ClusterHarness]":
+    """An open cluster, simulated unless the marker or `--minibroker-backend` names another back end."""
     from minibroker.testing.opening import cluster
 
     options = _options_of(request.node, request.config)
     assert options is not None
-    async with cluster(options.brokers, minibroker_seed, settings=options.settings, real=options.real) as opened:
+    async with cluster(options.brokers, minibroker_seed, settings=options.settings, backend=options.backend) as opened:
         request.node.stash[CLUSTER] = opened
         yield opened
 
@@ -187,9 +189,8 @@ def pytest_runtest_makereport(
     opened = item.stash.get(CLUSTER, None)
     if opened is not None and call.when == "call" and report.failed:
         lines = opened.describe()
-        seed = getattr(opened, "seed", None)
-        if seed is not None:
+        if opened.seed is not None:
             name = item.nodeid if item.config.getoption("minibroker_seeds") is None else item.nodeid.split("[")[0]
-            lines.append(f"minibroker: replay with: pytest '{name}' --minibroker-seed {seed}")
+            lines.append(f"minibroker: replay with: pytest '{name}' --minibroker-seed {opened.seed}")
         report.sections.append(("minibroker cluster", "\n".join(lines)))
     return report

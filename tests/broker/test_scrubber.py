@@ -6,23 +6,23 @@ import pytest
 
 from minibroker.broker.monitoring.gauges import read_gauges
 from minibroker.broker.requests.replica_description import describe_replicas
+from minibroker.harness.simulated import SimulatedHarness
 from minibroker.protocol.messages import DescribeReplicaStateRequest
 from minibroker.simulation.world.storage import SimulatedStorage
 from minibroker.testing import simulated
-from minibroker.testing.simulated_cluster import SimulatedTestedCluster
 from tests.simulation.test_damage import BASE_OFFSET, EPOCH, PAYLOAD, SETTINGS, TOPIC, followers, produce, replica, rot
 
 SCRUBBED = {**SETTINGS, "log.index.interval.bytes": "100"}
 
 
-def disk(c: SimulatedTestedCluster, broker_id: int) -> SimulatedStorage:
+def disk(c: SimulatedHarness, broker_id: int) -> SimulatedStorage:
     return c.world.machine(f"broker-{broker_id}").storage
 
 
 @pytest.mark.parametrize("byte", [BASE_OFFSET, EPOCH, PAYLOAD])
 @pytest.mark.parametrize("segment", [0, -1])
 @simulated(brokers=3, seed=8, settings=SCRUBBED)
-async def test_damage_of_a_follower_is_found_and_repaired(c: SimulatedTestedCluster, segment: int, byte: int) -> None:
+async def test_damage_of_a_follower_is_found_and_repaired(c: SimulatedHarness, segment: int, byte: int) -> None:
     await c.create_topic(TOPIC)
     acked = await produce(c, 45)
     _, (follower, _) = await followers(c)
@@ -35,7 +35,7 @@ async def test_damage_of_a_follower_is_found_and_repaired(c: SimulatedTestedClus
 
 
 @simulated(brokers=1, seed=8, settings=SCRUBBED)
-async def test_a_missing_index_is_rebuilt(c: SimulatedTestedCluster) -> None:
+async def test_a_missing_index_is_rebuilt(c: SimulatedHarness) -> None:
     """The remaining one of the two files may be damaged, too."""
     await c.create_topic(TOPIC)
     await produce(c, 45)
@@ -51,7 +51,7 @@ async def test_a_missing_index_is_rebuilt(c: SimulatedTestedCluster) -> None:
 
 @pytest.mark.parametrize(("suffix", "byte"), [(".index", 11), (".timeindex", 7)])
 @simulated(brokers=1, seed=8, settings=SCRUBBED)
-async def test_a_damaged_index_is_rebuilt(c: SimulatedTestedCluster, suffix: str, byte: int) -> None:
+async def test_a_damaged_index_is_rebuilt(c: SimulatedHarness, suffix: str, byte: int) -> None:
     await c.create_topic(TOPIC)
     await produce(c, 45)
     path = replica(c, 1).log.segments[0].path + suffix
@@ -64,7 +64,7 @@ async def test_a_damaged_index_is_rebuilt(c: SimulatedTestedCluster, suffix: str
 
 
 @simulated(brokers=3, seed=8, settings=SCRUBBED)
-async def test_a_segment_of_another_partition_is_found_and_repaired(c: SimulatedTestedCluster) -> None:
+async def test_a_segment_of_another_partition_is_found_and_repaired(c: SimulatedHarness) -> None:
     """Its offsets, epochs, sizes and checksums match those of the original segment."""
     await c.create_topic(TOPIC, partitions=2)
     async with c.producer(acks="all") as producer:
@@ -86,7 +86,7 @@ async def test_a_segment_of_another_partition_is_found_and_repaired(c: Simulated
 
 
 @simulated(brokers=1, seed=8, settings=SCRUBBED)
-async def test_a_missing_segment_counts_as_damage(c: SimulatedTestedCluster) -> None:
+async def test_a_missing_segment_counts_as_damage(c: SimulatedHarness) -> None:
     await c.create_topic(TOPIC)
     await produce(c, 45)
     await asyncio.sleep(5)  # wait until it is synced, so that no sync finds the damage first
@@ -97,7 +97,7 @@ async def test_a_missing_segment_counts_as_damage(c: SimulatedTestedCluster) -> 
 
 
 @simulated(brokers=3, seed=9, settings={**SCRUBBED, "log.retention.check.interval.ms": "500"})
-async def test_no_false_alarm_while_the_log_changes(c: SimulatedTestedCluster) -> None:
+async def test_no_false_alarm_while_the_log_changes(c: SimulatedHarness) -> None:
     await c.create_topic(TOPIC, configs={"retention.bytes": "4096"})
     for number in range(6):
         await produce(c, 60)
@@ -118,7 +118,7 @@ async def test_no_false_alarm_while_the_log_changes(c: SimulatedTestedCluster) -
 @pytest.mark.parametrize(("rate", "least", "most"), [(0, 0, 0), (100, 1_000, 12_000), (1 << 20, 7_000, 40_000)])
 def test_the_scrubber_keeps_to_its_rate(rate: int, least: int, most: int) -> None:
     @simulated(brokers=1, seed=8, settings={**SCRUBBED, "log.scrub.bytes.per.second": str(rate)})
-    async def play(c: SimulatedTestedCluster) -> None:
+    async def play(c: SimulatedHarness) -> None:
         await c.create_topic(TOPIC)
         await produce(c, 100)
         await asyncio.sleep(100)
@@ -128,7 +128,7 @@ def test_the_scrubber_keeps_to_its_rate(rate: int, least: int, most: int) -> Non
 
 
 @simulated(brokers=1, seed=8, settings=SCRUBBED)
-async def test_damage_of_the_only_copy_is_reported_while_it_keeps_leading(c: SimulatedTestedCluster) -> None:
+async def test_damage_of_the_only_copy_is_reported_while_it_keeps_leading(c: SimulatedHarness) -> None:
     await c.create_topic(TOPIC)
     await produce(c, 45)
     rot(c, 1, 0, 1, PAYLOAD)

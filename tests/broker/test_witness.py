@@ -5,18 +5,18 @@ import asyncio
 import pytest
 
 from minibroker.broker.replicas.witness import LedPartition, WitnessPoint, WitnessWriter
+from minibroker.harness.simulated import SimulatedHarness
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.log_digest import MODULUS, batch_digest, format_digest
 from minibroker.protocol.record_batch import read_header
 from minibroker.protocol.witness import PartitionWitness, WitnessNode, newer, shard_of, witness_path
 from minibroker.testing import simulated
-from minibroker.testing.simulated_cluster import SimulatedTestedCluster
 from tests.simulation.test_damage import FIRST, TOPIC, produce, replica
 
 SETTINGS = {"log.segment.bytes": "1024", "witness.interval.ms": "30000", "auto.leader.rebalance.enable": "false"}
 
 
-def notes(c: SimulatedTestedCluster, partition: TopicPartition = FIRST) -> dict[int, PartitionWitness]:
+def notes(c: SimulatedHarness, partition: TopicPartition = FIRST) -> dict[int, PartitionWitness]:
     """The notes on the partition, by the broker that wrote them."""
     found = {}
     for broker_id in c.broker_ids:
@@ -27,14 +27,14 @@ def notes(c: SimulatedTestedCluster, partition: TopicPartition = FIRST) -> dict[
     return found
 
 
-def newest(c: SimulatedTestedCluster) -> PartitionWitness:
+def newest(c: SimulatedHarness) -> PartitionWitness:
     first, *others = notes(c).values()
     for each in others:
         first = newer(first, each)
     return first
 
 
-def digest(c: SimulatedTestedCluster, broker_id: int, start: int, end: int) -> str:
+def digest(c: SimulatedHarness, broker_id: int, start: int, end: int) -> str:
     """The digest of the bytes on that broker's disk."""
     total = 0
     for segment in replica(c, broker_id).log.segments:
@@ -50,7 +50,7 @@ def digest(c: SimulatedTestedCluster, broker_id: int, start: int, end: int) -> s
 
 @simulated(brokers=3, seed=31, settings=SETTINGS)
 async def test_a_new_leader_notes_its_partition_soon_and_records_at_the_next_interval(
-    c: SimulatedTestedCluster,
+    c: SimulatedHarness,
 ) -> None:
     await c.create_topic(TOPIC)
     await asyncio.sleep(6)
@@ -67,7 +67,7 @@ async def test_a_new_leader_notes_its_partition_soon_and_records_at_the_next_int
 
 @simulated(brokers=3, seed=32, settings=SETTINGS)
 async def test_the_next_leader_notes_it_under_a_later_epoch_and_the_former_note_stays(
-    c: SimulatedTestedCluster,
+    c: SimulatedHarness,
 ) -> None:
     await c.create_topic(TOPIC)
     await produce(c, 10)
@@ -86,7 +86,7 @@ async def test_the_next_leader_notes_it_under_a_later_epoch_and_the_former_note_
 
 
 @simulated(brokers=3, seed=33, settings=SETTINGS)
-async def test_a_clean_stop_of_all_notes_exactly_what_is_committed(c: SimulatedTestedCluster) -> None:
+async def test_a_clean_stop_of_all_notes_exactly_what_is_committed(c: SimulatedHarness) -> None:
     await c.create_topic(TOPIC)
     await asyncio.sleep(40)
     await produce(c, 25)
@@ -97,7 +97,7 @@ async def test_a_clean_stop_of_all_notes_exactly_what_is_committed(c: SimulatedT
 
 
 @simulated(brokers=3, seed=34, settings={**SETTINGS, "log.retention.check.interval.ms": "500"})
-async def test_a_raised_log_start_is_noted_soon(c: SimulatedTestedCluster) -> None:
+async def test_a_raised_log_start_is_noted_soon(c: SimulatedHarness) -> None:
     await c.create_topic(TOPIC, configs={"retention.bytes": "2048"})
     await produce(c, 60)
     await asyncio.sleep(15)
@@ -108,7 +108,7 @@ async def test_a_raised_log_start_is_noted_soon(c: SimulatedTestedCluster) -> No
 
 
 @simulated(brokers=1, seed=35, settings=SETTINGS)
-async def test_the_note_of_a_deleted_topic_is_removed(c: SimulatedTestedCluster) -> None:
+async def test_the_note_of_a_deleted_topic_is_removed(c: SimulatedHarness) -> None:
     await c.create_topic(TOPIC)
     await produce(c, 3)
     await asyncio.sleep(35)
@@ -120,7 +120,7 @@ async def test_the_note_of_a_deleted_topic_is_removed(c: SimulatedTestedCluster)
 
 
 @simulated(brokers=1, seed=35, settings=SETTINGS)
-async def test_a_recreated_topic_does_not_inherit_the_old_witness(c: SimulatedTestedCluster) -> None:
+async def test_a_recreated_topic_does_not_inherit_the_old_witness(c: SimulatedHarness) -> None:
     """Seed 17003403: the old and the new topic have the same leader epoch."""
     await c.create_topic(TOPIC)
     partition = replica(c, 1)
@@ -133,12 +133,12 @@ async def test_a_recreated_topic_does_not_inherit_the_old_witness(c: SimulatedTe
 
 
 @simulated(brokers=1, seed=36, settings=SETTINGS)
-async def test_an_unreachable_zookeeper_does_not_delay_a_stop(c: SimulatedTestedCluster) -> None:
+async def test_an_unreachable_zookeeper_does_not_delay_a_stop(c: SimulatedHarness) -> None:
     await c.create_topic(TOPIC)
     await produce(c, 3)
     await asyncio.sleep(35)
     before = newest(c)
-    await c.zookeeper_down()
+    await c.stop_zookeeper()
     began = asyncio.get_running_loop().time()
     await c.stop(1)
     assert asyncio.get_running_loop().time() - began < 30
@@ -147,16 +147,16 @@ async def test_an_unreachable_zookeeper_does_not_delay_a_stop(c: SimulatedTested
 
 @simulated(brokers=1, seed=37, settings=SETTINGS)
 async def test_an_outage_is_logged_once_and_the_witness_catches_up(
-    c: SimulatedTestedCluster, caplog: pytest.LogCaptureFixture
+    c: SimulatedHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     await c.create_topic(TOPIC)
     await asyncio.sleep(35)
     writer: WitnessWriter = c.simulation.brokers[1].witness
     assert writer.age_ms <= 31_000
-    await c.zookeeper_down()
+    await c.stop_zookeeper()
     await asyncio.sleep(100)
     assert writer.age_ms > 90_000
-    await c.zookeeper_up()
+    await c.start_zookeeper()
     await asyncio.sleep(60)
     await produce(c, 3)
     await asyncio.sleep(60)

@@ -14,10 +14,10 @@ import pytest
 from minibroker import Consumer, Producer, RecordMetadata
 from minibroker.audit.checks.findings import Kind
 from minibroker.client import default_runtime
+from minibroker.harness.simulated import ClusterInUse, SimulatedHarness
 from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.world.loop import RealWaiting
-from minibroker.testing import Acknowledged, NeedsVirtualTime, TestedCluster, cluster, run, simulated
-from minibroker.testing.simulated_cluster import ClusterInUse, SimulatedTestedCluster
+from minibroker.testing import Acknowledged, ClusterHarness, NeedsVirtualTime, cluster, run, simulated
 
 Acked = list[tuple[RecordMetadata, bytes]]
 
@@ -46,7 +46,7 @@ async def read(servers: str, count: int) -> list[bytes | None]:
 
 
 @simulated(brokers=3, seed=7)
-async def test_a_service_survives_the_failure_of_a_leader(c: TestedCluster) -> None:
+async def test_a_service_survives_the_failure_of_a_leader(c: ClusterHarness) -> None:
     await c.create_topic("orders")
     service = asyncio.create_task(order_service(c.bootstrap_servers, 20))
     await asyncio.sleep(5)
@@ -61,28 +61,28 @@ async def test_a_service_survives_the_failure_of_a_leader(c: TestedCluster) -> N
     assert (await c.audit(acked)).success
 
 
-async def pause_a_follower(c: TestedCluster) -> None:
+async def pause_a_follower(c: ClusterHarness) -> None:
     await c.pause(follower(await c.leader("orders")))
     await asyncio.sleep(15)
     assert len(await c.in_sync_replicas("orders")) == 2
     await c.resume(follower(await c.leader("orders")))
 
 
-async def cut_power(c: TestedCluster) -> None:
+async def cut_power(c: ClusterHarness) -> None:
     leader = await c.wait_for_leader("orders")
     await c.power_loss(leader)
     await asyncio.sleep(10)
     await c.start(leader)
 
 
-async def isolate_the_leader(c: TestedCluster) -> None:
+async def isolate_the_leader(c: ClusterHarness) -> None:
     leader = await c.wait_for_leader("orders")
     await c.isolate(leader, zookeeper=True)
     await c.wait_for_leader("orders", other_than=leader)
     await c.heal()
 
 
-async def lose_a_follower_in_the_network(c: TestedCluster) -> None:
+async def lose_a_follower_in_the_network(c: ClusterHarness) -> None:
     needed = {await c.leader("orders"), await c.controller()}
     other = next(broker for broker in c.broker_ids if broker not in needed)
     await c.partition(other, [broker for broker in c.broker_ids if broker != other])
@@ -91,13 +91,13 @@ async def lose_a_follower_in_the_network(c: TestedCluster) -> None:
     await c.heal()
 
 
-async def stop_zookeeper(c: TestedCluster) -> None:
-    await c.zookeeper_down()
+async def stop_zookeeper(c: ClusterHarness) -> None:
+    await c.stop_zookeeper()
     await asyncio.sleep(10)
-    await c.zookeeper_up()
+    await c.start_zookeeper()
 
 
-async def roll(c: TestedCluster) -> None:
+async def roll(c: ClusterHarness) -> None:
     for broker_id in c.broker_ids:
         await c.restart(broker_id)
         await c.wait_in_sync()
@@ -112,7 +112,7 @@ def follower(leader: int | None) -> int:
     "fault",
     [pause_a_follower, cut_power, isolate_the_leader, lose_a_follower_in_the_network, stop_zookeeper, roll],
 )
-def test_no_acknowledged_record_is_lost_after_a_fault(fault: Callable[[TestedCluster], Awaitable[None]]) -> None:
+def test_no_acknowledged_record_is_lost_after_a_fault(fault: Callable[[ClusterHarness], Awaitable[None]]) -> None:
     async def story() -> None:
         async with cluster(brokers=3, seed=1) as c:
             await c.create_topic("orders")
@@ -130,7 +130,7 @@ def test_no_acknowledged_record_is_lost_after_a_fault(fault: Callable[[TestedClu
 def test_a_seed_repeats_a_run_and_another_seed_does_not() -> None:
     async def story(seed: int) -> str:
         async with cluster(brokers=3, seed=seed) as c:
-            assert isinstance(c, SimulatedTestedCluster)
+            assert isinstance(c, SimulatedHarness)
             await c.create_topic("orders")
             await order_service(c.bootstrap_servers, 5)
             return c.trace_hash
@@ -153,7 +153,7 @@ def test_a_virtual_hour_takes_less_than_a_minute() -> None:
 
 
 @simulated(seed=3)
-async def test_the_audit_finds_a_missing_record(c: TestedCluster) -> None:
+async def test_the_audit_finds_a_missing_record(c: ClusterHarness) -> None:
     await c.create_topic("orders")
     acked = await order_service(c.bootstrap_servers, 3)
     missing = (RecordMetadata("orders", 0, 1_000, 0, 0), b"never written")
@@ -163,7 +163,7 @@ async def test_the_audit_finds_a_missing_record(c: TestedCluster) -> None:
 
 
 @simulated(seed=3)
-async def test_the_audit_compares_whole_records(c: TestedCluster) -> None:
+async def test_the_audit_compares_whole_records(c: ClusterHarness) -> None:
     await c.create_topic("orders")
     async with c.producer() as producer:
         metadata = await producer.send_and_wait("orders", b"value", key=b"key", headers=[("name", b"1")])
@@ -173,7 +173,7 @@ async def test_the_audit_compares_whole_records(c: TestedCluster) -> None:
 
 
 @simulated(seed=3)
-async def test_the_audit_skips_a_record_without_a_known_offset(c: TestedCluster) -> None:
+async def test_the_audit_skips_a_record_without_a_known_offset(c: ClusterHarness) -> None:
     await c.create_topic("orders")
     acked = await order_service(c.bootstrap_servers, 1)
     unknown = (RecordMetadata("orders", 0, None, None, 0), b"somewhere")
@@ -211,13 +211,13 @@ def test_a_test_that_hangs_times_out_where_it_waits() -> None:
 
 
 @simulated(brokers=1)
-async def test_a_wait_that_times_out_names_what_did_not_happen(c: TestedCluster) -> None:
+async def test_a_wait_that_times_out_names_what_did_not_happen(c: ClusterHarness) -> None:
     with pytest.raises(AssertionError, match="after 5 s: orders-0 has no new leader"):
         await c.wait_for_leader("orders", timeout_s=5)
 
 
 @simulated(brokers=1)
-async def test_real_waiting_is_refused(c: TestedCluster) -> None:
+async def test_real_waiting_is_refused(c: ClusterHarness) -> None:
     with pytest.raises(RealWaiting, match="a real sleep"):
         time.sleep(1)  # noqa: ASYNC251
     with pytest.raises(RealWaiting, match="a thread"):
@@ -238,7 +238,7 @@ def test_threads_that_ran_before_may_sleep_and_start_threads() -> None:
     before.start()
 
     @simulated(brokers=1)
-    async def story(c: TestedCluster) -> None:
+    async def story(c: ClusterHarness) -> None:
         may_go_on.set()
         before.join()
 
@@ -247,7 +247,7 @@ def test_threads_that_ran_before_may_sleep_and_start_threads() -> None:
 
 
 @simulated(brokers=1)
-async def test_two_clusters_at_a_time_are_refused(c: TestedCluster) -> None:
+async def test_two_clusters_at_a_time_are_refused(c: ClusterHarness) -> None:
     with pytest.raises(ClusterInUse, match="one simulated cluster at a time"):
         async with cluster(brokers=1):
             pass
@@ -257,7 +257,7 @@ def test_clients_get_their_usual_runtime_back() -> None:
     before = default_runtime.open_default
 
     @simulated(brokers=1)
-    async def story(c: TestedCluster) -> None:
+    async def story(c: ClusterHarness) -> None:
         assert default_runtime.open_default is not before
 
     story()
@@ -267,7 +267,7 @@ def test_clients_get_their_usual_runtime_back() -> None:
 def test_the_decorated_function_keeps_its_other_arguments() -> None:
     class Suite:
         @simulated(brokers=1)
-        async def method(self, c: TestedCluster, fixture: int) -> Any:
+        async def method(self, c: ClusterHarness, fixture: int) -> Any:
             return self, c.broker_ids, fixture
 
     suite = Suite()

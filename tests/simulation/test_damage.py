@@ -9,11 +9,11 @@ from minibroker import Producer, RecordMetadata
 from minibroker.broker.replicas.partition import Partition
 from minibroker.client.consumer.consumer import Consumer
 from minibroker.client.errors import MinibrokerError
+from minibroker.harness.simulated import SimulatedHarness
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import read_header
 from minibroker.simulation.world.storage import SimulatedStorage
 from minibroker.testing import simulated
-from minibroker.testing.simulated_cluster import SimulatedTestedCluster
 
 TOPIC = "orders"
 FIRST = TopicPartition(TOPIC, 0)
@@ -28,7 +28,7 @@ BASE_OFFSET, EPOCH, PAYLOAD = 7, 15, -3
 """Positions in a batch: the lowest byte of the base offset and of the leader epoch, and near the end."""
 
 
-async def produce(c: SimulatedTestedCluster, count: int, first: int = 0) -> Acked:
+async def produce(c: SimulatedHarness, count: int, first: int = 0) -> Acked:
     acked = []
     async with Producer(c.bootstrap_servers, acks="all") as producer:
         for number in range(first, first + count):
@@ -37,7 +37,7 @@ async def produce(c: SimulatedTestedCluster, count: int, first: int = 0) -> Acke
     return acked
 
 
-async def read(c: SimulatedTestedCluster, count: int, seconds: float = 60) -> dict[int, bytes | None]:
+async def read(c: SimulatedHarness, count: int, seconds: float = 60) -> dict[int, bytes | None]:
     found: dict[int, bytes | None] = {}
     async with Consumer(bootstrap_servers=c.bootstrap_servers, auto_offset_reset="earliest") as consumer:
         consumer.assign([FIRST])
@@ -49,7 +49,7 @@ async def read(c: SimulatedTestedCluster, count: int, seconds: float = 60) -> di
     return found
 
 
-async def read_for(c: SimulatedTestedCluster, seconds: float) -> dict[int, bytes | None]:
+async def read_for(c: SimulatedHarness, seconds: float) -> dict[int, bytes | None]:
     """What a consumer gets in that time; its errors are ignored."""
     found: dict[int, bytes | None] = {}
     async with Consumer(bootstrap_servers=c.bootstrap_servers, auto_offset_reset="earliest") as consumer:
@@ -61,17 +61,17 @@ async def read_for(c: SimulatedTestedCluster, seconds: float) -> dict[int, bytes
     return found
 
 
-def replica(c: SimulatedTestedCluster, broker_id: int) -> Partition:
+def replica(c: SimulatedHarness, broker_id: int) -> Partition:
     found = c.simulation.replica(broker_id, TOPIC)
     assert found is not None
     return found
 
 
-def disk(c: SimulatedTestedCluster, broker_id: int) -> SimulatedStorage:
+def disk(c: SimulatedHarness, broker_id: int) -> SimulatedStorage:
     return c.world.machine(f"broker-{broker_id}").storage
 
 
-def rot(c: SimulatedTestedCluster, broker_id: int, segment: int, batch: int, byte: int, bit: int = 0) -> int:
+def rot(c: SimulatedHarness, broker_id: int, segment: int, batch: int, byte: int, bit: int = 0) -> int:
     """Flip a bit of a stored batch; returns the batch's base offset."""
     storage = disk(c, broker_id)
     path = replica(c, broker_id).log.segments[segment].log_path
@@ -84,7 +84,7 @@ def rot(c: SimulatedTestedCluster, broker_id: int, segment: int, batch: int, byt
     return header.base_offset
 
 
-async def followers(c: SimulatedTestedCluster) -> tuple[int, list[int]]:
+async def followers(c: SimulatedHarness) -> tuple[int, list[int]]:
     leader = await c.wait_for_leader(TOPIC)
     return leader, [b for b in c.broker_ids if b != leader]
 
@@ -93,7 +93,7 @@ async def followers(c: SimulatedTestedCluster) -> tuple[int, list[int]]:
 @pytest.mark.parametrize("segment", [0, -1])
 @simulated(brokers=3, seed=3, settings=SETTINGS)
 async def test_a_leader_with_a_flipped_bit_is_replaced_and_repairs_itself(
-    c: SimulatedTestedCluster, segment: int, byte: int
+    c: SimulatedHarness, segment: int, byte: int
 ) -> None:
     await c.create_topic(TOPIC)
     acked = await produce(c, 45)
@@ -111,7 +111,7 @@ async def test_a_leader_with_a_flipped_bit_is_replaced_and_repairs_itself(
 
 @pytest.mark.parametrize("call", ["rename", "make_directory", "replace_file"])
 @simulated(brokers=3, seed=3, settings=SETTINGS)
-async def test_a_replica_that_had_no_room_to_repair_itself_does_so_later(c: SimulatedTestedCluster, call: str) -> None:
+async def test_a_replica_that_had_no_room_to_repair_itself_does_so_later(c: SimulatedHarness, call: str) -> None:
     """Seed 17111979: there is only one order to start over, and it came while the disk was full."""
     await c.create_topic(TOPIC)
     acked = await produce(c, 45)
@@ -129,9 +129,7 @@ async def test_a_replica_that_had_no_room_to_repair_itself_does_so_later(c: Simu
 
 @pytest.mark.parametrize("gone", ["segment", "partition"])
 @simulated(brokers=3, seed=3, settings=SETTINGS)
-async def test_a_leader_whose_files_are_gone_is_replaced_and_repairs_itself(
-    c: SimulatedTestedCluster, gone: str
-) -> None:
+async def test_a_leader_whose_files_are_gone_is_replaced_and_repairs_itself(c: SimulatedHarness, gone: str) -> None:
     """The log directory stays online: the leaders of other partitions do not change."""
     await c.create_topic(TOPIC)
     acked = await produce(c, 45)
@@ -150,7 +148,7 @@ async def test_a_leader_whose_files_are_gone_is_replaced_and_repairs_itself(
 
 @simulated(brokers=3, seed=4, settings=SETTINGS)
 async def test_the_only_in_sync_replica_stays_leader_and_refuses_only_the_damaged_range(
-    c: SimulatedTestedCluster,
+    c: SimulatedHarness,
 ) -> None:
     await c.create_topic(TOPIC, configs={"min.insync.replicas": "1"})
     acked = await produce(c, 45)
@@ -172,7 +170,7 @@ async def test_the_only_in_sync_replica_stays_leader_and_refuses_only_the_damage
 
 
 @simulated(brokers=3, seed=5, settings=SETTINGS)
-async def test_two_copies_that_are_damaged_at_different_places_are_both_repaired(c: SimulatedTestedCluster) -> None:
+async def test_two_copies_that_are_damaged_at_different_places_are_both_repaired(c: SimulatedHarness) -> None:
     await c.create_topic(TOPIC)
     acked = await produce(c, 45)
     leader, _ = await followers(c)
@@ -186,7 +184,7 @@ async def test_two_copies_that_are_damaged_at_different_places_are_both_repaired
 
 
 @simulated(brokers=2, seed=5, settings=SETTINGS)
-async def test_each_of_two_damaged_copies_supplies_what_the_other_lacks(c: SimulatedTestedCluster) -> None:
+async def test_each_of_two_damaged_copies_supplies_what_the_other_lacks(c: SimulatedHarness) -> None:
     await c.create_topic(TOPIC, configs={"min.insync.replicas": "1"})
     acked = await produce(c, 45)
     leader, (other,) = await followers(c)
@@ -201,7 +199,7 @@ async def test_each_of_two_damaged_copies_supplies_what_the_other_lacks(c: Simul
 
 
 @simulated(brokers=3, seed=7, settings=SETTINGS)
-async def test_a_restart_does_not_make_a_damaged_log_look_sound(c: SimulatedTestedCluster) -> None:
+async def test_a_restart_does_not_make_a_damaged_log_look_sound(c: SimulatedHarness) -> None:
     await c.create_topic(TOPIC)
     acked = await produce(c, 45)
     leader, controller = await c.wait_for_leader(TOPIC), await c.controller()
@@ -221,7 +219,7 @@ async def test_a_restart_does_not_make_a_damaged_log_look_sound(c: SimulatedTest
 
 @simulated(brokers=1, seed=3, settings=SETTINGS)
 async def test_a_partition_whose_directory_is_gone_at_a_start_is_an_error_of_its_brokers_log(
-    c: SimulatedTestedCluster, caplog: pytest.LogCaptureFixture
+    c: SimulatedHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The only copy: there is no leader, and the broker used to log nothing."""
     await c.create_topic(TOPIC)

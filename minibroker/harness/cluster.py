@@ -1,7 +1,8 @@
-"""What a test may do to a cluster, and ask it: the same calls for simulated brokers and for real processes.
+"""What a test, a scenario or a bench may do to a cluster, and ask it: the same verbs on every back end.
 
-Owns: the interface, and what both kinds share. A broker is a number, beginning with 1; `CLIENTS` are all clients
-together, including the test's own.
+Owns: the interface, and what the back ends share. Leaves to others: how a verb is done. A broker is a number, beginning
+with 1; `CLIENTS` are all clients together, including the test's own. A verb that a back end cannot do raises
+UnsupportedByBackend.
 """
 
 import asyncio
@@ -51,12 +52,16 @@ class Acknowledged(NamedTuple):
     headers: Sequence[Header] = ()
 
 
-class TestedCluster(ABC):
-    """A cluster opened by `cluster(..)`. Times are seconds of the test's event loop: virtual ones in a simulation."""
+class UnsupportedByBackend(Exception):
+    """This back end cannot do the verb. The sentence names the back ends that can."""
 
-    __test__ = False  # it is not a test, although its name begins with Test
+
+class ClusterHarness(ABC):
+    """A running cluster. Times are seconds of the caller's event loop: virtual ones in a simulation."""
 
     broker_ids: tuple[int, ...]
+    seed: int | None = None
+    """Repeats a simulated run; None in real time."""
 
     # ------------------------------------------------------------------------------------------------------ clients
     @property
@@ -118,7 +123,7 @@ class TestedCluster(ABC):
         self, topic: str, partition: int = 0, *, other_than: int | None = None, timeout_s: float = WAIT_SECONDS
     ) -> int:
         """Wait for a leader and return it. Raises AssertionError at the timeout."""
-        async with self._deadline(timeout_s, lambda: f"{topic}-{partition} has no new leader"):
+        async with NamedTimeout(timeout_s, lambda: f"{topic}-{partition} has no new leader"):
             while (found := await self.leader(topic, partition)) is None or found == other_than:  # noqa: ASYNC110
                 await asyncio.sleep(self._poll_seconds)
         return found
@@ -126,7 +131,7 @@ class TestedCluster(ABC):
     async def wait_in_sync(self, topic: str | None = None, timeout_s: float = WAIT_SECONDS) -> None:
         """Wait until every replica (of this topic) is in sync. Raises AssertionError naming those that are not."""
         missing: list[str] = ["not asked yet"]
-        async with self._deadline(timeout_s, lambda: "; ".join(missing)):
+        async with NamedTimeout(timeout_s, lambda: "; ".join(missing)):
             while missing := await self.under_replicated(topic):  # noqa: ASYNC110
                 await asyncio.sleep(self._poll_seconds)
 
@@ -137,7 +142,7 @@ class TestedCluster(ABC):
 
     @abstractmethod
     async def power_loss(self, broker_id: int) -> None:
-        """Turn its machine off: what it wrote but did not sync is lost."""
+        """Turn its machine off: what it wrote but did not sync is lost. Not for containers."""
 
     @abstractmethod
     async def stop(self, broker_id: int) -> None:
@@ -173,8 +178,22 @@ class TestedCluster(ABC):
 
     # ------------------------------------------------------------------------------------------ network, ZooKeeper
     @abstractmethod
+    async def block(self, source: Party, target: Party) -> None:
+        """Block what `source` sends to `target`: it waits, as if TCP kept sending it again, and nothing is lost.
+
+        Simulated brokers and containers lose both directions between a broker and ZooKeeper, or the clients, at once.
+        """
+
+    @abstractmethod
+    async def unblock(self, source: Party, target: Party) -> None:
+        """Undo `block`: what waited arrives."""
+
     async def partition(self, some: Party | Sequence[Party], others: Party | Sequence[Party]) -> None:
         """Block both directions between `some` and `others` until `heal`."""
+        for one in parties(some):
+            for other in parties(others):
+                await self.block(one, other)
+                await self.block(other, one)
 
     @abstractmethod
     async def heal(self) -> None:
@@ -186,11 +205,15 @@ class TestedCluster(ABC):
         await self.partition(broker_id, [*others, CLIENTS, *([ZOOKEEPER] if zookeeper else [])])
 
     @abstractmethod
-    async def zookeeper_down(self) -> None:
+    async def expire_session(self, broker_id: int) -> None:
+        """Let the broker's ZooKeeper session expire while the broker runs on; it learns of that as usual."""
+
+    @abstractmethod
+    async def stop_zookeeper(self) -> None:
         """Stop ZooKeeper; its data stays on its disk."""
 
     @abstractmethod
-    async def zookeeper_up(self) -> None:
+    async def start_zookeeper(self) -> None:
         """Start ZooKeeper again."""
 
     # -------------------------------------------------------------------------------------------------------- audit
@@ -229,10 +252,6 @@ class TestedCluster(ABC):
     @abstractmethod
     def _poll_seconds(self) -> float: ...
 
-    @staticmethod
-    def _deadline(seconds: float, what: Callable[[], str]) -> "_Deadline":
-        return _Deadline(seconds, what)
-
 
 def _write_promised(file: Path, acknowledged: Iterable[Acknowledged]) -> bool:
     """Write the list for the audit; returns whether it has any record."""
@@ -246,8 +265,8 @@ def _write_promised(file: Path, acknowledged: Iterable[Acknowledged]) -> bool:
     return bool(known)
 
 
-class _Deadline:
-    """`asyncio.timeout` with an error that names what did not happen."""
+class NamedTimeout:
+    """`asyncio.timeout` that raises AssertionError, which names what did not happen."""
 
     def __init__(self, seconds: float, what: Callable[[], str]) -> None:
         self._seconds = seconds

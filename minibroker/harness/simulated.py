@@ -1,4 +1,4 @@
-"""The simulated kind of a tested cluster, which runs on the virtual event loop of the test.
+"""The simulated back end: brokers on the virtual event loop of the caller.
 
 Owns: opening and closing the simulated world around a test, and the runtime of clients that are given none. Leaves to
 others: determinism (the loop and ports of simulation/); here only the order of calls matters.
@@ -12,15 +12,15 @@ from types import TracebackType
 from typing import Any, Self
 
 from minibroker.client import default_runtime
+from minibroker.harness.cluster import CLIENTS, ZOOKEEPER, ClusterHarness, Party
 from minibroker.local_cluster.cluster_file import write_cluster_state
 from minibroker.protocol.cluster_state import ClusterState, PartitionSnapshot
 from minibroker.protocol.znodes import BROKER_TOPICS, PartitionState, TopicAssignment
 from minibroker.runtime.ports import Runtime
 from minibroker.simulation.cluster import POLL_SECONDS, SimulatedCluster
 from minibroker.simulation.world.exported_disks import files_below
-from minibroker.simulation.world.loop import VirtualLoop, forbid_real_waiting
+from minibroker.simulation.world.loop import forbid_real_waiting
 from minibroker.simulation.world.world import PROVISIONED_DIRECTORY
-from minibroker.testing.tested_cluster import CLIENTS, SETTINGS, ZOOKEEPER, Party, TestedCluster, parties
 
 START_SECONDS = 30.0
 """Virtual seconds; a start takes about one."""
@@ -30,16 +30,16 @@ class ClusterInUse(AssertionError):
     """Two simulated clusters at a time: a client that is given no runtime could not tell them apart."""
 
 
-class SimulatedTestedCluster(TestedCluster):
-    """See the module's docstring."""
+class SimulatedHarness(ClusterHarness):
+    """The verbs on a simulated cluster. Entered as a context, it starts the cluster and ends its world."""
 
-    def __init__(self, brokers: int, seed: int, settings: dict[str, str], loop: VirtualLoop) -> None:
-        self.seed = seed
-        self.broker_ids = tuple(range(1, brokers + 1))
-        self.simulation = SimulatedCluster(seed, brokers, SETTINGS | settings, loop)
-        self.world = self.simulation.world
-        self._loop = loop
-        self._began = loop.elapsed
+    def __init__(self, simulation: SimulatedCluster) -> None:
+        self.broker_ids = simulation.broker_ids
+        self.seed = simulation.world.seed
+        self.simulation = simulation
+        self.world = simulation.world
+        self._loop = self.world.loop
+        self._began = self._loop.elapsed
         self._guard = forbid_real_waiting()
         self._runtime_before: Any = None
 
@@ -209,23 +209,31 @@ class SimulatedTestedCluster(TestedCluster):
         assert self.is_running(broker_id), f"broker {broker_id} does not run: `await c.start({broker_id})` starts it"
         return broker_id
 
-    async def partition(self, some: Party | Sequence[Party], others: Party | Sequence[Party]) -> None:
-        for one in parties(some):
-            for other in parties(others):
-                if ZOOKEEPER in (one, other):
-                    self.world.zookeeper.cut(_machine(other if one == ZOOKEEPER else one))
-                else:
-                    self.world.network.partition(_machine(one), _machine(other))
+    async def block(self, source: Party, target: Party) -> None:
+        if ZOOKEEPER in (source, target):
+            self.world.zookeeper.cut(_machine(target if source == ZOOKEEPER else source))
+        else:
+            self.world.network.cut(_machine(source), _machine(target))
+
+    async def unblock(self, source: Party, target: Party) -> None:
+        if ZOOKEEPER in (source, target):
+            self.world.zookeeper.heal(_machine(target if source == ZOOKEEPER else source))
+        else:
+            self.world.network.heal(_machine(source), _machine(target))
 
     async def heal(self) -> None:
         self.world.network.heal_all()
         for broker_id in self.broker_ids:
             self.world.zookeeper.heal(_machine(broker_id))
 
-    async def zookeeper_down(self) -> None:
+    async def expire_session(self, broker_id: int) -> None:
+        for session_id in self.world.zookeeper.sessions_of(_machine(broker_id)):
+            self.world.zookeeper.expire_session(session_id)
+
+    async def stop_zookeeper(self) -> None:
         self.world.zookeeper.stop()
 
-    async def zookeeper_up(self) -> None:
+    async def start_zookeeper(self) -> None:
         self.world.zookeeper.start()
 
     async def _files_for_audit(self, scratch: Path) -> Path:

@@ -1,0 +1,227 @@
+"""The back end of containers: the cluster of docker-compose.yml, driven from the host.
+
+Owns: the verbs as commands of the container engine. Links are blocked by packet filters in the network namespaces of
+the containers, for which the caller must be root.
+"""
+
+import asyncio
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from minibroker.harness.cluster import CLIENTS, ZOOKEEPER, NamedTimeout, Party, UnsupportedByBackend
+from minibroker.harness.compose_project import BROKERS, ComposeFailed, ComposeProject
+from minibroker.harness.queried import ASK_SECONDS, POLL_SECONDS, QueriedHarness
+from minibroker.local_cluster.cluster_file import write_cluster_state
+from minibroker.local_cluster.cluster_snapshot import state_of_view
+from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
+from minibroker.observation.cluster_view import ClusterView, health_problems, view_cluster
+
+UP_SECONDS = 90.0
+"""From started containers to a healthy cluster; about nine seconds on an idle machine."""
+STOP_SECONDS = 40
+"""As stop_grace_period in docker-compose.yml."""
+LOG_LINES_SHOWN = 3
+
+
+class ComposeHarness(QueriedHarness):
+    """The verbs on containers. Broker N is the service brokerN."""
+
+    def __init__(
+        self,
+        brokers: int = BROKERS,
+        settings: Mapping[str, str] | None = None,
+        *,
+        name: str = "minibroker-harness",
+        log_format: str = "text",
+    ) -> None:
+        if brokers != BROKERS:
+            raise UnsupportedByBackend(f"docker-compose.yml has {BROKERS} brokers: other numbers need another back end")
+        self._directory = Path(tempfile.mkdtemp(prefix="minibroker-harness-"))
+        self.project = ComposeProject(f"{name}-{os.getpid()}", self._directory, settings, log_format=log_format)
+        self.broker_ids = tuple(self.project.ports)
+        self._states = dict.fromkeys(self.broker_ids, "down")
+        self._blocked: set[tuple[Party, Party]] = set()
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.up()
+        except BaseException:
+            await self.down(remove_image=False)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.explain(error)
+        await self.down(remove_image=True)
+
+    async def up(self) -> None:
+        """Build, start, and wait until the cluster is healthy. Raises ComposeFailed."""
+        await self.project.up()
+        self._states = dict.fromkeys(self.broker_ids, "running")
+        await self.wait_healthy(UP_SECONDS)
+
+    async def down(self, *, remove_image: bool) -> None:
+        """Remove everything that `up` made; layers of the image stay in the engine's cache."""
+        for broker_id in tuple(self.broker_ids):
+            if self._states[broker_id] == "paused":
+                await self.resume(broker_id)  # the engine cannot stop a paused container
+        try:
+            await self.project.down(remove_image=remove_image)
+        finally:
+            self._states = dict.fromkeys(self.broker_ids, "down")
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    async def wait_healthy(self, timeout_s: float) -> ClusterView:
+        """Wait until all brokers are registered and all replicas in sync. Raises ComposeFailed."""
+        reasons = ["not asked yet"]
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        while reasons:
+            try:
+                view = await self.look()
+                reasons = health_problems(view, BROKERS)
+            except ComposeFailed as error:
+                reasons = [str(error)]
+            if reasons and asyncio.get_running_loop().time() > deadline:
+                raise ComposeFailed(f"the containers are not healthy after {timeout_s:g} s: {'; '.join(reasons[:3])}")
+            if reasons:
+                await asyncio.sleep(POLL_SECONDS)
+        return view
+
+    async def look(self, topics: list[str] | None = None) -> ClusterView:
+        """The whole cluster as its brokers describe it. Raises ComposeFailed if none answers."""
+        async with BrokerQueries("minibroker-harness") as queries:
+            try:
+                return await view_cluster(queries, self.bootstrap_servers, topics)
+            except (NoAnswer, OSError) as error:
+                raise ComposeFailed(str(error)) from None
+
+    # ---------------------------------------------------------------------------------------------------- questions
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(f"127.0.0.1:{port}" for port in self.project.ports.values())
+
+    async def _running_servers(self) -> dict[int, str]:
+        ports = self.project.ports
+        return {b: f"127.0.0.1:{ports[b]}" for b in self.broker_ids if self._states[b] == "running"}
+
+    def is_running(self, broker_id: int) -> bool:
+        return self._states[broker_id] != "down"
+
+    def describe(self) -> list[str]:
+        states = ", ".join(f"{b} {self._states[b]}" for b in self.broker_ids)
+        return [f"minibroker: containers of {self.project.name}, brokers {states}"]
+
+    async def read_log(self, broker_id: int) -> str:
+        """The output of its container, over all its starts."""
+        return await self.project.run("docker", "logs", await self.project.container(_service(broker_id)))
+
+    # ------------------------------------------------------------------------------------------------------- faults
+    async def signal(self, broker_id: int, number: signal.Signals) -> None:
+        """Send a signal to the broker, and do not wait for its consequences."""
+        container = await self.project.container(_service(broker_id))
+        await self.project.run("docker", "kill", "-s", number.name, container)
+
+    async def kill(self, broker_id: int) -> None:
+        await self.signal(broker_id, signal.SIGKILL)
+        await self.project.run("docker", "wait", await self.project.container(_service(broker_id)))
+        self._states[broker_id] = "down"
+
+    async def power_loss(self, broker_id: int) -> None:
+        raise UnsupportedByBackend("containers lose no power: use simulated brokers or processes")
+
+    async def stop(self, broker_id: int) -> None:
+        container = await self.project.container(_service(broker_id))
+        await self.project.run("docker", "stop", "-t", str(STOP_SECONDS), container)
+        self._states[broker_id] = "down"
+
+    async def start(self, broker_id: int) -> None:
+        await self.project.run("docker", "start", await self.project.container(_service(broker_id)))
+        self._states[broker_id] = "running"
+        for source, target in sorted(self._blocked, key=str):
+            if broker_id in (source, target):
+                await self._filter("-A", source, target)  # a container that starts has a new network namespace
+        server = f"127.0.0.1:{self.project.ports[broker_id]}"
+        async with (
+            NamedTimeout(UP_SECONDS, lambda: f"broker {broker_id} does not serve"),
+            BrokerQueries("minibroker-harness") as queries,
+        ):
+            while True:
+                (answer,) = await queries.replica_states([server], timeout_s=ASK_SECONDS)
+                if not isinstance(answer, NoAnswer) and not answer.fenced:
+                    return
+                await asyncio.sleep(POLL_SECONDS)
+
+    async def pause(self, broker_id: int) -> None:
+        await self.project.run("docker", "pause", await self.project.container(_service(broker_id)))
+        self._states[broker_id] = "paused"
+
+    async def resume(self, broker_id: int) -> None:
+        await self.project.run("docker", "unpause", await self.project.container(_service(broker_id)))
+        self._states[broker_id] = "running"
+
+    async def block(self, source: Party, target: Party) -> None:
+        self._blocked.add((source, target))
+        await self._filter("-A", source, target)
+
+    async def unblock(self, source: Party, target: Party) -> None:
+        if (source, target) in self._blocked:
+            self._blocked.discard((source, target))
+            await self._filter("-D", source, target)
+
+    async def heal(self) -> None:
+        for source, target in sorted(self._blocked, key=str):
+            await self.unblock(source, target)
+
+    async def _filter(self, change: str, source: Party, target: Party) -> None:
+        """Add (-A) or delete (-D) the rule that drops packets on one link, at the broker's end of it."""
+        if os.geteuid() != 0 or shutil.which("nsenter") is None or shutil.which("iptables") is None:
+            raise UnsupportedByBackend("links between containers are blocked with nsenter and iptables, as root only")
+        is_at_target = target not in (CLIENTS, ZOOKEEPER)
+        place, peer = (target, source) if is_at_target else (source, target)
+        assert isinstance(place, int), "one end of a blocked link is a broker"
+        process_id = await self.project.inspect(_service(place), "{{.State.Pid}}")
+        if process_id == "0":
+            return  # its network namespace went with it
+        chain, side = ("INPUT", "-s") if is_at_target else ("OUTPUT", "-d")
+        rule = [chain, side, await self._address(peer, place), "-j", "DROP"]
+        await self.project.run("nsenter", "-t", process_id, "-n", "iptables", change, *rule)
+
+    async def _address(self, party: Party, seen_from: int) -> str:
+        """Clients come from the gateway of the containers' network."""
+        service, field = (seen_from, "Gateway") if party == CLIENTS else (party, "IPAddress")
+        form = f"{{{{range .NetworkSettings.Networks}}}}{{{{.{field}}}}}{{{{end}}}}"
+        return await self.project.inspect(_service(service), form)
+
+    async def stop_zookeeper(self) -> None:
+        await self.project.run("docker", "kill", await self.project.container(ZOOKEEPER))
+
+    async def start_zookeeper(self) -> None:
+        await self.project.run("docker", "start", await self.project.container(ZOOKEEPER))
+        async with NamedTimeout(UP_SECONDS, lambda: "ZooKeeper does not serve"):
+            while await self.project.inspect(ZOOKEEPER, "{{.State.Health.Status}}") != "healthy":  # noqa: ASYNC110
+                await asyncio.sleep(POLL_SECONDS)
+
+    async def _files_for_audit(self, scratch: Path) -> Path:
+        directory = scratch / "brokers"
+        for broker_id in tuple(self.broker_ids):
+            files = directory / f"broker-{broker_id}"
+            files.mkdir(parents=True)
+            container = await self.project.container(_service(broker_id))
+            await self.project.run("docker", "cp", f"{container}:/data/log/.", str(files))
+        try:
+            write_cluster_state(directory, state_of_view(await self.look()))
+        except ComposeFailed:
+            return directory  # no broker answers: audit without a snapshot
+        return directory
+
+
+def _service(party: Party) -> str:
+    return f"broker{party}" if isinstance(party, int) else party

@@ -1,0 +1,131 @@
+"""One project of docker-compose: the cluster of docker-compose.yml under a name and on ports of its own.
+
+Owns: the commands of the container engine. Leaves to others: what they are used for. Works with `docker compose` and
+docker-compose 1.29.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import minibroker
+from minibroker.local_cluster.processes import free_ports
+
+BROKERS = 3
+"""docker-compose.yml has as many."""
+ENGINE_SECONDS = 20.0
+COMMAND_SECONDS = 120.0
+BUILD_SECONDS = 900.0
+"""On a machine that has none of the layers yet."""
+ERROR_CHARACTERS = 500
+
+
+class ComposeFailed(Exception):
+    """The container engine is missing, or a command of it failed. One sentence."""
+
+
+class ComposeProject:
+    """`settings`: of every broker, by their dotted names. `directory` holds the file that passes them on."""
+
+    def __init__(
+        self, name: str, directory: Path, settings: Mapping[str, str] | None = None, *, log_format: str = "text"
+    ) -> None:
+        self.name = name
+        self.ports = dict(enumerate(free_ports(BROKERS), start=1))
+        self.image = f"{name}-broker"
+        self._settings = dict(settings or {})
+        self._directory = directory
+        self._compose: tuple[str, ...] = ()
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("MINIBROKER_")}
+        ports = {f"BROKER{number}_PORT": str(port) for number, port in self.ports.items()}
+        images = {"BROKER_IMAGE": self.image, "AUDIT_IMAGE": f"{name}-audit"}
+        own = {"COMPOSE_PROJECT_NAME": name, "MINIBROKER_LOG_FORMAT": log_format}
+        self._environment = {**kept, **ports, **images, **own}
+
+    # ------------------------------------------------------------------------------------------------- all services
+    async def up(self) -> None:
+        """Build the image and start ZooKeeper and all brokers. Raises ComposeFailed."""
+        self._compose = (*await self._find_engine(), *self._files())
+        await self.compose("build", "broker1", within_s=BUILD_SECONDS)
+        await self.compose("up", "-d", "zookeeper", *(f"broker{number}" for number in self.ports))
+
+    async def down(self, *, remove_image: bool = False) -> None:
+        """Remove containers, volumes and networks. Does nothing if nothing was started."""
+        if not self._compose:
+            return
+        await self.compose("down", "-v", "--remove-orphans", "-t", "10")
+        if remove_image:
+            await self._works("docker", "image", "rm", "-f", "--no-prune", self.image)
+        self._compose = ()
+
+    def _files(self) -> list[str]:
+        """The project's file, and one with the settings of this cluster (JSON is YAML)."""
+        root = Path(str(minibroker.__file__)).resolve().parent.parent
+        if not (root / "docker-compose.yml").is_file():
+            raise ComposeFailed("docker-compose.yml is not part of the installed package: run this in a clone")
+        variables = {f"MINIBROKER_{key.upper().replace('.', '_')}": value for key, value in self._settings.items()}
+        services = {f"broker{number}": {"environment": variables} for number in self.ports}
+        self._directory.mkdir(parents=True, exist_ok=True)
+        own = self._directory / "settings.yml"
+        own.write_text(json.dumps({"services": services}))
+        return ["--project-directory", str(root), "-f", str(root / "docker-compose.yml"), "-f", str(own)]
+
+    async def _find_engine(self) -> tuple[str, ...]:
+        if shutil.which("docker") is None or not await self._works("docker", "info"):
+            raise ComposeFailed("no Docker engine answers `docker info`: start one, or use another back end")
+        if await self._works("docker", "compose", "version"):
+            return ("docker", "compose")
+        if shutil.which("docker-compose") is None:
+            raise ComposeFailed("neither `docker compose` nor `docker-compose` works: install one of them")
+        self._environment["DOCKER_BUILDKIT"] = "0"  # docker-compose 1.29 with a newer client without buildx
+        return ("docker-compose",)
+
+    async def _works(self, *command: str) -> bool:
+        try:
+            await self.run(*command, within_s=ENGINE_SECONDS)
+        except ComposeFailed:
+            return False
+        return True
+
+    # ------------------------------------------------------------------------------------------------- one service
+    async def container(self, service: str) -> str:
+        """The container's id, also of one that has ended."""
+        words = (await self.compose("ps", "-a", "-q", service)).split()
+        if not words:
+            raise ComposeFailed(f"{self.name} has no container of {service}")
+        return words[0]
+
+    async def inspect(self, service: str, form: str) -> str:
+        """One fact about a container, as `docker inspect -f FORM` prints it."""
+        return (await self.run("docker", "inspect", "-f", form, await self.container(service))).strip()
+
+    async def compose(self, *words: str, within_s: float = COMMAND_SECONDS) -> str:
+        """The output of a command of docker-compose. Raises ComposeFailed."""
+        return await self.run(*self._compose, *words, within_s=within_s)
+
+    async def run(self, *command: str, within_s: float = COMMAND_SECONDS) -> str:
+        """Its output, stderr included. Raises ComposeFailed."""
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            env=self._environment,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C ends it through `down`, in order
+        )
+        try:
+            output, _ = await asyncio.wait_for(process.communicate(), within_s)
+        except TimeoutError:
+            raise ComposeFailed(f"`{' '.join(command)}` does not end within {within_s:g} s") from None
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        text = output.decode(errors="replace")
+        if process.returncode:
+            last = text[-ERROR_CHARACTERS:].strip()
+            raise ComposeFailed(f"`{' '.join(command)}` ended with {process.returncode}: {last}")
+        return text

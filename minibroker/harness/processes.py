@@ -1,0 +1,142 @@
+"""The back end of processes: ZooKeeper and brokers on this machine, with proxies in between.
+
+Owns: a data directory that exists as long as the harness, unless the caller gives one, and the proxies. Leaves to
+others: starting and breaking processes (local_cluster). All listening sockets are on the loopback interface. Every
+process is stopped by its own number at the end.
+"""
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from minibroker.harness.cluster import CLIENTS, Party
+from minibroker.harness.queried import QueriedHarness
+from minibroker.local_cluster import network_proxies
+from minibroker.local_cluster.local_cluster import ClusterFailed, LocalCluster
+from minibroker.local_cluster.network_proxies import LOOPBACK, NetworkProxies, broker_name
+from minibroker.observation.broker_queries import NoAnswer
+
+DOWN_SECONDS = 10.0
+"""For a clean stop at the end; then processes are killed."""
+LOG_LINES_SHOWN = 3
+"""Of each broker, in the description of a failure."""
+
+
+class ProcessHarness(QueriedHarness):
+    """The verbs on processes. `log_format` is that of the brokers' logs: text or json."""
+
+    def __init__(
+        self, brokers: int, settings: Mapping[str, str], *, directory: Path | None = None, log_format: str = "text"
+    ) -> None:
+        self._own_directory = Path(tempfile.mkdtemp(prefix="minibroker-harness-")) if directory is None else None
+        data = directory or Path(str(self._own_directory)) / "cluster"
+        self.local = LocalCluster(data, brokers, settings=settings, log_format=log_format)
+        self.broker_ids = tuple(self.local.broker_ids)
+        self.proxies = NetworkProxies()
+        self._ports: dict[int, int] = {}
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.up()
+        except BaseException:
+            await self._end()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.explain(error)
+        await self._end()
+
+    async def up(self, first: int | None = None) -> None:
+        """Start everything; broker `first` before the others, so that it becomes the controller."""
+        await self.proxies.surround(self.local, self._ports)
+        await self.local.up(first=first)
+
+    async def _end(self) -> None:
+        try:
+            await self.heal()
+            await self.local.down(timeout_s=DOWN_SECONDS)
+        finally:
+            await self.proxies.close()
+            if self._own_directory is not None:
+                shutil.rmtree(self._own_directory, ignore_errors=True)
+
+    # ---------------------------------------------------------------------------------------------------- questions
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(map(self.client_server, self.broker_ids))
+
+    def client_server(self, broker_id: int) -> str:
+        """The address at which clients reach a broker: that of its proxy."""
+        return f"{LOOPBACK}:{self._ports[broker_id]}"
+
+    async def _running_servers(self) -> dict[int, str]:
+        return {b: self.local.server(b) for b in self.broker_ids if self.local.process_state(b) == "running"}
+
+    def is_running(self, broker_id: int) -> bool:
+        return self.local.process_state(broker_id) in ("running", "paused")
+
+    def describe(self) -> list[str]:
+        states = ", ".join(f"{b} {self.local.process_state(b)}" for b in self.broker_ids)
+        lines = [f"minibroker: real processes, brokers {states}"]
+        for broker_id in self.broker_ids:
+            log = self.local.process_log(broker_id)
+            last = log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:] if log.exists() else []
+            lines += [f"minibroker: broker {broker_id} logged: {line}" for line in last]
+        return lines
+
+    # ------------------------------------------------------------------------------------------------------- faults
+    async def kill(self, broker_id: int) -> None:
+        await self.local.kill(broker_id)
+        self.proxies.forget(broker_name(broker_id))
+
+    async def power_loss(self, broker_id: int) -> None:
+        await self.local.lose_power(broker_id)
+        self.proxies.forget(broker_name(broker_id))
+
+    async def stop(self, broker_id: int) -> None:
+        await self.local.stop(broker_id)
+
+    async def start(self, broker_id: int) -> None:
+        await self.local.start(broker_id)
+
+    async def pause(self, broker_id: int) -> None:
+        await self.local.pause(broker_id)
+
+    async def resume(self, broker_id: int) -> None:
+        await self.local.resume(broker_id)
+
+    async def block(self, source: Party, target: Party) -> None:
+        self.proxies.hold(_proxy_name(source), _proxy_name(target))
+
+    async def unblock(self, source: Party, target: Party) -> None:
+        self.proxies.release(_proxy_name(source), _proxy_name(target))
+
+    async def heal(self) -> None:
+        self.proxies.release_all()
+        await asyncio.sleep(0)
+
+    async def stop_zookeeper(self) -> None:
+        await self.local.kill_zookeeper()
+
+    async def start_zookeeper(self) -> None:
+        await self.local.start_zookeeper()
+
+    async def _files_for_audit(self, scratch: Path) -> Path:
+        try:
+            await self.local.save_state()
+        except (NoAnswer, ClusterFailed):
+            return self.local.data_directory  # no broker answers: audit without a snapshot
+        return self.local.data_directory
+
+
+def _proxy_name(party: Party) -> str:
+    if isinstance(party, int):
+        return broker_name(party)
+    return network_proxies.CLIENTS if party == CLIENTS else network_proxies.ZOOKEEPER
