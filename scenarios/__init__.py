@@ -4,7 +4,7 @@ A scenario is `SCENARIO = Scenario(name=.., acts=(Act(.., play=play),), page=Pag
 a script for a `Stage` (staging/stage.py), which names brokers by letter:
 
     async def play(stage: Stage) -> Ending:
-        stage.hold("A", "B")
+        await stage.hold("A", "B")
         m0 = await stage.produce("m0")
         await stage.step("The producer sends m0 to A.", A=Expected(leo=1, hw=0, remote={"B": 0}), B=Expected(leo=0))
         ...

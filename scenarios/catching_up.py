@@ -10,8 +10,8 @@ from minibroker.simulation.world.message_holds import requests
 async def play(stage: SimulatedStage) -> Ending:
     await stage.write("m0", acks=1)
     await stage.until(A=Expected(hw=1), B=Expected(hw=1))
-    stage.hold("B", "A")
-    stage.hold("A", "B")
+    await stage.hold("B", "A")
+    await stage.hold("A", "B")
     await stage.write("m1", acks=1)
     await stage.step(
         "B cannot reach A and leaves the ISR. m1 is committed on A alone (min.insync.replicas=1).",
@@ -19,15 +19,15 @@ async def play(stage: SimulatedStage) -> Ending:
         B=Expected(leo=1),
     )
     proposal = stage.hold_messages("A", "C", requests(ApiKey.ALTER_PARTITION))
-    stage.release("A", "B")
-    stage.release("B", "A")
+    await stage.release("A", "B")
+    await stage.release("B", "A")
     await stage.step(
         "B is back and fetches m1. It has reached the HW, 2, and the start of A's epoch, 0: both are needed. A proposes"
         " to add B to the ISR. The proposal has not reached the controller C yet.",
         A=Expected(leo=2, hw=2, isr="A", pending="AB"),
         B=Expected(leo=2, hw=2),
     )
-    stage.hold("A", "B")
+    await stage.hold("A", "B")
     m2 = await stage.produce("m2")
     await stage.step(
         "m2 comes, and B cannot fetch it now. The ISR is still A alone, but B may already have been added: the HW waits"
@@ -42,7 +42,7 @@ async def play(stage: SimulatedStage) -> Ending:
         "The controller adds B. If the HW had advanced, B would now be in the ISR without a committed record.",
         A=Expected(leo=3, hw=2, isr="AB", pending=""),
     )
-    stage.release("A", "B")
+    await stage.release("A", "B")
     await stage.settled(m2)
     await stage.step("B fetches m2: HW 3.", A=Expected(hw=3), B=Expected(leo=3, hw=3))
     return Ending(moral="The HW never passes the LEO of a replica that may join: it must not lack committed records.")

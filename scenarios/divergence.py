@@ -12,8 +12,8 @@ SESSIONS_ENDED_SECONDS = 10.0
 async def play_unclean(stage: Stage) -> Ending:
     await stage.write("m0", acks=1)
     await stage.until(A=Expected(hw=1), B=Expected(leo=1, hw=1))
-    stage.hold("A", "B")
-    stage.hold("B", "A")
+    await stage.hold("A", "B")
+    await stage.hold("B", "A")
     await stage.write("m1", acks=1)
     await stage.step(
         "m0 is on A and B. Then B can no longer reach A and leaves the ISR. m1 is on A alone; with"
@@ -28,8 +28,8 @@ async def play_unclean(stage: Stage) -> Ending:
         " offset 1.",
         B=Expected(role="leader", epoch=1, leo=1, isr="B", epochs=[(0, 0), (1, 1)]),
     )
-    stage.release("A", "B")
-    stage.release("B", "A")
+    await stage.release("A", "B")
+    await stage.release("B", "A")
     return await _end(stage, epoch=1)
 
 

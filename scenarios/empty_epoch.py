@@ -8,8 +8,8 @@ from minibroker.scenarios.staging.stage import Stage
 async def play(stage: Stage) -> Ending:
     await stage.write("m0")
     await stage.until(A=Expected(hw=1), B=Expected(hw=1), C=Expected(hw=1))
-    stage.hold("A", "B")
-    stage.hold("A", "C")
+    await stage.hold("A", "B")
+    await stage.hold("A", "C")
     await stage.write("x1", acks=1)
     await stage.step(
         "A leads in epoch 0; m0 is on all three. x1 is on A alone, not committed.",
@@ -23,8 +23,8 @@ async def play(stage: Stage) -> Ending:
         B=Expected(role="leader", epoch=1, leo=1, isr="BC", epochs=[(0, 0), (1, 1)]),
         C=Expected(role="follower", epoch=1, epochs=[(0, 0)]),
     )
-    stage.release("A", "B")
-    stage.release("A", "C")
+    await stage.release("A", "B")
+    await stage.release("A", "C")
     await stage.kill("B")
     await stage.step(
         "B dies, too. C leads and enters (2, 1). It has no entry for epoch 1, because it never got a record of it.",

@@ -15,8 +15,8 @@ BATCH_RECORDS = 10
 async def play(stage: Stage) -> Ending:
     await stage.write(*SHARED, acks=1, batch_records=BATCH_RECORDS)
     await stage.until(A=Expected(hw=50), B=Expected(leo=50, hw=50))
-    stage.hold("A", "B")
-    stage.hold("B", "A")
+    await stage.hold("A", "B")
+    await stage.hold("B", "A")
     await stage.write(*ON_A_ALONE, acks=1, batch_records=BATCH_RECORDS)
     await stage.step(
         "In epoch 0 the leader A writes offsets 0 to 199. B has 0 to 49, can no longer reach A, and leaves the ISR.",
@@ -29,8 +29,8 @@ async def play(stage: Stage) -> Ending:
         "A dies, and an unclean election is allowed: B leads. It notes that epoch 1 begins at offset 50.",
         B=Expected(role="leader", epoch=1, leo=50, isr="B", epochs=[(0, 0), (1, 50)]),
     )
-    stage.release("A", "B")
-    stage.release("B", "A")
+    await stage.release("A", "B")
+    await stage.release("B", "A")
     await stage.write(*ON_B, acks=1, batch_records=BATCH_RECORDS)
     await stage.step("B takes ten records, n0 to n9, at offsets 50 to 59.", B=Expected(leo=60, hw=60))
     await stage.checkpointed()

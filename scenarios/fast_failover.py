@@ -37,7 +37,7 @@ async def _until_b_returns(stage: Stage) -> None:
     await stage.write("m0", acks=1)
     await stage.until(A=Expected(hw=1), B=Expected(hw=1), C=Expected(hw=1))
     for follower in "BC":
-        stage.hold("A", follower)
+        await stage.hold("A", follower)
     await stage.write("m1", acks=1)
     await stage.step(
         "A leads in epoch 0. m0 is on all three; m1 is on A alone.",
@@ -51,7 +51,7 @@ async def _until_b_returns(stage: Stage) -> None:
         B=Expected(role="leader", epoch=1, leo=1, isr="B", epochs=[(0, 0), (1, 1)]),
     )
     for follower in "BC":
-        stage.release("A", follower)
+        await stage.release("A", follower)
     await stage.write("n1", acks=1)
     await stage.step("B takes n1 at offset 1.", B=Expected(leo=2, hw=2, records="m0 n1"))
     await stage.kill("B")

@@ -13,11 +13,11 @@ async def play(stage: Stage) -> Ending:
         B=Expected(leo=1, hw=1),
         C=Expected(leo=1, hw=1),
     )
-    stage.hold("B", "A")
+    await stage.hold("B", "A")
     m1 = await stage.produce("m1")
     await stage.until(A=Expected(leo=2), B=Expected(leo=2), C=Expected(leo=2))
-    stage.hold("A", "B")
-    stage.release("B", "A")
+    await stage.hold("A", "B")
+    await stage.release("B", "A")
     await stage.settled(m1)
     await stage.step(
         "m1 is on all three and acknowledged: HW 2 at A. The reply that carries HW 2 to B is lost: B's HW is 1.",
@@ -49,7 +49,7 @@ async def _goes_well(stage: Stage) -> None:
         "A dies before B has fetched. B is in the ISR, so it leads, in epoch 2, from offset 2.",
         B=Expected(role="leader", epoch=2, leo=2, isr="B", epochs=[(0, 0), (2, 2)], records="m0 m1"),
     )
-    stage.release("A", "B")
+    await stage.release("A", "B")
     await stage.start("A")
     await stage.step(
         "A returns. It drops its empty entry (1, 2) when it loads its log, and asks B where epoch 0 ended: at 2. No"
@@ -78,7 +78,7 @@ async def _goes_wrong(stage: Stage) -> None:
         "A dies before B has fetched m1 again. B is in the ISR, so it leads, in epoch 2, from offset 1.",
         B=Expected(role="leader", epoch=2, leo=1, isr="B", epochs=[(0, 0), (2, 1)], records="m0"),
     )
-    stage.release("A", "B")
+    await stage.release("A", "B")
     await stage.start("A")
     await stage.step(
         "A returns and follows B. Its HW is 2, but B's log ends at 1: A truncates m1, too.",

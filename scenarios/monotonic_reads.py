@@ -8,11 +8,11 @@ from minibroker.scenarios.staging.stage import Stage
 async def play(stage: Stage) -> Ending:
     await stage.write("m0")
     await stage.until(A=Expected(hw=1), B=Expected(hw=1), C=Expected(hw=1))
-    stage.hold("B", "A")
+    await stage.hold("B", "A")
     m1 = await stage.produce("m1")
     await stage.until(A=Expected(leo=2), B=Expected(leo=2), C=Expected(leo=2))
-    stage.hold("A", "B")
-    stage.release("B", "A")
+    await stage.hold("A", "B")
+    await stage.release("B", "A")
     await stage.settled(m1)
     stage.check("both are read", await stage.read() == ["m0", "m1"])
     await stage.imagine_read("B")
@@ -22,7 +22,7 @@ async def play(stage: Stage) -> Ending:
         A=Expected(role="leader", epoch=0, leo=2, hw=2),
         B=Expected(leo=2, hw=1),
     )
-    stage.hold("B", "C")
+    await stage.hold("B", "C")
     await stage.kill("A")
     await stage.step(
         "A dies and B leads, with HW 1: it cannot know yet that m1 is committed. An end of 1 would be lower than what"
@@ -30,8 +30,8 @@ async def play(stage: Stage) -> Ending:
         " (OFFSET_NOT_AVAILABLE, KIP-207), and the consumer asks again.",
         B=Expected(role="leader", epoch=1, leo=2, hw=1, epochs=[(0, 0), (1, 2)]),
     )
-    stage.release("A", "B")
-    stage.release("B", "C")
+    await stage.release("A", "B")
+    await stage.release("B", "C")
     await stage.until(B=Expected(hw=2), C=Expected(hw=2))
     stage.check("both are read again", await stage.read() == ["m0", "m1"])
     await stage.step(

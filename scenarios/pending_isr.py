@@ -9,8 +9,8 @@ from minibroker.simulation.world.message_holds import responses
 
 async def play_expand(stage: SimulatedStage) -> Ending:
     await stage.write("m0")
-    stage.hold("A", "B")
-    stage.hold("B", "A")
+    await stage.hold("A", "B")
+    await stage.hold("B", "A")
     await stage.write("m1")
     await stage.step(
         "B cannot reach A and is out of the ISR. m1 is committed on A alone (min.insync.replicas=1).",
@@ -18,8 +18,8 @@ async def play_expand(stage: SimulatedStage) -> Ending:
         B=Expected(leo=1),
     )
     stage.hold_messages("C", "A", responses(ApiKey.ALTER_PARTITION))
-    stage.release("A", "B")
-    stage.release("B", "A")
+    await stage.release("A", "B")
+    await stage.release("B", "A")
     await stage.until(A=Expected(pending="AB"), B=Expected(leo=2))
     await stage.step(
         "B has caught up. A proposes to add it, and the controller has done so: ZooKeeper says A B. The reply has not"
@@ -27,7 +27,7 @@ async def play_expand(stage: SimulatedStage) -> Ending:
         A=Expected(isr="A", pending="AB", hw=2),
         B=Expected(leo=2),
     )
-    stage.hold("A", "B")
+    await stage.hold("A", "B")
     m2 = await stage.produce("m2")
     await stage.step(
         "m2 is on A. Both sets count until the reply arrives, so the HW waits for B: m2 is not acknowledged.",
@@ -40,7 +40,7 @@ async def play_expand(stage: SimulatedStage) -> Ending:
         "A dies, and B leads: it is in the ISR. It has every record that was acknowledged.",
         B=Expected(role="leader", leo=2, isr="B", records="m0 m1"),
     )
-    stage.release("A", "B")
+    await stage.release("A", "B")
     await stage.settled(m2)
     await stage.start("A")
     await stage.step(
@@ -54,8 +54,8 @@ async def play_expand(stage: SimulatedStage) -> Ending:
 async def play_shrink(stage: SimulatedStage) -> Ending:
     await stage.write("m0")
     hold = stage.hold_messages("C", "A", responses(ApiKey.ALTER_PARTITION))
-    stage.hold("B", "A")
-    stage.hold("A", "B")
+    await stage.hold("B", "A")
+    await stage.hold("A", "B")
     m1 = await stage.produce("m1")
     await stage.until(A=Expected(pending="A"))
     await stage.step(
@@ -70,8 +70,8 @@ async def play_shrink(stage: SimulatedStage) -> Ending:
     await stage.step(
         "The reply arrives: the ISR is A, and m1 is committed.", A=Expected(leo=2, hw=2, isr="A", pending="")
     )
-    stage.release("B", "A")
-    stage.release("A", "B")
+    await stage.release("B", "A")
+    await stage.release("A", "B")
     await stage.step("B returns.", A=Expected(isr="AB"), B=Expected(leo=2, hw=2, records="m0 m1"))
     return Ending(moral="A replica stops counting for the HW once its removal is certain, not when it is proposed.")
 

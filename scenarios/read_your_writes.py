@@ -13,7 +13,7 @@ async def play(stage: Stage) -> Ending:
         A=Expected(role="leader", leo=1, hw=1, isr="AB"),
         B=Expected(leo=1),
     )
-    stage.hold("A", "B")
+    await stage.hold("A", "B")
     await stage.write("m1", acks=1)
     stage.check("m1 is not read", await stage.read() == ["m0"])
     await stage.step(
@@ -22,14 +22,14 @@ async def play(stage: Stage) -> Ending:
         A=Expected(leo=2, hw=1),
         B=Expected(leo=1),
     )
-    stage.release("A", "B")
+    await stage.release("A", "B")
     await stage.until(A=Expected(hw=2), B=Expected(leo=2))
     stage.check("m1 is read", await stage.read() == ["m0", "m1"])
-    stage.hold("B", "A")
+    await stage.hold("B", "A")
     m2 = await stage.produce("m2")
     await stage.until(A=Expected(leo=3), B=Expected(leo=3))
-    stage.hold("A", "B")
-    stage.release("B", "A")
+    await stage.hold("A", "B")
+    await stage.release("B", "A")
     await stage.settled(m2)
     await stage.imagine_read("B")
     stage.check("m2 is read", await stage.read() == ["m0", "m1", "m2"])
@@ -39,7 +39,7 @@ async def play(stage: Stage) -> Ending:
         A=Expected(leo=3, hw=3),
         B=Expected(leo=3, hw=2),
     )
-    stage.release("A", "B")
+    await stage.release("A", "B")
     await stage.step("The next reply carries HW 3 to B.", A=Expected(hw=3), B=Expected(hw=3))
     return Ending(moral="A client that writes with acks=all and reads from the leader reads its own writes.")
 

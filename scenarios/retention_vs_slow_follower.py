@@ -8,8 +8,8 @@ from minibroker.scenarios.staging.stage import Stage
 async def play(stage: Stage) -> Ending:
     await stage.write("m0")
     await stage.until(A=Expected(hw=1), B=Expected(hw=1))
-    stage.hold("A", "B")
-    stage.hold("B", "A")
+    await stage.hold("A", "B")
+    await stage.hold("B", "A")
     await stage.write(*(f"m{number}" for number in range(1, 60)), acks=1)
     await stage.until(A=Expected(isr="A"))
     await stage.step(
@@ -25,8 +25,8 @@ async def play(stage: Stage) -> Ending:
     )
     start = next(row for row in stage.steps[-1].rows if row.broker == "A").log_start_offset
     stage.check("A's log starts behind B's end", start > 1)
-    stage.release("A", "B")
-    stage.release("B", "A")
+    await stage.release("A", "B")
+    await stage.release("B", "A")
     await stage.step(
         "B reaches A again. The answer to its fetch is OFFSET_OUT_OF_RANGE. B asks for A's log start and end, drops its"
         " log and resets to A's log start. Its HW is never below its log start.",

@@ -11,30 +11,30 @@ async def play(stage: Stage) -> Ending:
         A=Expected(role="leader", leo=0, hw=0, remote={"B": 0}),
         B=Expected(role="follower", leo=0, hw=0),
     )
-    stage.hold("A", "B")
+    await stage.hold("A", "B")
     m0 = await stage.produce("m0")
     await stage.step(
         "The producer sends m0. A writes it and answers B's fetch; the reply has not arrived yet.",
         A=Expected(leo=1, hw=0, remote={"B": 0}),
         B=Expected(leo=0, hw=0),
     )
-    stage.hold("B", "A")
-    stage.release("A", "B")
+    await stage.hold("B", "A")
+    await stage.release("A", "B")
     await stage.step(
         "Round 1: the reply reaches B, which writes m0. A does not know it yet, so nothing is committed.",
         A=Expected(leo=1, hw=0, remote={"B": 0}),
         B=Expected(leo=1, hw=0),
     )
     stage.check("m0 is not acknowledged yet", not m0.is_settled)
-    stage.hold("A", "B")
-    stage.release("B", "A")
+    await stage.hold("A", "B")
+    await stage.release("B", "A")
     await stage.step(
         "Round 2: B's next fetch starts at offset 1. So A knows that B holds m0: HW 1, m0 is acknowledged.",
         A=Expected(leo=1, hw=1, remote={"B": 1}),
         B=Expected(leo=1, hw=0),
     )
     await stage.settled(m0)
-    stage.release("A", "B")
+    await stage.release("A", "B")
     await stage.step(
         "The reply of round 2 carries HW 1 to B: if B led now, a consumer could read m0 from it.",
         A=Expected(hw=1),

@@ -49,8 +49,8 @@ async def play_lose(stage: Stage) -> Ending:
 async def _until_a_dies(stage: Stage) -> None:
     await stage.write("m0")
     await stage.until(A=Expected(hw=1), B=Expected(hw=1))
-    stage.hold("A", "B")
-    stage.hold("B", "A")
+    await stage.hold("A", "B")
+    await stage.hold("B", "A")
     await stage.write("m1")
     await stage.step(
         "B cannot reach A and leaves the ISR. m1 is committed on A alone (min.insync.replicas=1) and acknowledged.",
@@ -59,8 +59,8 @@ async def _until_a_dies(stage: Stage) -> None:
     )
     await stage.checkpointed()
     await stage.kill("A")
-    stage.release("A", "B")
-    stage.release("B", "A")
+    await stage.release("A", "B")
+    await stage.release("B", "A")
 
 
 LAG = {"replica.lag.time.max.ms": "2000"}

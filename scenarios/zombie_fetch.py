@@ -17,7 +17,7 @@ async def play(stage: Stage) -> Ending:
         C=Expected(leo=1, hw=1),
     )
     await stage.checkpointed()
-    stage.hold("D", "B")
+    await stage.hold("D", "B")
     await stage.kill("A")
     await stage.step(
         "From here on the controller D cannot reach B. A dies, and D elects C, in epoch 1; the ISR is B and C. B does"
@@ -50,7 +50,7 @@ async def play(stage: Stage) -> Ending:
         B=Expected(leo=1),
     )
     stage.check("m1 is not acknowledged", not m1.is_settled)
-    stage.release("D", "B")
+    await stage.release("D", "B")
     await stage.settled(m1)
     await stage.step(
         "D reaches B. B follows A in epoch 2, asks where epoch 0 ended, fetches m1 and then from offset 2: HW 2.",

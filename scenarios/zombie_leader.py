@@ -8,8 +8,8 @@ from minibroker.scenarios.staging.stage import Stage
 async def play(stage: Stage) -> Ending:
     await stage.write("m0")
     await stage.until(A=Expected(hw=1), B=Expected(hw=1), C=Expected(hw=1))
-    stage.hold("A", "B")
-    stage.hold("A", "C")
+    await stage.hold("A", "B")
+    await stage.hold("A", "C")
     m1 = await stage.produce("m1")
     await stage.until(A=Expected(leo=2))
     await stage.pause("A")
@@ -21,8 +21,8 @@ async def play(stage: Stage) -> Ending:
         C=Expected(leo=1),
     )
     await stage.until(B=Expected(role="leader"))
-    stage.release("A", "B")
-    stage.release("A", "C")
+    await stage.release("A", "B")
+    await stage.release("A", "C")
     await stage.new_producer(1)
     n1 = await stage.settled(await stage.produce("n1", acks=1))
     await stage.settled(m1)
@@ -49,8 +49,8 @@ async def play(stage: Stage) -> Ending:
 async def play_fetches(stage: Stage) -> Ending:
     await stage.write("m0")
     await stage.until(A=Expected(hw=1), B=Expected(hw=1), C=Expected(hw=1))
-    stage.hold("D", "C")
-    stage.hold("D", "A")
+    await stage.hold("D", "C")
+    await stage.hold("D", "A")
     await stage.pause("A")
     await stage.step(
         "A is paused, and B leads in epoch 1. The controller D cannot reach C, which still follows A.",
@@ -66,7 +66,7 @@ async def play_fetches(stage: Stage) -> Ending:
         C=Expected(role="follower", epoch=0),
     )
     stage.check_noted("A refuses C's fetch: NOT_LEADER_OR_FOLLOWER")
-    stage.release("D", "A")
+    await stage.release("D", "A")
     await stage.until(A=Expected(role="follower"))
     await stage.wait(BACK_OFF_SECONDS)
     await stage.step(
@@ -76,7 +76,7 @@ async def play_fetches(stage: Stage) -> Ending:
         C=Expected(role="follower", epoch=0),
     )
     stage.check_noted("A refuses C's fetch: FENCED_LEADER_EPOCH")
-    stage.release("D", "C")
+    await stage.release("D", "C")
     await stage.write("m1")
     await stage.step(
         "D reaches C, too. A and C follow B.",

@@ -38,8 +38,8 @@ async def play_partitioned(stage: Stage) -> Ending:
         "m0 is on all three.", A=Expected(role="leader", epoch=0, hw=1, isr="ABC"), B=Expected(hw=1), C=Expected(hw=1)
     )
     for follower in "BC":
-        stage.hold("A", follower)
-        stage.hold(follower, "A")
+        await stage.hold("A", follower)
+        await stage.hold(follower, "A")
     await stage.stop_zookeeper()
     m1 = await stage.produce("m1")
     await stage.step(
@@ -58,8 +58,8 @@ async def play_partitioned(stage: Stage) -> Ending:
     )
     await stage.start_zookeeper()
     for follower in "BC":
-        stage.release("A", follower)
-        stage.release(follower, "A")
+        await stage.release("A", follower)
+        await stage.release(follower, "A")
     await stage.settled(m1)
     await stage.step(
         "ZooKeeper and the network are back. One leader, one history, m1 once.",

@@ -129,10 +129,14 @@ class ComposeHarness(QueriedHarness):
         container = await self.project.container(_service(broker_id))
         await self.project.run("docker", "kill", "-s", number.name, container)
 
-    async def kill(self, broker_id: int) -> None:
-        await self.signal(broker_id, signal.SIGKILL)
+    async def wait_ended(self, broker_id: int) -> None:
+        """Wait until its container has ended after a signal."""
         await self.project.run("docker", "wait", await self.project.container(_service(broker_id)))
         self._states[broker_id] = "down"
+
+    async def kill(self, broker_id: int) -> None:
+        await self.signal(broker_id, signal.SIGKILL)
+        await self.wait_ended(broker_id)
 
     async def power_loss(self, broker_id: int) -> None:
         raise UnsupportedByBackend("containers lose no power: use simulated brokers or processes")

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from minibroker.broker.replication.state import TruncationRule
 from minibroker.client.default_runtime import runtime_or_default
-from minibroker.local_cluster.local_cluster import CLIENT_ID, ClusterFailed, LocalCluster
-from minibroker.local_cluster.network_proxies import ZOOKEEPER, NetworkProxies, broker_name
+from minibroker.harness.processes import ProcessHarness
+from minibroker.local_cluster.local_cluster import CLIENT_ID, ClusterFailed
 from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
 from minibroker.protocol.messages import DescribeReplicaStateResponse, ReplicaStateDescription
 from minibroker.protocol.znodes import PartitionState, partition_state_path
@@ -26,7 +26,7 @@ from minibroker.scenarios.staging.client_stage import ClientStage, in_words, set
 from minibroker.scenarios.staging.clients import PARTITION
 from minibroker.scenarios.staging.rows import Expected, ReplicaRow
 from minibroker.scenarios.staging.scenario import TOPIC, Cast
-from minibroker.scenarios.staging.stage import EXPECTED_WITHIN_SECONDS, ScenarioFailed, StepListener
+from minibroker.scenarios.staging.stage import EXPECTED_WITHIN_SECONDS, StepListener
 
 ANSWER_SECONDS = 1.0
 ASKED_TIMES = 2
@@ -58,17 +58,16 @@ class LiveStage(ClientStage):
         report: Callable[[str], None],
         pause: Callable[[], None] | None = None,
     ) -> None:
-        super().__init__(cast, rule, listener, lambda: None)
         settings = {
             "replica.high.watermark.checkpoint.interval.ms": str(CHECKPOINT_MS),
             "replica.lag.time.max.ms": "30000",
             **settings_of(cast, rule),
         }
-        self.cluster = LocalCluster(directory, len(cast.brokers), settings=settings, log_format="json")
-        self.holds = NetworkProxies()
+        self.processes = ProcessHarness(len(cast.brokers), settings, directory=directory, log_format="json")
+        super().__init__(cast, rule, listener, self.processes)
+        self.cluster = self.processes.local
         self._report = report
         self._pause_after_step = pause
-        self._ports: dict[int, int] = {}
         self._queries = BrokerQueries(CLIENT_ID)
         self._observer: Coordination | None = None
         self._event_logs = {
@@ -84,9 +83,7 @@ class LiveStage(ClientStage):
         """As on every stage: brokers run, the first replica leads an empty topic, producers are connected."""
         try:
             self._report("starting ZooKeeper and brokers")
-            await self.holds.surround(self.cluster, self._ports)
-            first = self.number(self.cast.controller or self.cast.brokers[-1])
-            await self.cluster.up(first=first)
+            await self.processes.up(first=self.number(self.cast.controller or self.cast.brokers[-1]))
             await self._open_observer()
             await self._create_topic()
             await self._until_led()
@@ -107,7 +104,7 @@ class LiveStage(ClientStage):
                 await self.cluster.kill(broker_id)
         with contextlib.suppress(ClusterFailed):
             await self.cluster.kill_zookeeper()
-        await self.holds.close()
+        await self.processes.proxies.close()
 
     async def _open_observer(self) -> None:
         self._observer = runtime_or_default(None).open_coordination(
@@ -123,7 +120,7 @@ class LiveStage(ClientStage):
     def _servers(self) -> list[str]:
         """Addresses of brokers that are not paused, through their proxies."""
         awake = [b for b in self.cluster.broker_ids if self.cluster.process_state(b) == "running"]
-        return [f"127.0.0.1:{self._ports[broker_id]}" for broker_id in awake]
+        return [self.processes.client_server(broker_id) for broker_id in awake]
 
     async def zookeeper_state(self) -> PartitionState:
         """Leader, epoch and ISR as ZooKeeper has them. Raises CoordinationError."""
@@ -220,53 +217,9 @@ class LiveStage(ClientStage):
                 return answer
         return None
 
-    # ------------------------------------------------------------------------------------------------------- faults
-    def hold(self, source: str, target: str) -> None:
-        self.holds.hold(broker_name(self.number(source)), broker_name(self.number(target)))
-
-    def release(self, source: str, target: str) -> None:
-        self.holds.release(broker_name(self.number(source)), broker_name(self.number(target)))
-
-    async def kill(self, *brokers: str) -> None:
-        await asyncio.gather(*(self.cluster.kill(self.number(broker)) for broker in brokers))
-        for broker in brokers:
-            self.holds.forget(broker_name(self.number(broker)))
-
-    async def cut_power(self, *brokers: str) -> None:
-        await self.kill(*brokers)
-        for broker in brokers:
-            self.cluster.cut_unsynced(self.number(broker))
-
-    async def start(self, *brokers: str) -> None:
-        await asyncio.gather(*(self.cluster.start(self.number(broker)) for broker in brokers))
-
     async def pause(self, broker: str) -> None:
         await self._row(broker)  # its last description
-        await self.cluster.pause(self.number(broker))
-
-    async def resume(self, broker: str) -> None:
-        await self.cluster.resume(self.number(broker))
-
-    async def expire_session(self, broker: str) -> None:
-        """Hold its traffic with ZooKeeper until another broker leads."""
-        name, before = broker_name(self.number(broker)), await self.zookeeper_state()
-        self.holds.hold(name, ZOOKEEPER)
-        self.holds.hold(ZOOKEEPER, name)
-        try:
-            async with asyncio.timeout(ELECTED_WITHIN_SECONDS):
-                while (await self.zookeeper_state()).leader_epoch == before.leader_epoch:  # noqa: ASYNC110
-                    await asyncio.sleep(self.poll_seconds)
-        except TimeoutError:
-            raise ScenarioFailed(f"no leader was elected while {broker} could not reach ZooKeeper") from None
-        finally:
-            self.holds.release(name, ZOOKEEPER)
-            self.holds.release(ZOOKEEPER, name)
-
-    async def stop_zookeeper(self) -> None:
-        await self.cluster.kill_zookeeper()
-
-    async def start_zookeeper(self) -> None:
-        await self.cluster.start_zookeeper()
+        await super().pause(broker)
 
 
 def _replica(answer: DescribeReplicaStateResponse) -> ReplicaStateDescription | None:

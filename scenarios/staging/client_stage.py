@@ -1,17 +1,17 @@
 """What the stages of simulated and of real brokers share, because clients and ZooKeeper's data are the same there.
 
-Owns: broker ids, settings and topic of an act, and the verbs that involve only the client. Leaves to others: what the
-brokers run on.
+Owns: broker ids, settings and topic of an act, the verbs that involve only the client, and those that the harness does.
+Leaves to others: what the brokers run on (`minibroker/harness/`), and the contents of the table.
 """
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Callable
 
 from minibroker.broker.replication.state import TruncationRule
 from minibroker.client.admin import AdminClient
 from minibroker.client.descriptions import NewTopic
 from minibroker.client.errors import MinibrokerError
+from minibroker.harness.cluster import ClusterHarness
 from minibroker.protocol.znodes import PartitionState
 from minibroker.runtime.ports import Runtime
 from minibroker.scenarios.staging.broker_events import letter
@@ -21,14 +21,13 @@ from minibroker.scenarios.staging.stage import EXPECTED_WITHIN_SECONDS, Acks, Se
 
 
 class ClientStage(Stage):
-    """`runtime`: the ports of its clients (None: the real ones)."""
-
-    def __init__(
-        self, cast: Cast, rule: TruncationRule, listener: StepListener, runtime: Callable[[], Runtime | None]
-    ) -> None:
+    def __init__(self, cast: Cast, rule: TruncationRule, listener: StepListener, harness: ClusterHarness) -> None:
         super().__init__(cast, rule, listener)
-        self._runtime = runtime
-        self._clients = StageClients(cast, self.note, self._servers, runtime)
+        self.harness = harness
+        self._clients = StageClients(cast, self.note, self._servers, self._runtime)
+
+    def _runtime(self) -> Runtime:
+        return self.harness.runtime
 
     @abstractmethod
     def _servers(self) -> list[str]:
@@ -70,6 +69,37 @@ class ClientStage(Stage):
 
     async def read(self) -> list[str]:
         return await self._clients.read()
+
+    # ------------------------------------------------------------------------------------------------------- faults
+    async def hold(self, source: str, target: str) -> None:
+        await self.harness.block(self.number(source), self.number(target))
+
+    async def release(self, source: str, target: str) -> None:
+        await self.harness.unblock(self.number(source), self.number(target))
+
+    async def kill(self, *brokers: str) -> None:
+        await asyncio.gather(*(self.harness.kill(self.number(broker)) for broker in brokers))
+
+    async def cut_power(self, *brokers: str) -> None:
+        await asyncio.gather(*(self.harness.power_loss(self.number(broker)) for broker in brokers))
+
+    async def start(self, *brokers: str) -> None:
+        await asyncio.gather(*(self.harness.start(self.number(broker)) for broker in brokers))
+
+    async def pause(self, broker: str) -> None:
+        await self.harness.pause(self.number(broker))
+
+    async def resume(self, broker: str) -> None:
+        await self.harness.resume(self.number(broker))
+
+    async def expire_session(self, broker: str) -> None:
+        await self.harness.expire_session(self.number(broker))
+
+    async def stop_zookeeper(self) -> None:
+        await self.harness.stop_zookeeper()
+
+    async def start_zookeeper(self) -> None:
+        await self.harness.start_zookeeper()
 
 
 def settings_of(cast: Cast, rule: TruncationRule) -> dict[str, str]:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from minibroker.broker.replication.state import ReplicaState, Role, TruncationRule
+from minibroker.harness.simulated import SimulatedHarness
 from minibroker.protocol.znodes import CONTROLLER, PartitionState, partition_state_path
 from minibroker.scenarios.staging.broker_events import letter
 from minibroker.scenarios.staging.client_stage import ClientStage, in_words, settings_of
@@ -39,7 +40,7 @@ class SimulatedStage(ClientStage):
     def __init__(self, cast: Cast, rule: TruncationRule, listener: StepListener) -> None:
         self.cluster = SimulatedCluster(SEED, brokers=len(cast.brokers), settings=settings_of(cast, rule))
         self.world = self.cluster.world
-        super().__init__(cast, rule, listener, self.cluster.client_runtime)
+        super().__init__(cast, rule, listener, SimulatedHarness(self.cluster))
         self.patched = False
         """A rule is removed for this act (`Act.patch`)."""
         self.isr_changes: list[str] = []
@@ -133,29 +134,15 @@ class SimulatedStage(ClientStage):
         return role + (", fenced" if state.fenced and state.is_leader else "")
 
     # ------------------------------------------------------------------------------------------------------- faults
-    def hold(self, source: str, target: str) -> None:
-        self.world.network.cut(self.machine(source), self.machine(target))
-
-    def release(self, source: str, target: str) -> None:
-        self.world.network.heal(self.machine(source), self.machine(target))
-
-    async def kill(self, *brokers: str) -> None:
-        for broker in brokers:
-            self.cluster.kill(self.number(broker))
-
     async def cut_power(self, *brokers: str) -> None:
+        """Without torn writes: what is left of a log must be the same in each run of a story."""
         for broker in brokers:
             self.world.power_loss(self.machine(broker), tear=False)
 
     async def start(self, *brokers: str) -> None:
+        """Without waiting until it serves, which a script may want to prevent."""
         for broker in brokers:
             self.cluster.start(self.number(broker))
-
-    async def pause(self, broker: str) -> None:
-        self.world.pause(self.machine(broker))
-
-    async def resume(self, broker: str) -> None:
-        self.world.resume(self.machine(broker))
 
     def hold_messages(self, source: str, target: str, match: Match) -> MessageHold:
         """Hold only such frames from one broker to another (`*`: from or to any machine)."""
@@ -169,10 +156,6 @@ class SimulatedStage(ClientStage):
     def slow_link(self, source: str, target: str, seconds: float) -> None:
         """Add a delay in one direction."""
         self.world.network.slow_links[self.machine(source), self.machine(target)] = seconds
-
-    async def expire_session(self, broker: str) -> None:
-        for session_id in self.world.zookeeper.sessions_of(self.machine(broker)):
-            self.world.zookeeper.expire_session(session_id)
 
     def slow_disk(self, broker: str, append_seconds: float) -> None:
         """Each write takes this long, and blocks the process."""
@@ -205,9 +188,3 @@ class SimulatedStage(ClientStage):
         """The kernel writes back its cache, as it may at any time."""
         for broker in brokers:
             sync_all(self.world.machine(self.machine(broker)).storage)
-
-    async def stop_zookeeper(self) -> None:
-        self.world.zookeeper.stop()
-
-    async def start_zookeeper(self) -> None:
-        self.world.zookeeper.start()

@@ -194,11 +194,11 @@ class Stage(ABC):
         """All records that a consumer reads, from the beginning to the high watermark."""
 
     @abstractmethod
-    def hold(self, source: str, target: str) -> None:
+    async def hold(self, source: str, target: str) -> None:
         """Hold all traffic from one broker to another; requests and replies wait, and none is lost."""
 
     @abstractmethod
-    def release(self, source: str, target: str) -> None:
+    async def release(self, source: str, target: str) -> None:
         """End the hold: what waited arrives."""
 
     @abstractmethod
