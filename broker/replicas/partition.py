@@ -1,10 +1,10 @@
 """One local replica: its pure state, its log, and the code that performs effects.
 
-Owns: the order 'decide, write, report back' for one partition. Leaves to others: all decisions
-(`replication.replica.step`) and sockets; what must leave the partition goes through `PartitionServices`.
+Owns: the order 'decide, write, report back' for one partition, and the port to its log. Leaves to others: all
+decisions (`replication.replica.step`), what an effect on the log means (`log_effects`), and sockets; what must leave
+the partition goes through `PartitionServices`.
 
-Between a decision and its write there is no await: `handle` runs from event to effects in one synchronous call, and an
-effect that reports back (an append, a truncation) does so before the next effect is performed.
+Between a decision and its write there is no await: `handle` runs from event to effects in one synchronous call.
 """
 
 import logging
@@ -17,6 +17,7 @@ from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.cutting import delete_head
 from minibroker.broker.log.errors import CorruptLog
 from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.broker.replicas.log_effects import LOG_EFFECTS
 from minibroker.broker.replicas.observations import BatchesLogged, LogCut, ReplicaLoaded, ReplicaStepped
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.epoch_history import EpochHistory
@@ -59,11 +60,6 @@ class PartitionServices(Protocol):
         """Fence all partitions now if the ZooKeeper deadline has passed."""
         ...
 
-    def appended(self, partition: "Partition") -> None:
-        """There are new records for the followers' waiting fetches."""
-        ...
-
-    def offsets_changed(self, partition: "Partition") -> None: ...
     def leader_changed(self, partition: "Partition") -> None:
         """Waiting fetches end; a fetcher starts or stops copying the partition."""
         ...
@@ -80,10 +76,24 @@ class PartitionServices(Protocol):
     def truncated(self, below_high_watermark: bool) -> None: ...
     def log_was_cut(self, partition: "Partition") -> None: ...
     @property
+    def fetches(self) -> "FetchServices": ...
+    @property
     def log_starts(self) -> "LogStartServices": ...
     @property
     def repairs(self) -> "RepairServices":
         """Handles a damaged log."""
+        ...
+
+
+class FetchServices(Protocol):
+    """What a partition needs when fetches wait for its records."""
+
+    def appended(self, partition: "Partition") -> None:
+        """There are new records for followers."""
+        ...
+
+    def offsets_changed(self, partition: "Partition") -> None:
+        """Its high watermark, log start or low watermark changed."""
         ...
 
 
@@ -113,12 +123,13 @@ class RepairServices(Protocol):
 
 
 class Partition:
-    """One local replica: its state, its log, and the performing of effects."""
+    """One local replica: its state, its log, and the performing of effects. Implements `log_effects.LogPort`."""
 
     __slots__ = (
         "_observer",
         "fetched_buffers",
         "log",
+        "now_ms",
         "services",
         "sessions",
         "state",
@@ -135,6 +146,7 @@ class Partition:
         high_watermark: int,
     ) -> None:
         self.services = services
+        self.now_ms = services.now_ms
         self.topic_partition = topic_partition
         self.log = partition_log
         self.sessions: list[Any] = []
@@ -156,7 +168,7 @@ class Partition:
             fenced=self.services.fenced,
             damage=self.log.damage,
             log_start_offset=start,
-            low_watermark=min(start, self.log.segments[0].base_offset),
+            low_watermark=min(start, self.first_offset),
             log_end_offset=end,
             synced_end_offset=min(self.log.recovery_point, end),
             high_watermark=max(start, min(high_watermark, end)),
@@ -173,9 +185,10 @@ class Partition:
             event = self._under_present_fence(event)
         elif self.state.role is Role.LEADER and not self.state.fenced:
             self.services.check_fence()
-        self._decide(event)
+        self.decide(event)
 
-    def _decide(self, event: ev.ReplicaEvent) -> None:
+    def decide(self, event: ev.ReplicaEvent) -> None:
+        """Like `handle`, for an event that reports an effect."""
         effects = step(self.state, event)
         if self._observer.wants_details:
             self._observer.notify(ReplicaStepped(self, event, effects, is_refused=False))
@@ -209,14 +222,14 @@ class Partition:
         """Settings of the topic changed."""
         self.log.config = log_config
         if config != self.state.config:
-            self.handle(ev.ConfigChanged(config=config, now_ms=self.services.now_ms()))
+            self.handle(ev.ConfigChanged(config=config, now_ms=self.now_ms()))
 
     def log_healed(self) -> None:
         """Its directory works again: reload the state from the log, not from what was decided meanwhile."""
         self.log.finish_cut()
         self.handle(
             ev.LogHealed(
-                first_offset=self.log.segments[0].base_offset,
+                first_offset=self.first_offset,
                 log_start_offset=self.log.log_start_offset,
                 log_end_offset=self.log.log_end_offset,
                 epoch_entries=tuple(self.log.epoch_entries()),
@@ -228,19 +241,20 @@ class Partition:
         topic, number = self.topic_partition
         self._observer.notify(event(topic=topic, partition=number, **fields))
 
-    # ---------------------------------------------------------------------------------------------------- perform
-    def _perform(self, effects: Sequence[ev.ReplicaEffect]) -> None:
-        for effect in effects:
-            try:
-                _PERFORMERS[type(effect)](self, effect)
-            except DiskError as error:
-                self.services.log_failed(self, error)
-                break  # LogFailed has replaced all remaining effects
-            except CorruptLog as error:
-                self.services.repairs.damaged(self, str(error))
-                break  # likewise: only a leader continues, and a leader truncates nothing
+    # --------------------------------------------------------------------------------------------------- log port
+    @property
+    def first_offset(self) -> int:
+        return self.log.segments[0].base_offset
 
-    def _append_batches(self, effect: ev.AppendBatches) -> None:
+    @property
+    def log_start_offset(self) -> int:
+        return self.log.log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.log.log_end_offset
+
+    def append_batches(self, effect: ev.AppendBatches) -> int | None:
         items: tuple[ProduceItem, ...] = effect.tokens
         end, leader_epoch = effect.base_offset, effect.leader_epoch
         batches: list[tuple[BatchHeader, Buffer]] = []
@@ -250,49 +264,28 @@ class Partition:
             batches.append((header, item.records))
             end += header.record_count
         try:
-            self._append(batches)
+            self.log.append(batches)
         except DiskError as error:
             self.services.log_failed(self, error)
             for item in items:
                 item.fail_storage(str(error))
-            return
+            return None
+        if self._observer.wants_details:
+            self._observer.notify(BatchesLogged(self, batches))
         for item in items:
             item.records = _RELEASED  # the log keeps the bytes; a waiting request must not keep them, too
-        self._decide(
-            ev.BatchesAppended(
-                tokens=items,
-                acks=effect.acks,
-                base_offset=effect.base_offset,
-                end_offset=end,
-                now_ms=self.services.now_ms(),
-            )
-        )
-        self.services.appended(self)
+        return end
 
-    def _append(self, batches: Sequence[tuple[BatchHeader, Buffer]]) -> None:
+    def appended(self) -> None:
+        self.services.fetches.appended(self)
+
+    def append_fetched(self, effect: ev.AppendFetched) -> None:
+        batches = list(zip(effect.batches, self.fetched_buffers, strict=True))
         self.log.append(batches)
         if self._observer.wants_details:
             self._observer.notify(BatchesLogged(self, batches))
 
-    def _answer_produce(self, effect: ev.AnswerProduce) -> None:
-        base_offset = effect.base_offset
-        for item in effect.tokens:
-            item.settle(effect.error_code, base_offset, effect.error_message, self)
-            if base_offset is not None:
-                base_offset += item.header.record_count
-
-    def _append_fetched(self, effect: ev.AppendFetched) -> None:
-        self._append(list(zip(effect.batches, self.fetched_buffers, strict=True)))
-        self._decide(
-            ev.FetchedAppended(
-                batches=effect.batches,
-                high_watermark=effect.high_watermark,
-                log_start_offset=effect.log_start_offset,
-                low_watermark=effect.low_watermark,
-            )
-        )
-
-    def _truncate_to(self, effect: ev.TruncateTo) -> None:
+    def truncate_to(self, effect: ev.TruncateTo) -> None:
         before = self.log.log_end_offset
         self._cut(lambda: self.log.truncate_to(effect.end_offset))
         self.services.truncated(effect.below_high_watermark)
@@ -303,13 +296,13 @@ class Partition:
             leader_epoch=self.state.leader_epoch,
             reason=effect.reason,
         )
-        self._log_was_cut()
+        self.services.log_was_cut(self)
 
-    def _reset_to(self, effect: ev.ResetTo) -> None:
+    def reset_to(self, effect: ev.ResetTo) -> None:
         producers = self._producers_from_leader(effect)
         self._cut(lambda: self.log.reset_to(effect.offset, producers))
         self.report(ReplicaReset, offset=effect.offset)
-        self._log_was_cut()
+        self.services.log_was_cut(self)
 
     def _cut(self, cut: Callable[[], None]) -> None:
         has_failed = True
@@ -331,25 +324,25 @@ class Partition:
             log.error("%s: the producer states sent by the leader are not readable: %s", self.topic_partition, error)
             return ProducerStates()
 
-    def _log_was_cut(self) -> None:
-        self.services.log_was_cut(self)
-        cut = ev.LogWasCut(log_start_offset=self.log.log_start_offset, log_end_offset=self.log.log_end_offset)
-        self._decide(cut)
-
-    def _trim_before(self, effect: ev.TrimBefore) -> None:
-        before = self.log.segments[0].base_offset
+    def trim_before(self, effect: ev.TrimBefore) -> None:
         if effect.drops_all:
             self._cut(lambda: self.log.trim_before(effect.log_start_offset, effect.reason, drops_all=True))
         else:
             self.log.trim_before(effect.log_start_offset, effect.reason)
-        first = self.log.segments[0].base_offset
-        if first > before:
-            self._decide(ev.HeadDeleted(first_offset=first))
         self.services.log_starts.record_soon(self)
+
+    def lower_start(self, effect: ev.LowerStart) -> int:
+        start = self.log.lower_start(effect.log_start_offset)
+        self.report(LogStartLowered, offset=start)
+        self.services.log_starts.record_soon(self)
+        return start
+
+    def write_epoch_history(self, entries: Sequence[tuple[int, int]]) -> None:
+        self.log.write_epoch_entries(entries)
 
     def delete_head(self) -> None:
         """Delete what lies in front of the log start, as far as no in-sync replica needs it."""
-        before = self.log.segments[0].base_offset
+        before = self.first_offset
         try:
             first = delete_head(self.log, self.state.low_watermark)
         except BadEntry as error:
@@ -358,17 +351,27 @@ class Partition:
         if first > before:
             self.handle(ev.HeadDeleted(first_offset=first))
 
-    def _lower_start(self, effect: ev.LowerStart) -> None:
-        start = self.log.lower_start(effect.log_start_offset)
-        self.report(LogStartLowered, offset=start)
-        self._decide(ev.StartLowered(wanted=effect.log_start_offset, log_start_offset=start))
-        self.services.log_starts.record_soon(self)
+    # ---------------------------------------------------------------------------------------------------- perform
+    def _perform(self, effects: Sequence[ev.ReplicaEffect]) -> None:
+        for effect in effects:
+            try:
+                _PERFORMERS[type(effect)](self, effect)
+            except DiskError as error:
+                self.services.log_failed(self, error)
+                break  # LogFailed has replaced all remaining effects
+            except CorruptLog as error:
+                self.services.repairs.damaged(self, str(error))
+                break  # likewise: only a leader continues, and a leader truncates nothing
+
+    def _answer_produce(self, effect: ev.AnswerProduce) -> None:
+        base_offset = effect.base_offset
+        for item in effect.tokens:
+            item.settle(effect.error_code, base_offset, effect.error_message, self)
+            if base_offset is not None:
+                base_offset += item.header.record_count
 
     def _starts_changed(self, effect: ev.StartsChanged) -> None:
-        self.services.offsets_changed(self)  # both reach followers in the same way
-
-    def _write_epoch_history(self, effect: ev.WriteEpochHistory) -> None:
-        self.log.write_epoch_entries(self.state.epoch_history.entries)
+        self.services.fetches.offsets_changed(self)  # both reach followers in the same way
 
     def _sync_epoch_history_soon(self, effect: ev.SyncEpochHistorySoon) -> None:
         self.services.sync_epoch_files_soon()
@@ -422,7 +425,7 @@ class Partition:
         self.services.back_off(self, effect)
 
     def _high_watermark_rose(self, effect: ev.HighWatermarkRose) -> None:
-        self.services.offsets_changed(self)
+        self.services.fetches.offsets_changed(self)
 
     def _sync_log(self, effect: ev.SyncLog) -> None:
         self.services.sync(self)
@@ -432,15 +435,9 @@ class Partition:
 
 
 _PERFORMERS: dict[type[ev.ReplicaEffect], Callable[[Partition, Any], None]] = {
-    ev.AppendBatches: Partition._append_batches,
+    **LOG_EFFECTS,
     ev.AnswerProduce: Partition._answer_produce,
-    ev.AppendFetched: Partition._append_fetched,
-    ev.TruncateTo: Partition._truncate_to,
-    ev.ResetTo: Partition._reset_to,
-    ev.TrimBefore: Partition._trim_before,
-    ev.LowerStart: Partition._lower_start,
     ev.StartsChanged: Partition._starts_changed,
-    ev.WriteEpochHistory: Partition._write_epoch_history,
     ev.SyncEpochHistorySoon: Partition._sync_epoch_history_soon,
     ev.IsrCommitted: Partition._isr_committed,
     ev.DamageNoted: Partition._damage_noted,

@@ -267,12 +267,6 @@ class ReplicaManager:
         """The loop's time: the only clock that replication uses."""
         return int(self._loop.time() * 1000)
 
-    def appended(self, partition: Partition) -> None:
-        self.fetches.appended(partition)
-
-    def offsets_changed(self, partition: Partition) -> None:
-        self.fetches.offsets_changed(partition)
-
     def isr_changed(self, partition: Partition, change: ev.IsrCommitted) -> None:
         if len(change.after) < len(change.before):
             self.counters.isr_shrinks += 1

@@ -5,9 +5,10 @@
 `state` is what one broker knows of one replica (`state.ReplicaState`). `step` takes one event, changes the state in
 place and returns the effects. It does no I/O, awaits nothing, and reads no clock: an event carries the time, and the
 leader epoch under which its question was asked. The shell (`broker/replicas/partition.py`) performs the effects in
-order before the next event. An effect that takes time starts there and comes back as an event: SyncLog as Synced,
-ProposeIsr as AlterPartitionAnswered or AlterPartitionLost, AskEpochEnd as EpochEndAnswered. After each
-step `invariants` checks the state, and a violation ends the process: replication repairs a crash, but not a silent
+order before the next event. What an effect on the log means is written once, in `broker/replicas/log_effects.py`, for
+this shell and for those of the model and the tests. An effect that takes time starts there and comes back as an event:
+SyncLog as Synced, ProposeIsr as AlterPartitionAnswered or AlterPartitionLost, AskEpochEnd as EpochEndAnswered. After
+each step `invariants` checks the state, and a violation ends the process: replication repairs a crash, but not a silent
 divergence.
 
 Roles. A replica is LEADER, FOLLOWER, NONE (stopped, or no leader is known) or OFFLINE (its log directory failed, or its

@@ -1,13 +1,15 @@
 """One broker's replica in the small model: the real pure core, a log as a tuple, and the few checks of its shell.
 
 Owns: what one replica does with one stimulus, as a function of values that is computed once and remembered. Leaves to
-others: replication itself (`broker.replication.replica.step`), the network and the controller.
+others: replication itself (`broker.replication.replica.step`), what an effect on the log means
+(`broker.replicas.log_effects`), the network and the controller.
 
 Time stands still at 0; that a follower was slow is a stimulus of its own (`lag`). So a time in the state is only
 'lately' or 'long ago', and two runs that differ in nothing else have one state.
 """
 
 import copy
+from collections.abc import Sequence
 from enum import Enum
 from functools import cache
 from typing import Any, TypeAlias
@@ -15,6 +17,7 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
+from minibroker.broker.replicas.log_effects import LOG_EFFECTS
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.epoch_history import EpochHistory
 from minibroker.broker.replication.high_watermark import NEVER_MS
@@ -104,7 +107,11 @@ def react(before: ModelReplica, stimulus: Stimulus) -> StimulusOutcome:
 
 
 class _Actor:
-    """A replica in the middle of a change, and the messages that it sends meanwhile."""
+    """A replica in the middle of a change, and the messages that it sends meanwhile. Implements `log_effects.LogPort`.
+    Of the other effects only proposals and syncs matter here: what a follower asks next follows from its phase."""
+
+    first_offset = log_start_offset = 0
+    """Nothing is ever deleted at the front."""
 
     def __init__(self, replica: ModelReplica) -> None:
         self.replica = replica
@@ -112,7 +119,7 @@ class _Actor:
         self.values: tuple[str, ...] = ()
         self.shown: tuple[Record, ...] = ()
 
-    def handle(self, event: ev.ReplicaEvent) -> None:
+    def decide(self, event: ev.ReplicaEvent) -> None:
         epoch = self.replica.state.leader_epoch
         effects = step(self.replica.state, event)
         if self.replica.state.leader_epoch != epoch or not self.replica.state.is_leader:
@@ -126,39 +133,54 @@ class _Actor:
             self.shown = max(self.shown, self.replica.log[: state.high_watermark], key=len)
 
     def perform(self, effects: list[ev.ReplicaEffect]) -> None:
-        replica = self.replica
         for effect in effects:
-            match effect:
-                case ev.AppendBatches():
-                    replica.log += tuple((effect.leader_epoch, value) for value in effect.tokens)
-                    self.handle(
-                        ev.BatchesAppended(
-                            tokens=effect.tokens,
-                            acks=effect.acks,
-                            base_offset=effect.base_offset,
-                            end_offset=effect.base_offset + len(effect.tokens),
-                            now_ms=NOW_MS,
-                        )
-                    )
-                case ev.AppendFetched():
-                    epochs = (batch.partition_leader_epoch for batch in effect.batches)
-                    replica.log += tuple(zip(epochs, self.values, strict=True))
-                    self.handle(
-                        ev.FetchedAppended(
-                            batches=effect.batches,
-                            high_watermark=effect.high_watermark,
-                            log_start_offset=effect.log_start_offset,
-                            low_watermark=effect.low_watermark,
-                        )
-                    )
-                case ev.TruncateTo(end_offset=end) | ev.ResetTo(offset=end):
-                    replica.log = replica.log[:end]
-                    self.handle(ev.LogWasCut(log_start_offset=0, log_end_offset=len(replica.log)))
-                case ev.ProposeIsr():
-                    epochs_of = effect.new_isr_with_epochs
-                    self.proposals.append((effect.proposal_id, effect.leader_epoch, effect.partition_epoch, epochs_of))
-        if replica.state.config.min_insync_replicas > 1 and any(isinstance(each, ev.SyncLog) for each in effects):
-            self.handle(ev.Synced(end_offset=replica.state.log_end_offset, now_ms=NOW_MS))
+            performer = LOG_EFFECTS.get(type(effect))
+            if performer is not None:
+                performer(self, effect)
+            elif isinstance(effect, ev.ProposeIsr):
+                epochs_of = effect.new_isr_with_epochs
+                self.proposals.append((effect.proposal_id, effect.leader_epoch, effect.partition_epoch, epochs_of))
+        state = self.state
+        if state.config.min_insync_replicas > 1 and any(isinstance(each, ev.SyncLog) for each in effects):
+            self.decide(ev.Synced(end_offset=state.log_end_offset, now_ms=NOW_MS))
+
+    # ------------------------------------------------------------------------------------------------------ log port
+    @property
+    def state(self) -> ReplicaState:
+        return self.replica.state
+
+    @property
+    def log_end_offset(self) -> int:
+        return len(self.replica.log)
+
+    def now_ms(self) -> int:
+        return NOW_MS
+
+    def append_batches(self, effect: ev.AppendBatches) -> int:
+        self.replica.log += tuple((effect.leader_epoch, value) for value in effect.tokens)
+        return len(self.replica.log)
+
+    def appended(self) -> None:
+        """Followers fetch when the search says so."""
+
+    def append_fetched(self, effect: ev.AppendFetched) -> None:
+        epochs = (batch.partition_leader_epoch for batch in effect.batches)
+        self.replica.log += tuple(zip(epochs, self.values, strict=True))
+
+    def truncate_to(self, effect: ev.TruncateTo) -> None:
+        self.replica.log = self.replica.log[: effect.end_offset]
+
+    def reset_to(self, effect: ev.ResetTo) -> None:
+        self.replica.log = self.replica.log[: effect.offset]
+
+    def trim_before(self, effect: ev.TrimBefore) -> None:
+        raise AssertionError("every log of the model starts at 0")
+
+    def lower_start(self, effect: ev.LowerStart) -> int:
+        raise AssertionError("every log of the model starts at 0")
+
+    def write_epoch_history(self, entries: Sequence[tuple[int, int]]) -> None:
+        """A start derives it from the batches."""
 
 
 # -------------------------------------------------------------------------------------------------------------- queries
@@ -187,10 +209,10 @@ def _on_control(
     if live != replica.image:
         replica.image = live
         if replica.state.is_leader:
-            actor.handle(ev.BrokersChanged(eligible=dict(live), now_ms=NOW_MS))
+            actor.decide(ev.BrokersChanged(eligible=dict(live), now_ms=NOW_MS))
     if order is not None:
         leadership_epoch, leader, leader_epoch, partition_epoch, members, assignment = order
-        actor.handle(
+        actor.decide(
             ev.LeaderAndIsrReceived(
                 now_ms=NOW_MS,
                 controller_epoch=leadership_epoch,
@@ -204,7 +226,7 @@ def _on_control(
 
 
 def _on_produce(actor: _Actor, value: str) -> None:
-    actor.handle(ev.ProduceReceived(tokens=(value,), acks=1, headers=(header_for(0, -1),), producers=_NO_PRODUCERS))
+    actor.decide(ev.ProduceReceived(tokens=(value,), acks=1, headers=(header_for(0, -1),), producers=_NO_PRODUCERS))
 
 
 def _on_fetched(
@@ -249,7 +271,7 @@ def _on_reply(
     _prefix: tuple[Record, ...],
 ) -> None:
     actor.values = tuple(value for _, value in records)
-    actor.handle(
+    actor.decide(
         ev.FetchAnswered(
             leader_epoch=leader_epoch,
             fetch_offset=offset,
@@ -263,7 +285,7 @@ def _on_reply(
 
 
 def _on_epoch_end(actor: _Actor, leader_epoch: int, asked: int, code: int, epoch: int | None, end: int | None) -> None:
-    actor.handle(
+    actor.decide(
         ev.EpochEndAnswered(
             leader_epoch=leader_epoch, asked_epoch=asked, error_code=ErrorCode(code), epoch=epoch, end_offset=end
         )
@@ -271,7 +293,7 @@ def _on_epoch_end(actor: _Actor, leader_epoch: int, asked: int, code: int, epoch
 
 
 def _on_ends(actor: _Actor, leader_epoch: int, code: int, log_end_offset: int) -> None:
-    actor.handle(
+    actor.decide(
         ev.LeaderEndsAnswered(leader_epoch=leader_epoch, error_code=ErrorCode(code), log_end_offset=log_end_offset)
     )
 
@@ -279,7 +301,7 @@ def _on_ends(actor: _Actor, leader_epoch: int, code: int, log_end_offset: int) -
 def _on_lag(actor: _Actor) -> None:
     """More than the lag limit passes on this leader without a fetch; then its clock is reset to 0."""
     elapsed_ms = LAG_MS + 1
-    actor.handle(ev.LagChecked(now_ms=NOW_MS + elapsed_ms))
+    actor.decide(ev.LagChecked(now_ms=NOW_MS + elapsed_ms))
     state = actor.replica.state
     remotes = {
         broker_id: replace(
@@ -295,7 +317,7 @@ def _on_lag(actor: _Actor) -> None:
 def _on_altered(
     actor: _Actor, proposal_id: int, code: int, leader_epoch: int, members: tuple[int, ...], partition_epoch: int
 ) -> None:
-    actor.handle(
+    actor.decide(
         ev.AlterPartitionAnswered(
             proposal_id=proposal_id,
             error_code=ErrorCode(code),
@@ -308,13 +330,13 @@ def _on_altered(
 
 
 def _on_unanswered(actor: _Actor, proposal_id: int) -> None:
-    actor.handle(ev.AlterPartitionLost(proposal_id=proposal_id))
+    actor.decide(ev.AlterPartitionLost(proposal_id=proposal_id))
 
 
 def _on_expire(actor: _Actor) -> None:
     """Its session ended; it had fenced itself before (hardening rule 8)."""
     actor.replica.broker_epoch = 0
-    actor.handle(ev.BrokerFenced())
+    actor.decide(ev.BrokerFenced())
 
 
 def _on_register(actor: _Actor) -> None:

@@ -27,9 +27,10 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "broker.replicas.partition",
-                "        self._append(list(zip(effect.batches, self.fetched_buffers, strict=True)))\n",
+                "        batches = list(zip(effect.batches, self.fetched_buffers, strict=True))\n        self.log.append(batches)\n",
+                "        batches = list(zip(effect.batches, self.fetched_buffers, strict=True))\n"
                 "        known = self.log.producers.copy()\n"
-                "        self._append(list(zip(effect.batches, self.fetched_buffers, strict=True)))\n"
+                "        self.log.append(batches)\n"
                 "        self.log.producers = known\n",
             ),
         ),

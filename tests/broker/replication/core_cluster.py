@@ -1,13 +1,16 @@
 """A test cluster for the pure core: replicas of one partition, with lists as logs and messages moved by hand.
 
-Owns: time, and performing effects on in-memory logs. It decides nothing: `step` decides what a replica does.
+Owns: time, and the lists that stand for logs. It decides nothing: `step` decides what a replica does, and the
+interpreter of the product (`broker.replicas.log_effects`) says what an effect on a log means.
 """
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
+from minibroker.broker.replicas.log_effects import LOG_EFFECTS
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.leader import (
     FetchGranted,
@@ -39,12 +42,13 @@ class StoredBatch:
 
 
 class CoreReplica:
-    """One broker's replica."""
+    """One broker's replica. Implements `log_effects.LogPort`."""
 
     def __init__(self, cluster: "CoreCluster", broker_id: int) -> None:
         self.cluster = cluster
         self.broker_id = broker_id
         self.log: list[StoredBatch] = []
+        self.log_start_offset = 0
         self.producers = ProducerStates()
         self.state = self._fresh()
         self.proposals: list[ev.ProposeIsr] = []
@@ -59,45 +63,22 @@ class CoreReplica:
 
     def perform(self, effects: list[ev.ReplicaEffect]) -> None:
         for effect in effects:
-            self._perform_one(effect)
+            performer = LOG_EFFECTS.get(type(effect))
+            if performer is not None:
+                performer(self, effect)
+            else:
+                self._perform_elsewhere(effect)
 
-    def _perform_one(self, effect: ev.ReplicaEffect) -> None:
+    def _perform_elsewhere(self, effect: ev.ReplicaEffect) -> None:
+        """What concerns clients, other brokers and people: by hand, or printed."""
         show = self.cluster.print
         match effect:
-            case ev.AppendBatches():
-                end = effect.base_offset
-                for value, producer in effect.tokens:
-                    header = header_for(end, effect.leader_epoch, producer)
-                    self.log.append(StoredBatch(header, value))
-                    if producer is not None:
-                        self.producers.update(header)
-                    end += 1
-                self.handle(
-                    ev.BatchesAppended(
-                        tokens=effect.tokens,
-                        acks=effect.acks,
-                        base_offset=effect.base_offset,
-                        end_offset=end,
-                        now_ms=self.cluster.now_ms,
-                    )
-                )
             case ev.AnswerProduce():
                 for index, (value, _) in enumerate(effect.tokens):
                     at = None if effect.base_offset is None else effect.base_offset + index
                     name = effect.error_code.name if effect.error_code else f"ok at={at}"
                     note = f": {effect.error_message}" if effect.error_message else ""
                     show(f"{self.broker_id} answers {value} {name}{note}")
-            case ev.AppendFetched():
-                self._append_fetched(effect)
-            case ev.TruncateTo():
-                show(f"{self.broker_id} truncates to {effect.end_offset}")
-                self._cut(effect.end_offset)
-            case ev.ResetTo():
-                show(f"{self.broker_id} is reset to {effect.offset}")
-                self.log.clear()
-                cut = ev.LogWasCut(log_start_offset=effect.offset, log_end_offset=effect.offset)
-                self.producers = ProducerStates()
-                self.handle(cut)
             case ev.ProposeIsr():
                 members = ",".join(str(b) for b, _ in effect.new_isr_with_epochs)
                 show(f"{self.broker_id} proposes {effect.kind.value} isr={members}")
@@ -118,23 +99,57 @@ class CoreReplica:
             case ev.Warn():
                 show(f"{self.broker_id} warns: {effect.message}")
 
-    def _append_fetched(self, effect: ev.AppendFetched) -> None:
+    # ------------------------------------------------------------------------------------------------------ log port
+    decide = handle
+
+    @property
+    def first_offset(self) -> int:
+        return self.log[0].header.base_offset if self.log else self.log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.log[-1].header.end_offset if self.log else self.log_start_offset
+
+    def now_ms(self) -> int:
+        return self.cluster.now_ms
+
+    def append_batches(self, effect: ev.AppendBatches) -> int:
+        for offset, (value, producer) in enumerate(effect.tokens, effect.base_offset):
+            header = header_for(offset, effect.leader_epoch, producer)
+            self.log.append(StoredBatch(header, value))
+            self.producers.update(header)
+        return self.log_end_offset
+
+    def appended(self) -> None:
+        """Followers fetch by hand."""
+
+    def append_fetched(self, effect: ev.AppendFetched) -> None:
         for header in effect.batches:
             self.log.append(StoredBatch(header, self.cluster.values[header.base_offset, header.partition_leader_epoch]))
             self.producers.update(header)
-        self.handle(
-            ev.FetchedAppended(
-                batches=effect.batches,
-                high_watermark=effect.high_watermark,
-                log_start_offset=effect.log_start_offset,
-                low_watermark=effect.low_watermark,
-            )
-        )
 
-    def _cut(self, end_offset: int) -> None:
-        self.log = [w for w in self.log if w.header.base_offset < end_offset]
+    def truncate_to(self, effect: ev.TruncateTo) -> None:
+        self.cluster.print(f"{self.broker_id} truncates to {effect.end_offset}")
+        self.log = [w for w in self.log if w.header.base_offset < effect.end_offset]
         self._know_producers()
-        self.handle(ev.LogWasCut(log_start_offset=self.state.log_start_offset, log_end_offset=end_offset))
+
+    def reset_to(self, effect: ev.ResetTo) -> None:
+        self.cluster.print(f"{self.broker_id} is reset to {effect.offset}")
+        self.log.clear()
+        self.log_start_offset = effect.offset
+        self._know_producers()
+
+    def trim_before(self, effect: ev.TrimBefore) -> None:
+        self.log_start_offset = effect.log_start_offset
+        if effect.drops_all:
+            self.log.clear()
+
+    def lower_start(self, effect: ev.LowerStart) -> int:
+        self.log_start_offset = max(effect.log_start_offset, self.first_offset)
+        return self.log_start_offset
+
+    def write_epoch_history(self, entries: Sequence[tuple[int, int]]) -> None:
+        """A restart derives it from the batches."""
 
     def _know_producers(self) -> None:
         self.producers = ProducerStates()
@@ -147,8 +162,8 @@ class CoreReplica:
         if keep is not None:
             self.log = [w for w in self.log if w.header.base_offset < keep]
         self.state = self._fresh()
-        self.state.log_start_offset = old.log_start_offset
-        self.state.log_end_offset = old.log_start_offset + len(self.log)
+        self.state.log_start_offset = self.log_start_offset
+        self.state.log_end_offset = self.log_end_offset
         for written in self.log:
             self.state.epoch_history.assign(written.header.partition_leader_epoch, written.header.base_offset)
         self._know_producers()

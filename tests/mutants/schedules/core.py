@@ -7,11 +7,9 @@ compared with the log of its leader.
 
 from collections.abc import Callable
 
-from msgspec import Struct
-
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.replica import step, step_fetch
-from minibroker.broker.replication.state import Fetching, ReplicaState, ReplicationConfig
+from minibroker.broker.replication.state import Fetching, ReplicaState
 from minibroker.controller.core.controller_state import (
     ControllerSettings,
     ControllerState,
@@ -26,6 +24,7 @@ from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader
 from minibroker.simulation.checks.finding import CheckerFinding
 from minibroker.simulation.model.replica import header_for
+from tests.broker.replication.core_cluster import CoreCluster
 
 FOLLOWER = 3
 FIRST = TopicPartition("a", 0)
@@ -34,43 +33,31 @@ Log = list[tuple[int, str]]
 """(leader epoch, value) by offset."""
 
 
-class LoneFollower(Struct):
-    """One replica, its log, and the log of the present leader."""
+class LoneFollower:
+    """One replica, empty and without a leader at first, and the log of its present leader."""
 
-    state: ReplicaState
-    log: Log
-    leader_log: Log
-    findings: list[CheckerFinding]
+    def __init__(self) -> None:
+        self.replica = CoreCluster(len(ASSIGNMENT)).replicas[FOLLOWER]
+        self.leader_log: Log = []
+        self.findings: list[CheckerFinding] = []
 
-    def handle(self, event: ev.ReplicaEvent, arriving: Log | None = None) -> None:
-        """`arriving`: the values of the event's batches."""
-        for effect in step(self.state, event):
-            self._perform(effect, arriving or [])
-        if isinstance(self.state.phase, Fetching) and self.log != self.leader_log[: len(self.log)]:
-            self._find("I7", f"fetches on, holding {self.log}; its leader holds {self.leader_log}")
+    @property
+    def state(self) -> ReplicaState:
+        return self.replica.state
 
-    def _perform(self, effect: ev.ReplicaEffect, arriving: Log) -> None:
-        if isinstance(effect, ev.AppendFetched):
-            self.log += arriving
-            self.handle(
-                ev.FetchedAppended(
-                    batches=effect.batches,
-                    high_watermark=effect.high_watermark,
-                    log_start_offset=effect.log_start_offset,
-                    low_watermark=effect.low_watermark,
-                )
-            )
-        elif isinstance(effect, ev.TruncateTo | ev.ResetTo):
-            end = effect.end_offset if isinstance(effect, ev.TruncateTo) else effect.offset
-            self._cut(end)
-            self.handle(ev.LogWasCut(log_start_offset=0, log_end_offset=len(self.log)))
+    @property
+    def log(self) -> Log:
+        return [(batch.header.partition_leader_epoch, batch.value) for batch in self.replica.log]
 
-    def _cut(self, end_offset: int) -> None:
-        gone = self.log[end_offset:]
-        kept_by_leader = self.leader_log[end_offset : end_offset + len(gone)]
-        if gone and gone == kept_by_leader:
+    def handle(self, event: ev.ReplicaEvent) -> None:
+        before = self.log
+        self.replica.handle(event)
+        held = self.log
+        gone = before[len(held) :]
+        if gone and gone == self.leader_log[len(held) : len(before)]:
             self._find("I32", f"cut {gone}, which its leader holds at the same place")
-        del self.log[end_offset:]
+        if isinstance(self.state.phase, Fetching) and held != self.leader_log[: len(held)]:
+            self._find("I7", f"fetches on, holding {held}; its leader holds {self.leader_log}")
 
     def _find(self, invariant: str, text: str) -> None:
         self.findings.append(CheckerFinding(invariant=invariant, text=text))
@@ -108,18 +95,14 @@ class LoneFollower(Struct):
             log_start_offset=0,
             batches=batches,
         )
-        self.handle(answer, records)
-
-
-def follower() -> LoneFollower:
-    """Empty, without a leader."""
-    state = ReplicaState(config=ReplicationConfig(broker_id=FOLLOWER))
-    return LoneFollower(state=state, log=[], leader_log=[], findings=[])
+        cluster = self.replica.cluster
+        cluster.values |= {(offset + index, written_in): value for index, (written_in, value) in enumerate(records)}
+        self.handle(answer)
 
 
 def epoch_end_of_an_older_epoch() -> list[CheckerFinding]:
     """KAFKA-8012: two leaders get the same request, and the first one answers when the second is already followed."""
-    replica = follower()
+    replica = LoneFollower()
     old: Log = [(0, "a"), (0, "b"), (0, "c")]
     replica.follow(1, 0, old)
     replica.receive_records(0, 0, old, mark=1)
@@ -133,7 +116,7 @@ def epoch_end_of_an_older_epoch() -> list[CheckerFinding]:
 
 def records_of_an_older_epoch() -> list[CheckerFinding]:
     """KAFKA-18991: a leader leads again after another one; its records of the first time arrive only now."""
-    replica = follower()
+    replica = LoneFollower()
     replica.follow(1, 1, [(1, "a"), (1, "b")])
     replica.receive_records(1, 0, [(1, "a")], mark=1)
     replica.follow(1, 3, [(1, "a"), (2, "x")])
@@ -145,7 +128,7 @@ def records_of_an_older_epoch() -> list[CheckerFinding]:
 
 def out_of_range_and_back() -> list[CheckerFinding]:
     """KAFKA-2143: a leader answers 'out of range', but has caught up when it is asked for its log start and end."""
-    replica = follower()
+    replica = LoneFollower()
     records: Log = [(0, "a"), (0, "b")]
     replica.follow(1, 0, [*records, (0, "c")])
     replica.receive_records(0, 0, records, mark=2)
@@ -215,7 +198,7 @@ def replaced_disk_alone_in_sync() -> list[CheckerFinding]:
 def joiner_starts_before_the_new_leader() -> list[CheckerFinding]:
     """The previous leader had deleted up to 1, where this member of its ISR starts, too; it is dead, but still in the
     ISR. A replica that was down since before is back, and lacks nothing at its end."""
-    replica = follower()
+    replica = LoneFollower()
     replica.follow(1, 0, [(0, "a"), (0, "b")])
     replica.receive_records(0, 0, [(0, "a"), (0, "b")], mark=2)
     answer = ev.FetchAnswered(
