@@ -43,7 +43,13 @@ from minibroker.broker.requests.handlers import VERSION, ControllerRole, Request
 from minibroker.broker.requests.produce import ProduceHandler
 from minibroker.broker.requests.producer_ids import ProducerIds
 from minibroker.protocol.broker_authentication import BrokerName
-from minibroker.protocol.cluster_events import BrokerRegistered, BrokerStopped, HandoverBegun, LogScanned
+from minibroker.protocol.events.broker_events import (
+    BrokerStopped,
+    HandoverBegun,
+    HandoverUnfinished,
+    LogScanned,
+    LogsDoubted,
+)
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.broker_dialer import BrokerDialer, Credentials
 from minibroker.runtime.descriptor_shares import share_out
@@ -128,7 +134,9 @@ class Broker:
         cluster_id = await self.registration.prepare(config.zookeeper_connection_timeout_ms)
         self.secret = SharedSecret(self.coordination, self.runtime.random)
         await self.registration.retrying(self.secret.agree, config.zookeeper_connection_timeout_ms)
+        self.secret.observer = self.events
         self._dynamic_config = DynamicConfig(self.coordination, config)
+        self._dynamic_config.observer = self.events
         self.config = await self._dynamic_config.start()
         self.loads_logs = True
         await self._open_log_directory(cluster_id)
@@ -151,6 +159,9 @@ class Broker:
             incarnation_id=self.registration.incarnation_id,
             segments=WarmSegments(share_out(self.runtime.open_files_max, config.max_connections).log_files),
         )
+        doubt = self.log_directory.wholeness.doubt
+        if doubt is not None:
+            self.events.notify(LogsDoubted(path=self.log_directory.path, reason=doubt))
 
     def _wire(self, cluster_id: str) -> None:
         config, runtime = self.config, self.runtime
@@ -196,6 +207,7 @@ class Broker:
             offline_partitions=self._offline_partitions,
             leads=self._leads,
             request_timeout_ms=min(config.request_timeout_ms, SHUTDOWN_STEP_MS),
+            observer=self.events,
         )
         self.server.after_requests = self.manager.fetches.flush
         self.server.on_connection_closed = self._handlers.connection_closed
@@ -266,9 +278,7 @@ class Broker:
             self._http = HttpEndpoint(self.runtime.network, routes)
             await self._http.start(*config.metrics_address)
         endpoints = advertised_endpoints(config, ports)
-        epoch = await self.registration.register(endpoints, config.zookeeper_connection_timeout_ms)
-        shown = ", ".join(f"{e.listener}://{e.host}:{e.port}" for e in endpoints)
-        self.events.notify(BrokerRegistered(broker=config.broker_id, broker_epoch=epoch, address=shown))
+        await self.registration.register(endpoints, config.zookeeper_connection_timeout_ms)
 
     # ------------------------------------------------------------------------------------------------------- serve
     async def serve(self, stop: asyncio.Event) -> None:
@@ -308,7 +318,8 @@ class Broker:
                     config.controlled_shutdown_max_retries, config.controlled_shutdown_retry_backoff_ms
                 )
         except TimeoutError:
-            log.warning("the controller did not take the leaderships within %d ms", SHUTDOWN_STEP_MS)
+            reason = f"the controller did not take them within {SHUTDOWN_STEP_MS} ms"
+            self.events.notify(HandoverUnfinished(reason=reason))
 
     # -------------------------------------------------------------------------------------------------------- stop
     async def stop(self) -> None:

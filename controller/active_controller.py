@@ -20,9 +20,9 @@ from minibroker.controller.broker_channel import BrokerChannel
 from minibroker.controller.cluster_reader import Deposed, Resigned
 from minibroker.controller.cluster_store import ClusterStore
 from minibroker.controller.controller_election import ControllerFence
+from minibroker.controller.core import change_text
 from minibroker.controller.core.accepted_loss import Logs
 from minibroker.controller.core.broker_answers import events_of
-from minibroker.controller.core.change_text import controller_elected, leadership_changed, min_insync_replicas
 from minibroker.controller.core.controller_state import ControllerSettings, ControllerState, Deletion, RegisteredBroker
 from minibroker.controller.core.events import (
     AlterPartitionReceived,
@@ -64,8 +64,8 @@ from minibroker.controller.core.steps import step
 from minibroker.controller.detection.failure_confirmation import Confirmer, first_to_confirm
 from minibroker.controller.detection.liveness_connection import LivenessEvents, hold_liveness_connection
 from minibroker.controller.log_inquiry import ask_logs
-from minibroker.protocol.cluster_events import ClusterEvent, ControllerReported
 from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.events.event_base import ClusterEvent
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import (
     AlterPartitionRequest,
@@ -123,6 +123,7 @@ class ActiveController:
         self._observer = observer
         self.state = ControllerState(settings=settings, controller_epoch=fence.controller_epoch)
         self.store = ClusterStore(coordination, fence)
+        self.store.observer = observer
         self._settings = active_settings
         self._dialer = dialer
         self._may_send = may_send
@@ -178,7 +179,7 @@ class ActiveController:
         begun = await self.store.read_begun(markers)
         deletions = {name: Deletion(is_started=name in begun, is_recorded=name in begun) for name in markers}
         state.deletions = {name: deletions[name] for name in markers if name in state.topics}
-        self._observer.notify(controller_elected(state, len(markers)))
+        self._observer.notify(change_text.controller_elected(state, len(markers)))
         await self.process(TookOver())
         await self.process(DeletionsRequested(topics=tuple(markers)))
         self._queue_answers_due()
@@ -487,14 +488,13 @@ class ActiveController:
     # ---------------------------------------------------------------------------------------------------------- log
     def _describe(self, event: LeadershipsWritten) -> None:
         for change in event.written:
-            wanted = min_insync_replicas(self.state, change.partition, self._settings.default_min_insync_replicas)
-            self._reports.append(leadership_changed(change, wanted))
-        for partition in sorted(event.lost):
-            text = f"{partition}: had changed in ZooKeeper: {event.lost[partition]}"
-            self._reports.append(ControllerReported(message=text))
+            default = self._settings.default_min_insync_replicas
+            wanted = change_text.min_insync_replicas(self.state, change.partition, default)
+            self._reports.append(change_text.leadership_changed(change, wanted))
+        self._reports += [change_text.state_reread(each, event.lost[each]) for each in sorted(event.lost)]
 
     def _send_reports(self) -> None:
         """After the decisions are sent: a thousand elections are a thousand events."""
-        for event in self._reports:
+        reports, self._reports = self._reports, []
+        for event in reports:
             self._observer.notify(event)
-        self._reports.clear()

@@ -19,9 +19,12 @@ from minibroker.controller.core.events import TopicsChanged
 from minibroker.controller.core.left_alone import LeftAlone
 from minibroker.protocol import znodes
 from minibroker.protocol.errors import ProtocolError
+from minibroker.protocol.events.broker_events import NodeMissing
+from minibroker.protocol.events.controller_events import NodeIgnored
 from minibroker.protocol.ids import BrokerId, ControllerEpoch, TopicPartition, from_wire, is_topic_name, to_wire
 from minibroker.protocol.messages import BROKERS_MAX
 from minibroker.protocol.znodes import BrokerRegistration, ConfigNode, PartitionState, TopicAssignment
+from minibroker.runtime.observer import UNOBSERVED, Observer
 from minibroker.runtime.ports import (
     BadVersion,
     Coordination,
@@ -66,6 +69,7 @@ class ClusterReader:
     def __init__(self, coordination: Coordination, fence: ControllerFence) -> None:
         self._coordination = coordination
         self._fence = fence
+        self.observer: Observer = UNOBSERVED
         self.left_alone = LeftAlone()
         self.on_broker_gone: Callable[[str], None] = lambda name: None
         """Called with the name of a registration that was just listed and no longer exists."""
@@ -97,13 +101,13 @@ class ClusterReader:
         return legal
 
     def _ignore(self, path: str, why: object) -> None:
-        """Note it in the log and in DescribeCluster."""
+        """Report it, and note it in DescribeCluster."""
         self.left_alone.leave(path, str(why))
-        logger.error("%s is ignored: %s", shown(path), why)
+        self.observer.notify(NodeIgnored(path=shown(path), reason=str(why)))
 
     def _leave_state_alone(self, path: str, why: object) -> None:
         self.left_alone.leave(path, str(why))
-        logger.error("%s is left alone until it is repaired: %s", path, why)
+        self.observer.notify(NodeIgnored(path=path, reason=str(why)))
 
     async def read_begun(self, names: Sequence[str]) -> frozenset[str]:
         """The topics among these for which the deletion has begun."""
@@ -151,7 +155,7 @@ class ClusterReader:
             try:
                 return await self.patiently(lambda: self._coordination.get_children(path, watcher))
             except NoNode:
-                logger.error("%s is missing in ZooKeeper, making it again", path)
+                self.observer.notify(NodeMissing(path=path))
             try:
                 await self.patiently(lambda: self._coordination.create(path, b"", make_parents=True))
             except (NodeExists, WriteOutcomeUnknown):

@@ -25,8 +25,8 @@ from minibroker.controller.core.controller_state import ControllerSettings
 from minibroker.controller.core.topic_creation import ValidateConfig
 from minibroker.controller.detection.succession import Succession
 from minibroker.controller.ordered_elections import elect_leaders
-from minibroker.protocol.cluster_events import ControllerResigned
 from minibroker.protocol.errors import ErrorCode, ProtocolError
+from minibroker.protocol.events.controller_events import ControllerResigned
 from minibroker.protocol.ids import ControllerEpoch
 from minibroker.protocol.messages import (
     AlterPartitionRequest,

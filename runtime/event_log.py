@@ -6,7 +6,7 @@ where the log goes (`log_file`), and the events (`protocol/cluster_events.py`).
 
 import logging
 
-from minibroker.protocol.cluster_events import ClusterEvent
+from minibroker.protocol.events.event_base import ClusterEvent
 
 log = logging.getLogger("minibroker.events")
 

@@ -17,7 +17,9 @@ import msgspec
 from minibroker.broker.configuration.config import broken_rule, nearest_name
 from minibroker.broker.configuration.config_table import SETTINGS, BrokerConfig
 from minibroker.broker.configuration.config_values import BadValue, parse_value
+from minibroker.protocol.events.broker_events import NodeUnreadable, SettingIgnored, SettingsChanged
 from minibroker.protocol.znodes import ConfigNode, CorruptZnode, broker_config_path
+from minibroker.runtime.observer import UNOBSERVED, Observer
 from minibroker.runtime.ports import (
     Coordination,
     CoordinationUnavailable,
@@ -72,6 +74,7 @@ class DynamicConfig:
         self.overrides: dict[str, str] = {}
         """The effective part of /config/brokers/<id>."""
         self.on_change: Callable[[BrokerConfig], None] = lambda config: None
+        self.observer: Observer = UNOBSERVED
         self._coordination = coordination
         self._path = broker_config_path(static.broker_id)
         self._attention = asyncio.Event()
@@ -109,14 +112,15 @@ class DynamicConfig:
         try:
             self._take(ConfigNode.decode(content).config)
         except CorruptZnode as error:
-            log.warning("%s is not readable, its settings stay as they were: %s", self._path, error)
+            consequence = "its settings stay as they were"
+            self.observer.notify(NodeUnreadable(path=self._path, consequence=consequence, reason=str(error)))
 
     def _take(self, overrides: Mapping[str, str]) -> None:
         source = f"ZooKeeper {self._path}"
         config, problems = apply_overrides(self.static, overrides, source)
         for problem in problems:
             if problem not in self._problems:
-                log.warning("%s: ignored: %s", self._path, problem)
+                self.observer.notify(SettingIgnored(path=self._path, reason=problem))
         self._problems = problems
         if config == self.current:
             return
@@ -125,7 +129,7 @@ class DynamicConfig:
             for name, setting in SETTINGS.items()
             if getattr(config, setting.field) != getattr(self.current, setting.field)
         )
-        log.info("settings changed while running: %s", ", ".join(changed) or "none in value")
+        self.observer.notify(SettingsChanged(settings=changed))
         self.current = config
         self.overrides = {name: value for name, value in overrides.items() if config.source(name) == source}
         self.on_change(config)

@@ -19,7 +19,8 @@ from minibroker.broker.monitoring.metrics import BrokerCounters
 from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.state import Role
-from minibroker.protocol.cluster_events import LogDirectoryFailed, LogDirectoryHasRoom
+from minibroker.protocol.events.broker_events import DescriptorsExhausted, LogDirectoryFailed, LogDirectoryHasRoom
+from minibroker.protocol.events.replica_events import ReplicaWaitsForDescriptor
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.observer import Observer
 from minibroker.runtime.ports import BadEntry, DiskError, FileMissing, OutOfDescriptors
@@ -30,8 +31,8 @@ ENTRY_CURE = "move that entry away, or give this broker's user the right to it"
 
 DESCRIPTOR_RETRY_MS = 500
 """A lack of file descriptors lasts as long as a flood of connections: seconds."""
-DESCRIPTOR_LOG_INTERVAL_MS = 10_000
-"""At most one log line per interval, although every call may fail."""
+DESCRIPTOR_REPORT_INTERVAL_MS = 10_000
+"""At most one event per interval, although every call may fail."""
 
 
 class DiskHealth:
@@ -62,7 +63,7 @@ class DiskHealth:
         """The reason that was logged last."""
         self._resting: dict[TopicPartition, Partition | None] = {}
         """Replicas that wait for a file descriptor; None: its log could not even be created."""
-        self._shortage_logged_ms: int | None = None
+        self._shortage_reported_ms: int | None = None
         storage = self._directory.storage
         storage.on_offline.append(lambda _: self._check_soon())
         storage.on_full = lambda _: self._check_soon()
@@ -74,7 +75,7 @@ class DiskHealth:
     def log_failed(self, partition: Partition, error: DiskError) -> None:
         """An effect of a replica could not be performed."""
         if isinstance(error, OutOfDescriptors):
-            log.warning("%s is offline until there is a file descriptor for it", partition.topic_partition)
+            partition.report(ReplicaWaitsForDescriptor)
             self.rest(partition.topic_partition, partition)
         else:
             self.read_failed(partition, error)
@@ -168,7 +169,7 @@ class DiskHealth:
 
     def _note_no_descriptor(self, reason: str) -> None:
         self._counters.descriptor_shortages += 1
-        now_ms, logged_ms = self._now_ms(), self._shortage_logged_ms
-        if logged_ms is None or now_ms >= logged_ms + DESCRIPTOR_LOG_INTERVAL_MS:
-            self._shortage_logged_ms = now_ms
-            log.error("no file descriptor left: %s. Raise the limit (ulimit -n), or lower max.connections", reason)
+        now_ms, reported_ms = self._now_ms(), self._shortage_reported_ms
+        if reported_ms is None or now_ms >= reported_ms + DESCRIPTOR_REPORT_INTERVAL_MS:
+            self._shortage_reported_ms = now_ms
+            self._observer.notify(DescriptorsExhausted(reason=reason))

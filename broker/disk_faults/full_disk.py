@@ -23,8 +23,8 @@ from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.state import Role
 from minibroker.protocol.checkpoints import LogStartReason
-from minibroker.protocol.cluster_events import SegmentsDeleted
 from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.events.replica_events import SegmentsDeleted
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import (
     EARLIEST_TIMESTAMP,

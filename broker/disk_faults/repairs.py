@@ -1,6 +1,6 @@
 """Repair of damaged replicas of this broker: reports, and the start with an empty log.
 
-Owns: what follows a decision of the core (`replication.damage`): the log line, the counters, the report to the
+Owns: what follows a decision of the core (`replication.damage`): the event, the counters, the report to the
 controller, setting the directory aside, and removing it later. Leaves to others: whether a log is damaged or may be
 dropped.
 
@@ -8,7 +8,6 @@ Theory (Protocol-Aware Recovery, FAST'18): damaged bytes are neither served nor 
 written; but they are kept until the replica is in sync again, because they may be the only trace of a record.
 """
 
-import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -19,11 +18,16 @@ from minibroker.broker.membership.metadata_image import MetadataImage
 from minibroker.broker.monitoring.metrics import BrokerCounters
 from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replication import events as ev
-from minibroker.protocol.cluster_events import DamagedReplicaOffline, RepairBegun, ReplicaDamaged, ReplicaRepaired
+from minibroker.protocol.events.replica_events import (
+    DamagedReplicaOffline,
+    RecordsSalvaged,
+    RepairBegun,
+    RepairGivenUp,
+    ReplicaDamaged,
+    ReplicaRepaired,
+)
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.ports import DiskError, DiskFull, OutOfDescriptors
-
-log = logging.getLogger("minibroker.repairs")
 
 REPAIRS_MAX = 3
 REPAIRS_WITHIN_MS = 3_600_000
@@ -93,7 +97,7 @@ class Repairs:
         """Set the damaged log aside and begin with an empty one, to be fetched from the leader."""
         topic_partition = damaged.topic_partition
         if self._is_hopeless(topic_partition):
-            log.error("%s: damaged %d times within an hour, stays offline", topic_partition, REPAIRS_MAX + 1)
+            damaged.report(RepairGivenUp, times=REPAIRS_MAX + 1)
             return damaged
         try:
             self._directory.set_log_aside(topic_partition)
@@ -129,10 +133,7 @@ class Repairs:
         found = self._directory.read_set_aside(partition.topic_partition, offset, max_bytes)
         if found is not None:
             self._counters.salvaged_bytes += len(found)
-            log.warning(
-                "%s: %d bytes at offset %d come from the log that was set aside: the leader's is damaged there",
-                *(partition.topic_partition, len(found), offset),
-            )
+            partition.report(RecordsSalvaged, size_bytes=len(found), offset=offset)
         return found
 
     def go_on(self) -> None:

@@ -22,6 +22,8 @@ from minibroker.broker.log.segments.segment import Segment
 from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replicas.replica_manager import ReplicaManager
 from minibroker.broker.replication.state import Role
+from minibroker.protocol.events.broker_events import ScrubRoundEnded
+from minibroker.protocol.events.replica_events import IndexRebuilt
 from minibroker.protocol.log_digest import format_digest
 from minibroker.runtime.ports import Clock, DiskError, FileMissing
 
@@ -82,10 +84,9 @@ class Scrubber:
         if not read:
             return
         counters.scrub_rounds += 1
-        log.info(
-            "scrubbed %d logs: %d bytes in %d s, %d found damaged",
-            *(len(partitions), read, (manager.now_ms() - began) // 1000, counters.scrubbed_damaged - damaged_before),
-        )
+        seconds, damaged = (manager.now_ms() - began) // 1000, counters.scrubbed_damaged - damaged_before
+        ended = ScrubRoundEnded(logs=len(partitions), scrubbed_bytes=read, seconds=seconds, damaged=damaged)
+        manager.observer.notify(ended)
 
     async def _scrub(self, partition: Partition) -> None:
         for segment, scrub in self._segments(partition):
@@ -138,7 +139,7 @@ class Scrubber:
             if scrub.suspicion is not None:
                 partition.log.check_at(scrub.offset)
             elif scrub.index_suspicion is not None:
-                log.warning("making the index of %s again: %s", segment.log_path, scrub.index_suspicion)
+                partition.report(IndexRebuilt, path=segment.log_path, reason=scrub.index_suspicion)
                 segment.renew_index()
                 self._manager.counters.scrubbed_indexes += 1
             if scrub.suspicion is None and scrub.is_done:

@@ -21,7 +21,9 @@ from minibroker.broker.membership.registration import (
     ZooKeeperRefuses,
 )
 from minibroker.protocol.broker_authentication import SECRET_BYTES
+from minibroker.protocol.events.broker_events import ClusterSecretReplaced
 from minibroker.protocol.znodes import CLUSTER_SECRET, ClusterSecret, CorruptZnode
+from minibroker.runtime.observer import UNOBSERVED, Observer
 from minibroker.runtime.ports import Coordination, NodeExists, NoNode, NotAuthorized
 
 log = logging.getLogger("minibroker.cluster_secret")
@@ -35,6 +37,7 @@ class SharedSecret:
         """Known once `agree` has returned."""
         self.on_changed: Callable[[], None] = lambda: None
         """Called when another secret has replaced it."""
+        self.observer: Observer = UNOBSERVED
         self._coordination = coordination
         self._random = source
         self._attention = asyncio.Event()
@@ -75,7 +78,7 @@ class SharedSecret:
         was_known, is_new = bool(self.key), key != self.key
         self.key = key
         if was_known and is_new:
-            log.warning("the cluster's secret was replaced: reconnecting to other brokers with the new one")
+            self.observer.notify(ClusterSecretReplaced())
             self.on_changed()
 
     async def run(self) -> None:

@@ -9,9 +9,11 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
+from minibroker.protocol.events.broker_events import HandoverUnfinished
 from minibroker.protocol.ids import TopicPartition, to_wire
 from minibroker.protocol.messages import ControlledShutdownRequest, ControlledShutdownResponse, TopicPartitions
 from minibroker.runtime.broker_dialer import BrokerDialer
+from minibroker.runtime.observer import UNOBSERVED, Observer
 from minibroker.runtime.request_channel import RequestChannel, RequestFailed
 
 log = logging.getLogger("minibroker.controller_link")
@@ -38,6 +40,7 @@ class ControllerLink:
         offline_partitions: Callable[[], list[TopicPartition]],
         leads: Callable[[TopicPartition], bool],
         request_timeout_ms: int,
+        observer: Observer = UNOBSERVED,
     ) -> None:
         self._dialer = dialer
         self._broker_id = broker_id
@@ -46,6 +49,7 @@ class ControllerLink:
         self._offline_partitions = offline_partitions
         self._leads = leads
         self._request_timeout_ms = request_timeout_ms
+        self._observer = observer
         self._changed = asyncio.Event()
         self._reported: tuple[int | None, tuple[TopicPartition, ...]] = (None, ())
         self._offline_before: frozenset[TopicPartition] = frozenset()
@@ -111,7 +115,8 @@ class ControllerLink:
             if not response.remaining_partitions:
                 return True
             remaining = [f"{t.topic_name}-{p}" for t in response.remaining_partitions for p in t.partitions]
-            log.warning("no other replica can lead %s", ", ".join(remaining[:10]))
+            reason = f"no other replica can lead {', '.join(remaining[:10])}"
+            self._observer.notify(HandoverUnfinished(reason=reason))
             return False
         return False
 

@@ -24,7 +24,15 @@ from typing import TypeVar
 
 import msgspec
 
-from minibroker.protocol.cluster_events import RegistrationReplaced
+from minibroker.protocol.events.broker_events import (
+    BrokerRegistered,
+    NodeMissing,
+    NodeUnreadable,
+    RegistrationAwaited,
+    RegistrationLost,
+    RegistrationReplaced,
+    SessionChanged,
+)
 from minibroker.protocol.ids import BrokerEpoch, BrokerId
 from minibroker.protocol.messages import BrokerEndpoint
 from minibroker.protocol.znodes import (
@@ -239,7 +247,6 @@ class Registration:
                 self.on_unfenced()
         elif self._broker_epoch is not None and not self._has_reported_fence:
             self._has_reported_fence = True
-            log.warning("broker %d: no answer from ZooKeeper for a session: fenced", self.identity.broker_id)
             self.on_fenced()
         now, deadline = loop.time(), self._coordination.session_deadline
         again_at = deadline if deadline > now else now + RETRY_SECONDS
@@ -310,7 +317,7 @@ class Registration:
         registrations can be created again, because brokers restore what was below it."""
         missing = [path for path in PERSISTENT_PATHS if await self._coordination.exists(path) is None]
         if missing == [BROKER_IDS]:
-            log.error("%s is missing in ZooKeeper, making it again", BROKER_IDS)
+            self.observer.notify(NodeMissing(path=BROKER_IDS))
             with contextlib.suppress(NodeExists):
                 await self._coordination.create(BROKER_IDS, b"")
         elif missing:
@@ -354,7 +361,8 @@ class Registration:
         try:
             return BrokerRegistration.decode(content), stat
         except CorruptZnode as error:
-            log.warning("%s is not readable: %s", self._path, error)
+            consequence = "this broker cannot register until it is gone"
+            self.observer.notify(NodeUnreadable(path=self._path, consequence=consequence, reason=str(error)))
             return None, stat
 
     async def _controller_of(self, session_id: int) -> list[Operation]:
@@ -399,11 +407,7 @@ class Registration:
     async def _wait_until_gone(self, node: BrokerRegistration | None) -> None:
         """Return when the foreign node's session has ended; raises BrokerIdTaken if it stays alive."""
         wait_seconds = self._coordination.negotiated_timeout_ms * FOREIGN_NODE_SESSIONS / 1000
-        log.warning(
-            "broker id %d is registered by another process, waiting up to %.1f s for it to go",
-            self.identity.broker_id,
-            wait_seconds,
-        )
+        self.observer.notify(RegistrationAwaited(broker=self.identity.broker_id, seconds=wait_seconds))
         try:
             async with asyncio.timeout(wait_seconds):
                 while True:
@@ -440,16 +444,18 @@ class Registration:
                 " brokers, restore the youngest copy that there is, and start them"
             )
         self._broker_epoch = self._youngest_epoch = stat.czxid
-        if self._was_registered:
-            log.info("broker %d is registered again, with broker epoch %d", self.identity.broker_id, stat.czxid)
         self._was_registered = True
+        shown = ", ".join(f"{each.listener}://{each.host}:{each.port}" for each in self._endpoints)
+        registered = BrokerRegistered(broker=self.identity.broker_id, broker_epoch=stat.czxid, address=shown)
+        self.observer.notify(registered)
         self.on_registered(stat.czxid)
 
     def _lost(self, reason: str) -> None:
         """End the broker epoch; no effect if there is none."""
         if self._broker_epoch is None:
             return
-        log.warning("broker %d: broker epoch %d is over: %s", self.identity.broker_id, self._broker_epoch, reason)
+        lost = RegistrationLost(broker=self.identity.broker_id, broker_epoch=self._broker_epoch, reason=reason)
+        self.observer.notify(lost)
         self._broker_epoch = None
         self._has_reported_fence = False
         self.on_session_lost()
@@ -461,6 +467,7 @@ class Registration:
         self._attention.set()
 
     def _on_session_event(self, event: SessionEvent) -> None:
+        self.observer.notify(SessionChanged(state=event.kind))
         if event.kind in ("expired", "new-session"):
             self._lost("its ZooKeeper session is over")
         if event.kind != "suspended":

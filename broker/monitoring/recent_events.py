@@ -6,7 +6,8 @@ Owns: how many are kept, and their numbers. Leaves to others: the events, and wh
 from collections import deque
 from itertools import islice
 
-from minibroker.protocol.cluster_events import ClusterEvent, as_json
+from minibroker.protocol.cluster_events import as_json
+from minibroker.protocol.events.event_base import ClusterEvent
 from minibroker.protocol.messages import DescribeEventsRequest, DescribeEventsResponse, ReportedEvent
 from minibroker.runtime.observer import Observer
 from minibroker.runtime.ports import Clock

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replication.events import AlterPartitionAnswered, AlterPartitionLost, ProposeIsr
-from minibroker.protocol.cluster_events import AlterPartitionFailed, IsrProposalRefused
 from minibroker.protocol.errors import ErrorCode, error_code
+from minibroker.protocol.events.replica_events import AlterPartitionFailed, IsrProposalRefused
 from minibroker.protocol.ids import TopicPartition, to_wire
 from minibroker.protocol.messages import (
     AlterPartitionData,

@@ -13,7 +13,7 @@ from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.state import Fetching
 from minibroker.protocol.checkpoints import LogStartReason
-from minibroker.protocol.cluster_events import SegmentsDeleted
+from minibroker.protocol.events.replica_events import SegmentsDeleted
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.ports import BadEntry, Clock, DiskError
 

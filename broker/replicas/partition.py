@@ -26,10 +26,10 @@ from minibroker.broker.replication.producer_state import CorruptSnapshot, Produc
 from minibroker.broker.replication.replica import step, step_fetch
 from minibroker.broker.replication.state import ReplicaState, ReplicationConfig, Role
 from minibroker.broker.requests.produce import ProduceItem
-from minibroker.protocol.cluster_events import (
+from minibroker.protocol.events.event_base import PartitionEvent
+from minibroker.protocol.events.replica_events import (
     IsrChanged,
     LogStartLowered,
-    PartitionEvent,
     ReplicaReset,
     ReplicaRoleChanged,
     ReplicaTruncated,

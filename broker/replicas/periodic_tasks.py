@@ -13,7 +13,7 @@ from minibroker.broker.disk_faults.scrubber import Scrubber
 from minibroker.broker.replicas.replica_manager import ReplicaManager
 from minibroker.broker.replication import events as ev
 from minibroker.broker.requests.produce import ProduceHandler
-from minibroker.protocol.cluster_events import ProcessStalled
+from minibroker.protocol.events.broker_events import ProcessStalled
 from minibroker.runtime.ports import BadEntry, Clock, DiskError
 
 log = logging.getLogger("minibroker.periodic_tasks")

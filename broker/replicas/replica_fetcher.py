@@ -23,8 +23,9 @@ from minibroker.broker.replication.events import (
     FetchAnswered,
 )
 from minibroker.broker.replication.state import Fetching, TruncationRule
-from minibroker.protocol.cluster_events import LeaderSilent
 from minibroker.protocol.errors import ErrorCode, error_code
+from minibroker.protocol.events.broker_events import LeaderSilent
+from minibroker.protocol.events.replica_events import DamagedBatchReceived
 from minibroker.protocol.ids import TopicPartition, from_wire, to_wire
 from minibroker.protocol.messages import (
     FetchPartition,
@@ -443,7 +444,7 @@ class ReplicaFetcher:
             try:
                 self._split(records, headers, buffers)
             except CorruptBatch as error:
-                log.warning("%s: broker %d sent a damaged batch: %s", topic_partition, self.leader_id, error)
+                partition.report(DamagedBatchReceived, leader=self.leader_id, reason=str(error))
                 code, headers, buffers = ErrorCode.CORRUPT_MESSAGE, [], []
                 self._positions.pop(topic_partition, None)
         self.bytes_copied += len(answer.records)

@@ -36,7 +36,8 @@ from minibroker.broker.replication.state import (
     TruncationRule,
 )
 from minibroker.broker.requests.fetch import FetchHandler
-from minibroker.protocol.cluster_events import IsrProposed, LeadershipFenced, LeadershipUnfenced, ReplicaRemoved
+from minibroker.protocol.events.broker_events import LeadershipFenced, LeadershipUnfenced
+from minibroker.protocol.events.replica_events import IsrProposed, ReplicaRemoved
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.broker_dialer import BrokerDialer
 from minibroker.runtime.observer import Observer

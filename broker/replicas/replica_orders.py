@@ -23,6 +23,7 @@ from minibroker.broker.replication.damage import may_start_empty
 from minibroker.broker.replication.replica import is_stale
 from minibroker.broker.replication.state import ReplicationConfig
 from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.events.replica_events import LogMissing
 from minibroker.protocol.ids import NONE, TopicPartition, from_wire
 from minibroker.protocol.messages import (
     LEADER_EPOCH_DURING_DELETE,
@@ -78,7 +79,7 @@ class ReplicaOrders:
         self._repairs = repairs
         self._observer = observer
         self._erased = ErasedReplicas()
-        self._logged_missing: set[TopicPartition] = set()
+        self._reported_missing: set[TopicPartition] = set()
 
     def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
         """Apply the roles in the request, partition by partition. The request as a whole was already admitted."""
@@ -114,7 +115,7 @@ class ReplicaOrders:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if self._directory.offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
-        self._log_missing(topic_partition)
+        self._report_missing(topic_partition)
         if state.leader == NONE and not self._has_log_of(topic_partition, topic.topic_id):
             return ErrorCode.NONE  # nothing to follow; an empty log in place of a missing one would look authentic
         try:
@@ -144,14 +145,15 @@ class ReplicaOrders:
         partition.handle(event)
         return ErrorCode.KAFKA_STORAGE_ERROR if partition.state.is_offline else ErrorCode.NONE
 
-    def _log_missing(self, topic_partition: TopicPartition) -> None:
-        """Log each missing directory once: the log is fetched again if another replica has it; an only copy is lost
+    def _report_missing(self, topic_partition: TopicPartition) -> None:
+        """Report each missing directory once: the log is fetched again if another replica has it; an only copy is lost
         unless the directory is put back."""
         is_missing = topic_partition in self._directory.wholeness.missing
-        if is_missing and topic_partition not in self._logged_missing:
-            self._logged_missing.add(topic_partition)
+        if is_missing and topic_partition not in self._reported_missing:
+            self._reported_missing.add(topic_partition)
+            topic, number = topic_partition
             path = f"{self._directory.path}/{topic_partition}"
-            log.error("%s: its directory is missing: %s was there before this start", topic_partition, path)
+            self._observer.notify(LogMissing(topic=topic, partition=number, path=path))
 
     def _has_log_of(self, topic_partition: TopicPartition, topic_id: str) -> bool:
         known = self._replicas.partitions.get(topic_partition)

@@ -26,6 +26,7 @@ from minibroker.broker.log.log_digests import (
 )
 from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replicas.replica_manager import ReplicaManager
+from minibroker.protocol.events.broker_events import NodeUnreadable, WitnessNotWritten
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.log_digest import format_digest
 from minibroker.protocol.witness import SHARDS, PartitionWitness, WitnessNode, shard_of, witness_path
@@ -167,7 +168,7 @@ class WitnessWriter:
                         led.conclude(partition, self._heads.get(topic_partition), self._clock.now_ms())
                 await self._note(set(self._led))
         except TimeoutError:
-            log.warning("the witness of what is committed was not written within %d ms", CLOSE_MS)
+            self._manager.observer.notify(WitnessNotWritten(reason=f"ZooKeeper took longer than {CLOSE_MS} ms"))
 
     async def _note_forever(self) -> None:
         while True:
@@ -255,7 +256,7 @@ class WitnessWriter:
                 await self._write(shard)
         except CoordinationError as error:
             if not self._is_failing:
-                log.warning("the witness is not written, it will be tried again: %s", error)
+                self._manager.observer.notify(WitnessNotWritten(reason=f"{error}; it will be tried again"))
             self._is_failing = True
             return
         self._is_failing = False
@@ -271,7 +272,9 @@ class WitnessWriter:
             except NoNode:
                 pass
             except CorruptZnode as error:
-                log.warning("%s cannot be read and will be overwritten: %s", path, error)
+                consequence = "it will be overwritten"
+                unreadable = NodeUnreadable(path=path, consequence=consequence, reason=str(error))
+                self._manager.observer.notify(unreadable)
             self._unread.discard(shard)
 
     async def _write(self, shard: int) -> None:
@@ -279,7 +282,8 @@ class WitnessWriter:
         self._unwritten.discard(shard)
         content = WitnessNode(partitions=self._notes[shard]).encode()
         if len(content) > NODE_BYTES_MAX:
-            log.warning("%s is not written: %d notes take %d bytes", path, len(self._notes[shard]), len(content))
+            reason = f"the {len(self._notes[shard])} notes of {path} take {len(content)} bytes"
+            self._manager.observer.notify(WitnessNotWritten(reason=reason))
             return
         try:
             try:

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Sequence
 
 from minibroker.controller.core.controller_state import ControllerState
 from minibroker.controller.core.election import PartitionChange
-from minibroker.controller.core.events import AskLogs, ControllerEffect, Send, WriteLeaderships, sentence
+from minibroker.controller.core.events import AskLogs, ControllerEffect, Report, Send, WriteLeaderships
 from minibroker.controller.core.instructions import Instruction, leader_and_isr, live_brokers, update_metadata
 from minibroker.controller.core.restarts import choose, needs_logs, questions
+from minibroker.protocol.events.controller_events import PartitionsWithoutLeader
 from minibroker.protocol.ids import BrokerId, TopicPartition
 
 NAMES_SHOWN = 5
@@ -47,7 +48,7 @@ def report_waits(state: ControllerState, partitions: Iterable[TopicPartition]) -
     reports: list[ControllerEffect] = []
     for reason, found in waiting.items():
         shown = ", ".join(map(str, found[:NAMES_SHOWN])) + (", .." if len(found) > NAMES_SHOWN else "")
-        reports.append(sentence(f"{len(found)} partitions have no leader ({shown}): {reason}", is_warning=True))
+        reports.append(Report(event=PartitionsWithoutLeader(count=len(found), first=shown, reason=reason)))
     return reports
 
 

@@ -27,11 +27,12 @@ from minibroker.controller.core.events import (
     ControllerEffect,
     LeadersMoved,
     ReplicasFailed,
+    Report,
     RequestId,
-    sentence,
 )
 from minibroker.controller.core.instructions import stop_replica
 from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.events.controller_events import BrokerStopping, OfflineReplicasReported
 from minibroker.protocol.ids import BrokerId, TopicPartition
 from minibroker.protocol.messages import (
     AlterPartitionResponse,
@@ -154,7 +155,7 @@ def on_controlled_shutdown(state: ControllerState, event: ControlledShutdownRece
     moved = LeadersMoved(
         request_id=event.request_id, broker_id=broker_id, partitions=tuple(partitions), followed=followed
     )
-    effects: list[ControllerEffect] = [sentence(f"broker {broker_id} is shutting down")]
+    effects: list[ControllerEffect] = [Report(event=BrokerStopping(broker=broker_id))]
     effects += send_live_brokers(state)
     effects += write(elect_all(state, partitions, f"broker {broker_id} is shutting down"))
     return [*effects, ContinueWith(event=moved)]
@@ -170,7 +171,8 @@ def _on_offline_partitions(
     )
     was_offline = bool(state.offline_replicas.get(broker_id))
     reason = f"{len(offline)} replicas of broker {broker_id} are offline" if offline else f"broker {broker_id} is well"
-    effects: list[ControllerEffect] = [sentence(reason, is_warning=bool(offline))] if offline or was_offline else []
+    report = Report(event=OfflineReplicasReported(broker=broker_id, replicas=len(offline)))
+    effects: list[ControllerEffect] = [report] if offline or was_offline else []
     effects += _set_offline(state, broker_id, offline, reason)
     moved = LeadersMoved(request_id=request_id, broker_id=broker_id, partitions=tuple(sorted(offline)))
     return [*effects, ContinueWith(event=moved)]

@@ -1,8 +1,8 @@
 """The events of the controller's decisions: each change of a partition with before, after, and why. Pure."""
 
-from minibroker.controller.core.controller_state import ControllerState
+from minibroker.controller.core.controller_state import ControllerState, Leadership
 from minibroker.controller.core.election import PartitionChange
-from minibroker.protocol.cluster_events import ControllerElected, LeadershipChanged
+from minibroker.protocol.events.controller_events import ControllerElected, LeadershipChanged, PartitionStateReread
 from minibroker.protocol.ids import TopicPartition
 
 MIN_ISR_CONFIG = "min.insync.replicas"
@@ -24,8 +24,14 @@ def leadership_changed(change: PartitionChange, min_in_sync: int) -> LeadershipC
         leader_epoch=after.leader_epoch,
         isr=list(after.in_sync_replicas),
         reason=change.reason,
+        is_election=before is not None and change.is_election,
         is_bad=after.leader is None or after.is_recovering or len(after.in_sync_replicas) < min_in_sync,
     )
+
+
+def state_reread(partition: TopicPartition, found: Leadership | None) -> PartitionStateReread:
+    """What another client wrote instead of this controller's decision."""
+    return PartitionStateReread(topic=partition.topic, partition=partition.partition, found=str(found))
 
 
 def controller_elected(state: ControllerState, deletions: int) -> ControllerElected:

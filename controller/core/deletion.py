@@ -25,10 +25,16 @@ from minibroker.controller.core.events import (
     DeletionsRequested,
     EraseTopic,
     ReplicasErased,
+    Report,
     TopicErased,
-    sentence,
 )
 from minibroker.controller.core.instructions import Instruction, stop_replica
+from minibroker.protocol.events.controller_events import (
+    ReplicaDeletionFailed,
+    TopicDeleted,
+    TopicDeletionBegun,
+    TopicDeletionWaits,
+)
 from minibroker.protocol.ids import BrokerId, TopicPartition
 
 
@@ -61,8 +67,8 @@ def on_replicas_erased(state: ControllerState, event: ReplicasErased) -> list[Co
         state.deletions[topic] = msgspec.structs.replace(deletion, erased=deletion.erased | answered)
         effects += _finish(state, topic)
     for partition in event.failed:
-        text = f"broker {event.broker_id} could not delete {partition}; it is asked again when the broker returns"
-        effects.append(sentence(text, is_warning=True))
+        topic, number = partition
+        effects.append(Report(event=ReplicaDeletionFailed(topic=topic, partition=number, broker=event.broker_id)))
     return effects
 
 
@@ -75,7 +81,7 @@ def on_topic_erased(state: ControllerState, event: TopicErased) -> list[Controll
     gone = frozenset(each for each in _all_offline(state) if each.topic == event.topic)
     state.offline_replicas = {each: state.offline_replicas[each] - gone for each in state.offline_replicas}
     state.deletions.pop(event.topic, None)
-    return [sentence(f"topic {event.topic} is deleted")]
+    return [Report(event=TopicDeleted(topic=event.topic))]
 
 
 def missing_brokers(state: ControllerState, topic: str) -> list[BrokerId]:
@@ -122,7 +128,7 @@ def _advance(state: ControllerState, topic: str) -> list[ControllerEffect]:
     if not deletion.is_started:
         missing = missing_brokers(state, topic)
         if missing:
-            return [sentence(f"deletion of topic {topic} waits for brokers {missing}", is_warning=True)]
+            return [Report(event=TopicDeletionWaits(topic=topic, brokers=missing))]
         state.deletions[topic] = msgspec.structs.replace(deletion, is_started=True)
         return [BeginDeletion(topic=topic)]
     if not deletion.is_recorded:
@@ -137,7 +143,7 @@ def on_deletion_begun(state: ControllerState, event: DeletionBegun) -> list[Cont
     if deletion is None or topic not in state.topics:
         return []
     state.deletions[topic] = msgspec.structs.replace(deletion, is_recorded=True)
-    effects: list[ControllerEffect] = [sentence(f"deleting topic {topic}")]
+    effects: list[ControllerEffect] = [Report(event=TopicDeletionBegun(topic=topic))]
     effects += send_metadata(state, state.partitions_of(topic))  # the leader -2: forget it
     return [*effects, *_stop(state, topic), *_finish(state, topic)]
 

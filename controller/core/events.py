@@ -12,7 +12,7 @@ import msgspec
 from minibroker.controller.core.controller_state import Leadership, LossChoice, RegisteredBroker, ReplicaLog, Topic
 from minibroker.controller.core.election import PartitionChange
 from minibroker.controller.core.instructions import Instruction
-from minibroker.protocol.cluster_events import INFO, ClusterEvent, ControllerReported
+from minibroker.protocol.events.event_base import INFO, ClusterEvent
 from minibroker.protocol.ids import BrokerEpoch, BrokerId, TopicPartition
 from minibroker.protocol.messages import (
     AlterPartitionRequest,
@@ -324,8 +324,3 @@ class Report(ControllerEffect, frozen=True, kw_only=True):
     @property
     def is_warning(self) -> bool:
         return self.event.level > INFO
-
-
-def sentence(text: str, is_warning: bool = False) -> Report:
-    """A report that has no event of its own in the catalogue."""
-    return Report(event=ControllerReported(message=text, is_warning=is_warning))

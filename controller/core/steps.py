@@ -57,11 +57,10 @@ from minibroker.controller.core.events import (
     TopicConfigsChanged,
     TopicErased,
     TopicsChanged,
-    sentence,
 )
 from minibroker.controller.core.restarts import needs_logs
 from minibroker.controller.detection import failure_detection
-from minibroker.protocol.cluster_events import BrokerJoined, BrokerLeft
+from minibroker.protocol.events.controller_events import BrokerJoined, BrokerLeft, TopicCreated, TopicSettingsChanged
 from minibroker.protocol.ids import BrokerId
 
 
@@ -203,7 +202,10 @@ def _on_topics_changed(state: ControllerState, event: TopicsChanged) -> list[Con
     changes = elect_all(state, partitions, "new topic")
     changing = {change.partition for change in changes}
     unchanged = [each for each in partitions if each not in changing]
-    effects = [*send_metadata(state, unchanged), *send_leader_and_isr(state, unchanged, state.brokers)]
+    effects: list[ControllerEffect] = [
+        Report(event=TopicCreated(topic=name, partitions=len(state.partitions_of(name)))) for name in added
+    ]
+    effects += [*send_metadata(state, unchanged), *send_leader_and_isr(state, unchanged, state.brokers)]
     return [*effects, *ask_logs(state, partitions), *write(changes)]
 
 
@@ -213,7 +215,7 @@ def _on_topic_configs_changed(state: ControllerState, event: TopicConfigsChanged
         return []
     state.topics[event.topic] = msgspec.structs.replace(topic, configs=dict(event.configs))
     partitions = state.partitions_of(event.topic)
-    report = sentence(f"topic {event.topic} has the settings {event.configs}")
+    report = Report(event=TopicSettingsChanged(topic=event.topic, settings=dict(event.configs)))
     changes = elect_all(state, partitions, "settings changed")
     return [report, *send_metadata(state, partitions), *ask_logs(state, partitions), *write(changes)]
 

@@ -24,10 +24,11 @@ from minibroker.controller.core.events import (
     BrokerSilent,
     ControllerEffect,
     LeaderCutOff,
+    Report,
     Resign,
     Unregister,
-    sentence,
 )
+from minibroker.protocol.events.controller_events import UnresponsiveBrokerReplaced
 from minibroker.protocol.ids import BrokerId, TopicPartition
 
 NEVER_ANSWERED_SECONDS = 1.0
@@ -106,8 +107,7 @@ def _replace(state: ControllerState, broker_id: BrokerId, why: str) -> list[Cont
     led = [each for each in state.partitions_on({broker_id}) if _can_be_replaced(state, each, broker_id)]
     if not led:
         return []
-    text = f"broker {broker_id} {why} and leads {len(led)} partitions that others can lead; its registration is removed"
-    report = sentence(text, is_warning=True)
+    report = Report(event=UnresponsiveBrokerReplaced(broker=broker_id, reason=why, partitions=len(led)))
     return [report, Unregister(broker_id=broker_id, broker_epoch=state.brokers[broker_id].broker_epoch)]
 
 

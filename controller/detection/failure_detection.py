@@ -24,7 +24,7 @@ from minibroker.controller.core.events import (
     Report,
     Unregister,
 )
-from minibroker.protocol.cluster_events import (
+from minibroker.protocol.events.controller_events import (
     BrokerFailureConfirmed,
     BrokerFailureNotConfirmed,
     ControllerDoubtsNetwork,

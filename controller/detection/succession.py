@@ -18,8 +18,8 @@ from minibroker.controller.controller_election import Candidate, CurrentControll
 from minibroker.controller.detection.failure_confirmation import Confirmer, first_to_confirm
 from minibroker.controller.detection.failure_detection import choose_confirmers
 from minibroker.controller.detection.liveness_connection import LivenessEvents, hold_liveness_connection
-from minibroker.protocol.cluster_events import BrokerFailureConfirmed, BrokerFailureNotConfirmed
 from minibroker.protocol.errors import ProtocolError
+from minibroker.protocol.events.controller_events import BrokerFailureConfirmed, BrokerFailureNotConfirmed
 from minibroker.protocol.znodes import (
     BROKER_IDS,
     CONTROLLER,

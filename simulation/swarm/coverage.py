@@ -16,11 +16,8 @@ import msgspec
 from minibroker.broker.replicas.observations import ReplicaStepped
 from minibroker.broker.replication.events import ProduceReceived
 from minibroker.broker.replication.producer_state import Duplicate
-from minibroker.protocol.cluster_events import (
-    AlterPartitionFailed,
-    BrokerFailureNotConfirmed,
-    ClusterEvent,
-    ControllerDoubtsNetwork,
+from minibroker.protocol.errors import ErrorCode, error_code
+from minibroker.protocol.events.broker_events import (
     HandoverBegun,
     LeadershipFenced,
     LeadershipUnfenced,
@@ -30,12 +27,16 @@ from minibroker.protocol.cluster_events import (
     LogScanned,
     ProcessStalled,
     RegistrationReplaced,
+)
+from minibroker.protocol.events.controller_events import BrokerFailureNotConfirmed, ControllerDoubtsNetwork
+from minibroker.protocol.events.event_base import ClusterEvent
+from minibroker.protocol.events.replica_events import (
+    AlterPartitionFailed,
     ReplicaRemoved,
     ReplicaReset,
     ReplicaTruncated,
     SegmentsDeleted,
 )
-from minibroker.protocol.errors import ErrorCode, error_code
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.incoming_request import AnswerSent
 from minibroker.runtime.observer import Observers

@@ -5,6 +5,8 @@ import pytest
 from minibroker.broker.configuration.config import BrokerConfig, load_config
 from minibroker.broker.configuration.dynamic_config import DynamicConfig, validate_broker_config
 from minibroker.protocol.znodes import ConfigNode, broker_config_path
+from minibroker.runtime.event_log import log_event
+from minibroker.runtime.observer import Observers
 from minibroker.runtime.ports import Coordination
 from tests.broker.virtual_zookeeper import World, pass_time, run
 
@@ -21,6 +23,7 @@ class Watched:
     def __init__(self, dynamic: DynamicConfig) -> None:
         self.dynamic = dynamic
         self.changes: list[int] = []
+        dynamic.observer = Observers(log_event)
         dynamic.on_change = lambda config: self.changes.append(config.min_insync_replicas)
 
 
@@ -105,7 +108,7 @@ def test_start_without_zookeeper_catches_up_later() -> None:
     run(story)
 
 
-def test_an_invalid_setting_is_skipped_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_invalid_setting_is_skipped_and_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     async def story(world: World) -> None:
         observer = await world.observer()
         watched = await watch(world)

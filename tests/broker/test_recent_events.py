@@ -4,7 +4,8 @@ import json
 
 from minibroker.broker.monitoring import recent_events
 from minibroker.broker.monitoring.recent_events import RecentEvents
-from minibroker.protocol.cluster_events import ProcessStalled, ReplicaWarned
+from minibroker.protocol.events.broker_events import ProcessStalled
+from minibroker.protocol.events.replica_events import ReplicaWarned
 from minibroker.protocol.messages import DescribeEventsRequest, DescribeEventsResponse
 from minibroker.runtime.observer import Observers
 from minibroker.simulation.world.world import SimulatedWorld

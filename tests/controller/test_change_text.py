@@ -8,7 +8,7 @@ import pytest
 from minibroker.controller.core.change_text import leadership_changed, min_insync_replicas
 from minibroker.controller.core.controller_state import ControllerState
 from minibroker.controller.core.election import PartitionChange, elect
-from minibroker.protocol.cluster_events import INFO, WARNING
+from minibroker.protocol.events.event_base import INFO, WARNING
 from tests.controller.facts import T0, cluster_state, leadership
 
 

@@ -25,7 +25,7 @@ from minibroker.controller.detection.failure_detection import (
     choose_confirmers,
     doubts_itself,
 )
-from minibroker.protocol.cluster_events import BrokerFailureConfirmed
+from minibroker.protocol.events.controller_events import BrokerFailureConfirmed
 from tests.controller.facts import broker, cluster_state, leadership
 
 

@@ -1,4 +1,4 @@
-"""docs/EVENTS.md, from protocol/cluster_events: `python -m tests.docs.events_page` writes it."""
+"""docs/EVENTS.md, from protocol/events/: `python -m tests.docs.events_page` writes it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from minibroker.protocol.cluster_events import EVENTS, ClusterEvent
+from minibroker.protocol.cluster_events import EVENTS
+from minibroker.protocol.events.event_base import ClusterEvent
 
 PAGE = Path(__file__).parents[2] / "docs" / "EVENTS.md"
 HEAD = """# Events
@@ -26,7 +27,14 @@ A JSON line has `time` (UTC), `level`, `reported_by` (the broker), `event` (the 
 and `text` (the sentence). Lines of the log that are no event of this list have the event `log` and a field `logger`.
 Names and fields stay; new ones may be added.
 
-This page is written by `python -m tests.docs.events_page`, from `protocol/cluster_events.py`.
+An event tells of a change: of a replica, a log, a log directory, a broker's registration or session, its settings, the
+controller and what it decides; or of something that is wrong and may need an operator. Other lines of the log are
+diagnostics and no events: an attempt that failed and is made again (a connection, an order, a write to ZooKeeper); what
+a start repaired in the files beside a log (`log_scanned`, `replica_damaged` and `logs_doubted` tell what came of it);
+warnings about settings and limits; refused connections; the trail of administration (logger
+`minibroker.administration`, [SECURITY.md](SECURITY.md)); and bugs.
+
+This page is written by `python -m tests.docs.events_page`, from `protocol/events/`.
 
 | event | level | meaning | fields |
 |---|---|---|---|

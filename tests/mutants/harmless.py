@@ -12,7 +12,9 @@ PATCHES = (
         origin="hardening.md",
         rule="log lines are for people",
         breaks=(),
-        edits=(Edit("protocol.cluster_events", "truncated from {end_before} to", "cut from {end_before} down to"),),
+        edits=(
+            Edit("protocol.events.replica_events", "truncated from {end_before} to", "cut from {end_before} down to"),
+        ),
     ),
     Mutant(
         name="N2",

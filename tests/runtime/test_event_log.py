@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from minibroker.protocol.cluster_events import IsrChanged
+from minibroker.protocol.events.replica_events import IsrChanged
 from minibroker.runtime.event_log import log_event
 from minibroker.runtime.json_lines import JsonLines
 from minibroker.runtime.observer import Observers

@@ -3,7 +3,9 @@
 import json
 from pathlib import Path
 
-from minibroker.protocol.cluster_events import IsrChanged, ProcessStalled, ReplicaTruncated, as_json_fields
+from minibroker.protocol.cluster_events import as_json_fields
+from minibroker.protocol.events.broker_events import ProcessStalled
+from minibroker.protocol.events.replica_events import IsrChanged, ReplicaTruncated
 from minibroker.scenarios.live.event_log import BrokerEventLog
 
 TRUNCATED = ReplicaTruncated(topic="lines", partition=0, end_before=9, end_after=7, leader_epoch=2, reason="why")

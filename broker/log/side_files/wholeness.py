@@ -52,6 +52,8 @@ class Wholeness:
         """Incarnations since which these logs are undisturbed, the oldest first; the last one is this start's."""
         self.proven = self.incarnations
         """Incarnations since which they are proven whole."""
+        self.doubt: str | None = None
+        """Why the logs may have lost records since the start before."""
         self.missing: frozenset[TopicPartition] = frozenset()
         """Logs of the last incarnation without a directory now: their records are lost, they were not empty."""
 
@@ -83,7 +85,7 @@ class Wholeness:
             self.proven = (*known[len(known) - count :], *self.proven)[-INCARNATIONS_MAX:]
             self.incarnations = (*known, *self.incarnations)[-INCARNATIONS_MAX:]
         elif before is not None:
-            logger.warning("log directory %s may have lost records since the start before: %s", self._path, doubt)
+            self.doubt = doubt
 
     def _doubt(self, logs: Mapping[TopicPartition, PartitionLog], same_boot: bool) -> str | None:
         """Why the logs may be shorter than before; None without a doubt."""

@@ -1,0 +1,1 @@
+"""What a broker or controller reports of itself, as typed events."""

@@ -1,0 +1,214 @@
+"""Events of controllers: elections, brokers that come and go, topics."""
+
+from typing import ClassVar
+
+import msgspec
+
+from minibroker.protocol.events.event_base import ERROR, INFO, WARNING, ClusterEvent, PartitionEvent
+
+
+class ControllerElected(ClusterEvent, frozen=True, kw_only=True):
+    """This broker is the active controller now."""
+
+    TEXT: ClassVar[str] = (
+        "took over as controller of epoch {controller_epoch}: brokers {brokers}, {topics} topics, {partitions} "
+        "partitions, {deletions} deletions"
+    )
+    controller_epoch: int
+    brokers: list[int]
+    topics: int
+    partitions: int
+    deletions: int
+
+
+class ControllerResigned(ClusterEvent, frozen=True, kw_only=True):
+    """This broker is no longer the active controller."""
+
+    LEVEL: ClassVar[int] = WARNING
+    TEXT: ClassVar[str] = "resigned as controller of epoch {controller_epoch}: {reason}"
+    controller_epoch: int
+    reason: str
+
+
+class LeadershipChanged(PartitionEvent, frozen=True, kw_only=True):
+    """The controller wrote another state of a partition: leader, leader epoch, or ISR."""
+
+    TEXT: ClassVar[str] = "{topic}-{partition}: {change}: {reason}"
+    change: str
+    leader: int | None
+    leader_epoch: int
+    isr: list[int]
+    reason: str
+    is_election: bool = False
+    """Another broker leads than before; not for a new partition."""
+    is_bad: bool = False
+    """Writes stop, or records may be lost."""
+
+    @property
+    def level(self) -> int:
+        return WARNING if self.is_bad else INFO
+
+
+class BrokerJoined(ClusterEvent, frozen=True, kw_only=True):
+    """The controller sees a registration."""
+
+    TEXT: ClassVar[str] = "{description}"
+    broker: int
+    description: str
+
+
+class BrokerLeft(ClusterEvent, frozen=True, kw_only=True):
+    """The controller sees that a registration is gone."""
+
+    LEVEL: ClassVar[int] = WARNING
+    TEXT: ClassVar[str] = "broker {broker} is gone"
+    broker: int
+
+
+class BrokerFailureConfirmed(ClusterEvent, frozen=True, kw_only=True):
+    """A second broker is refused by the suspected one, too: it is unregistered."""
+
+    LEVEL: ClassVar[int] = WARNING
+    TEXT: ClassVar[str] = (
+        "{name} is dead: its connection was lost, {address} refuses, broker {confirmer} confirms ({took_ms} ms); "
+        "its registration is removed"
+    )
+    broker: int
+    confirmer: int
+    address: str
+    took_ms: int
+    """How long the confirmation took."""
+    is_controller: bool = False
+    """A candidate reports it of the active controller, whose place it takes with the same write."""
+
+    def text(self) -> str:
+        name = f"the controller, broker {self.broker}," if self.is_controller else f"broker {self.broker}"
+        return self.TEXT.format(name=name, **msgspec.structs.asdict(self))
+
+
+class BrokerFailureNotConfirmed(ClusterEvent, frozen=True, kw_only=True):
+    """A broker is suspected, and no other broker can confirm it: its session decides."""
+
+    LEVEL: ClassVar[int] = WARNING
+    TEXT: ClassVar[str] = "{description}"
+    broker: int
+    description: str
+
+
+class ControllerDoubtsNetwork(ClusterEvent, frozen=True, kw_only=True):
+    """The controller lost most liveness connections at once, so it suspects its own network and no broker."""
+
+    LEVEL: ClassVar[int] = WARNING
+    TEXT: ClassVar[str] = "{description}"
+    brokers: list[int]
+    description: str
+
+
+class UnresponsiveBrokerReplaced(ClusterEvent, frozen=True, kw_only=True):
+    """A broker that is registered does not do its work: it is unregistered, since others can lead its partitions."""
+
+    LEVEL: ClassVar[int] = WARNING
+    TEXT: ClassVar[str] = (
+        "broker {broker} {reason} and leads {partitions} partitions that others can lead; its registration is removed"
+    )
+    broker: int
+    reason: str
+    partitions: int
+
+
+class BrokerStopping(ClusterEvent, frozen=True, kw_only=True):
+    """A broker asked to hand its leaderships over."""
+
+    TEXT: ClassVar[str] = "broker {broker} is shutting down"
+    broker: int
+
+
+class OfflineReplicasReported(ClusterEvent, frozen=True, kw_only=True):
+    """A broker reported how many of its replicas are offline; none: all are well again."""
+
+    TEXT: ClassVar[str] = "{replicas} replicas of broker {broker} are offline"
+    broker: int
+    replicas: int
+
+    def text(self) -> str:
+        return super().text() if self.replicas else f"broker {self.broker} is well"
+
+    @property
+    def level(self) -> int:
+        return WARNING if self.replicas else INFO
+
+
+class PartitionsWithoutLeader(ClusterEvent, frozen=True, kw_only=True):
+    """Partitions that no replica may lead, and what they wait for."""
+
+    LEVEL: ClassVar[int] = WARNING
+    TEXT: ClassVar[str] = "{count} partitions have no leader ({first}): {reason}"
+    count: int
+    first: str
+    """The names of the first ones."""
+    reason: str
+
+
+class PartitionStateReread(PartitionEvent, frozen=True, kw_only=True):
+    """Another client wrote a partition's state; the controller decides again."""
+
+    TEXT: ClassVar[str] = "{topic}-{partition}: had changed in ZooKeeper: {found}"
+    found: str
+
+
+class TopicCreated(ClusterEvent, frozen=True, kw_only=True):
+    """The controller knows a new topic."""
+
+    TEXT: ClassVar[str] = "topic {topic} was created with {partitions} partitions"
+    topic: str
+    partitions: int
+
+
+class TopicSettingsChanged(ClusterEvent, frozen=True, kw_only=True):
+    """A topic has other settings."""
+
+    TEXT: ClassVar[str] = "topic {topic} has the settings {settings}"
+    topic: str
+    settings: dict[str, str]
+
+
+class TopicDeletionWaits(ClusterEvent, frozen=True, kw_only=True):
+    """A topic is deleted only while all brokers with a replica of it live."""
+
+    LEVEL: ClassVar[int] = WARNING
+    TEXT: ClassVar[str] = "deletion of topic {topic} waits for brokers {brokers}"
+    topic: str
+    brokers: list[int]
+
+
+class TopicDeletionBegun(ClusterEvent, frozen=True, kw_only=True):
+    """Brokers are told to delete their replicas of a topic."""
+
+    TEXT: ClassVar[str] = "deleting topic {topic}"
+    topic: str
+
+
+class ReplicaDeletionFailed(PartitionEvent, frozen=True, kw_only=True):
+    """A broker could not delete a replica."""
+
+    LEVEL: ClassVar[int] = WARNING
+    TEXT: ClassVar[str] = (
+        "broker {broker} could not delete {topic}-{partition}; it is asked again when the broker returns"
+    )
+    broker: int
+
+
+class TopicDeleted(ClusterEvent, frozen=True, kw_only=True):
+    """No broker and no node of ZooKeeper knows the topic any more."""
+
+    TEXT: ClassVar[str] = "topic {topic} is deleted"
+    topic: str
+
+
+class NodeIgnored(ClusterEvent, frozen=True, kw_only=True):
+    """The controller ignores a node of ZooKeeper that cannot be parsed or is implausible, until it is repaired."""
+
+    LEVEL: ClassVar[int] = ERROR
+    TEXT: ClassVar[str] = "{path} is ignored until it is repaired: {reason}"
+    path: str
+    reason: str
