@@ -7,6 +7,7 @@ it also runs in the Python of Kafka's clients.
 import json
 import os
 import resource
+import struct
 import sys
 import threading
 import time
@@ -18,6 +19,12 @@ from typing import Any
 from minibroker.bench.statistics import percentile
 
 NS_PER_S = 1_000_000_000
+STAMP = struct.Struct("<q")
+"""Beginning of a stamped value: when it was due, in monotonic nanoseconds (one clock for all processes), 0 for
+never."""
+WARM_RECORDS = 2_000
+"""Sent before the stopwatch starts, to set up connections, metadata and the producer's identity."""
+LINGER_MS = 5
 TICK_S = 0.001
 """Records of a fast schedule are due in groups, one per millisecond: no sleep is exact enough for shorter steps."""
 BEAT_S = 0.05
@@ -142,6 +149,13 @@ def schedule(per_second: int, seconds: float, first_ns: int) -> list[tuple[int, 
     tick_ns = round(TICK_S * NS_PER_S)
     ticks = Counter((index * NS_PER_S // per_second) // tick_ns for index in range(count))
     return [(first_ns + tick * tick_ns, records) for tick, records in sorted(ticks.items())]
+
+
+def producing_report(cost: dict[str, float], records: int, record_bytes: int, warm_records: int) -> dict[str, Any]:
+    """A producer's report: all of its records were acknowledged."""
+    rates = {"records_s": records / cost["seconds"], "mb_s": records * record_bytes / cost["seconds"] / 1e6}
+    counts = {"records": records, "bytes": records * record_bytes, "acknowledged": records}
+    return cost | rates | counts | {"warm_records": warm_records}
 
 
 def reading_report(

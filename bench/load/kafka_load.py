@@ -4,7 +4,6 @@ PYTHON-OF-THE-CLIENTS -m minibroker.bench.load.kafka_load produce '{"bootstrap_s
 """
 
 import os
-import struct
 import sys
 import threading
 import time
@@ -15,10 +14,14 @@ import uvloop
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from minibroker.bench.load.generator import (
+    LINGER_MS,
+    STAMP,
+    WARM_RECORDS,
     LoadStopwatch,
     Pacer,
     arguments,
     latencies,
+    producing_report,
     reading_report,
     report,
     send_event,
@@ -26,11 +29,8 @@ from minibroker.bench.load.generator import (
 from minibroker.bench.load.kafka_failover import failover
 from minibroker.bench.load.kafka_settings import CONSUMER, PRODUCER, QUEUE_MESSAGES
 
-STAMP = struct.Struct("<q")
-WARM_RECORDS = 2_000
 SILENCE_S = 20.0
 SEND_POLL_EVERY = 1_000
-LINGER_MS = 5
 AIOKAFKA_REQUEST_BYTES = 4 << 20
 
 
@@ -101,7 +101,7 @@ def produce(
         _produce(producer, topic, value, named, records, outcomes)
     cost = watch.read()
     outcomes.check(records)
-    return _rates(records, record_bytes, cost) | {"acknowledged": records, "warm_records": warm_records}
+    return producing_report(cost, records, record_bytes, warm_records)
 
 
 def _produce(
@@ -158,17 +158,7 @@ async def _produce_aiokafka(
         await producer.flush()
         cost = watch.read()
         await last  # raises if it was not acknowledged; the bench also counts the topic's records
-    return _rates(records, record_bytes, cost) | {"acknowledged": records, "warm_records": WARM_RECORDS}
-
-
-def _rates(records: int, record_bytes: int, cost: dict[str, float]) -> dict[str, Any]:
-    seconds = cost["seconds"]
-    return cost | {
-        "records": records,
-        "bytes": records * record_bytes,
-        "records_s": records / seconds,
-        "mb_s": records * record_bytes / seconds / 1e6,
-    }
+    return producing_report(cost, records, record_bytes, WARM_RECORDS)
 
 
 def latency(

@@ -5,7 +5,6 @@ python -m minibroker.bench.load.minibroker_load produce '{"bootstrap_servers": "
 
 import asyncio
 import os
-import struct
 import sys
 import time
 from collections import deque
@@ -16,22 +15,20 @@ import uvloop
 
 from minibroker import Consumer, Delivery, MinibrokerError, Producer, TopicPartition
 from minibroker.bench.load.generator import (
+    LINGER_MS,
+    STAMP,
+    WARM_RECORDS,
     LoadStopwatch,
     Pacer,
     arguments,
     latencies,
+    producing_report,
     reading_report,
     report,
     send_event,
 )
 from minibroker.bench.load.minibroker_failover import failover
 
-STAMP = struct.Struct("<q")
-"""Beginning of a stamped value: when it was due, in monotonic nanoseconds (one clock for all processes), 0 for
-never."""
-WARM_RECORDS = 2_000
-"""Sent before the stopwatch starts, to set up connections, metadata and the producer's identity."""
-LINGER_MS = 5
 SILENCE_MS = 20_000
 """A consumer that receives nothing for this long has lost records: the round fails."""
 
@@ -70,21 +67,11 @@ async def produce(
                 await producer.send(topic, value)
         await producer.flush()  # raises if one of them was not acknowledged
         cost = watch.read()
-    return _rates(records, record_bytes, cost) | {"acknowledged": records, "warm_records": warm_records}
+    return producing_report(cost, records, record_bytes, warm_records)
 
 
 def _key(number: int, keys: int) -> bytes | None:
     return b"key-%06d" % (number % keys) if keys else None
-
-
-def _rates(records: int, record_bytes: int, cost: dict[str, float]) -> dict[str, Any]:
-    seconds = cost["seconds"]
-    return cost | {
-        "records": records,
-        "bytes": records * record_bytes,
-        "records_s": records / seconds,
-        "mb_s": records * record_bytes / seconds / 1e6,
-    }
 
 
 async def latency(
