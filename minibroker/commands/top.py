@@ -1,4 +1,7 @@
-"""`minibroker top`: the live table of replicas, with a line for each election, truncation and ISR change."""
+"""`minibroker top`: the live table of replicas, with a line for each election, truncation and ISR change.
+
+The table is asked for again and again; the lines are events of the brokers (`observation/cluster_changes.py`).
+"""
 
 import sys
 from collections import deque
@@ -19,8 +22,8 @@ from minibroker.command_line import (
 )
 
 if TYPE_CHECKING:
+    from minibroker.observation.cluster_changes import ClusterChange
     from minibroker.observation.cluster_view import ClusterView
-    from minibroker.observation.replica_changes import ReplicaChange
 
 EVENTS_SHOWN = 12
 
@@ -65,36 +68,26 @@ async def _watch(
 ) -> None:
     import asyncio
 
-    from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
-    from minibroker.observation.cluster_view import view_cluster
-    from minibroker.observation.replica_changes import changes_between
+    from minibroker.observation.broker_queries import NoAnswer
+    from minibroker.observation.cluster_changes import ClusterWatch
 
     loop = asyncio.get_running_loop()
-    before: ClusterView | None = None
     answered = loop.time()
     done = 0
-    async with BrokerQueries("minibroker-top") as queries:
+    async with ClusterWatch("minibroker-top", servers) as watch:
         while looks is None or done < looks:
             try:
-                view = await view_cluster(queries, servers, topics, timeout_s=min(2.0, timeout_s))
+                view, changes = await watch.look(topics, min(2.0, timeout_s))
             except NoAnswer as error:
                 if loop.time() - answered > timeout_s:
                     raise CommandFailed(str(error)) from None
                 await asyncio.sleep(interval_s)
                 continue
             answered = loop.time()
-            servers = _with_all_brokers(servers, view)
-            screen.show(view, changes_between(before, view) if before is not None else [])
-            before = view
+            screen.show(view, changes)
             done += 1
             if looks is None or done < looks:
                 await asyncio.sleep(interval_s)
-
-
-def _with_all_brokers(servers: str, view: "ClusterView") -> str:
-    """Add the brokers of the last answer: the ones given with -b may fail while we watch."""
-    known = servers.split(",")
-    return ",".join([*known, *(broker.server for broker in view.brokers if broker.server not in known)])
 
 
 class EventLines:
@@ -109,13 +102,15 @@ class EventLines:
     def __exit__(self, *details: object) -> None:
         sys.stdout.flush()
 
-    def show(self, view: "ClusterView", changes: "list[ReplicaChange]") -> None:
+    def show(self, view: "ClusterView", changes: "list[ClusterChange]") -> None:
         import msgspec
 
         for change in changes:
-            moment = datetime.fromtimestamp(view.taken_at).astimezone()
+            moment = datetime.fromtimestamp(change.at_ms / 1000).astimezone()
             if self._as_json:
-                print_json({"time": moment.isoformat(timespec="milliseconds"), **msgspec.to_builtins(change)})
+                fields = msgspec.to_builtins(change)
+                del fields["at_ms"]
+                print_json({"time": moment.isoformat(timespec="milliseconds"), **fields})
             else:
                 click.echo(f"{moment:%H:%M:%S}.{moment.microsecond // 1000:03d}  {change.what}")
 
@@ -138,12 +133,13 @@ class LiveScreen:
         for event in self._events:  # the alternate screen is gone: print the events on the real one
             click.echo(event)
 
-    def show(self, view: "ClusterView", changes: "list[ReplicaChange]") -> None:
+    def show(self, view: "ClusterView", changes: "list[ClusterChange]") -> None:
         from rich.console import Group
         from rich.text import Text
 
         moment = datetime.fromtimestamp(view.taken_at)
-        self._events.extend(f"{moment:%H:%M:%S}  {change.what}" for change in changes)
+        times = [datetime.fromtimestamp(change.at_ms / 1000) for change in changes]
+        self._events.extend(f"{at:%H:%M:%S}  {each.what}" for at, each in zip(times, changes, strict=True))
         brokers = ", ".join(f"{b.broker_id}{'' if b.description else ' (no answer)'}" for b in view.brokers)
         title = Text(f"{moment:%H:%M:%S}  brokers {brokers}  controller {view.controller_id}", style="bold")
         self._live.update(Group(title, _rich_table(view), Text("\n".join(self._events))), refresh=True)

@@ -17,13 +17,13 @@ from minibroker.demo.writing import write_all
 from minibroker.local_cluster.broker_process import SESSION_TIMEOUT_MS
 from minibroker.local_cluster.local_cluster import ClusterFailed, LocalCluster
 from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
-from minibroker.observation.cluster_view import ClusterView, view_cluster
-from minibroker.observation.replica_changes import changes_between
+from minibroker.observation.cluster_changes import told_by
+from minibroker.observation.cluster_view import ClusterView
+from minibroker.observation.event_stream import EventStream
 from minibroker.protocol.ids import TopicPartition
 
 TOPIC = "lines"
 PARTITIONS = 3
-WATCH_EVERY_S = 0.2
 HEAL_TIMEOUT_S = 60.0
 """A restarted broker fetches at most the 64 MB again."""
 SESSION_S = SESSION_TIMEOUT_MS / 1000
@@ -99,15 +99,14 @@ async def _watched(story: Story, cluster: LocalCluster) -> AsyncIterator[None]:
 
 
 async def _watch(story: Story, cluster: LocalCluster) -> None:
-    before: ClusterView | None = None
     async with BrokerQueries("minibroker-demo-watch") as queries:
-        while True:
-            with contextlib.suppress(NoAnswer, ClusterFailed):
-                view = await view_cluster(queries, cluster.answering_servers(), timeout_s=1.0)
-                for change in changes_between(before, view) if before is not None else ():
-                    story.tell(f"  {change.what}")
-                before = view
-            await asyncio.sleep(WATCH_EVERY_S)
+        stream = EventStream(queries, cluster.bootstrap_servers)
+        with contextlib.suppress(NoAnswer):
+            await stream.poll()  # what happened before
+        async for event in stream.follow():
+            change = told_by(event)
+            if change is not None:
+                story.tell(f"  {change.what}")
 
 
 async def _bring_back(story: Story, cluster: LocalCluster, killed: int) -> None:

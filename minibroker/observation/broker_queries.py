@@ -25,7 +25,7 @@ from minibroker.protocol.messages import (
     Response,
 )
 from minibroker.runtime.network import RealNetwork
-from minibroker.runtime.request_channel import RequestChannel, RequestFailed
+from minibroker.runtime.request_channel import RequestChannel, RequestFailed, RequestRefused
 from minibroker.runtime.rpc import connect
 
 CONNECT_TIMEOUT_MS = 2_000
@@ -38,6 +38,10 @@ R = TypeVar("R", bound=Response)
 
 class NoAnswer(Exception):
     """A broker did not answer, or none of several; the message names them and the cause."""
+
+
+class Refused(NoAnswer):
+    """A broker answered with an error code."""
 
 
 class BrokerQueries:
@@ -58,7 +62,7 @@ class BrokerQueries:
         try:
             return await self._channels[server].ask(request, kind, max(1, round(timeout_s * 1000)))
         except RequestFailed as error:
-            raise NoAnswer(str(error)) from None
+            raise (Refused if isinstance(error, RequestRefused) else NoAnswer)(str(error)) from None
 
     async def ask_any(self, servers: str, request: Request, kind: type[R], timeout_s: float = ASK_TIMEOUT_S) -> R:
         """Ask each of 'HOST:PORT,..' in order; return the first answer. Raises NoAnswer naming all that failed."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
+from minibroker.observation.broker_queries import ASK_TIMEOUT_S, BrokerQueries, NoAnswer, Refused
 from minibroker.protocol.messages import DescribeEventsRequest, DescribeEventsResponse
 
 POLL_SECONDS = 0.3
@@ -47,12 +47,14 @@ class EventStream:
         self._next: dict[int, tuple[str, int]] = {}
         """By broker: its incarnation, and the number to ask for."""
         self._discovered_at = -DISCOVER_SECONDS
+        self.refusals: dict[int, str] = {}
+        """Brokers that refuse to report events, with their words: an older version knows no such request."""
 
-    async def poll(self) -> list[BrokerEvent]:
+    async def poll(self, timeout_s: float = ASK_TIMEOUT_S) -> list[BrokerEvent]:
         """What was reported since the last call, oldest first. Raises NoAnswer if no broker answers at all."""
         if time.monotonic() - self._discovered_at >= DISCOVER_SECONDS:
-            await self._discover()
-        answers = await asyncio.gather(*(self._ask(broker) for broker in self._brokers))
+            await self._discover(timeout_s)
+        answers = await asyncio.gather(*(self._ask(broker, timeout_s) for broker in self._brokers))
         return sorted((event for answer in answers for event in answer), key=lambda event: event.at_ms)
 
     async def follow(self) -> AsyncIterator[BrokerEvent]:
@@ -65,22 +67,27 @@ class EventStream:
                 pass
             await asyncio.sleep(POLL_SECONDS)
 
-    async def _discover(self) -> None:
+    async def _discover(self, timeout_s: float) -> None:
         known = ",".join(self._brokers.values())
-        found = await self._queries.describe_cluster(f"{known},{self._servers}" if known else self._servers)
+        servers = f"{known},{self._servers}" if known else self._servers
+        found = await self._queries.describe_cluster(servers, timeout_s)
         self._brokers |= {each.broker_id: f"{each.host}:{each.port}" for each in found.brokers}
         self._discovered_at = time.monotonic()
 
-    async def _ask(self, broker: int) -> list[BrokerEvent]:
+    async def _ask(self, broker: int, timeout_s: float) -> list[BrokerEvent]:
         """New events of one broker; none if it does not answer."""
         found: list[BrokerEvent] = []
         while True:
             incarnation, number = self._next.get(broker, ("", 0))
             request = DescribeEventsRequest(first_number=number)
             try:
-                answer = await self._queries.ask(self._brokers[broker], request, DescribeEventsResponse)
+                answer = await self._queries.ask(self._brokers[broker], request, DescribeEventsResponse, timeout_s)
+            except Refused as error:
+                self.refusals[broker] = str(error)
+                return found
             except NoAnswer:
                 return found
+            self.refusals.pop(broker, None)
             if answer.incarnation_id != incarnation and number:
                 self._next[broker] = (answer.incarnation_id, 0)
                 continue

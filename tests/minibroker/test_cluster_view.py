@@ -1,10 +1,9 @@
-"""Health, events and the table of replicas, from the brokers' answers."""
+"""Health and the table of replicas, from the brokers' answers."""
 
 import msgspec
 import pytest
 
 from minibroker.observation.cluster_view import NAMES_SHOWN, BrokerView, ClusterView, health_problems
-from minibroker.observation.replica_changes import changes_between
 from minibroker.observation.replica_table import replica_rows
 from minibroker.offline import cures
 from minibroker.protocol.ids import TopicPartition
@@ -140,37 +139,6 @@ def test_a_damaged_only_copy_is_named_once() -> None:
 
 def test_missing_brokers_are_counted() -> None:
     assert health_problems(view(), 4) == ["3 of 4 brokers are registered: [1, 2, 3]"]
-
-
-def changes(before: ClusterView, after: ClusterView) -> list[tuple[str, str]]:
-    return [(change.kind, change.what) for change in changes_between(before, after)]
-
-
-def test_equal_views_have_no_changes() -> None:
-    assert changes(view(), view()) == []
-
-
-def test_election_is_reported_with_its_epoch() -> None:
-    assert changes(view(), view(leader=2, epoch=1)) == [("election", "t-0: leader 1 -> 2, epoch 0 -> 1")]
-    assert changes(view(), view(epoch=1)) == [("election", "t-0: leader 1 stays, epoch 0 -> 1")]
-
-
-def test_change_of_the_isr_is_reported() -> None:
-    assert changes(view(), view(isr=(1, 2))) == [("isr", "t-0: ISR shrinks [1, 2, 3] -> [1, 2]")]
-    assert changes(view(isr=(1,)), view()) == [("isr", "t-0: ISR grows [1] -> [1, 2, 3]")]
-
-
-def test_truncation_is_reported_with_its_size() -> None:
-    after = view(two=broker(2, replica("follower", 4)))
-    assert changes(view(), after) == [("truncation", "t-0: broker 2 truncated 5 records, LEO 9 -> 4")]
-
-
-def test_brokers_that_fail_return_and_restart_are_reported() -> None:
-    gone = view(three=broker(3, None))
-    assert changes(view(), gone) == [("broker-down", "broker 3 does not answer")]
-    assert changes(gone, view()) == [("broker-up", "broker 3 answers")]
-    restarted = view(three=broker(3, replica("follower", 7), "b"))
-    assert changes(view(), restarted) == [("broker-restarted", "broker 3 has restarted")]
 
 
 def test_lag_is_counted_from_the_leader() -> None:

@@ -4,7 +4,7 @@ import asyncio
 import json
 from typing import Any, cast
 
-from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
+from minibroker.observation.broker_queries import BrokerQueries, NoAnswer, Refused
 from minibroker.observation.event_stream import EventStream
 from minibroker.protocol.messages import (
     DescribeClusterBroker,
@@ -22,13 +22,18 @@ class FakeBrokers:
         self.events: dict[int, list[tuple[int, str]]] = {1: [], 2: []}
         self.incarnations = {1: "a", 2: "b"}
         self.down: set[int] = set()
+        self.without_events: set[int] = set()
 
-    async def describe_cluster(self, servers: str) -> DescribeClusterResponse:
+    async def describe_cluster(self, servers: str, timeout_s: float) -> DescribeClusterResponse:
         brokers = [DescribeClusterBroker(broker_id=each, host="host", port=each) for each in self.events]
         return DescribeClusterResponse(brokers=brokers)
 
-    async def ask(self, server: str, request: DescribeEventsRequest, kind: object) -> DescribeEventsResponse:
+    async def ask(
+        self, server: str, request: DescribeEventsRequest, kind: object, timeout_s: float
+    ) -> DescribeEventsResponse:
         broker = int(server.rpartition(":")[2])
+        if broker in self.without_events:
+            raise Refused("UNSUPPORTED_VERSION")
         if broker in self.down:
             raise NoAnswer(server)
         kept = self.events[broker]
@@ -70,6 +75,17 @@ def test_a_broker_that_was_started_again_is_read_from_its_first_event() -> None:
     assert polled(brokers, stream) == []
     brokers.down, brokers.incarnations[1], brokers.events[1] = set(), "later", [(9, "new")]
     assert polled(brokers, stream) == [(1, "new")]
+
+
+def test_a_broker_of_a_version_without_events_is_named_and_the_others_are_read() -> None:
+    brokers = FakeBrokers()
+    stream = stream_of(brokers)
+    brokers.events, brokers.without_events = {1: [(1, "a")], 2: [(2, "b")]}, {2}
+    assert polled(brokers, stream) == [(1, "a")]
+    assert stream.refusals == {2: "UNSUPPORTED_VERSION"}
+    brokers.without_events = set()
+    assert polled(brokers, stream) == [(2, "b")]
+    assert stream.refusals == {}
 
 
 def test_filters_pass_events_of_and_about_a_broker() -> None:
