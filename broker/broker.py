@@ -31,7 +31,7 @@ from minibroker.broker.membership.metadata_image import MetadataImage
 from minibroker.broker.membership.registration import BrokerIdentity, Registration, draw_id, open_session
 from minibroker.broker.monitoring.gauges import read_gauges, readiness
 from minibroker.broker.monitoring.http_endpoint import HttpEndpoint, broker_routes
-from minibroker.broker.monitoring.metrics import BrokerCounters
+from minibroker.broker.monitoring.metrics import BrokerCounters, BrokerGauges
 from minibroker.broker.monitoring.recent_events import RecentEvents
 from minibroker.broker.replicas.periodic_tasks import PeriodicTasks
 from minibroker.broker.replicas.replica_manager import ReplicaManager
@@ -272,13 +272,18 @@ class Broker:
             routes = broker_routes(
                 {"version": VERSION, "broker_id": str(config.broker_id)},
                 self.counters,
-                lambda: read_gauges(self),
-                lambda: readiness(self),
+                self.gauges,
+                lambda: readiness(self.registration, self.image),
             )
             self._http = HttpEndpoint(self.runtime.network, routes)
             await self._http.start(*config.metrics_address)
         endpoints = advertised_endpoints(config, ports)
         await self.registration.register(endpoints, config.zookeeper_connection_timeout_ms)
+
+    def gauges(self) -> BrokerGauges:
+        """Counted now, for a scrape of the metrics."""
+        is_controller, witness_age_ms = self.controller.is_active, self.witness.age_ms
+        return read_gauges(self.manager, self.server, self.runtime.disk, is_controller, witness_age_ms)
 
     # ------------------------------------------------------------------------------------------------------- serve
     async def serve(self, stop: asyncio.Event) -> None:

@@ -32,16 +32,13 @@ Owns: the classes and their wording. Leaves to others: when to raise them. Every
 broker, its leader epoch and the in-sync replicas as far as they are known, and says what to do.
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Generator, Sequence
+from typing import Any, Protocol
 
 import msgspec
 
 from minibroker.protocol.errors import REFRESHES_METADATA, RETRIABLE, ErrorCode, error_code
 from minibroker.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
-
-if TYPE_CHECKING:
-    from minibroker.client.producer.deliveries import Deliveries
 
 
 class Where(msgspec.Struct, frozen=True):
@@ -85,9 +82,23 @@ class MinibrokerError(Exception):
     """The broker's error code, if a broker sent one."""
     maybe_written = False
     """For a record that was not acknowledged: it may be in the log all the same."""
-    taken: "Deliveries | None" = None
+    taken: "TakenRecords | None" = None
     """The first records of a `send_many` that it had taken before this error ended it; they are being sent. None if the
     error did not come from `send_many`."""
+
+
+class TakenRecords(Protocol):
+    """Promises of a `send_many` that an error ended: they are its Deliveries."""
+
+    @property
+    def done(self) -> bool:
+        """Are all outcomes known?"""
+        ...
+
+    def first_error(self) -> MinibrokerError | None: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> Awaitable[Any]: ...
+    def __await__(self) -> Generator[Any, None, Any]: ...
 
 
 class InvalidCall(MinibrokerError, ValueError):

@@ -1,32 +1,34 @@
 """Reads the state of a running broker for metrics and readiness. Changes nothing."""
 
-from typing import TYPE_CHECKING
-
+from minibroker.broker.membership.metadata_image import MetadataImage
+from minibroker.broker.membership.registration import Registration
 from minibroker.broker.monitoring.metrics import BrokerGauges, Readiness
+from minibroker.broker.replicas.replica_manager import ReplicaManager
 from minibroker.broker.replication.state import Role
 from minibroker.protocol.ids import to_wire
-from minibroker.runtime.ports import DiskError
-
-if TYPE_CHECKING:
-    from minibroker.broker.broker import Broker
+from minibroker.runtime.ports import Disk, DiskError
+from minibroker.runtime.server import RpcServer
 
 
-def readiness(broker: "Broker") -> Readiness:
+def readiness(registration: Registration, image: MetadataImage) -> Readiness:
     """Ready: registered, and the controller has sent the metadata of the cluster."""
-    if broker.registration.is_fenced():
+    if registration.is_fenced():
         return Readiness(False, "ZooKeeper session not confirmed alive")
-    if not broker.image.has_been_updated:
+    if not image.has_been_updated:
         return Readiness(False, "registered, but no metadata received from the controller yet")
-    return Readiness(True, f"registered under broker epoch {broker.registration.broker_epoch}")
+    return Readiness(True, f"registered under broker epoch {registration.broker_epoch}")
 
 
-def read_gauges(broker: "Broker") -> BrokerGauges:
+def read_gauges(
+    manager: ReplicaManager, server: RpcServer, disk: Disk, is_controller: bool, witness_age_ms: int
+) -> BrokerGauges:
     """Count now; called for each scrape of the metrics."""
-    states = list(broker.manager.states().values())
+    registration, image = manager.registration, manager.image
+    states = list(manager.states().values())
     led = [s for s in states if s.is_leader]
     sizes = [len(s.in_sync_replicas) - s.effective_min_insync_replicas for s in led]
     try:
-        free_bytes = broker.runtime.disk.free_bytes(broker.log_directory.path)
+        free_bytes = disk.free_bytes(manager.log_directory.path)
     except DiskError:
         free_bytes = 0
     return BrokerGauges(
@@ -38,18 +40,18 @@ def read_gauges(broker: "Broker") -> BrokerGauges:
         offline_replicas=sum(s.role is Role.OFFLINE for s in states),
         damaged_replicas=sum(s.damage is not None for s in states),
         waiting_produce_requests=sum(len(s.waiters) for s in led),
-        waiting_fetch_requests=broker.manager.fetches.delayed_count(),
+        waiting_fetch_requests=manager.fetches.delayed_count(),
         max_lag=max((_lag(s.log_end_offset, r.log_end_offset) for s in led for r in s.remotes.values()), default=0),
-        is_controller=int(broker.controller.is_active),
-        offline_partitions=sum(info.leader is None for _, info in broker.image.all_partitions()),
-        live_brokers=len(broker.image.live_broker_ids()),
-        topics=len(broker.image.topics),
-        is_fenced=int(broker.registration.is_fenced()),
-        broker_epoch=to_wire(broker.registration.broker_epoch),
-        connections=len(broker.server.connections),
-        log_bytes=sum(log.size_bytes for log in broker.log_directory.logs.values()),
+        is_controller=int(is_controller),
+        offline_partitions=sum(info.leader is None for _, info in image.all_partitions()),
+        live_brokers=len(image.live_broker_ids()),
+        topics=len(image.topics),
+        is_fenced=int(registration.is_fenced()),
+        broker_epoch=to_wire(registration.broker_epoch),
+        connections=len(server.connections),
+        log_bytes=sum(log.size_bytes for log in manager.log_directory.logs.values()),
         disk_free_bytes=free_bytes,
-        witness_age_seconds=broker.witness.age_ms // 1000,
+        witness_age_seconds=witness_age_ms // 1000,
     )
 
 

@@ -10,15 +10,12 @@ fetch of very many partitions takes long to answer, so each of those gets a loop
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from minibroker.broker.alarms import Alarms
+from minibroker.broker.replicas.partition import Partition
 from minibroker.protocol.messages import FetchRequest
 from minibroker.runtime.server import IncomingRequest, ServerConnection
-
-if TYPE_CHECKING:
-    from minibroker.broker.replicas.partition import Partition
-    from minibroker.broker.requests.fetch_sessions import FetchSession
 
 MAX_WAIT_MS = 30_000
 """Limit of a fetch's max_wait_ms."""
@@ -30,12 +27,18 @@ FEW_PARTITIONS = 20
 all of them for every append, only to continue waiting, would cost more than answering once."""
 
 
+class SessionOfFollower(Protocol):
+    """What a follower's delayed fetch leaves when it ends; consumers have none."""
+
+    delayed: "DelayedFetch | None"
+
+
 class DelayedFetch:
     """A request that waits. It ends once: by an update, by its deadline, or with its connection."""
 
     __slots__ = ("alarm", "body", "done", "has_newer_watermark", "listed", "min_bytes", "request", "session", "watched")
 
-    def __init__(self, request: IncomingRequest, body: FetchRequest, session: "FetchSession | None") -> None:
+    def __init__(self, request: IncomingRequest, body: FetchRequest, session: SessionOfFollower | None) -> None:
         self.request = request
         self.body = body
         self.session = session
@@ -55,7 +58,7 @@ class DelayedFetch:
     def is_large(self) -> bool:
         return self.session is None and self.listed > FEW_PARTITIONS
 
-    def watch(self, partition: "Partition") -> None:
+    def watch(self, partition: Partition) -> None:
         """Wake this fetch when the partition changes."""
         if self not in partition.waiting_fetches:
             partition.waiting_fetches[self] = None

@@ -207,7 +207,7 @@ class FetchSessions:
     def answer(self, delayed: DelayedFetch, force: bool, refused: Refusals | None = None) -> bool:
         """Answer if there is something to send, or if it must end now. Reads only updated partitions."""
         session = delayed.session
-        assert session is not None
+        assert isinstance(session, FetchSession)
         topics: dict[str, list[FetchedRecords]] = refused or {}
         budget = min(delayed.body.max_bytes, self._response_max_bytes)
         size, urgent = 0, bool(topics)

@@ -1,6 +1,7 @@
 """The state of one partition of a consumer: distinguishes 'no data' from 'no broker'."""
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -8,9 +9,6 @@ from minibroker.client.cluster import Cluster
 from minibroker.client.consumer.cursor import Cursor
 from minibroker.client.errors import MinibrokerError
 from minibroker.protocol.ids import BrokerId, LeaderEpoch
-
-if TYPE_CHECKING:
-    from minibroker.client.consumer.fetcher import Fetcher
 
 State = Literal["fetching", "paused", "no-leader", "connecting", "refused", "no-position", "validating", "halted"]
 
@@ -36,7 +34,26 @@ class ConnectionState(msgspec.Struct, frozen=True):
         return self.state == "fetching"
 
 
-def describe_connection(cursor: Cursor, cluster: Cluster, fetcher: "Fetcher") -> ConnectionState:
+class LeaderState(msgspec.Struct):
+    """The state of one leader."""
+
+    answered_at_ms: float | None = None
+    failures: int = 0
+    error: MinibrokerError | None = None
+
+
+class FetchProgress(Protocol):
+    """What the fetcher knows of the leaders."""
+
+    @property
+    def leaders(self) -> Mapping[BrokerId, LeaderState]: ...
+    def now_ms(self) -> float: ...
+    def is_late(self, leader: BrokerId | None) -> bool:
+        """Has this leader been silent for longer than a long poll takes?"""
+        ...
+
+
+def describe_connection(cursor: Cursor, cluster: Cluster, fetcher: FetchProgress) -> ConnectionState:
     """The state of one cursor now."""
     leader = fetcher.leaders.get(cursor.leader) if cursor.leader is not None else None
     answered_at_ms = leader.answered_at_ms if leader is not None else None

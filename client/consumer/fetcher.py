@@ -17,7 +17,7 @@ from functools import partial
 import msgspec
 
 from minibroker.client.cluster import Cluster
-from minibroker.client.consumer.connection_state import describe_connection
+from minibroker.client.consumer.connection_state import LeaderState, describe_connection
 from minibroker.client.consumer.cursor import Chunk, Cursor, OffsetReset
 from minibroker.client.consumer.partition_watch import PartitionWatch
 from minibroker.client.consumer.positions import PositionResolver
@@ -74,14 +74,6 @@ class _FetchInFlight(msgspec.Struct, eq=False):
     correlation_id: int
     sent_at_ms: float
     cursors: dict[TopicPartition, tuple[Cursor, int, Offset]]
-
-
-class LeaderState(msgspec.Struct):
-    """The state of one leader, for `connection_state`."""
-
-    answered_at_ms: float | None = None
-    failures: int = 0
-    error: MinibrokerError | None = None
 
 
 class Fetcher:

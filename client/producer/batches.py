@@ -1,20 +1,16 @@
-"""Batches: records that are sent to one partition together. Pure.
+"""Batches, records that are sent to one partition together, and the queue of a partition's batches. Pure.
 
 A batch collects records while it is open, is packed once when it is first sent, and has one outcome for all of them.
 """
 
+from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from minibroker.client.errors import MinibrokerError
-from minibroker.protocol.ids import LeaderEpoch, Offset, TopicPartition
+from minibroker.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
 from minibroker.protocol.record_batch import BatchBuilder, decode_records
-
-if TYPE_CHECKING:
-    from minibroker.client.producer.accumulator import PartitionQueue
-
 
 _NO_RECORDS = BatchBuilder(0)
 """The builder of a finished batch. Nothing is ever appended to it: no queue refers to a finished batch."""
@@ -144,6 +140,71 @@ class Batch:
             first, part = next(entry for entry in reversed(batch.parts) if entry[0] <= delta)
             batch, delta = part, delta - first
         return batch, delta
+
+
+class PartitionQueue:
+    """Everything of one partition that has no outcome yet."""
+
+    __slots__ = (
+        "attempt_round",
+        "attempted",
+        "broken",
+        "check_caller",
+        "failures",
+        "fresh",
+        "identity",
+        "identity_acknowledged",
+        "in_flight",
+        "leader",
+        "leader_epoch",
+        "next_sequence",
+        "open_batch",
+        "proven_sequence",
+        "retry_at_ms",
+        "topic_partition",
+    )
+
+    def __init__(self, topic_partition: TopicPartition, check_caller: Callable[[], None] = lambda: None) -> None:
+        self.topic_partition = topic_partition
+        self.check_caller = check_caller
+        """Raises for a caller that must not wait for a batch of this queue."""
+        self.open_batch: Batch | None = None
+        self.fresh: deque[Batch] = deque()
+        self.attempted: deque[Batch] = deque()
+        self.in_flight = 0
+        """How many of `attempted` are in flight."""
+        self.leader: BrokerId | None = None
+        self.leader_epoch: LeaderEpoch | None = None
+        self.retry_at_ms = 0.0
+        self.failures = 0
+        """Consecutive refused or lost attempts; batches in flight together count once."""
+        self.attempt_round = 0
+        """Rises with each new leader epoch and each counted failure: failures of earlier rounds do not count again."""
+        self.identity: ProducerIdentity | None = None
+        self.next_sequence = 0
+        self.proven_sequence = 0
+        """Every sequence of this identity below it (modulo 2^31) is in the log."""
+        self.broken = False
+        """A sequence has no batch any more (rule 3)."""
+        self.identity_acknowledged = False
+        """The broker has acknowledged something under this identity (rule 5)."""
+
+    @property
+    def idle(self) -> bool:
+        return self.open_batch is None and not self.fresh and not self.attempted
+
+    def unfinished(self) -> list[Batch]:
+        """Every batch without outcome, in log order."""
+        tail = [self.open_batch] if self.open_batch is not None else []
+        return [batch for batch in (*self.attempted, *self.fresh, *tail) if not batch.done]
+
+    def oldest(self) -> Batch | None:
+        """The first batch in log order that has no outcome."""
+        for batches in (self.attempted, self.fresh):
+            for batch in batches:
+                if not batch.done:
+                    return batch
+        return self.open_batch
 
 
 def split(batch: Batch, max_bytes: int) -> list[Batch]:

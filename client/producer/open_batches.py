@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from minibroker.client.errors import RecordTooLarge
 from minibroker.client.limits import BATCH_MEMORY_STEP_BYTES, YIELD_BYTES
-from minibroker.client.producer.accumulator import Accumulator, PartitionQueue
-from minibroker.client.producer.batches import Batch
+from minibroker.client.producer.accumulator import Accumulator
+from minibroker.client.producer.batches import Batch, PartitionQueue
 from minibroker.client.producer.buffer_memory import BufferMemory
 from minibroker.client.producer.deliveries import Deliveries, Delivery
 from minibroker.client.producer.producer_settings import ProducerSettings

@@ -30,8 +30,8 @@ from minibroker.client.limits import (
     Deadline,
 )
 from minibroker.client.owner import Owner
-from minibroker.client.producer.accumulator import Accumulator, PartitionQueue
-from minibroker.client.producer.batches import Batch
+from minibroker.client.producer.accumulator import Accumulator
+from minibroker.client.producer.batches import Batch, PartitionQueue
 from minibroker.client.producer.buffer_memory import BufferMemory
 from minibroker.client.producer.deliveries import Deliveries, Delivery, RecordMetadata
 from minibroker.client.producer.failures import Failures

@@ -2,7 +2,7 @@
 
 import random
 
-from minibroker.client.producer.accumulator import PartitionQueue
+from minibroker.client.producer.batches import PartitionQueue
 from minibroker.client.producer.partitioner import Partitioner, murmur2_partitioner
 
 KEYS_REMEMBERED = 16_384

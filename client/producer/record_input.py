@@ -6,7 +6,7 @@ from operator import add
 from typing import Any, TypeAlias
 
 from minibroker.client.errors import InvalidCall
-from minibroker.client.producer.accumulator import PartitionQueue
+from minibroker.client.producer.batches import PartitionQueue
 from minibroker.client.producer.producer_topic import ProducerTopic
 from minibroker.protocol.record_batch import (
     EMPTY_BATCH_BYTES,

@@ -20,8 +20,8 @@ from minibroker.client.cluster import Cluster
 from minibroker.client.errors import BrokerUnreachable, DeliveryTimedOut, MinibrokerError, broker_error
 from minibroker.client.limits import LEADER_CHANGE_BACKOFF_MS, Deadline
 from minibroker.client.metadata_cache import Address
-from minibroker.client.producer.accumulator import Accumulator, PartitionQueue
-from minibroker.client.producer.batches import Batch, ProducerIdentity
+from minibroker.client.producer.accumulator import Accumulator
+from minibroker.client.producer.batches import Batch, PartitionQueue, ProducerIdentity
 from minibroker.client.producer.delivery_watch import DeliveryWatch
 from minibroker.client.producer.producer_settings import ProducerSettings
 from minibroker.client.retry import ProduceDecision, backoff_ms

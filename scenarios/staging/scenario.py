@@ -5,14 +5,11 @@ Owns: plain data. Leaves to others: stages and output.
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from minibroker.broker.replication.state import TruncationRule
-
-if TYPE_CHECKING:
-    from minibroker.scenarios.staging.stage import Stage
 
 __all__ = [
     "BOTH_RULES",
@@ -59,6 +56,7 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Play = Callable[[Any], Awaitable[Ending]]
+"""Plays an act on a Stage, or on the one kind of stage that its verbs need."""
 
 
 class Act(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +66,7 @@ class Act(msgspec.Struct, frozen=True, kw_only=True):
     """Short; empty if the scenario has one act."""
     title: str = ""
     cast: Cast
-    play: "Callable[[Stage], Awaitable[Ending]] | Play"
+    play: Play
     live: bool = False
     """Whether the script can also be played on real processes."""
     patch: Callable[[], AbstractContextManager[None]] | None = None

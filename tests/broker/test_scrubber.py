@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from minibroker.broker.monitoring.gauges import read_gauges
 from minibroker.broker.requests.replica_description import describe_replicas
 from minibroker.harness.simulated import SimulatedHarness
 from minibroker.protocol.messages import DescribeReplicaStateRequest
@@ -133,9 +132,9 @@ async def test_damage_of_the_only_copy_is_reported_while_it_keeps_leading(c: Sim
     await produce(c, 45)
     rot(c, 1, 0, 1, PAYLOAD)
     broker = c.simulation.brokers[1]
-    assert (read_gauges(broker).damaged_replicas, read_gauges(broker).offline_replicas) == (0, 0)
+    assert (broker.gauges().damaged_replicas, broker.gauges().offline_replicas) == (0, 0)
     await asyncio.sleep(130)
-    assert (read_gauges(broker).damaged_replicas, read_gauges(broker).offline_replicas) == (1, 0)
+    assert (broker.gauges().damaged_replicas, broker.gauges().offline_replicas) == (1, 0)
     answer = describe_replicas(broker.manager, broker.registration, broker.image, DescribeReplicaStateRequest())
     (described,) = answer.topics[0].partitions
     assert described.role == "leader"

@@ -4,8 +4,8 @@ Owns: the moves that tests of the producer's rules are made of, and the judgemen
 """
 
 from minibroker.client.errors import BrokerUnreachable, DeliveryTimedOut, OutcomeUnknown, broker_error
-from minibroker.client.producer.accumulator import Accumulator, PartitionQueue
-from minibroker.client.producer.batches import Batch, ProducerIdentity
+from minibroker.client.producer.accumulator import Accumulator
+from minibroker.client.producer.batches import Batch, PartitionQueue, ProducerIdentity
 from minibroker.client.retry import ProduceDecision
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minibroker.client.errors import BrokerUnreachable, OutcomeUnknown, broker_error
-from minibroker.client.producer.accumulator import Accumulator, PartitionQueue
-from minibroker.client.producer.batches import Batch
+from minibroker.client.producer.accumulator import Accumulator
+from minibroker.client.producer.batches import Batch, PartitionQueue
 from minibroker.client.retry import ProduceDecision
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition

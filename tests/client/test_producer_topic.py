@@ -1,7 +1,7 @@
 """Which queue a key belongs to, and how long that is remembered."""
 
 from minibroker.client.producer import producer_topic
-from minibroker.client.producer.accumulator import PartitionQueue
+from minibroker.client.producer.batches import PartitionQueue
 from minibroker.client.producer.partitioner import Partitioner, murmur2_partitioner
 from minibroker.client.producer.producer_topic import ProducerTopic
 from minibroker.protocol.ids import TopicPartition

@@ -40,7 +40,7 @@ from minibroker.simulation.swarm.history import History
 from minibroker.simulation.swarm.options import RunOptions, draw_options
 from minibroker.simulation.swarm.workload import Workload
 from minibroker.simulation.world.world import ProcessCrashed
-from tests.mutants.one_run import SCRIPT_FAILED
+from tests.mutants.mutant import SCRIPT_FAILED
 
 TOPIC = "a"
 FIRST = TopicPartition(TOPIC, 0)

@@ -2,6 +2,9 @@
 
 import msgspec
 
+SCRIPT_FAILED = "script"
+"""The directed run's own script failed: this catches no mutant, but the run is not clean either."""
+
 
 class Edit(msgspec.Struct, frozen=True):
     """One replacement in a module's source. `before` occurs exactly once there."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tests.mutants.catalogue import find_mutant
+from tests.mutants.mutant import SCRIPT_FAILED
 from tests.mutants.patching import apply
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from tests.mutants.directed_run import Script
 
 UNPATCHED = "-"
-SCRIPT_FAILED = "script"
-"""The directed run's own script failed: this catches no mutant, but the run is not clean either."""
 
 
 class SerializedFinding(msgspec.Struct, frozen=True):
