@@ -5,18 +5,26 @@ acting process, before anything else happens there.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from msgspec import Struct
 
+from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.replication import events as ev
+from minibroker.broker.replication.state import ReplicaState
 from minibroker.protocol.codec import FetchedRecords
+from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import MetadataResponse
 from minibroker.protocol.record_batch import BatchHeader
 from minibroker.runtime.ports import Buffer
 
-if TYPE_CHECKING:
-    from minibroker.broker.replicas.partition import Partition
+
+class ObservedReplica(Protocol):
+    """What an observer may read of a replica (`partition.Partition`)."""
+
+    topic_partition: TopicPartition
+    log: PartitionLog
+    state: ReplicaState
 
 
 class OrderAdmitted(Struct, frozen=True):
@@ -28,13 +36,13 @@ class OrderAdmitted(Struct, frozen=True):
 class ReplicaLoaded(Struct, frozen=True):
     """A process has created a replica, over an existing log or a new one."""
 
-    replica: "Partition"
+    replica: ObservedReplica
 
 
 class ReplicaStepped(Struct, frozen=True):
     """The core has decided, but the effects are not performed yet."""
 
-    replica: "Partition"
+    replica: ObservedReplica
     event: ev.ReplicaEvent
     effects: Sequence[ev.ReplicaEffect]
     is_refused: bool
@@ -44,14 +52,14 @@ class ReplicaStepped(Struct, frozen=True):
 class BatchesLogged(Struct, frozen=True):
     """Batches are written, and the log now ends behind them."""
 
-    replica: "Partition"
+    replica: ObservedReplica
     batches: Sequence[tuple[BatchHeader, Buffer]]
 
 
 class LogCut(Struct, frozen=True):
     """The tail of a log was truncated, or the whole log was dropped."""
 
-    replica: "Partition"
+    replica: ObservedReplica
     has_failed: bool
     """The disk failed: it is unknown how much was truncated."""
 
@@ -59,7 +67,7 @@ class LogCut(Struct, frozen=True):
 class RecordsRead(Struct, frozen=True):
     """Records were read for an answer to a consumer or a follower."""
 
-    replica: "Partition"
+    replica: ObservedReplica
     fetch_offset: int
     found: "FetchedRecords"
 
@@ -67,7 +75,7 @@ class RecordsRead(Struct, frozen=True):
 class ConsumerReadGranted(Struct, frozen=True):
     """A consumer may read from this replica."""
 
-    replica: "Partition"
+    replica: ObservedReplica
 
 
 class MetadataAnswered(Struct, frozen=True):

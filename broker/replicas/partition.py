@@ -25,7 +25,7 @@ from minibroker.broker.replication.leader import FetchGranted, FetchRefused
 from minibroker.broker.replication.producer_state import CorruptSnapshot, ProducerStates
 from minibroker.broker.replication.replica import step, step_fetch
 from minibroker.broker.replication.state import ReplicaState, ReplicationConfig, Role
-from minibroker.broker.requests.produce import ProduceItem
+from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.events.event_base import PartitionEvent
 from minibroker.protocol.events.replica_events import (
     IsrChanged,
@@ -94,6 +94,23 @@ class FetchServices(Protocol):
 
     def offsets_changed(self, partition: "Partition") -> None:
         """Its high watermark, log start or low watermark changed."""
+        ...
+
+
+class ProduceToken(Protocol):
+    """A batch of a request, as the core's tokens name it (`produce.ProduceItem`)."""
+
+    records: bytearray
+    header: BatchHeader
+
+    def settle(
+        self, error_code: ErrorCode, base_offset: int | None, message: str | None, partition: "Partition"
+    ) -> None:
+        """The core's answer."""
+        ...
+
+    def fail_storage(self, reason: str) -> None:
+        """The append itself failed; nothing of it is in the log."""
         ...
 
 
@@ -255,7 +272,7 @@ class Partition:
         return self.log.log_end_offset
 
     def append_batches(self, effect: ev.AppendBatches) -> int | None:
-        items: tuple[ProduceItem, ...] = effect.tokens
+        items: tuple[ProduceToken, ...] = effect.tokens
         end, leader_epoch = effect.base_offset, effect.leader_epoch
         batches: list[tuple[BatchHeader, Buffer]] = []
         for item in items:

@@ -7,9 +7,9 @@ order of the request, and the request's own deadline. Leaves to others: when a r
 import heapq
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from minibroker.broker.monitoring.metrics import BrokerCounters
+from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replication.events import ProduceExpired, ProduceReceived
 from minibroker.broker.replication.leader import ACKS_NONE
 from minibroker.broker.replication.producer_state import continues
@@ -31,9 +31,6 @@ from minibroker.protocol.record_batch import (
     check_payload,
 )
 from minibroker.runtime.server import IncomingRequest
-
-if TYPE_CHECKING:
-    from minibroker.broker.replicas.partition import Partition
 
 log = logging.getLogger("minibroker.produce")
 
@@ -62,9 +59,7 @@ class ProduceItem:
         self.header: BatchHeader
         self.settled = False
 
-    def settle(
-        self, error_code: ErrorCode, base_offset: int | None, message: str | None, partition: "Partition"
-    ) -> None:
+    def settle(self, error_code: ErrorCode, base_offset: int | None, message: str | None, partition: Partition) -> None:
         """The core's answer."""
         hint: CurrentLeader | None = None
         if error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
@@ -149,7 +144,7 @@ class ProduceHandler:
 
     def __init__(
         self,
-        find_partition: Callable[[TopicPartition], "Partition | None"],
+        find_partition: Callable[[TopicPartition], Partition | None],
         leader_hint: Callable[[TopicPartition], CurrentLeader | None],
         is_known: Callable[[TopicPartition], bool],
         now_ms: Callable[[], int],
@@ -208,7 +203,7 @@ class ProduceHandler:
         code = ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         item.refuse(code, hint=self.leader_hint(topic_partition) if known else None)
 
-    def _hand_over(self, partition: "Partition", run: list[ProduceItem], acks: int) -> None:
+    def _hand_over(self, partition: Partition, run: list[ProduceItem], acks: int) -> None:
         counters = self.counters
         counters.batches_in += len(run)
         for item in run:
@@ -225,7 +220,7 @@ class ProduceHandler:
             )
         )
 
-    def _check(self, item: ProduceItem, partition: "Partition") -> bool:
+    def _check(self, item: ProduceItem, partition: Partition) -> bool:
         """Whether the item is exactly one complete, sound batch of a size the topic allows; refuses it if not."""
         size, limit = len(item.records), partition.log.config.max_message_bytes
         where = partition.topic_partition

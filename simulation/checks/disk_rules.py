@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from minibroker.broker.log.partition_log import PartitionLog
-from minibroker.broker.replicas.partition import Partition
+from minibroker.broker.replicas.observations import ObservedReplica
 from minibroker.protocol.checkpoints import (
     HIGH_WATERMARK_CHECKPOINT,
     LOG_SUFFIX,
@@ -110,7 +110,7 @@ class DiskRuleChecker(ReplicaListener):
                     text = f"the checkpoint of broker {broker_id} forgot a replica's high watermark"
                     self._reference.find("I11", text, partition, *facts)
 
-    def replica_loaded(self, replica: Partition) -> None:
+    def replica_loaded(self, replica: ObservedReplica) -> None:
         process = PROCESS.get()
         if process is None or not self._reference.is_promised(replica.topic_partition.topic):
             return

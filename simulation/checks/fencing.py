@@ -16,8 +16,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from minibroker.broker.replicas.observations import ConsumerReadGranted, MetadataAnswered
-from minibroker.broker.replicas.partition import Partition
+from minibroker.broker.replicas.observations import ConsumerReadGranted, MetadataAnswered, ObservedReplica
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.state import Role
 from minibroker.protocol.ids import TopicPartition
@@ -276,7 +275,7 @@ class FencingChecker(ReplicaListener):
         return directory.offline or directory.full or self._loop.elapsed - failed_at < UNMADE_SECONDS
 
     def stepped(
-        self, replica: Partition, event: ev.ReplicaEvent, effects: Sequence[ev.ReplicaEffect], refused: bool
+        self, replica: ObservedReplica, event: ev.ReplicaEvent, effects: Sequence[ev.ReplicaEffect], refused: bool
     ) -> None:
         """Catch what happens between two samples: a full disk may have room again after a
         millisecond (seed 8000487)."""

@@ -8,7 +8,7 @@ what a damaged replica holds.
 
 from collections.abc import Sequence
 
-from minibroker.broker.replicas.partition import Partition
+from minibroker.broker.replicas.observations import ObservedReplica
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.state import Role
 from minibroker.protocol.ids import TopicPartition
@@ -24,14 +24,14 @@ class LeaderStartChecker(ReplicaListener):
     def __init__(self, cluster: SimulatedCluster, reference: ReferenceState) -> None:
         self._cluster = cluster
         self._reference = reference
-        self._starts: dict[Partition, int] = {}
+        self._starts: dict[ObservedReplica, int] = {}
         reference.samplers.append(self.look)
 
-    def replica_loaded(self, replica: Partition) -> None:
+    def replica_loaded(self, replica: ObservedReplica) -> None:
         self._starts[replica] = replica.state.log_start_offset
 
     def stepped(
-        self, replica: Partition, event: ev.ReplicaEvent, effects: Sequence[ev.ReplicaEffect], refused: bool
+        self, replica: ObservedReplica, event: ev.ReplicaEvent, effects: Sequence[ev.ReplicaEffect], refused: bool
     ) -> None:
         start = replica.state.log_start_offset
         before, self._starts[replica] = self._starts.get(replica, start), start
@@ -55,13 +55,13 @@ class LeaderStartChecker(ReplicaListener):
                 if replica.state.role is Role.FOLLOWER and replica.log.size_bytes:
                     self._compare(broker_id, replica, actual.partition)
 
-    def _check_low_watermark(self, broker_id: int, replica: Partition, partition: TopicPartition) -> None:
+    def _check_low_watermark(self, broker_id: int, replica: ObservedReplica, partition: TopicPartition) -> None:
         first, low = first_offset(replica), replica.state.low_watermark
         if first > low:
             facts = (f"its files begin at {first}", f"its low watermark is {low}")
             self._reference.find("I39", f"broker {broker_id} has deleted above its low watermark", partition, *facts)
 
-    def _compare(self, broker_id: int, replica: Partition, partition: TopicPartition) -> None:
+    def _compare(self, broker_id: int, replica: ObservedReplica, partition: TopicPartition) -> None:
         leader = self._leader_of(replica)
         first = first_offset(replica)
         if leader is None or first <= leader.state.log_start_offset:
@@ -69,7 +69,7 @@ class LeaderStartChecker(ReplicaListener):
         facts = (f"its first record is at {first}", f"its leader's log starts at {leader.state.log_start_offset}")
         self._reference.find("I39", f"broker {broker_id} has deleted what its leader has not", partition, *facts)
 
-    def _leader_of(self, replica: Partition) -> Partition | None:
+    def _leader_of(self, replica: ObservedReplica) -> ObservedReplica | None:
         """The leader of the epoch that it follows, if that broker runs as such."""
         partition, state = replica.topic_partition, replica.state
         if state.leader_id is None or not self._reference.is_promised(partition.topic):
@@ -79,6 +79,6 @@ class LeaderStartChecker(ReplicaListener):
         return leader if leads else None
 
 
-def first_offset(replica: Partition) -> int:
+def first_offset(replica: ObservedReplica) -> int:
     """First offset of its files."""
     return replica.log.segments[0].base_offset

@@ -7,8 +7,14 @@ import contextlib
 from collections.abc import Sequence
 
 from minibroker.broker.log.partition_log import PartitionLog
-from minibroker.broker.replicas.observations import BatchesLogged, LogCut, OrderAdmitted, ReplicaLoaded, ReplicaStepped
-from minibroker.broker.replicas.partition import Partition
+from minibroker.broker.replicas.observations import (
+    BatchesLogged,
+    LogCut,
+    ObservedReplica,
+    OrderAdmitted,
+    ReplicaLoaded,
+    ReplicaStepped,
+)
 from minibroker.broker.replication import events as ev
 from minibroker.protocol.record_batch import BatchHeader
 from minibroker.runtime.observer import Observers
@@ -21,11 +27,11 @@ class ReplicaListener:
     def ordered(self, controller_epoch: int) -> None:
         """See `OrderAdmitted`."""
 
-    def replica_loaded(self, replica: Partition) -> None:
+    def replica_loaded(self, replica: ObservedReplica) -> None:
         """See `ReplicaLoaded`."""
 
     def stepped(
-        self, replica: Partition, event: ev.ReplicaEvent, effects: Sequence[ev.ReplicaEffect], refused: bool
+        self, replica: ObservedReplica, event: ev.ReplicaEvent, effects: Sequence[ev.ReplicaEffect], refused: bool
     ) -> None:
         """See `ReplicaStepped`."""
 

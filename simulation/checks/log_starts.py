@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from minibroker.broker.log.partition_log import PartitionLog
-from minibroker.broker.replicas.partition import Partition
+from minibroker.broker.replicas.observations import ObservedReplica
 from minibroker.broker.replication import events as ev
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader
@@ -53,7 +53,7 @@ class LogStartChecker(ReplicaListener):
         self._sizes: dict[TopicPartition, BatchSizes] = {}
         self._lawful: dict[TopicPartition, int] = {}
         """The highest start found lawful."""
-        self._starts: dict[Partition, int] = {}
+        self._starts: dict[ObservedReplica, int] = {}
         reference.listeners.append(self._on_state_written)
 
     def appended(self, log: PartitionLog, batches: Sequence[BatchHeader]) -> None:
@@ -61,11 +61,11 @@ class LogStartChecker(ReplicaListener):
         for header in batches:
             sizes.add(header.base_offset, header.size_bytes)
 
-    def replica_loaded(self, replica: Partition) -> None:
+    def replica_loaded(self, replica: ObservedReplica) -> None:
         self._starts[replica] = replica.state.log_start_offset
 
     def stepped(
-        self, replica: Partition, event: ev.ReplicaEvent, effects: Sequence[ev.ReplicaEffect], refused: bool
+        self, replica: ObservedReplica, event: ev.ReplicaEvent, effects: Sequence[ev.ReplicaEffect], refused: bool
     ) -> None:
         state, start = replica.state, replica.state.log_start_offset
         if start <= self._lawful.get(replica.topic_partition, 0) or state.is_offline:
@@ -86,7 +86,7 @@ class LogStartChecker(ReplicaListener):
             if replica is not None and listed and not replica.state.is_offline:
                 self._check(replica, "is in sync with the log start", f"broker {broker_id}")
 
-    def _check(self, replica: Partition, role: str, subject: str | None = None) -> None:
+    def _check(self, replica: ObservedReplica, role: str, subject: str | None = None) -> None:
         partition, start = replica.topic_partition, replica.state.log_start_offset
         if start <= self._lawful.get(partition, 0) or not self._reference.is_promised(partition.topic):
             return

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct
 
 from minibroker.broker.log.partition_log import PartitionLog
-from minibroker.broker.replicas.partition import Partition
+from minibroker.broker.replicas.observations import ObservedReplica
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.state import ReplicaState, Role
 from minibroker.broker.requests.produce import ProduceItem
@@ -32,7 +32,7 @@ ACKS_ALL = -1
 class CheckedReplica(Struct):
     """A living replica and its state as known from outside."""
 
-    replica: Partition
+    replica: ObservedReplica
     partition: TopicPartition
     writer: Writer
     reference_log: ReferenceLog
@@ -59,7 +59,7 @@ class ReplicaChecker(ReplicaListener):
         self.in_sync = InSyncChecker(cluster, reference)
         self._cluster = cluster
         self._only_synced = counts_only_synced
-        self._checked: dict[Partition, CheckedReplica] = {}
+        self._checked: dict[ObservedReplica, CheckedReplica] = {}
         self._logs: dict[PartitionLog, CheckedReplica] = {}
         self._reference_logs: dict[tuple[int, TopicPartition], ReferenceLog] = {}
         self._reference_logs_before: dict[tuple[int, TopicPartition], ReferenceLog] = {}
@@ -102,7 +102,7 @@ class ReplicaChecker(ReplicaListener):
             facts = (f"{writer} has obeyed controller epoch {known}", f"then it obeyed {controller_epoch}")
             self.reference.find("I29", "an order of a deposed controller was obeyed", None, *facts)
 
-    def replica_loaded(self, replica: Partition) -> None:
+    def replica_loaded(self, replica: ObservedReplica) -> None:
         partition = replica.topic_partition
         if not self.reference.is_promised(partition.topic):
             return
@@ -119,7 +119,7 @@ class ReplicaChecker(ReplicaListener):
         lineage.compare(reference_log, 0, checked.high_watermark, str(writer))
 
     def _loaded_reference_log(
-        self, broker_id: int, replica: Partition, writer: Writer, lineage: Lineage, is_faulty: bool
+        self, broker_id: int, replica: ObservedReplica, writer: Writer, lineage: Lineage, is_faulty: bool
     ) -> ReferenceLog:
         """A start must find what the last process left: all of it after a kill, the synced part after a power loss
         (I10, I12)."""
@@ -170,7 +170,7 @@ class ReplicaChecker(ReplicaListener):
                 break
         return found
 
-    def _check_dropped(self, broker_id: int, replica: Partition, is_damaged: bool) -> None:
+    def _check_dropped(self, broker_id: int, replica: ObservedReplica, is_damaged: bool) -> None:
         """I40: a damaged log is given up only if no ISR counts on it. A log with repaired bytes is exempt."""
         actual = self.reference.state(replica.topic_partition)
         sound = self._last_sound.get((broker_id, replica.topic_partition))
@@ -219,7 +219,7 @@ class ReplicaChecker(ReplicaListener):
                 return
 
     def stepped(
-        self, replica: Partition, event: ev.ReplicaEvent, effects: Sequence[ev.ReplicaEffect], refused: bool
+        self, replica: ObservedReplica, event: ev.ReplicaEvent, effects: Sequence[ev.ReplicaEffect], refused: bool
     ) -> None:
         checked = self._checked.get(replica)
         if checked is None:

@@ -8,8 +8,7 @@ others: what a consumer does with damaged bytes; their CRC shows the damage, and
 import contextlib
 from collections.abc import Sequence
 
-from minibroker.broker.replicas.observations import BatchesLogged, RecordsRead
-from minibroker.broker.replicas.partition import Partition
+from minibroker.broker.replicas.observations import BatchesLogged, ObservedReplica, RecordsRead
 from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.codec import FetchedRecords
 from minibroker.protocol.ids import TopicPartition
@@ -38,7 +37,7 @@ class ServedChecker:
         elif type(event) is BatchesLogged and self._reference.is_promised(event.replica.topic_partition.topic):
             self._appended(event.replica.topic_partition, event.batches)
 
-    def _served(self, replica: Partition, requested: int, found: FetchedRecords) -> None:
+    def _served(self, replica: ObservedReplica, requested: int, found: FetchedRecords) -> None:
         """Check the first batch of an answer."""
         partition = replica.topic_partition
         if not self._reference.is_promised(partition.topic):

@@ -7,7 +7,7 @@ set aside and fetched again, and at the fourth time within an hour its replica s
 
 from collections.abc import Sequence
 
-from minibroker.broker.replicas.partition import Partition
+from minibroker.broker.replicas.observations import ObservedReplica
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.log_starts import HEAD_MISSING
 from minibroker.protocol.ids import TopicPartition
@@ -24,11 +24,11 @@ class SoundLogChecker(ReplicaListener):
         self._cluster = cluster
         self._reference = reference
         self._boots: dict[tuple[str, TopicPartition], int] = {}
-        self._headless: set[Partition] = set()
+        self._headless: set[ObservedReplica] = set()
         """Replicas loaded after a power loss with a recorded start above 0: a hole may precede it, which the start took
         for the rest of a deletion. A leader that begins earlier makes such a log start over (seed 17030454)."""
 
-    def replica_loaded(self, replica: Partition) -> None:
+    def replica_loaded(self, replica: ObservedReplica) -> None:
         process = PROCESS.get()
         assert process is not None, "brokers run in a process"
         key, boots = (process.name, replica.topic_partition), self._cluster.world.machine(process.name).storage.boots
@@ -39,7 +39,7 @@ class SoundLogChecker(ReplicaListener):
             self._check(replica, replica.log.damage)
 
     def stepped(
-        self, replica: Partition, event: ev.ReplicaEvent, effects: Sequence[ev.ReplicaEffect], refused: bool
+        self, replica: ObservedReplica, event: ev.ReplicaEvent, effects: Sequence[ev.ReplicaEffect], refused: bool
     ) -> None:
         for effect in effects:
             if type(effect) is not ev.DamageNoted:
@@ -48,7 +48,7 @@ class SoundLogChecker(ReplicaListener):
             if not is_lawful:
                 self._check(replica, effect.reason)
 
-    def _check(self, replica: Partition, reason: str) -> None:
+    def _check(self, replica: ObservedReplica, reason: str) -> None:
         if not self._reference.faulty and self._reference.is_promised(replica.topic_partition.topic):
             text = f"{PROCESS.get()} reports a damaged log, and no disk is faulty"
             self._reference.find("I44", text, replica.topic_partition, reason)

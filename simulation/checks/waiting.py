@@ -6,7 +6,7 @@ waits for a replica which may not join (I37: KAFKA-15021). Leaves to others: wha
 
 from collections.abc import Sequence
 
-from minibroker.broker.replicas.partition import Partition
+from minibroker.broker.replicas.observations import ObservedReplica
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.leader import ACKS_ALL
 from minibroker.broker.replication.state import ReplicaState
@@ -25,7 +25,7 @@ class WaitingChecker(ReplicaListener):
         self._reference = reference
 
     def stepped(
-        self, replica: Partition, event: ev.ReplicaEvent, effects: Sequence[ev.ReplicaEffect], refused: bool
+        self, replica: ObservedReplica, event: ev.ReplicaEvent, effects: Sequence[ev.ReplicaEffect], refused: bool
     ) -> None:
         state = replica.state
         if isinstance(event, ev.ProduceReceived) and event.acks != ACKS_ALL:
@@ -41,13 +41,13 @@ class WaitingChecker(ReplicaListener):
             self._check_high_watermark(replica, state)
 
     def _check_refusal(
-        self, replica: Partition, event: ev.ProduceReceived, effects: Sequence[ev.ReplicaEffect]
+        self, replica: ObservedReplica, event: ev.ProduceReceived, effects: Sequence[ev.ReplicaEffect]
     ) -> None:
         if any(type(e) is ev.AnswerProduce and e.error_code is ErrorCode.NOT_ENOUGH_REPLICAS for e in effects):
             text = f"acks={event.acks} was refused for want of in-sync replicas"
             self._reference.find("I24", text, replica.topic_partition)
 
-    def _check_high_watermark(self, replica: Partition, state: ReplicaState) -> None:
+    def _check_high_watermark(self, replica: ObservedReplica, state: ReplicaState) -> None:
         """If no replica outside the ISR may join, the high watermark is the smallest log end in the ISR."""
         counted = state.maximal_in_sync_replicas
         if len(state.in_sync_replicas) < state.effective_min_insync_replicas:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from minibroker.broker.log.partition_log import PartitionLog
-from minibroker.broker.replicas.partition import Partition
+from minibroker.broker.replicas.observations import ObservedReplica
 from minibroker.broker.replication import events as ev
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader
@@ -78,11 +78,11 @@ class Narrator(ReplicaListener):
         self._add(NarratedLine(self._now(), f"world: {line.split(maxsplit=1)[-1]}"))
 
     # ------------------------------------------------------------------------------------------------- as a listener
-    def replica_loaded(self, replica: Partition) -> None:
+    def replica_loaded(self, replica: ObservedReplica) -> None:
         self._look(replica, "loaded")
 
     def stepped(
-        self, replica: Partition, event: ev.ReplicaEvent, effects: Sequence[ev.ReplicaEffect], refused: bool
+        self, replica: ObservedReplica, event: ev.ReplicaEvent, effects: Sequence[ev.ReplicaEffect], refused: bool
     ) -> None:
         self._look(replica, "")
 
@@ -95,7 +95,7 @@ class Narrator(ReplicaListener):
     def ordered(self, controller_epoch: int) -> None:
         """Its effect shows in the replica's state."""
 
-    def _look(self, replica: Partition, why: str) -> None:
+    def _look(self, replica: ObservedReplica, why: str) -> None:
         state = replica.state
         key = replica.topic_partition, state.config.broker_id
         before = None if why else self._seen.get(key)

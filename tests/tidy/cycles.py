@@ -17,8 +17,6 @@ from tests.tidy.source import SourceFile
 
 # (importer, imported): the import that closes a cycle. They are being removed; a new cycle is broken instead.
 KNOWN = (
-    ("minibroker.broker.replicas.observations", "minibroker.broker.replicas.partition"),
-    ("minibroker.broker.requests.produce", "minibroker.broker.replicas.partition"),
     ("minibroker.runtime.incoming_request", "minibroker.runtime.server_connection"),
     ("minibroker.runtime.server_connection", "minibroker.runtime.server"),
     ("minibroker.simulation.world.message_holds", "minibroker.simulation.world.transport"),
