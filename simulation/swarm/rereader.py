@@ -7,7 +7,7 @@ an earlier reader saw there and what was acknowledged. It runs only where a disk
 import asyncio
 from collections.abc import Sequence
 
-from minibroker.broker.replicas.partition import Partition
+from minibroker.broker.replicas.observations import ObservedReplica
 from minibroker.broker.replication import events as ev
 from minibroker.client.errors import MinibrokerError
 from minibroker.protocol.ids import TopicPartition
@@ -26,19 +26,19 @@ class RoundPositions(ReplicaListener):
     a start of this round is not found, even where the broker that answered begins earlier; `checks.log_starts` checks
     whether each start is allowed."""
 
-    def __init__(self, replicas: Sequence[Partition]) -> None:
+    def __init__(self, replicas: Sequence[ObservedReplica]) -> None:
         """`replicas`: those that are there when the round begins."""
         self._next: dict[TopicPartition, int] = {}
         self._starts: dict[TopicPartition, int] = {}
         for replica in replicas:
             self.replica_loaded(replica)
 
-    def replica_loaded(self, replica: Partition) -> None:
+    def replica_loaded(self, replica: ObservedReplica) -> None:
         partition, start = replica.topic_partition, replica.state.log_start_offset
         self._starts[partition] = max(start, self._starts.get(partition, 0))
 
     def stepped(
-        self, replica: Partition, event: ev.ReplicaEvent, effects: Sequence[ev.ReplicaEffect], refused: bool
+        self, replica: ObservedReplica, event: ev.ReplicaEvent, effects: Sequence[ev.ReplicaEffect], refused: bool
     ) -> None:
         self.replica_loaded(replica)
 
@@ -79,7 +79,7 @@ class Rereader:
                         for record in records:
                             self._read(partition, record.offset, record.value or b"", positions)
 
-    def _replicas(self) -> list[Partition]:
+    def _replicas(self) -> list[ObservedReplica]:
         cluster, partitions = self._cluster, self._workload.partitions
         replicas = [cluster.replica(b, each.topic, each.partition) for b in cluster.alive() for each in partitions]
         return [each for each in replicas if each is not None]
