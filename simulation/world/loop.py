@@ -18,7 +18,7 @@ import threading
 import time
 from asyncio import events
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
 from concurrent.futures import Executor
 from typing import Any, NoReturn, TypeVar, TypeVarTuple, cast
 
@@ -238,8 +238,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def _release(self, process: Process) -> None:
         process.wake(self._now)
 
-    def run_again(self, handles: "deque[NodeHandle | NodeTimerHandle]") -> None:
-        self._ready_queue.extend(handles)
+    def run_again(self, handles: Iterable[asyncio.Handle]) -> None:
+        self._ready.extend(handles)  # type: ignore[attr-defined]
 
     @property
     def _ready_queue(self) -> "deque[NodeHandle | NodeTimerHandle]":

@@ -10,7 +10,7 @@ and on each connection from the first byte of the next write; so the API of a re
 import asyncio
 import enum
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import msgspec
 
@@ -23,9 +23,6 @@ from minibroker.protocol.codec import (
 )
 from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.messages import APIS, ApiKey, Request, Response
-
-if TYPE_CHECKING:
-    from minibroker.simulation.world.transport import SimulatedTransport
 
 FRAME_MAX_BYTES = 192 * 1024
 """A longer frame passes unexamined: waiting for all of it could fill the window and never end."""
@@ -80,6 +77,28 @@ def responses(*apis: ApiKey) -> Match:
     return lambda frame: not frame.is_request and frame.api in apis
 
 
+class HeldEnd(Protocol):
+    """The end of a connection that reads what a hold keeps back."""
+
+    @property
+    def host(self) -> str: ...
+    @property
+    def is_client(self) -> bool: ...
+    @property
+    def is_gone(self) -> bool: ...
+    @property
+    def peer(self) -> "HeldEnd": ...
+    @property
+    def cutter(self) -> "FrameCutter | None": ...
+    def go_on(self) -> None:
+        """The hold is open again."""
+        ...
+
+    def lose_frames(self) -> None:
+        """What waits at the hold, and everything after it, is lost with the connection."""
+        ...
+
+
 class MessageHold:
     """Made by `Fabric.hold`, `Fabric.drop_frames` and `Fabric.count_frames`; closed by `release` or `drop`."""
 
@@ -91,7 +110,7 @@ class MessageHold:
         self._match = match
         self._action = action
         self._times = times
-        self._waiting: list[SimulatedTransport] = []
+        self._waiting: list[HeldEnd] = []
         self._caught = asyncio.Event()
         self._passes = 0
         self.is_open = False
@@ -101,7 +120,7 @@ class MessageHold:
         """Connections that wait here now."""
         return sum(1 for end in self._waiting if not end.is_gone)
 
-    def decide(self, frame: Frame, end: "SimulatedTransport") -> Action:
+    def decide(self, frame: Frame, end: "HeldEnd") -> Action:
         """The action for a frame that has arrived for this end."""
         if self.is_open or self._source not in (None, frame.source) or self._target not in (None, frame.target):
             return Action.PASS
@@ -150,7 +169,7 @@ class MessageHold:
 class FrameCutter:
     """Cuts the frames of one direction of a connection, and offers each to the holds."""
 
-    def __init__(self, end: "SimulatedTransport") -> None:
+    def __init__(self, end: "HeldEnd") -> None:
         self._end = end
         self._arrived = bytearray()
         self._passing = 0

@@ -13,15 +13,13 @@ process behind it lives.
 
 import asyncio
 import contextvars
-import math
 import random
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
 from minibroker.protocol.messages import ApiKey
 from minibroker.runtime.ports import AddressInUse, ConnectionRefused, NetworkError, OutOfDescriptors, Transport
+from minibroker.simulation.world.links import Links
 from minibroker.simulation.world.loop import WORLD, VirtualLoop
 from minibroker.simulation.world.message_holds import UNLIMITED, Action, Match, MessageHold, responses
 from minibroker.simulation.world.node import Process
@@ -37,62 +35,17 @@ LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "::1"})
 ANY_NAMES = frozenset({"", "0.0.0.0", "::"})
 
 
-class Latency(msgspec.Struct):
-    """One-way delays in seconds: at least `minimum`, `extra_mean` more on average (exponential)."""
-
-    minimum: float = 0.000_2
-    extra_mean: float = 0.000_3
-    loopback: float = 0.000_05
-    split_probability: float = 0.02
-    """Share of arrivals that are read in two pieces, cut anywhere."""
-
-
-class Contact(msgspec.Struct):
-    """What one machine last saw of another, in loop time; None: never. For checkers only: no process reads it."""
-
-    lost_at: float | None = None
-    """A connection between them ended, not closed by this machine."""
-    refused_at: float | None = None
-    """A connection attempt of this machine was refused."""
-    made_at: float | None = None
-    """A connection attempt of this machine succeeded."""
-    answered_at: float | None = None
-    """Something arrived on a connection that this machine opened."""
-
-
-class Fabric:
-    """All links of a world. Faults are calls on it."""
+class Fabric(Links):
+    """All links of a world, and the connections over them. Faults are calls on it."""
 
     def __init__(self, loop: VirtualLoop, rng: random.Random, trace: Trace) -> None:
-        self.loop = loop
-        self.random = rng
-        self.trace = trace
-        self.latency = Latency()
-        self.slow_links: dict[tuple[str, str], float] = {}
-        """Extra seconds from one machine to another."""
-        self.bandwidth: dict[tuple[str, str], float] = {}
-        """Bytes per second from one machine to another, for all connections together; others are unlimited."""
-        self._busy_until: dict[tuple[str, str], float] = {}
-        self.holds: tuple[MessageHold, ...] = ()
-        self.cuts_frames = False
-        """Once there was a hold, whole frames are cut from what arrives."""
-        self._addresses: dict[str, str] = {}
-        """Address of each machine, by name; a client may connect to either."""
-        self._nameless: set[str] = set()
+        super().__init__(loop, rng, trace)
         self.without_descriptors: set[str] = set()
         """Machines without descriptors for new connections; open ones stay, and connections from
         others are accepted."""
-        self._powered_off: set[str] = set()
-        self._cut: dict[tuple[str, str], float] = {}
-        """Time of each present cut, in loop time."""
-        self._healed: dict[tuple[str, str], tuple[float, float]] = {}
-        """The last healed cut: from when, until when."""
         self._rejected: set[tuple[str | None, str]] = set()
-        self.contacts: dict[tuple[str, str], Contact] = {}
-        """By observer and observed machine."""
         self._listeners: dict[tuple[str, int], SimulatedListener] = {}
         self._ends: dict[int, SimulatedTransport] = {}
-        self._serial = 0
         self._next_port: dict[str, int] = {}
 
     def network_for(self, process: Process) -> "SimulatedNetwork":
@@ -236,56 +189,8 @@ class Fabric:
                 end.vanish()
 
     # ----------------------------------------------------------------------------------------------- internals
-    def is_open(self, source: str, target: str) -> bool:
-        return (source, target) not in self._cut
-
-    def last_cut(self, source: str, target: str) -> tuple[float, float] | None:
-        """Start and end (now, if it lasts) of the last cut on this way; None: there was none."""
-        since = self._cut.get((source, target))
-        return self._healed.get((source, target)) if since is None else (since, self.loop.time())
-
-    def cut_since(self, source: str, target: str) -> float:
-        return self._cut.get((source, target), math.inf)
-
     def is_rejected(self, source: str, target: str) -> bool:
         return source != target and ((source, target) in self._rejected or (None, target) in self._rejected)
-
-    def contact(self, source: str, target: str) -> Contact:
-        return self.contacts.setdefault((source, target), Contact())
-
-    def is_up(self, host: str) -> bool:
-        return host not in self._powered_off
-
-    def look_up(self, host: str) -> str | None:
-        """The machine of this name or address; None if there is none."""
-        if host in self._addresses:
-            return None if host in self._nameless else host
-        return next((name for name, address in self._addresses.items() if address == host), None)
-
-    def address_of(self, host: str) -> str:
-        return self._addresses[host]
-
-    def delay(self, source: str, target: str) -> float:
-        """One-way delay of the next segment."""
-        latency = self.latency
-        if source == target:
-            return latency.loopback
-        seconds = latency.minimum - latency.extra_mean * math.log(1.0 - self.random.random())
-        return seconds + self.slow_links.get((source, target), 0.0) if self.slow_links else seconds
-
-    def transmission(self, source: str, target: str, length: int) -> float:
-        """Seconds until the last byte has left, on a link of limited bandwidth: after all that was sent earlier."""
-        rate = self.bandwidth.get((source, target))
-        if rate is None:
-            return 0.0
-        now = self.loop.time()
-        free_at = max(now, self._busy_until.get((source, target), now)) + length / rate
-        self._busy_until[source, target] = free_at
-        return free_at - now
-
-    def new_serial(self) -> int:
-        self._serial += 1
-        return self._serial
 
     def new_port(self, host: str) -> int:
         port = self._next_port.get(host, EPHEMERAL_PORT)
@@ -423,8 +328,12 @@ class ConnectionAttempt:
             self._later(back, self._refuse, self._process.context)
             return
         fabric.trace.record("connected", source, f"{self._target}:{self._port}")
-        client = SimulatedTransport(fabric, self._process, source, self._own_port, is_client=True)
-        server = SimulatedTransport(fabric, listener.process, listener.host, listener.port, is_client=False)
+        client = SimulatedTransport(
+            fabric, self._process, source, self._own_port, is_client=True, vanished=fabric.remove
+        )
+        server = SimulatedTransport(
+            fabric, listener.process, listener.host, listener.port, is_client=False, vanished=fabric.remove
+        )
         client.peer, server.peer = server, client
         fabric.add(client)
         fabric.add(server)

@@ -5,12 +5,11 @@ it ends it for good, and starting the node again makes a new process over the sa
 process that code belongs to, so every task and callback that the code starts belongs to the same process.
 """
 
+import asyncio
 import contextvars
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    from minibroker.simulation.world.loop import NodeHandle, NodeTimerHandle
+from collections.abc import Iterable
+from typing import Protocol
 
 
 class ProcessDead(BaseException):
@@ -20,7 +19,7 @@ class ProcessDead(BaseException):
 class Schedule(Protocol):
     """The part of the loop that a process uses."""
 
-    def run_again(self, handles: "deque[NodeHandle | NodeTimerHandle]") -> None:
+    def run_again(self, handles: Iterable[asyncio.Handle]) -> None:
         """Make these callbacks ready, in order."""
         ...
 
@@ -37,7 +36,7 @@ class Process:
         """Loop time until which a synchronous disk call holds it."""
         self.runs = True
         """Alive, not paused, not busy: its callbacks run at once."""
-        self.backlog: deque[NodeHandle | NodeTimerHandle] = deque()
+        self.backlog: deque[asyncio.Handle] = deque()
         self._schedule = schedule
         self.context = contextvars.Context()
         """For callbacks that the world delivers to this process."""

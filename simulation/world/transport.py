@@ -7,15 +7,13 @@ paused process reads late and a dead one never.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from minibroker.runtime.ports import Buffer
+from minibroker.simulation.world.links import Links
 from minibroker.simulation.world.message_holds import Action, FrameCutter
 from minibroker.simulation.world.node import Process
 from minibroker.simulation.world.trace import checksum
-
-if TYPE_CHECKING:
-    from minibroker.simulation.world.network import Fabric
 
 WINDOW_BYTES = 256 * 1024
 """Bytes that the two kernels hold for a reader: the order of Linux's defaults for a new connection."""
@@ -48,10 +46,20 @@ class SimulatedTransport:
     peer: "SimulatedTransport"
     protocol: asyncio.BufferedProtocol
 
-    def __init__(self, fabric: "Fabric", process: Process, host: str, port: int, is_client: bool) -> None:
-        self._fabric = fabric
-        self._loop = fabric.loop
-        self.serial = fabric.new_serial()
+    def __init__(
+        self,
+        links: Links,
+        process: Process,
+        host: str,
+        port: int,
+        *,
+        is_client: bool,
+        vanished: "Callable[[SimulatedTransport], None]",
+    ) -> None:
+        self._links = links
+        self._loop = links.loop
+        self._vanished = vanished
+        self.serial = links.new_serial()
         self.process = process
         self.host = host
         self.port = port
@@ -136,15 +144,15 @@ class SimulatedTransport:
         self._is_behind = bool(self._buffer)
 
     def _send_segment(self, parts: list[Buffer] | None, length: int, starts_write: bool = True) -> None:
-        peer, fabric = self.peer, self._fabric
+        peer, links = self.peer, self._links
         if peer.is_gone:
-            if fabric.is_up(peer.host):
-                round_trip = fabric.delay(self.host, peer.host) + fabric.delay(peer.host, self.host)
+            if links.is_up(peer.host):
+                round_trip = links.delay(self.host, peer.host) + links.delay(peer.host, self.host)
                 self.lose_soon(ConnectionResetError("connection reset by peer"), round_trip)
             return
-        arrives_at = self._loop.time() + fabric.delay(self.host, peer.host)
-        if fabric.bandwidth:
-            arrives_at += fabric.transmission(self.host, peer.host, length)
+        arrives_at = self._loop.time() + links.delay(self.host, peer.host)
+        if links.bandwidth:
+            arrives_at += links.transmission(self.host, peer.host, length)
         pipe = peer._pipe
         if pipe and pipe[-1].arrives_at > arrives_at:
             arrives_at = pipe[-1].arrives_at
@@ -173,7 +181,7 @@ class SimulatedTransport:
         now = self._loop.time()
         pipe = self._pipe
         while pipe and pipe[0].arrives_at <= now and not self.is_gone and self._opened and not self._is_held:
-            if not self._fabric.is_open(self.peer.host, self.host):
+            if not self._links.is_open(self.peer.host, self.host):
                 return  # heal() pumps again
             segment = pipe.popleft()
             if segment.parts is None:
@@ -182,12 +190,12 @@ class SimulatedTransport:
                 self._unread += self.cutter.rest() if self.cutter is not None else b""
             else:
                 data = b"".join(segment.parts)
-                self._fabric.trace.record("net", self.peer.host, self.host, len(data), checksum(data))
+                self._links.trace.record("net", self.peer.host, self.host, len(data), checksum(data))
                 self._arrive(data, segment.starts_write)
         self._read()
 
     def _arrive(self, data: bytes, starts_write: bool) -> None:
-        if self._fabric.cuts_frames and self.cutter is None and starts_write:
+        if self._links.cuts_frames and self.cutter is None and starts_write:
             self.cutter = FrameCutter(self)
         if self.cutter is None:
             self._unread += data
@@ -196,7 +204,7 @@ class SimulatedTransport:
             self._pass_holds(self.cutter)
 
     def _pass_holds(self, cutter: FrameCutter) -> None:
-        passed, verdict = cutter.take(self._fabric.holds)
+        passed, verdict = cutter.take(self._links.holds)
         self._unread += passed
         self._is_held = verdict is Action.HOLD
         if verdict is Action.DROP:
@@ -221,7 +229,7 @@ class SimulatedTransport:
 
     def lose_what_is_held(self) -> None:
         """Drop what a cut keeps back; what arrived earlier is in the kernel of this end."""
-        since = self._fabric.cut_since(self.peer.host, self.host)
+        since = self._links.cut_since(self.peer.host, self.host)
         self._pipe = deque(segment for segment in self._pipe if segment.arrives_at <= since)
 
     def lose_for_this_end_only(self) -> None:
@@ -235,17 +243,17 @@ class SimulatedTransport:
         if self._pipe and self._pipe[0].parts is not None and self._opened and not self.is_gone and not self._is_held:
             data = b"".join(self._pipe[0].parts)
             self._unread += self.cutter.rest() if self.cutter is not None else b""
-            self._unread += data[: self._fabric.random.randrange(len(data) + 1)]
+            self._unread += data[: self._links.random.randrange(len(data) + 1)]
             self._pipe.clear()
             self._loop.call_soon(self._read, context=self.process.context)
 
     def _read(self) -> None:
-        fabric = self._fabric
+        links = self._links
         while self._unread and self._reading and not self._closing and not self.is_gone:
             unread = self._unread
             wanted = len(unread)
-            if fabric.random.random() < fabric.latency.split_probability and wanted > 1:
-                wanted = fabric.random.randrange(1, wanted)
+            if links.random.random() < links.latency.split_probability and wanted > 1:
+                wanted = links.random.randrange(1, wanted)
             target = memoryview(self.protocol.get_buffer(wanted))
             count = min(len(target), wanted)
             assert count > 0, "get_buffer returned an empty buffer"
@@ -259,7 +267,7 @@ class SimulatedTransport:
             self._acknowledge_reading(count)
             try:
                 if self.is_client:
-                    self._fabric.contact(self.host, self.peer.host).answered_at = self._loop.time()
+                    self._links.contact(self.host, self.peer.host).answered_at = self._loop.time()
                 self.protocol.buffer_updated(count)
             except Exception as error:  # as asyncio does
                 message = "Fatal error: protocol.buffer_updated() call failed."
@@ -306,7 +314,7 @@ class SimulatedTransport:
         self._closing = True
         self._buffer.clear()
         self._buffer_bytes = 0
-        delay = self._fabric.delay(self.host, self.peer.host)
+        delay = self._links.delay(self.host, self.peer.host)
         self.peer.lose_soon(ConnectionResetError("connection reset by peer"), delay)
         self.is_gone = True
         self._loop.call_soon(self._lose, None, context=self.process.context)
@@ -318,7 +326,7 @@ class SimulatedTransport:
             self._loop.call_at(when, self._lose_when_reachable, error, context=self.process.context)
 
     def _lose_when_reachable(self, error: Exception | None) -> None:
-        is_cut = not self._fabric.is_open(self.peer.host, self.host) and self.peer.host != self.host
+        is_cut = not self._links.is_open(self.peer.host, self.host) and self.peer.host != self.host
         if is_cut or self._is_held:
             self.lose_soon(error, RESEND_SECONDS)
         else:
@@ -327,19 +335,19 @@ class SimulatedTransport:
 
     def _note_loss(self) -> None:
         if not self._closing:
-            self._fabric.contact(self.host, self.peer.host).lost_at = self._loop.time()
+            self._links.contact(self.host, self.peer.host).lost_at = self._loop.time()
 
     def end_by_kernel(self) -> None:
         """Its process is dead. Linux ends the stream after what was sent. It answers what arrived unread, or arrives
         now, with a reset (tcp_close: data_was_unread), also what comes when a cut is healed: by then it has given up
         the orphaned connection."""
-        now, peer, fabric = self._loop.time(), self.peer, self._fabric
-        back = fabric.delay(self.host, peer.host)
+        now, peer, links = self._loop.time(), self.peer, self._links
+        back = links.delay(self.host, peer.host)
         reset = ConnectionResetError("connection reset by peer")
         is_unread = not self._opened or self._unread or any(segment.arrives_at <= now for segment in self._pipe)
-        if not fabric.is_open(self.host, peer.host):
+        if not links.is_open(self.host, peer.host):
             peer.lose_what_is_held()
-        if is_unread or not fabric.is_open(self.host, peer.host):
+        if is_unread or not links.is_open(self.host, peer.host):
             peer.lose_soon(reset, back)
             return
         if not self._fin_sent and not peer.is_gone:
@@ -364,7 +372,7 @@ class SimulatedTransport:
         self._unread = b""
         self._buffer.clear()
         self._buffer_bytes = 0
-        self._fabric.remove(self)
+        self._vanished(self)
 
     # ------------------------------------------------------------------------------------------------- queries
     def is_closing(self) -> bool:
@@ -384,8 +392,8 @@ class SimulatedTransport:
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         match name:
             case "peername":
-                return (self._fabric.address_of(self.peer.host), self.peer.port)
+                return (self._links.address_of(self.peer.host), self.peer.port)
             case "sockname":
-                return (self._fabric.address_of(self.host), self.port)
+                return (self._links.address_of(self.host), self.port)
             case _:
                 return default

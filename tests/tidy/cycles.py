@@ -19,9 +19,6 @@ from tests.tidy.source import SourceFile
 KNOWN = (
     ("minibroker.runtime.incoming_request", "minibroker.runtime.server_connection"),
     ("minibroker.runtime.server_connection", "minibroker.runtime.server"),
-    ("minibroker.simulation.world.message_holds", "minibroker.simulation.world.transport"),
-    ("minibroker.simulation.world.node", "minibroker.simulation.world.loop"),
-    ("minibroker.simulation.world.transport", "minibroker.simulation.world.network"),
 )
 
 SLOW_LIBRARIES = {"pandas", "pyspark"}
