@@ -1,13 +1,15 @@
 """One request as its handler gets it: its content, the way to answer it, and its cost until then."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from msgspec import Struct
 
 from minibroker.protocol.codec import IncomingFrame, encode_response
 from minibroker.protocol.messages import FetchRequest, ProduceRequest, Request, Response
+from minibroker.runtime.observer import Observer
 from minibroker.runtime.ports import Buffer
+from minibroker.runtime.principal import Principal
 from minibroker.runtime.server_limits import (
     DECODED_GROWTH,
     PARTITION_COST,
@@ -17,8 +19,28 @@ from minibroker.runtime.server_limits import (
 )
 from minibroker.runtime.waiting_requests import Charge
 
-if TYPE_CHECKING:
-    from minibroker.runtime.server_connection import ServerConnection
+
+class RequestConnection(Protocol):
+    """What a request needs of its connection, and its handler of the peer."""
+
+    id: int
+    listener_name: str
+    peer: str
+    """Address of the peer."""
+    principal: Principal
+    is_broker: bool
+    observer: Observer
+
+    @property
+    def is_in_step(self) -> bool: ...
+    def mark_as_broker(self) -> None: ...
+    def mute(self, seconds: float) -> None: ...
+    def log_refused_request(self, api: str, problem: object) -> None: ...
+    def may_wait(self, charge: Charge | None, cost: int) -> bool: ...
+    def answer(self, pieces: Sequence[Buffer]) -> None: ...
+    def send_answers(self) -> None: ...
+    def settled(self, charge: Charge | None) -> None: ...
+    def close_because(self, reason: str) -> None: ...
 
 
 class AnswerSent(Struct, frozen=True):
@@ -34,7 +56,7 @@ class IncomingRequest:
 
     def __init__(
         self,
-        connection: "ServerConnection",
+        connection: RequestConnection,
         frame: IncomingFrame,
         body: Request,
         received_at: float,
@@ -51,7 +73,7 @@ class IncomingRequest:
         self.received_at = received_at
 
     @property
-    def connection(self) -> "ServerConnection":
+    def connection(self) -> RequestConnection:
         """Identity of the peer's connection: its fetch sessions end with it."""
         return self._connection
 

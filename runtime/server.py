@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable
 
 from minibroker.protocol.session import MemoryBudget
+from minibroker.runtime.connection_owner import Handler
 from minibroker.runtime.heavy_requests import HeavyRequests
 from minibroker.runtime.incoming_request import IncomingRequest
 from minibroker.runtime.loop_iteration import LoopIteration
@@ -38,8 +39,6 @@ log = logging.getLogger("minibroker.server")
 
 RECLAIM_PAUSE_MS = 50
 """The shortest time between two searches for idle buffers."""
-
-Handler = Callable[[IncomingRequest], None]
 
 
 class RpcServer:

@@ -10,7 +10,7 @@ TCP makes the peer wait. `_must_wait` has the complete list of reasons; code tha
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from minibroker.protocol.codec import (
     API_VERSION,
@@ -22,6 +22,7 @@ from minibroker.protocol.codec import (
 from minibroker.protocol.errors import ErrorCode, ProtocolError
 from minibroker.protocol.messages import APIS, ApiKey, Response
 from minibroker.protocol.session import FrameReceiver
+from minibroker.runtime.connection_owner import ConnectionOwner
 from minibroker.runtime.heavy_requests import is_handshake, is_heavy
 from minibroker.runtime.incoming_request import IncomingRequest, costs_of
 from minibroker.runtime.ports import Buffer, Transport
@@ -38,14 +39,11 @@ from minibroker.runtime.server_limits import (
 )
 from minibroker.runtime.waiting_requests import Charge
 
-if TYPE_CHECKING:
-    from minibroker.runtime.server import RpcServer
-
 
 class ServerConnection(asyncio.BufferedProtocol):
     """One accepted connection."""
 
-    def __init__(self, server: "RpcServer", connection_id: int, listener_name: str) -> None:
+    def __init__(self, server: "ConnectionOwner[ServerConnection]", connection_id: int, listener_name: str) -> None:
         self.id = connection_id
         self.listener_name = listener_name
         self.peer = "?"

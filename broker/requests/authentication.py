@@ -26,8 +26,8 @@ from minibroker.protocol.messages import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
+from minibroker.runtime.incoming_request import IncomingRequest, RequestConnection
 from minibroker.runtime.principal import broker_principal
-from minibroker.runtime.server import IncomingRequest, ServerConnection
 
 
 class Authentication:
@@ -49,10 +49,10 @@ class Authentication:
         self._listener_name = listener_name
         self._broker_epoch = broker_epoch
         self._random = source
-        self._exchanges: dict[ServerConnection, ServerExchange] = {}
+        self._exchanges: dict[RequestConnection, ServerExchange] = {}
         """Unfinished exchanges by connection."""
 
-    def connection_closed(self, connection: ServerConnection) -> None:
+    def connection_closed(self, connection: RequestConnection) -> None:
         """Drop an unfinished exchange."""
         self._exchanges.pop(connection, None)
 

@@ -15,7 +15,7 @@ from typing import Protocol
 from minibroker.broker.alarms import Alarms
 from minibroker.broker.replicas.partition import Partition
 from minibroker.protocol.messages import FetchRequest
-from minibroker.runtime.server import IncomingRequest, ServerConnection
+from minibroker.runtime.incoming_request import IncomingRequest, RequestConnection
 
 MAX_WAIT_MS = 30_000
 """Limit of a fetch's max_wait_ms."""
@@ -80,7 +80,7 @@ class DelayedFetches:
     def __init__(self, answer: Callable[[DelayedFetch, bool], bool]) -> None:
         """`answer(delayed, force)` answers if there is something to send, or if forced, and returns whether it did."""
         self._answer = answer
-        self._delayed: dict[ServerConnection, dict[DelayedFetch, None]] = {}
+        self._delayed: dict[RequestConnection, dict[DelayedFetch, None]] = {}
         self._woken: dict[DelayedFetch, None] = {}
         self._large: dict[DelayedFetch, None] = {}
         self._watermark_updates: deque[tuple[float, DelayedFetch]] = deque()
@@ -111,7 +111,7 @@ class DelayedFetches:
             self._alarms.cancel(delayed.alarm)
             self._delayed.get(delayed.request.connection, {}).pop(delayed, None)
 
-    def connection_closed(self, connection: ServerConnection) -> None:
+    def connection_closed(self, connection: RequestConnection) -> None:
         """Drop the delayed fetches of this connection."""
         for delayed in tuple(self._delayed.get(connection, ())):
             self.answered(delayed)

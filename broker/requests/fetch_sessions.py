@@ -16,7 +16,7 @@ from minibroker.protocol.codec import FetchedRecords, encode_fetch_response
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition, from_wire
 from minibroker.protocol.messages import FetchPartition, FetchRequest, FetchResponse
-from minibroker.runtime.server import IncomingRequest, ServerConnection
+from minibroker.runtime.incoming_request import IncomingRequest, RequestConnection
 
 SESSIONS_PER_BROKER_MAX = 2
 """A broker that reconnects has one more while its old connection is not yet known to be lost. The oldest is dropped."""
@@ -76,7 +76,7 @@ class FetchSession:
 
     __slots__ = ("connection", "delayed", "epoch", "id", "partitions", "replica_epoch", "replica_id", "updated")
 
-    def __init__(self, connection: ServerConnection, body: FetchRequest) -> None:
+    def __init__(self, connection: RequestConnection, body: FetchRequest) -> None:
         self.id = connection.id & 0x7FFFFFFF or 1
         self.connection = connection
         self.epoch = 0
@@ -114,7 +114,7 @@ class FetchSessions:
         self._waiting = waiting
         self._response_max_bytes = response_max_bytes
         self._counters = counters
-        self._sessions: dict[ServerConnection, FetchSession] = {}
+        self._sessions: dict[RequestConnection, FetchSession] = {}
 
     # --------------------------------------------------------------------------------------------------- requests
     def handle(self, request: IncomingRequest, body: FetchRequest) -> None:
@@ -143,12 +143,12 @@ class FetchSessions:
         elif session.updated:
             self._waiting.wake_for_watermark(delayed)  # this report itself may have raised the high watermark
 
-    def connection_closed(self, connection: ServerConnection) -> None:
+    def connection_closed(self, connection: RequestConnection) -> None:
         session = self._sessions.get(connection)
         if session is not None:
             self._end(session)
 
-    def _open(self, connection: ServerConnection, body: FetchRequest) -> FetchSession:
+    def _open(self, connection: RequestConnection, body: FetchRequest) -> FetchSession:
         previous = self._sessions.get(connection)
         if previous is not None:
             self._end(previous)

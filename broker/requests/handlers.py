@@ -36,7 +36,7 @@ from minibroker.protocol import messages as m
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.message_types import clipped
 from minibroker.protocol.messages import ApiKey
-from minibroker.runtime.server import IncomingRequest, ServerConnection
+from minibroker.runtime.incoming_request import IncomingRequest, RequestConnection
 
 log = logging.getLogger("minibroker.handlers")
 
@@ -217,7 +217,7 @@ class RequestHandlers:
         administration_events.record(request, response)
         request.respond(response)
 
-    def connection_closed(self, connection: ServerConnection) -> None:
+    def connection_closed(self, connection: RequestConnection) -> None:
         """Drop everything that was kept for this connection."""
         self._authentication.connection_closed(connection)
         self._manager.fetches.connection_closed(connection)

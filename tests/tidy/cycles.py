@@ -15,12 +15,6 @@ from fnmatch import fnmatch
 
 from tests.tidy.source import SourceFile
 
-# (importer, imported): the import that closes a cycle. They are being removed; a new cycle is broken instead.
-KNOWN = (
-    ("minibroker.runtime.incoming_request", "minibroker.runtime.server_connection"),
-    ("minibroker.runtime.server_connection", "minibroker.runtime.server"),
-)
-
 SLOW_LIBRARIES = {"pandas", "pyspark"}
 """They take longer to load than most of our commands run, so only the code that uses them loads them."""
 # file -> why it imports late
@@ -32,13 +26,13 @@ LATE_IMPORTS = {
     "tests/mutants/one_run.py": "a mutant is planted before the modules that it changes are loaded",
 }
 WHY_TYPE_CHECKING = (
-    "TYPE_CHECKING hides what this file needs: import it without, or break the cycle as tests/tidy/cycles.py says; "
+    "TYPE_CHECKING hides what this file needs: import it without, or break the cycle (tests/tidy/cycles.py says how); "
     f"only {', '.join(sorted(SLOW_LIBRARIES))} and the files of LATE_IMPORTS may be imported so"
 )
 
 
 def check_type_checking(file: SourceFile) -> list[str]:
-    if any(fnmatch(file.path, pattern) for pattern in LATE_IMPORTS) or file.module in dict(KNOWN):
+    if any(fnmatch(file.path, pattern) for pattern in LATE_IMPORTS):
         return []
     problems = []
     for block in _type_checking_blocks(file.tree):
@@ -54,14 +48,11 @@ def _type_checking_blocks(tree: ast.Module) -> Iterator[ast.If]:
             yield node
 
 
-def check_cycles(files: Iterable[SourceFile], known: Iterable[tuple[str, str]] = KNOWN) -> list[str]:
+def check_cycles(files: Iterable[SourceFile]) -> list[str]:
     """One line for each cycle, until breaking each at one of its imports leaves none."""
     by_module = {file.module: file for file in files}
     graph = {module: imported_modules(file, by_module.keys()) for module, file in by_module.items()}
     problems = []
-    for importer, imported in known:
-        if graph.get(importer, {}).pop(imported, None) is None:
-            problems.append(f"{importer} does not import {imported}: take it off the list of known cycles")
     while (cycle := _one_cycle(graph)) is not None:
         steps = [(importer, imported, graph[importer][imported]) for importer, imported in itertools.pairwise(cycle)]
         path = "".join(f"\n    {by_module[importer].path}:{line}: imports {name}" for importer, name, line in steps)
@@ -83,7 +74,7 @@ def _one_cycle(graph: dict[str, dict[str, int]]) -> list[str] | None:
 
 def imported_modules(file: SourceFile, modules: Iterable[str]) -> dict[str, int]:
     """Modules of the project that it imports, each with a line. The packages around an imported module do not count:
-    their `__init__.py` imports nothing or on demand."""
+    what their `__init__.py` imports, it offers to users of the package."""
     found: dict[str, int] = {}
     for item in file.imports:
         name = item.module if item.module in modules else item.module.rpartition(".")[0]

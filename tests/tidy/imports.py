@@ -17,6 +17,7 @@ PORTABLE_RUNTIME = (
     "rpc",
     "server",
     "server_connection",
+    "connection_owner",
     "server_limits",
     "peer_fault_log",
     "heavy_requests",
