@@ -18,9 +18,10 @@ broker to come back would truncate good copies. So:
        end, and a later epoch began with all that was committed before (as in Raft, section 5.4.1). Two undisturbed logs
        are compared with each other only. A single one gives way to a disturbed log only if that is longer as well: a
        log that lost records is shorter than a whole copy, and an epoch may be a flipped bit (decision 0022)
-    4. each present replica, in the ISR or not, is asked up to where it knows the log to be committed. A member whose
-       log ends below that has lost acknowledged records (a rolled-back disk, missing files): it has nothing. A later
-       epoch in its log overrides only what a replica outside the ISR knows
+    4. each registered replica, in the ISR or not, is asked up to where it knows the log to be committed, and an
+       election by rule 3 waits for each one that is not silent. A member whose log ends below that has lost
+       acknowledged records (a rolled-back disk, missing files): it has nothing. A later epoch in its log overrides only
+       what a replica outside the ISR knows
     5. no member leads if none has anything: only an operator may decide what is to be lost. But if all of several
        members are there and none ever had a log, the partition is as it was created
 
@@ -197,13 +198,14 @@ def _held_to(member: Standing, committed: tuple[int, BrokerId]) -> Standing:
 
 
 def _confirmers_to_ask(state: ControllerState, partition: TopicPartition, leadership: Leadership) -> list[BrokerId]:
-    """Replicas outside the ISR that are live and answer, and have not reported yet what they know."""
+    """Replicas outside the ISR that are live, and have not reported yet what they know: also one that registered a
+    moment ago and has answered no order yet. One that is silent for longer is not waited for."""
     return [
         each
         for each in state.assignment(partition)
         if each not in leadership.in_sync_replicas
         and state.is_eligible(partition, each)
-        and each not in state.unresponsive
+        and each not in state.silent_seconds
         and partition not in state.logs.get(each, {})
     ]
 

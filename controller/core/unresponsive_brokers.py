@@ -28,6 +28,7 @@ from minibroker.controller.core.events import (
     Resign,
     Unregister,
 )
+from minibroker.controller.core.restarts import needs_logs
 from minibroker.protocol.events.controller_events import UnresponsiveBrokerReplaced
 from minibroker.protocol.ids import BrokerId, TopicPartition
 
@@ -79,19 +80,23 @@ def _may_wait(state: ControllerState, partition: TopicPartition, broker_id: Brok
 
 
 def on_broker_silent(state: ControllerState, event: BrokerSilent) -> list[ControllerEffect]:
-    """The broker is not elected from now on; after too long, it is replaced as leader."""
+    """The broker is not elected from now on, and no election waits for what it knows of others' logs; after too long,
+    it is replaced as leader."""
     broker_id = event.broker_id
     if not state.is_registered_as(broker_id, event.broker_epoch):
         return []
+    was_silent = broker_id in state.silent_seconds
     state.unresponsive = state.unresponsive | {broker_id}
     state.silent_seconds = {**state.silent_seconds, broker_id: event.seconds}
+    waiting = [] if was_silent else [each for each in state.partitions_on({broker_id}) if needs_logs(state, each)]
+    effects = write(elect_all(state, waiting, f"broker {broker_id} does not answer"))
     if not _is_too_long(state, broker_id) or broker_id in state.shutting_down:
-        return []
+        return effects
     others = [each for each in sorted(state.brokers) if each != state.settings.controller_id]
     silent = [each for each in others if state.silent_seconds.get(each, 0.0) >= TOGETHER * _seconds_max(state, each)]
     if 2 * len(silent) > len(others):
         return [Resign(reason=f"brokers {silent} do not answer it for {event.seconds:.0f} s, most of those there are")]
-    return _replace(state, broker_id, f"does not answer for {event.seconds:g} s")
+    return [*effects, *_replace(state, broker_id, f"does not answer for {event.seconds:g} s")]
 
 
 def on_leader_cut_off(state: ControllerState, event: LeaderCutOff) -> list[ControllerEffect]:

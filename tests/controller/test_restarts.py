@@ -16,6 +16,7 @@ from minibroker.controller.core.election import elect
 from minibroker.controller.core.events import (
     AnswersDue,
     AskLogs,
+    BrokerSilent,
     ControllerEffect,
     LeadershipsWritten,
     LogsReceived,
@@ -150,9 +151,9 @@ def test_the_only_member_waits_for_what_other_live_replicas_know() -> None:
     assert elected(state) is None
     assert waits_for(state) == (1,)
     assert questions(state, [T0]) == {1: [T0]}
-    state.unresponsive = frozenset([1])
+    state.silent_seconds = {1: 1.0}
     after = elected(state)
-    assert after is not None and after.leader == 3, "an unresponsive broker is not waited for"
+    assert after is not None and after.leader == 3, "a silent broker is not waited for"
 
 
 # ------------------------------------------------------------------------------------------------------------ no log
@@ -312,6 +313,31 @@ def test_an_offline_replica_that_has_answered_is_asked_again_when_it_recovers() 
     assert waits_for(state) == (3,)
     healed = step(state, RegistrationsChanged(brokers={3: broker(3, epoch=203, incarnation="m3")}))
     assert len(of(AskLogs, healed)) == 1
+
+
+@pytest.mark.invariant("I28")
+def test_the_only_member_waits_for_a_replica_that_has_just_registered() -> None:
+    """Both started at the same time, and the one that had left the ISR had not answered an order yet (seed
+    17152117)."""
+    state = cluster_state(now=leadership(None, 3))
+    registered = step(state, RegistrationsChanged(brokers={1: again(1), 3: again(3)}))
+    assert of(AskLogs, registered) == [AskLogs(broker=again(each), partitions=(T0,)) for each in (1, 3)]
+    of_member = step(state, LogsReceived(broker_id=3, broker_epoch=103, logs={T0: log(60)}))
+    assert of(WriteLeaderships, of_member) == []
+    of_other = step(state, LogsReceived(broker_id=1, broker_epoch=101, logs={T0: log(100, high_watermark=100)}))
+    assert of(WriteLeaderships, of_other) == []
+    assert "has lost records" in choose(state, T0, state.leaderships[T0]).reason
+
+
+def test_the_only_member_waits_no_longer_for_a_replica_that_falls_silent() -> None:
+    state = cluster_state(1, again(3), now=leadership(None, 3))
+    state.asked_logs = {1: frozenset([T0]), 3: frozenset([T0])}
+    answered = step(state, LogsReceived(broker_id=3, broker_epoch=103, logs={T0: log(60)}))
+    assert of(WriteLeaderships, answered) == []
+    silent = step(state, BrokerSilent(broker_id=1, broker_epoch=10, seconds=1.0))
+    (written,) = of(WriteLeaderships, silent)
+    assert isinstance(written, WriteLeaderships)
+    assert written.changes[0].after.leader == 3
 
 
 def test_answer_of_an_earlier_registration_is_dropped() -> None:

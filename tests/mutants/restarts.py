@@ -62,6 +62,37 @@ MUTANTS: tuple[Mutant, ...] = (
         schedule=Schedule("restarts:only_member_is_shorter_than_others_know"),
     ),
     Mutant(
+        name="D51",
+        title="a replica that has registered and answered no order yet is not asked what it knows",
+        origin="found by the swarm (seed 17152117): a member without its tail and a replica that knew better were back at"
+        " the same time, and the member led",
+        rule="an election waits for what each registered replica knows, unless it is silent for a second (hardening 16)",
+        breaks=("I28", "I3"),
+        edits=(
+            Edit(
+                "controller.core.restarts",
+                "        and each not in state.silent_seconds\n",
+                "        and each not in state.unresponsive\n",
+            ),
+        ),
+        schedule=Schedule("restarts:only_member_is_back_together_with_one_that_knows_more"),
+    ),
+    Mutant(
+        name="D51b",
+        title="an election goes on waiting for what a broker knows that has fallen silent",
+        origin="found with D51: nothing compared the partition again",
+        rule="when a broker falls silent, what waits for its knowledge is compared again (hardening 16)",
+        breaks=("I37",),
+        edits=(
+            Edit(
+                "controller.core.unresponsive_brokers",
+                '    effects = write(elect_all(state, waiting, f"broker {broker_id} does not answer"))\n',
+                "    effects = write([])\n",
+            ),
+        ),
+        schedule=Schedule("restarts:only_member_is_back_together_with_a_silent_one"),
+    ),
+    Mutant(
         name="D18a",
         title="a log may end below its own high watermark, though the machine kept running",
         origin="found from outside: the last segment of the only in-sync replica was missing",

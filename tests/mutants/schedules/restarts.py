@@ -5,6 +5,7 @@ import asyncio
 from minibroker.client.admin import AdminClient
 from minibroker.protocol.checkpoints import format_epoch_checkpoint, parse_epochs_and_owner
 from minibroker.protocol.messages import (
+    ApiKey,
     ElectionOutlook,
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -13,9 +14,10 @@ from minibroker.protocol.messages import (
 )
 from minibroker.simulation.swarm.faults.file_changes import put_file
 from minibroker.simulation.swarm.faults.rot_places import batches_of
+from minibroker.simulation.world.message_holds import requests
 from minibroker.simulation.world.storage import SimulatedStorage
 from tests.mutants.directed_run import TOPIC, ClusterSetup, DirectedRun, with_setup
-from tests.mutants.schedules.actions import host, members, report, send_to
+from tests.mutants.schedules.actions import host, members, must_be_acknowledged, report, send_to
 
 RECORDS = 20
 LOG = f"/data/log/{TOPIC}-0/{0:020d}.log"
@@ -34,6 +36,8 @@ DELETED_SECONDS = 2.5
 """By then a deletion is checkpointed."""
 START_SECONDS = 6.0
 """By then a replica that can be elected leads."""
+UNANSWERED_SECONDS = 0.8
+"""A broker that has not answered for this long does not count as silent yet."""
 
 
 async def _produce_some(directed: DirectedRun, words: str = "") -> None:
@@ -124,6 +128,44 @@ async def only_member_is_shorter_than_others_know(directed: DirectedRun) -> None
         directed.cluster.start(broker_id)
         await asyncio.sleep(START_SECONDS)
     await _elect_another(directed, 1)
+
+
+async def _last_member_ends_after_another(directed: DirectedRun) -> None:
+    """Broker 3 has none of the records and is up, 2 has stopped cleanly, and 1 was killed as the only member."""
+    directed.cluster.kill(3)
+    await directed.until_isr(1, 2)
+    await _produce_some(directed)
+    directed.cluster.stop(2)
+    await directed.until(lambda: 2 not in directed.cluster.alive(), "its end")
+    await directed.until_isr(1)
+    directed.cluster.kill(1)
+    directed.cluster.start(3)
+    await asyncio.sleep(START_SECONDS)
+
+
+@with_setup(ClusterSetup())
+async def only_member_is_back_together_with_one_that_knows_more(directed: DirectedRun) -> None:
+    """Its log is shorter; the other one, outside of the ISR, has registered and answered no order yet."""
+    await _last_member_ends_after_another(directed)
+    _shorten(directed, 1)
+    orders = directed.world.network.hold(host(3), host(2), requests(ApiKey.UPDATE_METADATA))
+    directed.cluster.start(2)
+    await orders.caught()
+    directed.cluster.start(1)
+    await asyncio.sleep(UNANSWERED_SECONDS)
+    orders.release()
+    await asyncio.sleep(START_SECONDS)
+    await _elect_another(directed, 1)
+
+
+@with_setup(ClusterSetup())
+async def only_member_is_back_together_with_a_silent_one(directed: DirectedRun) -> None:
+    """The controller does not reach the other one, which may know more."""
+    await _last_member_ends_after_another(directed)
+    directed.world.network.partition(host(3), host(2))
+    for broker_id in (2, 1):
+        directed.cluster.start(broker_id)
+    await must_be_acknowledged(directed, "after the only member was back", START_SECONDS)
 
 
 @with_setup(ClusterSetup())
