@@ -16,7 +16,9 @@ from msgspec.structs import replace
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.cutting import delete_head
 from minibroker.broker.log.errors import CorruptLog
+from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.broker.monitoring.metrics import BrokerCounters
 from minibroker.broker.replicas.log_effects import LOG_EFFECTS
 from minibroker.broker.replicas.observations import BatchesLogged, LogCut, ReplicaLoaded, ReplicaStepped
 from minibroker.broker.replication import events as ev
@@ -71,14 +73,19 @@ class PartitionServices(Protocol):
     def ask_leader_ends(self, partition: "Partition", question: ev.AskLeaderEnds) -> None: ...
     def fetch_next(self, partition: "Partition") -> None: ...
     def back_off(self, partition: "Partition", effect: ev.BackOff) -> None: ...
-    def log_failed(self, partition: "Partition", error: DiskError) -> None: ...
-    def isr_changed(self, partition: "Partition", change: ev.IsrCommitted) -> None: ...
-    def truncated(self, below_high_watermark: bool) -> None: ...
-    def log_was_cut(self, partition: "Partition") -> None: ...
+    @property
+    def counters(self) -> BrokerCounters: ...
+    @property
+    def log_directory(self) -> LogDirectory: ...
     @property
     def fetches(self) -> "FetchServices": ...
     @property
     def log_starts(self) -> "LogStartServices": ...
+    @property
+    def disk(self) -> "DiskServices":
+        """Handles errors of the disk."""
+        ...
+
     @property
     def repairs(self) -> "RepairServices":
         """Handles a damaged log."""
@@ -119,6 +126,14 @@ class LogStartServices(Protocol):
 
     def record_soon(self, partition: "Partition") -> None:
         """Make the log start durable, then report it to the leader."""
+        ...
+
+
+class DiskServices(Protocol):
+    """What a partition needs when its disk fails."""
+
+    def log_failed(self, partition: "Partition", error: DiskError) -> None:
+        """An effect could not be performed."""
         ...
 
 
@@ -283,7 +298,7 @@ class Partition:
         try:
             self.log.append(batches)
         except DiskError as error:
-            self.services.log_failed(self, error)
+            self.services.disk.log_failed(self, error)
             for item in items:
                 item.fail_storage(str(error))
             return None
@@ -305,7 +320,9 @@ class Partition:
     def truncate_to(self, effect: ev.TruncateTo) -> None:
         before = self.log.log_end_offset
         self._cut(lambda: self.log.truncate_to(effect.end_offset))
-        self.services.truncated(effect.below_high_watermark)
+        counters = self.services.counters
+        counters.truncations += 1
+        counters.truncations_below_high_watermark += effect.below_high_watermark
         self.report(
             ReplicaTruncated,
             end_before=before,
@@ -313,13 +330,13 @@ class Partition:
             leader_epoch=self.state.leader_epoch,
             reason=effect.reason,
         )
-        self.services.log_was_cut(self)
+        self.services.log_directory.log_was_cut(self.log)
 
     def reset_to(self, effect: ev.ResetTo) -> None:
         producers = self._producers_from_leader(effect)
         self._cut(lambda: self.log.reset_to(effect.offset, producers))
         self.report(ReplicaReset, offset=effect.offset)
-        self.services.log_was_cut(self)
+        self.services.log_directory.log_was_cut(self.log)
 
     def _cut(self, cut: Callable[[], None]) -> None:
         has_failed = True
@@ -363,7 +380,7 @@ class Partition:
         try:
             first = delete_head(self.log, self.state.low_watermark)
         except BadEntry as error:
-            self.services.log_failed(self, error)
+            self.services.disk.log_failed(self, error)
             return
         if first > before:
             self.handle(ev.HeadDeleted(first_offset=first))
@@ -374,7 +391,7 @@ class Partition:
             try:
                 _PERFORMERS[type(effect)](self, effect)
             except DiskError as error:
-                self.services.log_failed(self, error)
+                self.services.disk.log_failed(self, error)
                 break  # LogFailed has replaced all remaining effects
             except CorruptLog as error:
                 self.services.repairs.damaged(self, str(error))
@@ -387,12 +404,6 @@ class Partition:
             if base_offset is not None:
                 base_offset += item.header.record_count
 
-    def _starts_changed(self, effect: ev.StartsChanged) -> None:
-        self.services.fetches.offsets_changed(self)  # both reach followers in the same way
-
-    def _sync_epoch_history_soon(self, effect: ev.SyncEpochHistorySoon) -> None:
-        self.services.sync_epoch_files_soon()
-
     def _isr_committed(self, effect: ev.IsrCommitted) -> None:
         if effect.before:
             self.report(
@@ -402,13 +413,10 @@ class Partition:
                 leader_epoch=self.state.leader_epoch,
                 partition_epoch=self.state.partition_epoch,
             )
-            self.services.isr_changed(self, effect)
-
-    def _damage_noted(self, effect: ev.DamageNoted) -> None:
-        self.services.repairs.noted(self, effect.reason)
-
-    def _report_damage(self, effect: ev.ReportDamage) -> None:
-        self.services.repairs.damaged(self, effect.reason)
+            if len(effect.after) < len(effect.before):
+                self.services.counters.isr_shrinks += 1
+            else:
+                self.services.counters.isr_expands += 1
 
     def _take_out_of_use(self, effect: ev.TakeOutOfUse) -> None:
         self.log.mark_damaged(effect.reason)
@@ -426,47 +434,23 @@ class Partition:
         )
         self.services.leader_changed(self)
 
-    def _warn(self, effect: ev.Warn) -> None:
-        self.report(ReplicaWarned, message=effect.message)
-
-    def _propose_isr(self, effect: ev.ProposeIsr) -> None:
-        self.services.propose_isr(self, effect)
-
-    def _ask_epoch_end(self, effect: ev.AskEpochEnd) -> None:
-        self.services.ask_epoch_end(self, effect)
-
-    def _ask_leader_ends(self, effect: ev.AskLeaderEnds) -> None:
-        self.services.ask_leader_ends(self, effect)
-
-    def _back_off(self, effect: ev.BackOff) -> None:
-        self.services.back_off(self, effect)
-
-    def _high_watermark_rose(self, effect: ev.HighWatermarkRose) -> None:
-        self.services.fetches.offsets_changed(self)
-
-    def _sync_log(self, effect: ev.SyncLog) -> None:
-        self.services.sync(self)
-
-    def _fetch_next(self, effect: ev.FetchNext) -> None:
-        self.services.fetch_next(self)
-
 
 _PERFORMERS: dict[type[ev.ReplicaEffect], Callable[[Partition, Any], None]] = {
     **LOG_EFFECTS,
     ev.AnswerProduce: Partition._answer_produce,
-    ev.StartsChanged: Partition._starts_changed,
-    ev.SyncEpochHistorySoon: Partition._sync_epoch_history_soon,
     ev.IsrCommitted: Partition._isr_committed,
-    ev.DamageNoted: Partition._damage_noted,
-    ev.ReportDamage: Partition._report_damage,
-    ev.TakeOutOfUse: Partition._take_out_of_use,
     ev.LeaderChanged: Partition._leader_changed,
-    ev.Warn: Partition._warn,
-    ev.ProposeIsr: Partition._propose_isr,
-    ev.SyncLog: Partition._sync_log,
-    ev.AskEpochEnd: Partition._ask_epoch_end,
-    ev.AskLeaderEnds: Partition._ask_leader_ends,
-    ev.FetchNext: Partition._fetch_next,
-    ev.BackOff: Partition._back_off,
-    ev.HighWatermarkRose: Partition._high_watermark_rose,
+    ev.TakeOutOfUse: Partition._take_out_of_use,
+    ev.Warn: lambda partition, effect: partition.report(ReplicaWarned, message=effect.message),
+    ev.HighWatermarkRose: lambda partition, effect: partition.services.fetches.offsets_changed(partition),
+    ev.StartsChanged: lambda partition, effect: partition.services.fetches.offsets_changed(partition),
+    ev.ProposeIsr: lambda partition, effect: partition.services.propose_isr(partition, effect),
+    ev.SyncLog: lambda partition, effect: partition.services.sync(partition),
+    ev.SyncEpochHistorySoon: lambda partition, effect: partition.services.sync_epoch_files_soon(),
+    ev.AskEpochEnd: lambda partition, effect: partition.services.ask_epoch_end(partition, effect),
+    ev.AskLeaderEnds: lambda partition, effect: partition.services.ask_leader_ends(partition, effect),
+    ev.FetchNext: lambda partition, effect: partition.services.fetch_next(partition),
+    ev.BackOff: lambda partition, effect: partition.services.back_off(partition, effect),
+    ev.DamageNoted: lambda partition, effect: partition.services.repairs.noted(partition, effect.reason),
+    ev.ReportDamage: lambda partition, effect: partition.services.repairs.damaged(partition, effect.reason),
 }

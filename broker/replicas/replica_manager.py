@@ -103,7 +103,7 @@ class ReplicaManager:
             observer=observer,
         )
         self.repairs = self._replica_repairs()
-        self.log_starts = LogStarts(self.partitions, self._tasks, self.log_failed, self.fetch_next)
+        self.log_starts = LogStarts(self.partitions, self._tasks, self.disk.log_failed, self.fetch_next)
         self.orders = ReplicaOrders(self, log_directory, self.disk, self.repairs, observer)
         self.fetches = self._fetch_handler(reply_room)
 
@@ -268,19 +268,6 @@ class ReplicaManager:
         """The loop's time: the only clock that replication uses."""
         return int(self._loop.time() * 1000)
 
-    def isr_changed(self, partition: Partition, change: ev.IsrCommitted) -> None:
-        if len(change.after) < len(change.before):
-            self.counters.isr_shrinks += 1
-        else:
-            self.counters.isr_expands += 1
-
-    def truncated(self, below_high_watermark: bool) -> None:
-        self.counters.truncations += 1
-        self.counters.truncations_below_high_watermark += below_high_watermark
-
-    def log_was_cut(self, partition: Partition) -> None:
-        self.log_directory.log_was_cut(partition.log)
-
     def propose_isr(self, partition: Partition, proposal: ev.ProposeIsr) -> None:
         members = [b for b, _ in proposal.new_isr_with_epochs]
         if not proposal.after_ms:
@@ -379,7 +366,7 @@ class ReplicaManager:
                 if not self._syncing[partition]:
                     return
         except DiskError as error:
-            self.log_failed(partition, error)
+            self.disk.log_failed(partition, error)
         finally:
             self._syncing.pop(partition, None)
 
@@ -409,9 +396,6 @@ class ReplicaManager:
                 self._epochs_to_sync.set()
             except DiskError as error:
                 self.disk.failed(error)
-
-    def log_failed(self, partition: Partition, error: DiskError) -> None:
-        self.disk.log_failed(partition, error)
 
     async def stop(self) -> None:
         """Stop following all leaders."""
