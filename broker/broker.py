@@ -129,14 +129,13 @@ class Broker:
             incarnation_id=draw_id(self.runtime.random),
             cluster_id=known_cluster_id,
         )
-        self.registration = Registration(self.coordination, self.runtime.clock, identity, self.runtime.random)
-        self.registration.observer = self.events
+        self.registration = Registration(
+            self.coordination, self.runtime.clock, identity, self.runtime.random, self.events
+        )
         cluster_id = await self.registration.prepare(config.zookeeper_connection_timeout_ms)
-        self.secret = SharedSecret(self.coordination, self.runtime.random)
+        self.secret = SharedSecret(self.coordination, self.runtime.random, self.events, on_changed=self._identify)
         await self.registration.retrying(self.secret.agree, config.zookeeper_connection_timeout_ms)
-        self.secret.observer = self.events
-        self._dynamic_config = DynamicConfig(self.coordination, config)
-        self._dynamic_config.observer = self.events
+        self._dynamic_config = DynamicConfig(self.coordination, config, self.events)
         self.config = await self._dynamic_config.start()
         self.loads_logs = True
         await self._open_log_directory(cluster_id)
@@ -213,7 +212,6 @@ class Broker:
         self.server.on_connection_closed = self._handlers.connection_closed
         self.manager.disk.on_changed = self._link.replicas_changed
         self._dynamic_config.on_change = self.manager.reconfigure
-        self.secret.on_changed = self._identify
         self.registration.on_registered = self._on_registered
         self.registration.on_session_lost = self._on_session_lost
         self.registration.on_fenced = self._on_session_lost

@@ -68,13 +68,13 @@ def apply_overrides(static: BrokerConfig, overrides: Mapping[str, str], source: 
 class DynamicConfig:
     """Keeps `current` in line with ZooKeeper. Use: `start`, then `run` in a task of the owner."""
 
-    def __init__(self, coordination: Coordination, static: BrokerConfig) -> None:
+    def __init__(self, coordination: Coordination, static: BrokerConfig, observer: Observer = UNOBSERVED) -> None:
         self.static = static
         self.current = static
         self.overrides: dict[str, str] = {}
         """The effective part of /config/brokers/<id>."""
         self.on_change: Callable[[BrokerConfig], None] = lambda config: None
-        self.observer: Observer = UNOBSERVED
+        self._observer = observer
         self._coordination = coordination
         self._path = broker_config_path(static.broker_id)
         self._attention = asyncio.Event()
@@ -113,14 +113,14 @@ class DynamicConfig:
             self._take(ConfigNode.decode(content).config)
         except CorruptZnode as error:
             consequence = "its settings stay as they were"
-            self.observer.notify(NodeUnreadable(path=self._path, consequence=consequence, reason=str(error)))
+            self._observer.notify(NodeUnreadable(path=self._path, consequence=consequence, reason=str(error)))
 
     def _take(self, overrides: Mapping[str, str]) -> None:
         source = f"ZooKeeper {self._path}"
         config, problems = apply_overrides(self.static, overrides, source)
         for problem in problems:
             if problem not in self._problems:
-                self.observer.notify(SettingIgnored(path=self._path, reason=problem))
+                self._observer.notify(SettingIgnored(path=self._path, reason=problem))
         self._problems = problems
         if config == self.current:
             return
@@ -129,7 +129,7 @@ class DynamicConfig:
             for name, setting in SETTINGS.items()
             if getattr(config, setting.field) != getattr(self.current, setting.field)
         )
-        self.observer.notify(SettingsChanged(settings=changed))
+        self._observer.notify(SettingsChanged(settings=changed))
         self.current = config
         self.overrides = {name: value for name, value in overrides.items() if config.source(name) == source}
         self.on_change(config)

@@ -32,12 +32,18 @@ log = logging.getLogger("minibroker.cluster_secret")
 class SharedSecret:
     """One broker's copy of it. Use: `agree`, then `run` in a task of the owner."""
 
-    def __init__(self, coordination: Coordination, source: random.Random) -> None:
+    def __init__(
+        self,
+        coordination: Coordination,
+        source: random.Random,
+        observer: Observer = UNOBSERVED,
+        on_changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_changed` is called when another secret has replaced this one."""
         self.key = b""
         """Known once `agree` has returned."""
-        self.on_changed: Callable[[], None] = lambda: None
-        """Called when another secret has replaced it."""
-        self.observer: Observer = UNOBSERVED
+        self._on_changed = on_changed
+        self._observer = observer
         self._coordination = coordination
         self._random = source
         self._attention = asyncio.Event()
@@ -78,8 +84,8 @@ class SharedSecret:
         was_known, is_new = bool(self.key), key != self.key
         self.key = key
         if was_known and is_new:
-            self.observer.notify(ClusterSecretReplaced())
-            self.on_changed()
+            self._observer.notify(ClusterSecretReplaced())
+            self._on_changed()
 
     async def run(self) -> None:
         """Follow it until cancelled. The known secret stays valid until ZooKeeper holds another one."""

@@ -155,10 +155,14 @@ class Registration:
     """One broker's registration. Use: `prepare`, `register`, then `run` in a task of the owner."""
 
     def __init__(
-        self, coordination: Coordination, clock: Clock, identity: BrokerIdentity, source: random.Random
+        self,
+        coordination: Coordination,
+        clock: Clock,
+        identity: BrokerIdentity,
+        source: random.Random,
+        observer: Observer = UNOBSERVED,
     ) -> None:
         self.identity = identity
-        self.observer: Observer = UNOBSERVED
         self.cluster_id = ""
         self.on_registered: Callable[[BrokerEpoch], None] = lambda broker_epoch: None
         """Called each time a new broker epoch begins."""
@@ -166,9 +170,8 @@ class Registration:
         """Called each time a broker epoch ends unintentionally: stop serving, answer all waiting requests."""
         self.on_fenced: Callable[[], None] = lambda: None
         """Called when the session's deadline passes while registered: answer all waiting requests. If ZooKeeper kept
-        the session, the broker epoch continues, and `on_unfenced` follows."""
-        self.on_unfenced: Callable[[], None] = lambda: None
-        """Called when ZooKeeper confirms, after `on_fenced`, that broker epoch and session never ended."""
+        the session, the broker epoch continues, and `is_fenced` is false again."""
+        self._observer = observer
         self._coordination = coordination
         self._clock = clock
         self._random = source
@@ -242,9 +245,7 @@ class Registration:
     def _check_deadline(self, loop: asyncio.AbstractEventLoop) -> None:
         """Runs on one timer, at the last known deadline: about once a session while ZooKeeper answers."""
         if not self.is_fenced():
-            if self._has_reported_fence:
-                self._has_reported_fence = False
-                self.on_unfenced()
+            self._has_reported_fence = False
         elif self._broker_epoch is not None and not self._has_reported_fence:
             self._has_reported_fence = True
             self.on_fenced()
@@ -317,7 +318,7 @@ class Registration:
         registrations can be created again, because brokers restore what was below it."""
         missing = [path for path in PERSISTENT_PATHS if await self._coordination.exists(path) is None]
         if missing == [BROKER_IDS]:
-            self.observer.notify(NodeMissing(path=BROKER_IDS))
+            self._observer.notify(NodeMissing(path=BROKER_IDS))
             with contextlib.suppress(NodeExists):
                 await self._coordination.create(BROKER_IDS, b"")
         elif missing:
@@ -346,7 +347,7 @@ class Registration:
             if not self._may_replace(node):
                 await self._wait_until_gone(node)
                 continue
-            self.observer.notify(RegistrationReplaced(broker=self.identity.broker_id))
+            self._observer.notify(RegistrationReplaced(broker=self.identity.broker_id))
             controller = await self._controller_of(stat.ephemeral_owner)
             remove = DeleteOp(path=self._path, version=stat.version)
             await self._write([remove, *controller, self._create_operation()])
@@ -362,7 +363,7 @@ class Registration:
             return BrokerRegistration.decode(content), stat
         except CorruptZnode as error:
             consequence = "this broker cannot register until it is gone"
-            self.observer.notify(NodeUnreadable(path=self._path, consequence=consequence, reason=str(error)))
+            self._observer.notify(NodeUnreadable(path=self._path, consequence=consequence, reason=str(error)))
             return None, stat
 
     async def _controller_of(self, session_id: int) -> list[Operation]:
@@ -407,7 +408,7 @@ class Registration:
     async def _wait_until_gone(self, node: BrokerRegistration | None) -> None:
         """Return when the foreign node's session has ended; raises BrokerIdTaken if it stays alive."""
         wait_seconds = self._coordination.negotiated_timeout_ms * FOREIGN_NODE_SESSIONS / 1000
-        self.observer.notify(RegistrationAwaited(broker=self.identity.broker_id, seconds=wait_seconds))
+        self._observer.notify(RegistrationAwaited(broker=self.identity.broker_id, seconds=wait_seconds))
         try:
             async with asyncio.timeout(wait_seconds):
                 while True:
@@ -447,7 +448,7 @@ class Registration:
         self._was_registered = True
         shown = ", ".join(f"{each.listener}://{each.host}:{each.port}" for each in self._endpoints)
         registered = BrokerRegistered(broker=self.identity.broker_id, broker_epoch=stat.czxid, address=shown)
-        self.observer.notify(registered)
+        self._observer.notify(registered)
         self.on_registered(stat.czxid)
 
     def _lost(self, reason: str) -> None:
@@ -455,7 +456,7 @@ class Registration:
         if self._broker_epoch is None:
             return
         lost = RegistrationLost(broker=self.identity.broker_id, broker_epoch=self._broker_epoch, reason=reason)
-        self.observer.notify(lost)
+        self._observer.notify(lost)
         self._broker_epoch = None
         self._has_reported_fence = False
         self.on_session_lost()
@@ -467,7 +468,7 @@ class Registration:
         self._attention.set()
 
     def _on_session_event(self, event: SessionEvent) -> None:
-        self.observer.notify(SessionChanged(state=event.kind))
+        self._observer.notify(SessionChanged(state=event.kind))
         if event.kind in ("expired", "new-session"):
             self._lost("its ZooKeeper session is over")
         if event.kind != "suspended":

@@ -23,12 +23,12 @@ class Watched:
     def __init__(self, dynamic: DynamicConfig) -> None:
         self.dynamic = dynamic
         self.changes: list[int] = []
-        dynamic.observer = Observers(log_event)
         dynamic.on_change = lambda config: self.changes.append(config.min_insync_replicas)
 
 
 async def watch(world: World, *settings: str) -> Watched:
-    watched = Watched(DynamicConfig(await world.connect(world.process("one")), static_config(*settings)))
+    coordination = await world.connect(world.process("one"))
+    watched = Watched(DynamicConfig(coordination, static_config(*settings), Observers(log_event)))
     await watched.dynamic.start()
     world.loop.create_task(watched.dynamic.run())
     return watched
