@@ -5,10 +5,12 @@ is imported, so `Producer()` without `runtime=` uses this machine's network and 
 """
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from minibroker.runtime.ports import Runtime
+if TYPE_CHECKING:
+    from minibroker.runtime.ports import Runtime
 
-open_default: Callable[[], Runtime] | None = None
+open_default: "Callable[[], Runtime] | None" = None
 """Set by the package `minibroker`."""
 
 
@@ -20,7 +22,7 @@ process_id: Callable[[], int] = _unknown
 """The id of this process, which differs after a fork. Set by the package `minibroker`."""
 
 
-def runtime_or_default(given: Runtime | None) -> Runtime:
+def runtime_or_default(given: "Runtime | None") -> "Runtime":
     """The given runtime, or a new default one."""
     if given is not None:
         return given

@@ -21,6 +21,7 @@ SLOW_LIBRARIES = {"pandas", "pyspark"}
 LATE_IMPORTS = {
     "minibroker/commands/*.py": "a command loads only what it uses; `minibroker --help` loads none of it",
     "minibroker/__init__.py": "`import minibroker` loads no module before one of its names is used",
+    "client/default_runtime.py": "`import minibroker` registers the default runtime here",
     "minibroker/testing/*.py": "pytest loads the plugin at each start, and a test against processes no simulator",
     "audit/reports/terminal.py": "an audit that prints JSON does not load rich",
     "tests/mutants/one_run.py": "a mutant is planted before the modules that it changes are loaded",
