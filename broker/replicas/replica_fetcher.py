@@ -128,7 +128,8 @@ class ReplicaFetcher:
         self._session_id = 0
         self._session_epoch = 0
         self._in_flight = 0
-        self._last_reply_at = 0.0
+        self._waits_since = 0.0
+        """When the last reply came, or when a request was sent while none was waiting."""
         self._loop = asyncio.get_running_loop()
 
     # ------------------------------------------------------------------------------------------------- partitions
@@ -228,20 +229,23 @@ class ReplicaFetcher:
         self._lost = asyncio.Event()
         connection.on_closed = self._lost.set
         self._restart_session()
-        self._last_reply_at = asyncio.get_running_loop().time()
         self._list_all_again()
         self._schedule()
 
     async def _watch(self) -> bool:
-        """Wait until the connection is lost (True), gives no answer for too long, or is not needed any more (False)."""
-        loop = asyncio.get_running_loop()
+        """Wait until the connection is lost (True), gives no answer for too long, or is not needed any more (False).
+
+        Every request has this deadline, questions as well as fetches: a leader may lose the connection unnoticed, and
+        a follower that sends nothing more never learns it (seed 17151914)."""
+        connection = self._connection
+        assert connection is not None
         limit = (self._config.socket_timeout_ms + self._config.max_wait_ms) / 1000
         while not self._lost.is_set():
             try:
                 async with asyncio.timeout(limit / 4):
                     await self._lost.wait()
             except TimeoutError:
-                if self._in_flight and loop.time() - self._last_reply_at > limit:
+                if connection.is_waited_on and self._loop.time() - self._waits_since > limit:
                     self._observer.notify(LeaderSilent(leader=self.leader_id))
                     return False
                 if not self.partitions:
@@ -276,6 +280,8 @@ class ReplicaFetcher:
         connection = self._connection
         if connection is None or connection.closed:
             return
+        if not connection.is_waited_on:
+            self._waits_since = self._loop.time()
         try:
             if self._questions:
                 self._send_questions(connection)
@@ -302,6 +308,7 @@ class ReplicaFetcher:
         connection.send(body, lambda reply: self._on_epoch_ends(asked, reply))
 
     def _on_epoch_ends(self, asked: dict[TopicPartition, AskEpochEnd], reply: Response | RpcError) -> None:
+        self._waits_since = self._loop.time()
         found = {}
         code = ErrorCode.NETWORK_EXCEPTION
         if isinstance(reply, OffsetForLeaderEpochResponse):
@@ -330,6 +337,7 @@ class ReplicaFetcher:
             connection.send(question, partial(self._on_leader_ends, asked))
 
     def _on_leader_ends(self, asked: dict[TopicPartition, int], reply: Response | RpcError) -> None:
+        self._waits_since = self._loop.time()
         for topic_partition, answer in read_ends(asked, reply).items():
             partition = self.partitions.get(topic_partition)
             if partition is not None:
@@ -367,8 +375,6 @@ class ReplicaFetcher:
             forgotten_topics_data=[ForgottenTopic(topic=t, partitions=p) for t, p in forgotten.items()],
             topics=[FetchTopic(topic=name, partitions=items) for name, items in listed.items()],
         )
-        if not self._in_flight:
-            self._last_reply_at = self._loop.time()
         self._in_flight += 1
         self._session_epoch += 1
         connection.send(body, lambda reply: self._on_fetched(connection, number, reply))
@@ -402,7 +408,7 @@ class ReplicaFetcher:
         if connection is not self._connection:
             return
         self._in_flight -= 1
-        self._last_reply_at = self._loop.time()
+        self._waits_since = self._loop.time()
         if not isinstance(reply, FetchResponse):
             self._lost.set()
             return

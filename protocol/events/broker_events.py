@@ -86,7 +86,7 @@ class ProcessStalled(ClusterEvent, frozen=True, kw_only=True):
 
 
 class LeaderSilent(ClusterEvent, frozen=True, kw_only=True):
-    """A leader does not answer the fetches of this broker's followers."""
+    """A leader does not answer the requests of this broker's followers."""
 
     LEVEL: ClassVar[int] = WARNING
     TEXT: ClassVar[str] = "broker {leader} is silent, reconnecting"

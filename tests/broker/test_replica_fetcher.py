@@ -1,5 +1,6 @@
-"""The positions that a follower reports in its fetches."""
+"""The positions that a follower reports in its fetches, and how long it waits for its leader's answers."""
 
+import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -7,17 +8,41 @@ from typing import Any, cast
 import pytest
 
 from minibroker.broker.replicas.replica_fetcher import FetcherConfig, ReplicaFetcher
-from minibroker.broker.replication.events import FetchAnswered
-from minibroker.broker.replication.state import Fetching, ReplicaState, ReplicationConfig, Role
+from minibroker.broker.replication.events import (
+    AskEpochEnd,
+    EpochEndAnswered,
+    FetchAnswered,
+    LeaderEndsAnswered,
+    ReplicaEvent,
+)
+from minibroker.broker.replication.state import (
+    AskingEpochEnd,
+    AskingLeaderEnds,
+    Fetching,
+    FollowerPhase,
+    ReplicaState,
+    ReplicationConfig,
+    Role,
+)
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.messages import FetchPartitionResponse, FetchRequest, FetchResponse, FetchTopicResponse
+from minibroker.protocol.messages import (
+    FetchPartitionResponse,
+    FetchRequest,
+    FetchResponse,
+    FetchTopicResponse,
+    OffsetForLeaderEpochResponse,
+    Request,
+    Response,
+)
 from minibroker.runtime.observer import UNOBSERVED
+from minibroker.runtime.rpc import ConnectionClosed, RpcError
+from minibroker.simulation.world.world import SimulatedWorld
 
 PARTITION = TopicPartition("a", 0)
 
 
-def _fetcher() -> ReplicaFetcher:
+def _fetcher(dialer: object = None) -> ReplicaFetcher:
     config = FetcherConfig(
         broker_id=2,
         max_wait_ms=500,
@@ -27,9 +52,9 @@ def _fetcher() -> ReplicaFetcher:
         socket_timeout_ms=1_000,
     )
     return ReplicaFetcher(
-        dialer=cast(Any, None),
+        dialer=cast(Any, dialer),
         leader_id=1,
-        address=lambda _: None,
+        address=lambda _: ("broker-1", 9092),
         leader_registration=lambda _: 20,
         on_refused=lambda leader_id, registration: None,
         broker_epoch=lambda: 7,
@@ -66,6 +91,7 @@ class Wire:
     """A connection that keeps what is sent, and answers when the test says so."""
 
     closed = False
+    is_waited_on = True
 
     def __init__(self) -> None:
         self.answers: list[Callable[[FetchResponse], None]] = []
@@ -115,3 +141,103 @@ async def test_the_next_fetch_is_sent_in_the_callback_of_the_last_reply() -> Non
     granted = FetchPartitionResponse(partition_index=0, high_watermark=3)
     wire.answers[0](FetchResponse(responses=[FetchTopicResponse(topic="a", partitions=[granted])]))
     assert len(wire.answers) == 2
+
+
+class SilentLeader:
+    """Accepts connections and requests, and answers what the test answers."""
+
+    def __init__(self) -> None:
+        self.connections: list[SilentConnection] = []
+
+    async def connect(self, *_: object, **__: object) -> "SilentConnection":
+        self.connections.append(SilentConnection())
+        return self.connections[-1]
+
+
+class SilentConnection:
+    """To a `SilentLeader`."""
+
+    closed = False
+    on_closed = None
+    remote_address = ("10.0.0.1", 9092)
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[[Response | RpcError], None]] = []
+
+    @property
+    def is_waited_on(self) -> bool:
+        return bool(self.waiting)
+
+    def send(self, body: Request, on_reply: Callable[[Response | RpcError], None]) -> None:
+        self.waiting.append(on_reply)
+
+    def answer(self, response: Response) -> None:
+        self.waiting.pop(0)(response)
+
+    def abort(self) -> None:
+        self.closed = True
+        while self.waiting:
+            self.waiting.pop(0)(ConnectionClosed("aborted"))
+
+
+def _asking(phase: FollowerPhase) -> tuple[Any, list[ReplicaEvent]]:
+    """A follower that asks before it fetches, and what it is answered."""
+    received: list[ReplicaEvent] = []
+    follower = _follower(flushes=False, synced_end=0)
+    follower.state.phase = phase
+    follower.handle = received.append
+    return follower, received
+
+
+QUESTION = AskEpochEnd(leader_epoch=0, epoch=0)
+SOON_SECONDS = 0.5
+LONG_SECONDS = 2.0
+"""Longer than the socket timeout and the longest wait of a fetch together."""
+
+
+@pytest.mark.parametrize(
+    ("phase", "answered"), [(AskingEpochEnd(0), EpochEndAnswered), (AskingLeaderEnds(), LeaderEndsAnswered)]
+)
+def test_a_question_without_an_answer_ends_the_connection(phase: FollowerPhase, answered: type[ReplicaEvent]) -> None:
+    """No fetch is in flight then: the follower asked where to truncate, and its leader lost the connection unnoticed
+    (seed 17151914)."""
+
+    async def check() -> None:
+        leader = SilentLeader()
+        follower, received = _asking(phase)
+        fetcher = _fetcher(leader)
+        if isinstance(phase, AskingEpochEnd):
+            fetcher.ask_epoch_end(follower, QUESTION)
+        else:
+            fetcher.ask_leader_ends(follower, 0)
+        running = asyncio.create_task(fetcher.run())
+        await asyncio.sleep(SOON_SECONDS)
+        assert not received
+        await asyncio.sleep(LONG_SECONDS)
+        assert [type(each) for each in received] == [answered]
+        assert [each.closed for each in leader.connections] == [True, False]
+        running.cancel()
+
+    SimulatedWorld().run(check())
+
+
+def test_a_question_on_a_connection_that_was_idle_has_the_whole_time() -> None:
+    """Its time begins when it is sent, not with the answer before."""
+
+    async def check() -> None:
+        leader = SilentLeader()
+        follower, received = _asking(AskingEpochEnd(0))
+        fetcher = _fetcher(leader)
+        fetcher.ask_epoch_end(follower, QUESTION)
+        running = asyncio.create_task(fetcher.run())
+        await asyncio.sleep(SOON_SECONDS)
+        [connection] = leader.connections
+        connection.answer(OffsetForLeaderEpochResponse())
+        await asyncio.sleep(5 * LONG_SECONDS)
+        fetcher.ask_epoch_end(follower, QUESTION)
+        await asyncio.sleep(SOON_SECONDS)
+        assert not connection.closed
+        assert len(received) == 1
+        running.cancel()
+
+    SimulatedWorld().run(check())

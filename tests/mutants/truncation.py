@@ -1,4 +1,4 @@
-"""Where a follower truncates its log, and which answers of which epoch count: B01 to B03, B06 to B09, B13, B15."""
+"""Where a follower truncates its log, and which answers of which epoch count: B01 to B03, B06 to B09, B13, B15, D53."""
 
 from tests.mutants.mutant import CannotApply, CoreSchedule, Edit, Mutant, Schedule, Search
 
@@ -200,6 +200,21 @@ MUTANTS = (
             ),
         ),
         schedule=CoreSchedule("out_of_range_and_back"),
+    ),
+    Mutant(
+        name="D53",
+        title="only a fetch has a deadline, and a follower's questions wait for ever",
+        origin="found by the swarm, seed 17151914",
+        rule="every request of a follower ends after the socket timeout and the longest wait of a fetch (section 4)",
+        breaks=("I36", "I20"),
+        edits=(
+            Edit(
+                "broker.replicas.replica_fetcher",
+                "                if connection.is_waited_on and self._loop.time() - self._waits_since > limit:\n",
+                "                if self._in_flight and self._loop.time() - self._waits_since > limit:\n",
+            ),
+        ),
+        schedule=Schedule("truncation:epoch_question_is_lost_unnoticed"),
     ),
 )
 
