@@ -3,9 +3,9 @@
 
 Owns: registrations that other brokers remove, controllers that others replace, and what the network really showed them.
 Checks: no broker is fenced and no controller replaced without a lost connection and two refusals, or lasting silence
-(rule 17); the controller fence changes in one write; no leader is replaced while its registration exists, unless it
-handed over; and a fenced broker serves nothing once ZooKeeper has informed it. Leaves to others: the reasons that the
-controller gives.
+when the remover looked (rule 17); the controller fence changes in one write; no leader is replaced while its
+registration exists, unless it handed over; and a fenced broker serves nothing once ZooKeeper has informed it. Leaves to
+others: the reasons that the controller gives.
 """
 
 import contextlib
@@ -39,14 +39,15 @@ from minibroker.simulation.world.observations import (
     DeletedNode,
     DiskCallFailed,
     NodesWritten,
+    RequestSent,
     SessionEnded,
 )
 
 RULE = "hardening 11"
 
 CONFIRMATION_SECONDS = 10.0
-"""Maximal age of a refusal when its consequence is written: a write may have to wait for ZooKeeper, and no fault keeps
-it off longer."""
+"""Maximal age of a refusal or of a silence when its consequence is written: a write may have to wait for ZooKeeper or
+for a paused process, and no fault keeps it off longer."""
 INFORMED_SECONDS = 3.0
 """For this long after a registration or a leadership began or ended, a controller may act on what it read before."""
 SILENT_SECONDS = 5.5
@@ -75,6 +76,14 @@ class Removal(Struct):
     """When ZooKeeper's answer about it arrived at its owner."""
 
 
+class FoundSilent(Struct):
+    """A broker looked at the registration of a silent one. It has decided by then to remove it (decision 0011), and may
+    stand still before it writes, while the answer arrives (seed 17151297)."""
+
+    broker_epoch: int
+    at: float
+
+
 class FencingChecker(ReplicaListener):
     """Watches one run. `counts` are for coverage; `listeners` get lines for people."""
 
@@ -88,6 +97,7 @@ class FencingChecker(ReplicaListener):
         self._zookeeper = cluster.world.zookeeper
         self._nodes = cluster.world.zookeeper.tree.nodes
         self._removals: dict[int, Removal] = {}
+        self._found_silent: dict[tuple[str, int], FoundSilent] = {}
         self._registered_at: dict[int, float] = {}
         self._changed_at: dict[int, float] = {}
         self._offline_at: dict[tuple[int, TopicPartition], float] = {}
@@ -98,6 +108,7 @@ class FencingChecker(ReplicaListener):
         observers = cluster.world.world_observers
         observers.subscribe(NodesWritten, self._on_nodes_written)
         observers.subscribe(SessionEnded, self._on_session_ended)
+        observers.subscribe(RequestSent, self._on_request_sent)
         observers.subscribe(AnswerArrived, self._on_answer_arrived)
         observers.subscribe(DiskCallFailed, self._on_disk_call_failed)
         reference.listeners.append(self._on_state_written)
@@ -143,7 +154,7 @@ class FencingChecker(ReplicaListener):
         lives = self._is_alive(broker_id, BrokerRegistration.decode(node.data).incarnation_id)
         self.counts["broker fenced falsely: it lives" if lives else "broker fenced by confirmation"] += 1
         self._log(f"{writer} fences {broker_id}{', which lives' if lives else ''}")
-        if not self._is_silent(writer, broker_id):
+        if not self._was_found_silent(writer, broker_id, node.czxid):
             self._require_confirmation(writer, broker_id, f"{writer} removed the registration of {victim}")
 
     def _controller_changed(self, operations: Sequence[Operation], before: DeletedNode | None, writer: str) -> None:
@@ -193,6 +204,22 @@ class FencingChecker(ReplicaListener):
             self._find(f"{what} and was not refused by it", *facts)
         elif not any(at is not None and at >= oldest for at in others.values()):
             self._find(f"{what}, and no second broker confirmed it", *facts)
+
+    def _on_request_sent(self, event: RequestSent) -> None:
+        """Record the moment of a decision: what arrives between it and the write proves nothing against it."""
+        parent, _, name = event.path.rpartition("/")
+        node = self._nodes.get(event.path)
+        if event.kind != "exists" or parent != BROKER_IDS or node is None or event.host == name_of(int(name)):
+            return
+        if self._is_silent(event.host, int(name)):
+            self._found_silent[event.host, int(name)] = FoundSilent(node.czxid, self._loop.elapsed)
+
+    def _was_found_silent(self, observer: str, broker_id: int, broker_epoch: int) -> bool:
+        """Whether it was silent when the remover looked at this very registration."""
+        found = self._found_silent.get((observer, broker_id))
+        if found is None or found.broker_epoch != broker_epoch:
+            return False
+        return self._loop.elapsed - found.at <= CONFIRMATION_SECONDS
 
     def _is_silent(self, observer: str, broker_id: int) -> bool:
         """Whether it has owed the suspecting broker an answer for too long, or gets none from it: this replaces the

@@ -12,6 +12,15 @@ from msgspec import Struct
 from minibroker.runtime.ports import CoordinationError, DiskError, Operation
 
 
+class RequestSent(Struct, frozen=True):
+    """A process sends ZooKeeper a request, which may get lost."""
+
+    host: str
+    kind: str
+    """See `ZooKeeperRequest.kind`."""
+    path: str
+
+
 class RequestReceived(Struct, frozen=True):
     """ZooKeeper got a request; it may still drop it, if its session is over."""
 

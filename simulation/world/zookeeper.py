@@ -22,6 +22,7 @@ from minibroker.simulation.world.node import Process
 from minibroker.simulation.world.observations import (
     AnswerArrived,
     RequestReceived,
+    RequestSent,
     SessionCutShort,
     SessionEnded,
     WorldObservers,
@@ -175,6 +176,7 @@ class Link:
 
     def send(self, request: ZooKeeperRequest, answer: Answer) -> None:
         """To the server; `answer` is called in the client's process, or never."""
+        self._server.observers.notify(RequestSent(self.process.name, request.kind, request.path))
         self._requests.put(self._server.receive, self, request, answer)
 
     def ask_for_session(
@@ -228,9 +230,9 @@ class SimulatedZooKeeper:
         self.loop = loop
         self.random = rng
         self.trace = trace
-        self._observers = observers or WorldObservers()
+        self.observers = observers or WorldObservers()
         self.options = ServerOptions()
-        self.tree = ZNodeTree(self._observers)
+        self.tree = ZNodeTree(self.observers)
         self.sessions: dict[int, Session] = {}
         self._next_session_id = FIRST_SESSION_ID
         self._watches: dict[ZNodeChange, list[tuple[Link, int]]] = {}
@@ -301,7 +303,7 @@ class SimulatedZooKeeper:
         session = self.sessions.get(session_id)
         if session is not None:
             if session.link is not None:
-                self._observers.notify(SessionCutShort(session.link.process.name))
+                self.observers.notify(SessionCutShort(session.link.process.name))
             self._end_session(session)
 
     def sessions_of(self, host: str) -> list[int]:
@@ -399,7 +401,7 @@ class SimulatedZooKeeper:
     def _end_session(self, session: Session) -> None:
         del self.sessions[session.session_id]
         gone, changed = self.tree.delete_ephemerals(session.session_id)
-        self._observers.notify(SessionEnded(gone))
+        self.observers.notify(SessionEnded(gone))
         self.trace.record("zk-session-end", session.session_id, *gone)
         self._fire(changed)
         if session.link is not None:
@@ -414,7 +416,7 @@ class SimulatedZooKeeper:
         return options.latency_minimum + extra + options.extra_delay + self.slow_hosts.get(host, 0.0)
 
     def receive(self, link: Link, request: ZooKeeperRequest, answer: Answer) -> None:
-        self._observers.notify(RequestReceived(link.process.name, request.kind, request.path))
+        self.observers.notify(RequestReceived(link.process.name, request.kind, request.path))
         session = self.sessions.get(link.session_id)
         if self._stopped or session is None or session.link is not link:
             return  # the link is broken, and its client notified
@@ -447,7 +449,7 @@ class SimulatedZooKeeper:
         """The same answer, which first reports that it has arrived."""
 
         def arrived(result: Any, error: CoordinationError | None) -> None:
-            self._observers.notify(AnswerArrived(host, request.kind, request.path, result, error))
+            self.observers.notify(AnswerArrived(host, request.kind, request.path, result, error))
             answer(result, error)
 
         return arrived

@@ -14,6 +14,7 @@ from minibroker.simulation.world.observations import (
     ProcessPaused,
     ProcessResumed,
     RequestReceived,
+    RequestSent,
     SessionCutShort,
     SessionEnded,
 )
@@ -26,6 +27,7 @@ KINDS: tuple[type[Struct], ...] = (
     ProcessPaused,
     ProcessResumed,
     RequestReceived,
+    RequestSent,
     SessionCutShort,
     SessionEnded,
 )
@@ -54,7 +56,7 @@ def test_a_write_is_reported_with_the_nodes_that_it_deletes() -> None:
 
 
 def is_about_a_read(report: Struct) -> bool:
-    return isinstance(report, RequestReceived | AnswerArrived) and report.kind != "write"
+    return isinstance(report, RequestSent | RequestReceived | AnswerArrived) and report.kind != "write"
 
 
 def test_a_request_its_answer_and_the_end_of_a_session_are_reported() -> None:
@@ -75,15 +77,16 @@ def test_a_request_its_answer_and_the_end_of_a_session_are_reported() -> None:
     life.world.run(main())
     reports = [report for report in life.reports if not is_about_a_read(report)]
     assert [type(report) for report in reports] == [
+        RequestSent,
         RequestReceived,
         NodesWritten,
         AnswerArrived,
         SessionCutShort,
         SessionEnded,
     ]
-    answer = reports[2]
+    answer = reports[3]
     assert isinstance(answer, AnswerArrived) and (answer.host, answer.error) == ("broker-1", None)
-    assert reports[4] == SessionEnded(["/mine"])
+    assert reports[5] == SessionEnded(["/mine"])
 
 
 def test_a_failed_disk_call_and_a_want_of_descriptors_are_reported() -> None:

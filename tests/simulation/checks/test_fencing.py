@@ -13,10 +13,11 @@ from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import ApiKey
 from minibroker.protocol.znodes import CONTROLLER, PartitionState, broker_path, partition_state_path
 from minibroker.runtime.ports import DeleteOp, SetOp
-from minibroker.simulation.checks.fencing import RULE, FencingChecker
+from minibroker.simulation.checks.fencing import RECONNECT_SECONDS, RULE, SILENT_SECONDS, FencingChecker
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.world.message_holds import requests
+from minibroker.simulation.world.zookeeper import ZooKeeperRequest
 
 OLD_SECONDS = 5.0
 """No broker acts any more on the state from before the registrations."""
@@ -68,6 +69,14 @@ class Life:
         after = msgspec.structs.replace(state, leader=broker_id, leader_epoch=state.leader_epoch + 1)
         tree.transact([SetOp(path=path, data=after.encode())], session)
 
+    def look(self, observer: int, broker_id: int) -> None:
+        """Ask ZooKeeper for a registration, as a broker does once it has decided to remove it."""
+        zookeeper = self.cluster.world.zookeeper
+        [session] = zookeeper.sessions_of(f"broker-{observer}")
+        link = zookeeper.sessions[session].link
+        assert link is not None
+        link.send(ZooKeeperRequest("exists", broker_path(broker_id)), lambda result, error: None)
+
     async def lead(self, topic: str) -> int:
         """Create this topic; returns its leader, which is not the controller, so the controller has to be asked."""
         leader = self.others(self.controller)[0]
@@ -100,9 +109,57 @@ async def _a_removed_controller(life: Life) -> None:
     life.write(life.others(life.controller)[0], CONTROLLER)
 
 
+async def _until_long_silent(life: Life) -> int:
+    """Keep the controller's orders from one broker for longer than it may be silent, shorter than the controller
+    waits."""
+    victim = life.others(life.controller)[0]
+    life.cluster.world.network.cut(f"broker-{life.controller}", f"broker-{victim}")
+    await asyncio.sleep(SILENT_SECONDS + 1)
+    return victim
+
+
+async def _until_it_answers(life: Life, victim: int) -> None:
+    life.cluster.world.network.join(f"broker-{victim}")
+    await asyncio.sleep(RECONNECT_SECONDS + 1)
+
+
+async def _a_removal_decided_before_the_answer(life: Life) -> None:
+    """The remover looked, stood still, and wrote: the order of seed 17151297."""
+    victim = await _until_long_silent(life)
+    life.look(life.controller, victim)
+    await _until_it_answers(life, victim)
+    life.write(life.controller, broker_path(victim))
+
+
+async def _a_removal_decided_after_the_answer(life: Life) -> None:
+    victim = await _until_long_silent(life)
+    await _until_it_answers(life, victim)
+    life.look(life.controller, victim)
+    life.write(life.controller, broker_path(victim))
+
+
+async def _another_registration_is_removed(life: Life) -> None:
+    """What was seen of a registration says nothing of the next one."""
+    victim = await _until_long_silent(life)
+    life.look(life.controller, victim)
+    await _until_it_answers(life, victim)
+    zookeeper = life.cluster.world.zookeeper
+    for session in zookeeper.sessions_of(f"broker-{victim}"):
+        zookeeper.expire_session(session)
+    await life.cluster.until(lambda: broker_path(victim) in zookeeper.tree.nodes, 5, "its new registration")
+    await asyncio.sleep(0.5)
+    life.write(life.controller, broker_path(victim))
+
+
 @pytest.mark.parametrize(
     ("act", "found"),
     [
+        (_a_removal_decided_before_the_answer, []),
+        (
+            _a_removal_decided_after_the_answer,
+            ["one removed the registration of another and was not refused by it"],
+        ),
+        (_another_registration_is_removed, ["one removed the registration of another and was not refused by it"]),
         (_a_removal_without_cause, ["one removed the registration of another and was not refused by it"]),
         (_one_refusal, ["one removed the registration of another, and no second broker confirmed it"]),
         (
