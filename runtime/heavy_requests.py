@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from minibroker.protocol.messages import ApiKey
+from minibroker.runtime.deadline import DeadlineTimer
 from minibroker.runtime.server_limits import (
     HANDSHAKE_MAX_BYTES,
     HEAVY_BYTES_PER_SECOND,
@@ -73,7 +74,7 @@ class HeavyRequests:
         self._serial = 0
         self._free_at = 0.0
         self._is_handling = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = DeadlineTimer(self._serve)
 
     def begin(self, connection: HeavyConnection, size_bytes: int) -> bool:
         """True: handle it now. False: wait until `take_heavy_slot` is called, then ask again; if too much waits already
@@ -106,8 +107,7 @@ class HeavyRequests:
         """Begin no request any more."""
         self._waiting.clear()
         self._waiting_bytes = 0
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
 
     def _began(self, size_bytes: int) -> None:
         self._is_handling = True
@@ -123,13 +123,12 @@ class HeavyRequests:
         self._schedule()
 
     def _schedule(self) -> None:
-        if self._waiting and self._timer is None and not self._is_handling:
-            self._timer = asyncio.get_running_loop().call_at(self._free_at, self._serve)
+        if self._waiting and not self._timer.is_set and not self._is_handling:
+            self._timer.set(self._free_at)
 
     def _serve(self) -> None:
-        self._timer = None
         if not self._has_room():
-            self._timer = asyncio.get_running_loop().call_later(HEAVY_RETRY_MS / 1000, self._serve)
+            self._timer.set_after(HEAVY_RETRY_MS / 1000)
             return
         while self._waiting:
             size_bytes, _, connection = heapq.heappop(self._waiting)

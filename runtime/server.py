@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 from minibroker.protocol.session import MemoryBudget
 from minibroker.runtime.connection_owner import Handler
+from minibroker.runtime.deadline import DeadlineTimer
 from minibroker.runtime.heavy_requests import HeavyRequests
 from minibroker.runtime.incoming_request import IncomingRequest
 from minibroker.runtime.loop_iteration import LoopIteration
@@ -73,7 +74,7 @@ class RpcServer:
         self._next_id = 0
         self._rejected_count = 0
         self._reconsider_scheduled = False
-        self._shortage_timer: asyncio.TimerHandle | None = None
+        self._shortage_timer = DeadlineTimer(self._close_slow_frames)
         self._reclaim_at = 0.0
         self.is_in_step = False
         """Requests of one read are being handled: small replies are held until that is done."""
@@ -106,8 +107,7 @@ class RpcServer:
         self.heavy.stop()
         self.unread_replies.stop()
         self.peer_faults.stop()
-        if self._shortage_timer is not None:
-            self._shortage_timer.cancel()
+        self._shortage_timer.cancel()
 
     @property
     def delayed_cost_bytes(self) -> int:
@@ -201,8 +201,7 @@ class RpcServer:
         """A frame has no room: take the buffers of idle connections now, and later close those with slow frames."""
         loop = asyncio.get_running_loop()
         self.is_short_of_buffers = True
-        if self._shortage_timer is None:
-            self._shortage_timer = loop.call_later(STUCK_FRAME_MS / 1000, self._close_slow_frames)
+        self._shortage_timer.set_after(STUCK_FRAME_MS / 1000)
         if loop.time() < self._reclaim_at:
             return False
         self._reclaim_at = loop.time() + RECLAIM_PAUSE_MS / 1000
@@ -242,7 +241,6 @@ class RpcServer:
 
     def _close_slow_frames(self) -> None:
         """The budget is used up and a connection waits for it: close those with the oldest unfinished frames."""
-        self._shortage_timer = None
         if not any(connection.is_starved for connection in self._paused):
             self.is_short_of_buffers = False
             return
@@ -258,7 +256,7 @@ class RpcServer:
                 break
             connection.abort_because("its request takes too long to come while memory for requests is short")
         self._reconsider_soon()
-        self._shortage_timer = asyncio.get_running_loop().call_later(STUCK_FRAME_MS / 1000, self._close_slow_frames)
+        self._shortage_timer.set_after(STUCK_FRAME_MS / 1000)
 
     async def _sweep(self) -> None:
         loop = asyncio.get_running_loop()

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
+from minibroker.runtime.deadline import DeadlineTimer
 from minibroker.runtime.server_limits import STUCK_READER_MS
 
 LOOK_AGAIN_MS = 100
@@ -31,7 +32,7 @@ class UnreadReplies:
         self._limit_bytes = limit_bytes
         self._on_room = on_room
         self._readers: dict[ReplyReader, None] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = DeadlineTimer(self._look)
 
     def __contains__(self, reader: ReplyReader) -> bool:
         return reader in self._readers
@@ -70,15 +71,12 @@ class UnreadReplies:
 
     def watch(self) -> None:
         """Poll from now on: some peer does not keep up."""
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(LOOK_AGAIN_MS / 1000, self._look)
+        self._timer.set_after(LOOK_AGAIN_MS / 1000)
 
     def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
 
     def _look(self) -> None:
-        self._timer = None
         total = self.measure()
         if not self.is_full:
             return

@@ -15,6 +15,7 @@ from typing import Protocol
 from minibroker.broker.alarms import Alarms
 from minibroker.broker.replicas.partition import Partition
 from minibroker.protocol.messages import FetchRequest
+from minibroker.runtime.deadline import DeadlineTimer
 from minibroker.runtime.incoming_request import IncomingRequest, RequestConnection
 
 MAX_WAIT_MS = 30_000
@@ -86,7 +87,7 @@ class DelayedFetches:
         self._watermark_updates: deque[tuple[float, DelayedFetch]] = deque()
         """Fetches with the time to answer them, in order, because all wait equally long. One that is answered earlier
         is skipped: at thousands of fetches a second, setting and cancelling an alarm for each would cost more."""
-        self._watermark_timer: asyncio.TimerHandle | None = None
+        self._watermark_timer = DeadlineTimer(self._send_watermarks)
         self._flush_scheduled = False
         self._loop = asyncio.get_running_loop()
         self._alarms: Alarms[DelayedFetch] = Alarms(self._expire)
@@ -132,18 +133,16 @@ class DelayedFetches:
         delayed.has_newer_watermark = True
         at = self._loop.time() + WATERMARK_DELAY_MS / 1000
         self._watermark_updates.append((at, delayed))
-        if self._watermark_timer is None:
-            self._watermark_timer = self._loop.call_at(at, self._send_watermarks)
+        self._watermark_timer.set(at)
 
     def _send_watermarks(self) -> None:
         """Send the newer high watermark to the fetches that got no other answer in time."""
-        self._watermark_timer = None
         updates = self._watermark_updates
-        now = max(self._loop.time(), updates[0][0])
+        now = self._watermark_timer.now()
         while updates and (updates[0][1].done or updates[0][0] <= now):
             self._expire(updates.popleft()[1])
-        if updates and self._watermark_timer is None:
-            self._watermark_timer = self._loop.call_at(updates[0][0], self._send_watermarks)
+        if updates:
+            self._watermark_timer.set(updates[0][0])
 
     def flush(self) -> None:
         """Answer the woken fetches. Called when the requests of one read are handled, so that one answer carries

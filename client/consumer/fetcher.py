@@ -43,6 +43,7 @@ from minibroker.protocol.messages import (
     Response,
 )
 from minibroker.protocol.record_batch import BatchHeader, CorruptBatch, iterate_headers
+from minibroker.runtime.deadline import DeadlineTimer
 from minibroker.runtime.rpc import ConnectionClosed, RpcConnection, RpcError
 
 SLOW_ANSWER_MS = 1_000.0
@@ -109,7 +110,7 @@ class Fetcher:
         self._watch = PartitionWatch(
             lambda: self._cursors, lambda cursor: describe_connection(cursor, self._cluster, self)
         )
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = DeadlineTimer(self._pump)
         self._soon = False
         self._closed = False
         self._rotation = 0
@@ -124,8 +125,7 @@ class Fetcher:
     async def close(self) -> None:
         self._closed = True
         self._watch.close()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         await self.positions.close()
 
     def assign(self, cursors: Iterable[Cursor]) -> None:
@@ -227,11 +227,9 @@ class Fetcher:
             min(asked.sent_at_ms + self._settings.max_wait_ms + SLOW_ANSWER_MS, now_ms + SLOW_ANSWER_MS)
             for asked in self._asked.values()
         )
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.cancel()
         if next_ms:
-            self._timer = self._loop.call_at(max(min(next_ms), now_ms + 1) / 1000, self._pump)
+            self._timer.set(max(min(next_ms), now_ms + 1) / 1000)
 
     def _ask(self, leader: BrokerId, cursors: list[Cursor]) -> None:
         connection = self._cluster.open_connection(leader)

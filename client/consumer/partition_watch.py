@@ -11,6 +11,7 @@ from minibroker.client.consumer.connection_state import ConnectionState
 from minibroker.client.consumer.cursor import Cursor
 from minibroker.client.errors import MinibrokerError
 from minibroker.protocol.ids import TopicPartition
+from minibroker.runtime.deadline import DeadlineTimer
 
 LOG_AFTER_MS = 3_000.0
 """A problem that lasts this long is logged: most elections and restarts are over by then, and users still wait."""
@@ -70,14 +71,13 @@ class PartitionWatch:
         self._state = state
         self._problems = ProblemLog()
         self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = DeadlineTimer(self._look)
 
     def start(self) -> None:
-        self._timer = self._loop.call_later(LOOK_EVERY_MS / 1000, self._look)
+        self._timer.set_after(LOOK_EVERY_MS / 1000)
 
     def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
 
     def _look(self) -> None:
         self.start()

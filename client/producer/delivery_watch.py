@@ -11,6 +11,7 @@ from minibroker.client.consumer.partition_watch import LOG_AFTER_MS, LOG_AGAIN_A
 from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer.accumulator import Accumulator
 from minibroker.client.producer.batches import Batch
+from minibroker.runtime.deadline import DeadlineTimer
 
 _log = logging.getLogger("minibroker.client")
 
@@ -22,20 +23,17 @@ class DeliveryWatch:
         self._accumulator = accumulator
         self._cluster = cluster
         self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = DeadlineTimer(self._look)
         self._quiet_until_ms = 0.0
 
     def start(self) -> None:
         """Starting twice is fine."""
-        if self._timer is None:
-            self._timer = self._loop.call_later(LOOK_EVERY_MS / 1000, self._look)
+        self._timer.set_after(LOOK_EVERY_MS / 1000)
 
     def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
 
     def _look(self) -> None:
-        self._timer = None
         self.start()
         now_ms = self._loop.time() * 1000
         batch = self._accumulator.oldest()

@@ -38,6 +38,7 @@ from minibroker.protocol.messages import (
     Response,
 )
 from minibroker.protocol.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from minibroker.runtime.deadline import DeadlineTimer
 from minibroker.runtime.rpc import ConnectionClosed, RpcConnection, RpcError
 
 SLOW_ANSWER_MS = 1_000.0
@@ -91,8 +92,7 @@ class Sender:
         self._loop = asyncio.get_running_loop()
         self._queues: list[PartitionQueue] = []
         self._channels: dict[BrokerId, _BrokerChannel] = {}
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at_ms = 0.0
+        self._timer = DeadlineTimer(self._tick)
         self._look_at_ms: list[float] = []
         """A heap of the times at which some queue may have something to send without a further event."""
         self._last_looked_at_ms = 0.0
@@ -194,8 +194,7 @@ class Sender:
         """Stop. The producer ends batches without outcome."""
         self._closed = True
         self._watch.close()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         if self._identity_task is not None:
             self._identity_task.cancel()
             await asyncio.gather(self._identity_task, return_exceptions=True)
@@ -329,13 +328,8 @@ class Sender:
     # ---------------------------------------------------------------------------------------------------- the timer
     def _arm(self, at_ms: float) -> None:
         """Tick at this time, or earlier."""
-        if self._timer is not None:
-            if self._timer_at_ms <= at_ms:
-                return
-            self._timer.cancel()
         if not self._closed:
-            self._timer_at_ms = at_ms
-            self._timer = self._loop.call_at(at_ms / 1000, self._on_timer)
+            self._timer.set(at_ms / 1000)
 
     def _arm_for(self, queue: PartitionQueue) -> None:
         now_ms = self.now_ms()
@@ -354,10 +348,6 @@ class Sender:
             self._last_looked_at_ms = at_ms
             heapq.heappush(self._look_at_ms, at_ms)
             self._arm(at_ms)
-
-    def _on_timer(self) -> None:
-        self._timer = None
-        self._tick()
 
     def _tick(self) -> None:
         """Check everything: what expired, what may be sent, which broker is slow to answer; then set the timer."""

@@ -13,6 +13,7 @@ PORTABLE_RUNTIME = (
     "ports",
     "principal",
     "broker_dialer",
+    "deadline",
     "descriptor_shares",
     "rpc",
     "server",

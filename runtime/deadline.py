@@ -1,0 +1,53 @@
+"""One timer for many deadlines: it calls at the earliest of them.
+
+Owns: the timer of the loop. Leaves to others: the deadlines. A timer for each of thousands of waiting requests, created
+and cancelled thousands of times a second, costs more than the requests: so their owner keeps them in order, and sets
+the next one when it is called.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+
+class DeadlineTimer:
+    """Calls `call` once, at the earliest deadline that was set since it last called."""
+
+    __slots__ = ("_at", "_call", "_handle")
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call = call
+        self._at = 0.0
+        self._handle: asyncio.TimerHandle | None = None
+
+    @property
+    def is_set(self) -> bool:
+        """Will it call?"""
+        return self._handle is not None
+
+    def set(self, at: float) -> None:
+        """Call at this loop time, or earlier if an earlier deadline is set."""
+        if self._handle is not None:
+            if self._at <= at:
+                return
+            self._handle.cancel()
+        self._at = at
+        self._handle = asyncio.get_running_loop().call_at(at, self._due)
+
+    def set_after(self, seconds: float) -> None:
+        """Call in so many seconds, or earlier if an earlier deadline is set."""
+        self.set(asyncio.get_running_loop().time() + seconds)
+
+    def cancel(self) -> None:
+        """Forget all deadlines."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def now(self) -> float:
+        """The loop's time, or the deadline that was just called if that is later: a loop may call a little early, by as
+        much as its clock can resolve."""
+        return max(asyncio.get_running_loop().time(), self._at)
+
+    def _due(self) -> None:
+        self._handle = None
+        self._call()
