@@ -38,8 +38,8 @@ class LoadedLog(msgspec.Struct, kw_only=True):
     log_end_offset: int
     recovery_point: int
     epochs: list[EpochEntry]
-    epochs_on_disk: bool
-    """Whether the epoch file holds the same entries."""
+    stored_epochs: list[EpochEntry]
+    """What the epoch file holds; a part of it, or all, may be wrong."""
     producers: ProducerStates
     snapshots: ProducerSnapshots
     report: RecoveryReport
@@ -81,7 +81,7 @@ def unreadable_log(disk: Disk, directory: str, reason: str) -> LoadedLog:
         log_end_offset=0,
         recovery_point=0,
         epochs=[],
-        epochs_on_disk=True,
+        stored_epochs=[],
         producers=ProducerStates(),
         snapshots=ProducerSnapshots(disk, directory, []),
         report=RecoveryReport(clean=False, reason=reason),

@@ -150,7 +150,7 @@ class LogDirectory:
             meta, directory.same_boot = directory_files.claim_directory(disk, path, stored, broker_id, cluster_id, rng)
             directory.directory_id = meta.directory_id
             await directory._load(on_progress)
-            if directory.same_boot or await directory._checkpoints.lower_high_watermarks():
+            if directory.same_boot or await directory._checkpoints.forget_lost_tails():
                 directory_files.note_boot(disk, path, stored, meta)  # last: until then a power loss shows
         except BaseException as error:
             lock.release()

@@ -78,8 +78,12 @@ class OpenLog:
         """Files renamed to `.deleted`, and the times from which they may be removed."""
         self._tail = storage.tail_cache.tail()
         self._epochs = loaded.epochs
-        self.epochs_stored = loaded.epochs_on_disk
+        self._epochs_in_file = loaded.stored_epochs
+        self.epochs_stored = loaded.stored_epochs == loaded.epochs
         """Whether the epoch file holds the same as `epoch_entries`; if not, the next flush writes it."""
+        self.has_stale_epoch_file = self._is_epoch_file_stale()
+        """Whether it still has an epoch that was cut off. It is written before anything is appended: the next start
+        would take it for rot of a batch."""
         self.flushing = asyncio.Lock()
         self.cut_to: int | None = None
         """Lowest truncation since the running flush began; what the flush synced above it is gone."""
@@ -229,10 +233,17 @@ class OpenLog:
     def store_epochs(self) -> None:
         path = epoch_file_path(self.directory)
         self.epochs_stored = False
+        self.has_stale_epoch_file = self._is_epoch_file_stale()
         owner = None if self.topic_id is None else (self.topic_id, self.topic_partition.partition)
         self.storage.disk.replace_file(path, format_epoch_checkpoint(self._epochs, owner), sync=False)
+        self._epochs_in_file = list(self._epochs)
         self.epochs_stored = True
+        self.has_stale_epoch_file = False
         self.unsynced.add(path)
+
+    def _is_epoch_file_stale(self) -> bool:
+        """Entries are added and cut at the end, so a file whose last epoch is still known only lacks the newest."""
+        return bool(self._epochs_in_file) and self._epochs_in_file[-1][0] not in {epoch for epoch, _ in self._epochs}
 
     def write_digests(self) -> None:
         """Write the digests of all segments, including the current one of the last. Not synced. Raises DiskError."""

@@ -90,6 +90,8 @@ class PartitionLog(OpenLog):
             size += len(buffer)
             parts.append(buffer)
         try:
+            if self.has_stale_epoch_file:
+                self.store_epochs()
             segment = self.segments[-1]
             if segment.is_full(size, end, self.config) and self._may_roll(size, end):
                 segment = self._roll()

@@ -121,7 +121,7 @@ class _Loader:
             log_end_offset=end,
             recovery_point=min(self._safe_recovery_point(end) if self.segments else start, end),
             epochs=epochs,
-            epochs_on_disk=epochs == self.stored_epochs,
+            stored_epochs=self.stored_epochs,
             producers=self.producers,
             snapshots=self.snapshots,
             report=self.report,

@@ -168,7 +168,7 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "broker.log.log_directory",
-                "            if directory.same_boot or await directory._checkpoints.lower_high_watermarks():\n",
+                "            if directory.same_boot or await directory._checkpoints.forget_lost_tails():\n",
                 "            if True:\n",
             ),
         ),

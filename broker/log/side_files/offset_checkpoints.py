@@ -21,7 +21,7 @@ from minibroker.broker.log.side_files import directory_files
 from minibroker.broker.log.storage import Storage
 from minibroker.protocol.checkpoints import HIGH_WATERMARK_CHECKPOINT, RECOVERY_POINT_CHECKPOINT, LogStartReason
 from minibroker.protocol.ids import TopicPartition
-from minibroker.runtime.ports import BadEntry, DiskError, DiskFull
+from minibroker.runtime.ports import BadEntry, DiskError, DiskFull, OutOfDescriptors
 
 Offsets = dict[TopicPartition, int]
 
@@ -138,6 +138,18 @@ class OffsetCheckpoints:
         merged = {**self.high_watermarks, **high_watermarks}
         self.high_watermarks = {partition: offset for partition, offset in merged.items() if partition in self._logs}
         await self._write(HIGH_WATERMARK_CHECKPOINT, lambda: self.high_watermarks)
+
+    async def forget_lost_tails(self) -> bool:
+        """After a power cut: high watermarks and epochs of lost records go, which the next start on this boot would
+        take for damage. False if the disk has no room to write that."""
+        try:
+            for log in self._logs.values():
+                if log.has_stale_epoch_file and log.damage is None:
+                    log.store_epochs()
+        except (DiskFull, OutOfDescriptors) as error:
+            logger.warning("%s: an epoch file keeps epochs of lost records: %s", self._storage.path, error)
+            return False
+        return await self.lower_high_watermarks()
 
     async def lower_high_watermarks(self) -> bool:
         """Lower the high watermarks to the log ends. After a power cut logs may end below them, which the next start on

@@ -6,7 +6,8 @@ import pytest
 
 from minibroker.broker.log.side_files.epoch_file import EpochEntry, contradicted_at
 from minibroker.protocol.checkpoints import format_epoch_checkpoint
-from tests.broker.log.machine import OWNER, Machine, append, drive, make_batch
+from minibroker.runtime.ports import OutOfDescriptors
+from tests.broker.log.machine import OWNER, Machine, append, drive, make_batch, truncate
 from tests.broker.log.test_recovery import FIRST, ONE_SEGMENT, restart, start_with
 
 EPOCH_FIELD_END = 16
@@ -56,6 +57,54 @@ def test_an_epoch_that_the_file_does_not_know_yet_is_lawful(machine: Machine) ->
     log.append([make_batch(log.log_end_offset, epoch=5)])
     log = restart(machine)
     assert (log.damage, log.epoch_entries()) == (None, [(3, 0), (5, 8)])
+
+
+@pytest.mark.invariant("I44")
+def test_a_truncation_without_a_descriptor_for_the_epoch_file_is_no_damage_later(machine: Machine) -> None:
+    _, log = machine.open_log(ONE_SEGMENT)
+    append(log, 5, epoch=3)
+    append(log, 3, epoch=5)
+    machine.storage.lacks_descriptors = True
+    truncate(log, 8)
+    with pytest.raises(OutOfDescriptors):
+        append(log, epoch=6)
+    machine.storage.lacks_descriptors = False
+    append(log, 2, epoch=6)
+    log = restart(machine)
+    assert (log.damage, log.epoch_entries()) == (None, [(3, 0), (6, 8)])
+
+
+@pytest.mark.invariant("I44")
+def test_two_kills_around_a_truncation_are_no_damage(machine: Machine) -> None:
+    """The first comes between the cut of the log and that of the epoch file, the second after an append."""
+    _, log = machine.open_log(ONE_SEGMENT)
+    append(log, 5, epoch=3)
+    append(log, 3, epoch=5)
+    log.truncate_to(8)
+    log = restart(machine)
+    for _ in range(4):
+        log.append([make_batch(log.log_end_offset, epoch=6)])  # a follower writes batches before their epoch
+    log = restart(machine)
+    assert (log.damage, log.epoch_entries()) == (None, [(3, 0), (6, 8)])
+
+
+@pytest.mark.invariant("I44")
+@pytest.mark.parametrize("seed", range(40))
+def test_a_kill_right_after_a_start_behind_a_power_cut_is_no_damage(seed: int) -> None:
+    machine = Machine(seed)
+    directory, log = machine.open_log(ONE_SEGMENT)
+    append(log, 7, epoch=3)
+    drive(log.flush())
+    drive(directory.checkpoint_recovery_points())
+    append(log, 3, epoch=3)
+    append(log, 3, epoch=5)
+    drive(directory.sync_metadata())
+    truncate(log, 14)
+    append(log, 8, epoch=6)
+    machine.lose_power(tear=True)
+    _, log = machine.open_log(ONE_SEGMENT)
+    assert log.damage is None
+    assert restart(machine).damage is None
 
 
 @pytest.mark.parametrize(
