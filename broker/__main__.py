@@ -16,8 +16,8 @@ from typing import Any
 from minibroker.broker.broker import Broker
 from minibroker.broker.configuration.config import ConfigError, load_config
 from minibroker.broker.configuration.config_table import BrokerConfig
-from minibroker.broker.configuration.dynamic_config import validate_broker_config
-from minibroker.broker.configuration.topic_config import validate_topic_config
+from minibroker.broker.configuration.dynamic_config import accepted_broker_value
+from minibroker.broker.configuration.topic_config import accepted_topic_value
 from minibroker.broker.log.errors import LogDirectoryError
 from minibroker.broker.membership.registration import RegistrationError
 from minibroker.controller.service import ControllerConfig, ControllerService
@@ -59,8 +59,8 @@ def compose(config: BrokerConfig, runtime: Runtime) -> Broker:
             dialer,
             runtime.clock,
             runtime.random,
-            validate_topic_config,
-            lambda name, value: validate_broker_config(config, name, value),
+            accepted_topic_value,
+            lambda name, value: accepted_broker_value(config, name, value),
             observer,
         )
 

@@ -14,7 +14,7 @@ from minibroker.controller.active_controller import ActiveController
 from minibroker.controller.cluster_store import TopicExists
 from minibroker.controller.core.deletion import waiting_for
 from minibroker.controller.core.events import DeletionsRequested, TopicConfigsChanged, TopicsChanged
-from minibroker.controller.core.topic_creation import TopicDraw, TopicRefusal, ValidateConfig, plan_topic
+from minibroker.controller.core.topic_creation import AcceptValue, TopicDraw, TopicRefusal, plan_topic
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.messages import (
     AlterableConfig,
@@ -47,13 +47,13 @@ class Administration:
         self,
         active: ActiveController,
         chance: random.Random,
-        validate_topic_config: ValidateConfig,
-        validate_broker_config: ValidateConfig,
+        accept_topic_value: AcceptValue,
+        accept_broker_value: AcceptValue,
     ) -> None:
         self._active = active
         self._chance = chance
-        self._validate_topic_config = validate_topic_config
-        self._validate_broker_config = validate_broker_config
+        self._accept_topic_value = accept_topic_value
+        self._accept_broker_value = accept_broker_value
 
     # ------------------------------------------------------------------------------------------------------- create
     async def create_topics(self, request: CreateTopicsRequest) -> Response:
@@ -93,7 +93,7 @@ class Administration:
             first_broker=self._chance.randrange(1_000_000),
             shift=self._chance.randrange(1_000_000),
         )
-        plan = plan_topic(active.state, requested, self._validate_topic_config, draw, planned)
+        plan = plan_topic(active.state, requested, self._accept_topic_value, draw, planned)
         if isinstance(plan, TopicRefusal):
             return _not_created(requested, plan)
         if not validate_only:
@@ -160,9 +160,10 @@ class Administration:
     async def _alter(self, request: IncrementalAlterConfigsRequest) -> Response:
         results = []
         for resource in request.resources:
-            refusal = self._check(resource)
-            if refusal is None and not request.validate_only:
-                await self._alter_one(resource)
+            accepted = self._accepted(resource)
+            refusal = accepted if isinstance(accepted, TopicRefusal) else None
+            if not isinstance(accepted, TopicRefusal) and not request.validate_only:
+                await self._alter_one(resource, accepted)
             results.append(
                 AlterConfigsResult(
                     error_code=ErrorCode.NONE if refusal is None else refusal.code,
@@ -173,36 +174,33 @@ class Administration:
             )
         return IncrementalAlterConfigsResponse(responses=results)
 
-    def _check(self, resource: AlterConfigsResource) -> TopicRefusal | None:
+    def _accepted(self, resource: AlterConfigsResource) -> dict[str, str | None] | TopicRefusal:
+        """The changed settings as they are stored; None removes one."""
         name = resource.resource_name
         if resource.resource_type == ResourceType.TOPIC:
             if name not in self._active.state.topics:
                 return TopicRefusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
-            validate = self._validate_topic_config
+            accept_value = self._accept_topic_value
         elif resource.resource_type == ResourceType.BROKER:
             if not (name.isascii() and name.isdigit() and len(name) <= 10):
                 return TopicRefusal(ErrorCode.INVALID_REQUEST, f"broker {name!r}: give the id of one broker")
-            validate = self._validate_broker_config
+            accept_value = self._accept_broker_value
         else:
             text = f"resource type {resource.resource_type}: settings belong to topics (2) and brokers (4)"
             return TopicRefusal(ErrorCode.INVALID_REQUEST, text)
         keys = [each.name for each in resource.configs]
         for each in resource.configs:
-            problem = f"{each.name} is named more than once" if keys.count(each.name) > 1 else None
-            problem = problem or _problem(each, validate)
-            if problem is not None:
-                return TopicRefusal(ErrorCode.INVALID_CONFIG, problem)
-        return None
+            if keys.count(each.name) > 1:
+                return TopicRefusal(ErrorCode.INVALID_CONFIG, f"{each.name} is named more than once")
+        try:
+            return {each.name: _accepted_value(each, accept_value) for each in resource.configs}
+        except ValueError as problem:
+            return TopicRefusal(ErrorCode.INVALID_CONFIG, str(problem))
 
-    async def _alter_one(self, resource: AlterConfigsResource) -> None:
+    async def _alter_one(self, resource: AlterConfigsResource, accepted: dict[str, str | None]) -> None:
         def change(before: dict[str, str]) -> dict[str, str]:
-            after = dict(before)
-            for each in resource.configs:
-                if each.config_operation == ConfigOperation.DELETE:
-                    after.pop(each.name, None)
-                elif each.value is not None:
-                    after[each.name] = each.value
-            return {name: after[name] for name in sorted(after)}
+            after = {**before, **accepted}
+            return {name: value for name in sorted(after) if (value := after[name]) is not None}
 
         name = resource.resource_name
         if resource.resource_type == ResourceType.TOPIC:
@@ -219,14 +217,15 @@ class Administration:
             return
 
 
-def _problem(each: AlterableConfig, validate: ValidateConfig) -> str | None:
+def _accepted_value(each: AlterableConfig, accept_value: AcceptValue) -> str | None:
+    """The value as it is stored, None to remove it. Raises ValueError with what is wrong with it."""
     if each.config_operation == ConfigOperation.DELETE:
         return None
     if each.config_operation != ConfigOperation.SET:
-        return f"{each.name}: operation {each.config_operation} is neither set (0) nor delete (1)"
+        raise ValueError(f"{each.name}: operation {each.config_operation} is neither set (0) nor delete (1)")
     if each.value is None:
-        return f"{each.name}: a value is missing"
-    return validate(each.name, each.value)
+        raise ValueError(f"{each.name}: a value is missing")
+    return accept_value(each.name, each.value)
 
 
 def _not_created(requested: CreatableTopic, refusal: TopicRefusal) -> CreatableTopicResult:

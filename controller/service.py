@@ -22,7 +22,7 @@ from minibroker.controller.administration import Administration
 from minibroker.controller.cluster_reader import Deposed, Resigned
 from minibroker.controller.controller_election import Candidate, ControllerFence, contest, resign, succeed
 from minibroker.controller.core.controller_state import ControllerSettings
-from minibroker.controller.core.topic_creation import ValidateConfig
+from minibroker.controller.core.topic_creation import AcceptValue
 from minibroker.controller.detection.succession import Succession
 from minibroker.controller.ordered_elections import elect_leaders
 from minibroker.protocol.errors import ErrorCode, ProtocolError
@@ -71,8 +71,8 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """broker.failure.detection=connection: do not wait for the session of a broker after a confirmed failure."""
 
 
-def _accept_any_value(name: str, value: str) -> str | None:
-    return None
+def _any_value(name: str, value: str) -> str:
+    return value
 
 
 class ControllerService:
@@ -85,8 +85,8 @@ class ControllerService:
         dialer: BrokerDialer,
         clock: Clock,
         random: random.Random,
-        validate_topic_config: ValidateConfig,
-        validate_broker_config: ValidateConfig = _accept_any_value,
+        accept_topic_value: AcceptValue,
+        accept_broker_value: AcceptValue = _any_value,
         observer: Observer = UNOBSERVED,
     ) -> None:
         self._observer = observer
@@ -95,8 +95,8 @@ class ControllerService:
         self._dialer = dialer
         self._clock = clock
         self._random = random
-        self._validate_topic_config = validate_topic_config
-        self._validate_broker_config = validate_broker_config
+        self._accept_topic_value = accept_topic_value
+        self._accept_broker_value = accept_broker_value
         self.on_broker_failure: Callable[[], None] = lambda: None
         """Called when a broker was unregistered before its session ended."""
         self.on_refused: Callable[[int, int], None] = lambda broker_id, broker_epoch: None
@@ -272,9 +272,7 @@ class ControllerService:
         active.on_broker_failure = self.on_broker_failure
         active.store.on_broker_gone = self._broker_gone
         self._fence, self._active = fence, active
-        self._administration = Administration(
-            active, self._random, self._validate_topic_config, self._validate_broker_config
-        )
+        self._administration = Administration(active, self._random, self._accept_topic_value, self._accept_broker_value)
         await active.run()
 
     def _broker_gone(self, name: str) -> None:

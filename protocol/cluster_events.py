@@ -24,20 +24,21 @@ EVENTS: dict[str, type[ClusterEvent]] = {
 
 
 CONTENT_MAX = 1_500
-"""Characters of an event in an answer; a longer one is told by its sentence alone, which is clipped."""
+"""Characters of an event in an answer; a longer one is told by its short fields and the beginning of its sentence."""
 CLIPPED_TEXT_MAX = 500
+SHORT_FIELD_MAX = 249
+"""A topic name has as many characters at most: filters by topic find a clipped event, too."""
 
 
 def as_json(event: ClusterEvent) -> str:
     """One JSON object: the event's name, its fields, and its sentence as `text`."""
     fields, text = as_json_fields(event), event.text()
-    content = json.dumps({**fields, "level": LEVEL_NAMES[event.level], "text": text}, ensure_ascii=False)
+    level = LEVEL_NAMES[event.level]
+    content = json.dumps({**fields, "level": level, "text": text}, ensure_ascii=False)
     if len(content) <= CONTENT_MAX:
         return content
-    return json.dumps(
-        {"event": fields["event"], "level": LEVEL_NAMES[event.level], "text": text[:CLIPPED_TEXT_MAX]},
-        ensure_ascii=False,
-    )
+    short = {name: value for name, value in fields.items() if len(str(value)) <= SHORT_FIELD_MAX}
+    return json.dumps({**short, "level": level, "text": text[:CLIPPED_TEXT_MAX]}, ensure_ascii=False)
 
 
 def as_json_fields(event: ClusterEvent) -> dict[str, Any]:

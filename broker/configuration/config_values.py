@@ -25,6 +25,11 @@ TYPE_NAMES: dict[Any, str] = {
 }
 
 
+VALUE_LENGTH_MAX = 1_000
+"""Characters of a value that a client may set: far more than a number or a word needs. Each one is written to
+ZooKeeper, sent to every broker and reported as an event."""
+
+
 class BadValue(ValueError):
     """The text is not a valid value of the setting; the message says what is expected."""
 
@@ -47,6 +52,14 @@ def parse_value(setting: Setting, text: str) -> Any:
         return _parse_map(text)
     assert kind is str, f"{setting.name}: no notation for {kind}"
     return text
+
+
+def canonical_value(setting: Setting, text: str) -> str:
+    """`text` as it is stored and shown, so that no spaces and leading zeros are stored; raises BadValue."""
+    length = len(text.strip())
+    if length > VALUE_LENGTH_MAX:
+        raise BadValue(f"expected at most {VALUE_LENGTH_MAX} characters, not {length}")
+    return format_value(parse_value(setting, text))
 
 
 def format_value(value: Any) -> str:

@@ -16,7 +16,7 @@ import msgspec
 
 from minibroker.broker.configuration.config import broken_rule, nearest_name
 from minibroker.broker.configuration.config_table import SETTINGS, BrokerConfig
-from minibroker.broker.configuration.config_values import BadValue, parse_value
+from minibroker.broker.configuration.config_values import BadValue, canonical_value, parse_value
 from minibroker.protocol.events.broker_events import NodeUnreadable, SettingIgnored, SettingsChanged
 from minibroker.protocol.znodes import ConfigNode, CorruptZnode, broker_config_path
 from minibroker.runtime.observer import UNOBSERVED, Observer
@@ -34,31 +34,36 @@ RETRY_SECONDS = 0.5
 log = logging.getLogger("minibroker.config")
 
 
-def validate_broker_config(config: BrokerConfig, name: str, value: str) -> str | None:
-    """Why this setting of a running broker cannot be changed so, as a sentence; None if it can."""
+def accepted_broker_value(config: BrokerConfig, name: str, value: str) -> str:
+    """The value as it is stored; raises BadValue with why this setting of a running broker cannot be changed so, as a
+    sentence."""
     setting = SETTINGS.get(name)
     if setting is None:
         near = nearest_name(name, list(SETTINGS))
-        return f"{name!r:.200} is no setting of a broker." + (f" Did you mean {near}?" if near else "")
+        raise BadValue(f"{name!r:.200} is no setting of a broker." + (f" Did you mean {near}?" if near else ""))
     if not setting.key.dynamic:
-        return f"{name} cannot be changed while a broker runs: set it in its configuration and restart it."
+        raise BadValue(f"{name} cannot be changed while a broker runs: set it in its configuration and restart it.")
     try:
-        changed = msgspec.structs.replace(config, **{setting.field: parse_value(setting, value)})
+        accepted = canonical_value(setting, value)
     except BadValue as problem:
-        return f"{name}={value.strip()!r:.200}: {problem}."
-    return broken_rule(changed)
+        raise BadValue(f"{name}={value.strip()!r:.200}: {problem}.") from None
+    broken = broken_rule(msgspec.structs.replace(config, **{setting.field: parse_value(setting, accepted)}))
+    if broken is not None:
+        raise BadValue(broken)
+    return accepted
 
 
 def apply_overrides(static: BrokerConfig, overrides: Mapping[str, str], source: str) -> tuple[BrokerConfig, list[str]]:
     """The effective settings, and the problems of the skipped ones."""
     config, problems = static, []
     for name, value in sorted(overrides.items()):
-        problem = validate_broker_config(config, name, value)
-        if problem is not None:
-            problems.append(problem)
+        try:
+            accepted = accepted_broker_value(config, name, value)
+        except BadValue as problem:
+            problems.append(str(problem))
             continue
         changed: dict[str, Any] = {
-            SETTINGS[name].field: parse_value(SETTINGS[name], value),
+            SETTINGS[name].field: parse_value(SETTINGS[name], accepted),
             "sources": {**config.sources, name: source},
         }
         config = msgspec.structs.replace(config, **changed)

@@ -11,7 +11,7 @@ import msgspec
 
 from minibroker.broker.configuration.config import nearest_name
 from minibroker.broker.configuration.config_table import DAY_MS, MIB, NEVER, TOPIC_SETTINGS, BrokerConfig
-from minibroker.broker.configuration.config_values import BadValue, parse_value
+from minibroker.broker.configuration.config_values import BadValue, canonical_value, parse_value
 from minibroker.broker.log.config import LogConfig
 
 
@@ -56,18 +56,17 @@ def resolve_topic_config(broker_config: BrokerConfig, overrides: Mapping[str, st
     return TopicConfig(**values)
 
 
-def validate_topic_config(name: str, value: str) -> str | None:
-    """Why a topic cannot have this setting, as a sentence; None if it can."""
+def accepted_topic_value(name: str, value: str) -> str:
+    """The value as it is stored; raises BadValue with why a topic cannot have this setting, as a sentence."""
     setting = TOPIC_SETTINGS.get(name)
     if setting is None:
         near = nearest_name(name, list(TOPIC_SETTINGS))
         hint = f" Did you mean {near}?" if near else f" There are: {', '.join(TOPIC_SETTINGS)}."
-        return f"{name!r:.200} is no setting of a topic.{hint}"
+        raise BadValue(f"{name!r:.200} is no setting of a topic.{hint}")
     try:
-        parse_value(setting, value)
+        return canonical_value(setting, value)
     except BadValue as problem:
-        return f"{name}={value.strip()!r:.200}: {problem}."
-    return None
+        raise BadValue(f"{name}={value.strip()!r:.200}: {problem}.") from None
 
 
 def log_config(topic_config: TopicConfig) -> LogConfig:

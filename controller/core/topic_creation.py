@@ -1,7 +1,7 @@
 """The plan of a new topic, or why it cannot be created. Pure.
 
 Owns: the checks of CreateTopics and the spreading of replicas over brokers. Leaves to others: ZooKeeper, and which
-settings exist (the caller's `validate`).
+settings exist (the caller's `accept_value`).
 """
 
 from collections.abc import Callable
@@ -18,8 +18,9 @@ PARTITIONS_PER_REQUEST_MAX = 2_000
 """Limit of one CreateTopics, all its topics together. A controller does one thing after the other: until these states
 are in ZooKeeper, which takes about half a second, no failed leader is replaced."""
 
-ValidateConfig = Callable[[str, str], str | None]
-"""(name, value) -> what is wrong with it."""
+AcceptValue = Callable[[str, str], str]
+"""(name, value) -> the value as it is stored and reported, never as the client wrote it. Raises ValueError with what is
+wrong with it."""
 
 
 class TopicRefusal(msgspec.Struct, frozen=True):
@@ -40,7 +41,7 @@ class TopicDraw(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_topic(
-    state: ControllerState, requested: CreatableTopic, validate: ValidateConfig, draw: TopicDraw, planned: int = 0
+    state: ControllerState, requested: CreatableTopic, accept_value: AcceptValue, draw: TopicDraw, planned: int = 0
 ) -> Topic | TopicRefusal:
     """The topic as it would be created now. `planned`: partitions of the topics before it in the same request."""
     if not is_topic_name(requested.name):
@@ -55,10 +56,10 @@ def plan_topic(
         )
     if requested.name in state.topics:
         return TopicRefusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {requested.name} exists already")
-    for name in sorted(requested.configs):
-        problem = validate(name, requested.configs[name])
-        if problem is not None:
-            return TopicRefusal(ErrorCode.INVALID_CONFIG, problem)
+    try:
+        configs = {name: accept_value(name, requested.configs[name]) for name in sorted(requested.configs)}
+    except ValueError as problem:
+        return TopicRefusal(ErrorCode.INVALID_CONFIG, str(problem))
     partitions = _partitions_wanted(state, requested)
     if planned + partitions > PARTITIONS_PER_REQUEST_MAX:
         others = f" after {planned} of the topics before it" if planned else ""
@@ -72,7 +73,7 @@ def plan_topic(
     )
     if isinstance(assignment, TopicRefusal):
         return assignment
-    return Topic(topic_id=draw.topic_id, assignment=assignment, configs=dict(requested.configs))
+    return Topic(topic_id=draw.topic_id, assignment=assignment, configs=configs)
 
 
 def spread(

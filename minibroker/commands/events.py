@@ -41,7 +41,8 @@ def events(
 ) -> int:
     """Follow the events of all brokers until Ctrl-C.
 
-    docs/EVENTS.md lists the kinds and their fields. Each broker keeps its last 2,000 events since its start.
+    docs/EVENTS.md lists the kinds and their fields. Each broker keeps its last 2,000 events or
+    a megabyte of them, since its start.
     """
     from minibroker.protocol.cluster_events import EVENTS
 

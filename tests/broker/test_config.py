@@ -1,5 +1,6 @@
 """Settings: their sources, and the errors for wrong ones."""
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -16,8 +17,8 @@ from minibroker.broker.configuration.config import (
 )
 from minibroker.broker.configuration.config_docs import page
 from minibroker.broker.configuration.config_table import NEVER, SETTINGS, TOPIC_SETTINGS
-from minibroker.broker.configuration.config_values import format_value, parse_value
-from minibroker.broker.configuration.topic_config import TopicConfig, resolve_topic_config, validate_topic_config
+from minibroker.broker.configuration.config_values import VALUE_LENGTH_MAX, BadValue, format_value, parse_value
+from minibroker.broker.configuration.topic_config import TopicConfig, accepted_topic_value, resolve_topic_config
 
 NEEDED = ["broker.id=1", "log.dirs=/data", "zookeeper.connect=localhost:2181"]
 
@@ -233,8 +234,19 @@ def test_topic_config_has_exactly_the_topic_settings() -> None:
     ],
 )
 def test_topic_setting_is_checked(name: str, value: str, message: str | None) -> None:
-    problem = validate_topic_config(name, value)
-    assert (problem is None) if message is None else (problem is not None and message in problem)
+    if message is None:
+        assert accepted_topic_value(name, value) == value
+    else:
+        with pytest.raises(BadValue, match=re.escape(message)):
+            accepted_topic_value(name, value)
+
+
+def test_a_topic_setting_is_stored_as_its_value_is_written_and_no_longer() -> None:
+    assert accepted_topic_value("retention.ms", " " * 32_000 + "007 ") == "7"
+    assert accepted_topic_value("unclean.leader.election.enable", " TRUE") == "true"
+    with pytest.raises(BadValue, match="expected at most 1000 characters, not 1001") as refused:
+        accepted_topic_value("cleanup.policy", "x" * (VALUE_LENGTH_MAX + 1))
+    assert len(str(refused.value)) < 400
 
 
 # the document

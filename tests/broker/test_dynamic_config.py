@@ -1,9 +1,12 @@
 """Settings that change while a broker runs."""
 
+import re
+
 import pytest
 
 from minibroker.broker.configuration.config import BrokerConfig, load_config
-from minibroker.broker.configuration.dynamic_config import DynamicConfig, validate_broker_config
+from minibroker.broker.configuration.config_values import BadValue
+from minibroker.broker.configuration.dynamic_config import DynamicConfig, accepted_broker_value
 from minibroker.protocol.znodes import ConfigNode, broker_config_path
 from minibroker.runtime.event_log import log_event
 from minibroker.runtime.observer import Observers
@@ -147,5 +150,12 @@ def test_unreadable_node_leaves_the_settings_as_they_were() -> None:
     ],
 )
 def test_change_of_a_running_brokers_setting_is_checked(name: str, value: str, message: str | None) -> None:
-    problem = validate_broker_config(static_config(), name, value)
-    assert (problem is None) if message is None else (problem is not None and message in problem)
+    if message is None:
+        assert accepted_broker_value(static_config(), name, value) == value
+    else:
+        with pytest.raises(BadValue, match=re.escape(message)):
+            accepted_broker_value(static_config(), name, value)
+
+
+def test_a_setting_of_a_broker_is_stored_as_its_value_is_written() -> None:
+    assert accepted_broker_value(static_config(), "min.insync.replicas", " " * 32_000 + "02") == "2"

@@ -5,6 +5,7 @@ import json
 from minibroker.broker.monitoring import recent_events
 from minibroker.broker.monitoring.recent_events import RecentEvents
 from minibroker.protocol.events.broker_events import ProcessStalled
+from minibroker.protocol.events.controller_events import TopicSettingsChanged
 from minibroker.protocol.events.replica_events import ReplicaWarned
 from minibroker.protocol.messages import DescribeEventsRequest, DescribeEventsResponse
 from minibroker.runtime.observer import Observers
@@ -52,4 +53,31 @@ def test_a_long_event_is_told_by_its_beginning() -> None:
     recent.notify(ReplicaWarned(topic="a", partition=0, message="x" * 100_000))
     (event,) = asked(recent, 0).events
     assert len(event.content) < 1_500
-    assert json.loads(event.content)["event"] == "replica_warned"
+    fields = json.loads(event.content)
+    assert (fields["event"], fields["topic"], fields["partition"]) == ("replica_warned", "a", 0)
+
+
+def test_long_events_take_no_more_memory_and_time_than_many_ordinary_ones() -> None:
+    recent = kept(0)
+    settings = {f"name.{number}": " " * 32_000 for number in range(10)}
+    for _ in range(recent_events.EVENTS_KEPT):
+        recent.notify(TopicSettingsChanged(topic="a", settings=dict(settings)))
+    recent.notify(ReplicaWarned(topic="a", partition=0, message="x" * 32_000))
+    texts = [content for _, content in recent._kept]
+    assert all(isinstance(each, str) for each in texts)
+    assert sum(map(len, map(str, texts))) <= recent_events.KEPT_CHARACTERS_MAX
+    answer = asked(recent, 0)
+    assert sum(len(each.content) for each in answer.events) <= recent_events.ANSWER_BYTES_MAX
+    assert answer.next_number == answer.events[-1].number + 1 < recent._next_number
+
+
+def test_the_oldest_of_many_rather_long_events_go() -> None:
+    recent = kept(10)
+    for _ in range(recent_events.EVENTS_KEPT):
+        recent.notify(ReplicaWarned(topic="a", partition=0, message="x" * 590))
+    assert asked(recent, 0).first_number > 10 + recent_events.EVENTS_KEPT - recent_events.KEPT_CHARACTERS_MAX // 590
+    number, told = 0, 0
+    while events := asked(recent, number).events:
+        number, told = events[-1].number + 1, told + len(events)
+    assert told == len(recent._kept)
+    assert number == recent._next_number

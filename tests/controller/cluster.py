@@ -154,7 +154,7 @@ class Candidate:
             dialer(runtime.network, config.broker_id),
             runtime.clock,
             runtime.random,
-            validate_topic_config,
+            accept_topic_value,
         )
         self.task = cluster.world.spawn(name, self.service.run())
         coordination.add_session_listener(
@@ -170,8 +170,10 @@ class Candidate:
         await asyncio.gather(self.task, return_exceptions=True)
 
 
-def validate_topic_config(name: str, value: str) -> str | None:
-    return None if name != "no.such.config" else f"{name} is unknown"
+def accept_topic_value(name: str, value: str) -> str:
+    if name == "no.such.config":
+        raise ValueError(f"{name} is unknown")
+    return value.strip()
 
 
 class Cluster:

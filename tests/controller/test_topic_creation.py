@@ -21,12 +21,14 @@ from tests.controller.facts import cluster_state, leadership
 DRAW = TopicDraw(topic_id="new", first_broker=0, shift=0)
 
 
-def validate(name: str, value: str) -> str | None:
-    return f"{name}={value} makes no sense" if name == "bad" else None
+def accept_value(name: str, value: str) -> str:
+    if name == "bad":
+        raise ValueError(f"{name}={value} makes no sense")
+    return value.strip()
 
 
 def planned(requested: CreatableTopic, state: ControllerState | None = None) -> Topic | TopicRefusal:
-    return plan_topic(state or cluster_state(1, 2, 3, now=leadership(1, 1)), requested, validate, DRAW)
+    return plan_topic(state or cluster_state(1, 2, 3, now=leadership(1, 1)), requested, accept_value, DRAW)
 
 
 def refused(requested: CreatableTopic, state: ControllerState | None = None) -> ErrorCode:
@@ -61,8 +63,8 @@ def test_impossible_numbers_of_partitions(partitions: int) -> None:
 def test_one_request_creates_a_limited_number_of_partitions() -> None:
     requested = CreatableTopic(name="t", num_partitions=500)
     state = cluster_state(1, 2, 3)
-    assert isinstance(plan_topic(state, requested, validate, DRAW, PARTITIONS_PER_REQUEST_MAX - 500), Topic)
-    refusal = plan_topic(state, requested, validate, DRAW, PARTITIONS_PER_REQUEST_MAX - 499)
+    assert isinstance(plan_topic(state, requested, accept_value, DRAW, PARTITIONS_PER_REQUEST_MAX - 500), Topic)
+    refusal = plan_topic(state, requested, accept_value, DRAW, PARTITIONS_PER_REQUEST_MAX - 499)
     assert isinstance(refusal, TopicRefusal)
     cure = "all its topics together: ask for fewer, or for the topics in several requests"
     assert refusal.message.endswith(cure)

@@ -413,6 +413,19 @@ async def test_changed_settings_of_a_topic_reach_every_broker(cluster: Cluster) 
 
 
 @simulated
+async def test_settings_are_stored_and_reported_as_accepted_and_not_as_written(cluster: Cluster) -> None:
+    await cluster.start(1)
+    controller = await cluster.controller()
+    await cluster.create(controller, "lines", [[1]], segment_bytes="  1000 ")
+    await altered(cluster, controller, ResourceType.TOPIC, "lines", setting("retention.ms", " " * 30_000 + "5"))
+    content, _ = await cluster.observer.get(znodes.topic_config_path("lines"))
+    assert ConfigNode.decode(content).config == {"retention.ms": "5", "segment.bytes": "1000"}
+    last = cluster.brokers[1].requests[-1]
+    assert isinstance(last, UpdateMetadataRequest)
+    assert last.topic_states[0].configs == {"retention.ms": "5", "segment.bytes": "1000"}
+
+
+@simulated
 async def test_settings_of_a_broker_are_written_to_its_own_node(cluster: Cluster) -> None:
     await cluster.start(1)
     controller = await cluster.controller()
