@@ -1,10 +1,10 @@
 """The back end of containers: the cluster of docker-compose.yml, driven from the host.
 
-Owns: the verbs as commands of the container engine. Links are blocked by packet filters in the network namespaces of
-the containers, for which the caller must be root.
+Owns: the verbs as commands of the container engine. Leaves to others: blocked links (packet_filters).
 """
 
 import asyncio
+import itertools
 import os
 import shutil
 import signal
@@ -14,8 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from minibroker.harness.cluster import CLIENTS, ZOOKEEPER, NamedTimeout, Party, UnsupportedByBackend
-from minibroker.harness.compose_project import BROKERS, ComposeFailed, ComposeProject
+from minibroker.harness.cluster import ZOOKEEPER, NamedTimeout, Party, UnsupportedByBackend
+from minibroker.harness.compose_project import BROKERS, ComposeFailed, ComposeProject, service_of
+from minibroker.harness.packet_filters import PacketFilters
 from minibroker.harness.queried import ASK_SECONDS, POLL_SECONDS, QueriedHarness
 from minibroker.local_cluster.cluster_file import write_cluster_state
 from minibroker.local_cluster.cluster_snapshot import state_of_view
@@ -26,7 +27,8 @@ UP_SECONDS = 90.0
 """From started containers to a healthy cluster; about nine seconds on an idle machine."""
 STOP_SECONDS = 40
 """As stop_grace_period in docker-compose.yml."""
-LOG_LINES_SHOWN = 3
+CLUSTERS = itertools.count(1)
+"""Of this process, so that each has a project of its own."""
 
 
 class ComposeHarness(QueriedHarness):
@@ -43,16 +45,17 @@ class ComposeHarness(QueriedHarness):
         if brokers != BROKERS:
             raise UnsupportedByBackend(f"docker-compose.yml has {BROKERS} brokers: other numbers need another back end")
         self._directory = Path(tempfile.mkdtemp(prefix="minibroker-harness-"))
-        self.project = ComposeProject(f"{name}-{os.getpid()}", self._directory, settings, log_format=log_format)
+        own_name = f"{name}-{os.getpid()}-{next(CLUSTERS)}"
+        self.project = ComposeProject(own_name, self._directory, settings, log_format=log_format)
         self.broker_ids = tuple(self.project.ports)
         self._states = dict.fromkeys(self.broker_ids, "down")
-        self._blocked: set[tuple[Party, Party]] = set()
+        self._filters = PacketFilters(self.project)
 
     async def __aenter__(self) -> Self:
         try:
             await self.up()
         except BaseException:
-            await self.down(remove_image=False)
+            await self.down(remove_image=True)
             raise
         return self
 
@@ -70,9 +73,6 @@ class ComposeHarness(QueriedHarness):
 
     async def down(self, *, remove_image: bool) -> None:
         """Remove everything that `up` made; layers of the image stay in the engine's cache."""
-        for broker_id in tuple(self.broker_ids):
-            if self._states[broker_id] == "paused":
-                await self.resume(broker_id)  # the engine cannot stop a paused container
         try:
             await self.project.down(remove_image=remove_image)
         finally:
@@ -121,17 +121,17 @@ class ComposeHarness(QueriedHarness):
 
     async def read_log(self, broker_id: int) -> str:
         """The output of its container, over all its starts."""
-        return await self.project.run("docker", "logs", await self.project.container(_service(broker_id)))
+        return await self.project.run("docker", "logs", await self.project.container(service_of(broker_id)))
 
     # ------------------------------------------------------------------------------------------------------- faults
     async def signal(self, broker_id: int, number: signal.Signals) -> None:
         """Send a signal to the broker, and do not wait for its consequences."""
-        container = await self.project.container(_service(broker_id))
+        container = await self.project.container(service_of(broker_id))
         await self.project.run("docker", "kill", "-s", number.name, container)
 
     async def wait_ended(self, broker_id: int) -> None:
         """Wait until its container has ended after a signal."""
-        await self.project.run("docker", "wait", await self.project.container(_service(broker_id)))
+        await self.project.run("docker", "wait", await self.project.container(service_of(broker_id)))
         self._states[broker_id] = "down"
 
     async def kill(self, broker_id: int) -> None:
@@ -142,16 +142,14 @@ class ComposeHarness(QueriedHarness):
         raise UnsupportedByBackend("containers lose no power: use simulated brokers or processes")
 
     async def stop(self, broker_id: int) -> None:
-        container = await self.project.container(_service(broker_id))
+        container = await self.project.container(service_of(broker_id))
         await self.project.run("docker", "stop", "-t", str(STOP_SECONDS), container)
         self._states[broker_id] = "down"
 
     async def start(self, broker_id: int) -> None:
-        await self.project.run("docker", "start", await self.project.container(_service(broker_id)))
+        await self.project.run("docker", "start", await self.project.container(service_of(broker_id)))
         self._states[broker_id] = "running"
-        for source, target in sorted(self._blocked, key=str):
-            if broker_id in (source, target):
-                await self._filter("-A", source, target)  # a container that starts has a new network namespace
+        await self._filters.renew(broker_id)
         server = f"127.0.0.1:{self.project.ports[broker_id]}"
         async with (
             NamedTimeout(UP_SECONDS, lambda: f"broker {broker_id} does not serve"),
@@ -164,45 +162,21 @@ class ComposeHarness(QueriedHarness):
                 await asyncio.sleep(POLL_SECONDS)
 
     async def pause(self, broker_id: int) -> None:
-        await self.project.run("docker", "pause", await self.project.container(_service(broker_id)))
+        await self.project.run("docker", "pause", await self.project.container(service_of(broker_id)))
         self._states[broker_id] = "paused"
 
     async def resume(self, broker_id: int) -> None:
-        await self.project.run("docker", "unpause", await self.project.container(_service(broker_id)))
+        await self.project.run("docker", "unpause", await self.project.container(service_of(broker_id)))
         self._states[broker_id] = "running"
 
     async def block(self, source: Party, target: Party) -> None:
-        self._blocked.add((source, target))
-        await self._filter("-A", source, target)
+        await self._filters.block(source, target)
 
     async def unblock(self, source: Party, target: Party) -> None:
-        if (source, target) in self._blocked:
-            self._blocked.discard((source, target))
-            await self._filter("-D", source, target)
+        await self._filters.unblock(source, target)
 
     async def heal(self) -> None:
-        for source, target in sorted(self._blocked, key=str):
-            await self.unblock(source, target)
-
-    async def _filter(self, change: str, source: Party, target: Party) -> None:
-        """Add (-A) or delete (-D) the rule that drops packets on one link, at the broker's end of it."""
-        if os.geteuid() != 0 or shutil.which("nsenter") is None or shutil.which("iptables") is None:
-            raise UnsupportedByBackend("links between containers are blocked with nsenter and iptables, as root only")
-        is_at_target = target not in (CLIENTS, ZOOKEEPER)
-        place, peer = (target, source) if is_at_target else (source, target)
-        assert isinstance(place, int), "one end of a blocked link is a broker"
-        process_id = await self.project.inspect(_service(place), "{{.State.Pid}}")
-        if process_id == "0":
-            return  # its network namespace went with it
-        chain, side = ("INPUT", "-s") if is_at_target else ("OUTPUT", "-d")
-        rule = [chain, side, await self._address(peer, place), "-j", "DROP"]
-        await self.project.run("nsenter", "-t", process_id, "-n", "iptables", change, *rule)
-
-    async def _address(self, party: Party, seen_from: int) -> str:
-        """Clients come from the gateway of the containers' network."""
-        service, field = (seen_from, "Gateway") if party == CLIENTS else (party, "IPAddress")
-        form = f"{{{{range .NetworkSettings.Networks}}}}{{{{.{field}}}}}{{{{end}}}}"
-        return await self.project.inspect(_service(service), form)
+        await self._filters.heal()
 
     async def stop_zookeeper(self) -> None:
         await self.project.run("docker", "kill", await self.project.container(ZOOKEEPER))
@@ -218,14 +192,10 @@ class ComposeHarness(QueriedHarness):
         for broker_id in tuple(self.broker_ids):
             files = directory / f"broker-{broker_id}"
             files.mkdir(parents=True)
-            container = await self.project.container(_service(broker_id))
+            container = await self.project.container(service_of(broker_id))
             await self.project.run("docker", "cp", f"{container}:/data/log/.", str(files))
         try:
             write_cluster_state(directory, state_of_view(await self.look()))
         except ComposeFailed:
             return directory  # no broker answers: audit without a snapshot
         return directory
-
-
-def _service(party: Party) -> str:
-    return f"broker{party}" if isinstance(party, int) else party

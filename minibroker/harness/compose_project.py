@@ -5,6 +5,7 @@ docker-compose 1.29.
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -56,10 +57,20 @@ class ComposeProject:
         """Remove containers, volumes and networks. Does nothing if nothing was started."""
         if not self._compose:
             return
-        await self.compose("down", "-v", "--remove-orphans", "-t", "10")
-        if remove_image:
-            await self._works("docker", "image", "rm", "-f", "--no-prune", self.image)
+        try:
+            await self._resume_paused()
+            await self.compose("down", "-v", "--remove-orphans", "-t", "10")
+        finally:
+            if remove_image:
+                await self._works("docker", "image", "rm", "-f", "--no-prune", self.image)
         self._compose = ()
+
+    async def _resume_paused(self) -> None:
+        """The engine cannot stop a paused container. If this fails, `down` says what is left."""
+        own = ("--filter", f"label=com.docker.compose.project={self.name}")
+        with contextlib.suppress(ComposeFailed):
+            for container in (await self.run("docker", "ps", "-q", "--filter", "status=paused", *own)).split():
+                await self._works("docker", "unpause", container)
 
     def _files(self) -> list[str]:
         """The project's file, and one with the settings of this cluster (JSON is YAML)."""
@@ -129,3 +140,8 @@ class ComposeProject:
             last = text[-ERROR_CHARACTERS:].strip()
             raise ComposeFailed(f"`{' '.join(command)}` ended with {process.returncode}: {last}")
         return text
+
+
+def service_of(party: int | str) -> str:
+    """The service of docker-compose.yml: broker N is brokerN."""
+    return f"broker{party}" if isinstance(party, int) else party

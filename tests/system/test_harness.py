@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from minibroker.harness.cluster import ClusterHarness, UnsupportedByBackend
+from minibroker.harness.compose import ComposeHarness
 from minibroker.testing import cluster, run
 from minibroker.testing.opening import Backend
 from tests.system.engine import why_no_engine, why_no_images
@@ -84,6 +85,26 @@ async def test_the_verbs_on_containers() -> None:
     if why_no_images():
         pytest.skip(str(why_no_images()))
     await break_and_heal("compose")
+
+
+@pytest.mark.slow
+@pytest.mark.docker
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(bool(why_no_engine()), reason=why_no_engine() or "an engine runs")
+async def test_an_interrupted_start_leaves_nothing_in_the_engine() -> None:
+    if why_no_images():
+        pytest.skip(str(why_no_images()))
+    project = (opened := ComposeHarness()).project
+    own = ("--filter", f"label=com.docker.compose.project={project.name}")
+    start = asyncio.create_task(opened.__aenter__())
+    while not start.done() and not await project.run("docker", "ps", "-q", *own):
+        await asyncio.sleep(0.2)
+    start.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await start
+    for listing in (["ps", "-a", "-q", *own], ["volume", "ls", "-q", *own], ["network", "ls", "-q", *own]):
+        assert await project.run("docker", *listing) == ""
+    assert await project.run("docker", "images", "-q", project.image) == ""
 
 
 async def test_a_number_of_containers_that_the_file_does_not_have_is_refused() -> None:

@@ -1,0 +1,188 @@
+"""The harness where no broker runs: options that no cluster has, names of projects, filters of blocked links."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minibroker.harness.cluster import Party, UnsupportedByBackend
+from minibroker.harness.compose import ComposeHarness
+from minibroker.harness.compose_project import ComposeFailed, ComposeProject
+from minibroker.harness.packet_filters import PacketFilters
+from minibroker.testing import cluster
+
+
+class RecordedProject(ComposeProject):
+    """A project without an engine: it keeps the commands, and fails those that contain a word of `failing`."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__("project", directory)
+        self.commands: list[str] = []
+        self.failing: set[str] = set()
+        self.process_ids = {f"broker{number}": str(1000 + number) for number in self.ports}
+        self.down_services: set[str] = set()
+        self._compose = ("docker-compose",)
+
+    async def inspect(self, service: str, form: str) -> str:
+        if "Pid" in form:
+            return "0" if service in self.down_services else self.process_ids[service]
+        return "" if service in self.down_services else f"address-{service}"
+
+    async def run(self, *command: str, within_s: float = 0.0) -> str:
+        line = " ".join(command)
+        self.commands.append(line)
+        if any(word in line for word in self.failing):
+            raise ComposeFailed(f"`{line}` fails")
+        return "paused-1" if "status=paused" in line else ""
+
+    def rules(self) -> list[str]:
+        """The rules in place, in the order in which they came."""
+        found: list[str] = []
+        for line in self.commands:
+            words = line.split()
+            change, rule = words[7], f"{words[2]} {' '.join(words[8:])}"
+            if change == "-A":
+                found.append(rule)
+            else:
+                found.remove(rule)
+        return found
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecordedProject:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(shutil, "which", lambda name: name)
+    return RecordedProject(tmp_path)
+
+
+# ------------------------------------------------------------------------------------------------------------ options
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"backend": "docker"}, "backend must be simulated, processes or compose, not 'docker'"),
+        ({"brokers": 0}, "brokers must be 1 or more, not 0"),
+        ({"brokers": -1, "backend": "processes"}, "brokers must be 1 or more, not -1"),
+    ],
+)
+def test_options_that_no_cluster_has_are_refused_at_once(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        cluster(**options)
+
+
+# ------------------------------------------------------------------------------------------------------------ projects
+@pytest.fixture
+def own_temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    yield tmp_path
+
+
+def test_two_clusters_of_containers_in_one_process_have_projects_of_their_own(own_temporary_directory: Path) -> None:
+    first, second = ComposeHarness().project, ComposeHarness().project
+    assert first.name != second.name
+    assert first.image != second.image
+
+
+async def test_a_project_is_removed_although_a_paused_container_cannot_be_resumed(project: RecordedProject) -> None:
+    project.failing = {"unpause"}
+    await project.down(remove_image=True)
+    kinds = [" ".join(line.split()[:2]) for line in project.commands]
+    assert kinds == ["docker ps", "docker unpause", "docker-compose down", "docker image"]
+
+
+async def test_the_image_is_removed_although_the_project_cannot_be(project: RecordedProject) -> None:
+    project.failing = {"docker-compose down"}
+    with pytest.raises(ComposeFailed, match="docker-compose down"):
+        await project.down(remove_image=True)
+    assert project.commands[-1].startswith("docker image rm")
+
+
+async def test_a_start_that_fails_leaves_no_image(
+    own_temporary_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = ComposeHarness()
+    harness.project = project = RecordedProject(own_temporary_directory)
+
+    async def fails() -> None:
+        raise ComposeFailed("the image cannot be built")
+
+    monkeypatch.setattr(project, "up", fails)
+    with pytest.raises(ComposeFailed, match="cannot be built"):
+        async with harness:
+            pass
+    assert project.commands[-1].startswith("docker image rm")
+
+
+# ------------------------------------------------------------------------------------------------------- blocked links
+async def test_a_refused_block_leaves_nothing_to_heal(
+    project: RecordedProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filters = PacketFilters(project)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(UnsupportedByBackend, match="as root only"):
+        await filters.block(1, 2)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    project.failing = {"iptables"}
+    with pytest.raises(ComposeFailed):
+        await filters.block(1, 2)
+    project.commands.clear()
+    await filters.heal()
+    await filters.renew(1)
+    assert project.commands == []
+
+
+async def test_a_link_that_is_blocked_twice_has_one_rule(project: RecordedProject) -> None:
+    filters = PacketFilters(project)
+    await filters.block(1, 2)
+    await filters.block(1, 2)
+    assert project.rules() == ["1002 INPUT -s address-broker1 -j DROP"]
+    await filters.heal()
+    assert project.rules() == []
+
+
+async def test_heal_unblocks_the_other_links_if_one_cannot_be(project: RecordedProject) -> None:
+    filters = PacketFilters(project)
+    for source, target in itertools.permutations((1, 2, 3), 2):
+        await filters.block(source, target)
+    project.failing = {"1002"}
+    with pytest.raises(ComposeFailed, match="1002"):
+        await filters.heal()
+    project.failing.clear()
+    project.commands.clear()
+    await filters.heal()
+    assert len(project.commands) == 2
+    assert all("1002" in line for line in project.commands)
+
+
+@pytest.mark.parametrize(("source", "target"), [(1, 2), (2, 1), (1, "clients"), ("zookeeper", 1)])
+async def test_a_link_stays_blocked_over_a_restart_of_one_end(
+    project: RecordedProject, source: Party, target: Party
+) -> None:
+    filters = PacketFilters(project)
+    await filters.block(source, target)
+    rules = len(project.rules())
+    project.process_ids["broker1"] = "2001"
+    await filters.renew(1)
+    at_one = target in (1, "clients")
+    live = [rule for rule in project.rules() if not rule.startswith("1001 ")]
+    assert len(live) == rules
+    assert live[0].startswith("2001 " if at_one else "1002 ")
+    await filters.heal()
+    assert [rule for rule in project.rules() if not rule.startswith("1001 ")] == []
+
+
+@pytest.mark.parametrize("down", ["broker1", "broker2"])
+async def test_a_link_to_a_broker_that_is_down_is_blocked_when_it_starts(project: RecordedProject, down: str) -> None:
+    filters = PacketFilters(project)
+    project.down_services = {down}
+    await filters.block(1, 2)
+    assert project.rules() == []
+    project.down_services.clear()
+    await filters.renew(int(down[-1]))
+    assert project.rules() == ["1002 INPUT -s address-broker1 -j DROP"]
