@@ -9,7 +9,7 @@ import functools
 import inspect
 from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args, overload
 
 import msgspec
 
@@ -53,8 +53,8 @@ class CommandLine:
 class cluster:
     """A cluster for one test: `async with cluster(brokers=3, seed=7) as c`.
 
-    Raises NeedsVirtualTime when a simulated one is entered on an ordinary event loop, and UnsupportedByBackend for
-    options that the back end does not have."""
+    Raises ValueError for options that no cluster has, NeedsVirtualTime when a simulated one is entered on an ordinary
+    event loop, and UnsupportedByBackend for options that the back end does not have."""
 
     def __init__(
         self,
@@ -64,10 +64,14 @@ class cluster:
         settings: Mapping[str, str] | None = None,
         backend: Backend = "simulated",
     ) -> None:
+        if brokers < 1:
+            raise ValueError(f"brokers must be 1 or more, not {brokers}")
         self._brokers = brokers
         self._seed = seed if CommandLine.seed is None else CommandLine.seed
         self._settings = dict(settings or {})
         self._backend = CommandLine.backend or backend
+        if self._backend not in get_args(Backend):
+            raise ValueError(f"backend must be simulated, processes or compose, not {self._backend!r}")
         self._opened: Any = None
 
     async def __aenter__(self) -> ClusterHarness:
