@@ -1,7 +1,7 @@
 """Blocked links between containers: packet filters in their network namespaces.
 
-Owns: which links are blocked, and the rule of each. A link is filtered at its broker's end. Whoever blocks one must be
-root. Leaves to others: the containers (compose_project). A container that starts has a new network namespace and maybe
+Owns: which links are blocked, and the rule of each. A link is filtered at its broker's end. Only root may block one.
+Leaves to others: the containers (compose_project). A container that starts has a new network namespace and maybe
 another address: `renew` puts the rules there.
 """
 
