@@ -7,6 +7,7 @@ are made of them, so names and fields are an interface (docs/EVENTS.md). Leaves 
 """
 
 import json
+import re
 from typing import Any
 
 import msgspec
@@ -26,6 +27,7 @@ EVENTS: dict[str, type[ClusterEvent]] = {
 CONTENT_MAX = 1_500
 """Characters of an event in an answer; a longer one is told by its short fields and the beginning of its sentence."""
 CLIPPED_TEXT_MAX = 500
+SURROGATE = re.compile("[\ud800-\udfff]")
 SHORT_FIELD_MAX = 249
 """A topic name has as many characters at most: filters by topic find a clipped event, too."""
 
@@ -34,11 +36,17 @@ def as_json(event: ClusterEvent) -> str:
     """One JSON object: the event's name, its fields, and its sentence as `text`."""
     fields, text = as_json_fields(event), event.text()
     level = LEVEL_NAMES[event.level]
-    content = json.dumps({**fields, "level": level, "text": text}, ensure_ascii=False)
+    content = json_object({**fields, "level": level, "text": text})
     if len(content) <= CONTENT_MAX:
         return content
     short = {name: value for name, value in fields.items() if len(str(value)) <= SHORT_FIELD_MAX}
-    return json.dumps({**short, "level": level, "text": text[:CLIPPED_TEXT_MAX]}, ensure_ascii=False)
+    return json_object({**short, "level": level, "text": text[:CLIPPED_TEXT_MAX]})
+
+
+def json_object(fields: dict[str, Any]) -> str:
+    """The fields as one line of JSON that UTF-8 can carry: a name of a file that is no UTF-8 holds surrogates, which
+    are told as `\\udcff`, in six characters."""
+    return SURROGATE.sub(lambda found: rf"\\u{ord(found[0]):04x}", json.dumps(fields, ensure_ascii=False))
 
 
 def as_json_fields(event: ClusterEvent) -> dict[str, Any]:

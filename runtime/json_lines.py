@@ -3,12 +3,11 @@
 Owns: the formatter. Leaves to others: the events, and where the log goes.
 """
 
-import json
 import logging
 from datetime import UTC, datetime
 from typing import Any
 
-from minibroker.protocol.cluster_events import as_json_fields
+from minibroker.protocol.cluster_events import as_json_fields, json_object
 
 
 class JsonLines(logging.Formatter):
@@ -27,4 +26,4 @@ class JsonLines(logging.Formatter):
         line["text"] = record.getMessage()
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
+        return json_object(line)

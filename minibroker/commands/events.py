@@ -12,11 +12,15 @@ from minibroker.command_line import (
     json_option,
     print_json,
     run_async,
+    warn,
 )
 
 if TYPE_CHECKING:
-    from minibroker.observation.event_stream import BrokerEvent
+    from minibroker.observation.broker_queries import BrokerQueries
+    from minibroker.observation.event_stream import BrokerEvent, EventStream
 
+Filters = tuple[tuple[str, ...], tuple[str, ...], tuple[int, ...]]
+"""Kinds, topics, brokers."""
 SHOWN_FIRST = 20
 
 
@@ -53,25 +57,64 @@ def events(
     return EXIT_FINE
 
 
-async def _show(
-    servers: str, wanted: tuple[tuple[str, ...], tuple[str, ...], tuple[int, ...]], last: int, once: bool, as_json: bool
-) -> None:
+async def _show(servers: str, wanted: Filters, last: int, once: bool, as_json: bool) -> None:
     from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
     from minibroker.observation.event_stream import EventStream
 
     async with BrokerQueries() as queries:
-        stream = EventStream(queries, servers)
+        stream, warned = EventStream(queries, servers), set[int]()
         try:
-            kept = [event for event in await stream.poll() if event.concerns(*wanted)]
+            reported = await stream.poll()
         except NoAnswer as error:
             raise CommandFailed(str(error)) from None
+        _warn_of_silence(stream, warned, must_hear_one=True)
+        for text in await _unknown(queries, servers, wanted, stream.brokers, reported):
+            warn(text)
+        kept = [event for event in reported if event.concerns(*wanted)]
         for event in kept if once else kept[len(kept) - min(last, len(kept)) :]:
             _print(event, as_json)
         if once:
             return
-        async for event in stream.follow():
-            if event.concerns(*wanted):
-                _print(event, as_json)
+        async for events in stream.follow():
+            _warn_of_silence(stream, warned)
+            for event in events:
+                if event.concerns(*wanted):
+                    _print(event, as_json)
+
+
+def _warn_of_silence(stream: "EventStream", warned: set[int], must_hear_one: bool = False) -> None:
+    """Say once of each broker that it reports nothing; again if it reported something in the meantime."""
+    silent = {broker: f"broker {broker} does not answer: {why}" for broker, why in stream.silent.items()}
+    mute = {broker: f"broker {broker} reports no events: {why}" for broker, why in stream.refusals.items()}
+    problems = {**mute, **silent}
+    if must_hear_one and stream.brokers and problems.keys() >= {*stream.brokers}:
+        raise CommandFailed("; ".join(problems[broker] for broker in sorted(problems)))
+    for broker in sorted(problems.keys() - warned):
+        warn(problems[broker])
+    warned.clear()
+    warned |= problems.keys()
+
+
+async def _unknown(
+    queries: "BrokerQueries", servers: str, wanted: Filters, found: list[int], reported: "list[BrokerEvent]"
+) -> list[str]:
+    """What is asked for and exists neither now nor in a kept event: it may be misspelt, or come later."""
+    from minibroker.observation.broker_queries import NoAnswer
+
+    _, topics, brokers = wanted
+    named = {event.fields.get("topic") for event in reported if isinstance(event.fields.get("topic"), str)}
+    told = {event.fields.get("broker") for event in reported if isinstance(event.fields.get("broker"), int)}
+    texts = [
+        f"no broker {each} is known; there are: {', '.join(map(str, found))}"
+        for each in brokers
+        if each not in told and each not in found
+    ]
+    if {*topics} - named:
+        try:
+            named |= {topic.name for topic in (await queries.metadata(servers)).topics}
+        except NoAnswer:
+            return texts
+    return [*texts, *(f"no topic {each} is known" for each in topics if each not in named)]
 
 
 def _print(event: "BrokerEvent", as_json: bool) -> None:

@@ -103,9 +103,8 @@ async def _watch(story: Story, cluster: LocalCluster) -> None:
         stream = EventStream(queries, cluster.bootstrap_servers)
         with contextlib.suppress(NoAnswer):
             await stream.poll()  # what happened before
-        async for event in stream.follow():
-            change = told_by(event)
-            if change is not None:
+        async for events in stream.follow():
+            for change in filter(None, map(told_by, events)):
                 story.tell(f"  {change.what}")
 
 

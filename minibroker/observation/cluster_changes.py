@@ -59,7 +59,7 @@ def told_by(event: BrokerEvent, topics: Collection[str] | None = None) -> Cluste
     if topics is not None and fields.get("topic", next(iter(topics), None)) not in topics:
         return None
     prefix = f"broker {event.reported_by}: " if kind in OWN_STATE else ""
-    partition = f"{fields['topic']}-{fields['partition']}" if "partition" in fields else None
+    partition = f"{fields['topic']}-{fields['partition']}" if "topic" in fields and "partition" in fields else None
     broker = fields.get("broker", fields.get("leader", event.reported_by))
     return ClusterChange(
         at_ms=event.at_ms, kind=kind, what=f"{prefix}{fields['text']}", partition=partition, broker=broker
@@ -70,7 +70,7 @@ def _is_change(kind: str, fields: dict[str, object]) -> bool:
     """A controller also writes new partitions and other in-sync sets, and a follower may find nothing to cut."""
     if kind == "election":
         return bool(fields.get("is_election") or fields.get("is_bad"))
-    return "end_before" not in fields or fields["end_before"] != fields["end_after"]
+    return "end_before" not in fields or fields["end_before"] != fields.get("end_after")
 
 
 def changes_of_answers(before: ClusterView | None, after: ClusterView) -> list[ClusterChange]:

@@ -4,7 +4,8 @@ import json
 
 from minibroker.broker.monitoring import recent_events
 from minibroker.broker.monitoring.recent_events import RecentEvents
-from minibroker.protocol.events.broker_events import ProcessStalled
+from minibroker.protocol.codec import encode_response
+from minibroker.protocol.events.broker_events import LogDirectoryFailed, ProcessStalled
 from minibroker.protocol.events.controller_events import TopicSettingsChanged
 from minibroker.protocol.events.replica_events import ReplicaWarned
 from minibroker.protocol.messages import DescribeEventsRequest, DescribeEventsResponse
@@ -69,6 +70,15 @@ def test_long_events_take_no_more_memory_and_time_than_many_ordinary_ones() -> N
     answer = asked(recent, 0)
     assert sum(len(each.content) for each in answer.events) <= recent_events.ANSWER_BYTES_MAX
     assert answer.next_number == answer.events[-1].number + 1 < recent._next_number
+
+
+def test_names_that_are_no_utf_8_break_no_answer() -> None:
+    recent = kept(0)
+    recent.notify(LogDirectoryFailed(path="/d/\udcff", state="full", reason="r"))
+    recent.notify(LogDirectoryFailed(path="/d/\udcff" * 1_000, state="full", reason="r"))
+    answer = asked(recent, 0)
+    assert b"".join(bytes(each) for each in encode_response(1, answer))
+    assert json.loads(answer.events[0].content)["path"] == r"/d/\udcff"
 
 
 def test_the_oldest_of_many_rather_long_events_go() -> None:

@@ -21,8 +21,10 @@ sentence. The same events are
 - the lines of a broker's log: the sentence (`broker --log-format text`, the default), or one JSON object a line
   (`broker --log-format json`);
 - what `minibroker events` prints: it follows all brokers of a cluster, with filters by kind, topic and broker, and
-  `--json`. A broker keeps its last 2,000 events for that, since its start, or the last
-  megabyte of text if they are longer. A long event has only its short fields and the beginning of its sentence.
+  `--json`. A broker keeps its last 2,000 events for that, since its start, or the last megabyte of text if they are
+  longer. A long event has only its short fields and the beginning of its sentence.
+  Characters that a terminal would obey are escaped. A broker that does not answer, or sends what is no event, is named
+  on stderr.
 
 A JSON line has `time` (UTC), `level`, `reported_by` (the broker), `event` (the name below), the fields of the event,
 and `text` (the sentence). Lines of the log that are no event of this list have the event `log` and a field `logger`.

@@ -2,10 +2,13 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any, cast
 
+import pytest
+
 from minibroker.observation.broker_queries import BrokerQueries, NoAnswer, Refused
-from minibroker.observation.event_stream import EventStream
+from minibroker.observation.event_stream import ANSWERS_PER_POLL_MAX, EventStream
 from minibroker.protocol.messages import (
     DescribeClusterBroker,
     DescribeClusterResponse,
@@ -23,8 +26,16 @@ class FakeBrokers:
         self.incarnations = {1: "a", 2: "b"}
         self.down: set[int] = set()
         self.without_events: set[int] = set()
+        self.contents: dict[int, str] = {}
+        """By broker: what it sends instead of the JSON of its events."""
+        self.following: dict[int, Callable[[int], int]] = {}
+        """By broker: from the number that it is asked for, the next number that it gives."""
+        self.asked = 0
+        self.found = True
 
     async def describe_cluster(self, servers: str, timeout_s: float) -> DescribeClusterResponse:
+        if not self.found:
+            raise NoAnswer(servers)
         brokers = [DescribeClusterBroker(broker_id=each, host="host", port=each) for each in self.events]
         return DescribeClusterResponse(brokers=brokers)
 
@@ -32,17 +43,24 @@ class FakeBrokers:
         self, server: str, request: DescribeEventsRequest, kind: object, timeout_s: float
     ) -> DescribeEventsResponse:
         broker = int(server.rpartition(":")[2])
+        self.asked += 1
         if broker in self.without_events:
             raise Refused("UNSUPPORTED_VERSION")
         if broker in self.down:
             raise NoAnswer(server)
         kept = self.events[broker]
         found = [
-            ReportedEvent(number=number, at_ms=at_ms, content=json.dumps({"event": name, "text": name}))
+            ReportedEvent(
+                number=number,
+                at_ms=at_ms,
+                content=self.contents.get(broker, json.dumps({"event": name, "text": name})),
+            )
             for number, (at_ms, name) in enumerate(kept)
-            if number >= request.first_number
+            if number >= request.first_number or broker in self.following
         ][:2]
         following = found[-1].number + 1 if found else min(request.first_number, len(kept))
+        if broker in self.following:
+            following = self.following[broker](request.first_number)
         incarnation = self.incarnations[broker]
         return DescribeEventsResponse(broker_id=broker, incarnation_id=incarnation, next_number=following, events=found)
 
@@ -97,3 +115,62 @@ def test_filters_pass_events_of_and_about_a_broker() -> None:
     assert not event.concerns(("isr_changed",), (), ())
     assert not event.concerns((), ("lines",), ())
     assert not event.concerns((), (), (2,))
+
+
+@pytest.mark.parametrize(
+    ("content", "at_ms", "problem"),
+    [
+        ("{", 1, "no JSON object"),
+        ("[]", 1, "no JSON object"),
+        ("[" * 30_000, 1, "no JSON object"),
+        ('{"text": "t"}', 1, "has no event"),
+        ('{"event": "e", "text": 5}', 1, "has no text"),
+        ('{"event": "e", "text": "t"}', 1 << 62, "no possible time"),
+    ],
+)
+def test_a_broker_that_sends_what_is_no_event_is_named_and_the_others_are_read(
+    content: str, at_ms: int, problem: str
+) -> None:
+    brokers = FakeBrokers()
+    stream = stream_of(brokers)
+    brokers.events, brokers.contents = {1: [(1, "a")], 2: [(at_ms, "b")]}, {2: content}
+    assert polled(brokers, stream) == [(1, "a")]
+    assert problem in stream.refusals[2]
+    assert len(stream.refusals[2]) < 200
+
+
+def test_numbers_that_do_not_rise_end_the_poll() -> None:
+    brokers = FakeBrokers()
+    stream = stream_of(brokers)
+    brokers.events, brokers.following = {1: [(1, "a")]}, {1: lambda asked: asked}
+    assert polled(brokers, stream) == []
+    assert stream.refusals == {1: "asked for events from number 0 on, it gives 0 as the next"}
+    assert brokers.asked == 1
+
+
+def test_a_broker_that_has_ever_more_events_does_not_keep_a_poll_from_ending() -> None:
+    brokers = FakeBrokers()
+    stream = stream_of(brokers)
+    brokers.events, brokers.following = {1: [(1, "a")]}, {1: lambda asked: asked + 1}
+    assert len(polled(brokers, stream)) == brokers.asked == ANSWERS_PER_POLL_MAX
+
+
+def test_characters_that_a_terminal_obeys_are_escaped() -> None:
+    brokers = FakeBrokers()
+    brokers.events = {1: [(1, "ä \x1b[2J\n\x9b\x7f\ud800")]}
+    (event,) = asyncio.run(stream_of(brokers).poll())
+    assert event.fields["text"] == r"ä \x1b[2J\n\x9b\x7f\ud800"
+
+
+def test_brokers_that_do_not_answer_are_named_until_they_do() -> None:
+    brokers = FakeBrokers()
+    stream = stream_of(brokers)
+    brokers.down = {2}
+    polled(brokers, stream)
+    assert list(stream.silent) == [2]
+    brokers.down, brokers.found, stream._discovered_at = {1, 2}, False, float("-inf")
+    assert polled(brokers, stream) == []
+    assert sorted(stream.silent) == [1, 2]
+    brokers.down = set()
+    polled(brokers, stream)
+    assert stream.silent == {}

@@ -5,6 +5,7 @@ import logging
 
 import pytest
 
+from minibroker.protocol.events.broker_events import LogDirectoryFailed
 from minibroker.protocol.events.replica_events import IsrChanged
 from minibroker.runtime.event_log import log_event
 from minibroker.runtime.json_lines import JsonLines
@@ -44,6 +45,13 @@ def test_a_line_that_is_no_event_is_one_json_line_too() -> None:
     assert "\n" not in line
     assert json.loads(line)["event"] == "log"
     assert json.loads(line)["text"] == "two\nlines of text"
+
+
+def test_names_that_are_no_utf_8_break_no_line(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "minibroker"):
+        log_event(LogDirectoryFailed(path="/d/\udcff", state="full", reason="r"))
+    line = JsonLines().format(caplog.records[0])
+    assert json.loads(line.encode())["path"] == r"/d/\udcff"
 
 
 def test_a_subscriber_that_wants_details_is_served_until_it_ends() -> None:

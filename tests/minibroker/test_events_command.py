@@ -1,0 +1,63 @@
+"""`minibroker events`: what it prints, and what it warns of."""
+
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from minibroker.command_line import EXIT_COULD_NOT, EXIT_FINE, print_json
+from minibroker.commands.events import events
+from minibroker.protocol.messages import MetadataResponse, MetadataTopic
+from tests.minibroker.test_event_stream import FakeBrokers
+
+
+class FakeQueries(FakeBrokers):
+    """Takes the place of BrokerQueries."""
+
+    async def __aenter__(self) -> "FakeQueries":
+        return self
+
+    async def __aexit__(self, *details: object) -> None:
+        return None
+
+    async def metadata(self, servers: str) -> MetadataResponse:
+        return MetadataResponse(topics=[MetadataTopic(name="lines")])
+
+
+@pytest.fixture
+def brokers(monkeypatch: pytest.MonkeyPatch) -> FakeQueries:
+    fake = FakeQueries()
+    fake.events = {1: [(1, "broker_joined")], 2: [(2, "broker_left")]}
+    monkeypatch.setattr("minibroker.observation.broker_queries.BrokerQueries", lambda: fake)
+    return fake
+
+
+def printed(*arguments: str) -> Result:
+    return CliRunner().invoke(events, ["--once", "-b", "host:1", *arguments])
+
+
+def test_a_broker_that_does_not_answer_is_named_on_stderr_and_the_others_are_shown(brokers: FakeQueries) -> None:
+    brokers.down = {2}
+    result = printed()
+    assert result.exit_code == EXIT_FINE
+    assert "broker_joined" in result.stdout
+    assert result.stderr == "warning: broker 2 does not answer: host:2\n"
+
+
+def test_answers_that_are_no_events_end_in_one_sentence(brokers: FakeQueries) -> None:
+    brokers.contents = {1: "{", 2: "{"}
+    result = printed()
+    assert result.exit_code == EXIT_COULD_NOT
+    assert result.stderr.startswith("error: broker 1 reports no events: its event 0 is no JSON object: '{'; broker 2")
+    assert result.stderr.count("\n") == 1
+
+
+def test_an_unknown_broker_and_an_unknown_topic_are_named(brokers: FakeQueries) -> None:
+    assert printed("--broker", "9").stderr == "warning: no broker 9 is known; there are: 1, 2\n"
+    assert printed("-t", "lime").stderr == "warning: no topic lime is known\n"
+    assert printed("-t", "lines", "--broker", "2").stderr == ""
+
+
+def test_json_for_a_terminal_has_no_control_characters(capsys: Any) -> None:
+    print_json({"path": "\x1b\x7f\x9bä"})
+    assert capsys.readouterr().out == '{"path": "\\u001b\\u007f\\u009bä"}\n'
