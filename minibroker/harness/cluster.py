@@ -1,8 +1,9 @@
 """What a test, a scenario or a bench may do to a cluster, and ask it: the same verbs on every back end.
 
-Owns: the interface, and what the back ends share. Leaves to others: how a verb is done. A broker is a number, beginning
-with 1; `CLIENTS` are all clients together, including the test's own. A verb that a back end cannot do raises
-UnsupportedByBackend.
+Owns: the interface, what the back ends share, and whether a verb fits: public verbs check, then call `_kill` and so on
+of the back end. Leaves to others: how a verb is done. A broker is a number, beginning with 1; `CLIENTS` are all clients
+together, including the test's own. A verb that does not fit raises Misuse, with the cure, and changes nothing; one that
+a back end cannot do raises UnsupportedByBackend.
 """
 
 import asyncio
@@ -26,6 +27,10 @@ CLIENTS: Literal["clients"] = "clients"
 ZOOKEEPER: Literal["zookeeper"] = "zookeeper"
 Party = int | Literal["clients", "zookeeper"]
 """A party on the network: a broker, the clients, or ZooKeeper."""
+Link = tuple[Party, Party]
+"""Source and target, two parties of which one is a broker."""
+Condition = Literal["running", "paused", "down"]
+"""Of a broker."""
 
 WAIT_SECONDS = 30.0
 CHECKPOINT_MS = 500
@@ -54,6 +59,10 @@ class Acknowledged(NamedTuple):
 
 class UnsupportedByBackend(Exception):
     """This back end cannot do the verb. The sentence names the back ends that can."""
+
+
+class Misuse(AssertionError):
+    """The verb does not fit the cluster: there is no such party, or it is in another condition. Names the cure."""
 
 
 class ClusterHarness(ABC):
@@ -136,37 +145,47 @@ class ClusterHarness(ABC):
                 await asyncio.sleep(self._poll_seconds)
 
     # ------------------------------------------------------------------------------------------------------ brokers
-    @abstractmethod
     async def kill(self, broker_id: int) -> None:
         """SIGKILL: what it wrote stays, and it hands nothing over."""
+        await self._require_up(broker_id)
+        await self._kill(broker_id)
 
-    @abstractmethod
     async def power_loss(self, broker_id: int) -> None:
         """Turn its machine off: what it wrote but did not sync is lost. Not for containers."""
+        await self._require_up(broker_id)
+        await self._power_loss(broker_id)
 
-    @abstractmethod
     async def stop(self, broker_id: int) -> None:
-        """A clean stop: it hands its leaderships over."""
+        """A clean stop: it hands its leaderships over. A paused broker is resumed first."""
+        await self.resume(broker_id)
+        await self._stop(broker_id)
 
-    @abstractmethod
     async def start(self, broker_id: int) -> None:
         """Start a broker that is down, over its old files."""
+        match await self._condition(self._known(broker_id)):
+            case "running":
+                raise Misuse(f"broker {broker_id} runs already: `await c.restart({broker_id})` restarts it")
+            case "paused":
+                raise Misuse(f"broker {broker_id} is paused: `await c.resume({broker_id})` lets it run on")
+        await self._start(broker_id)
 
-    @abstractmethod
     async def pause(self, broker_id: int) -> None:
-        """SIGSTOP: it hangs, and its connections stay open."""
+        """SIGSTOP: it hangs, and its connections stay open. A paused broker stays so."""
+        if await self._require_up(broker_id) == "running":
+            await self._pause(broker_id)
 
-    @abstractmethod
     async def resume(self, broker_id: int) -> None:
-        """SIGCONT."""
+        """SIGCONT. A broker that is not paused runs on."""
+        if await self._require_up(broker_id) == "paused":
+            await self._resume(broker_id)
 
-    @abstractmethod
     def is_running(self, broker_id: int) -> bool:
         """Has it started and not ended? A paused broker counts as running."""
+        return self._is_running(self._known(broker_id))
 
     async def restart(self, broker_id: int) -> None:
-        """Start it; if it runs, stop it cleanly first."""
-        if self.is_running(broker_id):
+        """Start it; if it runs or is paused, stop it cleanly first."""
+        if await self._condition(self._known(broker_id)) != "down":
             await self.stop(broker_id)
         await self.start(broker_id)
 
@@ -177,23 +196,21 @@ class ClusterHarness(ABC):
         return leader
 
     # ------------------------------------------------------------------------------------------ network, ZooKeeper
-    @abstractmethod
     async def block(self, source: Party, target: Party) -> None:
         """Block what `source` sends to `target`: it waits, as if TCP kept sending it again, and nothing is lost.
 
         Simulated brokers and containers lose both directions between a broker and ZooKeeper, or the clients, at once.
         """
+        await self._block([self._link(source, target)])
 
-    @abstractmethod
     async def unblock(self, source: Party, target: Party) -> None:
-        """Undo `block`: what waited arrives."""
+        """Undo `block`: what waited arrives. An open link stays so."""
+        await self._unblock(*self._link(source, target))
 
     async def partition(self, some: Party | Sequence[Party], others: Party | Sequence[Party]) -> None:
         """Block both directions between `some` and `others` until `heal`."""
-        for one in parties(some):
-            for other in parties(others):
-                await self.block(one, other)
-                await self.block(other, one)
+        pairs = [(one, other) for one in parties(some) for other in parties(others)]
+        await self._block([self._link(*ends) for pair in pairs for ends in (pair, pair[::-1])])
 
     @abstractmethod
     async def heal(self) -> None:
@@ -204,17 +221,91 @@ class ClusterHarness(ABC):
         others: list[Party] = [other for other in self.broker_ids if other != broker_id]
         await self.partition(broker_id, [*others, CLIENTS, *([ZOOKEEPER] if zookeeper else [])])
 
-    @abstractmethod
     async def expire_session(self, broker_id: int) -> None:
-        """Let the broker's ZooKeeper session expire while the broker runs on; it learns of that as usual."""
+        """Let the broker's ZooKeeper session expire while the broker runs on; it learns of that as usual. A broker that
+        was killed loses the session that it left behind."""
+        self._known(broker_id)
+        if not await self._zookeeper_runs():
+            raise Misuse("ZooKeeper is stopped, so no session expires: `await c.start_zookeeper()` starts it")
+        await self._expire_session(broker_id)
 
-    @abstractmethod
     async def stop_zookeeper(self) -> None:
         """Stop ZooKeeper; its data stays on its disk."""
+        if not await self._zookeeper_runs():
+            raise Misuse("ZooKeeper is stopped already: `await c.start_zookeeper()` starts it")
+        await self._stop_zookeeper()
 
-    @abstractmethod
     async def start_zookeeper(self) -> None:
         """Start ZooKeeper again."""
+        if await self._zookeeper_runs():
+            raise Misuse("ZooKeeper runs already: `await c.stop_zookeeper()` stops it")
+        await self._start_zookeeper()
+
+    # ------------------------------------------------------------------------------- what fits, for the verbs above
+    def _known(self, broker_id: int) -> int:
+        if broker_id not in self.broker_ids:
+            raise Misuse(f"there is no broker {broker_id!r}: `c.broker_ids` is {list(self.broker_ids)}")
+        return broker_id
+
+    async def _require_up(self, broker_id: int) -> Condition:
+        """Running or paused."""
+        condition = await self._condition(self._known(broker_id))
+        if condition == "down":
+            raise Misuse(f"broker {broker_id} does not run: `await c.start({broker_id})` starts it")
+        return condition
+
+    def _link(self, source: Party, target: Party) -> Link:
+        for party in (source, target):
+            if isinstance(party, str) and party not in (CLIENTS, ZOOKEEPER):
+                raise Misuse(f"there is no party {party!r}: name a broker of `c.broker_ids`, 'clients' or 'zookeeper'")
+            if not isinstance(party, str):
+                self._known(party)
+        if source == target or (isinstance(source, str) and isinstance(target, str)):
+            raise Misuse(f"no link of a broker leads from {source!r} to {target!r}: name a broker and another party")
+        return source, target
+
+    # ------------------------------------------------------------------------------------- how each back end does it
+    @abstractmethod
+    async def _condition(self, broker_id: int) -> Condition: ...
+
+    @abstractmethod
+    def _is_running(self, broker_id: int) -> bool: ...
+
+    @abstractmethod
+    async def _kill(self, broker_id: int) -> None: ...
+
+    @abstractmethod
+    async def _power_loss(self, broker_id: int) -> None: ...
+
+    @abstractmethod
+    async def _stop(self, broker_id: int) -> None: ...
+
+    @abstractmethod
+    async def _start(self, broker_id: int) -> None: ...
+
+    @abstractmethod
+    async def _pause(self, broker_id: int) -> None: ...
+
+    @abstractmethod
+    async def _resume(self, broker_id: int) -> None: ...
+
+    @abstractmethod
+    async def _block(self, links: Sequence[Link]) -> None: ...
+
+    @abstractmethod
+    async def _unblock(self, source: Party, target: Party) -> None: ...
+
+    @abstractmethod
+    async def _expire_session(self, broker_id: int) -> None: ...
+
+    @abstractmethod
+    async def _zookeeper_runs(self) -> bool: ...
+
+    @abstractmethod
+    async def _stop_zookeeper(self) -> None: ...
+
+    @abstractmethod
+    async def _start_zookeeper(self) -> None: ...
 
     # -------------------------------------------------------------------------------------------------------- audit
     async def audit(

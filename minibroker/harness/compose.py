@@ -9,14 +9,14 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from minibroker.harness.cluster import ZOOKEEPER, NamedTimeout, Party, UnsupportedByBackend
+from minibroker.harness.cluster import ZOOKEEPER, Condition, Link, NamedTimeout, Party, UnsupportedByBackend
 from minibroker.harness.compose_project import BROKERS, ComposeFailed, ComposeProject, service_of
-from minibroker.harness.packet_filters import PacketFilters
+from minibroker.harness.packet_filters import PacketFilters, together
 from minibroker.harness.queried import ASK_SECONDS, POLL_SECONDS, QueriedHarness
 from minibroker.local_cluster.cluster_file import write_cluster_state
 from minibroker.local_cluster.cluster_snapshot import state_of_view
@@ -25,6 +25,10 @@ from minibroker.observation.cluster_view import ClusterView, health_problems, vi
 
 UP_SECONDS = 90.0
 """From started containers to a healthy cluster; about nine seconds on an idle machine."""
+RUNNING: Condition = "running"
+DOWN: Condition = "down"
+ENGINE_STATES: Mapping[str, Condition] = {"running": "running", "paused": "paused"}
+"""Of containers; in all others the broker is down."""
 STOP_SECONDS = 40
 """As stop_grace_period in docker-compose.yml."""
 CLUSTERS = itertools.count(1)
@@ -48,7 +52,7 @@ class ComposeHarness(QueriedHarness):
         own_name = f"{name}-{os.getpid()}-{next(CLUSTERS)}"
         self.project = ComposeProject(own_name, self._directory, settings, log_format=log_format)
         self.broker_ids = tuple(self.project.ports)
-        self._states = dict.fromkeys(self.broker_ids, "down")
+        self._states = dict.fromkeys(self.broker_ids, DOWN)
         self._filters = PacketFilters(self.project)
 
     async def __aenter__(self) -> Self:
@@ -68,7 +72,7 @@ class ComposeHarness(QueriedHarness):
     async def up(self) -> None:
         """Build, start, and wait until the cluster is healthy. Raises ComposeFailed."""
         await self.project.up()
-        self._states = dict.fromkeys(self.broker_ids, "running")
+        self._states = dict.fromkeys(self.broker_ids, RUNNING)
         await self.wait_healthy(UP_SECONDS)
 
     async def down(self, *, remove_image: bool) -> None:
@@ -76,7 +80,7 @@ class ComposeHarness(QueriedHarness):
         try:
             await self.project.down(remove_image=remove_image)
         finally:
-            self._states = dict.fromkeys(self.broker_ids, "down")
+            self._states = dict.fromkeys(self.broker_ids, DOWN)
             shutil.rmtree(self._directory, ignore_errors=True)
 
     async def wait_healthy(self, timeout_s: float) -> ClusterView:
@@ -112,8 +116,14 @@ class ComposeHarness(QueriedHarness):
         ports = self.project.ports
         return {b: f"127.0.0.1:{ports[b]}" for b in self.broker_ids if self._states[b] == "running"}
 
-    def is_running(self, broker_id: int) -> bool:
+    def _is_running(self, broker_id: int) -> bool:
         return self._states[broker_id] != "down"
+
+    async def _condition(self, broker_id: int) -> Condition:
+        """As the engine knows it: a broker may have ended by itself."""
+        state = await self.project.inspect(service_of(broker_id), "{{.State.Status}}")
+        self._states[broker_id] = ENGINE_STATES.get(state, "down")
+        return self._states[broker_id]
 
     def describe(self) -> list[str]:
         states = ", ".join(f"{b} {self._states[b]}" for b in self.broker_ids)
@@ -134,19 +144,19 @@ class ComposeHarness(QueriedHarness):
         await self.project.run("docker", "wait", await self.project.container(service_of(broker_id)))
         self._states[broker_id] = "down"
 
-    async def kill(self, broker_id: int) -> None:
+    async def _kill(self, broker_id: int) -> None:
         await self.signal(broker_id, signal.SIGKILL)
         await self.wait_ended(broker_id)
 
-    async def power_loss(self, broker_id: int) -> None:
+    async def _power_loss(self, broker_id: int) -> None:
         raise UnsupportedByBackend("containers lose no power: use simulated brokers or processes")
 
-    async def stop(self, broker_id: int) -> None:
+    async def _stop(self, broker_id: int) -> None:
         container = await self.project.container(service_of(broker_id))
         await self.project.run("docker", "stop", "-t", str(STOP_SECONDS), container)
         self._states[broker_id] = "down"
 
-    async def start(self, broker_id: int) -> None:
+    async def _start(self, broker_id: int) -> None:
         await self.project.run("docker", "start", await self.project.container(service_of(broker_id)))
         self._states[broker_id] = "running"
         await self._filters.renew(broker_id)
@@ -161,27 +171,30 @@ class ComposeHarness(QueriedHarness):
                     return
                 await asyncio.sleep(POLL_SECONDS)
 
-    async def pause(self, broker_id: int) -> None:
+    async def _pause(self, broker_id: int) -> None:
         await self.project.run("docker", "pause", await self.project.container(service_of(broker_id)))
         self._states[broker_id] = "paused"
 
-    async def resume(self, broker_id: int) -> None:
+    async def _resume(self, broker_id: int) -> None:
         await self.project.run("docker", "unpause", await self.project.container(service_of(broker_id)))
         self._states[broker_id] = "running"
 
-    async def block(self, source: Party, target: Party) -> None:
-        await self._filters.block(source, target)
+    async def _block(self, links: Sequence[Link]) -> None:
+        await together(self._filters.block(source, target) for source, target in links)
 
-    async def unblock(self, source: Party, target: Party) -> None:
+    async def _unblock(self, source: Party, target: Party) -> None:
         await self._filters.unblock(source, target)
 
     async def heal(self) -> None:
         await self._filters.heal()
 
-    async def stop_zookeeper(self) -> None:
+    async def _zookeeper_runs(self) -> bool:
+        return await self.project.inspect(ZOOKEEPER, "{{.State.Running}}") == "true"
+
+    async def _stop_zookeeper(self) -> None:
         await self.project.run("docker", "kill", await self.project.container(ZOOKEEPER))
 
-    async def start_zookeeper(self) -> None:
+    async def _start_zookeeper(self) -> None:
         await self.project.run("docker", "start", await self.project.container(ZOOKEEPER))
         async with NamedTimeout(UP_SECONDS, lambda: "ZooKeeper does not serve"):
             while await self.project.inspect(ZOOKEEPER, "{{.State.Health.Status}}") != "healthy":  # noqa: ASYNC110

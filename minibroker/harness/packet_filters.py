@@ -11,11 +11,9 @@ import shutil
 from collections.abc import Coroutine, Iterable
 from typing import Any
 
-from minibroker.harness.cluster import CLIENTS, ZOOKEEPER, Party, UnsupportedByBackend
+from minibroker.harness.cluster import CLIENTS, ZOOKEEPER, Link, Party, UnsupportedByBackend
 from minibroker.harness.compose_project import ComposeProject, service_of
 
-Link = tuple[Party, Party]
-"""Source and target."""
 GONE = "0"
 """The process id of a container that does not run; its network namespace is gone, too."""
 LOCK_SECONDS = 10

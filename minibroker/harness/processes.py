@@ -8,12 +8,12 @@ process is stopped by its own number at the end.
 import asyncio
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from minibroker.harness.cluster import CLIENTS, Party
+from minibroker.harness.cluster import CLIENTS, Condition, Link, Party
 from minibroker.harness.queried import QueriedHarness
 from minibroker.local_cluster import network_proxies
 from minibroker.local_cluster.local_cluster import ClusterFailed, LocalCluster
@@ -79,8 +79,19 @@ class ProcessHarness(QueriedHarness):
     async def _running_servers(self) -> dict[int, str]:
         return {b: self.local.server(b) for b in self.broker_ids if self.local.process_state(b) == "running"}
 
-    def is_running(self, broker_id: int) -> bool:
-        return self.local.process_state(broker_id) in ("running", "paused")
+    def _is_running(self, broker_id: int) -> bool:
+        return self._condition_of(broker_id) != "down"
+
+    async def _condition(self, broker_id: int) -> Condition:
+        return self._condition_of(broker_id)
+
+    def _condition_of(self, broker_id: int) -> Condition:
+        match self.local.process_state(broker_id):
+            case "running":
+                return "running"
+            case "paused":
+                return "paused"
+        return "down"
 
     def describe(self) -> list[str]:
         states = ", ".join(f"{b} {self.local.process_state(b)}" for b in self.broker_ids)
@@ -92,40 +103,44 @@ class ProcessHarness(QueriedHarness):
         return lines
 
     # ------------------------------------------------------------------------------------------------------- faults
-    async def kill(self, broker_id: int) -> None:
+    async def _kill(self, broker_id: int) -> None:
         await self.local.kill(broker_id)
         self.proxies.forget(broker_name(broker_id))
 
-    async def power_loss(self, broker_id: int) -> None:
+    async def _power_loss(self, broker_id: int) -> None:
         await self.local.lose_power(broker_id)
         self.proxies.forget(broker_name(broker_id))
 
-    async def stop(self, broker_id: int) -> None:
+    async def _stop(self, broker_id: int) -> None:
         await self.local.stop(broker_id)
 
-    async def start(self, broker_id: int) -> None:
+    async def _start(self, broker_id: int) -> None:
         await self.local.start(broker_id)
 
-    async def pause(self, broker_id: int) -> None:
+    async def _pause(self, broker_id: int) -> None:
         await self.local.pause(broker_id)
 
-    async def resume(self, broker_id: int) -> None:
+    async def _resume(self, broker_id: int) -> None:
         await self.local.resume(broker_id)
 
-    async def block(self, source: Party, target: Party) -> None:
-        self.proxies.hold(_proxy_name(source), _proxy_name(target))
+    async def _block(self, links: Sequence[Link]) -> None:
+        for source, target in links:
+            self.proxies.hold(_proxy_name(source), _proxy_name(target))
 
-    async def unblock(self, source: Party, target: Party) -> None:
+    async def _unblock(self, source: Party, target: Party) -> None:
         self.proxies.release(_proxy_name(source), _proxy_name(target))
 
     async def heal(self) -> None:
         self.proxies.release_all()
         await asyncio.sleep(0)
 
-    async def stop_zookeeper(self) -> None:
+    async def _zookeeper_runs(self) -> bool:
+        return self.local.zookeeper_is_running()
+
+    async def _stop_zookeeper(self) -> None:
         await self.local.kill_zookeeper()
 
-    async def start_zookeeper(self) -> None:
+    async def _start_zookeeper(self) -> None:
         await self.local.start_zookeeper()
 
     async def _files_for_audit(self, scratch: Path) -> Path:

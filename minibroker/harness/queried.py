@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 
 from minibroker.client.default_runtime import runtime_or_default
-from minibroker.harness.cluster import ZOOKEEPER, ClusterHarness, NamedTimeout
+from minibroker.harness.cluster import ZOOKEEPER, ClusterHarness, Misuse, NamedTimeout
 from minibroker.local_cluster.local_cluster import CLIENT_ID
 from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
 from minibroker.protocol.ids import TopicPartition
@@ -88,10 +88,11 @@ class QueriedHarness(ClusterHarness):
                 problems.append(f"{name}, led by {leader}: ISR {isr} of {assigned}")
         return problems
 
-    async def expire_session(self, broker_id: int) -> None:
+    async def _expire_session(self, broker_id: int) -> None:
         """Block its traffic with ZooKeeper until the others no longer count it as registered."""
         others = [other for other in await self._running_servers() if other != broker_id]
-        assert others, "another broker must run, to see the session expire"
+        if not others:
+            raise Misuse("another broker must run, to see the session expire: start or resume one")
         await self.partition(broker_id, ZOOKEEPER)
         try:
             async with NamedTimeout(SESSION_EXPIRED_SECONDS, lambda: f"the session of broker {broker_id} lives on"):

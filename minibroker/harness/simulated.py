@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from minibroker.client import default_runtime
-from minibroker.harness.cluster import CLIENTS, ZOOKEEPER, ClusterHarness, Party
+from minibroker.harness.cluster import CLIENTS, ZOOKEEPER, ClusterHarness, Condition, Link, Party
 from minibroker.local_cluster.cluster_file import write_cluster_state
 from minibroker.protocol.cluster_state import ClusterState, PartitionSnapshot
 from minibroker.protocol.znodes import BROKER_TOPICS, PartitionState, TopicAssignment
@@ -115,7 +115,7 @@ class SimulatedHarness(ClusterHarness):
 
     async def leader(self, topic: str, partition: int = 0) -> int | None:
         found = self._states().get((topic, partition))
-        is_led = found is not None and self.is_running(found.leader)
+        is_led = found is not None and self._is_running(found.leader)
         leader = self.simulation.leader(topic, partition)
         return leader if is_led and found is not None and leader == found.leader else None
 
@@ -142,13 +142,16 @@ class SimulatedHarness(ClusterHarness):
     def describe(self) -> list[str]:
         elapsed = self._loop.elapsed - self._began
         lines = [f"minibroker: seed {self.seed}, trace hash {self.trace_hash}, {elapsed:.3f} virtual seconds"]
-        lines.append("minibroker: brokers " + ", ".join(f"{b} {self._condition(b)}" for b in self.broker_ids))
+        lines.append("minibroker: brokers " + ", ".join(f"{b} {self._condition_of(b)}" for b in self.broker_ids))
         for (name, number), state in sorted(self._states().items()):
             leader = "no leader" if state.leader < 0 else f"leader {state.leader}"
             lines.append(f"minibroker: {name}-{number} {leader}, epoch {state.leader_epoch}, ISR {state.isr}")
         return lines
 
-    def _condition(self, broker_id: int) -> str:
+    async def _condition(self, broker_id: int) -> Condition:
+        return self._condition_of(broker_id)
+
+    def _condition_of(self, broker_id: int) -> Condition:
         process = self.world.machine(f"broker-{broker_id}").process
         if process is None or not process.alive:
             return "down"
@@ -173,18 +176,17 @@ class SimulatedHarness(ClusterHarness):
         return found
 
     # ------------------------------------------------------------------------------------------------------- faults
-    async def kill(self, broker_id: int) -> None:
-        self.simulation.kill(self._running(broker_id))
+    async def _kill(self, broker_id: int) -> None:
+        self.simulation.kill(broker_id)
 
-    async def power_loss(self, broker_id: int) -> None:
-        self.simulation.power_loss(self._running(broker_id))
+    async def _power_loss(self, broker_id: int) -> None:
+        self.simulation.power_loss(broker_id)
 
-    async def stop(self, broker_id: int) -> None:
-        self.simulation.stop(self._running(broker_id))
-        await self.simulation.until(lambda: not self.is_running(broker_id), what=f"a clean stop of broker {broker_id}")
+    async def _stop(self, broker_id: int) -> None:
+        self.simulation.stop(broker_id)
+        await self.simulation.until(lambda: not self._is_running(broker_id), what=f"a clean stop of broker {broker_id}")
 
-    async def start(self, broker_id: int) -> None:
-        assert not self.is_running(broker_id), f"broker {broker_id} runs already"
+    async def _start(self, broker_id: int) -> None:
         before = self.simulation.brokers.get(broker_id)
         self.simulation.start(broker_id)
 
@@ -196,26 +198,23 @@ class SimulatedHarness(ClusterHarness):
 
         await self.simulation.until(serves, START_SECONDS, f"broker {broker_id} that serves")
 
-    async def pause(self, broker_id: int) -> None:
-        self.world.pause(f"broker-{self._running(broker_id)}")
+    async def _pause(self, broker_id: int) -> None:
+        self.world.pause(_machine(broker_id))
 
-    async def resume(self, broker_id: int) -> None:
-        self.world.resume(f"broker-{self._running(broker_id)}")
+    async def _resume(self, broker_id: int) -> None:
+        self.world.resume(_machine(broker_id))
 
-    def is_running(self, broker_id: int) -> bool:
+    def _is_running(self, broker_id: int) -> bool:
         return self.world.is_alive(f"broker-{broker_id}")
 
-    def _running(self, broker_id: int) -> int:
-        assert self.is_running(broker_id), f"broker {broker_id} does not run: `await c.start({broker_id})` starts it"
-        return broker_id
+    async def _block(self, links: Sequence[Link]) -> None:
+        for source, target in links:
+            if ZOOKEEPER in (source, target):
+                self.world.zookeeper.cut(_machine(target if source == ZOOKEEPER else source))
+            else:
+                self.world.network.cut(_machine(source), _machine(target))
 
-    async def block(self, source: Party, target: Party) -> None:
-        if ZOOKEEPER in (source, target):
-            self.world.zookeeper.cut(_machine(target if source == ZOOKEEPER else source))
-        else:
-            self.world.network.cut(_machine(source), _machine(target))
-
-    async def unblock(self, source: Party, target: Party) -> None:
+    async def _unblock(self, source: Party, target: Party) -> None:
         if ZOOKEEPER in (source, target):
             self.world.zookeeper.heal(_machine(target if source == ZOOKEEPER else source))
         else:
@@ -226,14 +225,17 @@ class SimulatedHarness(ClusterHarness):
         for broker_id in self.broker_ids:
             self.world.zookeeper.heal(_machine(broker_id))
 
-    async def expire_session(self, broker_id: int) -> None:
+    async def _expire_session(self, broker_id: int) -> None:
         for session_id in self.world.zookeeper.sessions_of(_machine(broker_id)):
             self.world.zookeeper.expire_session(session_id)
 
-    async def stop_zookeeper(self) -> None:
+    async def _zookeeper_runs(self) -> bool:
+        return self.world.zookeeper.is_running
+
+    async def _stop_zookeeper(self) -> None:
         self.world.zookeeper.stop()
 
-    async def start_zookeeper(self) -> None:
+    async def _start_zookeeper(self) -> None:
         self.world.zookeeper.start()
 
     async def _files_for_audit(self, scratch: Path) -> Path:

@@ -16,6 +16,7 @@ With `backend="processes"` the same calls act on processes of this machine (whic
 
 from minibroker.harness.cluster import Acknowledged as Acknowledged
 from minibroker.harness.cluster import ClusterHarness as ClusterHarness
+from minibroker.harness.cluster import Misuse as Misuse
 from minibroker.harness.cluster import UnsupportedByBackend as UnsupportedByBackend
 from minibroker.testing.opening import ClusterOptions as ClusterOptions
 from minibroker.testing.opening import NeedsVirtualTime as NeedsVirtualTime
@@ -23,4 +24,14 @@ from minibroker.testing.opening import cluster as cluster
 from minibroker.testing.opening import run as run
 from minibroker.testing.opening import simulated as simulated
 
-__all__ = ["Acknowledged", "ClusterHarness", "ClusterOptions", "NeedsVirtualTime", "cluster", "run", "simulated"]
+__all__ = [
+    "Acknowledged",
+    "ClusterHarness",
+    "ClusterOptions",
+    "Misuse",
+    "NeedsVirtualTime",
+    "UnsupportedByBackend",
+    "cluster",
+    "run",
+    "simulated",
+]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
 
-from minibroker.harness.cluster import ClusterHarness, UnsupportedByBackend
+from minibroker.harness.cluster import ClusterHarness, Misuse, UnsupportedByBackend
 from minibroker.harness.compose import ComposeHarness
 from minibroker.testing import cluster, run
 from minibroker.testing.opening import Backend
@@ -56,6 +59,12 @@ async def break_and_heal(backend: Backend) -> ClusterHarness:
             await write(b"without ZooKeeper")
             await c.start_zookeeper()
             await c.restart(follower)
+            await c.pause(follower)
+            await c.restart(follower)  # a paused broker is resumed first
+            await c.pause(follower)
+            await c.kill(follower)
+            await c.start(follower)
+            await c.wait_in_sync("orders")
             dead = await c.kill_leader("orders")
             assert not c.is_running(dead)
             await write(b"after a kill")
@@ -65,6 +74,60 @@ async def break_and_heal(backend: Backend) -> ClusterHarness:
         assert (await c.audit(acked)).success
         assert not (await c.audit([(acked[0][0], b"another value")])).success
     return c
+
+
+async def refused(verb: Coroutine[Any, Any, object], cure: str) -> None:
+    with pytest.raises(Misuse, match=re.escape(cure)):
+        await verb
+
+
+async def misuse(backend: Backend) -> None:
+    """What does not fit is refused with the cure, or does nothing, alike on every back end."""
+    async with cluster(brokers=2, backend=backend, settings=SETTINGS) as c:
+        await c.create_topic("orders")
+        for verb in (c.kill, c.power_loss, c.stop, c.start, c.restart, c.pause, c.resume, c.expire_session, c.isolate):
+            await refused(verb(9), "there is no broker 9: `c.broker_ids` is [1, 2]")
+        with pytest.raises(Misuse, match="there is no broker 9"):
+            c.is_running(9)
+        for link in (c.block, c.unblock, c.partition):
+            await refused(link(1, 9), "there is no broker 9")
+            await refused(link(1, "zoo"), "there is no party 'zoo'")  # type: ignore[arg-type]
+            await refused(link(1, 1), "from 1 to 1: name a broker and another party")
+            await refused(link("clients", "zookeeper"), "name a broker and another party")
+        await refused(c.partition(1, [2, 9]), "there is no broker 9")
+        await c.unblock(1, 2)
+        await c.resume(1)
+        await refused(c.start(1), "broker 1 runs already: `await c.restart(1)`")
+        await c.pause(1)
+        await c.pause(1)
+        await refused(c.start(1), "broker 1 is paused: `await c.resume(1)`")
+        await c.stop(1)
+        await c.heal()
+        for verb in (c.kill, c.power_loss, c.stop, c.pause, c.resume):
+            await refused(verb(1), "broker 1 does not run: `await c.start(1)` starts it")
+        await c.expire_session(1)  # a broker that is down may have left one behind
+        await c.restart(1)
+        await c.pause(1)
+        await c.restart(1)
+        await c.pause(1)
+        await c.kill(1)
+        assert not c.is_running(1)
+        await c.start(1)
+        await refused(c.start_zookeeper(), "ZooKeeper runs already: `await c.stop_zookeeper()`")
+        await c.stop_zookeeper()
+        await refused(c.stop_zookeeper(), "ZooKeeper is stopped already: `await c.start_zookeeper()`")
+        await refused(c.expire_session(1), "ZooKeeper is stopped, so no session expires")
+        await c.start_zookeeper()
+        await c.wait_in_sync("orders")
+
+
+def test_misuse_is_refused_alike_on_simulated_brokers() -> None:
+    run(misuse("simulated"))
+
+
+@pytest.mark.slow
+async def test_misuse_is_refused_alike_on_processes() -> None:
+    await misuse("processes")
 
 
 def test_the_verbs_on_simulated_brokers() -> None:
