@@ -1,6 +1,6 @@
 """A broker's log as JSON lines, an interface for programs (docs/EVENTS.md).
 
-Owns: the formatter. Leaves to others: the events, and where the log goes.
+Owns: the formatter, and how a line tells its time. Leaves to others: the events, and where the log goes.
 """
 
 import logging
@@ -11,8 +11,8 @@ from minibroker.protocol.cluster_events import as_json_fields, json_object
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: `time` (UTC), `level`, `event` and the event's fields; `text` is the sentence that the
-    text log shows. A line that is no event of the catalogue has the event `log`, and `logger`."""
+    """One JSON object a line: `time` (UTC), `at_ms`, `level`, `event` and the event's fields; `text` is the sentence
+    that the text log shows. A line that is no event of the catalogue has the event `log`, and `logger`."""
 
     def __init__(self, broker_id: int | None = None) -> None:
         super().__init__()
@@ -20,10 +20,16 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         event = getattr(record, "cluster_event", None)
-        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        line: dict[str, Any] = {"time": at.replace("+00:00", "Z"), "level": record.levelname, **self._origin}
+        moment = moment_fields(round(record.created * 1000))
+        line: dict[str, Any] = {**moment, "level": record.levelname, **self._origin}
         line |= {"event": "log", "logger": record.name} if event is None else as_json_fields(event)
         line["text"] = record.getMessage()
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return json_object(line)
+
+
+def moment_fields(at_ms: int) -> dict[str, Any]:
+    """When it was reported: `time`, in UTC, for people, and `at_ms`, since 1970, for programs."""
+    at = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    return {"time": at.replace("+00:00", "Z"), "at_ms": at_ms}

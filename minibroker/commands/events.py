@@ -120,8 +120,10 @@ async def _unknown(
 def _print(event: "BrokerEvent", as_json: bool) -> None:
     from datetime import datetime
 
+    from minibroker.runtime.json_lines import moment_fields
+
     if as_json:
-        print_json({"at_ms": event.at_ms, "reported_by": event.reported_by, **event.fields})
+        print_json({**event.fields, **moment_fields(event.at_ms), "reported_by": event.reported_by})
         return
     at = datetime.fromtimestamp(event.at_ms / 1000).strftime("%H:%M:%S.%f")[:-3]
     click.echo(f"{at}  broker {event.reported_by}  {event.fields['text']}")

@@ -58,7 +58,8 @@ class BrokerJoined(ClusterEvent, frozen=True, kw_only=True):
 
 
 class BrokerLeft(ClusterEvent, frozen=True, kw_only=True):
-    """The controller sees that a registration is gone."""
+    """The controller sees that a registration is gone. The next controller does not report so of the one before it:
+    look for `broker_failure_confirmed` with `is_controller`, or for `controller_elected` without it in `brokers`."""
 
     LEVEL: ClassVar[int] = WARNING
     TEXT: ClassVar[str] = "broker {broker} is gone"

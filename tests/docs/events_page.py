@@ -26,9 +26,9 @@ sentence. The same events are
   Characters that a terminal would obey are escaped. A broker that does not answer, or sends what is no event, is named
   on stderr.
 
-A JSON line has `time` (UTC), `level`, `reported_by` (the broker), `event` (the name below), the fields of the event,
-and `text` (the sentence). Lines of the log that are no event of this list have the event `log` and a field `logger`.
-Names and fields stay; new ones may be added.
+A JSON line has `time` (UTC) and `at_ms` (the same in milliseconds since 1970), `level`, `reported_by` (the broker),
+`event` (the name below), the fields of the event, and `text` (the sentence). Lines of the log that are no event
+of this list have the event `log` and a field `logger`. Names and fields stay; new ones may be added.
 
 An event tells of a change: of a replica, a log, a log directory, a broker's registration or session, its settings, the
 controller and what it decides; or of something that is wrong and may need an operator. Other lines of the log are

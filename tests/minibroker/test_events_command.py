@@ -1,5 +1,6 @@
 """`minibroker events`: what it prints, and what it warns of."""
 
+import json
 from typing import Any
 
 import pytest
@@ -56,6 +57,17 @@ def test_an_unknown_broker_and_an_unknown_topic_are_named(brokers: FakeQueries) 
     assert printed("--broker", "9").stderr == "warning: no broker 9 is known; there are: 1, 2\n"
     assert printed("-t", "lime").stderr == "warning: no topic lime is known\n"
     assert printed("-t", "lines", "--broker", "2").stderr == ""
+
+
+def test_a_json_line_says_when_in_words_and_in_milliseconds(brokers: FakeQueries) -> None:
+    brokers.events = {1: [(1_700_000_000_123, "broker_joined")]}
+    assert json.loads(printed("--json").stdout) == {
+        "event": "broker_joined",
+        "text": "broker_joined",
+        "time": "2023-11-14T22:13:20.123Z",
+        "at_ms": 1_700_000_000_123,
+        "reported_by": 1,
+    }
 
 
 def test_json_for_a_terminal_has_no_control_characters(capsys: Any) -> None:

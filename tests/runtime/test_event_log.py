@@ -25,6 +25,7 @@ def test_a_json_line_has_the_fields_of_the_event(caplog: pytest.LogCaptureFixtur
         log_event(EVENT)
     line = json.loads(JsonLines(broker_id=3).format(caplog.records[0]))
     assert line.pop("time").endswith("Z")
+    assert line.pop("at_ms") == round(caplog.records[0].created * 1000)
     assert line == {
         "level": "INFO",
         "reported_by": 3,
