@@ -377,8 +377,8 @@ class SequenceError(BrokerError):
 
 
 class OutcomeUnknown(BrokerError):
-    """An attempt went unanswered, and the broker has since forgotten what this producer wrote: the record is in the log
-    once or not at all, and only reading the log can tell. The producer continues with the records behind it."""
+    """An attempt went unanswered, and the leader does not know what this producer wrote: the record is in the log once
+    or not at all, and only reading the log can tell. The producer continues with the records behind it."""
 
     maybe_written = True
 

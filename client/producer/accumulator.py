@@ -19,12 +19,13 @@ The rules:
    sequences, because they may have been written. Once no batch is in doubt, the queue takes a new identity (a higher
    producer epoch) and starts at sequence 0. A batch acknowledged after the failed one proves that the failed one was
    written, too: then nothing is missing, and the queue continues as before.
-4. 'Out of order' (45) for the oldest attempted batch, with nothing else in flight, means that neither it nor any later
-   batch is in the log: they go back to `fresh`, lose their sequences, and follow under a new identity. 'Unknown
-   producer' (59) means the same for batches that are not in doubt; the others fail with an unknown outcome, because the
-   broker may have forgotten what it has written. In any other position both only mean that an earlier batch has to be
-   settled first. 'Too large' (10) is treated like 45, and the batch is replaced by its parts. 'Duplicate' without an
-   offset (46) proves nothing: that outcome is unknown, too.
+4. 'Out of order' (45) or 'unknown producer' (59) for the oldest attempted batch, with nothing else in flight, means
+   that this identity cannot continue. Batches of which each attempt was refused go back to `fresh`, lose their
+   sequences, and follow under a new identity. Batches in doubt fail with an unknown outcome: a broker may have
+   forgotten what it has written, and what a former leader wrote may come back when a replica that has it is elected.
+   In any other position both codes only mean that an earlier batch has to be settled first. 'Too large' (10) is treated
+   like 45, and the batch is replaced by its parts. 'Duplicate' without an offset (46) proves nothing: that outcome is
+   unknown, too.
 5. The first batch under an identity is sent alone: a broker that does not know the producer accepts sequence 0 only, so
    it would refuse the batches after a refused first one. The same holds for a batch that has sequence 0 again, after
    the largest sequence: sent behind another batch, it would be accepted where that one was refused.
@@ -270,12 +271,12 @@ class Accumulator:
         ):
             decision = ProduceDecision.RETRY
         if decision is ProduceDecision.RESTART:
-            if code is ErrorCode.UNKNOWN_PRODUCER_ID:
-                self._fail_maybe_written(queue, error)
+            self._fail_maybe_written(queue, code, error)
             self._restart(queue)
             if not batch.done:
                 self._back_off(batch, retry_at_ms)
         elif decision is ProduceDecision.SPLIT:
+            self._fail_maybe_written(queue, code, error)
             self._split(queue, batch)
         elif decision is ProduceDecision.RETRY:
             self._back_off(batch, retry_at_ms)
@@ -335,7 +336,7 @@ class Accumulator:
             queue.broken = True
 
     def _restart(self, queue: PartitionQueue) -> None:
-        """Rule 4: no attempted batch is in the log. They are sent again, in order, as if for the first time."""
+        """Rule 4: none of the attempted batches left was written. They are sent again in order, as if for the first."""
         assert not queue.in_flight
         queue.broken = self.idempotent
         queue.proven_sequence = _before(queue.next_sequence)  # a sequence is missing: this identity cannot continue
@@ -346,9 +347,10 @@ class Accumulator:
             queue.fresh.appendleft(batch)
         queue.attempted.clear()
 
-    def _fail_maybe_written(self, queue: PartitionQueue, error: BrokerError) -> None:
-        """Rule 4: a batch that may have been written is not sent again under another sequence."""
-        unknown = OutcomeUnknown(ErrorCode.UNKNOWN_PRODUCER_ID, error.where, _in_doubt(error.broker_message))
+    def _fail_maybe_written(self, queue: PartitionQueue, code: ErrorCode, error: BrokerError) -> None:
+        """Rule 4: a batch that may have been written is not sent again under another sequence. That this leader lacks
+        it, or the one before it, proves nothing: what another replica wrote before may come back with its election."""
+        unknown = OutcomeUnknown(code, error.where, _in_doubt(error.broker_message))
         for batch in [batch for batch in queue.attempted if batch.maybe_written]:
             self._drop(queue, batch)
             self._finish(batch, unknown)
@@ -376,7 +378,7 @@ class Accumulator:
 
 
 def _in_doubt(message: str | None) -> str:
-    doubt = "an attempt went unanswered, and the broker has forgotten this producer: it may be in the log all the same"
+    doubt = "an attempt went unanswered, and this leader does not know it: it may be in the log all the same"
     return f"{message}; {doubt}" if message else doubt
 
 

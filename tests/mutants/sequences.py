@@ -67,13 +67,13 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D06d",
         title="a batch in doubt is sent again under the next producer epoch",
         origin="KIP-360, found by attack",
-        rule="a broker that forgot a producer proves nothing: a batch in doubt ends with an unknown outcome (10)",
+        rule="a broker that does not know a batch proves nothing: a batch in doubt ends with an unknown outcome (10)",
         breaks=("I25",),
         edits=(
             Edit(
                 "client.producer.accumulator",
-                "                self._fail_maybe_written(queue, error)\n",
-                "                pass\n",
+                "            self._fail_maybe_written(queue, code, error)\n            self._restart(queue)\n",
+                "            self._restart(queue)\n",
             ),
         ),
         schedule=Schedule("sequences:answer_lost_and_producer_forgotten"),
