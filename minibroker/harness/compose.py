@@ -17,7 +17,7 @@ from typing import Self
 from minibroker.harness.cluster import ZOOKEEPER, Condition, Link, NamedTimeout, Party, UnsupportedByBackend
 from minibroker.harness.compose_project import BROKERS, ComposeFailed, ComposeProject, service_of
 from minibroker.harness.packet_filters import PacketFilters, together
-from minibroker.harness.queried import ASK_SECONDS, POLL_SECONDS, QueriedHarness
+from minibroker.harness.queried import ASK_SECONDS, LOG_LINES_SHOWN, POLL_SECONDS, QueriedHarness
 from minibroker.local_cluster.cluster_file import write_cluster_state
 from minibroker.local_cluster.cluster_snapshot import state_of_view
 from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
@@ -127,7 +127,11 @@ class ComposeHarness(QueriedHarness):
 
     def describe(self) -> list[str]:
         states = ", ".join(f"{b} {self._states[b]}" for b in self.broker_ids)
-        return [f"minibroker: containers of {self.project.name}, brokers {states}"]
+        lines = [f"minibroker: containers of {self.project.name}, brokers {states}"]
+        for broker_id in self.broker_ids:
+            last = self.project.last_log_lines(service_of(broker_id), LOG_LINES_SHOWN)
+            lines += [f"minibroker: broker {broker_id} logged: {line}" for line in last]
+        return lines
 
     async def read_log(self, broker_id: int) -> str:
         """The output of its container, over all its starts."""

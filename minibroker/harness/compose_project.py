@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -54,6 +55,7 @@ class ComposeProject:
         self._compose = (*await self._find_engine(), *self._files())
         await self.compose("build", "broker1", within_s=BUILD_SECONDS)
         await self.compose("up", "-d", "zookeeper", *(f"broker{number}" for number in self.ports))
+        await self.container("zookeeper")  # `last_log_lines` needs the ids
 
     async def down(self, *, remove_image: bool = False) -> None:
         """Remove containers, volumes and networks. Does nothing if nothing was started."""
@@ -113,6 +115,19 @@ class ComposeProject:
         if service not in self._containers:
             raise ComposeFailed(f"{self.name} has no container of {service}")
         return self._containers[service]
+
+    def last_log_lines(self, service: str, count: int) -> list[str]:
+        """Of its container's output; empty without a container or an engine. Blocks: for reports of failures only."""
+        command = ("docker", "logs", "--tail", str(count), self._containers.get(service, ""))
+        if not command[-1]:
+            return []
+        try:
+            shown = subprocess.run(
+                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=ENGINE_SECONDS, check=True
+            )
+        except (OSError, subprocess.SubprocessError):
+            return []
+        return shown.stdout.decode(errors="replace").splitlines()
 
     def _own(self) -> tuple[str, str]:
         """Restricts a list of containers to those of this project."""

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from minibroker.harness.cluster import CLIENTS, Condition, Link, Party
-from minibroker.harness.queried import QueriedHarness
+from minibroker.harness.queried import LOG_LINES_SHOWN, QueriedHarness
 from minibroker.local_cluster import network_proxies
 from minibroker.local_cluster.local_cluster import ClusterFailed, LocalCluster
 from minibroker.local_cluster.network_proxies import LOOPBACK, NetworkProxies, broker_name
@@ -22,8 +22,6 @@ from minibroker.observation.broker_queries import NoAnswer
 
 DOWN_SECONDS = 10.0
 """For a clean stop at the end; then processes are killed."""
-LOG_LINES_SHOWN = 3
-"""Of each broker, in the description of a failure."""
 
 
 class ProcessHarness(QueriedHarness):

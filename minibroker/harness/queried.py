@@ -16,6 +16,8 @@ from minibroker.protocol.messages import DescribeReplicaStateResponse, ReplicaSt
 from minibroker.runtime.ports import Runtime
 
 POLL_SECONDS = 0.1
+LOG_LINES_SHOWN = 3
+"""Of each broker, in the description of a failure."""
 ASK_SECONDS = 1.0
 SESSION_EXPIRED_SECONDS = 30.0
 """The longest session timeout in use is 18 s (Kafka's default), and ZooKeeper may end it half a tick late."""

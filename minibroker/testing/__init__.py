@@ -19,6 +19,7 @@ from minibroker.harness.cluster import ClusterHarness as ClusterHarness
 from minibroker.harness.cluster import Misuse as Misuse
 from minibroker.harness.cluster import UnsupportedByBackend as UnsupportedByBackend
 from minibroker.testing.opening import ClusterOptions as ClusterOptions
+from minibroker.testing.opening import NeedsRealTime as NeedsRealTime
 from minibroker.testing.opening import NeedsVirtualTime as NeedsVirtualTime
 from minibroker.testing.opening import cluster as cluster
 from minibroker.testing.opening import run as run
@@ -29,6 +30,7 @@ __all__ = [
     "ClusterHarness",
     "ClusterOptions",
     "Misuse",
+    "NeedsRealTime",
     "NeedsVirtualTime",
     "UnsupportedByBackend",
     "cluster",

@@ -29,6 +29,10 @@ class NeedsVirtualTime(RuntimeError):
     """A simulated cluster was opened on an ordinary event loop."""
 
 
+class NeedsRealTime(RuntimeError):
+    """A cluster of processes or containers was opened on the event loop of a simulation."""
+
+
 class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The options of `cluster`, `simulated` and `@pytest.mark.minibroker`."""
 
@@ -54,7 +58,8 @@ class cluster:
     """A cluster for one test: `async with cluster(brokers=3, seed=7) as c`.
 
     Raises ValueError for options that no cluster has, NeedsVirtualTime when a simulated one is entered on an ordinary
-    event loop, and UnsupportedByBackend for options that the back end does not have."""
+    event loop, NeedsRealTime when another one is entered on a virtual loop, and UnsupportedByBackend for options that
+    the back end does not have."""
 
     def __init__(
         self,
@@ -80,7 +85,9 @@ class cluster:
         return opened
 
     def _harness(self, settings: dict[str, str]) -> ClusterHarness:
-        """Each back end is imported when it is used: a test on containers needs no simulator."""
+        """Each back end is imported when it is used."""
+        if self._backend != "simulated":
+            _refuse_virtual_loop(self._backend)
         if self._backend == "processes":
             from minibroker.harness.processes import ProcessHarness
 
@@ -112,6 +119,16 @@ def _virtual_loop() -> "VirtualLoop":
             " cluster(backend='processes')"
         )
     return loop
+
+
+def _refuse_virtual_loop(backend: Backend) -> None:
+    from minibroker.simulation.world.loop import VirtualLoop
+
+    if isinstance(asyncio.get_running_loop(), VirtualLoop):
+        raise NeedsRealTime(
+            f"a cluster of {backend} needs real time, but this event loop runs in virtual time: run it with"
+            " asyncio.run(..) instead of minibroker.testing.run(..)"
+        )
 
 
 def run(main: Coroutine[Any, Any, T], *, virtual_seconds_max: float = VIRTUAL_SECONDS_MAX) -> T:
@@ -153,6 +170,8 @@ def simulated(
 ) -> Any:
     """Turn an async function into an ordinary one that runs in virtual time, with an open cluster as first argument.
 
+    Under `pytest --minibroker-backend processes` (or `compose`) it runs in real time on that back end.
+
     Works with any test runner: pytest with or without pytest-asyncio (fixtures are the other arguments), unittest, a
     script.
     """
@@ -166,7 +185,9 @@ def simulated(
                 async with cluster(brokers, seed, settings=settings) as opened:
                     return await test(*arguments[:is_method], opened, *arguments[is_method:], **named)
 
-            return run(play(), virtual_seconds_max=virtual_seconds_max)
+            if CommandLine.backend in (None, "simulated"):
+                return run(play(), virtual_seconds_max=virtual_seconds_max)
+            return asyncio.run(play())
 
         signature = inspect.signature(test)
         names = list(signature.parameters)

@@ -16,7 +16,8 @@ from minibroker.harness.cluster import Party, UnsupportedByBackend
 from minibroker.harness.compose import ComposeHarness
 from minibroker.harness.compose_project import ComposeFailed, ComposeProject
 from minibroker.harness.packet_filters import PacketFilters
-from minibroker.testing import cluster
+from minibroker.testing import ClusterHarness, NeedsRealTime, cluster, run, simulated
+from minibroker.testing.opening import CommandLine
 
 
 class RecordedProject(ComposeProject):
@@ -74,6 +75,26 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecordedProject:
 def test_options_that_no_cluster_has_are_refused_at_once(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         cluster(**options)
+
+
+def test_a_real_back_end_on_a_virtual_loop_is_refused_with_the_cure() -> None:
+    async def story() -> None:
+        async with cluster(backend="processes"):
+            pass
+
+    with pytest.raises(NeedsRealTime, match=r"run it with asyncio\.run"):
+        run(story())
+
+
+def test_the_command_line_takes_a_simulated_test_to_a_real_back_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CommandLine, "backend", "compose")
+
+    @simulated(brokers=5)
+    async def story(c: ClusterHarness) -> None:
+        raise AssertionError("no cluster of containers has five brokers")
+
+    with pytest.raises(UnsupportedByBackend, match="has 3 brokers"):
+        story()
 
 
 # ------------------------------------------------------------------------------------------------------------ projects

@@ -72,6 +72,8 @@ async def break_and_heal(backend: Backend) -> ClusterHarness:
             await c.wait_in_sync("orders")
         assert [metadata.offset for metadata, _ in acked] == list(range(len(acked)))
         assert (await c.audit(acked)).success
+        if backend != "simulated":
+            assert "broker 1 logged: " in "\n".join(c.describe())
         assert not (await c.audit([(acked[0][0], b"another value")])).success
     return c
 
