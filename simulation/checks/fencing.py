@@ -57,6 +57,8 @@ RECONNECT_SECONDS = 3.2
 """For this long after a cut, the suspecting broker may wait for a connection that it began during the cut."""
 NEVER_ANSWERED_SECONDS = 1.0
 """The same for a registration that has not answered the suspecting broker since it was created."""
+FIRST_ANSWER_ROUND_TRIPS = 3
+"""A first order is answered after this many: the connection, ApiVersions on it, and the order."""
 UNSEEN_SECONDS = 3.0
 """A registration younger than this may be removed for the failure of the one before it (decision 0011): the remover has
 looked, and may stand still for as long as a hanging disk holds a process, 2 s, before it writes."""
@@ -99,6 +101,7 @@ class FencingChecker(ReplicaListener):
         self._removals: dict[int, Removal] = {}
         self._found_silent: dict[tuple[str, int], FoundSilent] = {}
         self._registered_at: dict[int, float] = {}
+        self._slow_at: dict[frozenset[str], float] = {}
         self._changed_at: dict[int, float] = {}
         self._offline_at: dict[tuple[int, TopicPartition], float] = {}
         self._stopping_at: dict[int, float] = {}
@@ -238,8 +241,21 @@ class FencingChecker(ReplicaListener):
         answered_at = self._network.contact(observer, name_of(broker_id)).answered_at
         silent = math.inf if answered_at is None else self._loop.time() - answered_at
         since_registration = self._loop.elapsed - self._registered_at.get(broker_id, 0.0)
-        has_never_answered = silent > since_registration
+        has_never_answered = silent > since_registration or self._was_slow(observer, broker_id)
         return silent >= SILENT_SECONDS or (has_never_answered and since_registration >= NEVER_ANSWERED_SECONDS)
+
+    def _was_slow(self, observer: str, broker_id: int) -> bool:
+        """Whether their links were so slow that a first order cannot be answered in time, though the connection or
+        ApiVersions already were (seed 17200125)."""
+        slow_at = self._slow_at.get(frozenset((observer, name_of(broker_id))), -math.inf)
+        return self._loop.elapsed - slow_at <= NEVER_ANSWERED_SECONDS
+
+    def _sample_slow_links(self) -> None:
+        slow_links = self._network.slow_links
+        for source, target in slow_links:
+            round_trip = slow_links[source, target] + slow_links.get((target, source), 0.0)
+            if FIRST_ANSWER_ROUND_TRIPS * round_trip >= NEVER_ANSWERED_SECONDS:
+                self._slow_at[frozenset((source, target))] = self._loop.elapsed
 
     # ---------------------------------------------------------------------------------------------------- elections
     def _on_state_written(self, partition: TopicPartition) -> None:
@@ -311,6 +327,7 @@ class FencingChecker(ReplicaListener):
 
     def _sample(self) -> None:
         """Record reasons that may be over when the controller acts on them."""
+        self._sample_slow_links()
         for broker_id in self._cluster.alive():
             if self._cluster.is_stopping(broker_id):
                 self._stopping_at[broker_id] = self._loop.elapsed
