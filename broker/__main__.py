@@ -107,9 +107,9 @@ def run_broker(config: BrokerConfig, log_file: str | None = None, log_format: st
     `log_format`: text or json."""
     import uvloop  # here, like the real ports below: the simulation composes the same broker without them
 
-    from minibroker.runtime.allocator import return_freed_memory
-    from minibroker.runtime.json_lines import JsonLines
-    from minibroker.runtime.log_file import FORMAT, RotatedLog
+    from minibroker.runtime.adapters.allocator import return_freed_memory
+    from minibroker.runtime.adapters.json_lines import JsonLines
+    from minibroker.runtime.adapters.log_file import FORMAT, RotatedLog
 
     return_freed_memory()
     if not __debug__:  # an assertion could not report this
@@ -133,9 +133,9 @@ def run_broker(config: BrokerConfig, log_file: str | None = None, log_format: st
 
 
 async def _main(config: BrokerConfig) -> None:
-    from minibroker.runtime.allocator import trim_regularly
-    from minibroker.runtime.descriptors import raised_limit
-    from minibroker.runtime.real import real_runtime
+    from minibroker.runtime.adapters.allocator import trim_regularly
+    from minibroker.runtime.adapters.descriptors import raised_limit
+    from minibroker.runtime.adapters.real import real_runtime
 
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()

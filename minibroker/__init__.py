@@ -70,7 +70,7 @@ __all__ = [
 
 def _real_runtime() -> "Runtime":
     """The ports of this machine, for clients that are given no runtime."""
-    from minibroker.runtime.real import real_runtime
+    from minibroker.runtime.adapters.real import real_runtime
 
     return real_runtime()
 

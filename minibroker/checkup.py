@@ -25,9 +25,9 @@ from minibroker.protocol.messages import (
     DescribeClusterResponse,
     MetadataBroker,
 )
+from minibroker.runtime.adapters.descriptors import hard_limit
 from minibroker.runtime.descriptor_shares import LIMIT_MIN, UNLIMITED, share_out
-from minibroker.runtime.descriptors import hard_limit
-from minibroker.runtime.server_limits import ServerLimits
+from minibroker.runtime.server.server_limits import ServerLimits
 
 PYTHON_MIN = (3, 11)
 DISK_FREE_BYTES_MIN = 1_000_000_000

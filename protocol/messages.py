@@ -291,7 +291,7 @@ __all__ = [
 
 class ApiKey(IntEnum):
     """Number of an API: Kafka's where Kafka has the API, else minibroker's, from 1000 on. Number 127 is minibroker's,
-    too: `runtime/heavy_requests` queues keys that take more than one byte, and CONFIRM_FAILURE must not queue."""
+    too: `runtime/server/heavy_requests` queues keys of more than one byte, and CONFIRM_FAILURE must not queue."""
 
     PRODUCE = 0
     FETCH = 1

@@ -7,7 +7,7 @@ get what remains: they alone come in any number.
 
 import msgspec
 
-from minibroker.runtime.server_limits import BROKER_PLACES
+from minibroker.runtime.server.server_limits import BROKER_PLACES
 
 OWN_DESCRIPTORS = 64
 """Standard streams, event loop, ZooKeeper, listeners, lock, background work: about thirty, and as many in reserve."""

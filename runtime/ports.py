@@ -1,8 +1,8 @@
 """The ports: everything that broker, controller and client may know of the outside world.
 
 Owns: the interfaces (ports) of network, disk, coordination (ZooKeeper), wall clock and randomness, and the errors they
-raise. Leaves to others: every implementation. The real adapters are the other modules of this folder, the virtual ones
-are in `simulation/`, and one conformance suite checks both against this module.
+raise. Leaves to others: every implementation. The real adapters are in `adapters/`, the virtual ones in
+`simulation/world/`, and one conformance suite checks both against this module.
 
 Loop time is not a port: code uses the event loop's (`loop.time()`, `asyncio.sleep`, `asyncio.timeout`), which the
 virtual loop controls. Wall-clock time (timestamps for people and retention) and durations below a millisecond are.

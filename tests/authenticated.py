@@ -8,7 +8,7 @@ from minibroker.protocol.broker_authentication import BrokerName
 from minibroker.protocol.messages import SaslAuthenticateRequest, SaslHandshakeRequest
 from minibroker.runtime.broker_dialer import BrokerDialer, Credentials
 from minibroker.runtime.ports import Network
-from minibroker.runtime.server import IncomingRequest
+from minibroker.runtime.server.server import IncomingRequest
 
 SECRET = bytes(range(32))
 

@@ -7,7 +7,7 @@ from minibroker.broker.replicas.replica_manager import ReplicaManager
 from minibroker.broker.replication.state import Role
 from minibroker.protocol.ids import to_wire
 from minibroker.runtime.ports import Disk, DiskError
-from minibroker.runtime.server import RpcServer
+from minibroker.runtime.server.server import RpcServer
 
 
 def readiness(registration: Registration, image: MetadataImage) -> Readiness:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from minibroker.protocol import messages as m
 from minibroker.protocol.errors import ErrorCode, error_code
-from minibroker.runtime.server import IncomingRequest
+from minibroker.runtime.server.server import IncomingRequest
 
 log = logging.getLogger("minibroker.administration")
 

@@ -26,8 +26,8 @@ from minibroker.protocol.messages import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
-from minibroker.runtime.incoming_request import IncomingRequest, RequestConnection
 from minibroker.runtime.principal import broker_principal
+from minibroker.runtime.server.incoming_request import IncomingRequest, RequestConnection
 
 
 class Authentication:

@@ -16,7 +16,7 @@ from minibroker.broker.alarms import Alarms
 from minibroker.broker.replicas.partition import Partition
 from minibroker.protocol.messages import FetchRequest
 from minibroker.runtime.deadline import DeadlineTimer
-from minibroker.runtime.incoming_request import IncomingRequest, RequestConnection
+from minibroker.runtime.server.incoming_request import IncomingRequest, RequestConnection
 
 MAX_WAIT_MS = 30_000
 """Limit of a fetch's max_wait_ms."""

@@ -28,9 +28,9 @@ from minibroker.protocol.codec import FetchedRecords, encode_fetch_response
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition, from_wire
 from minibroker.protocol.messages import CurrentLeader, FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from minibroker.runtime.incoming_request import IncomingRequest, RequestConnection
 from minibroker.runtime.observer import Observer
 from minibroker.runtime.ports import DiskError
+from minibroker.runtime.server.incoming_request import IncomingRequest, RequestConnection
 
 READ_PER_ITERATION_BYTES = 8 * 1024 * 1024
 """Records read for consumers in one loop iteration: some milliseconds."""

@@ -17,9 +17,9 @@ from minibroker.protocol.codec import FetchedRecords
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition, from_wire, to_wire
 from minibroker.protocol.messages import CurrentLeader, EpochEndOffset, FetchPartition, FetchPartitionResponse
-from minibroker.runtime.incoming_request import AnswerSent
 from minibroker.runtime.observer import Observer
 from minibroker.runtime.ports import Buffer, DiskError
+from minibroker.runtime.server.incoming_request import AnswerSent
 
 log = logging.getLogger("minibroker.fetch")
 

@@ -16,7 +16,7 @@ from minibroker.protocol.codec import FetchedRecords, encode_fetch_response
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition, from_wire
 from minibroker.protocol.messages import FetchPartition, FetchRequest, FetchResponse
-from minibroker.runtime.incoming_request import IncomingRequest, RequestConnection
+from minibroker.runtime.server.incoming_request import IncomingRequest, RequestConnection
 
 SESSIONS_PER_BROKER_MAX = 2
 """A broker that reconnects has one more while its old connection is not yet known to be lost. The oldest is dropped."""

@@ -36,7 +36,7 @@ from minibroker.protocol import messages as m
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.message_types import clipped
 from minibroker.protocol.messages import ApiKey
-from minibroker.runtime.incoming_request import IncomingRequest, RequestConnection
+from minibroker.runtime.server.incoming_request import IncomingRequest, RequestConnection
 
 log = logging.getLogger("minibroker.handlers")
 

@@ -30,7 +30,7 @@ from minibroker.protocol.record_batch import (
     check_batch,
     check_payload,
 )
-from minibroker.runtime.server import IncomingRequest
+from minibroker.runtime.server.server import IncomingRequest
 
 log = logging.getLogger("minibroker.produce")
 

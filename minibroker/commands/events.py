@@ -120,7 +120,7 @@ async def _unknown(
 def _print(event: "BrokerEvent", as_json: bool) -> None:
     from datetime import datetime
 
-    from minibroker.runtime.json_lines import moment_fields
+    from minibroker.runtime.adapters.json_lines import moment_fields
 
     if as_json:
         print_json({**event.fields, **moment_fields(event.at_ms), "reported_by": event.reported_by})

@@ -52,7 +52,7 @@ def repair(log_dir: Path, is_applied: bool, cuts: tuple[str, ...], accept_loss: 
     from minibroker.offline.log_evidence import read_evidence
     from minibroker.offline.log_examination import examine_directory
     from minibroker.offline.top_entries import refusals
-    from minibroker.runtime.disk import RealDisk
+    from minibroker.runtime.adapters.disk import RealDisk
 
     _require_names(cuts)
     lock = _lock(log_dir)
@@ -110,7 +110,7 @@ def _lock(log_dir: Path) -> Any:
     """Lock the directory: a running broker would change it during the examination."""
     from minibroker.offline.top_entries import cure_of
     from minibroker.protocol.checkpoints import LOCK, META_PROPERTIES, parse_partition_directory_name
-    from minibroker.runtime.disk import RealDisk
+    from minibroker.runtime.adapters.disk import RealDisk
     from minibroker.runtime.ports import BadEntry, LockHeld
 
     if not (log_dir / META_PROPERTIES).exists():

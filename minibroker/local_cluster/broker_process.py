@@ -50,7 +50,7 @@ def configuration_file(data_directory: Path, broker_id: int) -> Path:
 
 def start_broker(data_directory: Path, record: ClusterRecord, broker_id: int, log_format: str = "text") -> BrokerRecord:
     """Start the process in the background and return its record. Its output is appended to broker-<id>.log, which the
-    broker rotates (`runtime/log_file`); output from before it opens its log goes there, too."""
+    broker rotates (`runtime/adapters/log_file`); output from before it opens its log goes there, too."""
     configuration = configuration_file(data_directory, broker_id)
     configuration.touch(PRIVATE_FILE)
     configuration.write_text(configuration_text(data_directory, record, broker_id))

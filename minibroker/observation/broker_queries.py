@@ -24,7 +24,7 @@ from minibroker.protocol.messages import (
     Request,
     Response,
 )
-from minibroker.runtime.network import RealNetwork
+from minibroker.runtime.adapters.network import RealNetwork
 from minibroker.runtime.request_channel import RequestChannel, RequestFailed, RequestRefused
 from minibroker.runtime.rpc import connect
 

@@ -11,7 +11,7 @@ from minibroker.offline.log_evidence import read_small
 from minibroker.protocol import checkpoints
 from minibroker.protocol.checkpoints import CorruptCheckpoint
 from minibroker.protocol.meta_properties import parse_meta_properties
-from minibroker.runtime.disk import RealDisk
+from minibroker.runtime.adapters.disk import RealDisk
 from minibroker.runtime.ports import DiskError, FileMissing
 
 OWN_FILES = (

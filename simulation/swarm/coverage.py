@@ -38,8 +38,8 @@ from minibroker.protocol.events.replica_events import (
     SegmentsDeleted,
 )
 from minibroker.protocol.ids import TopicPartition
-from minibroker.runtime.incoming_request import AnswerSent
 from minibroker.runtime.observer import Observers
+from minibroker.runtime.server.incoming_request import AnswerSent
 from minibroker.simulation.checks.reference_state import ReferencePartition, ReferenceState
 from minibroker.simulation.world.trace import Trace
 

@@ -12,8 +12,8 @@ from minibroker.broker.log.cutting import delete_head
 from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.protocol.ids import TopicPartition
-from minibroker.runtime.clock import RealClock
-from minibroker.runtime.disk import RealDisk
+from minibroker.runtime.adapters.clock import RealClock
+from minibroker.runtime.adapters.disk import RealDisk
 from tests.broker.log.machine import SMALL, append, truncate
 
 LINES = TopicPartition("lines", 0)

@@ -50,7 +50,7 @@ from minibroker.protocol.messages import (
 )
 from minibroker.protocol.record_batch import SEQUENCE_MAX, BatchHeader, decode_records, read_header, stamp
 from minibroker.runtime.ports import Runtime
-from minibroker.runtime.server import IncomingRequest, RpcServer
+from minibroker.runtime.server.server import IncomingRequest, RpcServer
 from minibroker.simulation.world.world import SimulatedWorld
 
 PORT = 9092

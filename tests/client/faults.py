@@ -8,7 +8,7 @@ from minibroker.protocol.messages import (
     ProduceTopicResponse,
     Response,
 )
-from minibroker.runtime.server import IncomingRequest
+from minibroker.runtime.server.server import IncomingRequest
 from tests.client.fake_cluster import FakeCluster
 
 

@@ -17,7 +17,7 @@ from minibroker.protocol.messages import (
     Response,
 )
 from minibroker.runtime.ports import Runtime
-from minibroker.runtime.server import IncomingRequest
+from minibroker.runtime.server.server import IncomingRequest
 from tests.client.fake_cluster import FakeCluster
 
 

@@ -17,7 +17,7 @@ from minibroker.protocol.messages import (
 )
 from minibroker.protocol.record_batch import build_batch
 from minibroker.runtime.ports import Runtime
-from minibroker.runtime.server import IncomingRequest
+from minibroker.runtime.server.server import IncomingRequest
 from tests.client.fake_cluster import FakeCluster
 from tests.client.reading import T0, Take, earliest, fill, numbered, take_batches, take_many
 from tests.undecodable import undecodable

@@ -34,7 +34,7 @@ from minibroker.protocol.messages import (
 )
 from minibroker.protocol.znodes import BrokerRegistration, PartitionState
 from minibroker.runtime.ports import Coordination, Runtime, SessionEvent
-from minibroker.runtime.server import IncomingRequest, RpcServer
+from minibroker.runtime.server.server import IncomingRequest, RpcServer
 from minibroker.simulation.world.world import SimulatedWorld
 from tests.authenticated import Answering, dialer
 

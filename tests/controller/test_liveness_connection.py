@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from minibroker.controller.detection.liveness_connection import LivenessEvents, hold_liveness_connection
-from minibroker.runtime.server import IncomingRequest, RpcServer, ServerLimits
+from minibroker.runtime.server.server import IncomingRequest, RpcServer, ServerLimits
 from minibroker.simulation.world.world import SimulatedWorld
 
 PORT = 9092

@@ -14,7 +14,7 @@ from minibroker.protocol.messages import (
     ReplicaLogInfo,
     ReplicaLogInfoTopic,
 )
-from minibroker.runtime.server import IncomingRequest, RpcServer
+from minibroker.runtime.server.server import IncomingRequest, RpcServer
 from minibroker.simulation.world.world import SimulatedWorld
 from tests import authenticated
 

@@ -22,7 +22,7 @@ from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.meta_properties import MetaProperties, format_meta_properties
 from minibroker.protocol.partition_metadata import PartitionMetadata, format_partition_metadata
 from minibroker.protocol.record_batch import build_batch
-from minibroker.runtime.disk import RealDisk
+from minibroker.runtime.adapters.disk import RealDisk
 
 PARTITION = TopicPartition("t", 0)
 BOOT_ID = RealDisk().boot_id()

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 import uvloop
 
+from minibroker.runtime.adapters.zookeeper import ZooKeeperCoordination
 from minibroker.runtime.ports import Coordination, SessionEvent
-from minibroker.runtime.zookeeper import ZooKeeperCoordination
 from minibroker.simulation.world.world import SimulatedWorld
 from tests.runtime.zookeeper_proxy import ZooKeeperProxy
 

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 import msgspec
 import uvloop
 
+from minibroker.runtime.adapters.real import real_runtime
 from minibroker.runtime.ports import Disk, Network, Runtime
-from minibroker.runtime.real import real_runtime
 from minibroker.simulation.world.world import SimulatedWorld
 
 

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 if sys.argv[1] == "set":
-    from minibroker.runtime.allocator import return_freed_memory
+    from minibroker.runtime.adapters.allocator import return_freed_memory
 
     return_freed_memory()
 
@@ -40,7 +40,7 @@ TRIMMED = """
 import asyncio
 from pathlib import Path
 
-from minibroker.runtime import allocator
+from minibroker.runtime.adapters import allocator
 
 allocator.return_freed_memory()
 allocator.TRIM_INTERVAL_SECONDS = 0.01

@@ -16,11 +16,11 @@ from minibroker.protocol.messages import (
     SaslHandshakeRequest,
 )
 from minibroker.runtime.broker_dialer import AUTHENTICATION_TIMEOUT_MS, BrokerDialer, Credentials, NotAuthenticated
-from minibroker.runtime.heavy_requests import is_handshake
-from minibroker.runtime.loop_iteration import LoopIteration
 from minibroker.runtime.ports import ConnectionRefused
-from minibroker.runtime.server import IncomingRequest, RpcServer
-from minibroker.runtime.server_limits import HANDSHAKES_PER_ITERATION
+from minibroker.runtime.server.heavy_requests import is_handshake
+from minibroker.runtime.server.loop_iteration import LoopIteration
+from minibroker.runtime.server.server import IncomingRequest, RpcServer
+from minibroker.runtime.server.server_limits import HANDSHAKES_PER_ITERATION
 from minibroker.simulation.world.world import SimulatedWorld
 from tests.authenticated import SECRET, Answering, dialer
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minibroker.runtime.adapters.descriptors import hard_limit, raised_limit
 from minibroker.runtime.descriptor_shares import FIXED, LIMIT_MIN, LOG_FILES_MAX, UNLIMITED, share_out
-from minibroker.runtime.descriptors import hard_limit, raised_limit
 
 
 def test_a_sufficient_limit_is_no_shortage() -> None:

@@ -7,8 +7,8 @@ import pytest
 
 from minibroker.protocol.events.broker_events import LogDirectoryFailed
 from minibroker.protocol.events.replica_events import IsrChanged
+from minibroker.runtime.adapters.json_lines import JsonLines
 from minibroker.runtime.event_log import log_event
-from minibroker.runtime.json_lines import JsonLines
 from minibroker.runtime.observer import Observers
 
 EVENT = IsrChanged(topic="lines", partition=2, before=[1, 2], after=[1], leader_epoch=4, partition_epoch=9)

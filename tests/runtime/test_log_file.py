@@ -7,7 +7,7 @@ from pathlib import Path
 
 PROGRAM = """
 import faulthandler, logging, os, sys
-from minibroker.runtime.log_file import RotatedLog
+from minibroker.runtime.adapters.log_file import RotatedLog
 logging.basicConfig(level="INFO", handlers=[RotatedLog(sys.argv[1], file_bytes_max=2_000, files_before=2)])
 for number in range(int(sys.argv[2])):
     logging.info("line %d %s", number, "x" * 100)

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from minibroker.runtime.network import RealNetwork
+from minibroker.runtime.adapters.network import RealNetwork
 from minibroker.runtime.ports import AddressInUse, ConnectionRefused, Listener, NetworkError, Transport
 from tests.runtime.ports import RuntimePorts, conformance, settle
 

@@ -10,9 +10,9 @@ import pytest
 
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.messages import ApiKey, ApiVersionsResponse
-from minibroker.runtime.peer_fault_log import LINES_MAX
-from minibroker.runtime.server import ServerLimits
-from minibroker.runtime.server_limits import (
+from minibroker.runtime.server.peer_fault_log import LINES_MAX
+from minibroker.runtime.server.server import ServerLimits
+from minibroker.runtime.server.server_limits import (
     DECODED_GROWTH,
     HEAVY_BYTES_PER_SECOND,
     HEAVY_WAITING_MAX_BYTES,

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from minibroker.protocol.messages import ApiKey
-from minibroker.runtime.peer_fault_log import INTERVAL_SECONDS, KINDS_MAX, LINES_MAX, PeerFaultLog
+from minibroker.runtime.server.peer_fault_log import INTERVAL_SECONDS, KINDS_MAX, LINES_MAX, PeerFaultLog
 from tests.runtime.wire_scene import Scene, framed, packed, simulated, until
 
 GARBAGE = framed(b"garbage")

@@ -10,7 +10,7 @@ from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.messages import TEXT_MAX, ApiVersionsRequest, ApiVersionsResponse
 from minibroker.runtime.request_channel import RequestChannel, RequestFailed, RequestRefused, UnreadableAnswer
 from minibroker.runtime.rpc import connect
-from minibroker.runtime.server import IncomingRequest, RpcServer
+from minibroker.runtime.server.server import IncomingRequest, RpcServer
 from minibroker.simulation.world.world import SimulatedWorld
 
 HOST, PORT = "server", 9092

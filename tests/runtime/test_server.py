@@ -23,8 +23,13 @@ from minibroker.protocol.messages import (
     ProduceRequest,
     ProduceTopic,
 )
-from minibroker.runtime.server import IncomingRequest, ServerLimits
-from minibroker.runtime.server_limits import ITERATION_COST, REQUEST_COST, REQUESTS_IN_FLIGHT_MAX, SWEEP_INTERVAL_MS
+from minibroker.runtime.server.server import IncomingRequest, ServerLimits
+from minibroker.runtime.server.server_limits import (
+    ITERATION_COST,
+    REQUEST_COST,
+    REQUESTS_IN_FLIGHT_MAX,
+    SWEEP_INTERVAL_MS,
+)
 from minibroker.simulation.world.world import SimulatedWorld
 from tests.runtime.wire_scene import Peer, Scene, framed, light, packed, simulated, sized, until
 

@@ -11,8 +11,8 @@ import sys
 import pytest
 
 from minibroker.local_cluster.zookeeper_process import ZooKeeperProcess
+from minibroker.runtime.adapters.zookeeper import ZooKeeperCoordination
 from minibroker.runtime.ports import CoordinationUnavailable, NodeExists, SetOp, WriteOutcomeUnknown
-from minibroker.runtime.zookeeper import ZooKeeperCoordination
 from minibroker.simulation.world.world import SimulatedWorld
 from tests.runtime.coordination import SESSION_MS, Coordinations, Fired, conformance
 from tests.runtime.zookeeper_proxy import ZooKeeperProxy
@@ -242,7 +242,7 @@ async def test_closing_does_not_wait_for_a_silent_server(zookeeper: ZooKeeperPro
 
 def test_kazoo_is_not_imported_before_a_session_is_opened() -> None:
     code = (
-        "import sys; from minibroker.runtime.real import real_runtime; "
+        "import sys; from minibroker.runtime.adapters.real import real_runtime; "
         "real_runtime().open_coordination('127.0.0.1:1', 1000); assert 'kazoo' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

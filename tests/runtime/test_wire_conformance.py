@@ -4,7 +4,7 @@ import asyncio
 
 from minibroker.protocol.messages import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from minibroker.runtime.rpc import connect
-from minibroker.runtime.server import IncomingRequest, RpcServer, ServerLimits
+from minibroker.runtime.server.server import IncomingRequest, RpcServer, ServerLimits
 from tests.runtime.ports import RuntimePorts, conformance
 from tests.runtime.wire_scene import Peer, light, sized, until
 

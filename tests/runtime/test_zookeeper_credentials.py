@@ -4,8 +4,8 @@ import pytest
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from minibroker.local_cluster.zookeeper_process import ZooKeeperProcess
+from minibroker.runtime.adapters.zookeeper import ZooKeeperCoordination
 from minibroker.runtime.ports import CreateOp, NotAuthorized, SetOp
-from minibroker.runtime.zookeeper import ZooKeeperCoordination
 
 pytestmark = pytest.mark.system
 

@@ -15,7 +15,7 @@ import msgspec
 from minibroker.protocol.codec import encode_request
 from minibroker.protocol.messages import ApiKey, ApiVersionsResponse, Request
 from minibroker.runtime.rpc import RpcConnection, connect
-from minibroker.runtime.server import IncomingRequest, RpcServer, ServerConnection, ServerLimits
+from minibroker.runtime.server.server import IncomingRequest, RpcServer, ServerConnection, ServerLimits
 from minibroker.simulation.world.world import SimulatedWorld
 
 HOST, PORT = "server", 9092

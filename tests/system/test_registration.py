@@ -19,9 +19,9 @@ from minibroker.broker.requests.producer_ids import ProducerIds
 from minibroker.local_cluster.zookeeper_process import ZooKeeperProcess, start_zookeeper
 from minibroker.protocol.messages import BrokerEndpoint
 from minibroker.protocol.znodes import CONTROLLER, broker_path
-from minibroker.runtime.clock import RealClock
+from minibroker.runtime.adapters.clock import RealClock
+from minibroker.runtime.adapters.real import real_runtime
 from minibroker.runtime.ports import Coordination
-from minibroker.runtime.real import real_runtime
 from tests.zookeeper_fixture import free_port
 
 pytestmark = pytest.mark.system

@@ -6,45 +6,21 @@ import sys
 
 from tests.tidy.source import PACKAGES, SourceFile
 
-# Modules of runtime/ that any folder may use: ports are interfaces; rpc, broker_dialer and server (with its parts)
-# speak the protocol over any network port; refused_session decides for every coordination port alike.
-# The rules for portable code (tests/tidy/purity.py) apply to them, so that they run on virtual ports.
-PORTABLE_RUNTIME = (
-    "ports",
-    "principal",
-    "broker_dialer",
-    "deadline",
-    "descriptor_shares",
-    "rpc",
-    "server",
-    "server_connection",
-    "connection_owner",
-    "server_limits",
-    "peer_fault_log",
-    "heavy_requests",
-    "incoming_request",
-    "loop_iteration",
-    "observer",
-    "event_log",
-    "refused_session",
-    "request_channel",
-    "unread_replies",
-    "waiting_requests",
-)
-PORTS = tuple(f"minibroker.runtime.{name}" for name in PORTABLE_RUNTIME)
+# All else in runtime/ runs on any port, real or virtual, so the rules for portable code (tests/tidy/purity.py) apply.
+ADAPTERS = "minibroker.runtime.adapters"
 
 WHY_SIBLINGS = "broker, controller and client never import each other; only broker/__main__.py composes them"
-WHY_PORTS = f"the outside is reached through runtime's ports ({', '.join(PORTABLE_RUNTIME)}), never a real adapter"
+WHY_PORTS = "the outside is reached through the ports of runtime/ports.py, never a real adapter (runtime/adapters/)"
 WHY_AUDIT = "audit imports protocol only, so that a bug in the broker cannot excuse itself"
 WHY_PROCESSES = "it treats brokers as processes, or simulates them: it uses client, protocol, audit and checkers"
 
 # folder -> (modules it may import besides itself, why the others are banned)
 ALLOWED: dict[str, tuple[tuple[str, ...], str]] = {
     "protocol": ((), "protocol imports nothing of the project, because all other folders depend on it"),
-    "runtime": (("minibroker.protocol",), "runtime imports protocol only"),
-    "broker": (("minibroker.protocol", *PORTS), f"{WHY_SIBLINGS}; {WHY_PORTS}"),
-    "controller": (("minibroker.protocol", *PORTS), f"{WHY_SIBLINGS}; {WHY_PORTS}"),
-    "client": (("minibroker.protocol", *PORTS), f"{WHY_SIBLINGS}; {WHY_PORTS}"),
+    "runtime": (("minibroker.protocol",), "runtime imports protocol only, and no real adapter outside adapters/"),
+    "broker": (("minibroker.protocol", "minibroker.runtime"), f"{WHY_SIBLINGS}; {WHY_PORTS}"),
+    "controller": (("minibroker.protocol", "minibroker.runtime"), f"{WHY_SIBLINGS}; {WHY_PORTS}"),
+    "client": (("minibroker.protocol", "minibroker.runtime"), f"{WHY_SIBLINGS}; {WHY_PORTS}"),
     "audit": (("minibroker.protocol",), WHY_AUDIT),
     "simulation": (
         (
@@ -53,7 +29,7 @@ ALLOWED: dict[str, tuple[tuple[str, ...], str]] = {
             "minibroker.controller",
             "minibroker.client",
             "minibroker.audit",
-            *PORTS,
+            "minibroker.runtime",
         ),
         "simulation imports everything but the real adapters and the front door",
     ),
@@ -77,7 +53,7 @@ ALLOWED: dict[str, tuple[tuple[str, ...], str]] = {
             "minibroker.simulation",
             "minibroker.audit",
             "minibroker.broker.replication.state",
-            *PORTS,
+            "minibroker.runtime",
         ),
         "a story plays on simulated brokers, or on real processes; it reads a replica's state and changes none",
     ),
@@ -138,10 +114,10 @@ def _is_project(module: str) -> bool:
 def _may(file: SourceFile, module: str, allowed: tuple[str, ...]) -> bool:
     if module == "minibroker":
         return True  # `import minibroker` alone, for its path or its version
+    if _within(module, ADAPTERS) and not _may_use_adapters(file):
+        return False
     if file.folder in PACKAGES and _within(module, f"minibroker.{file.folder}"):
-        return not (file.path in PORTABLE_FILES and not any(_within(module, port) for port in PORTS))
-    if file.path in PORTABLE_FILES:
-        return any(_within(module, name) for name in ("minibroker.protocol", *PORTS))
+        return True
     if file.folder == "minibroker" and not any(_within(module, f"minibroker.{name}") for name in PACKAGES):
         return True  # the front door's own files
     if "minibroker" in allowed and not any(_within(module, f"minibroker.{name}") for name in PACKAGES):
@@ -149,7 +125,12 @@ def _may(file: SourceFile, module: str, allowed: tuple[str, ...]) -> bool:
     return any(_within(module, name) for name in allowed if name != "minibroker")
 
 
-PORTABLE_FILES = tuple(f"runtime/{name}.py" for name in PORTABLE_RUNTIME)
+def _may_use_adapters(file: SourceFile) -> bool:
+    return file.folder == "minibroker" or file.path == COMPOSER or is_adapter(file)
+
+
+def is_adapter(file: SourceFile) -> bool:
+    return _within(file.module, ADAPTERS)
 
 
 def _within(module: str, parent: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from fnmatch import fnmatch
 
-from tests.tidy.imports import COMPOSER, PORTABLE_FILES
+from tests.tidy.imports import COMPOSER, is_adapter
 from tests.tidy.source import SourceFile
 
 PURE = (
@@ -45,7 +45,7 @@ LOOP_ESCAPES = {
 
 WHY_PURE = "this file is pure: it decides from its arguments; pass in what it needs, and act in the shell"
 WHY_PORT = (
-    "only runtime/'s adapters and the shells of minibroker/ and audit/ touch the outside; use a port of runtime.ports"
+    "only runtime/adapters/ and the shells of minibroker/ and audit/ touch the outside; use a port of runtime.ports"
 )
 
 
@@ -55,8 +55,8 @@ def is_pure(file: SourceFile) -> bool:
 
 def is_portable(file: SourceFile) -> bool:
     """Code that runs unmodified on virtual ports."""
-    if file.path in PORTABLE_FILES:
-        return True
+    if file.folder == "runtime":
+        return not is_adapter(file)
     return file.folder in ("protocol", "broker", "controller", "client", "simulation") and file.path != COMPOSER
 
 

@@ -30,16 +30,16 @@ def file(path: str, text: str) -> SourceFile:
         ("broker/replicas/partition.py", "from minibroker.controller import election", "never import each other"),
         ("client/producer/producer.py", "import minibroker.broker.configuration.config", "never import each other"),
         ("controller/service.py", "from ..client import admin", "never import each other"),
-        ("broker/replicas/partition.py", "from minibroker.runtime.disk import RealDisk", "real adapter"),
-        ("broker/replicas/partition.py", "from minibroker.runtime import zookeeper", "real adapter"),
+        ("broker/replicas/partition.py", "from minibroker.runtime.adapters.disk import RealDisk", "real adapter"),
+        ("broker/replicas/partition.py", "from minibroker.runtime.adapters import zookeeper", "real adapter"),
         ("broker/__main__.py", "from minibroker.client import Producer", "composes"),
         ("audit/checks/rules.py", "from minibroker.broker.log import segment", "excuse"),
         ("audit/job.py", "from minibroker.runtime import ports", "protocol only"),
         ("runtime/rpc.py", "from minibroker.broker import config", "protocol only"),
-        ("runtime/rpc.py", "from minibroker.runtime.network import RealNetwork", "protocol only"),
+        ("runtime/rpc.py", "from minibroker.runtime.adapters.network import RealNetwork", "protocol only"),
         ("protocol/codec.py", "from minibroker.runtime.ports import Disk", "imports nothing of the project"),
         ("protocol/codec.py", "import numpy", "msgspec"),
-        ("simulation/world/disk.py", "from minibroker.runtime.disk import RealDisk", "real adapters"),
+        ("simulation/world/disk.py", "from minibroker.runtime.adapters.disk import RealDisk", "real adapters"),
         ("minibroker/topic.py", "from minibroker.broker.configuration.config import BrokerConfig", "processes"),
         ("bench/load.py", "from minibroker.simulation import loop", "processes"),
         ("chaos/run.py", "from minibroker.broker import config", "processes"),
@@ -62,13 +62,13 @@ def test_forbidden_import_is_named(path: str, statement: str, word: str) -> None
         ("broker/replicas/partition.py", "from minibroker.runtime.rpc import Connection"),
         (
             "broker/__main__.py",
-            "from minibroker.controller import service\nfrom minibroker.runtime.real import open_ports",
+            "from minibroker.controller import service\nfrom minibroker.runtime.adapters.real import open_ports",
         ),
         ("minibroker/topic.py", "from minibroker import AdminClient\nfrom minibroker.client.errors import ClientError"),
         ("minibroker/topic.py", "from minibroker.simulation.checkers import linear"),
         ("minibroker/commands/broker.py", "from minibroker.broker.configuration.config import load_config"),
         ("scenarios/unclean.py", "from minibroker import Producer\nfrom minibroker.simulation import cluster"),
-        ("runtime/disk.py", "from minibroker.runtime.ports import Disk"),
+        ("runtime/adapters/disk.py", "from minibroker.runtime.ports import Disk"),
         ("runtime/rpc.py", "from minibroker.runtime.ports import Network\nfrom minibroker.protocol import codec"),
         ("protocol/codec.py", "import struct\nimport msgspec\nfrom .errors import ProtocolError"),
     ],
@@ -148,7 +148,7 @@ def test_pure_file_that_touches_the_outside_is_named(text: str) -> None:
 )
 def test_shell_that_bypasses_the_ports_is_named(text: str) -> None:
     assert len(check_ports(file("broker/replicas/partition.py", text))) == 1
-    assert check_ports(file("runtime/disk.py", text)) == []
+    assert check_ports(file("runtime/adapters/disk.py", text)) == []
     assert check_ports(file("audit/reports/report.py", text)) == []
 
 

@@ -7,9 +7,11 @@ from minibroker.bench.profile.stacks import layer_of, parse_folded, shares_by_fu
 LOOP = "run_broker (minibroker/broker/__main__.py:12);run (uvloop/__init__.py:92);uv_run (core.c:464)"
 APPEND = (
     f"{LOOP};Partition.append (minibroker/broker/replicas/partition.py:9)"
-    ";RealFile._write_all (minibroker/runtime/disk.py:7)"
+    ";RealFile._write_all (minibroker/runtime/adapters/disk.py:7)"
 )
-ANSWER = f"{LOOP};ServerConnection.answer (minibroker/runtime/server_connection.py:5);UVStream__try_write (loop.c:2)"
+ANSWER = (
+    f"{LOOP};ServerConnection.answer (minibroker/runtime/server/server_connection.py:5);UVStream__try_write (loop.c:2)"
+)
 
 
 def layer(line: str) -> str:
@@ -20,9 +22,9 @@ def layer(line: str) -> str:
 @pytest.mark.parametrize(
     ("stack", "expected"),
     [
-        (f"{APPEND};pwritev64v2 (libc.so.6)", "write: in runtime"),
+        (f"{APPEND};pwritev64v2 (libc.so.6)", "write: in runtime/adapters"),
         (f"{ANSWER};write (libc.so.6)", "write: socket"),
-        (f"{APPEND};fdatasync (libc.so.6)", "sync: in runtime"),
+        (f"{APPEND};fdatasync (libc.so.6)", "sync: in runtime/adapters"),
         (f"{ANSWER}", "uvloop"),
         (f"{LOOP};step (minibroker/broker/replication/replica.py:53)", "broker/replication"),
         (f"{LOOP};check_batch (minibroker/protocol/record_batch.py:1);crc32c_hw (_crc32c.c:87)", "crc32c"),
@@ -60,7 +62,7 @@ def test_own_time_includes_libraries_and_system_calls_and_total_time_callees() -
         )
     }
     write, append = (
-        shares["RealFile._write_all (runtime/disk.py)"],
+        shares["RealFile._write_all (runtime/adapters/disk.py)"],
         shares["Partition.append (broker/replicas/partition.py)"],
     )
     assert (write.itself, write.total) == (0.75, 0.75)
@@ -75,7 +77,7 @@ def test_callers_of_the_event_loop_are_not_counted() -> None:
 def test_shares_of_layers_add_up_to_one() -> None:
     text = f"{APPEND};pwritev64v2 (libc.so.6) 30\n{ANSWER};write (libc.so.6) 10\n{LOOP} 2"
     shares = shares_by_layer(parse_folded(text))
-    assert [share.name for share in shares] == ["write: in runtime", "write: socket", "uvloop"]
+    assert [share.name for share in shares] == ["write: in runtime/adapters", "write: socket", "uvloop"]
     assert sum(share.itself for share in shares) == pytest.approx(1.0)
 
 

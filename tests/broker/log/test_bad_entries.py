@@ -19,8 +19,8 @@ from minibroker.broker.log.errors import LogDirectoryError
 from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log.retention import retention_start
 from minibroker.protocol.ids import TopicPartition
-from minibroker.runtime.clock import RealClock
-from minibroker.runtime.disk import RealDisk
+from minibroker.runtime.adapters.clock import RealClock
+from minibroker.runtime.adapters.disk import RealDisk
 from minibroker.runtime.ports import BadEntry
 from tests.broker.log.machine import PARTITION, PATH, TOPIC_ID, Machine, append, drive
 

@@ -19,8 +19,8 @@ from minibroker.protocol.checkpoints import (
 )
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.partition_metadata import PartitionMetadata, parse_partition_metadata
-from minibroker.runtime.clock import RealClock
-from minibroker.runtime.disk import RealDisk
+from minibroker.runtime.adapters.clock import RealClock
+from minibroker.runtime.adapters.disk import RealDisk
 from tests.broker.log.machine import PARTITION, PATH, SMALL, TOPIC_ID, Machine, append, check_log, drive, read_all
 
 OTHER = TopicPartition("a.topic_with-dashes", 11)

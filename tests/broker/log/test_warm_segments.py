@@ -12,8 +12,8 @@ from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.log.segments.tail_cache import TailCache
 from minibroker.broker.log.segments.warm_segments import WarmSegments
 from minibroker.protocol.ids import TopicPartition
-from minibroker.runtime.clock import RealClock
-from minibroker.runtime.disk import RealDisk
+from minibroker.runtime.adapters.clock import RealClock
+from minibroker.runtime.adapters.disk import RealDisk
 from tests.broker.log.machine import SMALL, Machine, append, check_log, drive, read_all
 
 CONFIG = LogConfig(segment_bytes=2_000, index_interval_bytes=10, retention_ms=None)

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from minibroker.protocol.messages import ApiKey
 from minibroker.runtime.deadline import DeadlineTimer
-from minibroker.runtime.server_limits import (
+from minibroker.runtime.server.server_limits import (
     HANDSHAKE_MAX_BYTES,
     HEAVY_BYTES_PER_SECOND,
     HEAVY_RETRY_MS,

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from minibroker.protocol.session import MemoryBudget
-from minibroker.runtime.heavy_requests import HeavyRequests
-from minibroker.runtime.incoming_request import IncomingRequest
-from minibroker.runtime.loop_iteration import LoopIteration
 from minibroker.runtime.observer import Observer
-from minibroker.runtime.peer_fault_log import PeerFaultLog
-from minibroker.runtime.server_limits import ServerLimits
-from minibroker.runtime.unread_replies import UnreadReplies
-from minibroker.runtime.waiting_requests import WaitingRequests
+from minibroker.runtime.server.heavy_requests import HeavyRequests
+from minibroker.runtime.server.incoming_request import IncomingRequest
+from minibroker.runtime.server.loop_iteration import LoopIteration
+from minibroker.runtime.server.peer_fault_log import PeerFaultLog
+from minibroker.runtime.server.server_limits import ServerLimits
+from minibroker.runtime.server.unread_replies import UnreadReplies
+from minibroker.runtime.server.waiting_requests import WaitingRequests
 
 Handler = Callable[[IncomingRequest], None]
 C = TypeVar("C", contravariant=True)

@@ -22,12 +22,12 @@ from minibroker.protocol.codec import (
 from minibroker.protocol.errors import ErrorCode, ProtocolError
 from minibroker.protocol.messages import APIS, ApiKey, Response
 from minibroker.protocol.session import FrameReceiver
-from minibroker.runtime.connection_owner import ConnectionOwner
-from minibroker.runtime.heavy_requests import is_handshake, is_heavy
-from minibroker.runtime.incoming_request import IncomingRequest, costs_of
 from minibroker.runtime.ports import Buffer, Transport
 from minibroker.runtime.principal import ANONYMOUS
-from minibroker.runtime.server_limits import (
+from minibroker.runtime.server.connection_owner import ConnectionOwner
+from minibroker.runtime.server.heavy_requests import is_handshake, is_heavy
+from minibroker.runtime.server.incoming_request import IncomingRequest, costs_of
+from minibroker.runtime.server.server_limits import (
     BROKER_UNREAD_ALLOWED_BYTES,
     HELD_REPLY_MAX_BYTES,
     LARGE_WAIT_BYTES,
@@ -37,7 +37,7 @@ from minibroker.runtime.server_limits import (
     SWEEP_INTERVAL_MS,
     UNREAD_ALLOWED_BYTES,
 )
-from minibroker.runtime.waiting_requests import Charge
+from minibroker.runtime.server.waiting_requests import Charge
 
 
 class ServerConnection(asyncio.BufferedProtocol):

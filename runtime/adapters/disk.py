@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from minibroker.runtime.descriptors import NO_DESCRIPTORS
+from minibroker.runtime.adapters.descriptors import NO_DESCRIPTORS
 from minibroker.runtime.ports import (
     BadEntry,
     Buffer,

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from minibroker.runtime.kazoo_client import (
+from minibroker.runtime.adapters.kazoo_client import (
     RECONNECT_DELAY_SECONDS_MAX,
     SessionGrant,
     is_open,

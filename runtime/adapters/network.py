@@ -14,7 +14,7 @@ import socket
 from collections.abc import Callable
 from typing import Any, cast
 
-from minibroker.runtime.descriptors import NO_DESCRIPTORS
+from minibroker.runtime.adapters.descriptors import NO_DESCRIPTORS
 from minibroker.runtime.ports import AddressInUse, ConnectionRefused, NetworkError, OutOfDescriptors, Transport
 
 BACKLOG = 1024

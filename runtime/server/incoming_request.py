@@ -10,14 +10,14 @@ from minibroker.protocol.messages import FetchRequest, ProduceRequest, Request, 
 from minibroker.runtime.observer import Observer
 from minibroker.runtime.ports import Buffer
 from minibroker.runtime.principal import Principal
-from minibroker.runtime.server_limits import (
+from minibroker.runtime.server.server_limits import (
     DECODED_GROWTH,
     PARTITION_COST,
     PARTITION_COST_BYTES,
     RECORDS_PER_COST,
     REQUEST_COST_BYTES,
 )
-from minibroker.runtime.waiting_requests import Charge
+from minibroker.runtime.server.waiting_requests import Charge
 
 
 class RequestConnection(Protocol):

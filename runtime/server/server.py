@@ -15,24 +15,24 @@ import logging
 from collections.abc import Callable
 
 from minibroker.protocol.session import MemoryBudget
-from minibroker.runtime.connection_owner import Handler
 from minibroker.runtime.deadline import DeadlineTimer
-from minibroker.runtime.heavy_requests import HeavyRequests
-from minibroker.runtime.incoming_request import IncomingRequest
-from minibroker.runtime.loop_iteration import LoopIteration
 from minibroker.runtime.observer import UNOBSERVED, Observer
-from minibroker.runtime.peer_fault_log import PeerFaultLog
 from minibroker.runtime.ports import Listener, Network
-from minibroker.runtime.server_connection import ServerConnection
-from minibroker.runtime.server_limits import (
+from minibroker.runtime.server.connection_owner import Handler
+from minibroker.runtime.server.heavy_requests import HeavyRequests
+from minibroker.runtime.server.incoming_request import IncomingRequest
+from minibroker.runtime.server.loop_iteration import LoopIteration
+from minibroker.runtime.server.peer_fault_log import PeerFaultLog
+from minibroker.runtime.server.server_connection import ServerConnection
+from minibroker.runtime.server.server_limits import (
     EVICT_IDLE_AFTER_MS,
     PROBATION_MS,
     STUCK_FRAME_MS,
     SWEEP_INTERVAL_MS,
     ServerLimits,
 )
-from minibroker.runtime.unread_replies import UnreadReplies
-from minibroker.runtime.waiting_requests import WaitingRequests
+from minibroker.runtime.server.unread_replies import UnreadReplies
+from minibroker.runtime.server.waiting_requests import WaitingRequests
 
 __all__ = ["IncomingRequest", "RpcServer", "ServerConnection", "ServerLimits"]
 

@@ -7,7 +7,7 @@ waits for the next iteration, behind those that wait already.
 import asyncio
 from collections.abc import Callable
 
-from minibroker.runtime.server_limits import HANDSHAKES_PER_ITERATION, ITERATION_COST
+from minibroker.runtime.server.server_limits import HANDSHAKES_PER_ITERATION, ITERATION_COST
 
 
 class LoopIteration:

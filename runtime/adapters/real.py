@@ -2,11 +2,11 @@
 
 import random
 
-from minibroker.runtime.clock import RealClock
+from minibroker.runtime.adapters.clock import RealClock
+from minibroker.runtime.adapters.disk import RealDisk
+from minibroker.runtime.adapters.network import RealNetwork
 from minibroker.runtime.descriptor_shares import UNLIMITED
-from minibroker.runtime.disk import RealDisk
 from minibroker.runtime.event_log import log_event
-from minibroker.runtime.network import RealNetwork
 from minibroker.runtime.observer import Observers
 from minibroker.runtime.ports import Coordination, Runtime
 
@@ -15,7 +15,9 @@ def real_runtime(open_files_max: int = UNLIMITED, zookeeper_credentials: str = "
     """New ports of this machine; nothing is opened yet. `zookeeper_credentials`: USER:PASSWORD, or empty."""
 
     def open_coordination(servers: str, session_timeout_ms: int) -> Coordination:
-        from minibroker.runtime.zookeeper import ZooKeeperCoordination  # here, so that clients do not import kazoo
+        from minibroker.runtime.adapters.zookeeper import (
+            ZooKeeperCoordination,  # here, so that clients do not import kazoo
+        )
 
         return ZooKeeperCoordination(servers, session_timeout_ms, zookeeper_credentials)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from minibroker.runtime.deadline import DeadlineTimer
-from minibroker.runtime.server_limits import STUCK_READER_MS
+from minibroker.runtime.server.server_limits import STUCK_READER_MS
 
 LOOK_AGAIN_MS = 100
 """Poll interval for unread replies."""
