@@ -14,7 +14,7 @@ from minibroker.audit.reading.replica import AuditedReplica, ReplicaFacts, assem
 from minibroker.audit.reading.segment_reader import scan_range
 from minibroker.audit.reports.timings import Stopwatch
 from minibroker.audit.spark.planning import plan_ranges
-from minibroker.protocol.checkpoints import parse_partition_directory_name
+from minibroker.protocol.files.checkpoints import parse_partition_directory_name
 from minibroker.protocol.ids import TopicPartition
 
 WHOLE_FILE_BYTES = 1 << 62

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from minibroker.protocol.cluster_events import parse_json_line
+from minibroker.protocol.events.cluster_events import parse_json_line
 
 
 class LoggedEvent(msgspec.Struct, frozen=True):

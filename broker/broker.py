@@ -42,7 +42,6 @@ from minibroker.broker.requests.controller_epochs import ControllerEpochs
 from minibroker.broker.requests.handlers import VERSION, ControllerRole, RequestHandlers
 from minibroker.broker.requests.produce import ProduceHandler
 from minibroker.broker.requests.producer_ids import ProducerIds
-from minibroker.protocol.broker_authentication import BrokerName
 from minibroker.protocol.events.broker_events import (
     BrokerStopped,
     HandoverBegun,
@@ -51,6 +50,7 @@ from minibroker.protocol.events.broker_events import (
     LogsDoubted,
 )
 from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.wire.broker_authentication import BrokerName
 from minibroker.runtime.broker_dialer import BrokerDialer, Credentials
 from minibroker.runtime.descriptor_shares import share_out
 from minibroker.runtime.observer import Observer

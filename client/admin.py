@@ -48,7 +48,7 @@ from minibroker.client.offsets import OffsetAndTimestamp, list_offsets
 from minibroker.client.owner import Owner
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import BrokerId, TopicPartition, from_wire
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     AlterableConfig,

@@ -35,7 +35,7 @@ from minibroker.client.metadata_cache import Address, MetadataCache
 from minibroker.client.retry import search_pause_ms
 from minibroker.protocol.errors import ErrorCode, error_code
 from minibroker.protocol.ids import BrokerId, TopicPartition
-from minibroker.protocol.messages import MetadataRequest, MetadataRequestTopic, MetadataResponse, Request, Response
+from minibroker.protocol.wire.messages import MetadataRequest, MetadataRequestTopic, MetadataResponse, Request, Response
 from minibroker.runtime.ports import Runtime
 from minibroker.runtime.rpc import RequestTimedOut, RpcConnection, RpcError
 

@@ -11,7 +11,7 @@ from minibroker.client.errors import BrokerUnreachable, ClientClosed, Minibroker
 from minibroker.client.limits import CONNECT_TIMEOUT_MS, Deadline
 from minibroker.client.metadata_cache import Address
 from minibroker.client.retry import backoff_ms
-from minibroker.protocol.messages import ApiKey, ApiVersionsRequest, ApiVersionsResponse
+from minibroker.protocol.wire.messages import ApiKey, ApiVersionsRequest, ApiVersionsResponse
 from minibroker.runtime.ports import NetworkError, Runtime
 from minibroker.runtime.rpc import PeerBroken, RequestTimedOut, RpcConnection, RpcError, connect
 

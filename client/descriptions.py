@@ -9,7 +9,7 @@ from minibroker.client.limits import check_at_least
 from minibroker.client.metadata_cache import Address
 from minibroker.protocol.errors import ErrorCode, error_code
 from minibroker.protocol.ids import BrokerId, LeaderEpoch, TopicPartition, from_wire, to_wire
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     ConfigSource,
     CreatableAssignment,
     CreatableTopic,

@@ -12,7 +12,7 @@ import msgspec
 
 from minibroker.protocol.errors import ErrorCode, error_code
 from minibroker.protocol.ids import BrokerId, LeaderEpoch, TopicPartition, from_wire
-from minibroker.protocol.messages import CurrentLeader, MetadataPartition, MetadataResponse, MetadataTopic
+from minibroker.protocol.wire.messages import CurrentLeader, MetadataPartition, MetadataResponse, MetadataTopic
 
 
 class Address(NamedTuple):

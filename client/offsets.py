@@ -15,7 +15,7 @@ from minibroker.client.errors import CallTimedOut, MinibrokerError, broker_error
 from minibroker.client.limits import UNKNOWN_TOPIC_GRACE_MS, Deadline
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition, from_wire, to_wire
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,

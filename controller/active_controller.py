@@ -67,7 +67,7 @@ from minibroker.controller.log_inquiry import ask_logs
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.events.event_base import ClusterEvent
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     AlterPartitionRequest,
     ControlledShutdownRequest,
     Request,

@@ -16,7 +16,7 @@ from minibroker.controller.core.deletion import waiting_for
 from minibroker.controller.core.events import DeletionsRequested, TopicConfigsChanged, TopicsChanged
 from minibroker.controller.core.topic_creation import AcceptValue, TopicDraw, TopicRefusal, plan_topic
 from minibroker.protocol.errors import ErrorCode
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     AlterableConfig,
     AlterConfigsResource,
     AlterConfigsResult,

@@ -16,7 +16,7 @@ from functools import partial
 from minibroker.controller.core.controller_state import RegisteredBroker
 from minibroker.controller.core.instructions import ControllerIdentity, Instruction, to_requests
 from minibroker.controller.send_queue import SendQueue
-from minibroker.protocol.messages import LiveBroker, Request, Response
+from minibroker.protocol.wire.messages import LiveBroker, Request, Response
 from minibroker.runtime.broker_dialer import BrokerDialer
 from minibroker.runtime.request_channel import RequestChannel, RequestFailed
 

@@ -22,7 +22,7 @@ from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.events.broker_events import NodeMissing
 from minibroker.protocol.events.controller_events import NodeIgnored
 from minibroker.protocol.ids import BrokerId, ControllerEpoch, TopicPartition, from_wire, is_topic_name, to_wire
-from minibroker.protocol.messages import BROKERS_MAX
+from minibroker.protocol.wire.messages import BROKERS_MAX
 from minibroker.protocol.znodes import BrokerRegistration, ConfigNode, PartitionState, TopicAssignment
 from minibroker.runtime.observer import UNOBSERVED, Observer
 from minibroker.runtime.ports import (

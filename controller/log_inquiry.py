@@ -12,7 +12,7 @@ from functools import partial
 
 from minibroker.controller.core.controller_state import ReplicaLog
 from minibroker.protocol.ids import BrokerEpoch, BrokerId, TopicPartition
-from minibroker.protocol.messages import GetReplicaLogInfoRequest, GetReplicaLogInfoResponse, TopicPartitions
+from minibroker.protocol.wire.messages import GetReplicaLogInfoRequest, GetReplicaLogInfoResponse, TopicPartitions
 from minibroker.runtime.broker_dialer import BrokerDialer
 from minibroker.runtime.request_channel import RequestChannel, RequestFailed, UnreadableAnswer
 

@@ -15,7 +15,7 @@ from minibroker.controller.core.controller_state import LossChoice
 from minibroker.controller.core.events import LossAccepted
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import NONE, BrokerId, TopicPartition, from_wire
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     PARTITIONS_MAX,
     ConfirmedElection,
     ElectionOutlook,

@@ -16,7 +16,7 @@ from typing import TypeAlias
 import msgspec
 
 from minibroker.controller.core.instructions import Instruction, LeaderAndIsr, UpdateMetadata
-from minibroker.protocol.messages import LiveBroker
+from minibroker.protocol.wire.messages import LiveBroker
 
 BATCHES_MAX = 50
 """Batches a queue may hold before it is compacted. The queue of a healthy broker holds a handful."""

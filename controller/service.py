@@ -28,7 +28,7 @@ from minibroker.controller.ordered_elections import elect_leaders
 from minibroker.protocol.errors import ErrorCode, ProtocolError
 from minibroker.protocol.events.controller_events import ControllerResigned
 from minibroker.protocol.ids import ControllerEpoch
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     AlterPartitionRequest,
     ControlledShutdownRequest,
     CreateTopicsRequest,

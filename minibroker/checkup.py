@@ -19,8 +19,8 @@ from minibroker.local_cluster.cluster_file import CLUSTER_FILE, ClusterMissing, 
 from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
 from minibroker.observation.cluster_view import ClusterView, partition_problems, view_cluster
 from minibroker.offline import cures
-from minibroker.protocol.checkpoints import parse_partition_directory_name
-from minibroker.protocol.messages import (
+from minibroker.protocol.files.checkpoints import parse_partition_directory_name
+from minibroker.protocol.wire.messages import (
     DescribeClusterRequest,
     DescribeClusterResponse,
     MetadataBroker,

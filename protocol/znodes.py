@@ -26,11 +26,11 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
-from minibroker.protocol.broker_authentication import SECRET_BYTES
 from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.ids import MAX_INT32, TopicPartition, is_host, is_identifier
 from minibroker.protocol.json_text import decode_json
-from minibroker.protocol.message_types import (
+from minibroker.protocol.wire.broker_authentication import SECRET_BYTES
+from minibroker.protocol.wire.message_types import (
     CONFIGS_MAX,
     LISTENERS_MAX,
     NAME_MAX_LENGTH,

@@ -1,8 +1,8 @@
 """Connections on which this broker acts as a broker: authenticated before the first request.
 
 Owns: the dialling side of the authentication between brokers, and the end of such connections when the registration
-they were opened under is over. Leaves to others: the proofs (`protocol/broker_authentication`), where the secret comes
-from, when to dial again, and which broker.
+they were opened under is over. Leaves to others: the proofs (`protocol/wire/broker_authentication`), where the secret
+comes from, when to dial again, and which broker.
 
 A connection belongs to one registration of this broker, and ends with it. Requests under the next registration use
 connections that were authenticated for it.
@@ -12,16 +12,16 @@ import random
 
 import msgspec
 
-from minibroker.protocol.broker_authentication import (
+from minibroker.protocol.errors import error_code
+from minibroker.protocol.ids import BrokerId
+from minibroker.protocol.wire.broker_authentication import (
     MECHANISM,
     NONCE_BYTES,
     AuthenticationFailed,
     BrokerName,
     ClientExchange,
 )
-from minibroker.protocol.errors import error_code
-from minibroker.protocol.ids import BrokerId
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     Response,
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,

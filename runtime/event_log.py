@@ -1,7 +1,7 @@
 """Typed events as lines of the log.
 
 Owns: the subscriber that logs each event. Leaves to others: how a line looks (`json_lines`, or the sentence alone),
-where the log goes (`log_file`), and the events (`protocol/cluster_events.py`).
+where the log goes (`log_file`), and the events (`protocol/events/cluster_events.py`).
 """
 
 import logging

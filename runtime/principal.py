@@ -6,7 +6,7 @@ Owns: the principal of a connection, which is also that of every request on it. 
 
 import msgspec
 
-from minibroker.protocol.broker_authentication import BrokerName
+from minibroker.protocol.wire.broker_authentication import BrokerName
 
 
 class Principal(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from minibroker.protocol.errors import error_code
-from minibroker.protocol.messages import Request, Response
+from minibroker.protocol.wire.messages import Request, Response
 from minibroker.runtime.ports import NetworkError
 from minibroker.runtime.rpc import PeerBroken, RpcConnection, RpcError
 

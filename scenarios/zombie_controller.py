@@ -1,6 +1,6 @@
 """A controller is paused in the middle of an election, and resumes."""
 
-from minibroker.protocol.messages import ApiKey
+from minibroker.protocol.wire.messages import ApiKey
 from minibroker.scenarios.staging.rows import Expected
 from minibroker.scenarios.staging.scenario import Act, Cast, Ending, Page, Scenario
 from minibroker.scenarios.staging.simulated import SimulatedStage

@@ -4,8 +4,8 @@ import random
 from collections.abc import Callable
 
 from minibroker.broker.requests.authentication import Authentication
-from minibroker.protocol.broker_authentication import BrokerName
-from minibroker.protocol.messages import SaslAuthenticateRequest, SaslHandshakeRequest
+from minibroker.protocol.wire.broker_authentication import BrokerName
+from minibroker.protocol.wire.messages import SaslAuthenticateRequest, SaslHandshakeRequest
 from minibroker.runtime.broker_dialer import BrokerDialer, Credentials
 from minibroker.runtime.ports import Network
 from minibroker.runtime.server.server import IncomingRequest

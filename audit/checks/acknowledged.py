@@ -18,7 +18,7 @@ import msgspec
 
 from minibroker.audit.checks.findings import Finding, Kind, Severity, finding
 from minibroker.audit.reading.content import Content
-from minibroker.protocol.checkpoints import LogStartReason
+from minibroker.protocol.files.checkpoints import LogStartReason
 from minibroker.protocol.ids import TopicPartition
 
 REPLICAS_WANTED = 2

@@ -13,7 +13,7 @@ from minibroker.audit.checks.expectation import ExpectedPartition
 from minibroker.audit.checks.findings import Finding, Kind, finding
 from minibroker.audit.reading.content import Content
 from minibroker.audit.reading.replica import ReplicaFacts
-from minibroker.protocol import checkpoints
+from minibroker.protocol.files import checkpoints
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.witness import PartitionWitness
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from minibroker.audit.checks.findings import Finding, Kind, finding
-from minibroker.protocol.cluster_state import ClusterState, PartitionSnapshot
-from minibroker.protocol.meta_properties import MetaProperties
+from minibroker.protocol.files.cluster_state import ClusterState, PartitionSnapshot
+from minibroker.protocol.files.meta_properties import MetaProperties
 from minibroker.protocol.witness import PartitionWitness, newer
 
 

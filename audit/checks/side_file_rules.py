@@ -11,8 +11,8 @@ from itertools import groupby, pairwise
 from minibroker.audit.checks.findings import Kind
 from minibroker.audit.checks.replica_report import ReplicaReport
 from minibroker.audit.reading.replica import AuditedReplica, AuditedSegment, segment_file
-from minibroker.protocol import checkpoints
-from minibroker.protocol.checkpoints import CorruptCheckpoint, decode_index, decode_time_index
+from minibroker.protocol.files import checkpoints
+from minibroker.protocol.files.checkpoints import CorruptCheckpoint, decode_index, decode_time_index
 
 
 def check_epoch_history(report: ReplicaReport) -> None:

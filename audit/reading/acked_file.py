@@ -17,8 +17,8 @@ from minibroker.audit.checks.findings import Finding, Kind, finding
 from minibroker.audit.errors import AuditError
 from minibroker.audit.reading.regular_files import open_regular
 from minibroker.audit.reading.replica import NO_VALUE
-from minibroker.protocol.acked_list import HEADER_BYTES_MAX, TRAILER_BYTES_MAX, VERSION, parse_head, parse_trailer
 from minibroker.protocol.checksum import crc32c
+from minibroker.protocol.files.acked_list import HEADER_BYTES_MAX, TRAILER_BYTES_MAX, VERSION, parse_head, parse_trailer
 from minibroker.protocol.ids import MAX_OFFSET
 
 RANGE_BYTES = 8 * 1024 * 1024

@@ -27,14 +27,14 @@ from minibroker.audit.checks.topic_ids import ids_within_topics
 from minibroker.audit.errors import AuditError
 from minibroker.audit.reading.regular_files import read_regular
 from minibroker.audit.reading.replica import ReplicaFacts
-from minibroker.protocol import checkpoints
-from minibroker.protocol.checkpoints import OFFSETS_FILE_BYTES_MAX
-from minibroker.protocol.cluster_state import BYTES_MAX as STATE_BYTES_MAX
-from minibroker.protocol.cluster_state import CLUSTER_STATE, parse_cluster_state
 from minibroker.protocol.errors import ProtocolError
+from minibroker.protocol.files import checkpoints
+from minibroker.protocol.files.checkpoints import OFFSETS_FILE_BYTES_MAX
+from minibroker.protocol.files.cluster_state import BYTES_MAX as STATE_BYTES_MAX
+from minibroker.protocol.files.cluster_state import CLUSTER_STATE, parse_cluster_state
+from minibroker.protocol.files.meta_properties import MetaProperties, parse_meta_properties
+from minibroker.protocol.files.partition_metadata import parse_partition_metadata
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.meta_properties import MetaProperties, parse_meta_properties
-from minibroker.protocol.partition_metadata import parse_partition_metadata
 
 BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
 _BROKER_DIRECTORY = re.compile(r"broker-([0-9]{1,9})")

@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 import msgpack
 
-from minibroker.protocol.acked_list import record_checksum
 from minibroker.protocol.checksum import crc32c
+from minibroker.protocol.files.acked_list import record_checksum
 from minibroker.protocol.record_batch import HEADER_BYTES, TIMESTAMP_MAX, TIMESTAMP_MIN, BatchHeader, Buffer
 
 FIELDS = 5

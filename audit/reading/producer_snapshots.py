@@ -17,8 +17,8 @@ from minibroker.audit.checks.findings import Kind
 from minibroker.audit.checks.replica_report import ReplicaReport
 from minibroker.audit.reading.regular_files import read_regular
 from minibroker.audit.reading.replica import ReplicaFacts, SnapshotFile, segment_file
-from minibroker.protocol.checkpoints import SNAPSHOT_SUFFIX
 from minibroker.protocol.checksum import crc32c
+from minibroker.protocol.files.checkpoints import SNAPSHOT_SUFFIX
 from minibroker.protocol.record_batch import SEQUENCE_MAX
 
 FILE_BYTES_MAX = 16 * 1024 * 1024

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from minibroker.protocol.checkpoints import LogStart, segment_file_name
-from minibroker.protocol.partition_metadata import PartitionMetadata
+from minibroker.protocol.files.checkpoints import LogStart, segment_file_name
+from minibroker.protocol.files.partition_metadata import PartitionMetadata
 from minibroker.protocol.record_batch import BatchHeader
 
 NO_VALUE = -1

@@ -32,7 +32,7 @@ from minibroker.audit.reading.replica import (
     SegmentGap,
     segment_file,
 )
-from minibroker.protocol.checkpoints import INDEX_FILE_BYTES_MAX, INDEX_SUFFIX, TIME_INDEX_SUFFIX
+from minibroker.protocol.files.checkpoints import INDEX_FILE_BYTES_MAX, INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from minibroker.protocol.record_batch import (
     HEADER_BYTES,
     MAGIC,

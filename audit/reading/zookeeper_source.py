@@ -17,7 +17,7 @@ import time
 from typing import Any, TypeVar
 
 from minibroker.audit.errors import AuditError
-from minibroker.protocol.cluster_state import VERSION, ClusterState, PartitionSnapshot
+from minibroker.protocol.files.cluster_state import VERSION, ClusterState, PartitionSnapshot
 from minibroker.protocol.ids import TopicPartition, is_topic_name
 from minibroker.protocol.witness import WITNESS, PartitionWitness, WitnessNode, broker_witness_path, newer
 from minibroker.protocol.znodes import (

@@ -9,7 +9,7 @@ from itertools import pairwise
 from minibroker.audit.reading.regular_files import read_regular
 from minibroker.audit.reading.replica import ReplicaFacts, segment_file
 from minibroker.audit.reading.segment_reader import RangeTask, open_window
-from minibroker.protocol.checkpoints import INDEX_FILE_BYTES_MAX, INDEX_SUFFIX, CorruptCheckpoint, decode_index
+from minibroker.protocol.files.checkpoints import INDEX_FILE_BYTES_MAX, INDEX_SUFFIX, CorruptCheckpoint, decode_index
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import CorruptBatch
 

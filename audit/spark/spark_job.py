@@ -29,8 +29,8 @@ from minibroker.audit.reading.segment_reader import RangeTask, scan_range
 from minibroker.audit.reports.timings import Stopwatch
 from minibroker.audit.spark.planning import comparison_shares, plan_ranges, portion_bytes_for, portions, range_bytes_for
 from minibroker.audit.spark.stitching import stitch
-from minibroker.protocol.checkpoints import parse_partition_directory_name
 from minibroker.protocol.checksum import crc32c
+from minibroker.protocol.files.checkpoints import parse_partition_directory_name
 from minibroker.protocol.ids import TopicPartition
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import msgspec
 from minibroker.broker.configuration.config_key import ConfigKey
 from minibroker.broker.configuration.config_table import MIB, SETTINGS, TOPIC_SETTINGS, BrokerConfig, Setting
 from minibroker.broker.configuration.config_values import ANY_HOST, BadValue, expected, format_value, parse_value
-from minibroker.protocol.messages import BrokerEndpoint
+from minibroker.protocol.wire.messages import BrokerEndpoint
 
 __all__ = [
     "ANY_HOST",

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from minibroker.broker.configuration.config_key import ConfigKey
-from minibroker.protocol.messages import BrokerEndpoint
+from minibroker.protocol.wire.messages import BrokerEndpoint
 
 NEVER = 2**63 - 1
 """The flush intervals' 'never': syncing is left to the operating system, and durability to the other replicas."""

@@ -8,7 +8,7 @@ import typing
 from typing import Any, Literal
 
 from minibroker.broker.configuration.config_table import Setting
-from minibroker.protocol.messages import BrokerEndpoint
+from minibroker.protocol.wire.messages import BrokerEndpoint
 from minibroker.protocol.znodes import format_endpoint, parse_endpoint
 
 ANY_HOST = "0.0.0.0"  # noqa: S104 - a word of the configuration

@@ -22,11 +22,11 @@ from minibroker.broker.membership.metadata_image import MetadataImage
 from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.state import Role
-from minibroker.protocol.checkpoints import LogStartReason
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.events.replica_events import SegmentsDeleted
+from minibroker.protocol.files.checkpoints import LogStartReason
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     EARLIEST_TIMESTAMP,
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,

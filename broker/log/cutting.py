@@ -9,7 +9,7 @@ from minibroker.broker.log import retention
 from minibroker.broker.log.open_log import OpenLog
 from minibroker.broker.log.segments.segment import Segment
 from minibroker.broker.replication.producer_state import ProducerStates
-from minibroker.protocol.checkpoints import LogStartReason
+from minibroker.protocol.files.checkpoints import LogStartReason
 from minibroker.runtime.ports import DiskError
 
 

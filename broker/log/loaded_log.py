@@ -11,7 +11,7 @@ from minibroker.broker.log.segments.segment_files import SegmentFile
 from minibroker.broker.log.side_files.epoch_file import EpochEntry
 from minibroker.broker.log.side_files.producer_snapshots import ProducerSnapshots
 from minibroker.broker.replication.producer_state import ProducerStates
-from minibroker.protocol.checkpoints import LogStart
+from minibroker.protocol.files.checkpoints import LogStart
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.ports import Disk
 

@@ -29,7 +29,7 @@ from minibroker.broker.log.side_files.set_aside import read_set_aside
 from minibroker.broker.log.side_files.wholeness import Wholeness
 from minibroker.broker.log.storage import Storage
 from minibroker.broker.log.unsynced_files import UnsyncedFiles
-from minibroker.protocol.checkpoints import (
+from minibroker.protocol.files.checkpoints import (
     LOCK,
     PARTITION_METADATA,
     damaged_directory_name,
@@ -40,8 +40,8 @@ from minibroker.protocol.checkpoints import (
     parse_partition_directory_name,
     partition_directory_name,
 )
+from minibroker.protocol.files.partition_metadata import PartitionMetadata, format_partition_metadata
 from minibroker.protocol.ids import MAX_PARTITION, TopicPartition
-from minibroker.protocol.partition_metadata import PartitionMetadata, format_partition_metadata
 from minibroker.runtime.ports import (
     BadEntry,
     Clock,

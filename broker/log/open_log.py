@@ -21,15 +21,15 @@ from minibroker.broker.log.side_files.log_start_file import StartRecord
 from minibroker.broker.log.storage import Storage
 from minibroker.broker.log.unsynced_files import UnsyncedFiles
 from minibroker.broker.replication.producer_state import ProducerStates
-from minibroker.protocol.checkpoints import (
+from minibroker.protocol.files.checkpoints import (
     RECOVERY_POINT_CHECKPOINT,
     LogStart,
     LogStartReason,
     format_epoch_checkpoint,
 )
+from minibroker.protocol.files.segment_digests import SegmentDigests
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader
-from minibroker.protocol.segment_digests import SegmentDigests
 from minibroker.runtime.ports import DiskError, DiskFull, OutOfDescriptors
 
 

@@ -19,7 +19,7 @@ from minibroker.broker.log.errors import LogDirectoryError
 from minibroker.broker.log.loaded_log import LoadContext, LoadedLog, unreadable_log
 from minibroker.broker.log.recovery import load_log
 from minibroker.broker.log.side_files.damage_note import read_damage_note, replace_damage_note
-from minibroker.protocol.checkpoints import (
+from minibroker.protocol.files.checkpoints import (
     LOG_START,
     PARTITION_METADATA,
     SMALL_FILE_BYTES_MAX,
@@ -28,13 +28,13 @@ from minibroker.protocol.checkpoints import (
     OtherVersion,
     parse_log_start,
 )
-from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.partition_metadata import (
+from minibroker.protocol.files.partition_metadata import (
     PartitionMetadata,
     belongs_elsewhere,
     format_partition_metadata,
     parse_partition_metadata,
 )
+from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.ports import BadEntry, Disk, DiskError, DiskFull, FileMissing, FileTooLarge
 
 logger = logging.getLogger(__name__)

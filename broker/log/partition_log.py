@@ -19,7 +19,7 @@ from minibroker.broker.log.segments.time_lookup import first_record_from
 from minibroker.broker.log.side_files.damage_note import write_damage_note
 from minibroker.broker.log.side_files.epoch_file import EpochEntry, epoch_file_path
 from minibroker.broker.replication.producer_state import ProducerStates
-from minibroker.protocol.checkpoints import (
+from minibroker.protocol.files.checkpoints import (
     LogStartReason,
 )
 from minibroker.protocol.record_batch import BatchHeader

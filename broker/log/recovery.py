@@ -38,7 +38,7 @@ from minibroker.broker.log.side_files.epoch_file import (
 from minibroker.broker.log.side_files.log_start_file import read_log_start
 from minibroker.broker.log.side_files.producer_snapshots import ProducerSnapshots
 from minibroker.broker.replication.producer_state import ProducerStates
-from minibroker.protocol.checkpoints import LOG_START, LOG_SUFFIX, LogStartReason
+from minibroker.protocol.files.checkpoints import LOG_START, LOG_SUFFIX, LogStartReason
 from minibroker.protocol.log_digest import MODULUS, NOTHING, digest_of
 from minibroker.protocol.record_batch import BatchHeader, CorruptBatch
 from minibroker.runtime.ports import Disk, DiskFull, File

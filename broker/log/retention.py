@@ -11,7 +11,7 @@ its records for ever nor lose them at once.
 from minibroker.broker.log.errors import CorruptLog
 from minibroker.broker.log.open_log import OpenLog
 from minibroker.broker.log.segments.segment import Segment
-from minibroker.protocol.checkpoints import DELETED_SUFFIX
+from minibroker.protocol.files.checkpoints import DELETED_SUFFIX
 from minibroker.runtime.ports import Disk, DiskError, FileMissing
 
 

@@ -15,7 +15,7 @@ from minibroker.broker.log.segments.segment import read_index
 from minibroker.broker.log.segments.segment_digest import digest_of_headers
 from minibroker.broker.log.segments.segment_index import NO_TIMESTAMP, CorruptIndex, SegmentIndex
 from minibroker.broker.log.segments.walk import scan_batches
-from minibroker.protocol.checkpoints import LOG_SUFFIX, EpochEntry
+from minibroker.protocol.files.checkpoints import LOG_SUFFIX, EpochEntry
 from minibroker.protocol.log_digest import MODULUS, NOTHING
 from minibroker.protocol.record_batch import BatchHeader, CorruptBatch
 from minibroker.runtime.ports import Disk, FileMissing

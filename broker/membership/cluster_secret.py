@@ -1,7 +1,7 @@
 """The shared secret in ZooKeeper with which brokers of a cluster authenticate to each other.
 
 Owns: agreeing on it at the start, and following its changes while the broker runs. Leaves to others: authentication
-with it (`protocol/broker_authentication`).
+with it (`protocol/wire/broker_authentication`).
 
 The first broker of a cluster generates the secret. If it is deleted, any running broker writes it again. If it is
 replaced, all brokers adopt the new one and reconnect to each other. If it cannot be read, it is not touched: a running
@@ -20,8 +20,8 @@ from minibroker.broker.membership.registration import (
     ClusterMismatch,
     ZooKeeperRefuses,
 )
-from minibroker.protocol.broker_authentication import SECRET_BYTES
 from minibroker.protocol.events.broker_events import ClusterSecretReplaced
+from minibroker.protocol.wire.broker_authentication import SECRET_BYTES
 from minibroker.protocol.znodes import CLUSTER_SECRET, ClusterSecret, CorruptZnode
 from minibroker.runtime.observer import UNOBSERVED, Observer
 from minibroker.runtime.ports import Coordination, NodeExists, NoNode, NotAuthorized

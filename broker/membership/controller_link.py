@@ -11,7 +11,7 @@ from functools import partial
 
 from minibroker.protocol.events.broker_events import HandoverUnfinished
 from minibroker.protocol.ids import TopicPartition, to_wire
-from minibroker.protocol.messages import ControlledShutdownRequest, ControlledShutdownResponse, TopicPartitions
+from minibroker.protocol.wire.messages import ControlledShutdownRequest, ControlledShutdownResponse, TopicPartitions
 from minibroker.runtime.broker_dialer import BrokerDialer
 from minibroker.runtime.observer import UNOBSERVED, Observer
 from minibroker.runtime.request_channel import RequestChannel, RequestFailed

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from minibroker.broker.membership.metadata_image import MetadataImage
 from minibroker.broker.membership.refusals import Refusals
-from minibroker.protocol.messages import ConfirmFailureRequest, ConfirmFailureResponse
+from minibroker.protocol.wire.messages import ConfirmFailureRequest, ConfirmFailureResponse
 from minibroker.runtime.ports import ConnectionRefused, Network, NetworkError
 from minibroker.runtime.rpc import connect
 

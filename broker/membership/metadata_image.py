@@ -18,7 +18,7 @@ import msgspec
 from minibroker.broker.monitoring.metrics import BrokerCounters
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition, from_wire, is_topic_name
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     LEADER_DURING_DELETE,
     CurrentLeader,
     DescribeClusterBroker,

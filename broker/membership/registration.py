@@ -34,7 +34,7 @@ from minibroker.protocol.events.broker_events import (
     SessionChanged,
 )
 from minibroker.protocol.ids import BrokerEpoch, BrokerId
-from minibroker.protocol.messages import BrokerEndpoint
+from minibroker.protocol.wire.messages import BrokerEndpoint
 from minibroker.protocol.znodes import (
     BROKER_IDS,
     CLUSTER_ID,

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import msgspec
 
-from minibroker.protocol.messages import APIS, ApiKey
+from minibroker.protocol.wire.messages import APIS, ApiKey
 
 
 class Metric(msgspec.Struct, frozen=True):

@@ -8,9 +8,9 @@ from itertools import islice
 
 import msgspec
 
-from minibroker.protocol.cluster_events import as_json
+from minibroker.protocol.events.cluster_events import as_json
 from minibroker.protocol.events.event_base import ClusterEvent
-from minibroker.protocol.messages import DescribeEventsRequest, DescribeEventsResponse, ReportedEvent
+from minibroker.protocol.wire.messages import DescribeEventsRequest, DescribeEventsResponse, ReportedEvent
 from minibroker.runtime.observer import Observer
 from minibroker.runtime.ports import Clock
 

@@ -14,7 +14,7 @@ from minibroker.broker.replication.events import AlterPartitionAnswered, AlterPa
 from minibroker.protocol.errors import ErrorCode, error_code
 from minibroker.protocol.events.replica_events import AlterPartitionFailed, IsrProposalRefused
 from minibroker.protocol.ids import TopicPartition, to_wire
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     AlterPartitionData,
     AlterPartitionRequest,
     AlterPartitionResponse,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from minibroker.broker.replication.events import LeaderEndsAnswered
 from minibroker.protocol.errors import ErrorCode, error_code
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     ListOffsetsPartition,

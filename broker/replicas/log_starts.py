@@ -12,8 +12,8 @@ from minibroker.broker.owned_tasks import OwnedTasks
 from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.state import Fetching
-from minibroker.protocol.checkpoints import LogStartReason
 from minibroker.protocol.events.replica_events import SegmentsDeleted
+from minibroker.protocol.files.checkpoints import LogStartReason
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.ports import BadEntry, Clock, DiskError
 

@@ -12,10 +12,10 @@ from msgspec import Struct
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.state import ReplicaState
-from minibroker.protocol.codec import FetchedRecords
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.messages import MetadataResponse
 from minibroker.protocol.record_batch import BatchHeader
+from minibroker.protocol.wire.codec import FetchedRecords
+from minibroker.protocol.wire.messages import MetadataResponse
 from minibroker.runtime.ports import Buffer
 
 

@@ -27,7 +27,8 @@ from minibroker.protocol.errors import ErrorCode, error_code
 from minibroker.protocol.events.broker_events import LeaderSilent
 from minibroker.protocol.events.replica_events import DamagedBatchReceived
 from minibroker.protocol.ids import TopicPartition, from_wire, to_wire
-from minibroker.protocol.messages import (
+from minibroker.protocol.record_batch import BatchHeader, CorruptBatch, check_batch
+from minibroker.protocol.wire.messages import (
     FetchPartition,
     FetchPartitionResponse,
     FetchRequest,
@@ -40,7 +41,6 @@ from minibroker.protocol.messages import (
     OffsetForLeaderTopic,
     Response,
 )
-from minibroker.protocol.record_batch import BatchHeader, CorruptBatch, check_batch
 from minibroker.runtime.broker_dialer import BrokerDialer
 from minibroker.runtime.observer import Observer
 from minibroker.runtime.ports import ConnectionRefused, NetworkError

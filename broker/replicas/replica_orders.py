@@ -25,7 +25,7 @@ from minibroker.broker.replication.state import ReplicationConfig
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.events.replica_events import LogMissing
 from minibroker.protocol.ids import NONE, TopicPartition, from_wire
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     LEADER_EPOCH_DURING_DELETE,
     LeaderAndIsrPartition,
     LeaderAndIsrRequest,

@@ -12,8 +12,8 @@ from msgspec import Struct
 
 from minibroker.broker.replication.producer_state import KnownProducers
 from minibroker.broker.replication.state import IsrKind
-from minibroker.protocol.checkpoints import LogStartReason
 from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.files.checkpoints import LogStartReason
 from minibroker.protocol.record_batch import BatchHeader
 
 

@@ -15,7 +15,7 @@ from minibroker.broker.replication.events import (
     WriteEpochHistory,
 )
 from minibroker.broker.replication.state import RemoteReplica, ReplicaState
-from minibroker.protocol.checkpoints import LogStartReason
+from minibroker.protocol.files.checkpoints import LogStartReason
 
 HEAD_MISSING = "its head is missing"
 """Ends the reason of such a damage."""

@@ -25,8 +25,8 @@ import msgspec
 from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.errors import ErrorCode, ProtocolError
 from minibroker.protocol.ids import MAX_OFFSET
-from minibroker.protocol.message_types import PRODUCE_BATCHES_MAX, PRODUCES_IN_FLIGHT_MAX
 from minibroker.protocol.record_batch import SEQUENCE_MAX, BatchHeader
+from minibroker.protocol.wire.message_types import PRODUCE_BATCHES_MAX, PRODUCES_IN_FLIGHT_MAX
 
 BATCHES_REMEMBERED = PRODUCES_IN_FLIGHT_MAX * PRODUCE_BATCHES_MAX
 """No retry can be older."""

@@ -10,8 +10,8 @@ Text from the peer is quoted, because it may hold any characters.
 import logging
 from collections.abc import Iterator
 
-from minibroker.protocol import messages as m
 from minibroker.protocol.errors import ErrorCode, error_code
+from minibroker.protocol.wire import messages as m
 from minibroker.runtime.server.server import IncomingRequest
 
 log = logging.getLogger("minibroker.administration")

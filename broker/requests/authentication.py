@@ -1,7 +1,7 @@
 """Authentication of peers: the server side of SaslHandshake and SaslAuthenticate (KIP-43, KIP-152).
 
 Owns: the progress of each connection's authentication, and its principal afterwards. Leaves to others: the proofs
-(`protocol/broker_authentication`), and what a principal may do (`authorization`).
+(`protocol/wire/broker_authentication`), and what a principal may do (`authorization`).
 
 There is one mechanism, for brokers, and only on the inter-broker listener. A connection that never uses it stays
 anonymous and counts as a client. One that fails gets an error and is closed; the broker has spent one challenge on it.
@@ -10,16 +10,16 @@ anonymous and counts as a client. One that fails gets an error and is closed; th
 import random
 from collections.abc import Callable
 
-from minibroker.protocol.broker_authentication import (
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import BrokerEpoch, BrokerId
+from minibroker.protocol.wire.broker_authentication import (
     MECHANISM,
     NONCE_BYTES,
     AuthenticationFailed,
     BrokerName,
     ServerExchange,
 )
-from minibroker.protocol.errors import ErrorCode
-from minibroker.protocol.ids import BrokerEpoch, BrokerId
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     Response,
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,

@@ -11,9 +11,9 @@ broker 3, nor one of an earlier registration of broker 2.
 from collections.abc import Callable
 from typing import Any
 
-from minibroker.protocol import messages as m
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import BrokerEpoch, BrokerId
+from minibroker.protocol.wire import messages as m
 from minibroker.runtime.principal import Principal
 
 ClaimedSender = tuple[int | None, int | None]

@@ -9,9 +9,9 @@ raises it before it sends its first request.
 
 from collections.abc import Callable
 
-from minibroker.protocol import messages as m
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import ControllerEpoch
+from minibroker.protocol.wire import messages as m
 from minibroker.protocol.znodes import CONTROLLER_EPOCH, CorruptZnode, parse_number
 from minibroker.runtime.ports import Coordination, CoordinationError, NoNode
 

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from minibroker.broker.alarms import Alarms
 from minibroker.broker.replicas.partition import Partition
-from minibroker.protocol.messages import FetchRequest
+from minibroker.protocol.wire.messages import FetchRequest
 from minibroker.runtime.deadline import DeadlineTimer
 from minibroker.runtime.server.incoming_request import IncomingRequest, RequestConnection
 

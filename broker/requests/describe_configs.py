@@ -9,7 +9,7 @@ from minibroker.broker.configuration.config_table import SETTINGS, TOPIC_SETTING
 from minibroker.broker.configuration.config_values import BadValue, format_value, parse_value
 from minibroker.broker.membership.metadata_image import MetadataImage
 from minibroker.protocol.errors import ErrorCode
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     ConfigSource,
     DescribeConfigsRequest,
     DescribeConfigsResource,

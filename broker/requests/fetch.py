@@ -24,10 +24,10 @@ from minibroker.broker.replication.leader import (
 from minibroker.broker.requests.delayed_fetches import DelayedFetch, DelayedFetches
 from minibroker.broker.requests.fetch_answers import FetchAnswers
 from minibroker.broker.requests.fetch_sessions import FetchSessions
-from minibroker.protocol.codec import FetchedRecords, encode_fetch_response
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition, from_wire
-from minibroker.protocol.messages import CurrentLeader, FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from minibroker.protocol.wire.codec import FetchedRecords, encode_fetch_response
+from minibroker.protocol.wire.messages import CurrentLeader, FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from minibroker.runtime.observer import Observer
 from minibroker.runtime.ports import DiskError
 from minibroker.runtime.server.incoming_request import IncomingRequest, RequestConnection

@@ -13,10 +13,10 @@ from minibroker.broker.replicas.observations import RecordsRead
 from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replication.events import FollowerFetched
 from minibroker.broker.replication.leader import FetchGranted, FetchRefused
-from minibroker.protocol.codec import FetchedRecords
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition, from_wire, to_wire
-from minibroker.protocol.messages import CurrentLeader, EpochEndOffset, FetchPartition, FetchPartitionResponse
+from minibroker.protocol.wire.codec import FetchedRecords
+from minibroker.protocol.wire.messages import CurrentLeader, EpochEndOffset, FetchPartition, FetchPartitionResponse
 from minibroker.runtime.observer import Observer
 from minibroker.runtime.ports import Buffer, DiskError
 from minibroker.runtime.server.incoming_request import AnswerSent

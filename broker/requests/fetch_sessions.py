@@ -12,10 +12,10 @@ from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replication.leader import FetchRefused, grant_follower, refuse_fetch
 from minibroker.broker.requests.delayed_fetches import DelayedFetch, DelayedFetches
 from minibroker.broker.requests.fetch_answers import FetchAnswers, watermarks_only
-from minibroker.protocol.codec import FetchedRecords, encode_fetch_response
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition, from_wire
-from minibroker.protocol.messages import FetchPartition, FetchRequest, FetchResponse
+from minibroker.protocol.wire.codec import FetchedRecords, encode_fetch_response
+from minibroker.protocol.wire.messages import FetchPartition, FetchRequest, FetchResponse
 from minibroker.runtime.server.incoming_request import IncomingRequest, RequestConnection
 
 SESSIONS_PER_BROKER_MAX = 2

@@ -32,10 +32,10 @@ from minibroker.broker.requests.produce import ProduceHandler
 from minibroker.broker.requests.producer_ids import ProducerIds
 from minibroker.broker.requests.replica_description import describe_replicas
 from minibroker.broker.requests.replica_log_info import answer_log_info
-from minibroker.protocol import messages as m
 from minibroker.protocol.errors import ErrorCode
-from minibroker.protocol.message_types import clipped
-from minibroker.protocol.messages import ApiKey
+from minibroker.protocol.wire import messages as m
+from minibroker.protocol.wire.message_types import clipped
+from minibroker.protocol.wire.messages import ApiKey
 from minibroker.runtime.server.incoming_request import IncomingRequest, RequestConnection
 
 log = logging.getLogger("minibroker.handlers")

@@ -17,8 +17,8 @@ from minibroker.broker.replication.leader import (
 )
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition, from_wire, to_wire
-from minibroker.protocol.message_types import PRODUCERS_BYTES_MAX
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.message_types import PRODUCERS_BYTES_MAX
+from minibroker.protocol.wire.messages import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     ListOffsetsPartition,

@@ -15,20 +15,20 @@ from minibroker.broker.replication.leader import ACKS_NONE
 from minibroker.broker.replication.producer_state import continues
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.messages import (
-    CurrentLeader,
-    ProducePartition,
-    ProducePartitionResponse,
-    ProduceRequest,
-    ProduceResponse,
-    ProduceTopicResponse,
-)
 from minibroker.protocol.record_batch import (
     BatchHeader,
     CorruptBatch,
     UndecodableBatch,
     check_batch,
     check_payload,
+)
+from minibroker.protocol.wire.messages import (
+    CurrentLeader,
+    ProducePartition,
+    ProducePartitionResponse,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceTopicResponse,
 )
 from minibroker.runtime.server.server import IncomingRequest
 

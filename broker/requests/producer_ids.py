@@ -13,7 +13,7 @@ import logging
 
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import BrokerId, ProducerId
-from minibroker.protocol.messages import InitProducerIdRequest, InitProducerIdResponse
+from minibroker.protocol.wire.messages import InitProducerIdRequest, InitProducerIdResponse
 from minibroker.protocol.znodes import PRODUCER_ID_BLOCK, CorruptZnode, ProducerIdBlock
 from minibroker.runtime.ports import (
     BadVersion,

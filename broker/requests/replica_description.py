@@ -10,8 +10,8 @@ from minibroker.broker.replicas.replica_manager import ReplicaManager
 from minibroker.broker.replication.high_watermark import NEVER_MS
 from minibroker.broker.replication.state import RemoteReplica, ReplicaState, Role
 from minibroker.protocol.ids import to_wire
-from minibroker.protocol.message_types import clipped
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.message_types import clipped
+from minibroker.protocol.wire.messages import (
     DescribedEpoch,
     DescribedReplicaTopic,
     DescribeReplicaStateRequest,

@@ -8,8 +8,8 @@ from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.membership.registration import Registration
 from minibroker.broker.replicas.replica_manager import ReplicaManager
 from minibroker.protocol.ids import NONE, TopicPartition, to_wire
-from minibroker.protocol.message_types import clipped
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.message_types import clipped
+from minibroker.protocol.wire.messages import (
     GetReplicaLogInfoRequest,
     GetReplicaLogInfoResponse,
     ReplicaLogInfo,

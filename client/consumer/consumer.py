@@ -37,8 +37,8 @@ from minibroker.client.owner import Owner
 from minibroker.client.producer.record_input import check_timestamp
 from minibroker.client.topics import known_topic
 from minibroker.protocol.ids import Offset, TopicPartition
-from minibroker.protocol.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from minibroker.protocol.record_batch import BatchHeader
+from minibroker.protocol.wire.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from minibroker.runtime.ports import Runtime
 
 

@@ -33,8 +33,8 @@ from minibroker.client.errors import (
 )
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
-from minibroker.protocol.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, EpochEndOffset
 from minibroker.protocol.record_batch import BatchHeader
+from minibroker.protocol.wire.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, EpochEndOffset
 
 CHUNKS_MAX = 2
 """Fetched chunks that may wait for the user: one being read, one ahead."""

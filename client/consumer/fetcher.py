@@ -34,7 +34,8 @@ from minibroker.client.metadata_cache import Address
 from minibroker.client.retry import backoff_ms
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import BrokerId, Offset, TopicPartition, to_wire
-from minibroker.protocol.messages import (
+from minibroker.protocol.record_batch import BatchHeader, CorruptBatch, iterate_headers
+from minibroker.protocol.wire.messages import (
     FetchPartition,
     FetchPartitionResponse,
     FetchRequest,
@@ -42,7 +43,6 @@ from minibroker.protocol.messages import (
     FetchTopic,
     Response,
 )
-from minibroker.protocol.record_batch import BatchHeader, CorruptBatch, iterate_headers
 from minibroker.runtime.deadline import DeadlineTimer
 from minibroker.runtime.rpc import ConnectionClosed, RpcConnection, RpcError
 

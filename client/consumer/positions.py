@@ -14,7 +14,7 @@ from minibroker.client.errors import MinibrokerError, broker_error
 from minibroker.client.limits import Deadline
 from minibroker.client.offsets import ask_offsets
 from minibroker.protocol.ids import BrokerId, TopicPartition
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,

@@ -42,8 +42,8 @@ from minibroker.client.producer.batches import Batch, PartitionQueue, ProducerId
 from minibroker.client.retry import MAYBE_WRITTEN_AFTER, ProduceDecision, decide_produce
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import BrokerId, LeaderEpoch, Offset
-from minibroker.protocol.message_types import PRODUCE_BATCHES_MAX
 from minibroker.protocol.record_batch import HEADER_BYTES, SEQUENCE_MAX
+from minibroker.protocol.wire.message_types import PRODUCE_BATCHES_MAX
 
 LATE_RECORD_EXTRA_BYTES = 16
 """A record may take this much more at the end of a large batch than at the start of one: its deltas are larger."""

@@ -7,7 +7,7 @@ import msgspec
 from minibroker.client.cluster import ClusterSettings
 from minibroker.client.errors import InvalidCall
 from minibroker.client.limits import BATCH_SIZE_MAX, check_at_least, parse_servers
-from minibroker.protocol.message_types import PRODUCES_IN_FLIGHT_MAX
+from minibroker.protocol.wire.message_types import PRODUCES_IN_FLIGHT_MAX
 
 
 class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -26,7 +26,8 @@ from minibroker.client.producer.delivery_watch import DeliveryWatch
 from minibroker.client.producer.producer_settings import ProducerSettings
 from minibroker.client.retry import ProduceDecision, backoff_ms
 from minibroker.protocol.ids import BrokerId, from_wire
-from minibroker.protocol.messages import (
+from minibroker.protocol.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from minibroker.protocol.wire.messages import (
     ApiVersionsRequest,
     InitProducerIdRequest,
     InitProducerIdResponse,
@@ -37,7 +38,6 @@ from minibroker.protocol.messages import (
     ProduceTopic,
     Response,
 )
-from minibroker.protocol.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from minibroker.runtime.deadline import DeadlineTimer
 from minibroker.runtime.rpc import ConnectionClosed, RpcConnection, RpcError
 

@@ -19,8 +19,8 @@ from minibroker.controller.core.controller_state import ControllerState, LossCho
 from minibroker.controller.core.election import PartitionChange, change_to
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import NONE, BrokerId, TopicPartition
-from minibroker.protocol.message_types import clipped
-from minibroker.protocol.messages import ConfirmedElection, ElectionCandidate, ElectionOutlook
+from minibroker.protocol.wire.message_types import clipped
+from minibroker.protocol.wire.messages import ConfirmedElection, ElectionCandidate, ElectionOutlook
 
 Logs = Mapping[BrokerId, Mapping[TopicPartition, ReplicaLog]]
 

@@ -13,7 +13,7 @@ from minibroker.controller.core.controller_state import ControllerState, Leaders
 from minibroker.controller.core.election import PartitionChange
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import NONE, BrokerId, TopicPartition, to_wire
-from minibroker.protocol.messages import AlterPartitionData, AlterPartitionResult, BrokerState
+from minibroker.protocol.wire.messages import AlterPartitionData, AlterPartitionResult, BrokerState
 
 RECOVERED, RECOVERING = 0, 1
 """leader_recovery_state on the wire."""

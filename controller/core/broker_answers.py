@@ -8,7 +8,7 @@ from minibroker.controller.core.controller_state import RegisteredBroker
 from minibroker.controller.core.events import ControllerEvent, LeaderCutOff, ReplicasErased, ReplicasFailed
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     Request,

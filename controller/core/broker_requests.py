@@ -34,7 +34,7 @@ from minibroker.controller.core.instructions import stop_replica
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.events.controller_events import BrokerStopping, OfflineReplicasReported
 from minibroker.protocol.ids import BrokerId, TopicPartition
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     AlterPartitionResponse,
     AlterPartitionResult,
     AlterPartitionTopicResponse,

@@ -14,7 +14,7 @@ from minibroker.controller.core.election import PartitionChange
 from minibroker.controller.core.instructions import Instruction
 from minibroker.protocol.events.event_base import INFO, ClusterEvent
 from minibroker.protocol.ids import BrokerEpoch, BrokerId, TopicPartition
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     AlterPartitionRequest,
     AlterPartitionResult,
     ControlledShutdownRequest,

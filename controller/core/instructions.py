@@ -14,7 +14,7 @@ import msgspec
 
 from minibroker.controller.core.controller_state import ControllerState, Topic
 from minibroker.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition, to_wire
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     LEADER_DURING_DELETE,
     LEADER_EPOCH_DURING_DELETE,
     BrokerEndpoint,

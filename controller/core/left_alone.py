@@ -6,7 +6,7 @@ or broker that it is about: without this list, only the log would show it.
 
 from collections.abc import Collection
 
-from minibroker.protocol.messages import LEFT_ALONE_MAX
+from minibroker.protocol.wire.messages import LEFT_ALONE_MAX
 
 
 class LeftAlone:

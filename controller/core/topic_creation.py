@@ -12,7 +12,7 @@ from minibroker.controller.core.controller_state import ControllerState, Topic
 from minibroker.controller.core.deletion import waiting_for
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import NONE, TOPIC_NAME_MAX_LENGTH, BrokerId, is_topic_name
-from minibroker.protocol.messages import CreatableTopic
+from minibroker.protocol.wire.messages import CreatableTopic
 
 PARTITIONS_PER_REQUEST_MAX = 2_000
 """Limit of one CreateTopics, all its topics together. A controller does one thing after the other: until these states

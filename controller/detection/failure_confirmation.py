@@ -11,7 +11,7 @@ from functools import partial
 import msgspec
 
 from minibroker.protocol.ids import BrokerEpoch, BrokerId
-from minibroker.protocol.messages import ConfirmFailureRequest, ConfirmFailureResponse
+from minibroker.protocol.wire.messages import ConfirmFailureRequest, ConfirmFailureResponse
 from minibroker.runtime.broker_dialer import BrokerDialer
 from minibroker.runtime.request_channel import RequestChannel, RequestFailed
 

@@ -48,7 +48,7 @@ def events(
     docs/EVENTS.md lists the kinds and their fields. Each broker keeps its last 2,000 events or
     a megabyte of them, since its start.
     """
-    from minibroker.protocol.cluster_events import EVENTS
+    from minibroker.protocol.events.cluster_events import EVENTS
 
     unknown = sorted({*kinds} - {*EVENTS})
     if unknown:

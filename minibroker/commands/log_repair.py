@@ -79,7 +79,7 @@ def repair(log_dir: Path, is_applied: bool, cuts: tuple[str, ...], accept_loss: 
 
 
 def _require_names(cuts: tuple[str, ...]) -> None:
-    from minibroker.protocol.checkpoints import parse_partition_directory_name
+    from minibroker.protocol.files.checkpoints import parse_partition_directory_name
 
     for name in cuts:
         if parse_partition_directory_name(name) is None:
@@ -109,7 +109,7 @@ def _require_cuts(log_dir: Path, examined: "list[ExaminedLog]", cuts: tuple[str,
 def _lock(log_dir: Path) -> Any:
     """Lock the directory: a running broker would change it during the examination."""
     from minibroker.offline.top_entries import cure_of
-    from minibroker.protocol.checkpoints import LOCK, META_PROPERTIES, parse_partition_directory_name
+    from minibroker.protocol.files.checkpoints import LOCK, META_PROPERTIES, parse_partition_directory_name
     from minibroker.runtime.adapters.disk import RealDisk
     from minibroker.runtime.ports import BadEntry, LockHeld
 

@@ -17,7 +17,7 @@ from minibroker.command_line import (
 )
 
 if TYPE_CHECKING:
-    from minibroker.protocol.messages import ElectionOutlook, ElectLeadersRequest, ElectLeadersTopic
+    from minibroker.protocol.wire.messages import ElectionOutlook, ElectLeadersRequest, ElectLeadersTopic
 
 COMMANDS = {
     "elect": (
@@ -55,7 +55,7 @@ def elect(
     ISR hold are lost. If anything has changed since it was shown, no leader is elected. Exit code 10 if partitions are
     without a leader at the end.
     """
-    from minibroker.protocol.messages import ElectLeadersRequest, confirmation_of
+    from minibroker.protocol.wire.messages import ElectLeadersRequest, confirmation_of
 
     topics = _topics(names)
     if accept_loss and topics is None and not yes:
@@ -97,8 +97,8 @@ def _accepts(partitions: int) -> bool:
 
 
 def _topics(names: tuple[str, ...]) -> "list[ElectLeadersTopic] | None":
-    from minibroker.protocol.checkpoints import parse_partition_directory_name
-    from minibroker.protocol.messages import ElectLeadersTopic
+    from minibroker.protocol.files.checkpoints import parse_partition_directory_name
+    from minibroker.protocol.wire.messages import ElectLeadersTopic
 
     found: dict[str, list[int]] = {}
     for name in names:

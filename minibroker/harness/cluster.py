@@ -19,7 +19,7 @@ from minibroker.client.admin import AdminClient
 from minibroker.client.consumer.consumer import Consumer
 from minibroker.client.producer.deliveries import RecordMetadata
 from minibroker.client.producer.producer import Producer
-from minibroker.protocol.acked_list import AckedListWriter, record_checksum
+from minibroker.protocol.files.acked_list import AckedListWriter, record_checksum
 from minibroker.protocol.record_batch import Header
 from minibroker.runtime.ports import Runtime
 

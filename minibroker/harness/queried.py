@@ -12,7 +12,7 @@ from minibroker.harness.cluster import ZOOKEEPER, ClusterHarness, Misuse, NamedT
 from minibroker.local_cluster.local_cluster import CLIENT_ID
 from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.messages import DescribeReplicaStateResponse, ReplicaStateDescription
+from minibroker.protocol.wire.messages import DescribeReplicaStateResponse, ReplicaStateDescription
 from minibroker.runtime.ports import Runtime
 
 POLL_SECONDS = 0.1

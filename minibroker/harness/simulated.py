@@ -14,7 +14,7 @@ from typing import Any, Self
 from minibroker.client import default_runtime
 from minibroker.harness.cluster import CLIENTS, ZOOKEEPER, ClusterHarness, Condition, Link, Party
 from minibroker.local_cluster.cluster_file import write_cluster_state
-from minibroker.protocol.cluster_state import ClusterState, PartitionSnapshot
+from minibroker.protocol.files.cluster_state import ClusterState, PartitionSnapshot
 from minibroker.protocol.znodes import BROKER_TOPICS, PartitionState, TopicAssignment
 from minibroker.runtime.ports import Runtime
 from minibroker.simulation.cluster import POLL_SECONDS, SimulatedCluster

@@ -24,7 +24,7 @@ from pathlib import Path
 import msgspec
 
 from minibroker.local_cluster.processes import ProcessIdentity
-from minibroker.protocol.cluster_state import CLUSTER_STATE, ClusterState, format_cluster_state
+from minibroker.protocol.files.cluster_state import CLUSTER_STATE, ClusterState, format_cluster_state
 
 CLUSTER_FILE = "cluster.json"
 STATE_FILE = CLUSTER_STATE

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from minibroker.audit.errors import AuditError
 from minibroker.audit.reading.zookeeper_source import NoCluster, read_cluster_from_zookeeper
 from minibroker.observation.cluster_view import ClusterView
-from minibroker.protocol.cluster_state import VERSION, ClusterState, PartitionSnapshot
-from minibroker.protocol.messages import MetadataPartition, ReplicaStateDescription
+from minibroker.protocol.files.cluster_state import VERSION, ClusterState, PartitionSnapshot
+from minibroker.protocol.wire.messages import MetadataPartition, ReplicaStateDescription
 
 ZOOKEEPER_TIMEOUT_S = 10.0
 

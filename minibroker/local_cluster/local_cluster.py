@@ -39,8 +39,8 @@ from minibroker.local_cluster.power_loss import CutTail, cut_unsynced_tails
 from minibroker.local_cluster.processes import ProcessIdentity, free_ports, identify, wait_until
 from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
 from minibroker.observation.cluster_view import ClusterView, health_problems, view_cluster
-from minibroker.protocol.checkpoints import CLEAN_SHUTDOWN, parse_partition_directory_name
-from minibroker.protocol.cluster_state import ClusterState
+from minibroker.protocol.files.checkpoints import CLEAN_SHUTDOWN, parse_partition_directory_name
+from minibroker.protocol.files.cluster_state import ClusterState
 
 CLIENT_ID = "minibroker-cluster"
 UP_TIMEOUT_S = 40.0

@@ -15,8 +15,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from minibroker.local_cluster.local_cluster import CLIENT_ID, LocalCluster
-from minibroker.protocol.codec import decode_request_frame
 from minibroker.protocol.errors import ProtocolError
+from minibroker.protocol.wire.codec import decode_request_frame
 
 LOOPBACK = "127.0.0.1"
 CLIENTS = "clients"

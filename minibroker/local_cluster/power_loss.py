@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from minibroker.protocol import checkpoints, meta_properties
+from minibroker.protocol.files import checkpoints, meta_properties
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import HEADER_BYTES, CorruptBatch, read_header
 

@@ -10,7 +10,7 @@ from functools import partial
 from types import TracebackType
 from typing import TypeVar
 
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     DescribeClusterRequest,
     DescribeClusterResponse,
     DescribeReplicaStateRequest,

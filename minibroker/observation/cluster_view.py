@@ -11,7 +11,7 @@ import msgspec
 from minibroker.observation.broker_queries import ASK_TIMEOUT_S, BrokerQueries, NoAnswer
 from minibroker.offline import cures
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     DescribeReplicaStateResponse,
     ElectLeadersRequest,
     MetadataPartition,

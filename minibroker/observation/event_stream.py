@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from minibroker.observation.broker_queries import ASK_TIMEOUT_S, BrokerQueries, NoAnswer, Refused
-from minibroker.protocol.messages import DescribeEventsRequest, DescribeEventsResponse, ReportedEvent
+from minibroker.protocol.wire.messages import DescribeEventsRequest, DescribeEventsResponse, ReportedEvent
 
 POLL_SECONDS = 0.3
 """An event is shown this long after it is reported, at most."""

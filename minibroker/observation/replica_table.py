@@ -6,7 +6,7 @@ Owns: the columns and the meaning of lag. Leaves to others: queries and printing
 import msgspec
 
 from minibroker.observation.cluster_view import ClusterView
-from minibroker.protocol.messages import MetadataPartition, ReplicaStateDescription
+from minibroker.protocol.wire.messages import MetadataPartition, ReplicaStateDescription
 
 HEADER = ("PARTITION", "BROKER", "ROLE", "EPOCH", "START", "LEO", "HW", "LAG", "IN SYNC", "ISR")
 

@@ -11,10 +11,10 @@ from typing import TypeVar
 import msgspec
 
 from minibroker.offline.log_evidence import read_small
-from minibroker.protocol import checkpoints
-from minibroker.protocol.checkpoints import CorruptCheckpoint, LogStart, OtherVersion
+from minibroker.protocol.files import checkpoints
+from minibroker.protocol.files.checkpoints import CorruptCheckpoint, LogStart, OtherVersion
+from minibroker.protocol.files.partition_metadata import PartitionMetadata, belongs_elsewhere, parse_partition_metadata
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.partition_metadata import PartitionMetadata, belongs_elsewhere, parse_partition_metadata
 
 T = TypeVar("T")
 

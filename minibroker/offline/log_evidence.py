@@ -13,10 +13,10 @@ from typing import TypeVar
 
 import msgspec
 
-from minibroker.protocol import checkpoints
-from minibroker.protocol.checkpoints import CorruptCheckpoint
+from minibroker.protocol.files import checkpoints
+from minibroker.protocol.files.checkpoints import CorruptCheckpoint
+from minibroker.protocol.files.meta_properties import parse_meta_properties
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.meta_properties import parse_meta_properties
 
 SMALL_FILE_BYTES_MAX = 64 * 1024 * 1024
 """A checkpoint of a million partitions fits; a larger file is not one."""

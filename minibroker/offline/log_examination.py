@@ -25,8 +25,8 @@ from minibroker.offline.segment_files import (
     walk,
     wrong_epoch,
 )
-from minibroker.protocol import checkpoints
-from minibroker.protocol.checkpoints import CorruptCheckpoint, LogStart, LogStartReason
+from minibroker.protocol.files import checkpoints
+from minibroker.protocol.files.checkpoints import CorruptCheckpoint, LogStart, LogStartReason
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader
 

@@ -13,8 +13,8 @@ from minibroker.local_cluster.power_loss import list_segments
 from minibroker.offline.directory_owner import read_owner
 from minibroker.offline.log_evidence import read_small
 from minibroker.offline.log_examination import ExaminedLog
-from minibroker.protocol import checkpoints
-from minibroker.protocol.checkpoints import LogStart, LogStartReason
+from minibroker.protocol.files import checkpoints
+from minibroker.protocol.files.checkpoints import LogStart, LogStartReason
 from minibroker.protocol.ids import TopicPartition
 
 CUT_DIRECTORY_SUFFIX = "-cut"

@@ -15,8 +15,8 @@ import msgspec
 from minibroker.local_cluster.power_loss import list_segments
 from minibroker.offline.directory_owner import read_owner
 from minibroker.offline.log_evidence import read_small
-from minibroker.protocol import checkpoints
-from minibroker.protocol.checkpoints import CorruptCheckpoint, EpochEntry
+from minibroker.protocol.files import checkpoints
+from minibroker.protocol.files.checkpoints import CorruptCheckpoint, EpochEntry
 from minibroker.protocol.record_batch import HEADER_BYTES, BatchHeader, CorruptBatch, check_batch, read_header
 
 Buffer = bytes | mmap.mmap

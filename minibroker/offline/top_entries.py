@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 
 from minibroker.offline.log_evidence import read_small
-from minibroker.protocol import checkpoints
-from minibroker.protocol.checkpoints import CorruptCheckpoint
-from minibroker.protocol.meta_properties import parse_meta_properties
+from minibroker.protocol.files import checkpoints
+from minibroker.protocol.files.checkpoints import CorruptCheckpoint
+from minibroker.protocol.files.meta_properties import parse_meta_properties
 from minibroker.runtime.adapters.disk import RealDisk
 from minibroker.runtime.ports import DiskError, FileMissing
 

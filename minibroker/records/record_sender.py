@@ -1,8 +1,8 @@
 """Sends many records through the public Producer and accounts for each of them: for `produce` and the demo.
 
 Owns: which records are in flight, which were acknowledged at which offset, and the list of acknowledged records
-(`protocol.acked_list`) that `audit --acked` reads. Leaves to others: where records come from, and retries, which the
-Producer does.
+(`protocol/files/acked_list`) that `audit --acked` reads. Leaves to others: where records come from, and retries, which
+the Producer does.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ import msgspec
 from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer.deliveries import Deliveries, Delivery, RecordMetadata
 from minibroker.client.producer.producer import Producer
-from minibroker.protocol.acked_list import AckedListWriter, record_checksum
+from minibroker.protocol.files.acked_list import AckedListWriter, record_checksum
 from minibroker.protocol.ids import TopicPartition
 
 COLLECT_EVERY = 4_096

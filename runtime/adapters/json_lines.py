@@ -7,7 +7,7 @@ import logging
 from datetime import UTC, datetime
 from typing import Any
 
-from minibroker.protocol.cluster_events import as_json_fields, json_object
+from minibroker.protocol.events.cluster_events import as_json_fields, json_object
 
 
 class JsonLines(logging.Formatter):

@@ -9,7 +9,7 @@ import heapq
 from collections.abc import Callable
 from typing import Protocol
 
-from minibroker.protocol.messages import ApiKey
+from minibroker.protocol.wire.messages import ApiKey
 from minibroker.runtime.deadline import DeadlineTimer
 from minibroker.runtime.server.server_limits import (
     HANDSHAKE_MAX_BYTES,

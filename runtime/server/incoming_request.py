@@ -5,8 +5,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from minibroker.protocol.codec import IncomingFrame, encode_response
-from minibroker.protocol.messages import FetchRequest, ProduceRequest, Request, Response
+from minibroker.protocol.wire.codec import IncomingFrame, encode_response
+from minibroker.protocol.wire.messages import FetchRequest, ProduceRequest, Request, Response
 from minibroker.runtime.observer import Observer
 from minibroker.runtime.ports import Buffer
 from minibroker.runtime.principal import Principal

@@ -12,16 +12,16 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from minibroker.protocol.codec import (
+from minibroker.protocol.errors import ErrorCode, ProtocolError
+from minibroker.protocol.wire.codec import (
     API_VERSION,
     MalformedMessage,
     decode_request_body,
     decode_request_frame,
     encode_response,
 )
-from minibroker.protocol.errors import ErrorCode, ProtocolError
-from minibroker.protocol.messages import APIS, ApiKey, Response
-from minibroker.protocol.session import FrameReceiver
+from minibroker.protocol.wire.messages import APIS, ApiKey, Response
+from minibroker.protocol.wire.session import FrameReceiver
 from minibroker.runtime.ports import Buffer, Transport
 from minibroker.runtime.principal import ANONYMOUS
 from minibroker.runtime.server.connection_owner import ConnectionOwner

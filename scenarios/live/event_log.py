@@ -6,7 +6,7 @@ Owns: reading on from where the last look ended.
 from collections.abc import Iterator
 from pathlib import Path
 
-from minibroker.protocol.cluster_events import parse_json_line
+from minibroker.protocol.events.cluster_events import parse_json_line
 from minibroker.scenarios.staging.broker_events import phrase
 
 

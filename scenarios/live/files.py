@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from minibroker.local_cluster.power_loss import list_segments
-from minibroker.protocol import checkpoints
 from minibroker.protocol.errors import ProtocolError
+from minibroker.protocol.files import checkpoints
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import decode_records, iterate_headers
 

@@ -16,7 +16,7 @@ from minibroker.client.default_runtime import runtime_or_default
 from minibroker.harness.processes import ProcessHarness
 from minibroker.local_cluster.local_cluster import CLIENT_ID, ClusterFailed
 from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
-from minibroker.protocol.messages import DescribeReplicaStateResponse, ReplicaStateDescription
+from minibroker.protocol.wire.messages import DescribeReplicaStateResponse, ReplicaStateDescription
 from minibroker.protocol.znodes import PartitionState, partition_state_path
 from minibroker.runtime.ports import Coordination, CoordinationError, CoordinationUnavailable
 from minibroker.scenarios.live.event_log import BrokerEventLog

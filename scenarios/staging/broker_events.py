@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from minibroker.protocol.cluster_events import as_json_fields
+from minibroker.protocol.events.cluster_events import as_json_fields
 from minibroker.protocol.events.event_base import ClusterEvent
 from minibroker.runtime.observer import Observers
 from minibroker.simulation.world.node import PROCESS

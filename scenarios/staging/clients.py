@@ -10,7 +10,7 @@ from minibroker.client.consumer.consumer import Consumer
 from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer.deliveries import Delivery
 from minibroker.client.producer.producer import Producer
-from minibroker.protocol.acked_list import record_checksum
+from minibroker.protocol.files.acked_list import record_checksum
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.ports import Runtime
 from minibroker.scenarios.staging.rows import shortened

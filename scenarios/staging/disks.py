@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from minibroker.protocol import checkpoints
+from minibroker.protocol.files import checkpoints
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import decode_records, iterate_headers
 from minibroker.runtime.ports import FileMissing

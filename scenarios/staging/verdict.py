@@ -13,8 +13,8 @@ import msgspec
 
 from minibroker.audit.checks.findings import Severity
 from minibroker.audit.run import LOCAL, run_audit
-from minibroker.protocol.acked_list import AckedListWriter
-from minibroker.protocol.cluster_state import CLUSTER_STATE
+from minibroker.protocol.files.acked_list import AckedListWriter
+from minibroker.protocol.files.cluster_state import CLUSTER_STATE
 from minibroker.protocol.znodes import PartitionState
 from minibroker.scenarios.staging.scenario import TOPIC
 

@@ -6,7 +6,7 @@ Owns: which frames, and their short form. It sees frames of the simulated networ
 from collections.abc import Callable, Iterator
 
 from minibroker.protocol.errors import ErrorCode, error_code
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     ApiKey,
     FetchResponse,
     LeaderAndIsrResponse,

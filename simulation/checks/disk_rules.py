@@ -11,7 +11,7 @@ import msgspec
 
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.replicas.observations import ObservedReplica
-from minibroker.protocol.checkpoints import (
+from minibroker.protocol.files.checkpoints import (
     HIGH_WATERMARK_CHECKPOINT,
     LOG_SUFFIX,
     CorruptCheckpoint,

@@ -17,12 +17,12 @@ from minibroker.audit.checks.partition_check import compare_partition
 from minibroker.audit.reading.acked_file import AckedChunk
 from minibroker.audit.reading.replica import AuditedReplica, ReplicaFacts, SnapshotFile, assemble
 from minibroker.audit.reading.segment_reader import RangeTask, scan_content
-from minibroker.protocol import checkpoints
 from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.errors import ProtocolError
+from minibroker.protocol.files import checkpoints
+from minibroker.protocol.files.meta_properties import parse_meta_properties
+from minibroker.protocol.files.partition_metadata import parse_partition_metadata
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.meta_properties import parse_meta_properties
-from minibroker.protocol.partition_metadata import parse_partition_metadata
 from minibroker.simulation.checks.finding import CheckerFinding
 from minibroker.simulation.checks.reference_state import ReferencePartition
 from minibroker.simulation.cluster import SimulatedCluster

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from minibroker.broker.replicas.observations import BatchesLogged, ObservedReplica, RecordsRead
 from minibroker.protocol.checksum import crc32c
-from minibroker.protocol.codec import FetchedRecords
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import CRC_COVERS_FROM, BatchHeader, CorruptBatch, read_header
+from minibroker.protocol.wire.codec import FetchedRecords
 from minibroker.runtime.observer import Observers
 from minibroker.runtime.ports import Buffer
 from minibroker.simulation.checks.reference_state import ReferenceState

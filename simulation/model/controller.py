@@ -23,7 +23,7 @@ from minibroker.controller.core.election import PartitionChange
 from minibroker.controller.core.instructions import LeaderAndIsr
 from minibroker.controller.core.steps import step
 from minibroker.protocol.ids import TopicPartition, from_wire, to_wire
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     AlterPartitionData,
     AlterPartitionRequest,
     AlterPartitionResponse,

@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Callable
 from functools import partial
 
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     ElectionOutlook,
     ElectLeadersRequest,
     ElectLeadersResponse,

@@ -10,7 +10,7 @@ import asyncio
 import random
 from collections.abc import Iterable
 
-from minibroker.protocol.checkpoints import (
+from minibroker.protocol.files.checkpoints import (
     CLEAN_SHUTDOWN,
     HIGH_WATERMARK_CHECKPOINT,
     CorruptCheckpoint,
@@ -18,8 +18,8 @@ from minibroker.protocol.checkpoints import (
     parse_segment_file_name,
 )
 from minibroker.protocol.ids import NONE, TopicPartition
-from minibroker.protocol.messages import ElectionOutlook
 from minibroker.protocol.record_batch import read_header
+from minibroker.protocol.wire.messages import ElectionOutlook
 from minibroker.runtime.ports import FileMissing
 from minibroker.simulation.swarm.accepting import accept_loss
 from minibroker.simulation.swarm.faults.disk_faults import DiskFaults

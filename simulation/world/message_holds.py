@@ -14,15 +14,15 @@ from typing import Protocol
 
 import msgspec
 
-from minibroker.protocol.codec import (
+from minibroker.protocol.errors import ProtocolError
+from minibroker.protocol.wire.codec import (
     IncomingFrame,
     decode_request_body,
     decode_request_frame,
     decode_response_body,
     decode_response_frame,
 )
-from minibroker.protocol.errors import ProtocolError
-from minibroker.protocol.messages import APIS, ApiKey, Request, Response
+from minibroker.protocol.wire.messages import APIS, ApiKey, Request, Response
 
 FRAME_MAX_BYTES = 192 * 1024
 """A longer frame passes unexamined: waiting for all of it could fill the window and never end."""

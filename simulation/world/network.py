@@ -17,7 +17,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from minibroker.protocol.messages import ApiKey
+from minibroker.protocol.wire.messages import ApiKey
 from minibroker.runtime.ports import AddressInUse, ConnectionRefused, NetworkError, OutOfDescriptors, Transport
 from minibroker.simulation.world.links import Links
 from minibroker.simulation.world.loop import WORLD, VirtualLoop

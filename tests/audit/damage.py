@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from minibroker.audit.checks.findings import Kind
-from minibroker.protocol import checkpoints
+from minibroker.protocol.files import checkpoints
 from minibroker.protocol.record_batch import build_batch, decode_records, read_header
 from tests.audit.planted_cluster import PlantedReplica, encode, restamped, some_batches
 

@@ -9,19 +9,19 @@ import msgspec
 from minibroker.audit.reading.discovery import BOOT_ID_FILE
 from minibroker.audit.reading.replica import NO_VALUE
 from minibroker.broker.replication.producer_state import ProducerStates, SnapshotPlace
-from minibroker.protocol import checkpoints
-from minibroker.protocol.checkpoints import LogStart, LogStartReason
 from minibroker.protocol.checksum import crc32c
-from minibroker.protocol.cluster_state import (
+from minibroker.protocol.files import checkpoints
+from minibroker.protocol.files.checkpoints import LogStart, LogStartReason
+from minibroker.protocol.files.cluster_state import (
     CLUSTER_STATE,
     VERSION,
     ClusterState,
     PartitionSnapshot,
     format_cluster_state,
 )
+from minibroker.protocol.files.meta_properties import MetaProperties, format_meta_properties, parse_meta_properties
+from minibroker.protocol.files.partition_metadata import PartitionMetadata, format_partition_metadata
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.meta_properties import MetaProperties, format_meta_properties, parse_meta_properties
-from minibroker.protocol.partition_metadata import PartitionMetadata, format_partition_metadata
 from minibroker.protocol.record_batch import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,

@@ -10,7 +10,7 @@ import pytest
 from minibroker.audit.checks.findings import Finding, Kind, PartitionVerdict, Severity
 from minibroker.audit.reports.report import AuditOutcome, AuditReport
 from minibroker.audit.run import run_audit
-from minibroker.protocol import checkpoints
+from minibroker.protocol.files import checkpoints
 from minibroker.protocol.ids import TopicPartition
 from tests.audit.damage import BATCHES, ENCODED
 from tests.audit.planted_cluster import TOPIC_ID, PlantedCluster

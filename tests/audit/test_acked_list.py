@@ -12,7 +12,7 @@ from minibroker.audit.reading.acked_file import AckedTask, check_list, open_acke
 from minibroker.audit.reading.discovery import discover
 from minibroker.audit.reports.report import AuditOutcome
 from minibroker.audit.run import run_audit
-from minibroker.protocol.acked_list import AckedListWriter, record_checksum
+from minibroker.protocol.files.acked_list import AckedListWriter, record_checksum
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import Header, build_batch
 from tests.audit.planted_cluster import START_MS, TOPIC_ID, PlantedCluster, acked_line

@@ -14,7 +14,7 @@ from minibroker.audit.local_engine import compare_locally
 from minibroker.audit.reading import acked_file
 from minibroker.audit.reading.acked_file import AckedTask, plan_acked, read_acked
 from minibroker.audit.reading.discovery import discover
-from minibroker.protocol.checkpoints import LogStartReason
+from minibroker.protocol.files.checkpoints import LogStartReason
 from minibroker.protocol.ids import TopicPartition
 from tests.audit import damage
 from tests.audit.damage import BATCHES, BROKER, ENCODED

@@ -11,8 +11,8 @@ from minibroker.audit.local_engine import compare_locally
 from minibroker.audit.reading.discovery import discover
 from minibroker.audit.reports.report import AuditOutcome
 from minibroker.audit.run import run_audit
-from minibroker.protocol import checkpoints
 from minibroker.protocol.checksum import crc32c
+from minibroker.protocol.files import checkpoints
 from minibroker.protocol.ids import TopicPartition
 from tests.audit import damage
 from tests.audit.damage import BATCHES, BROKER, ENCODED, Damage

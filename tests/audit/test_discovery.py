@@ -7,9 +7,9 @@ import pytest
 
 from minibroker.audit.errors import AuditError
 from minibroker.audit.reading.discovery import discover
-from minibroker.protocol import checkpoints
+from minibroker.protocol.files import checkpoints
+from minibroker.protocol.files.meta_properties import MetaProperties, format_meta_properties
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.meta_properties import MetaProperties, format_meta_properties
 from tests.audit.damage import ENCODED
 from tests.audit.planted_cluster import PlantedCluster
 

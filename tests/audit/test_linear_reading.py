@@ -11,7 +11,7 @@ from minibroker.audit.reading.replica import RangeScan
 from minibroker.audit.reading.segment_reader import RangeTask, scan_range
 from minibroker.audit.spark.planning import plan_ranges
 from minibroker.audit.spark.stitching import stitch
-from minibroker.protocol import checkpoints
+from minibroker.protocol.files import checkpoints
 from minibroker.protocol.record_batch import build_batch
 from tests.audit.damage import ENCODED
 from tests.audit.planted_cluster import encode

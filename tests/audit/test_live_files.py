@@ -11,7 +11,7 @@ from minibroker.audit.checks.findings import Kind, PartitionVerdict
 from minibroker.audit.local_engine import compare_locally
 from minibroker.audit.reading import zookeeper_source
 from minibroker.audit.reading.discovery import Inventory, discover
-from minibroker.protocol import checkpoints
+from minibroker.protocol.files import checkpoints
 from minibroker.protocol.ids import TopicPartition
 from tests.audit.damage import BROKER, ENCODED, flip_bit
 from tests.audit.planted_cluster import Batch, PlantedCluster, encode

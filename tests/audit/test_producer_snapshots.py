@@ -11,7 +11,7 @@ from minibroker.audit.local_engine import compare_locally
 from minibroker.audit.reading.discovery import discover
 from minibroker.audit.reading.producer_snapshots import FILE_BYTES_MAX
 from minibroker.broker.replication.producer_state import SNAPSHOT_BYTES_MAX, ProducerStates, SnapshotPlace
-from minibroker.protocol.checkpoints import CLEAN_SHUTDOWN, SNAPSHOT_SUFFIX
+from minibroker.protocol.files.checkpoints import CLEAN_SHUTDOWN, SNAPSHOT_SUFFIX
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import read_header
 from tests.audit.planted_cluster import TOPIC_ID, PlantedCluster

@@ -14,8 +14,8 @@ from minibroker.audit.reading.replica import NO_VALUE, Columns, RangeScan, Repli
 from minibroker.audit.reading.segment_reader import RangeTask, scan_range
 from minibroker.audit.spark.planning import SHARE_BYTES, comparison_shares, plan_exact_ranges, plan_ranges, portions
 from minibroker.audit.spark.stitching import stitch
-from minibroker.protocol import checkpoints
 from minibroker.protocol.checksum import crc32c
+from minibroker.protocol.files import checkpoints
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import build_batch
 from tests.audit.damage import ENCODED

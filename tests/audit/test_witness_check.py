@@ -10,7 +10,7 @@ import pytest
 from minibroker.audit.checks.findings import Finding, Kind, PartitionResult, PartitionVerdict, Severity
 from minibroker.audit.local_engine import compare_locally
 from minibroker.audit.reading.discovery import discover
-from minibroker.protocol.cluster_state import CLUSTER_STATE, format_cluster_state
+from minibroker.protocol.files.cluster_state import CLUSTER_STATE, format_cluster_state
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.log_digest import batch_digest, format_digest
 from minibroker.protocol.record_batch import read_header

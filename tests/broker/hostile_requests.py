@@ -15,9 +15,9 @@ import click
 import msgspec
 
 from minibroker.broker.requests.authorization import CLAIMED_SENDERS
-from minibroker.protocol import messages as m
-from minibroker.protocol.broker_authentication import MECHANISM, ClientFinal, ClientFirst
 from minibroker.protocol.ids import HOST_PATTERN, IDENTIFIER_PATTERN, TOPIC_NAME_PATTERN
+from minibroker.protocol.wire import messages as m
+from minibroker.protocol.wire.broker_authentication import MECHANISM, ClientFinal, ClientFirst
 from minibroker.runtime.ports import NetworkError
 from minibroker.runtime.rpc import RpcError
 from minibroker.simulation.cluster import SimulatedCluster

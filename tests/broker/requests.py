@@ -5,9 +5,9 @@ from typing import TypeVar
 
 from minibroker.broker.requests.authorization import CLAIMED_SENDERS, CLUSTER_ACTIONS, READS_AS_REPLICA
 from minibroker.client.admin import AdminClient
-from minibroker.protocol import messages as m
-from minibroker.protocol.broker_authentication import BrokerName
 from minibroker.protocol.record_batch import build_batch
+from minibroker.protocol.wire import messages as m
+from minibroker.protocol.wire.broker_authentication import BrokerName
 from minibroker.runtime.broker_dialer import BrokerDialer, Credentials
 from minibroker.runtime.rpc import RpcConnection, connect
 from minibroker.simulation.cluster import PORT, SimulatedCluster

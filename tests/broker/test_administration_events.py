@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from minibroker.protocol import messages as m
+from minibroker.protocol.wire import messages as m
 from tests.broker.requests import TOPIC, ClusterClient, in_cluster
 
 LOGGER = "minibroker.administration"

@@ -1,6 +1,6 @@
 """Proposals reach the controller even if a connection fails."""
 
-from minibroker.protocol.messages import ApiKey
+from minibroker.protocol.wire.messages import ApiKey
 from minibroker.simulation.world.message_holds import requests
 from tests.broker.requests import TOPIC, ClusterClient, in_cluster
 

@@ -14,15 +14,15 @@ import pytest
 from msgspec.structs import replace
 
 from minibroker.broker.requests.authorization import CLUSTER_ACTIONS, READS_AS_REPLICA
-from minibroker.protocol import messages as m
-from minibroker.protocol.broker_authentication import (
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.wire import messages as m
+from minibroker.protocol.wire.broker_authentication import (
     MECHANISM,
     NONCE_BYTES,
     BrokerName,
     ClientExchange,
 )
-from minibroker.protocol.errors import ErrorCode
-from minibroker.protocol.messages import ApiKey
+from minibroker.protocol.wire.messages import ApiKey
 from minibroker.runtime.broker_dialer import NotAuthenticated
 from minibroker.runtime.ports import NetworkError
 from minibroker.runtime.rpc import ConnectionClosed, RpcConnection, connect

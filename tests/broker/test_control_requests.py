@@ -7,9 +7,9 @@ from msgspec.structs import replace
 
 from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replication.state import Role
-from minibroker.protocol import messages as m
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.wire import messages as m
 from tests.broker.requests import TOPIC, ClusterClient, in_cluster
 
 

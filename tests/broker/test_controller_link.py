@@ -4,7 +4,7 @@ import asyncio
 
 from minibroker.broker.membership.controller_link import ControllerLink
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.messages import ControlledShutdownRequest, ControlledShutdownResponse
+from minibroker.protocol.wire.messages import ControlledShutdownRequest, ControlledShutdownResponse
 from minibroker.runtime.server.server import IncomingRequest, RpcServer
 from minibroker.simulation.world.world import SimulatedWorld
 from tests.authenticated import Answering, dialer

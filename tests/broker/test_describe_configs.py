@@ -6,7 +6,7 @@ from minibroker.broker.configuration.dynamic_config import apply_overrides
 from minibroker.broker.membership.metadata_image import MetadataImage
 from minibroker.broker.requests.describe_configs import answer_describe_configs
 from minibroker.protocol.errors import ErrorCode
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     ConfigSource,
     DescribeConfigsRequest,
     DescribeConfigsResource,

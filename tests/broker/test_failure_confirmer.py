@@ -8,7 +8,7 @@ import pytest
 from minibroker.broker.membership.failure_confirmer import FailureConfirmation
 from minibroker.broker.membership.metadata_image import MetadataImage
 from minibroker.broker.membership.refusals import REMEMBERED_SECONDS, Refusals
-from minibroker.protocol.messages import BrokerEndpoint, ConfirmFailureRequest, LiveBroker, UpdateMetadataRequest
+from minibroker.protocol.wire.messages import BrokerEndpoint, ConfirmFailureRequest, LiveBroker, UpdateMetadataRequest
 from minibroker.runtime.server.server import RpcServer
 from minibroker.simulation.world.world import SimulatedWorld
 

@@ -14,10 +14,10 @@ from minibroker.broker.requests.fetch import READ_PER_ITERATION_BYTES
 from minibroker.broker.requests.fetch_sessions import SESSIONS_PER_BROKER_MAX
 from minibroker.client.admin import AdminClient
 from minibroker.client.producer.producer import Producer
-from minibroker.protocol.broker_authentication import MECHANISM, NONCE_BYTES, BrokerName, ClientExchange
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.broker_authentication import MECHANISM, NONCE_BYTES, BrokerName, ClientExchange
+from minibroker.protocol.wire.messages import (
     FetchPartition,
     FetchRequest,
     FetchTopic,

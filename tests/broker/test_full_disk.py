@@ -4,7 +4,7 @@ import pytest
 
 from minibroker.broker.disk_faults.full_disk import reported_low_watermark
 from minibroker.protocol.errors import ErrorCode
-from minibroker.protocol.messages import ListOffsetsPartitionResponse
+from minibroker.protocol.wire.messages import ListOffsetsPartitionResponse
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 
 from minibroker.broker.membership.metadata_image import MetadataImage
 from minibroker.broker.requests.handlers import CLIENTS_TASKS_MAX
-from minibroker.protocol import messages as m
 from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.wire import messages as m
 from tests.broker.requests import TOPIC, ClusterClient, in_cluster
 
 

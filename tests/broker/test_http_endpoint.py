@@ -19,7 +19,7 @@ from minibroker.broker.monitoring.http_endpoint import (
 )
 from minibroker.broker.monitoring.metrics import BrokerCounters, BrokerGauges, Readiness
 from minibroker.broker.monitoring.prometheus_page import make_page, metrics_of
-from minibroker.protocol.messages import ApiKey
+from minibroker.protocol.wire.messages import ApiKey
 from minibroker.simulation.world.world import SimulatedWorld
 
 PORT = 9404

@@ -8,7 +8,7 @@ from minibroker.broker.membership.metadata_image import MetadataImage
 from minibroker.broker.monitoring.metrics import BrokerCounters
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     BrokerEndpoint,
     CurrentLeader,
     LeaderAndIsrPartition,

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from minibroker.broker.requests.produce import DECODED_RECORDS_MAX
-from minibroker.protocol import messages as m
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.record_batch import decode_records
+from minibroker.protocol.wire import messages as m
 from minibroker.runtime.rpc import ConnectionClosed
 from tests.broker.requests import TOPIC, ClusterClient, batch, in_cluster, produce_request
 from tests.undecodable import beyond_all_times, undecodable

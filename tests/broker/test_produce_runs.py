@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import pytest
 
 from minibroker.broker.log.partition_log import PartitionLog
-from minibroker.protocol import messages as m
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.record_batch import BatchHeader, build_batch, iterate_headers
+from minibroker.protocol.wire import messages as m
 from minibroker.runtime.ports import Buffer
 from tests.broker.requests import TOPIC, ClusterClient, in_cluster
 

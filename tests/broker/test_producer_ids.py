@@ -6,7 +6,7 @@ import pytest
 
 from minibroker.broker.requests.producer_ids import BLOCK_SIZE, ProducerIds, ProducerIdsUnavailable
 from minibroker.protocol.errors import ErrorCode
-from minibroker.protocol.messages import InitProducerIdRequest
+from minibroker.protocol.wire.messages import InitProducerIdRequest
 from minibroker.protocol.znodes import PRODUCER_ID_BLOCK, ProducerIdBlock
 from tests.broker.virtual_zookeeper import World, pass_time, run
 

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from minibroker.protocol import messages as m
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.record_batch import decode_records, iterate_headers
+from minibroker.protocol.wire import messages as m
 from tests.broker.requests import TOPIC, ClusterClient, batch, in_cluster
 
 

@@ -4,11 +4,11 @@ import json
 
 from minibroker.broker.monitoring import recent_events
 from minibroker.broker.monitoring.recent_events import RecentEvents
-from minibroker.protocol.codec import encode_response
 from minibroker.protocol.events.broker_events import LogDirectoryFailed, ProcessStalled
 from minibroker.protocol.events.controller_events import TopicSettingsChanged
 from minibroker.protocol.events.replica_events import ReplicaWarned
-from minibroker.protocol.messages import DescribeEventsRequest, DescribeEventsResponse
+from minibroker.protocol.wire.codec import encode_response
+from minibroker.protocol.wire.messages import DescribeEventsRequest, DescribeEventsResponse
 from minibroker.runtime.observer import Observers
 from minibroker.simulation.world.world import SimulatedWorld
 

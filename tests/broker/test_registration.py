@@ -14,7 +14,7 @@ from minibroker.broker.membership.registration import (
     draw_id,
     open_session,
 )
-from minibroker.protocol.messages import BrokerEndpoint
+from minibroker.protocol.wire.messages import BrokerEndpoint
 from minibroker.protocol.znodes import CLUSTER_ID, CONTROLLER, PERSISTENT_PATHS, BrokerRegistration, broker_path
 from minibroker.runtime.ports import Coordination
 from minibroker.simulation.world.node import Process

@@ -26,7 +26,7 @@ from minibroker.broker.replication.state import (
 )
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     FetchPartitionResponse,
     FetchRequest,
     FetchResponse,

@@ -6,7 +6,7 @@ import pytest
 
 from minibroker.broker.requests.replica_description import describe_replicas
 from minibroker.harness.simulated import SimulatedHarness
-from minibroker.protocol.messages import DescribeReplicaStateRequest
+from minibroker.protocol.wire.messages import DescribeReplicaStateRequest
 from minibroker.simulation.world.storage import SimulatedStorage
 from minibroker.testing import simulated
 from tests.simulation.test_damage import BASE_OFFSET, EPOCH, PAYLOAD, SETTINGS, TOPIC, followers, produce, replica, rot

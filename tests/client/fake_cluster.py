@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.messages import (
+from minibroker.protocol.record_batch import SEQUENCE_MAX, BatchHeader, decode_records, read_header, stamp
+from minibroker.protocol.wire.messages import (
     APIS,
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -48,7 +49,6 @@ from minibroker.protocol.messages import (
     Request,
     Response,
 )
-from minibroker.protocol.record_batch import SEQUENCE_MAX, BatchHeader, decode_records, read_header, stamp
 from minibroker.runtime.ports import Runtime
 from minibroker.runtime.server.server import IncomingRequest, RpcServer
 from minibroker.simulation.world.world import SimulatedWorld

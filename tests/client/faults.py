@@ -1,7 +1,7 @@
 """Faults between a client and the fake brokers, one line per test."""
 
 from minibroker.protocol.errors import ErrorCode
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     ProducePartitionResponse,
     ProduceRequest,
     ProduceResponse,

@@ -9,8 +9,8 @@ from minibroker.client.producer.batches import Batch, PartitionQueue, ProducerId
 from minibroker.client.retry import ProduceDecision
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.message_types import PRODUCE_BATCHES_MAX
 from minibroker.protocol.record_batch import decode_records, read_header
+from minibroker.protocol.wire.message_types import PRODUCE_BATCHES_MAX
 from tests.client.fake_cluster import FakePartition
 
 LEADER = 1

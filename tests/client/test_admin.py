@@ -17,7 +17,7 @@ from minibroker.client.errors import (
 )
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     AlterConfigsResult,
     CreatableTopicResult,
     CreateTopicsRequest,

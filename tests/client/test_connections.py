@@ -9,7 +9,7 @@ from minibroker.client.cluster import Cluster, ClusterSettings
 from minibroker.client.errors import BrokerUnreachable, ClusterUnreachable, NotMinibroker
 from minibroker.client.limits import Deadline
 from minibroker.client.metadata_cache import Address
-from minibroker.protocol.messages import ApiVersion, ApiVersionsRequest, ApiVersionsResponse, Response
+from minibroker.protocol.wire.messages import ApiVersion, ApiVersionsRequest, ApiVersionsResponse, Response
 from minibroker.runtime.ports import Runtime
 from minibroker.runtime.server.server import IncomingRequest
 from tests.client.fake_cluster import PORT, FakeCluster

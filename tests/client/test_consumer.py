@@ -11,7 +11,7 @@ from minibroker.client.errors import (
     OffsetOutOfRange,
 )
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     FetchPartitionResponse,
     FetchRequest,
     FetchResponse,

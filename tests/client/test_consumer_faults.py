@@ -17,7 +17,7 @@ from minibroker.client.errors import (
     UnknownTopicOrPartition,
 )
 from minibroker.protocol.errors import ErrorCode
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     FetchPartitionResponse,
     FetchRequest,
     FetchResponse,

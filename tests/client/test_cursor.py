@@ -7,7 +7,7 @@ import pytest
 from minibroker.client.consumer.cursor import Chunk, Cursor, OffsetReset
 from minibroker.client.errors import LogTruncated, OffsetOutOfRange, Where
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, EpochEndOffset
+from minibroker.protocol.wire.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, EpochEndOffset
 
 PARTITION = TopicPartition("t", 0)
 WHERE = Where(topic_partition=PARTITION, broker_id=2, leader_epoch=4, isr=(2, 3))

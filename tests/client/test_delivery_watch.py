@@ -9,7 +9,7 @@ from minibroker.client.consumer.partition_watch import LOG_AFTER_MS
 from minibroker.client.errors import DeliveryTimedOut
 from minibroker.client.producer.producer import Producer
 from minibroker.protocol.errors import ErrorCode
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     ProducePartitionResponse,
     ProduceRequest,
     ProduceResponse,

@@ -10,7 +10,7 @@ from minibroker.client.cluster import Cluster, ClusterSettings
 from minibroker.client.errors import ClusterUnreachable
 from minibroker.client.limits import CONNECT_TIMEOUT_MS, METADATA_TIMEOUT_MS, Deadline
 from minibroker.client.metadata_cache import Address
-from minibroker.protocol.messages import MetadataRequest
+from minibroker.protocol.wire.messages import MetadataRequest
 from minibroker.runtime.ports import Runtime
 from tests.client.fake_cluster import PORT, FakeCluster
 

@@ -6,7 +6,7 @@ import pytest
 
 from minibroker.client.errors import DeliveryTimedOut
 from minibroker.client.producer.producer import Producer
-from minibroker.protocol.messages import ProduceRequest
+from minibroker.protocol.wire.messages import ProduceRequest
 from minibroker.runtime.ports import Runtime
 from tests.client.fake_cluster import FakeCluster
 from tests.client.faults import numbered, on_produce

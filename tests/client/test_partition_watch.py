@@ -9,7 +9,7 @@ from minibroker.client.consumer.partition_watch import LOG_AFTER_MS, LOG_AGAIN_A
 from minibroker.client.errors import UnknownTopicOrPartition
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     FetchPartitionResponse,
     FetchRequest,
     FetchResponse,

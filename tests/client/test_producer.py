@@ -22,7 +22,7 @@ from minibroker.client.limits import UNKNOWN_TOPIC_GRACE_MS
 from minibroker.client.producer.partitioner import murmur2_partitioner
 from minibroker.client.producer.producer import Producer
 from minibroker.protocol.errors import ErrorCode
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     ProduceRequest,
 )
 from minibroker.runtime.ports import Runtime

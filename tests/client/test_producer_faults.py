@@ -12,7 +12,7 @@ from minibroker.client.errors import (
 from minibroker.client.producer.producer import Producer
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     InitProducerIdRequest,
     MetadataRequest,
     MetadataResponse,

@@ -11,7 +11,7 @@ from minibroker.client.producer.partitioner import murmur2, murmur2_partitioner,
 from minibroker.client.retry import ProduceDecision, backoff_ms, decide_produce, search_pause_ms
 from minibroker.protocol.errors import RETRIABLE, ErrorCode
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     CurrentLeader,
     MetadataBroker,
     MetadataPartition,

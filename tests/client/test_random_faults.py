@@ -9,7 +9,7 @@ from minibroker.client.consumer.consumer import Consumer
 from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer.producer import Producer
 from minibroker.protocol.errors import ErrorCode
-from minibroker.protocol.messages import FetchRequest, FetchResponse, ProduceRequest, Response
+from minibroker.protocol.wire.messages import FetchRequest, FetchResponse, ProduceRequest, Response
 from minibroker.runtime.ports import Runtime
 from minibroker.runtime.server.server import IncomingRequest
 from minibroker.simulation.world.world import SimulatedWorld

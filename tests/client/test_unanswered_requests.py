@@ -7,7 +7,7 @@ from minibroker.client.cluster import Cluster, ClusterSettings
 from minibroker.client.errors import MinibrokerError
 from minibroker.client.limits import METADATA_TIMEOUT_MS, Deadline
 from minibroker.client.metadata_cache import Address
-from minibroker.protocol.messages import ApiKey, DescribeConfigsRequest, DescribeConfigsResponse
+from minibroker.protocol.wire.messages import ApiKey, DescribeConfigsRequest, DescribeConfigsResponse
 from minibroker.simulation.cluster import PORT
 from minibroker.simulation.world.message_holds import responses
 from tests.broker.requests import TOPIC, ClusterClient, in_cluster

@@ -8,14 +8,14 @@ import pytest
 from minibroker.client.consumer.consumer import Consumer
 from minibroker.client.consumer.consumer_errors import UNFIT_FETCHES_MAX
 from minibroker.client.errors import MisplacedRecords, TopicMadeAgain, UndecodableRecords
-from minibroker.protocol.messages import (
+from minibroker.protocol.record_batch import build_batch
+from minibroker.protocol.wire.messages import (
     FetchPartitionResponse,
     FetchRequest,
     FetchResponse,
     FetchTopicResponse,
     MetadataRequest,
 )
-from minibroker.protocol.record_batch import build_batch
 from minibroker.runtime.ports import Runtime
 from minibroker.runtime.server.server import IncomingRequest
 from tests.client.fake_cluster import FakeCluster

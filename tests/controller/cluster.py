@@ -11,7 +11,7 @@ import msgspec
 from minibroker.controller.service import ControllerConfig, ControllerService
 from minibroker.protocol import znodes
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     ConfirmFailureRequest,
     ConfirmFailureResponse,
     CreatableAssignment,

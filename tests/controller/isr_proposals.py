@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     AlterPartitionData,
     AlterPartitionRequest,
     AlterPartitionResponse,

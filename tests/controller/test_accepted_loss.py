@@ -7,7 +7,7 @@ import msgspec
 from minibroker.controller.core.accepted_loss import Logs, choice_of, elect_as_chosen, outlook
 from minibroker.controller.core.controller_state import ControllerState, LossChoice
 from minibroker.protocol.errors import ErrorCode
-from minibroker.protocol.messages import confirmation_of
+from minibroker.protocol.wire.messages import confirmation_of
 from tests.controller.facts import T0, broker, cluster_state, leadership, log
 
 

@@ -9,7 +9,7 @@ from minibroker.controller.core.controller_state import ControllerState, Deletio
 from minibroker.controller.core.election import PartitionChange
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.messages import AlterPartitionData, AlterPartitionResult, BrokerState
+from minibroker.protocol.wire.messages import AlterPartitionData, AlterPartitionResult, BrokerState
 from tests.controller.facts import T0, broker, cluster_state, leadership
 
 

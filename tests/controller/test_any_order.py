@@ -42,7 +42,7 @@ from minibroker.controller.core.events import (
 from minibroker.controller.core.instructions import LeaderAndIsr, UpdateMetadata
 from minibroker.controller.core.steps import step
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     AlterPartitionData,
     AlterPartitionRequest,
     AlterPartitionTopic,

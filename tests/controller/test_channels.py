@@ -27,7 +27,7 @@ from minibroker.controller.core.instructions import (
 from minibroker.controller.send_queue import BATCHES_MAX, SendQueue
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     StopReplicaRequest,

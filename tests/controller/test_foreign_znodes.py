@@ -10,7 +10,7 @@ import pytest
 
 from minibroker.protocol import znodes
 from minibroker.protocol.ids import MAX_INT32, TopicPartition
-from minibroker.protocol.messages import DeleteTopicsRequest, LeaderAndIsrRequest, UpdateMetadataRequest
+from minibroker.protocol.wire.messages import DeleteTopicsRequest, LeaderAndIsrRequest, UpdateMetadataRequest
 from minibroker.protocol.znodes import BrokerRegistration
 from tests.controller.cluster import Candidate, Cluster, FakeBroker, simulated
 from tests.controller.isr_proposals import is_led

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from minibroker.protocol.errors import ErrorCode
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     AlterPartitionRequest,
 )
 from tests.controller.cluster import Cluster, simulated

@@ -7,7 +7,7 @@ import pytest
 from minibroker.controller.core.controller_state import ReplicaLog
 from minibroker.controller.log_inquiry import ask_logs
 from minibroker.protocol.ids import BrokerEpoch, TopicPartition
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     TEXT_MAX,
     GetReplicaLogInfoRequest,
     GetReplicaLogInfoResponse,

@@ -13,7 +13,7 @@ from minibroker.controller.controller_election import ControllerFence, contest
 from minibroker.controller.core.election import PartitionChange
 from minibroker.protocol import znodes
 from minibroker.protocol.errors import ErrorCode
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     LeaderAndIsrRequest,
     UpdateMetadataRequest,
 )

@@ -15,7 +15,7 @@ from minibroker.controller.core.topic_creation import (
     spread,
 )
 from minibroker.protocol.errors import ErrorCode
-from minibroker.protocol.messages import CreatableAssignment, CreatableTopic
+from minibroker.protocol.wire.messages import CreatableAssignment, CreatableTopic
 from tests.controller.facts import cluster_state, leadership
 
 DRAW = TopicDraw(topic_id="new", first_broker=0, shift=0)

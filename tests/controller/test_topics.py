@@ -11,7 +11,7 @@ from minibroker.controller.core.topic_creation import PARTITIONS_PER_REQUEST_MAX
 from minibroker.protocol import znodes
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     AlterableConfig,
     AlterConfigsResource,
     ConfigOperation,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from minibroker.protocol.cluster_events import EVENTS
+from minibroker.protocol.events.cluster_events import EVENTS
 from minibroker.protocol.events.event_base import ClusterEvent
 
 PAGE = Path(__file__).parents[2] / "docs" / "EVENTS.md"

@@ -1,4 +1,4 @@
-"""The messages of docs/FORMATS.md, from protocol/messages: `python -m tests.docs.wire_tables` renews them there.
+"""The messages of docs/FORMATS.md, from protocol/wire/messages: `python -m tests.docs.wire_tables` renews them there.
 
 Between the two markers of the page there is one block for each API. A test fails if it differs from the code.
 """
@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from minibroker.protocol.errors import RETRIABLE, ErrorCode
-from minibroker.protocol.messages import APIS, Message, Request
+from minibroker.protocol.wire.messages import APIS, Message, Request
 
 PAGE = Path(__file__).parents[2] / "docs" / "FORMATS.md"
 BEGIN = "<!-- made by python -m tests.docs.wire_tables: begin -->"

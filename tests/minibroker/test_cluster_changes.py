@@ -8,8 +8,8 @@ import pytest
 from minibroker.observation.cluster_changes import KINDS, changes_of_answers, told_by
 from minibroker.observation.cluster_view import ClusterView
 from minibroker.observation.event_stream import BrokerEvent
-from minibroker.protocol.cluster_events import EVENTS, as_json_fields
 from minibroker.protocol.events.broker_events import BrokerStopped
+from minibroker.protocol.events.cluster_events import EVENTS, as_json_fields
 from minibroker.protocol.events.controller_events import BrokerLeft, LeadershipChanged, TopicCreated
 from minibroker.protocol.events.event_base import ClusterEvent
 from minibroker.protocol.events.replica_events import IsrChanged, ReplicaTruncated

@@ -5,7 +5,7 @@ import pytest
 from minibroker.audit.errors import AuditError
 from minibroker.audit.reading.zookeeper_source import NoCluster
 from minibroker.local_cluster import cluster_snapshot
-from minibroker.protocol.cluster_state import ClusterState
+from minibroker.protocol.files.cluster_state import ClusterState
 
 
 def refusing(monkeypatch: pytest.MonkeyPatch, error: AuditError) -> None:

@@ -7,7 +7,7 @@ from minibroker.observation.cluster_view import NAMES_SHOWN, BrokerView, Cluster
 from minibroker.observation.replica_table import replica_rows
 from minibroker.offline import cures
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     DescribedReplicaTopic,
     DescribeReplicaStateResponse,
     MetadataPartition,

@@ -10,7 +10,7 @@ from minibroker.demo.ledger import NOTHING, Ledger
 from minibroker.demo.sabotage import SABOTAGES, plant
 from minibroker.demo.story import Story
 from minibroker.offline.segment_files import verify_segment
-from minibroker.protocol import checkpoints
+from minibroker.protocol.files import checkpoints
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import build_batch
 

@@ -9,7 +9,7 @@ import pytest
 
 from minibroker.observation.broker_queries import BrokerQueries, NoAnswer, Refused
 from minibroker.observation.event_stream import ANSWERS_PER_POLL_MAX, EventStream
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     DescribeClusterBroker,
     DescribeClusterResponse,
     DescribeEventsRequest,

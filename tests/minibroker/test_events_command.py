@@ -8,7 +8,7 @@ from click.testing import CliRunner, Result
 
 from minibroker.command_line import EXIT_COULD_NOT, EXIT_FINE, print_json
 from minibroker.commands.events import events
-from minibroker.protocol.messages import MetadataResponse, MetadataTopic
+from minibroker.protocol.wire.messages import MetadataResponse, MetadataTopic
 from tests.minibroker.test_event_stream import FakeBrokers
 
 

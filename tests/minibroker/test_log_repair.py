@@ -16,11 +16,11 @@ from minibroker.offline import log_examination, segment_files
 from minibroker.offline.log_evidence import read_evidence
 from minibroker.offline.log_examination import ExaminedLog, examine_directory
 from minibroker.offline.log_repair import cut
-from minibroker.protocol import checkpoints
-from minibroker.protocol.checkpoints import LogStart, LogStartReason
+from minibroker.protocol.files import checkpoints
+from minibroker.protocol.files.checkpoints import LogStart, LogStartReason
+from minibroker.protocol.files.meta_properties import MetaProperties, format_meta_properties
+from minibroker.protocol.files.partition_metadata import PartitionMetadata, format_partition_metadata
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.meta_properties import MetaProperties, format_meta_properties
-from minibroker.protocol.partition_metadata import PartitionMetadata, format_partition_metadata
 from minibroker.protocol.record_batch import build_batch
 from minibroker.runtime.adapters.disk import RealDisk
 

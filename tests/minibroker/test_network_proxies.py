@@ -10,8 +10,8 @@ import pytest
 
 from minibroker.local_cluster.local_cluster import CLIENT_ID
 from minibroker.local_cluster.network_proxies import CLIENTS, ZOOKEEPER, NetworkProxies, broker_name
-from minibroker.protocol.codec import encode_request
-from minibroker.protocol.messages import DescribeClusterRequest
+from minibroker.protocol.wire.codec import encode_request
+from minibroker.protocol.wire.messages import DescribeClusterRequest
 
 ONE, TWO = broker_name(1), broker_name(2)
 SOON_SECONDS = 5.0

@@ -11,7 +11,7 @@ from msgspec import structs
 from minibroker.__main__ import minibroker
 from minibroker.commands import partition
 from minibroker.protocol.errors import ErrorCode
-from minibroker.protocol.messages import ConfirmedElection, ElectionCandidate, ElectionOutlook, ElectLeadersRequest
+from minibroker.protocol.wire.messages import ConfirmedElection, ElectionCandidate, ElectionOutlook, ElectLeadersRequest
 
 OUTLOOK = ElectionOutlook(
     topic_name="t",

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from minibroker.local_cluster.power_loss import cut_unsynced_tails
-from minibroker.protocol import checkpoints
+from minibroker.protocol.files import checkpoints
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import build_batch
 

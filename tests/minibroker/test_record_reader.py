@@ -7,7 +7,7 @@ import pytest
 from minibroker.client.consumer.consumer import Consumer
 from minibroker.client.errors import CallTimedOut
 from minibroker.protocol.errors import ErrorCode
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     FetchPartitionResponse,
     FetchRequest,
     FetchResponse,

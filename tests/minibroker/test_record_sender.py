@@ -7,9 +7,9 @@ import pytest
 
 from minibroker.client.errors import BufferTimedOut, FlushTimedOut
 from minibroker.client.producer.producer import Producer
-from minibroker.protocol.acked_list import parse_trailer, record_checksum
 from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.files.acked_list import parse_trailer, record_checksum
 from minibroker.protocol.record_batch import decode_records
 from minibroker.records.record_sender import RecordSender
 from minibroker.runtime.ports import Runtime

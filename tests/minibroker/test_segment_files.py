@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from minibroker.__main__ import minibroker
 from minibroker.offline.segment_files import find_segments, verify_segment
-from minibroker.protocol import checkpoints
-from minibroker.protocol.partition_metadata import PartitionMetadata, format_partition_metadata
+from minibroker.protocol.files import checkpoints
+from minibroker.protocol.files.partition_metadata import PartitionMetadata, format_partition_metadata
 from minibroker.protocol.record_batch import build_batch
 
 SEGMENT = checkpoints.segment_file_name(0)

@@ -191,7 +191,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I42",),
         edits=(
             Edit(
-                "protocol.checkpoints",
+                "protocol.files.checkpoints",
                 "    if match is None or not is_topic_name(match[1]) or int(match[2]) > MAX_PARTITION:\n",
                 '    if match is None or match[1] in (".", ".."):\n',
             ),

@@ -164,7 +164,7 @@ MUTANTS = (
         breaks=("I21", "I39"),
         edits=(
             Edit(
-                "protocol.partition_metadata",
+                "protocol.files.partition_metadata",
                 "((PARTITION_METADATA, metadata), (LOG_START, start))",
                 "((PARTITION_METADATA, metadata),)",
             ),

@@ -9,7 +9,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from minibroker.protocol.ids import HOST_PATTERN, IDENTIFIER_PATTERN, TOPIC_NAME_PATTERN, is_topic_name
-from minibroker.protocol.messages import APIS, Message, Request, Response
+from minibroker.protocol.wire.messages import APIS, Message, Request, Response
 
 TEXTS: dict[str, st.SearchStrategy[str]] = {
     TOPIC_NAME_PATTERN: st.text("aZ0._-", min_size=1, max_size=12).filter(is_topic_name),

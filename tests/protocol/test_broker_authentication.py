@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.protocol.authentication_messages import AUTH_BYTES_MAX
-from minibroker.protocol.broker_authentication import (
+from minibroker.protocol.wire.authentication_messages import AUTH_BYTES_MAX
+from minibroker.protocol.wire.broker_authentication import (
     NONCE_BYTES,
     AuthenticationFailed,
     BrokerName,

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.protocol import checkpoints
-from minibroker.protocol.checkpoints import (
+from minibroker.protocol.checksum import crc32c
+from minibroker.protocol.files import checkpoints
+from minibroker.protocol.files.checkpoints import (
     CorruptCheckpoint,
     IndexEntry,
     LogStart,
@@ -16,15 +17,14 @@ from minibroker.protocol.checkpoints import (
     OtherVersion,
     TimeIndexEntry,
 )
-from minibroker.protocol.checksum import crc32c
-from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.meta_properties import MetaProperties, format_meta_properties, parse_meta_properties
-from minibroker.protocol.partition_metadata import (
+from minibroker.protocol.files.meta_properties import MetaProperties, format_meta_properties, parse_meta_properties
+from minibroker.protocol.files.partition_metadata import (
     PartitionMetadata,
     belongs_elsewhere,
     format_partition_metadata,
     parse_partition_metadata,
 )
+from minibroker.protocol.ids import TopicPartition
 
 TOPICS = st.from_regex(r"[a-zA-Z0-9._-]{1,20}", fullmatch=True).filter(lambda name: name not in (".", ".."))
 PARTITIONS = st.builds(TopicPartition, TOPICS, st.integers(0, 10_000))

@@ -6,8 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from minibroker.protocol.cluster_events import EVENTS
 from minibroker.protocol.events.broker_events import SessionChanged
+from minibroker.protocol.events.cluster_events import EVENTS
 from minibroker.protocol.events.controller_events import OfflineReplicasReported
 from minibroker.protocol.events.event_base import INFO, WARNING, ClusterEvent
 

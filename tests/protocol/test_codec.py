@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.protocol.codec import (
+from minibroker.protocol.errors import ErrorCode, ProtocolError
+from minibroker.protocol.record_batch import build_batch
+from minibroker.protocol.wire.codec import (
     Buffer,
     FetchedRecords,
     MalformedMessage,
@@ -23,8 +25,7 @@ from minibroker.protocol.codec import (
     encode_request,
     encode_response,
 )
-from minibroker.protocol.errors import ErrorCode, ProtocolError
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     API_OF_REQUEST,
     APIS,
     ApiKey,
@@ -45,7 +46,6 @@ from minibroker.protocol.messages import (
     Request,
     Response,
 )
-from minibroker.protocol.record_batch import build_batch
 from tests.protocol.message_values import requests, responses, values
 
 GOLDEN = Path(__file__).parent / "golden"

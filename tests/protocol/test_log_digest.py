@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from minibroker.protocol.checkpoints import CorruptCheckpoint
-from minibroker.protocol.cluster_state import (
+from minibroker.protocol.files.checkpoints import CorruptCheckpoint
+from minibroker.protocol.files.cluster_state import (
     ClusterState,
     PartitionSnapshot,
     format_cluster_state,

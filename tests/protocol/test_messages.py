@@ -9,10 +9,10 @@ import msgpack
 import msgspec
 import pytest
 
-from minibroker.protocol import admin_messages, client_messages, control_messages, message_types, messages
-from minibroker.protocol.codec import MalformedMessage, decode_request_body, decode_request_frame
-from minibroker.protocol.message_types import PARTITIONS_MAX, SENTENCE_MAX, TEXT_MAX, clipped
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire import admin_messages, client_messages, control_messages, message_types, messages
+from minibroker.protocol.wire.codec import MalformedMessage, decode_request_body, decode_request_frame
+from minibroker.protocol.wire.message_types import PARTITIONS_MAX, SENTENCE_MAX, TEXT_MAX, clipped
+from minibroker.protocol.wire.messages import (
     API_OF_REQUEST,
     APIS,
     ApiKey,

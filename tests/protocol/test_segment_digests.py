@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.protocol.checkpoints import CorruptCheckpoint, with_checksum
+from minibroker.protocol.files.checkpoints import CorruptCheckpoint, with_checksum
+from minibroker.protocol.files.segment_digests import SegmentDigests, format_segment_digests, parse_segment_digests
 from minibroker.protocol.ids import MAX_OFFSET
-from minibroker.protocol.segment_digests import SegmentDigests, format_segment_digests, parse_segment_digests
 
 LINES = st.dictionaries(
     st.integers(0, MAX_OFFSET // 2), st.tuples(st.integers(MAX_OFFSET // 2, MAX_OFFSET), st.integers(0, 2**128 - 1))

@@ -5,9 +5,9 @@ import random
 
 import pytest
 
-from minibroker.protocol.broker_authentication import BrokerName
-from minibroker.protocol.codec import encode_request
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.broker_authentication import BrokerName
+from minibroker.protocol.wire.codec import encode_request
+from minibroker.protocol.wire.messages import (
     ApiVersionsRequest,
     ApiVersionsResponse,
     LeaderAndIsrRequest,

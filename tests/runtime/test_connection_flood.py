@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from minibroker.protocol.messages import ApiVersionsResponse
+from minibroker.protocol.wire.messages import ApiVersionsResponse
 from minibroker.runtime.server.server import ServerLimits
 from tests.runtime.wire_scene import Peer, Scene, ask_fetch, is_served, simulated, until
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from minibroker.protocol.checkpoints import SMALL_FILE_BYTES_MAX
+from minibroker.protocol.files.checkpoints import SMALL_FILE_BYTES_MAX
 from minibroker.runtime.ports import (
     BadEntry,
     Disk,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.protocol.checkpoints import SMALL_FILE_BYTES_MAX
+from minibroker.protocol.files.checkpoints import SMALL_FILE_BYTES_MAX
 from minibroker.runtime.adapters.real import real_runtime
 from minibroker.runtime.ports import BadEntry, Disk, DiskError, DiskFull, FileMissing, OutOfDescriptors, SyncFailed
 from minibroker.simulation.world.world import SimulatedWorld

@@ -9,7 +9,7 @@ import msgpack
 import pytest
 
 from minibroker.protocol.errors import ErrorCode
-from minibroker.protocol.messages import ApiKey, ApiVersionsResponse
+from minibroker.protocol.wire.messages import ApiKey, ApiVersionsResponse
 from minibroker.runtime.server.peer_fault_log import LINES_MAX
 from minibroker.runtime.server.server import ServerLimits
 from minibroker.runtime.server.server_limits import (
@@ -427,7 +427,7 @@ async def test_replies_to_brokers_are_not_counted(scene: Scene) -> None:
 
 # ------------------------------------------------------------------------------------------------------------- figures
 def test_a_light_request_fits_in_the_buffer_of_every_connection() -> None:
-    from minibroker.protocol.session import INITIAL_BUFFER_BYTES
+    from minibroker.protocol.wire.session import INITIAL_BUFFER_BYTES
 
     assert LIGHT_REQUEST_MAX_BYTES <= INITIAL_BUFFER_BYTES
 

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from minibroker.protocol.messages import ApiKey
+from minibroker.protocol.wire.messages import ApiKey
 from minibroker.runtime.server.peer_fault_log import INTERVAL_SECONDS, KINDS_MAX, LINES_MAX, PeerFaultLog
 from tests.runtime.wire_scene import Scene, framed, packed, simulated, until
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.protocol.checkpoints import SMALL_FILE_BYTES_MAX
+from minibroker.protocol.files.checkpoints import SMALL_FILE_BYTES_MAX
 from minibroker.runtime.adapters import disk as real_disk
 from minibroker.runtime.adapters.disk import WRITE_BYTES_MAX, RealDisk, RealFile
 from minibroker.runtime.ports import (

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from minibroker.protocol.errors import ErrorCode
-from minibroker.protocol.messages import TEXT_MAX, ApiVersionsRequest, ApiVersionsResponse
+from minibroker.protocol.wire.messages import TEXT_MAX, ApiVersionsRequest, ApiVersionsResponse
 from minibroker.runtime.request_channel import RequestChannel, RequestFailed, RequestRefused, UnreadableAnswer
 from minibroker.runtime.rpc import connect
 from minibroker.runtime.server.server import IncomingRequest, RpcServer

@@ -6,8 +6,8 @@ from typing import Any
 import msgpack
 import pytest
 
-from minibroker.protocol.codec import encode_response
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.codec import encode_response
+from minibroker.protocol.wire.messages import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,

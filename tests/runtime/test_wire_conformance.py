@@ -2,7 +2,7 @@
 
 import asyncio
 
-from minibroker.protocol.messages import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from minibroker.protocol.wire.messages import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from minibroker.runtime.rpc import connect
 from minibroker.runtime.server.server import IncomingRequest, RpcServer, ServerLimits
 from tests.runtime.ports import RuntimePorts, conformance

@@ -12,8 +12,8 @@ from typing import Any
 import msgpack
 import msgspec
 
-from minibroker.protocol.codec import encode_request
-from minibroker.protocol.messages import ApiKey, ApiVersionsResponse, Request
+from minibroker.protocol.wire.codec import encode_request
+from minibroker.protocol.wire.messages import ApiKey, ApiVersionsResponse, Request
 from minibroker.runtime.rpc import RpcConnection, connect
 from minibroker.runtime.server.server import IncomingRequest, RpcServer, ServerConnection, ServerLimits
 from minibroker.simulation.world.world import SimulatedWorld

@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from minibroker.protocol.cluster_events import as_json_fields
 from minibroker.protocol.events.broker_events import ProcessStalled
+from minibroker.protocol.events.cluster_events import as_json_fields
 from minibroker.protocol.events.replica_events import IsrChanged, ReplicaTruncated
 from minibroker.scenarios.live.event_log import BrokerEventLog
 

@@ -4,7 +4,7 @@ import asyncio
 
 from minibroker.client.admin import AdminClient
 from minibroker.client.producer.producer import Producer
-from minibroker.protocol.messages import ApiKey
+from minibroker.protocol.wire.messages import ApiKey
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.world.message_holds import requests
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from minibroker.protocol.checkpoints import SMALL_FILE_BYTES_MAX
+from minibroker.protocol.files.checkpoints import SMALL_FILE_BYTES_MAX
 from minibroker.runtime.ports import Disk, DiskError, DiskFull, FileMissing, SyncFailed
 from minibroker.simulation.world.world import SimulatedWorld
 

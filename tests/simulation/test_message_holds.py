@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from minibroker.protocol.codec import encode_request, encode_response
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.codec import encode_request, encode_response
+from minibroker.protocol.wire.messages import (
     ApiKey,
     ApiVersionsRequest,
     ApiVersionsResponse,

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from minibroker.protocol.checkpoints import HIGH_WATERMARK_CHECKPOINT, format_offset_checkpoint
+from minibroker.protocol.files.checkpoints import HIGH_WATERMARK_CHECKPOINT, format_offset_checkpoint
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import build_batch
 from minibroker.simulation.swarm.faults.disk_faults import DiskFaults

@@ -11,7 +11,12 @@ from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer.producer import Producer
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.messages import ElectionOutlook, ElectLeadersRequest, ElectLeadersResponse, confirmation_of
+from minibroker.protocol.wire.messages import (
+    ElectionOutlook,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    confirmation_of,
+)
 from minibroker.protocol.znodes import PartitionState, partition_state_path
 from minibroker.runtime.rpc import connect
 from minibroker.simulation.cluster import PORT, SimulatedCluster

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from minibroker.observation.broker_queries import BrokerQueries
-from minibroker.protocol.messages import MetadataPartition
+from minibroker.protocol.wire.messages import MetadataPartition
 from tests.system.engine import compose_command
 
 ROOT = Path(__file__).resolve().parents[2]

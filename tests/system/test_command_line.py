@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from minibroker.local_cluster.local_cluster import LocalCluster
-from minibroker.protocol.acked_list import parse_trailer
 from minibroker.protocol.checksum import crc32c
+from minibroker.protocol.files.acked_list import parse_trailer
 from tests.system.conftest import CommandLine
 
 pytestmark = pytest.mark.system

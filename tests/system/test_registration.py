@@ -17,7 +17,7 @@ from minibroker.broker.membership.registration import (
 )
 from minibroker.broker.requests.producer_ids import ProducerIds
 from minibroker.local_cluster.zookeeper_process import ZooKeeperProcess, start_zookeeper
-from minibroker.protocol.messages import BrokerEndpoint
+from minibroker.protocol.wire.messages import BrokerEndpoint
 from minibroker.protocol.znodes import CONTROLLER, broker_path
 from minibroker.runtime.adapters.clock import RealClock
 from minibroker.runtime.adapters.real import real_runtime

@@ -11,7 +11,7 @@ from kazoo.client import KazooClient
 from minibroker.audit.errors import AuditError
 from minibroker.audit.reading.zookeeper_source import read_cluster_from_zookeeper
 from minibroker.local_cluster.zookeeper_process import ZooKeeperProcess
-from minibroker.protocol.cluster_state import PartitionSnapshot
+from minibroker.protocol.files.cluster_state import PartitionSnapshot
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.log_digest import format_digest
 from minibroker.protocol.witness import PartitionWitness, WitnessNode, witness_path

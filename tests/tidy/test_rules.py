@@ -37,8 +37,8 @@ def file(path: str, text: str) -> SourceFile:
         ("audit/job.py", "from minibroker.runtime import ports", "protocol only"),
         ("runtime/rpc.py", "from minibroker.broker import config", "protocol only"),
         ("runtime/rpc.py", "from minibroker.runtime.adapters.network import RealNetwork", "protocol only"),
-        ("protocol/codec.py", "from minibroker.runtime.ports import Disk", "imports nothing of the project"),
-        ("protocol/codec.py", "import numpy", "msgspec"),
+        ("protocol/wire/codec.py", "from minibroker.runtime.ports import Disk", "imports nothing of the project"),
+        ("protocol/wire/codec.py", "import numpy", "msgspec"),
         ("simulation/world/disk.py", "from minibroker.runtime.adapters.disk import RealDisk", "real adapters"),
         ("minibroker/topic.py", "from minibroker.broker.configuration.config import BrokerConfig", "processes"),
         ("bench/load.py", "from minibroker.simulation import loop", "processes"),
@@ -70,7 +70,7 @@ def test_forbidden_import_is_named(path: str, statement: str, word: str) -> None
         ("scenarios/unclean.py", "from minibroker import Producer\nfrom minibroker.simulation import cluster"),
         ("runtime/adapters/disk.py", "from minibroker.runtime.ports import Disk"),
         ("runtime/rpc.py", "from minibroker.runtime.ports import Network\nfrom minibroker.protocol import codec"),
-        ("protocol/codec.py", "import struct\nimport msgspec\nfrom .errors import ProtocolError"),
+        ("protocol/wire/codec.py", "import struct\nimport msgspec\nfrom .errors import ProtocolError"),
     ],
 )
 def test_allowed_import_passes(path: str, statement: str) -> None:

@@ -17,7 +17,7 @@ from minibroker.broker.log.segments.segment_digest import CUT_BYTES_MAX, Segment
 from minibroker.broker.log.segments.segment_index import ENTRY_BYTES_IN_MEMORY, NO_TIMESTAMP, CorruptIndex, SegmentIndex
 from minibroker.broker.log.segments.walk import walk_headers
 from minibroker.broker.log.storage import Storage
-from minibroker.protocol.checkpoints import (
+from minibroker.protocol.files.checkpoints import (
     INDEX_ENTRY_BYTES,
     INDEX_FILE_BYTES_MAX,
     INDEX_SUFFIX,

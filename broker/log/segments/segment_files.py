@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from minibroker.protocol.checkpoints import (
+from minibroker.protocol.files.checkpoints import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,

@@ -14,7 +14,7 @@ import sys
 from array import array
 from bisect import bisect_left, bisect_right
 
-from minibroker.protocol.checkpoints import INDEX_ENTRY_BYTES, TIME_INDEX_ENTRY_BYTES, decode_time_index
+from minibroker.protocol.files.checkpoints import INDEX_ENTRY_BYTES, TIME_INDEX_ENTRY_BYTES, decode_time_index
 
 NO_TIMESTAMP = -1
 ENTRY_BYTES_IN_MEMORY = 16

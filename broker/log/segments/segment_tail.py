@@ -10,7 +10,7 @@ import msgspec
 from minibroker.broker.log.config import SCAN_BYTES
 from minibroker.broker.log.segments.segment_files import SegmentFile
 from minibroker.broker.log.segments.walk import walk_headers
-from minibroker.protocol.checkpoints import (
+from minibroker.protocol.files.checkpoints import (
     INDEX_ENTRY_BYTES,
     INDEX_SUFFIX,
     LOG_SUFFIX,

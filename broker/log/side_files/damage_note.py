@@ -7,7 +7,7 @@ the directory is set aside, or an operator removes it with `minibroker log repai
 import logging
 
 from minibroker.broker.log.storage import Storage
-from minibroker.protocol.checkpoints import DAMAGE_NOTE, SMALL_FILE_BYTES_MAX
+from minibroker.protocol.files.checkpoints import DAMAGE_NOTE, SMALL_FILE_BYTES_MAX
 from minibroker.runtime.ports import Disk, DiskError, FileMissing, FileTooLarge, SyncFailed
 
 READ_MAX = 500

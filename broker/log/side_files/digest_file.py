@@ -12,8 +12,8 @@ power cut combines an older file with newer segments that are not read.
 import contextlib
 import logging
 
-from minibroker.protocol.checkpoints import CorruptCheckpoint
-from minibroker.protocol.segment_digests import (
+from minibroker.protocol.files.checkpoints import CorruptCheckpoint
+from minibroker.protocol.files.segment_digests import (
     DIGESTS,
     DIGESTS_FILE_BYTES_MAX,
     SegmentDigests,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from minibroker.broker.log.errors import LogDirectoryError
-from minibroker.protocol.checkpoints import (
+from minibroker.protocol.files.checkpoints import (
     CLEAN_SHUTDOWN,
     HIGH_WATERMARK_CHECKPOINT,
     META_PROPERTIES,
@@ -31,8 +31,8 @@ from minibroker.protocol.checkpoints import (
     parse_offset_checkpoint,
     parse_partition_directory_name,
 )
+from minibroker.protocol.files.meta_properties import MetaProperties, format_meta_properties, parse_meta_properties
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.meta_properties import MetaProperties, format_meta_properties, parse_meta_properties
 from minibroker.runtime.ports import BadEntry, Disk, DiskFull, FileMissing, FileTooLarge
 
 logger = logging.getLogger(__name__)

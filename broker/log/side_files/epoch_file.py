@@ -7,7 +7,7 @@ makes; it takes over these entries and passes back what is to be written.
 import itertools
 import logging
 
-from minibroker.protocol.checkpoints import (
+from minibroker.protocol.files.checkpoints import (
     EPOCH_CHECKPOINT,
     EPOCHS_FILE_BYTES_MAX,
     CorruptCheckpoint,

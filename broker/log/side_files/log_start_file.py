@@ -11,7 +11,7 @@ import asyncio
 import logging
 
 from minibroker.broker.log.unsynced_files import UnsyncedFiles
-from minibroker.protocol.checkpoints import (
+from minibroker.protocol.files.checkpoints import (
     LOG_START,
     LOG_START_SLOT_BYTES,
     LOG_START_SLOTS,

@@ -19,7 +19,7 @@ from minibroker.broker.log import ownership
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.log.side_files import directory_files
 from minibroker.broker.log.storage import Storage
-from minibroker.protocol.checkpoints import HIGH_WATERMARK_CHECKPOINT, RECOVERY_POINT_CHECKPOINT, LogStartReason
+from minibroker.protocol.files.checkpoints import HIGH_WATERMARK_CHECKPOINT, RECOVERY_POINT_CHECKPOINT, LogStartReason
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.ports import BadEntry, DiskError, DiskFull, OutOfDescriptors
 

@@ -14,7 +14,7 @@ from minibroker.broker.replication.producer_state import (
     ProducerStates,
     SnapshotPlace,
 )
-from minibroker.protocol.checkpoints import SNAPSHOT_SUFFIX, segment_file_name
+from minibroker.protocol.files.checkpoints import SNAPSHOT_SUFFIX, segment_file_name
 from minibroker.runtime.ports import Disk, FileMissing, FileTooLarge
 
 logger = logging.getLogger(__name__)

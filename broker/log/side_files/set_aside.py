@@ -14,7 +14,7 @@ from minibroker.broker.log.errors import CorruptLog
 from minibroker.broker.log.segments.segment import ENDLESS, Segment
 from minibroker.broker.log.side_files.epoch_file import read_epoch_file
 from minibroker.broker.log.storage import Storage
-from minibroker.protocol.checkpoints import LOG_SUFFIX, parse_segment_file_name, segment_file_name
+from minibroker.protocol.files.checkpoints import LOG_SUFFIX, parse_segment_file_name, segment_file_name
 from minibroker.runtime.ports import DiskError
 
 logger = logging.getLogger(__name__)

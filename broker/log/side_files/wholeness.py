@@ -20,7 +20,7 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from minibroker.broker.log.partition_log import PartitionLog
-from minibroker.protocol.checkpoints import (
+from minibroker.protocol.files.checkpoints import (
     OFFSETS_FILE_BYTES_MAX,
     WHOLE_SINCE,
     CorruptCheckpoint,

@@ -9,7 +9,7 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from minibroker.protocol.checkpoints import (
+from minibroker.protocol.files.checkpoints import (
     EPOCH_CHECKPOINT,
     INDEX_SUFFIX,
     LOG_START,

@@ -6,7 +6,7 @@ Owns: the sequences; see `leader_sequences`.
 import asyncio
 
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.messages import ApiKey
+from minibroker.protocol.wire.messages import ApiKey
 from minibroker.protocol.znodes import TopicAssignment, topic_path
 from minibroker.simulation.swarm.faults.fault_injector import name_of
 from minibroker.simulation.swarm.faults.sequence_steps import TAIL_SECONDS, SequenceSteps

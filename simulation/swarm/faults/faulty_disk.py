@@ -7,7 +7,7 @@ a good copy. Leaves to others: to choose and to do a fault (`disk_faults`, `whol
 
 import msgspec
 
-from minibroker.protocol.checkpoints import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
+from minibroker.protocol.files.checkpoints import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from minibroker.runtime.ports import FileMissing
 from minibroker.simulation.swarm.faults.fault_injector import FaultInjector, name_of
 from minibroker.simulation.swarm.faults.file_changes import copied

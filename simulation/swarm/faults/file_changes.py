@@ -8,7 +8,7 @@ change may come now (`faulty_disk`), and stopping or starting a broker (`disk_fa
 import random
 from collections.abc import Callable
 
-from minibroker.protocol.checkpoints import (
+from minibroker.protocol.files.checkpoints import (
     DAMAGE_NOTE,
     EPOCH_CHECKPOINT,
     LOG_START,

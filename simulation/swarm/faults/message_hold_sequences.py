@@ -6,7 +6,7 @@ ends, so that nothing is held for ever.
 
 import asyncio
 
-from minibroker.protocol.messages import ApiKey
+from minibroker.protocol.wire.messages import ApiKey
 from minibroker.simulation.swarm.faults.fault_injector import name_of
 from minibroker.simulation.swarm.faults.sequence_steps import SequenceSteps
 from minibroker.simulation.world.message_holds import requests, responses

@@ -6,7 +6,7 @@ byte (`faulty_disk`) and to choose a time (`disk_faults`).
 
 import random
 
-from minibroker.protocol.checkpoints import (
+from minibroker.protocol.files.checkpoints import (
     CLEAN_SHUTDOWN,
     DAMAGE_NOTE,
     EPOCH_CHECKPOINT,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from minibroker.protocol import checkpoints
+from minibroker.protocol.files import checkpoints
 from minibroker.protocol.record_batch import BatchHeader, build_batch, decode_records, read_header
 from tests.audit import damage
 from tests.audit.damage import with_other_values

@@ -23,8 +23,8 @@ from minibroker.audit.reading.discovery import Inventory, discover
 from minibroker.audit.reports.report import AuditReport, Meta, make_report
 from minibroker.audit.reports.timings import Stopwatch
 from minibroker.audit.run import findings_of_directories
-from minibroker.protocol.acked_list import AckedListWriter, record_checksum
-from minibroker.protocol.cluster_state import CLUSTER_STATE, ClusterState, format_cluster_state
+from minibroker.protocol.files.acked_list import AckedListWriter, record_checksum
+from minibroker.protocol.files.cluster_state import CLUSTER_STATE, ClusterState, format_cluster_state
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.log_digest import batch_digest, format_digest
 from minibroker.protocol.record_batch import decode_records, read_header

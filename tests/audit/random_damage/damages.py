@@ -11,11 +11,11 @@ from pathlib import Path
 
 import msgspec
 
-from minibroker.protocol import checkpoints
-from minibroker.protocol.checkpoints import LogStart, LogStartReason
+from minibroker.protocol.files import checkpoints
+from minibroker.protocol.files.checkpoints import LogStart, LogStartReason
+from minibroker.protocol.files.meta_properties import format_meta_properties, parse_meta_properties
+from minibroker.protocol.files.partition_metadata import PartitionMetadata, format_partition_metadata
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.meta_properties import format_meta_properties, parse_meta_properties
-from minibroker.protocol.partition_metadata import PartitionMetadata, format_partition_metadata
 from minibroker.protocol.record_batch import read_header
 from tests.audit.damage import with_other_values
 from tests.audit.planted_cluster import put, restamped, split_batches

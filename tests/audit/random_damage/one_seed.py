@@ -12,8 +12,8 @@ import msgspec
 
 from minibroker.audit.reports.report import AuditOutcome, AuditReport, describe
 from minibroker.audit.run import run_audit
-from minibroker.protocol import checkpoints
-from minibroker.protocol.cluster_state import CLUSTER_STATE, format_cluster_state
+from minibroker.protocol.files import checkpoints
+from minibroker.protocol.files.cluster_state import CLUSTER_STATE, format_cluster_state
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import CorruptBatch, check_batch, read_header
 from tests.audit.planted_cluster import put

@@ -15,17 +15,17 @@ from minibroker.audit.reading.discovery import BOOT_ID_FILE
 from minibroker.client.admin import AdminClient
 from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer.producer import Producer
-from minibroker.protocol import checkpoints
-from minibroker.protocol.acked_list import AckedListWriter, record_checksum
-from minibroker.protocol.cluster_state import (
+from minibroker.protocol.files import checkpoints
+from minibroker.protocol.files.acked_list import AckedListWriter, record_checksum
+from minibroker.protocol.files.cluster_state import (
     CLUSTER_STATE,
     VERSION,
     ClusterState,
     PartitionSnapshot,
     format_cluster_state,
 )
+from minibroker.protocol.files.meta_properties import format_meta_properties, parse_meta_properties
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.meta_properties import format_meta_properties, parse_meta_properties
 from minibroker.protocol.znodes import (
     BROKER_TOPICS,
     CLUSTER_ID,

@@ -19,7 +19,7 @@ from minibroker.broker.log.segments.segment_index import NO_TIMESTAMP, SegmentIn
 from minibroker.broker.log.segments.tail_cache import TailCache
 from minibroker.broker.log.segments.walk import scan_batches
 from minibroker.broker.replication.producer_state import ProducerStates
-from minibroker.protocol.checkpoints import SMALL_FILE_BYTES_MAX, LogStartReason
+from minibroker.protocol.files.checkpoints import SMALL_FILE_BYTES_MAX, LogStartReason
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader, build_batch, read_header
 from minibroker.simulation.world.clock import SimulatedClock

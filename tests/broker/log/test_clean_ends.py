@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minibroker.broker.log.config import LogConfig
-from minibroker.protocol.checkpoints import (
+from minibroker.protocol.files.checkpoints import (
     MAX_SEGMENT_OFFSET,
     RECOVERY_POINT_CHECKPOINT,
     SMALL_FILE_BYTES_MAX,

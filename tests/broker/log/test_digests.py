@@ -12,13 +12,13 @@ from minibroker.broker.log.log_digests import (
     read_head,
 )
 from minibroker.broker.log.partition_log import PartitionLog
-from minibroker.protocol.log_digest import MODULUS, batch_digest
-from minibroker.protocol.segment_digests import (
+from minibroker.protocol.files.segment_digests import (
     DIGESTS,
     SegmentDigests,
     format_segment_digests,
     parse_segment_digests,
 )
+from minibroker.protocol.log_digest import MODULUS, batch_digest
 from tests.broker.log.machine import Machine, append, drive, reset, retain, stored_batches, truncate
 
 

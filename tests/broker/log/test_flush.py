@@ -9,7 +9,7 @@ import pytest
 
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.partition_log import PartitionLog
-from minibroker.protocol.checkpoints import format_epoch_checkpoint
+from minibroker.protocol.files.checkpoints import format_epoch_checkpoint
 from minibroker.runtime.ports import DiskError
 from minibroker.simulation.world.disk import SimulatedDisk
 from tests.broker.log.machine import OWNER, PARTITION, TOPIC_ID, Machine, append, check_log, drive, truncate

@@ -10,15 +10,15 @@ from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.errors import LogDirectoryError
 from minibroker.broker.log.loaded_log import RecoveryReport
 from minibroker.broker.log.log_directory import LogDirectory
-from minibroker.protocol.checkpoints import (
+from minibroker.protocol.files.checkpoints import (
     SMALL_FILE_BYTES_MAX,
     LogStart,
     LogStartReason,
     parse_log_start,
     parse_offset_checkpoint,
 )
+from minibroker.protocol.files.partition_metadata import PartitionMetadata, parse_partition_metadata
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.partition_metadata import PartitionMetadata, parse_partition_metadata
 from minibroker.runtime.adapters.clock import RealClock
 from minibroker.runtime.adapters.disk import RealDisk
 from tests.broker.log.machine import PARTITION, PATH, SMALL, TOPIC_ID, Machine, append, check_log, drive, read_all

@@ -10,7 +10,7 @@ from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.cutting import delete_head
 from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log.partition_log import PartitionLog
-from minibroker.protocol.checkpoints import LogStart, LogStartReason, format_log_start, parse_log_start
+from minibroker.protocol.files.checkpoints import LogStart, LogStartReason, format_log_start, parse_log_start
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import iterate_headers
 from tests.broker.log.machine import PARTITION, PATH, TOPIC_ID, Machine, append, drive, read_all, reset, retain

@@ -9,9 +9,9 @@ from minibroker.broker.log.cutting import delete_head
 from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.log.side_files.damage_note import READ_MAX
-from minibroker.protocol.checkpoints import SMALL_FILE_BYTES_MAX, LogStart, LogStartReason, format_log_start
+from minibroker.protocol.files.checkpoints import SMALL_FILE_BYTES_MAX, LogStart, LogStartReason, format_log_start
+from minibroker.protocol.files.partition_metadata import PartitionMetadata, format_partition_metadata
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.partition_metadata import PartitionMetadata, format_partition_metadata
 from tests.broker.log.machine import PARTITION, PATH, TOPIC_ID, Machine, append, drive, read_all
 
 CONFIG = LogConfig(segment_bytes=600, index_interval_bytes=100)

@@ -6,7 +6,7 @@ import pytest
 
 from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log.partition_log import PartitionLog
-from minibroker.protocol.checkpoints import CLEAN_SHUTDOWN, RECOVERY_POINT_CHECKPOINT
+from minibroker.protocol.files.checkpoints import CLEAN_SHUTDOWN, RECOVERY_POINT_CHECKPOINT
 from minibroker.runtime.ports import DiskError
 from tests.broker.log.machine import PARTITION, PATH, SMALL, Machine, append, drive
 from tests.broker.log.test_recovery import FIRST, ONE_SEGMENT

@@ -10,7 +10,7 @@ from minibroker.broker.log import recovery
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.log.segments import walk
-from minibroker.protocol.checkpoints import DAMAGE_NOTE, format_epoch_checkpoint
+from minibroker.protocol.files.checkpoints import DAMAGE_NOTE, format_epoch_checkpoint
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.ports import DiskError
 from tests.broker.log.machine import (

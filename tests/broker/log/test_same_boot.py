@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minibroker.broker.log.side_files.epoch_file import EpochEntry, contradicted_at
-from minibroker.protocol.checkpoints import format_epoch_checkpoint
+from minibroker.protocol.files.checkpoints import format_epoch_checkpoint
 from minibroker.runtime.ports import OutOfDescriptors
 from tests.broker.log.machine import OWNER, Machine, append, drive, make_batch, truncate
 from tests.broker.log.test_recovery import FIRST, ONE_SEGMENT, restart, start_with

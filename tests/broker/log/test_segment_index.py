@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minibroker.broker.log.segments.segment_index import CorruptIndex, SegmentIndex
-from minibroker.protocol.checkpoints import decode_index, decode_time_index
+from minibroker.protocol.files.checkpoints import decode_index, decode_time_index
 
 ENTRIES = st.lists(st.tuples(st.integers(1, 1_000), st.integers(1, 10_000), st.integers(0, 10**12)), max_size=50)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minibroker.broker.log.log_directory import LogDirectory
-from minibroker.protocol.checkpoints import CorruptCheckpoint, WholeSince, format_whole_since, parse_whole_since
+from minibroker.protocol.files.checkpoints import CorruptCheckpoint, WholeSince, format_whole_since, parse_whole_since
 from minibroker.protocol.ids import TopicPartition
 from tests.broker.log.machine import PARTITION, PATH, SMALL, TOPIC_ID, Machine, append, drive
 

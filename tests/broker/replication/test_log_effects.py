@@ -9,7 +9,7 @@ from minibroker.broker.replicas.log_effects import LOG_EFFECTS
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.epoch_history import EpochHistory
 from minibroker.broker.replication.state import ReplicaState, ReplicationConfig
-from minibroker.protocol.checkpoints import LogStartReason
+from minibroker.protocol.files.checkpoints import LogStartReason
 from minibroker.simulation.model.replica import header_for
 
 APPEND = ev.AppendBatches(tokens=("x",), acks=-1, base_offset=8, leader_epoch=2)

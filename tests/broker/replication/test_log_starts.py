@@ -12,8 +12,8 @@ from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.log_starts import advance_low_watermark
 from minibroker.broker.replication.replica import step, step_fetch
 from minibroker.broker.replication.state import ReplicaState
-from minibroker.protocol.checkpoints import LogStartReason
 from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.files.checkpoints import LogStartReason
 from minibroker.simulation.model.replica import header_for
 from tests.broker.replication.core_cluster import CoreCluster
 

@@ -8,8 +8,8 @@ from functools import partial
 from minibroker.broker.requests import handlers
 from minibroker.client.admin import AdminClient
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.messages import ApiKey, Request, Response
 from minibroker.protocol.record_batch import build_batch
+from minibroker.protocol.wire.messages import ApiKey, Request, Response
 from minibroker.protocol.znodes import CONTROLLER
 from minibroker.runtime.ports import Coordination, NoNode
 from minibroker.runtime.rpc import connect

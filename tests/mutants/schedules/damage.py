@@ -2,8 +2,8 @@
 
 import asyncio
 
-from minibroker.protocol.messages import ApiKey, FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from minibroker.protocol.record_batch import decode_records, read_header
+from minibroker.protocol.wire.messages import ApiKey, FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from minibroker.simulation.world.message_holds import requests
 from tests.mutants.directed_run import FIRST, TOPIC, ClusterSetup, DirectedRun, with_setup
 from tests.mutants.schedules.actions import host, members, read_all, report, send_to, separate_roles

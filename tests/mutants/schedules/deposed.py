@@ -3,7 +3,7 @@
 import asyncio
 
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     LEADER_EPOCH_DURING_DELETE,
     AlterPartitionData,
     AlterPartitionRequest,

@@ -5,9 +5,9 @@ import contextlib
 
 from minibroker.broker.broker import Broker
 from minibroker.broker.log.config import FREE_BYTES_TO_HEAL
-from minibroker.protocol.checkpoints import SMALL_FILE_BYTES_MAX
+from minibroker.protocol.files.checkpoints import SMALL_FILE_BYTES_MAX
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.messages import DescribeReplicaStateRequest, DescribeReplicaStateResponse
+from minibroker.protocol.wire.messages import DescribeReplicaStateRequest, DescribeReplicaStateResponse
 from minibroker.runtime.rpc import PeerBroken
 from minibroker.simulation.world.storage import FileNode, SimulatedStorage
 from tests.mutants.directed_run import TOPIC, ClusterSetup, DirectedRun, with_setup

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from typing import Any
 
-from minibroker.protocol.messages import MetadataRequest
+from minibroker.protocol.wire.messages import MetadataRequest
 from minibroker.protocol.znodes import broker_path
 from tests.mutants.directed_run import TOPIC, ClusterSetup, DirectedRun, with_setup
 from tests.mutants.schedules.actions import host, members, send_to, separate_roles

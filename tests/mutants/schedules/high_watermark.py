@@ -3,7 +3,7 @@
 import asyncio
 
 from minibroker.broker.disk_faults.repairs import REPAIRS_MAX
-from minibroker.protocol.messages import ApiKey
+from minibroker.protocol.wire.messages import ApiKey
 from minibroker.simulation.world.message_holds import requests, responses
 from tests.mutants.directed_run import TOPIC, ClusterSetup, DirectedRun, with_setup
 from tests.mutants.schedules.actions import host, report, separate_roles

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replication.events import AlterPartitionAnswered, ReplicaEvent
 from minibroker.protocol.errors import ErrorCode
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     ApiKey,
     FetchPartition,
     FetchRequest,

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replication.events import FetchAnswered
-from minibroker.protocol.checkpoints import (
+from minibroker.protocol.files.checkpoints import (
     DAMAGE_NOTE,
     LOG_START_SLOT_BYTES,
     LogStart,

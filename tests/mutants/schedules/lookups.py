@@ -4,9 +4,10 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
 
-from minibroker.protocol.checkpoints import TIME_INDEX_ENTRY_BYTES, TIME_INDEX_SUFFIX, decode_time_index
+from minibroker.protocol.files.checkpoints import TIME_INDEX_ENTRY_BYTES, TIME_INDEX_SUFFIX, decode_time_index
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.messages import (
+from minibroker.protocol.record_batch import build_batch
+from minibroker.protocol.wire.messages import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
@@ -16,7 +17,6 @@ from minibroker.protocol.messages import (
     ProduceRequest,
     ProduceTopic,
 )
-from minibroker.protocol.record_batch import build_batch
 from minibroker.runtime.rpc import RpcError
 from tests.mutants.directed_run import ClusterSetup, DirectedRun, with_setup
 from tests.mutants.schedules.actions import admin_client, batch, host, report, send_to

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from minibroker.protocol.messages import ApiKey
+from minibroker.protocol.wire.messages import ApiKey
 from minibroker.simulation.world.message_holds import requests, responses
 from tests.mutants.directed_run import TOPIC, ClusterSetup, DirectedRun, with_setup
 from tests.mutants.schedules.actions import host, report

@@ -8,7 +8,7 @@ from minibroker.client.consumer.consumer import Consumer
 from minibroker.client.errors import LogTruncated, MinibrokerError
 from minibroker.client.producer.producer import Producer
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.messages import ApiKey
+from minibroker.protocol.wire.messages import ApiKey
 from minibroker.simulation.world.message_holds import requests, responses
 from tests.mutants.directed_run import FIRST, TOPIC, ClusterSetup, DirectedRun, with_setup
 from tests.mutants.schedules.actions import admin_client, fetch_answer_with, host, report

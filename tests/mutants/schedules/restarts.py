@@ -3,8 +3,8 @@
 import asyncio
 
 from minibroker.client.admin import AdminClient
-from minibroker.protocol.checkpoints import format_epoch_checkpoint, parse_epochs_and_owner
-from minibroker.protocol.messages import (
+from minibroker.protocol.files.checkpoints import format_epoch_checkpoint, parse_epochs_and_owner
+from minibroker.protocol.wire.messages import (
     ApiKey,
     ElectionOutlook,
     ElectLeadersRequest,

@@ -5,8 +5,9 @@ import asyncio
 from minibroker.broker.replication import producer_state
 from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer.producer import Producer
-from minibroker.protocol.checkpoints import SNAPSHOT_SUFFIX
-from minibroker.protocol.messages import (
+from minibroker.protocol.files.checkpoints import SNAPSHOT_SUFFIX
+from minibroker.protocol.record_batch import build_batch
+from minibroker.protocol.wire.messages import (
     ApiKey,
     ProducePartition,
     ProducePartitionResponse,
@@ -14,7 +15,6 @@ from minibroker.protocol.messages import (
     ProduceResponse,
     ProduceTopic,
 )
-from minibroker.protocol.record_batch import build_batch
 from minibroker.simulation.world.message_holds import Match, requests, responses
 from tests.mutants.directed_run import FIRST, TOPIC, ClusterSetup, DirectedRun, with_setup
 from tests.mutants.schedules.actions import host, read_all, report, send_to, separate_roles

@@ -2,10 +2,10 @@
 
 import asyncio
 
-from minibroker.protocol.checkpoints import WHOLE_SINCE, parse_offset_checkpoint
 from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.files.checkpoints import WHOLE_SINCE, parse_offset_checkpoint
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.messages import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartition,

@@ -4,7 +4,7 @@ import asyncio
 
 from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer.producer import Producer
-from minibroker.protocol.messages import ApiKey
+from minibroker.protocol.wire.messages import ApiKey
 from minibroker.simulation.world.message_holds import requests, responses
 from tests.mutants.directed_run import FIRST, TOPIC, ClusterSetup, DirectedRun, with_setup
 from tests.mutants.schedules.actions import host, members, read_all, report, separate_roles

@@ -6,7 +6,7 @@ from typing import cast
 import pytest
 
 from minibroker.broker.log.partition_log import PartitionLog
-from minibroker.protocol.checkpoints import format_offset_checkpoint
+from minibroker.protocol.files.checkpoints import format_offset_checkpoint
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader, build_batch, read_header
 from minibroker.runtime.ports import DiskError, DiskFull

@@ -10,7 +10,7 @@ import pytest
 from minibroker.client.admin import AdminClient
 from minibroker.client.descriptions import NewTopic
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.messages import ApiKey
+from minibroker.protocol.wire.messages import ApiKey
 from minibroker.protocol.znodes import CONTROLLER, PartitionState, broker_path, partition_state_path
 from minibroker.runtime.ports import DeleteOp, SetOp
 from minibroker.simulation.checks.fencing import RECONNECT_SECONDS, RULE, SILENT_SECONDS, FencingChecker

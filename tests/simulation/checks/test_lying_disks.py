@@ -11,10 +11,10 @@ from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.replicas.observations import BatchesLogged, RecordsRead
 from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replication import events as ev
-from minibroker.protocol.codec import FetchedRecords
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.messages import FetchPartitionResponse
 from minibroker.protocol.record_batch import BatchHeader, build_batch, read_header
+from minibroker.protocol.wire.codec import FetchedRecords
+from minibroker.protocol.wire.messages import FetchPartitionResponse
 from minibroker.runtime.ports import DiskError
 from minibroker.simulation.checks.failed_syncs import NOTICED_SECONDS, FailedSyncChecker
 from minibroker.simulation.checks.log_starts import BatchSizes, LogStartChecker

@@ -10,7 +10,7 @@ import re
 
 import msgspec
 
-from minibroker.protocol.checkpoints import (
+from minibroker.protocol.files.checkpoints import (
     LOG_START,
     PARTITION_METADATA,
     CorruptCheckpoint,

@@ -6,8 +6,8 @@ Owns: the bound on work and on the size of an answer that one request may cause.
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
-from minibroker.protocol.message_types import PARTITIONS_MAX, Request
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.message_types import PARTITIONS_MAX, Request
+from minibroker.protocol.wire.messages import (
     DescribeConfigsRequest,
     DescribeReplicaStateRequest,
     FetchRequest,

@@ -15,7 +15,7 @@ from enum import IntEnum
 
 from msgspec import Struct
 
-from minibroker.protocol.admin_messages import (
+from minibroker.protocol.wire.admin_messages import (
     LEFT_ALONE_MAX,
     AlterableConfig,
     AlterConfigsResource,
@@ -59,13 +59,13 @@ from minibroker.protocol.admin_messages import (
     ResourceType,
     confirmation_of,
 )
-from minibroker.protocol.authentication_messages import (
+from minibroker.protocol.wire.authentication_messages import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
-from minibroker.protocol.client_messages import (
+from minibroker.protocol.wire.client_messages import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     ApiVersion,
@@ -107,7 +107,7 @@ from minibroker.protocol.client_messages import (
     ProduceTopic,
     ProduceTopicResponse,
 )
-from minibroker.protocol.control_messages import (
+from minibroker.protocol.wire.control_messages import (
     LEADER_DURING_DELETE,
     LEADER_EPOCH_DURING_DELETE,
     AlterPartitionData,
@@ -142,7 +142,7 @@ from minibroker.protocol.control_messages import (
     UpdateMetadataResponse,
     UpdateMetadataTopic,
 )
-from minibroker.protocol.message_types import (
+from minibroker.protocol.wire.message_types import (
     BROKERS_MAX,
     PARTITIONS_MAX,
     REPLICAS_MAX,

@@ -24,7 +24,7 @@ import msgspec
 from msgspec import Meta
 
 from minibroker.protocol.errors import ProtocolError
-from minibroker.protocol.message_types import BrokerEpoch, BrokerId, Identifier, Message
+from minibroker.protocol.wire.message_types import BrokerEpoch, BrokerId, Identifier, Message
 
 MECHANISM = "BROKER-HMAC-SHA256"
 NONCE_BYTES = 32

@@ -18,8 +18,8 @@ from typing import Annotated
 import msgspec
 
 from minibroker.protocol.errors import ProtocolError
-from minibroker.protocol.message_types import I16, I32, PARTITIONS_MAX, TOPICS_MAX, Name
-from minibroker.protocol.messages import (
+from minibroker.protocol.wire.message_types import I16, I32, PARTITIONS_MAX, TOPICS_MAX, Name
+from minibroker.protocol.wire.messages import (
     APIS,
     KEY_OF_REQUEST,
     ApiKey,
@@ -31,7 +31,7 @@ from minibroker.protocol.messages import (
     Request,
     Response,
 )
-from minibroker.protocol.request_limits import find_excess
+from minibroker.protocol.wire.request_limits import find_excess
 
 Buffer = bytes | bytearray | memoryview
 PRODUCE_KEY = ApiKey.PRODUCE.value

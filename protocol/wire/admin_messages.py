@@ -10,7 +10,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from minibroker.protocol.message_types import (
+from minibroker.protocol.wire.message_types import (
     BROKERS_MAX,
     I16,
     I32,
@@ -265,7 +265,7 @@ class DescribeEventsRequest(Request, frozen=True, kw_only=True):
 
 
 class ReportedEvent(Message, frozen=True, kw_only=True):
-    """One event of `protocol/cluster_events.py`."""
+    """One event of `protocol/events/cluster_events.py`."""
 
     number: I64
     at_ms: I64

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from minibroker.protocol.checkpoints import META_PROPERTIES, CorruptCheckpoint, parse_number, utf8_text
 from minibroker.protocol.checksum import crc32c
+from minibroker.protocol.files.checkpoints import META_PROPERTIES, CorruptCheckpoint, parse_number, utf8_text
 from minibroker.protocol.ids import is_identifier
 
 CHECKSUM = b"crc32c="

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from minibroker.protocol.message_types import Name, Request, Response
+from minibroker.protocol.wire.message_types import Name, Request, Response
 
 AUTH_BYTES_MAX = 1_024
 """Of one message of a mechanism: ours take a tenth. A peer that is not authenticated must not cost much."""

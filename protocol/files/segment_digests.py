@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from minibroker.protocol.checkpoints import (
+from minibroker.protocol.files.checkpoints import (
     ENTRIES_MAX,
     CorruptCheckpoint,
     parse_number,

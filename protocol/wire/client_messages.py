@@ -8,7 +8,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from minibroker.protocol.message_types import (
+from minibroker.protocol.wire.message_types import (
     BROKERS_MAX,
     I16,
     I32,

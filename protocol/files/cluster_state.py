@@ -6,7 +6,7 @@ it (`audit`). Version 1 had no topic ids, assignments and witnesses; it is still
 
 import msgspec
 
-from minibroker.protocol.checkpoints import CorruptCheckpoint
+from minibroker.protocol.files.checkpoints import CorruptCheckpoint
 from minibroker.protocol.json_text import decode_json
 from minibroker.protocol.witness import PartitionWitness
 

@@ -10,7 +10,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from minibroker.protocol.ids import MAX_INT32
-from minibroker.protocol.message_types import (
+from minibroker.protocol.wire.message_types import (
     BROKERS_MAX,
     I16,
     I64,
