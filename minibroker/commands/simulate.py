@@ -123,7 +123,7 @@ def _speed(as_json: bool) -> int:
 def _one(
     seed: int, brokers: int, beyond: bool, disk_faults: bool | None, quiet: bool, history: str | None, as_json: bool
 ) -> int:
-    from minibroker.simulation.checks.client_history import to_json_lines
+    from minibroker.simulation.checks.history.client_history import to_json_lines
     from minibroker.simulation.swarm.narrator import HEADER, NarratedLine
     from minibroker.simulation.swarm.run import run_beyond, run_seed
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 from minibroker.protocol.ids import NONE, TopicPartition
 from minibroker.protocol.record_batch import decode_records
-from minibroker.simulation.checks.disks import audit_disks
+from minibroker.simulation.checks.disks.audited_disks import audit_disks
 from minibroker.simulation.checks.finding import CheckerFinding, crash_finding
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster

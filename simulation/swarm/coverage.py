@@ -94,7 +94,7 @@ FENCING = (
     "controller succeeded by confirmation",
     "controller succeeded falsely: it lives",
 )
-"""Counted by their checker (`checks.fencing`)."""
+"""Counted by their checker (`checks.control.fencing`)."""
 
 
 MUST_SEE = (

@@ -9,9 +9,9 @@ from minibroker.broker.replicas.partition import Partition
 from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer.producer import Producer
 from minibroker.protocol.ids import TopicPartition
-from minibroker.simulation.checks.anomalies import Promise
+from minibroker.simulation.checks.disks.witnessed import compare_notes, lacking_notes
+from minibroker.simulation.checks.history.anomalies import Promise
 from minibroker.simulation.checks.reference_state import ReferenceState
-from minibroker.simulation.checks.witnessed import compare_notes, lacking_notes
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.history import History
 from minibroker.simulation.swarm.options import RunOptions

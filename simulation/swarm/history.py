@@ -9,9 +9,9 @@ from typing import Literal
 from minibroker.client.consumer.records import Record
 from minibroker.client.errors import MinibrokerError
 from minibroker.protocol.ids import TopicPartition
-from minibroker.simulation.checks.anomalies import Promise, check_history
-from minibroker.simulation.checks.client_history import EventLog, Polled, Sent
 from minibroker.simulation.checks.finding import CheckerFinding
+from minibroker.simulation.checks.history.anomalies import Promise, check_history
+from minibroker.simulation.checks.history.client_history import EventLog, Polled, Sent
 
 ERRORS_MAX = 50
 ERROR_CHARACTERS_MAX = 200

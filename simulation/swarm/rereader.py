@@ -23,7 +23,7 @@ PAUSE_SECONDS = 0.5
 class RoundPositions(ReplicaListener):
     """Of one round: the offset that comes next, and the highest log start of any replica meanwhile. A start may be
     earlier again before the answer arrives, because the leader that deleted has failed (seed 17152458). So a gap below
-    a start of this round is not found, even where the broker that answered begins earlier; `checks.log_starts` checks
+    a start of this round is not found, even where the broker that answered begins earlier; `LogStartChecker` checks
     whether each start is allowed."""
 
     def __init__(self, replicas: Sequence[ObservedReplica]) -> None:

@@ -17,17 +17,17 @@ from minibroker.client.admin import AdminClient
 from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer.producer import Producer
 from minibroker.protocol.ids import TopicPartition
-from minibroker.simulation.checks.disk_rules import DiskRuleChecker
-from minibroker.simulation.checks.disks import audit_disks
-from minibroker.simulation.checks.fencing import FencingChecker
+from minibroker.simulation.checks.control.fencing import FencingChecker
+from minibroker.simulation.checks.disks.audited_disks import audit_disks
+from minibroker.simulation.checks.disks.disk_rules import DiskRuleChecker
+from minibroker.simulation.checks.disks.sound_logs import SoundLogChecker
 from minibroker.simulation.checks.finding import CheckerFinding, crash_finding
-from minibroker.simulation.checks.leaders_starts import LeaderStartChecker
 from minibroker.simulation.checks.listening import listening
-from minibroker.simulation.checks.log_starts import LogStartChecker
 from minibroker.simulation.checks.reference_state import ReferenceState
-from minibroker.simulation.checks.replicas import ReplicaChecker
-from minibroker.simulation.checks.sound_logs import SoundLogChecker
-from minibroker.simulation.checks.waiting import WaitingChecker
+from minibroker.simulation.checks.replication.leaders_starts import LeaderStartChecker
+from minibroker.simulation.checks.replication.log_starts import LogStartChecker
+from minibroker.simulation.checks.replication.replicas import ReplicaChecker
+from minibroker.simulation.checks.replication.waiting import WaitingChecker
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.final_checks import (
     compare_history,

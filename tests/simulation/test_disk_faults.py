@@ -2,7 +2,7 @@
 
 import random
 
-from minibroker.simulation.checks.failed_syncs import FailedSyncChecker
+from minibroker.simulation.checks.disks.failed_syncs import FailedSyncChecker
 from minibroker.simulation.swarm.faults.disk_faults import DiskFaults
 from minibroker.simulation.swarm.faults.disk_options import RUNNING_ROT, draw_faulty
 from minibroker.simulation.swarm.faults.fault_injector import FaultInjector

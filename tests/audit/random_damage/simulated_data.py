@@ -35,7 +35,7 @@ from minibroker.protocol.znodes import (
     partition_state_path,
     topic_path,
 )
-from minibroker.simulation.checks.witnessed import newest_note
+from minibroker.simulation.checks.disks.witnessed import newest_note
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.world.exported_disks import files_below
 from minibroker.simulation.world.world import PROVISIONED_DIRECTORY

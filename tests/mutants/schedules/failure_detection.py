@@ -10,7 +10,7 @@ from tests.mutants.directed_run import TOPIC, ClusterSetup, DirectedRun, with_se
 from tests.mutants.schedules.actions import host, members, send_to, separate_roles
 
 LONG_SINCE = 4.0
-"""Seconds after which no decision rests on the time before a leader epoch began (see `checks.fencing`)."""
+"""Seconds after which no decision rests on the time before a leader epoch began (see `checks.control.fencing`)."""
 LONG_SESSION = {"zookeeper.session.timeout.ms": "10000"}
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from minibroker.simulation.checks.anomalies import Promise, check_history
-from minibroker.simulation.checks.client_history import EventLog, Polled, Sent, from_json_lines, to_json_lines
+from minibroker.simulation.checks.history.anomalies import Promise, check_history
+from minibroker.simulation.checks.history.client_history import EventLog, Polled, Sent, from_json_lines, to_json_lines
 
 ORDERED = Promise(in_order=frozenset({"writer"}))
 

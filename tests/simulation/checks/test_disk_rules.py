@@ -10,8 +10,8 @@ from minibroker.protocol.files.checkpoints import format_offset_checkpoint
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader, build_batch, read_header
 from minibroker.runtime.ports import DiskError, DiskFull
-from minibroker.simulation.checks.disk_rules import HIGH_WATERMARKS_PATH, DiskRuleChecker
-from minibroker.simulation.checks.disks import LOG_DIRECTORY
+from minibroker.simulation.checks.disks.audited_disks import LOG_DIRECTORY
+from minibroker.simulation.checks.disks.disk_rules import HIGH_WATERMARKS_PATH, DiskRuleChecker
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.world.storage import FileNode, SimulatedStorage

@@ -16,10 +16,10 @@ from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import read_header
 from minibroker.protocol.znodes import PartitionState
 from minibroker.runtime.ports import SetOp
-from minibroker.simulation.checks.disks import audit_disks
+from minibroker.simulation.checks.disks.audited_disks import audit_disks
 from minibroker.simulation.checks.listening import listening
 from minibroker.simulation.checks.reference_state import ReferenceState
-from minibroker.simulation.checks.replicas import ReplicaChecker
+from minibroker.simulation.checks.replication.replicas import ReplicaChecker
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.world.storage import DirectoryNode, FileNode
 

@@ -13,7 +13,7 @@ from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import ApiKey
 from minibroker.protocol.znodes import CONTROLLER, PartitionState, broker_path, partition_state_path
 from minibroker.runtime.ports import DeleteOp, SetOp
-from minibroker.simulation.checks.fencing import RECONNECT_SECONDS, RULE, SILENT_SECONDS, FencingChecker
+from minibroker.simulation.checks.control.fencing import RECONNECT_SECONDS, RULE, SILENT_SECONDS, FencingChecker
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.world.message_holds import requests

@@ -2,8 +2,8 @@
 
 import pytest
 
-from minibroker.simulation.checks.lineage import Lineage, Writer
-from minibroker.simulation.checks.reference_log import LoggedBatch, ReferenceLog
+from minibroker.simulation.checks.replication.lineage import Lineage, Writer
+from minibroker.simulation.checks.replication.reference_log import LoggedBatch, ReferenceLog
 
 ONE, TWO = Writer(1, 1), Writer(2, 1)
 

@@ -16,12 +16,12 @@ from minibroker.protocol.record_batch import BatchHeader, build_batch, read_head
 from minibroker.protocol.wire.codec import FetchedRecords
 from minibroker.protocol.wire.messages import FetchPartitionResponse
 from minibroker.runtime.ports import DiskError
-from minibroker.simulation.checks.failed_syncs import NOTICED_SECONDS, FailedSyncChecker
-from minibroker.simulation.checks.log_starts import BatchSizes, LogStartChecker
-from minibroker.simulation.checks.offline import BOUND_SECONDS, OfflineLeaderChecker
+from minibroker.simulation.checks.control.offline import BOUND_SECONDS, OfflineLeaderChecker
+from minibroker.simulation.checks.disks.failed_syncs import NOTICED_SECONDS, FailedSyncChecker
+from minibroker.simulation.checks.disks.sound_logs import SoundLogChecker
 from minibroker.simulation.checks.reference_state import ReferencePartition, ReferenceState
-from minibroker.simulation.checks.served import ServedChecker
-from minibroker.simulation.checks.sound_logs import SoundLogChecker
+from minibroker.simulation.checks.replication.log_starts import BatchSizes, LogStartChecker
+from minibroker.simulation.checks.replication.served import ServedChecker
 from minibroker.simulation.cluster import SimulatedCluster
 
 A = TopicPartition("a", 0)

@@ -12,7 +12,7 @@ from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import build_batch, read_header
 from minibroker.simulation.checks.reference_state import ReferenceState
-from minibroker.simulation.checks.waiting import WaitingChecker
+from minibroker.simulation.checks.replication.waiting import WaitingChecker
 from minibroker.simulation.cluster import SimulatedCluster
 
 TICK = ev.BrokersChanged(eligible={}, now_ms=0)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from minibroker.simulation.checks.reference_log import LoggedBatch, ReferenceLog
+from minibroker.simulation.checks.replication.reference_log import LoggedBatch, ReferenceLog
 
 Find = Callable[..., None]
 """Reports a finding for this partition: find(invariant, text, *facts)."""

@@ -2,7 +2,7 @@
 log's record of its file sizes matches the files (I12).
 
 Owns: which processes have met a failed sync, and a look at segment sizes on disks that had faults. Leaves to others:
-the content of the files (`served`, `disks`). Source: "Can Applications Recover from fsync Failures?" (ATC'20).
+the content of the files (`served`, `audited_disks`). Source: "Can Applications Recover from fsync Failures?" (ATC'20).
 """
 
 from collections.abc import Sequence

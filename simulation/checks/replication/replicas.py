@@ -18,11 +18,11 @@ from minibroker.broker.requests.produce import ProduceItem
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader
-from minibroker.simulation.checks.in_sync import InSyncChecker
-from minibroker.simulation.checks.lineage import Lineage, Writer
 from minibroker.simulation.checks.listening import ReplicaListener
-from minibroker.simulation.checks.reference_log import LoggedBatch, ReferenceLog, read_batches
 from minibroker.simulation.checks.reference_state import ReferencePartition, ReferenceState
+from minibroker.simulation.checks.replication.in_sync import InSyncChecker
+from minibroker.simulation.checks.replication.lineage import Lineage, Writer
+from minibroker.simulation.checks.replication.reference_log import LoggedBatch, ReferenceLog, read_batches
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.world.node import PROCESS, Process
 

@@ -13,8 +13,8 @@ from itertools import pairwise
 
 from msgspec import Struct
 
-from minibroker.simulation.checks.client_history import HistoryEvent
 from minibroker.simulation.checks.finding import CheckerFinding
+from minibroker.simulation.checks.history.client_history import HistoryEvent
 
 SHOWN_MAX = 8
 """Findings shown of each anomaly and partition."""

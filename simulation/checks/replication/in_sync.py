@@ -13,9 +13,9 @@ from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.state import IsrKind, ReplicaState, Role
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.znodes import BrokerRegistration, broker_path
-from minibroker.simulation.checks.lineage import Writer
-from minibroker.simulation.checks.observed_registrations import ObservedRegistrations
+from minibroker.simulation.checks.control.observed_registrations import ObservedRegistrations
 from minibroker.simulation.checks.reference_state import ReferencePartition, ReferenceState
+from minibroker.simulation.checks.replication.lineage import Writer
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.world.observations import ProcessPaused, ProcessResumed
 

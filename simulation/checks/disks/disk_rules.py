@@ -2,7 +2,7 @@
 
 Owns: a look at each checkpoint of high watermarks whenever it has changed and whenever a broker has loaded a log (I11
 over a restart: KAFKA-769, KAFKA-1647), and which processes have met an IO error during an append (KAFKA-10778). Leaves
-to others: batches (`replicas`, and the audit's rules in `disks`).
+to others: batches (`replicas`, and the audit's rules in `audited_disks`).
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from minibroker.protocol.files.checkpoints import (
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader
 from minibroker.runtime.ports import DiskFull, FileMissing
-from minibroker.simulation.checks.disks import LOG_DIRECTORY
+from minibroker.simulation.checks.disks.audited_disks import LOG_DIRECTORY
 from minibroker.simulation.checks.listening import ReplicaListener
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster

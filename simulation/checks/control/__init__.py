@@ -1,0 +1,1 @@
+"""Checkers of the controller: failure detection, fencing, and leaders that must be replaced."""

@@ -1,0 +1,1 @@
+"""The history of what clients did, and its anomalies."""
