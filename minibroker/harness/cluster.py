@@ -9,7 +9,7 @@ a back end cannot do raises UnsupportedByBackend.
 import asyncio
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -128,14 +128,31 @@ class ClusterHarness(ABC):
     async def under_replicated(self, topic: str | None = None) -> list[str]:
         """Partitions without a leader or with replicas that are not in sync, one sentence each."""
 
+    @abstractmethod
+    async def _partitions_of(self, topic: str) -> Collection[int] | None:
+        """The numbers of its partitions; none if there is no such topic, None if no broker answers."""
+
     async def wait_for_leader(
         self, topic: str, partition: int = 0, *, other_than: int | None = None, timeout_s: float = WAIT_SECONDS
     ) -> int:
-        """Wait for a leader and return it. Raises AssertionError at the timeout."""
-        async with NamedTimeout(timeout_s, lambda: f"{topic}-{partition} has no new leader"):
-            while (found := await self.leader(topic, partition)) is None or found == other_than:  # noqa: ASYNC110
+        """Wait for a leader and return it. Raises AssertionError at the timeout: there is no such topic, though a
+        service under test might have created it meanwhile, or no such partition, or no such leader."""
+        why = "not asked yet"
+        async with NamedTimeout(timeout_s, lambda: why):
+            while (found := await self.leader(topic, partition)) is None or found == other_than:
+                why = await self._why_no_leader(topic, partition, found)
                 await asyncio.sleep(self._poll_seconds)
         return found
+
+    async def _why_no_leader(self, topic: str, partition: int, found: int | None) -> str:
+        partitions = await self._partitions_of(topic)
+        if partitions is None:
+            return f"no broker answers, so no leader of {topic}-{partition} is known"
+        if not partitions:
+            return f'there is no topic {topic!r}: `await c.create_topic("{topic}")` creates it'
+        if partition not in partitions:
+            return f"there is no {topic}-{partition}: the topic has partitions {sorted(partitions)}"
+        return f"{topic}-{partition} has no leader" if found is None else f"{topic}-{partition} is still led by {found}"
 
     async def wait_in_sync(self, topic: str | None = None, timeout_s: float = WAIT_SECONDS) -> None:
         """Wait until every replica (of this topic) is in sync. Raises AssertionError naming those that are not."""

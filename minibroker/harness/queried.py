@@ -5,7 +5,7 @@ Owns: the questions. Leaves to others: starting and breaking brokers, and the ad
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from minibroker.client.default_runtime import runtime_or_default
 from minibroker.harness.cluster import ZOOKEEPER, ClusterHarness, Misuse, NamedTimeout
@@ -89,6 +89,20 @@ class QueriedHarness(ClusterHarness):
                 isr, assigned = sorted(replicas[leader].in_sync_replicas), sorted(replicas[leader].assignment)
                 problems.append(f"{name}, led by {leader}: ISR {isr} of {assigned}")
         return problems
+
+    async def _partitions_of(self, topic: str) -> Collection[int] | None:
+        """As brokers describe all topics: a question about one topic may create it."""
+        servers = ",".join((await self._running_servers()).values())
+        async with BrokerQueries(CLIENT_ID) as queries:
+            try:
+                found = (await queries.metadata(servers, None, ASK_SECONDS)).topics if servers else None
+            except NoAnswer:
+                return None
+        return (
+            None
+            if found is None
+            else [p.partition_index for each in found if each.name == topic for p in each.partitions]
+        )
 
     async def _expire_session(self, broker_id: int) -> None:
         """Block its traffic with ZooKeeper until the others no longer count it as registered."""

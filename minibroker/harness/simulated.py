@@ -6,7 +6,7 @@ others: determinism (the loop and ports of simulation/); here only the order of 
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -138,6 +138,9 @@ class SimulatedHarness(ClusterHarness):
             elif set(isr) < set(replicas):
                 problems.append(f"{name}-{number}, led by {leader}: ISR {list(isr)} of {sorted(replicas)}")
         return problems
+
+    async def _partitions_of(self, topic: str) -> Collection[int]:
+        return [number for name, number in self._assignments() if name == topic]
 
     def describe(self) -> list[str]:
         elapsed = self._loop.elapsed - self._began

@@ -212,8 +212,21 @@ def test_a_test_that_hangs_times_out_where_it_waits() -> None:
 
 @simulated(brokers=1)
 async def test_a_wait_that_times_out_names_what_did_not_happen(c: ClusterHarness) -> None:
-    with pytest.raises(AssertionError, match="after 5 s: orders-0 has no new leader"):
+    await c.create_topic("orders")
+    with pytest.raises(AssertionError, match="after 5 s: orders-0 is still led by 1"):
+        await c.wait_for_leader("orders", other_than=1, timeout_s=5)
+    await c.kill(1)
+    with pytest.raises(AssertionError, match="after 5 s: orders-0 has no leader"):
         await c.wait_for_leader("orders", timeout_s=5)
+
+
+@simulated(brokers=1)
+async def test_a_wait_for_the_leader_of_what_does_not_exist_says_so(c: ClusterHarness) -> None:
+    with pytest.raises(AssertionError, match=r"there is no topic 'orders': `await c\.create_topic\(\"orders\"\)`"):
+        await c.wait_for_leader("orders", timeout_s=5)
+    await c.create_topic("orders", partitions=2)
+    with pytest.raises(AssertionError, match=r"there is no orders-2: the topic has partitions \[0, 1\]"):
+        await c.wait_for_leader("orders", 2, timeout_s=5)
 
 
 @simulated(brokers=1)

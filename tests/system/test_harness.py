@@ -97,6 +97,8 @@ async def misuse(backend: Backend) -> None:
             await refused(link(1, 1), "from 1 to 1: name a broker and another party")
             await refused(link("clients", "zookeeper"), "name a broker and another party")
         await refused(c.partition(1, [2, 9]), "there is no broker 9")
+        with pytest.raises(AssertionError, match="there is no topic 'no such topic'"):
+            await c.wait_for_leader("no such topic", timeout_s=0.5)
         await c.unblock(1, 2)
         await c.resume(1)
         await refused(c.start(1), "broker 1 runs already: `await c.restart(1)`")
