@@ -39,18 +39,21 @@ class RequestChannel:
     def __init__(self, dial: Dial) -> None:
         self._dial = dial
         self._connection: RpcConnection | None = None
+        self._dial_limit: asyncio.Timeout | None = None
+        """Ends the dial in progress."""
+        self._hang_ups = 0
+        """Ends the requests that were begun before the last one."""
         self._turn = asyncio.Lock()
 
     async def ask(self, request: Request, kind: type[R], timeout_ms: int) -> R:
         """Return the answer, which is of this kind; `timeout_ms` is for the answer alone. Raises RequestFailed."""
+        hang_ups = self._hang_ups
         async with self._turn:
             try:
-                connection = self._connection
-                if connection is None or connection.closed:
-                    connection = self._connection = await self._dial()
+                connection = await self._connected(hang_ups)
                 response = await connection.request(request, timeout_ms)
             except (NetworkError, RpcError) as error:
-                self.hang_up()
+                self._close()
                 raise (UnreadableAnswer if isinstance(error, PeerBroken) else RequestFailed)(str(error)) from error
         if response.error_code:
             why = f": {response.error_message}" if response.error_message else ""
@@ -58,8 +61,40 @@ class RequestChannel:
         assert isinstance(response, kind)
         return response
 
+    async def _connected(self, hang_ups: int) -> RpcConnection:
+        """The connection, for a request that was begun after so many hang-ups."""
+        if hang_ups == self._hang_ups and (self._connection is None or self._connection.closed):
+            connection = await self._dialled()
+            if hang_ups == self._hang_ups:
+                self._connection = connection
+            elif connection is not None:
+                connection.abort()  # the dial ended in the same moment
+        if hang_ups != self._hang_ups or self._connection is None:
+            raise RequestFailed("this side hung up before it sent the request")
+        return self._connection
+
+    async def _dialled(self) -> RpcConnection | None:
+        """A new connection; None if `hang_up` has ended the dial."""
+        limit = self._dial_limit = asyncio.timeout(None)
+        try:
+            async with limit:
+                return await self._dial()
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            return None
+        finally:
+            self._dial_limit = None
+
     def hang_up(self) -> None:
-        """Close the connection at once; a request that waits for its answer gets none. The next one dials again."""
+        """Close the connection at once, and end a dial. Requests that wait for their answer, for the dial or for their
+        turn fail; the next one dials again."""
+        self._hang_ups += 1
+        if self._dial_limit is not None:
+            self._dial_limit.reschedule(asyncio.get_running_loop().time())
+        self._close()
+
+    def _close(self) -> None:
         if self._connection is not None:
             self._connection.abort()
             self._connection = None

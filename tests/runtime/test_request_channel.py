@@ -151,6 +151,42 @@ def test_hanging_up_ends_the_wait_for_an_answer() -> None:
     scene.play(story)
 
 
+@pytest.mark.parametrize("is_late", [False, True], ids=["while it dials", "as the dial ends"])
+def test_hanging_up_ends_a_dial_and_the_requests_that_wait_for_it(is_late: bool) -> None:
+    """Once the dial went on, and its connection outlived the channel."""
+    scene = Scene()
+
+    async def story() -> None:
+        lets_through = asyncio.Event()
+        connect = scene._connect
+
+        async def slow():  # type: ignore[no-untyped-def]
+            await lets_through.wait()
+            connection = await connect()
+            if is_late and scene.opened == 1:
+                scene.channel.hang_up()
+            return connection
+
+        scene._connect = slow  # type: ignore[assignment]
+        asked = [asyncio.create_task(scene.ask()) for _ in range(2)]
+        await asyncio.sleep(0.1)
+        if is_late:
+            lets_through.set()
+        else:
+            scene.channel.hang_up()
+        began = scene.world.loop.time()
+        for asking in asked:
+            with pytest.raises(RequestFailed, match="hung up before it sent the request"):
+                await asking
+        assert scene.world.loop.time() - began < 0.1
+        assert scene.opened == 1
+        lets_through.set()
+        await scene.ask()
+        assert scene.opened == 2
+
+    scene.play(story)
+
+
 def test_a_request_waits_until_the_one_before_has_ended() -> None:
     """Two that found no connection would each open one, and only one of the two would ever be closed."""
     scene = Scene()
