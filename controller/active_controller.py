@@ -12,6 +12,7 @@ the queue then is dropped, and waiting requests get NOT_CONTROLLER.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TypeAlias
 
 import msgspec
@@ -67,12 +68,7 @@ from minibroker.controller.log_inquiry import ask_logs
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.events.event_base import ClusterEvent
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.wire.messages import (
-    AlterPartitionRequest,
-    ControlledShutdownRequest,
-    Request,
-    Response,
-)
+from minibroker.protocol.wire.messages import AlterPartitionRequest, ControlledShutdownRequest, Request, Response
 from minibroker.runtime.broker_dialer import BrokerDialer
 from minibroker.runtime.observer import Observer
 from minibroker.runtime.ports import Coordination
@@ -411,16 +407,16 @@ class ActiveController:
             await asyncio.sleep(WATCH_SECONDS)
             for channel, _ in list(self._channels.values()) if self._may_send() else ():
                 channel.ticks += 1
-                waited_seconds = (channel.ticks - 1) * WATCH_SECONDS  # the first tick may come right after the order
-                if channel.waits_for_answer and waited_seconds >= SILENT_SECONDS:
-                    silent = BrokerSilent(
-                        broker_id=channel.broker.broker_id,
-                        broker_epoch=channel.broker.broker_epoch,
-                        seconds=waited_seconds,
-                    )
-                    self._queue.put_nowait(lambda silent=silent: self.process(silent))  # type: ignore[misc]
+                if channel.silent_ticks * WATCH_SECONDS >= SILENT_SECONDS:
+                    self._queue.put_nowait(partial(self._on_silence, channel))
                 elif not channel.waits_for_answer and channel.ticks >= probe_ticks:
                     channel.put(live_brokers(self.state), ())
+
+    async def _on_silence(self, channel: BrokerChannel) -> None:
+        """Its answer may have come while this waited in the queue, behind a slow write."""
+        of, seconds = channel.broker, channel.silent_ticks * WATCH_SECONDS
+        if seconds >= SILENT_SECONDS:
+            await self.process(BrokerSilent(broker_id=of.broker_id, broker_epoch=of.broker_epoch, seconds=seconds))
 
     def _ask_logs(self, effect: AskLogs) -> None:
         """The inquiry ends with the registration that it goes to."""

@@ -65,6 +65,12 @@ class BrokerChannel:
         self._settled_count = 0
         self._settled = asyncio.Condition()
 
+    @property
+    def silent_ticks(self) -> int:
+        """Whole pauses between checks in which an order has not been answered. The first check may come right after
+        the order."""
+        return self.ticks - 1 if self.waits_for_answer else 0
+
     def put(self, live_brokers: tuple[LiveBroker, ...], instructions: Sequence[Instruction]) -> None:
         """Queue instructions of one kind."""
         self._queue.put(live_brokers, instructions)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
+from minibroker.controller.active_controller import SILENT_SECONDS, WATCH_SECONDS
 from minibroker.controller.core.controller_state import ControllerState, Deletion, Topic
 from minibroker.controller.core.instructions import (
     REQUEST_BYTES_MAX,
@@ -30,6 +31,7 @@ from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import (
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
+    Response,
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
@@ -242,3 +244,32 @@ async def test_a_cut_connection_heals_and_delivers_what_waited(cluster: Cluster)
     assert not cluster.brokers[1].leader_and_isr("lines", 0)
     network.heal("controller", "broker1")
     await cluster.until(lambda: cluster.brokers[1].leader_and_isr("lines", 0), seconds=10)
+
+
+@simulated
+async def test_an_answer_that_came_meanwhile_ends_a_silence_that_waits_in_the_queue(cluster: Cluster) -> None:
+    """A slow write to ZooKeeper holds the queue up."""
+    await cluster.start(1, 2)
+    controller = await cluster.controller()
+    broker, active = cluster.brokers[2], controller.service._active
+    assert active is not None
+    await cluster.until(lambda: active._channels.keys() == {1, 2} and not active.state.unresponsive)
+    broker.is_mute = True
+    written = asyncio.Event()
+
+    async def slow_write() -> Response:
+        await written.wait()
+        return Response()
+
+    writing = cluster.world.spawn(controller.name, active.run_queued(slow_write))
+    active._channels[2][0].put(live_brokers(active.state), ())
+    await asyncio.sleep(SILENT_SECONDS + 3 * WATCH_SECONDS)
+    assert active._queue.qsize() > 0
+    broker.is_mute = False
+    for connection in list(broker.server.connections.values()):
+        connection.abort_because("the test has the order sent again")
+    await active.all_answered()
+    written.set()
+    await writing
+    await cluster.until(lambda: active._queue.empty())
+    assert active.state.unresponsive == frozenset()
