@@ -178,12 +178,12 @@ class RequestHandlers:
         return handle
 
     def _read(self, answer: Callable[[IncomingRequest, Any], m.Response]) -> Handle:
-        """A query, which changes nothing. If it hits a bug of our own, only its sender gets an error. A failed
-        assertion still ends the process, because it may concern shared state."""
+        """A query, which changes nothing. If it hits a bug of our own, only its sender gets an error, also if its
+        answer cannot be encoded. A failed assertion still ends the process, because it may concern shared state."""
 
         def handle(request: IncomingRequest, body: Any) -> None:
             try:
-                response = answer(request, body)
+                request.respond(answer(request, body))
             except AssertionError:
                 raise
             except Exception:
@@ -191,8 +191,7 @@ class RequestHandlers:
                 self.failed_reads.append(api)
                 log.exception("a bug: %s from %s cannot be answered: %.500r", api, request.connection.peer, body)
                 text = "this broker met a bug of its own; its log tells which"
-                response = m.Response(error_code=ErrorCode.UNKNOWN_SERVER_ERROR, error_message=text)
-            request.respond(response)
+                request.respond(m.Response(error_code=ErrorCode.UNKNOWN_SERVER_ERROR, error_message=text))
 
         return handle
 

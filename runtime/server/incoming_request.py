@@ -87,11 +87,13 @@ class IncomingRequest:
         return self._connection.may_wait(self._charge, partitions * PARTITION_COST_BYTES)
 
     def respond(self, body: Response) -> None:
-        """Answer. Sends nothing if the connection is closed."""
+        """Answer. Sends nothing if the connection is closed. An answer that cannot be encoded is a bug of our own: it
+        raises what the encoder raises, and ends the process unless the handler answers otherwise."""
+        frame = encode_response(self.correlation_id, body)
         observer = self._connection.observer
         if observer.wants_details:
             observer.notify(AnswerSent(body))
-        self.respond_frame(encode_response(self.correlation_id, body))
+        self.respond_frame(frame)
 
     def respond_frame(self, pieces: Sequence[Buffer]) -> None:
         """Answer with an encoded frame (Fetch with records)."""

@@ -1,13 +1,15 @@
 """Requests do not harm each other: queries that hit a bug, and task limits that are reached."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from minibroker.broker.membership.metadata_image import MetadataImage
-from minibroker.broker.requests.handlers import CLIENTS_TASKS_MAX
+from minibroker.broker.requests.handlers import CLIENTS_TASKS_MAX, RequestHandlers
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.wire import messages as m
+from minibroker.simulation.world.loop import Unhandled
 from tests.broker.requests import TOPIC, ClusterClient, in_cluster
 
 
@@ -27,6 +29,42 @@ def test_a_query_that_hits_a_bug_affects_no_other_request(
         assert client.cluster.brokers[1].failed_reads() == ["DESCRIBE_CLUSTER"]
 
     in_cluster(check)
+
+
+UNENCODABLE = "\ud800"
+"""A string that no encoding of Unicode has a place for."""
+
+
+def test_a_query_whose_answer_cannot_be_encoded_affects_no_other_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once it ended the process."""
+
+    def answer(*_: Any) -> m.Response:
+        return m.DescribeClusterResponse(cluster_id=UNENCODABLE)
+
+    async def check(client: ClusterClient) -> None:
+        monkeypatch.setattr(MetadataImage, "answer_describe_cluster", answer)
+        reply = await client.ask(1, m.DescribeClusterRequest(), m.Response)
+        assert reply.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+        assert (await client.ask(1, m.MetadataRequest(), m.MetadataResponse)).topics[0].name == TOPIC
+        assert client.cluster.brokers[1].failed_reads() == ["DESCRIBE_CLUSTER"]
+
+    in_cluster(check)
+
+
+def test_an_answer_to_a_change_that_cannot_be_encoded_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The change may be half done, so this bug is not hidden: the process ends, and its log tells why."""
+
+    async def answer(*_: Any) -> m.Response:
+        return m.Response(error_message=UNENCODABLE)
+
+    monkeypatch.setattr(RequestHandlers, "_init_producer_id", answer)
+
+    async def check(client: ClusterClient) -> None:
+        (await client.connection(1)).send(m.InitProducerIdRequest(), lambda _: None)
+        await asyncio.sleep(1)
+
+    with pytest.raises(Unhandled, match="UnicodeEncodeError"):  # what it does to a real process: broker/__main__
+        in_cluster(check)
 
 
 def test_client_requests_cannot_block_broker_requests() -> None:
