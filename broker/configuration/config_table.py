@@ -33,10 +33,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         int,
         ConfigKey(doc="Number of this broker; unique in the cluster, and never changed.", minimum=0, maximum=I32_MAX),
     ]
-    log_dirs: Annotated[
-        tuple[str, ...],
-        ConfigKey(doc="Directory that holds the partitions. Exactly one for now."),
-    ]
+    log_dirs: Annotated[tuple[str, ...], ConfigKey(doc="Directory that holds the partitions. Exactly one for now.")]
     zookeeper_connect: Annotated[str, ConfigKey(doc="ZooKeeper servers, HOST:PORT,HOST:PORT.")]
     zookeeper_session_timeout_ms: Annotated[
         int,
@@ -88,8 +85,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = ()
     inter_broker_listener_name: Annotated[
-        str,
-        ConfigKey(doc="Listener that brokers use among themselves. Empty: the first of listeners."),
+        str, ConfigKey(doc="Listener that brokers use among themselves. Empty: the first of listeners.")
     ] = ""
     listener_security_protocol_map: Annotated[
         dict[str, str],
@@ -318,6 +314,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
             dynamic=True,
         ),
     ] = MIB
+    log_scrub_interval_ms: Annotated[
+        int,
+        ConfigKey(doc="Least time between the starts of two rounds of the scrubber.", minimum=1, maximum=I32_MAX),
+    ] = 60_000
     witness_interval_ms: Annotated[
         int,
         ConfigKey(

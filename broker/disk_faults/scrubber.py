@@ -1,8 +1,8 @@
 """The scrubber: reads all logs slowly in the background to find damage in bytes that no client would read for months.
 
-Owns: the order of the segments, the speed (`log.scrub.bytes.per.second`), and the consequence of a finding: a damaged
-replica, or a rebuilt index. Leaves to others: reading (`log.scrub`), and what a damaged replica does
-(`replication.damage`).
+Owns: the order of the segments, the speed (`log.scrub.bytes.per.second`), the pauses (`log.scrub.interval.ms`), and
+the consequence of a finding: a damaged replica, or a rebuilt index. Leaves to others: reading (`log.scrub`), and what a
+damaged replica does (`replication.damage`).
 
 Theory: replicas protect a record only if damage of one copy is found before the last good copy is damaged, too
 ("Latent sector errors", Bairavasundaram et al., 2007); bytes of closed segments may not be read for months. A finding
@@ -31,8 +31,6 @@ log = logging.getLogger("minibroker.scrubber")
 
 TICK_SECONDS = 1.0
 """Often enough that no piece is large, seldom enough that an idle broker sleeps."""
-ROUND_MS_MIN = 60_000
-"""A few small logs need not be read every second."""
 PIECE_BYTES = 128 * 1024
 """Read by one call in the background: with the smallest batches this takes some milliseconds, which is how long a
 thread may hold the interpreter while the event loop waits."""
@@ -50,7 +48,7 @@ class Scrubber:
     async def run(self) -> None:
         """Round after round, forever."""
         while True:
-            next_round = self._manager.now_ms() + ROUND_MS_MIN
+            next_round = self._manager.now_ms() + self._manager.config.log_scrub_interval_ms
             await self._wait()
             await self._round()
             await asyncio.sleep(max(0, next_round - self._manager.now_ms()) / 1000)

@@ -25,7 +25,7 @@ from minibroker.simulation.checks.replication.served import ServedChecker
 from minibroker.simulation.checks.replication.waiting import WaitingChecker
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.beyond import DISASTERS, beyond_options, drive_beyond
-from minibroker.simulation.swarm.faults.disk_fault_schedule import DiskFaultSchedule, scrubbing_often
+from minibroker.simulation.swarm.faults.disk_fault_schedule import DiskFaultSchedule
 from minibroker.simulation.swarm.faults.disk_options import draw_disk_options
 from minibroker.simulation.swarm.faults.fault_schedule import FaultSchedule
 from minibroker.simulation.swarm.final_checks import (
@@ -60,8 +60,6 @@ async def _drive(cluster: SimulatedCluster, outcome: RunOutcome, narrator: Narra
     with contextlib.ExitStack() as stack:
         stack.enter_context(fencing.listening())
         stack.enter_context(listening(observers, ReplicaChecker(cluster, reference, outcome.options.flushes)))
-        if outcome.options.disks is not None:
-            stack.enter_context(scrubbing_often())
         stack.enter_context(ServedChecker(reference).listening(observers))
         stack.enter_context(listening(observers, FailedSyncChecker(cluster, reference)))
         stack.enter_context(listening(observers, LogStartChecker(cluster, reference, outcome.options.settings)))

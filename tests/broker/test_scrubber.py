@@ -33,6 +33,18 @@ async def test_damage_of_a_follower_is_found_and_repaired(c: SimulatedHarness, s
     assert (await c.audit(acked)).success
 
 
+@pytest.mark.parametrize(("interval_ms", "rounds"), [(60_000, 1), (5_000, 6)])
+def test_a_round_begins_at_most_once_an_interval(interval_ms: int, rounds: int) -> None:
+    @simulated(brokers=1, settings={**SCRUBBED, "log.scrub.interval.ms": str(interval_ms)})
+    async def story(c: SimulatedHarness) -> None:
+        await c.create_topic(TOPIC)
+        await produce(c, 5)
+        await asyncio.sleep(30)
+        assert c.simulation.brokers[1].counters.scrub_rounds == rounds
+
+    story()
+
+
 @simulated(brokers=1, seed=8, settings=SCRUBBED)
 async def test_a_missing_index_is_rebuilt(c: SimulatedHarness) -> None:
     """The remaining one of the two files may be damaged, too."""

@@ -5,11 +5,8 @@ a fault is done.
 """
 
 import asyncio
-import contextlib
 import random
-from collections.abc import Iterator
 
-from minibroker.broker.disk_faults import scrubber
 from minibroker.simulation.swarm.faults.crash_points import CrashPoints
 from minibroker.simulation.swarm.faults.disk_faults import DiskFaults
 from minibroker.simulation.swarm.faults.disk_options import (
@@ -30,20 +27,8 @@ FIRST_SECONDS = 0.7
 LOOK_SECONDS = 0.25
 START_SECONDS = 2.0
 """A broker that refuses its disk has ended by then."""
-SCRUB_ROUND_MS = 1_000
 SCRUBBED_SECONDS = 20.0
 """By then a scrubber has read every byte of these small disks, and has repaired all rot."""
-
-
-@contextlib.contextmanager
-def scrubbing_often() -> Iterator[None]:
-    """Time runs faster than in a real cluster: a scrubber's round begins soon after the one before."""
-    round_ms = scrubber.ROUND_MS_MIN
-    scrubber.ROUND_MS_MIN = SCRUB_ROUND_MS
-    try:
-        yield
-    finally:
-        scrubber.ROUND_MS_MIN = round_ms
 
 
 class DiskFaultSchedule:

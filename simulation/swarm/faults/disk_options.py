@@ -58,6 +58,9 @@ LATER_SEQUENCES = (
 )
 CLUSTER_SEQUENCES = (*FIRST_SEQUENCES, *LATER_SEQUENCES)
 
+SCRUB_ROUND_MS = "1000"
+"""Time runs faster than in a real cluster: a scrubber's round begins soon after the one before."""
+
 CALL_NAMES = (
     *("append", "read", "write_at", "truncate", "sync", "open", "replace_file", "rename", "remove"),
     *("list_directory", "make_directory", "sync_directory"),
@@ -88,7 +91,7 @@ def draw_disk_options(rng: random.Random, wanted: bool | None) -> DiskOptions | 
 
 def draw_faulty(rng: random.Random) -> DiskOptions:
     """A few kinds, often, find more than all of them."""
-    settings = {"log.retention.check.interval.ms": rng.choice(("300", "1000"))}
+    settings = {"log.retention.check.interval.ms": rng.choice(("300", "1000")), "log.scrub.interval.ms": SCRUB_ROUND_MS}
     if rng.random() < 0.7:
         settings |= {
             "log.segment.bytes": "4096",
