@@ -1,7 +1,8 @@
 """The real coordination port: ZooKeeper through kazoo.
 
 Owns: the bridge between kazoo's thread and the event loop, the deadline of every call, our own heartbeat and the
-session deadline that follows from it, and the meaning of kazoo's states.
+session deadline that follows from it, and the meaning of kazoo's states. Leaves to others: that of its answers
+(`kazoo_answers`).
 
 Theory: kazoo runs one connection thread. Everything that this thread reports (answers, watch events, states) is passed
 to the loop in the order in which it happened. This keeps the order that ZooKeeper promises: a watch fires before the
@@ -17,6 +18,13 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from minibroker.runtime.adapters.kazoo_answers import (
+    ANSWERS,
+    NO_ANSWER,
+    add_operation,
+    raise_failed_operation,
+    to_stat,
+)
 from minibroker.runtime.adapters.kazoo_client import (
     RECONNECT_DELAY_SECONDS_MAX,
     SessionGrant,
@@ -27,19 +35,13 @@ from minibroker.runtime.adapters.kazoo_client import (
     secret_acl,
 )
 from minibroker.runtime.ports import (
-    BadVersion,
-    CheckOp,
     CoordinationError,
     CoordinationUnavailable,
     CreateOp,
-    DeleteOp,
     NodeExists,
     NoNode,
-    NotAuthorized,
-    NotEmpty,
     Operation,
     SessionEvent,
-    SessionExpired,
     SetOp,
     Stat,
     Watcher,
@@ -56,22 +58,6 @@ T = TypeVar("T")
 SessionListener = Callable[[SessionEvent], None]
 
 logger = logging.getLogger(__name__)
-
-ANSWERS: dict[str, type[CoordinationError]] = {
-    "NoNodeError": NoNode,
-    "NodeExistsError": NodeExists,
-    "BadVersionError": BadVersion,
-    "NotEmptyError": NotEmpty,
-    "SessionExpiredError": SessionExpired,
-    "NoAuthError": NotAuthorized,
-}
-"""ZooKeeper's errors by the name of kazoo's class (kazoo is imported only when a session is opened)."""
-
-NO_ANSWER = frozenset({"ConnectionLoss", "ConnectionClosedError", "OperationTimeoutError", "SessionExpiredError"})
-"""kazoo's errors that do not prove contact with ZooKeeper."""
-
-NOT_THE_CAUSE = frozenset({"RolledBackError", "RuntimeInconsistency"})
-"""Reported by the operations of a failed multi that did not cause the failure."""
 
 
 class ZooKeeperCoordination:
@@ -433,36 +419,3 @@ class OneShotWatcher:
 
 def no_answer(is_write: bool, message: str) -> CoordinationError:
     return WriteOutcomeUnknown(message) if is_write else CoordinationUnavailable(message)
-
-
-def to_stat(stat: Any) -> Stat:
-    return Stat(version=stat.version, czxid=stat.czxid, mzxid=stat.mzxid, ephemeral_owner=stat.ephemeralOwner)
-
-
-def add_operation(transaction: Any, operation: Operation) -> None:
-    match operation:
-        case CreateOp():
-            transaction.create(
-                operation.path, operation.data, ephemeral=operation.ephemeral, sequence=operation.sequence
-            )
-        case SetOp():
-            transaction.set_data(operation.path, operation.data, version=operation.version)
-        case DeleteOp():
-            transaction.delete(operation.path, version=operation.version)
-        case CheckOp():
-            transaction.check(operation.path, version=operation.version)
-
-
-def raise_failed_operation(operations: Sequence[Operation], results: Sequence[Any]) -> None:
-    """kazoo returns the errors of a multi instead of raising them; all but one report that another one failed."""
-    for index, result in enumerate(results):
-        name = type(result).__name__
-        if isinstance(result, Exception) and name not in NOT_THE_CAUSE:
-            operation = operations[index]
-            error = ANSWERS.get(name, CoordinationError)(
-                f"multi: operation {index} ({type(operation).__name__} {operation.path}): {name}"
-            )
-            error.index = index
-            raise error
-    if any(isinstance(result, Exception) for result in results):
-        raise CoordinationError(f"multi: rolled back without a cause: {results!r}")
