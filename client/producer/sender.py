@@ -1,8 +1,8 @@
 """Sends what the accumulator decides, and returns the answers to it. The producer's shell.
 
-Owns: requests in flight (one channel per broker), timers, the producer's identity, and when to look for new leaders.
-Leaves to others: order and sequences (`accumulator`). There is no task per batch and no future per record: everything
-here runs in callbacks of the loop, from an answer to the next request in one synchronous call.
+Owns: requests in flight (one channel per broker), timers, and when to look for new leaders. Leaves to others: order and
+sequences (`accumulator`), the producer's identity (`identity_request`). There is no task per batch and no future per
+record: everything here runs in callbacks of the loop, from an answer to the next request in one synchronous call.
 
 Triggers: a batch is full; linger_ms passed; an answer came; a connection opened or was lost; metadata came; an identity
 was granted; a back-off or a deadline ended. The last four of these share one timer.
@@ -17,20 +17,18 @@ from functools import partial
 import msgspec
 
 from minibroker.client.cluster import Cluster
-from minibroker.client.errors import BrokerUnreachable, DeliveryTimedOut, MinibrokerError, broker_error
+from minibroker.client.errors import BrokerUnreachable, DeliveryTimedOut, broker_error
 from minibroker.client.limits import LEADER_CHANGE_BACKOFF_MS, Deadline
 from minibroker.client.metadata_cache import Address
 from minibroker.client.producer.accumulator import Accumulator
-from minibroker.client.producer.batches import Batch, PartitionQueue, ProducerIdentity
+from minibroker.client.producer.batches import Batch, PartitionQueue
 from minibroker.client.producer.delivery_watch import DeliveryWatch
+from minibroker.client.producer.identity_request import IdentityRequest
 from minibroker.client.producer.producer_settings import ProducerSettings
 from minibroker.client.retry import ProduceDecision, backoff_ms
 from minibroker.protocol.ids import BrokerId, from_wire
-from minibroker.protocol.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from minibroker.protocol.wire.messages import (
     ApiVersionsRequest,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
     ProducePartition,
     ProducePartitionResponse,
     ProduceRequest,
@@ -103,10 +101,8 @@ class Sender:
         """Leaders whose open batches are sent in the next loop iteration (without linger)."""
         self._sent_count = 0
         self._seen_version = -1
-        self._identity_task: asyncio.Task[None] | None = None
-        self._identity_error: MinibrokerError | None = None
-        self._fresh_identity = False
         self._closed = False
+        self._identity = IdentityRequest(cluster, accumulator, settings, self._tick)
         self._watch = DeliveryWatch(accumulator, cluster)
         cluster.add_listener(self._on_metadata)
         cluster.connections.on_change = self._on_connection
@@ -175,7 +171,7 @@ class Sender:
     def want_identity(self) -> None:
         """Idempotence needs a producer id: ask for it before the first record comes."""
         self._accumulator.identity_wanted = True
-        self._obtain_identity()
+        self._identity.begin()
 
     async def barrier(self, deadline: Deadline) -> None:
         """With acks=0 there are no answers: make sure that brokers have received what was written to their connections.
@@ -195,9 +191,7 @@ class Sender:
         self._closed = True
         self._watch.close()
         self._timer.cancel()
-        if self._identity_task is not None:
-            self._identity_task.cancel()
-            await asyncio.gather(self._identity_task, return_exceptions=True)
+        await self._identity.close()
 
     # ------------------------------------------------------------------------------------------------------- sending
     def _drain(self, leader: BrokerId) -> None:
@@ -219,7 +213,7 @@ class Sender:
             if not batches or not self._send(channel, connection, batches):
                 break
         if accumulator.identity_wanted:
-            self._obtain_identity()
+            self._identity.begin()
 
     def _send(self, channel: _BrokerChannel, connection: RpcConnection, batches: list[Batch]) -> bool:
         topics: dict[str, list[ProducePartition]] = {}
@@ -298,7 +292,7 @@ class Sender:
         error = broker_error(answer.error_code, self._cluster.where(partition, channel.broker_id), answer.error_message)
         decision = self._accumulator.refused(batch, error, self._retry_at_ms(batch, error.refreshes_metadata))
         if decision is ProduceDecision.FENCED:
-            self._fresh_identity = True
+            self._identity.is_fenced = True
         if error.refreshes_metadata:
             if self._cluster.metadata.apply_hint(partition, answer.current_leader):
                 info = self._cluster.metadata.partition(partition)
@@ -399,7 +393,7 @@ class Sender:
         last = batch.last_error
         if last is None:
             identity_missing = self._accumulator.idempotent and self._accumulator.identity is None
-            last = self._identity_error if identity_missing else None
+            last = self._identity.error if identity_missing else None
         if last is None:
             last = self._cluster.leader_problem(partition)
         maybe_written = batch.maybe_written or batch.in_flight
@@ -446,43 +440,3 @@ class Sender:
                 if self._cluster.connections.last_error(address) is not None:
                     self._cluster.request_refresh()
                 self._drain(leader)
-
-    # ------------------------------------------------------------------------------------------------------ identity
-    def _obtain_identity(self) -> None:
-        if self._identity_task is None and not self._closed:
-            self._identity_task = self._loop.create_task(self._ask_for_identity())
-            self._identity_task.add_done_callback(self._identity_task_ended)
-
-    def _identity_task_ended(self, task: "asyncio.Task[None]") -> None:
-        self._identity_task = None
-        if not task.cancelled():
-            task.result()  # a bug must be seen
-            self._tick()
-
-    async def _ask_for_identity(self) -> None:
-        """A first identity, or the next epoch of the present one. Retries until granted or closed."""
-        accumulator = self._accumulator
-        failures = 0
-        while True:
-            present = None if self._fresh_identity else accumulator.identity
-            request = InitProducerIdRequest(
-                producer_id=present.producer_id if present else NO_PRODUCER_ID,
-                producer_epoch=present.producer_epoch if present else NO_PRODUCER_EPOCH,
-            )
-            try:
-                deadline = Deadline(self._settings.request_timeout_ms)
-                reply = await self._cluster.ask_any(request, InitProducerIdResponse, deadline)
-            except MinibrokerError as error:
-                self._identity_error = error
-                failures += 1
-                self._fresh_identity = self._fresh_identity or (present is not None and not error.retriable)
-                settings, unit_random = self._settings, self._cluster.runtime.random.random()
-                pause_ms = backoff_ms(failures, settings.retry_backoff_ms, settings.retry_backoff_max_ms, unit_random)
-                await asyncio.sleep(pause_ms / 1000)
-                continue
-            generation = accumulator.identity.generation + 1 if accumulator.identity else 0
-            accumulator.identity = ProducerIdentity(reply.producer_id, reply.producer_epoch, generation)
-            accumulator.identity_wanted = False
-            self._identity_error = None
-            self._fresh_identity = False
-            return

@@ -1,0 +1,86 @@
+"""Asks the cluster for the producer's identity: a producer id with an epoch, or the next epoch of the present id.
+
+Owns: the one request in progress, its retries, and its last error. Leaves to others: when an identity is needed, and
+what it means for batches (`accumulator`).
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from minibroker.client.cluster import Cluster
+from minibroker.client.errors import MinibrokerError
+from minibroker.client.limits import Deadline
+from minibroker.client.producer.accumulator import Accumulator
+from minibroker.client.producer.batches import ProducerIdentity
+from minibroker.client.producer.producer_settings import ProducerSettings
+from minibroker.client.retry import backoff_ms
+from minibroker.protocol.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from minibroker.protocol.wire.messages import InitProducerIdRequest, InitProducerIdResponse
+
+
+class IdentityRequest:
+    """Puts the identity into the accumulator, and calls `on_granted` then."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        accumulator: Accumulator,
+        settings: ProducerSettings,
+        on_granted: Callable[[], None],
+    ) -> None:
+        self._cluster = cluster
+        self._accumulator = accumulator
+        self._settings = settings
+        self._on_granted = on_granted
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+        self.error: MinibrokerError | None = None
+        """Why the last attempt failed; None after a grant."""
+        self.is_fenced = False
+        """Another producer has taken the present id over: ask for a new one, not for its next epoch."""
+
+    def begin(self) -> None:
+        """Ask, unless a request is in progress."""
+        if self._task is None and not self._closed:
+            self._task = asyncio.get_running_loop().create_task(self._ask())
+            self._task.add_done_callback(self._ended)
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._task = None
+        if not task.cancelled():
+            task.result()  # a bug must be seen
+            self._on_granted()
+
+    async def _ask(self) -> None:
+        """Retries until granted or closed."""
+        accumulator, settings = self._accumulator, self._settings
+        failures = 0
+        while True:
+            present = None if self.is_fenced else accumulator.identity
+            request = InitProducerIdRequest(
+                producer_id=present.producer_id if present else NO_PRODUCER_ID,
+                producer_epoch=present.producer_epoch if present else NO_PRODUCER_EPOCH,
+            )
+            try:
+                deadline = Deadline(settings.request_timeout_ms)
+                reply = await self._cluster.ask_any(request, InitProducerIdResponse, deadline)
+            except MinibrokerError as error:
+                self.error = error
+                failures += 1
+                self.is_fenced = self.is_fenced or (present is not None and not error.retriable)
+                unit_random = self._cluster.runtime.random.random()
+                pause_ms = backoff_ms(failures, settings.retry_backoff_ms, settings.retry_backoff_max_ms, unit_random)
+                await asyncio.sleep(pause_ms / 1000)
+                continue
+            generation = accumulator.identity.generation + 1 if accumulator.identity else 0
+            accumulator.identity = ProducerIdentity(reply.producer_id, reply.producer_epoch, generation)
+            accumulator.identity_wanted = False
+            self.error = None
+            self.is_fenced = False
+            return
