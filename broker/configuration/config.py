@@ -14,8 +14,9 @@ from typing import Any
 import msgspec
 
 from minibroker.broker.configuration.config_key import ConfigKey
-from minibroker.broker.configuration.config_table import MIB, SETTINGS, TOPIC_SETTINGS, BrokerConfig, Setting
+from minibroker.broker.configuration.config_table import MIB, BrokerConfig
 from minibroker.broker.configuration.config_values import ANY_HOST, BadValue, expected, format_value, parse_value
+from minibroker.broker.configuration.settings import SETTINGS, TOPIC_SETTINGS, Setting
 from minibroker.protocol.wire.messages import BrokerEndpoint
 
 __all__ = [

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 import msgspec
 
 from minibroker.broker.configuration.config import NEEDLESS_NAMES, RESERVED_VARIABLES, RETIRED_NAMES
-from minibroker.broker.configuration.config_table import NEVER, SETTINGS, TOPIC_SETTINGS, Setting
+from minibroker.broker.configuration.config_table import NEVER
 from minibroker.broker.configuration.config_values import expected, format_value
+from minibroker.broker.configuration.settings import SETTINGS, TOPIC_SETTINGS, Setting
 
 INTRODUCTION = """\
 # Configuration

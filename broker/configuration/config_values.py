@@ -7,7 +7,7 @@ which the caller adds to the error.
 import typing
 from typing import Any, Literal
 
-from minibroker.broker.configuration.config_table import Setting
+from minibroker.broker.configuration.settings import Setting
 from minibroker.protocol.wire.messages import BrokerEndpoint
 from minibroker.protocol.znodes import format_endpoint, parse_endpoint
 

@@ -15,8 +15,9 @@ from typing import Any
 import msgspec
 
 from minibroker.broker.configuration.config import broken_rule, nearest_name
-from minibroker.broker.configuration.config_table import SETTINGS, BrokerConfig
+from minibroker.broker.configuration.config_table import BrokerConfig
 from minibroker.broker.configuration.config_values import BadValue, canonical_value, parse_value
+from minibroker.broker.configuration.settings import SETTINGS
 from minibroker.protocol.events.broker_events import NodeUnreadable, SettingIgnored, SettingsChanged
 from minibroker.protocol.znodes import ConfigNode, CorruptZnode, broker_config_path
 from minibroker.runtime.observer import UNOBSERVED, Observer

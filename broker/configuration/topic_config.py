@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 
 from minibroker.broker.configuration.config import nearest_name
-from minibroker.broker.configuration.config_table import DAY_MS, MIB, NEVER, TOPIC_SETTINGS, BrokerConfig
+from minibroker.broker.configuration.config_table import DAY_MS, MIB, NEVER, BrokerConfig
 from minibroker.broker.configuration.config_values import BadValue, canonical_value, parse_value
+from minibroker.broker.configuration.settings import TOPIC_SETTINGS
 from minibroker.broker.log.config import LogConfig
 
 

@@ -5,8 +5,9 @@ Owns: how settings are shown. Leaves to others: where they are stored.
 
 from collections.abc import Iterable, Mapping
 
-from minibroker.broker.configuration.config_table import SETTINGS, TOPIC_SETTINGS, BrokerConfig, Setting
+from minibroker.broker.configuration.config_table import BrokerConfig
 from minibroker.broker.configuration.config_values import BadValue, format_value, parse_value
+from minibroker.broker.configuration.settings import SETTINGS, TOPIC_SETTINGS, Setting
 from minibroker.broker.membership.metadata_image import MetadataImage
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.wire.messages import (

@@ -16,8 +16,9 @@ from minibroker.broker.configuration.config import (
     warnings,
 )
 from minibroker.broker.configuration.config_docs import page
-from minibroker.broker.configuration.config_table import NEVER, SETTINGS, TOPIC_SETTINGS
+from minibroker.broker.configuration.config_table import NEVER
 from minibroker.broker.configuration.config_values import VALUE_LENGTH_MAX, BadValue, format_value, parse_value
+from minibroker.broker.configuration.settings import SETTINGS, TOPIC_SETTINGS
 from minibroker.broker.configuration.topic_config import TopicConfig, accepted_topic_value, resolve_topic_config
 
 NEEDED = ["broker.id=1", "log.dirs=/data", "zookeeper.connect=localhost:2181"]

@@ -1,8 +1,8 @@
 """DescribeConfigs: value, source and meaning of each setting."""
 
 from minibroker.broker.configuration.config import load_config
-from minibroker.broker.configuration.config_table import SETTINGS, TOPIC_SETTINGS
 from minibroker.broker.configuration.dynamic_config import apply_overrides
+from minibroker.broker.configuration.settings import SETTINGS, TOPIC_SETTINGS
 from minibroker.broker.membership.metadata_image import MetadataImage
 from minibroker.broker.requests.describe_configs import answer_describe_configs
 from minibroker.protocol.errors import ErrorCode
