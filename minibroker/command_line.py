@@ -272,6 +272,21 @@ def warn(text: str) -> None:
     click.echo(f"{click.style('warning:', fg='yellow')} {text}", err=True)
 
 
+def require_reader() -> None:
+    """Raise BrokenPipeError if the reader of stdout has ended. A command that prints now and then would learn that with
+    its next line only. Needs `poll`, so not on Windows; a terminal or a file always has a reader."""
+    import select
+
+    try:
+        watched = select.poll()
+        watched.register(sys.stdout.fileno(), 0)
+        is_closed = any(event & select.POLLERR for _, event in watched.poll(0))
+    except (AttributeError, OSError, ValueError):
+        return
+    if is_closed:
+        raise BrokenPipeError
+
+
 class ProgressLine:
     """One line on stderr that is overwritten. Shown only on a terminal, and only if the work takes a while."""
 

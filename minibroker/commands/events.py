@@ -11,6 +11,7 @@ from minibroker.command_line import (
     bootstrap_option,
     json_option,
     print_json,
+    require_reader,
     run_async,
     warn,
 )
@@ -28,7 +29,9 @@ SHOWN_FIRST = 20
 @bootstrap_option
 @click.option("-k", "--kind", "kinds", multiple=True, help="Only events of this kind, e.g. isr_changed.")
 @click.option("-t", "--topic", "topics", multiple=True, help="Only events of this topic.")
-@click.option("--broker", "brokers", type=int, multiple=True, help="Only events of or about this broker.")
+@click.option(
+    "--broker", "brokers", type=int, multiple=True, help="Only events that this broker reported, or that name it."
+)
 @click.option(
     "--last", type=click.IntRange(min=0), default=SHOWN_FIRST, show_default=True, help="Begin with this many."
 )
@@ -45,8 +48,8 @@ def events(
 ) -> int:
     """Follow the events of all brokers until Ctrl-C.
 
-    docs/EVENTS.md lists the kinds and their fields. Each broker keeps its last 2,000 events or
-    a megabyte of them, since its start.
+    docs/EVENTS.md lists the kinds and their fields, and says what names a broker. Each broker keeps its last 2,000
+    events or a megabyte of them, since its start.
     """
     from minibroker.protocol.events.cluster_events import EVENTS
 
@@ -76,6 +79,7 @@ async def _show(servers: str, wanted: Filters, last: int, once: bool, as_json: b
         if once:
             return
         async for events in stream.follow():
+            require_reader()
             _warn_of_silence(stream, warned)
             for event in events:
                 if event.concerns(*wanted):
@@ -92,7 +96,7 @@ def _warn_of_silence(stream: "EventStream", warned: set[int], must_hear_one: boo
     for broker in sorted(problems.keys() - warned):
         warn(problems[broker])
     warned.clear()
-    warned |= problems.keys()
+    warned.update(problems)
 
 
 async def _unknown(
@@ -103,7 +107,7 @@ async def _unknown(
 
     _, topics, brokers = wanted
     named = {event.fields.get("topic") for event in reported if isinstance(event.fields.get("topic"), str)}
-    told = {event.fields.get("broker") for event in reported if isinstance(event.fields.get("broker"), int)}
+    told = {broker for event in reported for broker in event.about}
     texts = [
         f"no broker {each} is known; there are: {', '.join(map(str, found))}"
         for each in brokers

@@ -17,6 +17,7 @@ from minibroker.command_line import (
     bootstrap_option,
     json_option,
     print_json,
+    require_reader,
     run_async,
     timeout_option,
 )
@@ -105,6 +106,7 @@ class EventLines:
     def show(self, view: "ClusterView", changes: "list[ClusterChange]") -> None:
         import msgspec
 
+        require_reader()
         for change in changes:
             moment = datetime.fromtimestamp(change.at_ms / 1000).astimezone()
             if self._as_json:

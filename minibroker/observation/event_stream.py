@@ -16,13 +16,22 @@ from minibroker.observation.broker_queries import ASK_TIMEOUT_S, BrokerQueries, 
 from minibroker.protocol.wire.messages import DescribeEventsRequest, DescribeEventsResponse, ReportedEvent
 
 POLL_SECONDS = 0.3
-"""An event is shown this long after it is reported, at most."""
+"""Between two polls. An event of a broker that answers is shown this long after it is reported, at most, and
+PATIENCE_SECONDS later while another broker begins to be silent."""
+PATIENCE_SECONDS = 0.5
+"""A poll waits this long for a broker that answered before. Its answer counts whenever it comes: the later polls do not
+wait for it."""
 DISCOVER_SECONDS = 2.0
 """Brokers that joined are looked for this often."""
 ANSWERS_PER_POLL_MAX = 50
 """Of one broker. It keeps 2,000 events in 20 answers or so; the rest is asked for by the next poll."""
 AT_MS_MAX = 32_503_680_000_000
 """The year 3000: a later time is none, and Python cannot show any."""
+
+NAMING_FIELDS = ("broker", "leader", "leader_before", "confirmer")
+"""Fields of events that hold a broker."""
+ISR_FIELDS = (("before", "after"), ("isr_before", "isr"))
+"""An ISR before and after an event."""
 
 
 class BrokerEvent(msgspec.Struct, frozen=True):
@@ -34,11 +43,23 @@ class BrokerEvent(msgspec.Struct, frozen=True):
     """`event`: its name; its own fields; `level`; `text`: its sentence."""
 
     def concerns(self, kinds: tuple[str, ...], topics: tuple[str, ...], brokers: tuple[int, ...]) -> bool:
-        """Whether it passes the filters; an empty filter lets everything pass. A broker filter fits the broker that
-        reported the event, and one that the event names."""
-        is_of_broker = not brokers or self.reported_by in brokers or self.fields.get("broker") in brokers
+        """Whether it passes the filters; an empty filter lets everything pass."""
+        is_of_broker = not brokers or not {self.reported_by, *self.about}.isdisjoint(brokers)
         is_of_kind = not kinds or self.fields["event"] in kinds
         return is_of_kind and is_of_broker and (not topics or self.fields.get("topic") in topics)
+
+    @property
+    def about(self) -> set[int]:
+        """The brokers that it names, except members that stay in an ISR."""
+        fields = self.fields
+        named = {each for name in NAMING_FIELDS if isinstance(each := fields.get(name), int)}
+        moved = (_listed(fields, before) ^ _listed(fields, isr) for before, isr in ISR_FIELDS if before in fields)
+        return named.union(_listed(fields, "brokers"), *moved)
+
+
+def _listed(fields: dict[str, Any], name: str) -> set[int]:
+    listed = fields.get(name)
+    return {each for each in listed if isinstance(each, int)} if isinstance(listed, list) else set()
 
 
 class MalformedEvents(Exception):
@@ -65,37 +86,65 @@ class EventStream:
         report what are none."""
         self.silent: dict[int, str] = {}
         """Brokers that do not answer, and why."""
+        self._asked: dict[int, asyncio.Task[list[BrokerEvent]]] = {}
+        """Questions to brokers that are not answered yet."""
+        self._discovery: asyncio.Task[None] | None = None
 
     @property
     def brokers(self) -> list[int]:
         """All that were found so far."""
         return sorted(self._brokers)
 
-    async def poll(self, timeout_s: float = ASK_TIMEOUT_S) -> list[BrokerEvent]:
-        """What was reported since the last call, oldest first. Raises NoAnswer if no broker was ever found."""
-        if time.monotonic() - self._discovered_at >= DISCOVER_SECONDS:
-            try:
-                await self._discover(timeout_s)
-            except NoAnswer:
-                if not self._brokers:
-                    raise
-        answers = await asyncio.gather(*(self._ask(broker, timeout_s) for broker in self._brokers))
+    async def poll(self, timeout_s: float = ASK_TIMEOUT_S, patience_s: float | None = None) -> list[BrokerEvent]:
+        """What was reported since the last call, oldest first. Raises NoAnswer if no broker was ever found.
+
+        With `patience_s` it does not wait longer for a broker: its events come with the poll that finds them. Then call
+        `end` in the end."""
+        await self._discovered(timeout_s, patience_s)
+        new = [broker for broker in self._brokers if broker not in self._asked]
+        self._asked |= {broker: asyncio.create_task(self._ask(broker, timeout_s)) for broker in new}
+        waiting = new if patience_s is not None else list(self._asked)
+        if waiting:
+            await asyncio.wait([self._asked[broker] for broker in waiting], timeout=patience_s)
+        answered = [broker for broker, question in self._asked.items() if question.done()]
+        answers = [self._asked.pop(broker).result() for broker in answered]
         return sorted((event for answer in answers for event in answer), key=lambda event: event.at_ms)
 
     async def follow(self) -> AsyncIterator[list[BrokerEvent]]:
         """Yield the events of each poll for ever, also of one that found none. While no broker is found, it waits for
         one."""
-        while True:
-            try:
-                yield await self.poll()
-            except NoAnswer:
-                pass
-            await asyncio.sleep(POLL_SECONDS)
+        try:
+            while True:
+                try:
+                    yield await self.poll(patience_s=PATIENCE_SECONDS)
+                except NoAnswer:
+                    pass
+                await asyncio.sleep(POLL_SECONDS)
+        finally:
+            self.end()
+
+    def end(self) -> None:
+        """Ask no more."""
+        for task in [*self._asked.values(), *([self._discovery] if self._discovery is not None else [])]:
+            task.cancel()
+        self._asked, self._discovery = {}, None
+
+    async def _discovered(self, timeout_s: float, patience_s: float | None) -> None:
+        """Look for brokers when it is time to. Raises NoAnswer if no broker was ever found."""
+        if self._discovery is None and time.monotonic() - self._discovered_at >= DISCOVER_SECONDS:
+            self._discovery = asyncio.create_task(self._discover(timeout_s))
+        if self._discovery is not None:
+            await asyncio.wait([self._discovery], timeout=patience_s if self._brokers else None)
+        if self._discovery is not None and self._discovery.done():
+            done, self._discovery = self._discovery, None
+            if not self._brokers or not isinstance(done.exception(), NoAnswer):
+                done.result()
 
     async def _discover(self, timeout_s: float) -> None:
-        known = ",".join(self._brokers.values())
-        servers = f"{known},{self._servers}" if known else self._servers
-        found = await self._queries.describe_cluster(servers, timeout_s)
+        """Ask those first that answer."""
+        slow = {*self._asked, *self.silent}
+        known = [self._brokers[each] for each in sorted(self._brokers, key=lambda each: (each in slow, each))]
+        found = await self._queries.describe_cluster(",".join([*known, self._servers]), timeout_s)
         self._brokers |= {each.broker_id: f"{each.host}:{each.port}" for each in found.brokers}
         self._discovered_at = time.monotonic()
 

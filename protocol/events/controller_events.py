@@ -36,8 +36,11 @@ class LeadershipChanged(PartitionEvent, frozen=True, kw_only=True):
     TEXT: ClassVar[str] = "{topic}-{partition}: {change}: {reason}"
     change: str
     leader: int | None
+    leader_before: int | None
     leader_epoch: int
     isr: list[int]
+    isr_before: list[int]
+    """Empty for a new partition."""
     reason: str
     is_election: bool = False
     """Another broker leads than before; not for a new partition."""

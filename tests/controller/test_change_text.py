@@ -26,6 +26,14 @@ def test_an_election_names_leader_epoch_isr_and_reason() -> None:
     )
 
 
+def test_an_election_names_what_was_before_in_fields_of_their_own() -> None:
+    event = leadership_changed(changed(cluster_state(2, 3, now=leadership(1, 1, 2, 3))), 1)
+    assert (event.leader_before, event.leader) == (1, 2)
+    assert (event.isr_before, event.isr) == ([1, 2, 3], [2, 3])
+    event = leadership_changed(changed(cluster_state(1, 2)), 1)
+    assert (event.leader_before, event.isr_before) == (None, [])
+
+
 def test_an_unchanged_value_is_not_shown_as_a_change() -> None:
     change = changed(cluster_state(2, 3, now=leadership(2, 1, 2)))
     assert (

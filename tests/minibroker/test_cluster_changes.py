@@ -20,8 +20,10 @@ ELECTED = LeadershipChanged(
     partition=0,
     change="leader 1 -> 2, epoch 0 -> 1, ISR [1, 2]",
     leader=2,
+    leader_before=1,
     leader_epoch=1,
     isr=[1, 2],
+    isr_before=[1, 2],
     reason="broker 1 is gone",
     is_election=True,
 )

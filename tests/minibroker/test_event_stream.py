@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from minibroker.observation.broker_queries import BrokerQueries, NoAnswer, Refused
-from minibroker.observation.event_stream import ANSWERS_PER_POLL_MAX, EventStream
+from minibroker.observation.event_stream import ANSWERS_PER_POLL_MAX, BrokerEvent, EventStream
 from minibroker.protocol.wire.messages import (
     DescribeClusterBroker,
     DescribeClusterResponse,
@@ -23,17 +23,23 @@ class FakeBrokers:
 
     def __init__(self) -> None:
         self.events: dict[int, list[tuple[int, str]]] = {1: [], 2: []}
-        self.incarnations = {1: "a", 2: "b"}
+        self.incarnations = {1: "a", 2: "b", 3: "c"}
         self.down: set[int] = set()
+        self.paused: dict[int, asyncio.Event] = {}
+        """By broker: when it answers again."""
         self.without_events: set[int] = set()
         self.contents: dict[int, str] = {}
         """By broker: what it sends instead of the JSON of its events."""
         self.following: dict[int, Callable[[int], int]] = {}
         """By broker: from the number that it is asked for, the next number that it gives."""
         self.asked = 0
+        self.describes: asyncio.Event | None = None
+        """When it answers what the cluster is; None: at once."""
         self.found = True
 
     async def describe_cluster(self, servers: str, timeout_s: float) -> DescribeClusterResponse:
+        if self.describes is not None:
+            await self.describes.wait()
         if not self.found:
             raise NoAnswer(servers)
         brokers = [DescribeClusterBroker(broker_id=each, host="host", port=each) for each in self.events]
@@ -48,6 +54,8 @@ class FakeBrokers:
             raise Refused("UNSUPPORTED_VERSION")
         if broker in self.down:
             raise NoAnswer(server)
+        if broker in self.paused:
+            await self.paused[broker].wait()
         kept = self.events[broker]
         found = [
             ReportedEvent(
@@ -84,6 +92,46 @@ def test_events_of_all_brokers_come_once_in_the_order_of_their_times() -> None:
     assert polled(brokers, stream) == []
 
 
+def test_a_paused_broker_does_not_slow_down_the_others() -> None:
+    """Once every poll waited for it, so the others' events came three seconds late."""
+    brokers = FakeBrokers()
+    stream = stream_of(brokers)
+
+    async def story() -> None:
+        async def names(patience_s: float) -> list[str]:
+            return [event.fields["event"] for event in await stream.poll(patience_s=patience_s)]
+
+        brokers.events = {1: [(1, "a")], 2: [(2, "b")]}
+        brokers.paused[2] = asyncio.Event()
+        assert await names(0.01) == ["a"]
+        brokers.events[1].append((3, "c"))
+        async with asyncio.timeout(5):  # no poll waits for an answer that is late already
+            assert await names(60.0) == ["c"]
+        brokers.paused[2].set()
+        brokers.events[1].append((4, "d"))
+        await asyncio.sleep(0)
+        assert await names(60.0) == ["b", "d"]
+        assert stream.silent == {}
+
+    asyncio.run(story())
+
+
+def test_brokers_are_looked_for_without_waiting_for_one_that_does_not_answer() -> None:
+    brokers = FakeBrokers()
+    stream = stream_of(brokers)
+
+    async def story() -> None:
+        await stream.poll()
+        brokers.describes, stream._discovered_at = asyncio.Event(), float("-inf")
+        brokers.events[1], brokers.events[3] = [(1, "a")], [(2, "b")]
+        assert [event.at_ms for event in await stream.poll(patience_s=0.01)] == [1]
+        brokers.describes.set()
+        await asyncio.sleep(0)
+        assert [event.at_ms for event in await stream.poll(patience_s=60.0)] == [2]
+
+    asyncio.run(story())
+
+
 def test_a_broker_that_was_started_again_is_read_from_its_first_event() -> None:
     brokers = FakeBrokers()
     stream = stream_of(brokers)
@@ -115,6 +163,25 @@ def test_filters_pass_events_of_and_about_a_broker() -> None:
     assert not event.concerns(("isr_changed",), (), ())
     assert not event.concerns((), ("lines",), ())
     assert not event.concerns((), (), (2,))
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"broker": 2}, {2}),
+        ({"brokers": [2, 3]}, {2, 3}),
+        ({"leader": 2, "leader_before": 1, "isr_before": [1, 2, 3], "isr": [2, 3]}, {1, 2}),
+        ({"leader": None, "leader_before": 1, "isr_before": [1], "isr": [1]}, {1}),
+        ({"before": [1, 2, 3], "after": [2, 3]}, {1}),
+        ({"isr": [1, 2, 3]}, set()),
+        ({"broker": "2", "brokers": 3, "isr_before": None, "isr": ["x"]}, set()),
+    ],
+)
+def test_an_event_is_about_the_brokers_that_it_names(fields: dict[str, Any], named: set[int]) -> None:
+    """Once a broker's filter did not show the elections after its end."""
+    event = BrokerEvent(1, 9, fields)
+    assert event.about == named
+    assert all(event.concerns((), (), (broker,)) for broker in named)
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,18 @@
 """`minibroker events`: what it prints, and what it warns of."""
 
+import asyncio
 import json
+import os
+import sys
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from minibroker.command_line import EXIT_COULD_NOT, EXIT_FINE, print_json
-from minibroker.commands.events import events
+from minibroker.commands.events import _show, _warn_of_silence, events
 from minibroker.protocol.wire.messages import MetadataResponse, MetadataTopic
-from tests.minibroker.test_event_stream import FakeBrokers
+from tests.minibroker.test_event_stream import FakeBrokers, stream_of
 
 
 class FakeQueries(FakeBrokers):
@@ -45,6 +48,18 @@ def test_a_broker_that_does_not_answer_is_named_on_stderr_and_the_others_are_sho
     assert result.stderr == "warning: broker 2 does not answer: host:2\n"
 
 
+def test_a_broker_is_named_once_while_it_does_not_answer(
+    brokers: FakeQueries, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Once it was named by every poll."""
+    stream, warned = stream_of(brokers), set[int]()
+    for down in ({2}, {2}, set[int](), {2}):
+        brokers.down = down
+        asyncio.run(stream.poll())
+        _warn_of_silence(stream, warned)
+    assert capsys.readouterr().err == 2 * "warning: broker 2 does not answer: host:2\n"
+
+
 def test_answers_that_are_no_events_end_in_one_sentence(brokers: FakeQueries) -> None:
     brokers.contents = {1: "{", 2: "{"}
     result = printed()
@@ -73,3 +88,13 @@ def test_a_json_line_says_when_in_words_and_in_milliseconds(brokers: FakeQueries
 def test_json_for_a_terminal_has_no_control_characters(capsys: Any) -> None:
     print_json({"path": "\x1b\x7f\x9bä"})
     assert capsys.readouterr().out == '{"path": "\\u001b\\u007f\\u009bä"}\n'
+
+
+def test_a_closed_pipe_ends_it_before_the_next_event(brokers: FakeQueries, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once `minibroker events --last 2000 | head -1` ended with the next event only."""
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "w") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        os.close(reading)
+        with pytest.raises(BrokenPipeError):
+            asyncio.run(asyncio.wait_for(_show("host:1", ((), (), ()), 0, False, False), 5))
