@@ -26,7 +26,7 @@ from minibroker.broker.log.segments.warm_segments import WarmSegments
 from minibroker.broker.log.side_files.directory_files import read_identity
 from minibroker.broker.membership.cluster_secret import SharedSecret
 from minibroker.broker.membership.controller_link import ControllerLink
-from minibroker.broker.membership.failure_confirmer import FailureConfirmation
+from minibroker.broker.membership.failure_confirmer import FailureConfirmer
 from minibroker.broker.membership.metadata_image import MetadataImage
 from minibroker.broker.membership.registration import BrokerIdentity, Registration, draw_id, open_session
 from minibroker.broker.monitoring.gauges import read_gauges, readiness
@@ -233,7 +233,7 @@ class Broker:
             producer_ids=ProducerIds(self.coordination, config.broker_id),
             dynamic_config=self._dynamic_config,
             controller=self.controller,
-            failure_confirmation=FailureConfirmation(
+            failure_confirmer=FailureConfirmer(
                 network=runtime.network,
                 image=self.image,
                 refusals=self.manager.refusals,

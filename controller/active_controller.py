@@ -62,7 +62,7 @@ from minibroker.controller.core.events import (
 )
 from minibroker.controller.core.instructions import ControllerIdentity, live_brokers
 from minibroker.controller.core.steps import step
-from minibroker.controller.detection.failure_confirmation import Confirmer, first_to_confirm
+from minibroker.controller.detection.failure_inquiry import ConfirmerAddress, first_to_confirm
 from minibroker.controller.detection.liveness_connection import LivenessEvents, hold_liveness_connection
 from minibroker.controller.log_inquiry import ask_logs
 from minibroker.protocol.errors import ErrorCode
@@ -467,7 +467,7 @@ class ActiveController:
         loop = asyncio.get_running_loop()
         begun, broker_id, epoch = loop.time(), effect.broker.broker_id, effect.broker.broker_epoch
         addresses = {each.broker_id: self._address(each) for each in effect.confirmers}
-        confirmers = [Confirmer(broker_id=each, address=at) for each, at in addresses.items() if at is not None]
+        confirmers = [ConfirmerAddress(broker_id=each, address=at) for each, at in addresses.items() if at is not None]
         confirmer_id = await first_to_confirm(self._dialer, self._client_id, confirmers, broker_id, epoch)
         event: ControllerEvent = FailureUnconfirmed(broker_id=broker_id, broker_epoch=epoch, attempt=effect.attempt)
         if confirmer_id is not None:

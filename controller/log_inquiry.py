@@ -1,8 +1,8 @@
 """Asks a broker until it answers what its files hold of some partitions.
 
 Owns: the requests, of bounded size, and their repetition; if an answer cannot be decoded, finding the partition that
-causes it. Leaves to others: why the broker is asked (`restarts`), and when the inquiry is obsolete: the owner cancels
-it together with the channel to that registration.
+causes it. Leaves to others: why the broker is asked (`restarted_members`), and when the inquiry is obsolete: the owner
+cancels it together with the channel to that registration.
 """
 
 import asyncio

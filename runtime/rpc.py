@@ -12,8 +12,8 @@ import msgspec
 
 from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.wire.codec import decode_response_body, decode_response_frame, encode_request
+from minibroker.protocol.wire.framing import FrameReceiver
 from minibroker.protocol.wire.messages import API_OF_REQUEST, KEY_OF_REQUEST, Request, Response
-from minibroker.protocol.wire.session import FrameReceiver
 from minibroker.runtime.ports import Buffer, Network, Transport
 
 RESPONSE_MAX_BYTES = 128 * 1024 * 1024

@@ -1,7 +1,7 @@
 """Retention on a full disk: replicas that are offline for lack of room delete records that are no longer needed.
 
 Owns: up to where such a replica may delete its head, and asking its leader for that. Leaves to others: where a log
-starts (its leader decides) and when a disk is full (`log.storage`).
+starts (its leader decides) and when a disk is full (`log.directory_health`).
 
 Theory: the cure of a full disk is retention, which the leader decides; but a replica on a full disk neither leads nor
 follows. There are two ways to know how far it may delete. If another replica leads, that leader is asked for its low

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from minibroker.broker.configuration.topic_config import TopicConfig
-from minibroker.broker.disk_faults.disk_health import DiskHealth
+from minibroker.broker.disk_faults.disk_errors import DiskErrors
 from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.membership.metadata_image import MetadataImage
 from minibroker.broker.monitoring.metrics import BrokerCounters
@@ -54,7 +54,7 @@ class Repairs:
         partitions: dict[TopicPartition, Partition],
         opened: Callable[[TopicPartition, str, TopicConfig], Partition],
         partition_changed: Callable[[Partition], None],
-        disk: DiskHealth,
+        disk: DiskErrors,
         image: MetadataImage,
         now_ms: Callable[[], int],
         counters: BrokerCounters,

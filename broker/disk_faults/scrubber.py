@@ -115,11 +115,11 @@ class Scrubber:
 
     async def _read_piece(self, partition: Partition, segment: Segment, scrub: SegmentScrub) -> bool:
         """False: there is nothing to confirm."""
-        storage, interval = partition.log.storage, partition.log.config.index_interval_bytes
+        health, interval = partition.log.health, partition.log.config.index_interval_bytes
         try:
-            read = await storage.disk.in_background(lambda: scrub.read_piece(storage.disk, PIECE_BYTES, interval))
+            read = await health.disk.in_background(lambda: scrub.read_piece(health.disk, PIECE_BYTES, interval))
         except FileMissing as error:
-            storage.failed(error)
+            health.failed(error)
             if self._is_scrubbable(partition, segment):  # otherwise it was deleted meanwhile
                 self._report_damage(partition, str(error))
             return False

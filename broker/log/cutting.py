@@ -19,7 +19,7 @@ def drop_newest(log: OpenLog) -> None:
     discard_batches(log, segment)
     log.set_end(segment.base_offset)
     discard_indexes(log, segment)
-    log.storage.disk.sync_directory(log.directory)
+    log.health.disk.sync_directory(log.directory)
 
 
 def restart_empty_at(log: OpenLog, offset: int, producers: ProducerStates) -> None:
@@ -39,7 +39,7 @@ def restart_empty_at(log: OpenLog, offset: int, producers: ProducerStates) -> No
     log.cut_is_unsynced = False
     log.record_if_changed()
     discard_indexes(log, last)
-    log.storage.disk.sync_directory(log.directory)
+    log.health.disk.sync_directory(log.directory)
     log.snapshots.remove_above(-1)
     log.producers = producers
     log.is_cut_unfinished = False
@@ -62,9 +62,9 @@ def discard_indexes(log: OpenLog, segment: Segment) -> None:
 
 
 def _discard_file(log: OpenLog, path: str) -> None:
-    renamed = retention.rename_deleted(log.storage.disk, path)
+    renamed = retention.rename_deleted(log.health.disk, path)
     if renamed is not None:
-        log.discarded.append((renamed, log.storage.clock.now_ms() + log.config.file_delete_delay_ms))
+        log.discarded.append((renamed, log.health.clock.now_ms() + log.config.file_delete_delay_ms))
 
 
 def rebuild_producers(log: OpenLog) -> None:
@@ -84,7 +84,7 @@ def delete_head(log: OpenLog, offset: int) -> int:
     """Delete whole segments below `offset`, but none above the log's recorded start; the active one is closed first.
     Returns the base offset of the first remaining segment."""
     bound = min(offset, log.recorded_start_offset)
-    if log.segments[0].base_offset >= bound or log.storage.offline or log.deleted or log.damage is not None:
+    if log.segments[0].base_offset >= bound or log.health.offline or log.deleted or log.damage is not None:
         return log.segments[0].base_offset
     count = sum(log.segment_end(number) <= bound for number in range(len(log.segments)))
     try:

@@ -13,7 +13,7 @@ async def flush_log(log: OpenLog, closed_only: bool) -> None:
     """Sync what was appended before the call. Callers that wait for the lock find it done by the first of them."""
     wanted = _target(log, closed_only)
     async with log.flushing:
-        log.storage.require_online()
+        log.health.require_online()
         wanted = min(wanted, log.log_end_offset)
         if log.recovery_point < wanted and not log.deleted:
             await _sync(log, _target(log, closed_only))
@@ -40,7 +40,7 @@ async def _sync(log: OpenLog, target: int) -> None:
         raise log.failed(error) from None
     log.cut_to = None
     unsynced = log.unsynced.take()
-    disk = log.storage.disk
+    disk = log.health.disk
     paths = [segment.log_path for segment in dirty if segment.size]
     try:
         missing = await disk.in_background(lambda: unsynced.sync(disk, paths))

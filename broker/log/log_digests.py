@@ -99,9 +99,9 @@ def _is_of(log: PartitionLog, head: SegmentHead | None) -> bool:
 async def _read(log: PartitionLog, segment: Segment, size: int, end_offset: int | None) -> int | None:
     """The digest of the batches before `size` that end at or below `end_offset`. The file may be cut or deleted
     meanwhile."""
-    disk, path, position, total = log.storage.disk, segment.log_path, 0, NOTHING
+    disk, path, position, total = log.health.disk, segment.log_path, 0, NOTHING
     while position < size:
-        if log.deleted or log.damage is not None or log.storage.offline:
+        if log.deleted or log.damage is not None or log.health.offline:
             return None
         try:
             read = partial(_read_piece, disk, path, position, size, end_offset)

@@ -16,6 +16,7 @@ from typing import Any
 
 from minibroker.broker.log import ownership
 from minibroker.broker.log.config import LogConfig
+from minibroker.broker.log.directory_health import DirectoryHealth
 from minibroker.broker.log.errors import LogDirectoryError
 from minibroker.broker.log.loaded_log import LoadContext, LoadedLog, Progress
 from minibroker.broker.log.partition_log import PartitionLog
@@ -27,7 +28,6 @@ from minibroker.broker.log.side_files.epoch_file import epoch_file_path
 from minibroker.broker.log.side_files.offset_checkpoints import OffsetCheckpoints
 from minibroker.broker.log.side_files.set_aside import read_set_aside
 from minibroker.broker.log.side_files.wholeness import Wholeness
-from minibroker.broker.log.storage import Storage
 from minibroker.broker.log.unsynced_files import UnsyncedFiles
 from minibroker.protocol.files.checkpoints import (
     LOCK,
@@ -67,15 +67,15 @@ class LogDirectory:
 
     def __init__(
         self,
-        storage: Storage,
+        health: DirectoryHealth,
         lock: DirectoryLock,
         broker_id: int,
         cluster_id: str,
         default_config: LogConfig,
         incarnation_id: str = "",
     ) -> None:
-        self.storage = storage
-        self.path = storage.path
+        self.health = health
+        self.path = health.path
         self.broker_id = broker_id
         self.cluster_id = cluster_id
         self.default_config = default_config
@@ -87,12 +87,12 @@ class LogDirectory:
         """The broker epoch that ended with that clean stop."""
         self.same_boot = False
         """Whether the machine has run since the directory was last used: then a killed process lost nothing."""
-        self.wholeness = Wholeness(storage.disk, storage.path, incarnation_id)
-        storage.on_offline.append(lambda _: self.wholeness.forget())
-        self._disk = storage.disk
+        self.wholeness = Wholeness(health.disk, health.path, incarnation_id)
+        health.on_offline.append(lambda _: self.wholeness.forget())
+        self._disk = health.disk
         self._lock = lock
         self._loaded = False
-        self._checkpoints = OffsetCheckpoints(storage, self.logs)
+        self._checkpoints = OffsetCheckpoints(health, self.logs)
         self._to_remove: list[str] = []
         self.set_aside: dict[TopicPartition, list[str]] = {}
         """Directories of damaged logs, kept until their replicas, which started empty, are in sync again."""
@@ -100,16 +100,16 @@ class LogDirectory:
 
     @property
     def offline(self) -> bool:
-        return self.storage.offline
+        return self.health.offline
 
     @property
     def offline_reason(self) -> str | None:
-        return self.storage.offline_reason
+        return self.health.offline_reason
 
     @property
     def full(self) -> bool:
         """No room: records are refused with DiskFull until `try_heal` finds some."""
-        return self.storage.full
+        return self.health.full
 
     # -------------------------------------------------------------------------------------------------------- opening
     @classmethod
@@ -144,8 +144,8 @@ class LogDirectory:
             ) from None
         try:
             directory_files.require_usable(disk, path)
-            storage = Storage(disk, clock, path, tail_cache if tail_cache is not None else TailCache(), segments)
-            directory = cls(storage, lock, broker_id, cluster_id, default_config, incarnation_id)
+            health = DirectoryHealth(disk, clock, path, tail_cache if tail_cache is not None else TailCache(), segments)
+            directory = cls(health, lock, broker_id, cluster_id, default_config, incarnation_id)
             stored = directory_files.read_claim(disk, path, broker_id, cluster_id)
             meta, directory.same_boot = directory_files.claim_directory(disk, path, stored, broker_id, cluster_id, rng)
             directory.directory_id = meta.directory_id
@@ -208,7 +208,7 @@ class LogDirectory:
     def _adopt(
         self, partition: TopicPartition, topic_id: str | None, config: LogConfig, loaded: LoadedLog
     ) -> PartitionLog:
-        log = PartitionLog(self.storage, partition, topic_id, self._directory_of(partition), config, loaded)
+        log = PartitionLog(self.health, partition, topic_id, self._directory_of(partition), config, loaded)
         log.snapshots.set_owner(topic_id, partition.partition)
         self.logs[partition] = log
         self._checkpoints.loaded(log)
@@ -225,7 +225,7 @@ class LogDirectory:
     def create_log(self, partition: TopicPartition, topic_id: str, config: LogConfig) -> PartitionLog:
         """The partition's log, new or existing. The directory of another topic with the same name is taken away and
         removed. The metadata is on disk before the first append; `sync_metadata` makes it durable."""
-        self.storage.require_writable()
+        self.health.require_writable()
         known = self.logs.get(partition)
         if known is not None:
             if known.topic_id in (None, topic_id):
@@ -244,7 +244,7 @@ class LogDirectory:
             self._write_metadata(log, topic_id)
             log.unsynced.add_directory(self.path)
         except DiskError as error:
-            self.storage.failed(error)
+            self.health.failed(error)
             self._forget(partition)
             raise
         self._checkpoints.created(partition)
@@ -291,7 +291,7 @@ class LogDirectory:
         for path in self.set_aside.get(partition, ()):
             if not ownership.may_be_of(self._disk, path, topic_id, partition):
                 continue
-            found = read_set_aside(self.storage, path, offset, max_bytes, interval)
+            found = read_set_aside(self.health, path, offset, max_bytes, interval)
             if found is not None:
                 return found
         return None
@@ -315,7 +315,7 @@ class LogDirectory:
             try:
                 self._disk.rename(log.directory, target)
             except DiskError as error:
-                self.storage.failed(error)
+                self.health.failed(error)
                 if self.offline or not isinstance(error, FileMissing):
                     raise
                 target = None  # the directory is gone already
@@ -333,7 +333,7 @@ class LogDirectory:
         except OutOfDescriptors:
             self._names_unsynced = True
         except DiskError as error:
-            self.storage.own_file_failed(error)
+            self.health.own_file_failed(error)
             raise
 
     def _free_name(self, partition: TopicPartition, name: Callable[[TopicPartition, str], str]) -> str:
@@ -366,7 +366,7 @@ class LogDirectory:
     # --------------------------------------------------------------------------------------------------------- health
     def mark_offline(self, error: Exception) -> None:
         """After an IO error: nothing is read from or written to the directory any more."""
-        self.storage.failed(error if isinstance(error, DiskError) else DiskError(str(error)))
+        self.health.failed(error if isinstance(error, DiskError) else DiskError(str(error)))
 
     def require_descriptor(self) -> None:
         """Raise OutOfDescriptors unless a file can be opened."""
@@ -375,15 +375,15 @@ class LogDirectory:
     def try_heal(self) -> bool:
         """Whether records may be added; checks a full directory for room."""
         try:
-            return self.storage.try_heal()
+            return self.health.try_heal()
         except DiskError as error:
-            self.storage.failed(error)
+            self.health.failed(error)
             return False
 
     async def maintain(self, now_ms: int) -> None:
         """The periodic tasks of every second or so: remove deleted files, check a full disk for room, sync closed
         segments and metadata of new logs, write urgent checkpoints. A failure is noted in the directory's health
-        (`Storage.on_offline` and `on_full` report it) and does not stop the other tasks."""
+        (`DirectoryHealth.on_offline` and `on_full` report it) and does not stop the other tasks."""
         await self._try(self._remove_deleted(now_ms))
         if self.full:
             self.try_heal()
@@ -403,7 +403,7 @@ class LogDirectory:
         except BadEntry as error:  # of one log: its next use finds it damaged
             logger.warning("%s", error)
         except DiskError as error:
-            self.storage.failed(error)
+            self.health.failed(error)
 
     async def _remove_deleted(self, now_ms: int) -> None:
         """Runs before other tasks, which may need the room."""
@@ -440,7 +440,7 @@ class LogDirectory:
                 for log, files in taken:
                     log.unsynced.give_back(files)
                 if isinstance(error, DiskError):
-                    self.storage.failed(error)
+                    self.health.failed(error)
                 raise
             for log, _ in taken:
                 log.note_synced()
@@ -469,7 +469,7 @@ class LogDirectory:
             if clean and self._loaded and not self.offline:
                 await self._close_cleanly(high_watermarks, broker_epoch)
         except DiskError as error:
-            self.storage.failed(error)
+            self.health.failed(error)
             logger.error("log directory %s could not be closed cleanly, the next start recovers: %s", self.path, error)
         finally:
             for log in self.logs.values():

@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from operator import attrgetter
 
 from minibroker.broker.log.config import LogConfig
+from minibroker.broker.log.directory_health import DirectoryHealth
 from minibroker.broker.log.loaded_log import LoadedLog, RecoveryReport
 from minibroker.broker.log.segments.segment import Segment
 from minibroker.broker.log.side_files.digest_file import write_digests
 from minibroker.broker.log.side_files.epoch_file import EpochEntry, epoch_file_path
 from minibroker.broker.log.side_files.log_start_file import StartRecord
-from minibroker.broker.log.storage import Storage
 from minibroker.broker.log.unsynced_files import UnsyncedFiles
 from minibroker.broker.replication.producer_state import ProducerStates
 from minibroker.protocol.files.checkpoints import (
@@ -38,21 +38,21 @@ class OpenLog:
 
     def __init__(
         self,
-        storage: Storage,
+        health: DirectoryHealth,
         topic_partition: TopicPartition,
         topic_id: str | None,
         directory: str,
         config: LogConfig,
         loaded: LoadedLog,
     ) -> None:
-        self.storage = storage
+        self.health = health
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.directory = directory
         self.config = config
         self.report: RecoveryReport = loaded.report
         self.log_start_offset = loaded.log_start_offset
-        self.start_record = StartRecord(storage.disk, directory, loaded.recorded_start)
+        self.start_record = StartRecord(health.disk, directory, loaded.recorded_start)
         self.start_reason = loaded.recorded_start[0].reason if loaded.recorded_start else LogStartReason.CREATED
         self.log_end_offset = loaded.log_end_offset
         self.recovery_point = loaded.recovery_point
@@ -69,14 +69,14 @@ class OpenLog:
         closed: the old tail in front of newer segments would be a log that no leader ever had."""
         self.snapshots = loaded.snapshots
         self.segments = [
-            Segment(storage, directory, found.base_offset, found.size, config.index_interval_bytes, found.digest)
+            Segment(health, directory, found.base_offset, found.size, config.index_interval_bytes, found.digest)
             for found in loaded.segments
         ]
         self.are_digests_stored = True
         """False if the `digests` file may differ from segments that no recovery reads."""
         self.discarded: list[tuple[str, int]] = []
         """Files renamed to `.deleted`, and the times from which they may be removed."""
-        self._tail = storage.tail_cache.tail()
+        self._tail = health.tail_cache.tail()
         self._epochs = loaded.epochs
         self._epochs_in_file = loaded.stored_epochs
         self.epochs_stored = loaded.stored_epochs == loaded.epochs
@@ -146,12 +146,12 @@ class OpenLog:
     def rolled_for_retention(self) -> bool:
         """Close the active segment so that it can be deleted; False if it must stay, for example on a full disk, which
         has no room for its successor."""
-        if not self._may_roll(0, self.log_end_offset) or self.storage.full:
+        if not self._may_roll(0, self.log_end_offset) or self.health.full:
             return False
         try:
             self._roll()
         except DiskFull as error:
-            self.storage.failed(error)
+            self.health.failed(error)
             return False
         return True
 
@@ -160,7 +160,7 @@ class OpenLog:
         return self._segment_at(base_offset)
 
     def _segment_at(self, base_offset: int) -> Segment:
-        return Segment(self.storage, self.directory, base_offset, 0, self.config.index_interval_bytes)
+        return Segment(self.health, self.directory, base_offset, 0, self.config.index_interval_bytes)
 
     def _start_empty_at(self, offset: int) -> None:
         """Add the first segment: a log always has one."""
@@ -173,7 +173,7 @@ class OpenLog:
             if not self.segments[-1].size:
                 self.segments[-1].file()
         except (DiskFull, OutOfDescriptors) as error:
-            self.storage.failed(error)
+            self.health.failed(error)
 
     def set_end(self, end: int) -> None:
         self.log_end_offset = end
@@ -181,7 +181,7 @@ class OpenLog:
         self.recovery_point = min(self.recovery_point, end)
         self.cut_to = end if self.cut_to is None else min(self.cut_to, end)
         if self.recovery_point < self.checkpointed_recovery_point:
-            self.storage.urgent.add(RECOVERY_POINT_CHECKPOINT)
+            self.health.urgent.add(RECOVERY_POINT_CHECKPOINT)
         if end < self.log_start_offset:
             self.log_start_offset, self.start_reason = end, LogStartReason.STARTED_ANEW
             self.record_if_changed()
@@ -235,7 +235,7 @@ class OpenLog:
         self.epochs_stored = False
         self.has_stale_epoch_file = self._is_epoch_file_stale()
         owner = None if self.topic_id is None else (self.topic_id, self.topic_partition.partition)
-        self.storage.disk.replace_file(path, format_epoch_checkpoint(self._epochs, owner), sync=False)
+        self.health.disk.replace_file(path, format_epoch_checkpoint(self._epochs, owner), sync=False)
         self._epochs_in_file = list(self._epochs)
         self.epochs_stored = True
         self.has_stale_epoch_file = False
@@ -255,14 +255,14 @@ class OpenLog:
             }
             number = self.topic_partition.partition
             digests = SegmentDigests(topic_id=self.topic_id, partition=number, segments=known)
-            if (path := write_digests(self.storage.disk, self.directory, digests)) is not None:
+            if (path := write_digests(self.health.disk, self.directory, digests)) is not None:
                 self.unsynced.add(path)
             self.are_digests_stored = True
 
     # ------------------------------------------------------------------------------------------------------------ end
     def failed(self, error: DiskError) -> DiskError:
         """Report an error to the directory, which ignores a bad entry; the caller raises the returned error."""
-        self.storage.failed(error)
+        self.health.failed(error)
         return error
 
     def close(self) -> None:

@@ -54,7 +54,7 @@ class PartitionLog(OpenLog):
             self._read_segment(offset, 0, self.log_end_offset)
 
     def _read_segment(self, offset: int, max_bytes: int, end: int) -> tuple[list[Buffer], int, int, int, int] | None:
-        self.storage.require_online()
+        self.health.require_online()
         segment = self.segments[self.segment_number(offset)]
         try:
             found = segment.read(offset, max_bytes, end, self._epochs)
@@ -67,7 +67,7 @@ class PartitionLog(OpenLog):
 
     def offset_for_timestamp(self, timestamp_ms: int, end_offset: int) -> tuple[int, int] | None:
         """(timestamp, offset) of the first record at or after that time and below `end_offset`."""
-        self.storage.require_online()
+        self.health.require_online()
         try:
             return first_record_from(self.segments_with_ends(), timestamp_ms, self.log_start_offset, end_offset)
         except DiskError as error:
@@ -78,8 +78,8 @@ class PartitionLog(OpenLog):
         """Write checked and stamped batches that continue the log, with few system calls. Only then does the log end
         move (KAFKA-698). The buffers are kept, so they must not change afterwards. After DiskError or DiskFull none of
         them is in the log."""
-        if self.storage.unwell:
-            self.storage.require_writable()
+        if self.health.unwell:
+            self.health.require_writable()
         assert batches
         assert not self.deleted
         end, size = self.log_end_offset, 0
@@ -99,11 +99,11 @@ class PartitionLog(OpenLog):
         except DiskError as error:
             raise self.failed(error) from None
         if segment.first_append_ms is None:
-            segment.first_append_ms = self.storage.clock.now_ms()
+            segment.first_append_ms = self.health.clock.now_ms()
         self.log_end_offset = end
         self._tail.append(batches, size)
         if batches[0][0].producer_id >= 0 or len(batches) > 1:
-            now_ms = self.storage.clock.now_ms()
+            now_ms = self.health.clock.now_ms()
             for header, _ in batches:
                 if header.producer_id >= 0:
                     self.producers.update(header, now_ms)
@@ -111,10 +111,10 @@ class PartitionLog(OpenLog):
     def roll_if_aged(self, now_ms: int) -> None:
         """Close the active segment if its first batch is older than segment.ms (by this broker's clock)."""
         segment = self.segments[-1]
-        if segment.size == 0 or self.storage.unwell or self.damage is not None:
+        if segment.size == 0 or self.health.unwell or self.damage is not None:
             return
         try:
-            age_ms = now_ms - retention.first_append_ms(segment, self.storage.disk)
+            age_ms = now_ms - retention.first_append_ms(segment, self.health.disk)
             if age_ms >= self.config.segment_ms and self._may_roll(0, self.log_end_offset):
                 self._roll()
         except DiskError as error:
@@ -124,7 +124,7 @@ class PartitionLog(OpenLog):
     def truncate_to(self, end_offset: int) -> None:
         """Cut the tail: every batch that ends beyond `end_offset`. Below the first segment this is `reset_to`. The
         caller keeps the epoch history, and passes in what remains of it with `write_epoch_entries`."""
-        self.storage.require_online()
+        self.health.require_online()
         if end_offset >= self.log_end_offset:
             return
         if end_offset < self.segments[0].base_offset:
@@ -144,7 +144,7 @@ class PartitionLog(OpenLog):
     def reset_to(self, offset: int, producers: ProducerStates | None = None) -> None:
         """Drop everything and start empty at `offset`, which may lie anywhere (KAFKA-9491). `producers`: another
         replica's states of producers that wrote below it."""
-        self.storage.require_online()
+        self.health.require_online()
         self._restart_empty_at(offset, ProducerStates() if producers is None else producers)
 
     def trim_before(
@@ -157,7 +157,7 @@ class PartitionLog(OpenLog):
             return
         if drops_all and self.segments[0].base_offset < self.log_end_offset:
             assert start_offset == self.log_end_offset
-            self.storage.require_online()
+            self.health.require_online()
             self._restart_empty_at(start_offset, self.producers)
         self.log_start_offset = start_offset
         self.start_reason = reason
@@ -171,7 +171,7 @@ class PartitionLog(OpenLog):
     def finish_cut(self) -> None:
         """After a failure, before the log is used again: bring producer states and snapshots in line with a cut, and
         create the file of an empty log."""
-        self.storage.require_online()
+        self.health.require_online()
         try:
             if self.is_cut_unfinished:
                 cutting.rebuild_producers(self)
@@ -197,7 +197,7 @@ class PartitionLog(OpenLog):
         start = self.start_to_record() if offset is None else self._start_at(offset, reason)
         if start is None or self.deleted:
             return
-        self.storage.require_online()
+        self.health.require_online()
         try:
             await self.start_record.write(start)
         except DiskError as error:
@@ -211,11 +211,11 @@ class PartitionLog(OpenLog):
 
     async def remove_deleted(self, now_ms: int) -> int:
         """Remove files deleted more than file.delete.delay.ms ago, on a full disk all at once. Returns how many."""
-        due = [entry for entry in self.discarded if entry[1] <= now_ms or self.storage.full]
-        if not due or self.storage.offline or self.deleted or self.damage is not None:
+        due = [entry for entry in self.discarded if entry[1] <= now_ms or self.health.full]
+        if not due or self.health.offline or self.deleted or self.damage is not None:
             return 0
         try:
-            await self.storage.disk.in_background(lambda: remove_files(self.storage.disk, [path for path, _ in due]))
+            await self.health.disk.in_background(lambda: remove_files(self.health.disk, [path for path, _ in due]))
         except DiskError as error:
             raise self.failed(error) from None
         gone = set(due)
@@ -228,7 +228,7 @@ class PartitionLog(OpenLog):
     # ----------------------------------------------------------------------------------------------------- durability
     def write_epoch_entries(self, entries: Sequence[EpochEntry]) -> None:
         """Replace the epoch file. The next flush syncs it before the recovery point rises."""
-        self.storage.require_online()
+        self.health.require_online()
         self._epochs = list(entries)
         try:
             self.store_epochs()
@@ -251,8 +251,8 @@ class PartitionLog(OpenLog):
             self.damage = reason
             self.unsynced.take()
             self.close()
-            if not self.storage.offline:
-                write_damage_note(self.storage, self.directory, reason)
+            if not self.health.offline:
+                write_damage_note(self.health, self.directory, reason)
 
     # -------------------------------------------------------------------------------------------------------- closing
     def prepare_clean_close(self) -> None:

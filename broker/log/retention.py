@@ -18,7 +18,7 @@ from minibroker.runtime.ports import Disk, DiskError, FileMissing
 def retention_start(log: OpenLog, high_watermark: int, now_ms: int) -> int:
     """The offset after all whole segments that exceed retention.bytes or .ms and end at or below the high watermark.
     Not below the log's start; changes nothing."""
-    if log.storage.offline or log.deleted or log.damage is not None:
+    if log.health.offline or log.deleted or log.damage is not None:
         return log.log_start_offset
     try:
         count = _count_expired(log, high_watermark, now_ms)
@@ -47,7 +47,7 @@ def _count_expired(log: OpenLog, high_watermark: int, now_ms: int) -> int:
 def _is_too_old(log: OpenLog, segment: Segment, now_ms: int) -> bool:
     if log.config.retention_ms is None:
         return False
-    return now_ms - log.storage.disk.modified_ms(segment.log_path) > log.config.retention_ms
+    return now_ms - log.health.disk.modified_ms(segment.log_path) > log.config.retention_ms
 
 
 def first_append_ms(segment: Segment, disk: Disk) -> int:

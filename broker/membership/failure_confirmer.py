@@ -22,7 +22,7 @@ CONNECT_AGAIN_TIMEOUT_MS = 50
 """The same after a recent refusal: the only question is whether a process listens there again."""
 
 
-class FailureConfirmation:
+class FailureConfirmer:
     """Answers ConfirmFailure."""
 
     def __init__(

@@ -2,7 +2,7 @@
 
 Owns: the map of partitions, fencing of all partitions at once, and fetchers per leader. Leaves to others: decisions on
 replication (the core), parsing requests, the controller's orders (`replica_orders`), periodic work (`periodic_tasks`),
-and the effects of disk errors on replicas (`disk_health`).
+and the effects of disk errors on replicas (`disk_errors`).
 
 Source: replication rules, section 7; hardening rules 7, 8, 13.
 """
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 
 from minibroker.broker.configuration.config_table import BrokerConfig
 from minibroker.broker.configuration.topic_config import TopicConfig, log_config, resolve_topic_config
-from minibroker.broker.disk_faults.disk_health import DESCRIPTOR_RETRY_MS, DiskHealth
+from minibroker.broker.disk_faults.disk_errors import DESCRIPTOR_RETRY_MS, DiskErrors
 from minibroker.broker.disk_faults.full_disk import FullDisk
 from minibroker.broker.disk_faults.repairs import Repairs, is_damaged_log_of
 from minibroker.broker.log.log_directory import LogDirectory
@@ -74,7 +74,7 @@ class ReplicaManager:
         self.partitions: dict[TopicPartition, Partition] = {}
         self.refusals = Refusals()
         self.fenced = True
-        self.disk = self._disk_health()
+        self.disk = self._disk_errors()
         self.full_disk = FullDisk(
             broker_id=config.broker_id,
             log_directory=log_directory,
@@ -107,8 +107,8 @@ class ReplicaManager:
         self.orders = ReplicaOrders(self, log_directory, self.disk, self.repairs, observer)
         self.fetches = self._fetch_handler(reply_room)
 
-    def _disk_health(self) -> DiskHealth:
-        return DiskHealth(
+    def _disk_errors(self) -> DiskErrors:
+        return DiskErrors(
             log_directory=self.log_directory,
             partitions=self.partitions,
             partition_changed=lambda partition: self.fetches.partition_changed(partition),

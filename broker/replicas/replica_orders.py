@@ -12,7 +12,7 @@ from typing import Protocol
 
 from minibroker.broker.configuration.config_table import BrokerConfig
 from minibroker.broker.configuration.topic_config import TopicConfig, log_config, resolve_topic_config
-from minibroker.broker.disk_faults.disk_health import DiskHealth
+from minibroker.broker.disk_faults.disk_errors import DiskErrors
 from minibroker.broker.disk_faults.repairs import Repairs
 from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.replicas.erased_replicas import ErasedReplicas
@@ -69,7 +69,7 @@ class ReplicaOrders:
         self,
         replicas: LocalReplicas,
         log_directory: LogDirectory,
-        disk: DiskHealth,
+        disk: DiskErrors,
         repairs: Repairs,
         observer: Observer,
     ) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from minibroker.broker.configuration.dynamic_config import DynamicConfig
-from minibroker.broker.membership.failure_confirmer import FailureConfirmation
+from minibroker.broker.membership.failure_confirmer import FailureConfirmer
 from minibroker.broker.membership.metadata_image import MetadataChange, MetadataImage
 from minibroker.broker.membership.registration import Registration
 from minibroker.broker.monitoring.metrics import BrokerCounters
@@ -77,7 +77,7 @@ class RequestHandlers:
         producer_ids: ProducerIds,
         dynamic_config: DynamicConfig,
         controller: ControllerRole,
-        failure_confirmation: FailureConfirmation,
+        failure_confirmer: FailureConfirmer,
         authentication: Authentication,
         controller_epochs: ControllerEpochs,
         counters: BrokerCounters,
@@ -126,7 +126,7 @@ class RequestHandlers:
             ApiKey.INCREMENTAL_ALTER_CONFIGS: self._later(controller.handle),
             ApiKey.ALTER_PARTITION: self._later(controller.handle),
             ApiKey.CONTROLLED_SHUTDOWN: self._later(controller.handle),
-            ApiKey.CONFIRM_FAILURE: self._later(failure_confirmation.answer),
+            ApiKey.CONFIRM_FAILURE: self._later(failure_confirmer.answer),
         }
         assert set(self._table) == set(m.APIS), "every API has a handler"
         for key in CLUSTER_ACTIONS:

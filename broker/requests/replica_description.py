@@ -33,7 +33,7 @@ def describe_replicas(
         if body.topics is None or topic_partition.topic in body.topics:
             described = _describe(manager, manager.partitions[topic_partition])
             topics.setdefault(topic_partition.topic, []).append(described)
-    storage = manager.log_directory.storage
+    health = manager.log_directory.health
     return DescribeReplicaStateResponse(
         broker_id=manager.config.broker_id,
         broker_epoch=to_wire(registration.broker_epoch),
@@ -42,8 +42,8 @@ def describe_replicas(
         controller_id=to_wire(image.controller_id),
         controller_epoch=image.controller_epoch,
         topics=[DescribedReplicaTopic(topic=name, partitions=found) for name, found in topics.items()],
-        log_directory="offline" if storage.offline else "full" if storage.full else "online",
-        log_directory_reason=None if storage.reason is None else clipped(storage.reason),
+        log_directory="offline" if health.offline else "full" if health.full else "online",
+        log_directory_reason=None if health.reason is None else clipped(health.reason),
     )
 
 
@@ -76,7 +76,7 @@ def _describe(manager: ReplicaManager, partition: Partition) -> ReplicaStateDesc
 
 
 def _why_offline(manager: ReplicaManager, partition: Partition) -> str:
-    return clipped(partition.state.damage or manager.log_directory.storage.reason or "it found no file descriptor")
+    return clipped(partition.state.damage or manager.log_directory.health.reason or "it found no file descriptor")
 
 
 def _describe_remote(state: ReplicaState, broker_id: int, remote: RemoteReplica, now_ms: int) -> RemoteReplicaState:

@@ -5,16 +5,16 @@ the election itself. Elects only where there is no leader.
 
 Theory (KIP-966). Where no in-sync member has its log (a replaced disk, damage), or the one that has it does not come
 back, only a person can know which records may be given up. So the controller offers, of all live replicas, in the ISR
-or not, the one that lost least as far as an election can tell (`restarts`): the largest log, but an epoch alone, which
-may be a flipped bit, outvotes no undisturbed log. The answer names the ISR members that may have held more. The order
-repeats this answer: a broker may come or go in between, and the loss would be another one.
+or not, the one that lost least as far as an election can tell (`restarted_members`): the largest log, but an epoch
+alone, which may be a flipped bit, outvotes no undisturbed log. The answer names the ISR members that may have held
+more. The order repeats this answer: a broker may come or go in between, and the loss would be another one.
 """
 
 from collections.abc import Mapping
 
 import msgspec
 
-from minibroker.controller.core import restarts
+from minibroker.controller.core import restarted_members
 from minibroker.controller.core.controller_state import ControllerState, LossChoice, ReplicaLog
 from minibroker.controller.core.election import PartitionChange, change_to
 from minibroker.protocol.errors import ErrorCode
@@ -37,10 +37,10 @@ def outlook(state: ControllerState, partition: TopicPartition, logs: Logs, wante
     candidates = [_candidate(state, partition, logs, each) for each in state.assignment(partition)]
     able = [each.broker_id for each in candidates if each.problem is None]
     with_logs = msgspec.structs.replace(state, logs={broker_id: dict(held) for broker_id, held in logs.items()})
-    best = restarts.best_log(with_logs, partition, leadership, able)
+    best = restarted_members.best_log(with_logs, partition, leadership, able)
     if wanted is not None:
         best = wanted if wanted in able else None
-    choice = restarts.choose(state, partition, leadership)
+    choice = restarted_members.choose(state, partition, leadership)
     return ElectionOutlook(
         topic_name=partition.topic,
         partition_index=partition.partition,
@@ -76,8 +76,8 @@ def _candidate(state: ControllerState, partition: TopicPartition, logs: Logs, br
         problem = f"has a damaged log: {log.damage}"
     elif log.unavailable is not None or not state.is_online(partition, broker_id):
         problem = "has an offline replica"
-    elif restarts.is_of_another_topic(state, partition, log):
-        problem = restarts.OTHER_TOPIC
+    elif restarted_members.is_of_another_topic(state, partition, log):
+        problem = restarted_members.OTHER_TOPIC
     held = log if log is not None else ReplicaLog(exists=False)
     return ElectionCandidate(
         broker_id=broker_id,

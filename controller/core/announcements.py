@@ -10,7 +10,7 @@ from minibroker.controller.core.controller_state import ControllerState
 from minibroker.controller.core.election import PartitionChange
 from minibroker.controller.core.events import AskLogs, ControllerEffect, Report, Send, WriteLeaderships
 from minibroker.controller.core.instructions import Instruction, leader_and_isr, live_brokers, update_metadata
-from minibroker.controller.core.restarts import choose, needs_logs, questions
+from minibroker.controller.core.restarted_members import choose, needs_logs, questions
 from minibroker.protocol.events.controller_events import PartitionsWithoutLeader
 from minibroker.protocol.ids import BrokerId, TopicPartition
 

@@ -11,15 +11,15 @@ So a half-done election of a failed controller is finished without knowing that 
     1. the leader stays while it is usable; members that are not usable leave the ISR, in a new epoch
     2. offline election: the first usable ISR member that answers, in assignment order; the others leave the ISR
     3. a leader that is shutting down stays if no other member can take over
-    4. if no whole ISR member is there, a restarted one (its log may be short), by what `restarts` knows of their logs;
-       it alone is the ISR. A member that has another log directory now does not lead
+    4. if no member that ran on is there, a restarted one (its log may be short), by what `restarted_members` knows of
+       their logs; it alone is the ISR. A member that has another log directory now does not lead
     5. unclean election, where it is allowed: the first eligible replica; it alone is the ISR
     6. no leader, a new epoch, and the ISR stays as it is, so it is never empty (KAFKA-708)
 """
 
 import msgspec
 
-from minibroker.controller.core import restarts
+from minibroker.controller.core import restarted_members
 from minibroker.controller.core.controller_state import ControllerState, Leadership, check_leadership
 from minibroker.protocol.ids import BrokerId, TopicPartition
 
@@ -58,8 +58,8 @@ def elect(state: ControllerState, partition: TopicPartition, reason: str) -> Par
         return None if partition.topic in state.deletions else _initial(state, partition, assignment)
     members = [each for each in assignment if each in before.in_sync_replicas]
     present = [each for each in members if state.is_online(partition, each)]
-    whole = [each for each in present if state.runs_as_recorded(before, each)]
-    usable = [each for each in whole if each not in state.shutting_down]
+    unrestarted = [each for each in present if state.runs_as_recorded(before, each)]
+    usable = [each for each in unrestarted if each not in state.shutting_down]
     eligible = [each for each in assignment if state.is_eligible(partition, each)]
 
     answering = state.answering(usable)
@@ -69,21 +69,21 @@ def elect(state: ControllerState, partition: TopicPartition, reason: str) -> Par
         leader = before.leader if before.leader in usable else answering[0]
         return _change(state, partition, before, leader, usable, reason)
     if usable:  # wait for the first answer; meanwhile a restarted leader must not be announced as leader
-        if before.leader is None or before.leader in whole or not state.is_live(before.leader):
+        if before.leader is None or before.leader in unrestarted or not state.is_live(before.leader):
             return None
         return _change(state, partition, before, None, members, f"{reason}; no answer yet from brokers {usable}")
-    if before.leader is not None and before.leader in whole:  # it is shutting down, and no member can take over
+    if before.leader is not None and before.leader in unrestarted:  # it is shutting down, and no member can take over
         return _change(
             state, partition, before, before.leader, [before.leader], f"{reason}; no other replica can take over"
         )
     why_no_leader, is_waiting = "no in-sync replica is live", False
-    if present and not whole:
-        choice = restarts.choose(state, partition, before)
+    if present and not unrestarted:
+        choice = restarted_members.choose(state, partition, before)
         if choice.leader is not None:
             return _change(state, partition, before, choice.leader, [choice.leader], f"{reason}; {choice.reason}")
         why_no_leader = choice.reason
         if state.allows_unclean_election(partition.topic):
-            choice = restarts.choose(state, partition, before, is_patient=False)
+            choice = restarted_members.choose(state, partition, before, is_patient=False)
             if choice.leader is not None:
                 why = f"{reason}; unclean election, records may be lost: {choice.reason}"
                 return _change(state, partition, before, choice.leader, [choice.leader], why, is_unclean=True)

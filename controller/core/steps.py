@@ -58,7 +58,7 @@ from minibroker.controller.core.events import (
     TopicErased,
     TopicsChanged,
 )
-from minibroker.controller.core.restarts import needs_logs
+from minibroker.controller.core.restarted_members import needs_logs
 from minibroker.controller.detection import failure_detection
 from minibroker.protocol.events.controller_events import BrokerJoined, BrokerLeft, TopicCreated, TopicSettingsChanged
 from minibroker.protocol.ids import BrokerId

@@ -28,7 +28,7 @@ from minibroker.controller.core.events import (
     Resign,
     Unregister,
 )
-from minibroker.controller.core.restarts import needs_logs
+from minibroker.controller.core.restarted_members import needs_logs
 from minibroker.protocol.events.controller_events import UnresponsiveBrokerReplaced
 from minibroker.protocol.ids import BrokerId, TopicPartition
 

@@ -1,7 +1,7 @@
 """When a broker is declared failed before its ZooKeeper session ends. Pure.
 
 Owns: what the controller concludes from liveness connections that break (`liveness_connection`) and from confirmations
-(`failure_confirmation`). Leaves to others: elections. A failed broker is unregistered, and everything else follows from
+(`failure_inquiry`). Leaves to others: elections. A failed broker is unregistered, and everything else follows from
 its registration being gone, exactly as when its session ends (`steps`).
 
 Theory (docs/decisions/0011). Leader epochs alone do not make an early election safe: an old leader that is alive would

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from functools import partial
 
 from minibroker.controller.controller_election import Candidate, CurrentController
-from minibroker.controller.detection.failure_confirmation import Confirmer, first_to_confirm
 from minibroker.controller.detection.failure_detection import choose_confirmers
+from minibroker.controller.detection.failure_inquiry import ConfirmerAddress, first_to_confirm
 from minibroker.controller.detection.liveness_connection import LivenessEvents, hold_liveness_connection
 from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.events.controller_events import BrokerFailureConfirmed, BrokerFailureNotConfirmed
@@ -112,7 +112,9 @@ class Succession:
         else:
             self._refused.clear()
 
-    async def _is_confirmed(self, current: CurrentController, others: dict[int, Confirmer], attempt: int) -> bool:
+    async def _is_confirmed(
+        self, current: CurrentController, others: dict[int, ConfirmerAddress], attempt: int
+    ) -> bool:
         loop = asyncio.get_running_loop()
         begun = loop.time()
         asked = [others[each] for each in choose_confirmers(sorted(others), attempt)]
@@ -171,7 +173,7 @@ class Succession:
             registration_version=node_stat.version,
         )
 
-    async def _read_others(self, current: CurrentController) -> dict[int, Confirmer]:
+    async def _read_others(self, current: CurrentController) -> dict[int, ConfirmerAddress]:
         """Registered brokers except ourselves and the controller, by id; none if ZooKeeper cannot be asked."""
         excluded = (current.broker_id, self._candidate.broker_id)
         try:
@@ -183,7 +185,7 @@ class Succession:
             return {}
         return {confirmer.broker_id: confirmer for confirmer in found if confirmer is not None}
 
-    async def _read_confirmer(self, name: str) -> Confirmer | None:
+    async def _read_confirmer(self, name: str) -> ConfirmerAddress | None:
         """None also for a znode that is no registration: it must not hide the others."""
         try:
             broker_id = parse_id(name)
@@ -191,4 +193,4 @@ class Succession:
             address = BrokerRegistration.decode(content).listeners().get(self._listener_name)
         except (NoNode, ProtocolError):
             return None
-        return None if address is None else Confirmer(broker_id=broker_id, address=address)
+        return None if address is None else ConfirmerAddress(broker_id=broker_id, address=address)

@@ -6,7 +6,7 @@ Owns: the interface. Leaves to others: the sums over all connections behind it (
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from minibroker.protocol.wire.session import MemoryBudget
+from minibroker.protocol.wire.framing import MemoryBudget
 from minibroker.runtime.observer import Observer
 from minibroker.runtime.server.heavy_requests import HeavyRequests
 from minibroker.runtime.server.incoming_request import IncomingRequest

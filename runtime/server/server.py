@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from minibroker.protocol.wire.session import MemoryBudget
+from minibroker.protocol.wire.framing import MemoryBudget
 from minibroker.runtime.deadline import DeadlineTimer
 from minibroker.runtime.observer import UNOBSERVED, Observer
 from minibroker.runtime.ports import Listener, Network

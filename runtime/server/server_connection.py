@@ -20,8 +20,8 @@ from minibroker.protocol.wire.codec import (
     decode_request_frame,
     encode_response,
 )
+from minibroker.protocol.wire.framing import FrameReceiver
 from minibroker.protocol.wire.messages import APIS, ApiKey, Response
-from minibroker.protocol.wire.session import FrameReceiver
 from minibroker.runtime.ports import Buffer, Transport
 from minibroker.runtime.principal import ANONYMOUS
 from minibroker.runtime.server.connection_owner import ConnectionOwner

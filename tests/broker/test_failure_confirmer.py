@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from minibroker.broker.membership.failure_confirmer import FailureConfirmation
+from minibroker.broker.membership.failure_confirmer import FailureConfirmer
 from minibroker.broker.membership.metadata_image import MetadataImage
 from minibroker.broker.membership.refusals import REMEMBERED_SECONDS, Refusals
 from minibroker.protocol.wire.messages import BrokerEndpoint, ConfirmFailureRequest, LiveBroker, UpdateMetadataRequest
@@ -41,7 +41,7 @@ class Scene:
         ]
         update = UpdateMetadataRequest(controller_id=1, controller_epoch=1, broker_epoch=10, live_brokers=known)
         assert image.apply_update(update, 10).error_code == 0
-        self.confirmer = FailureConfirmation(
+        self.confirmer = FailureConfirmer(
             network=self.world.runtime("confirmer").network,
             image=image,
             refusals=self.refusals,

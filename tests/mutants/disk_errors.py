@@ -11,7 +11,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I21", "I19"),
         edits=(
             Edit(
-                "broker.log.storage",
+                "broker.log.directory_health",
                 "        if isinstance(error, DiskFull):\n",
                 '        if isinstance(error, DiskFull) or "no space" in str(error):\n',
             ),
@@ -26,7 +26,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I36", "I37"),
         edits=(
             Edit(
-                "broker.log.storage",
+                "broker.log.directory_health",
                 "            self.on_no_descriptor(str(error))\n            return\n",
                 "            self.on_no_descriptor(str(error))\n",
             ),
@@ -56,7 +56,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I36",),
         edits=(
             Edit(
-                "broker.disk_faults.disk_health",
+                "broker.disk_faults.disk_errors",
                 "        self._resting[topic_partition] = partition\n        if partition is not None:\n",
                 "        if partition is not None:\n            self._resting[topic_partition] = partition\n",
             ),
@@ -86,8 +86,8 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I36",),
         edits=(
             Edit(
-                "broker.disk_faults.disk_health",
-                "        storage.on_offline.append(lambda _: self._check_soon())\n",
+                "broker.disk_faults.disk_errors",
+                "        health.on_offline.append(lambda _: self._check_soon())\n",
                 "        pass\n",
             ),
         ),
@@ -162,7 +162,7 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "broker.requests.replica_description",
-                '        log_directory="offline" if storage.offline else "full" if storage.full else "online",\n',
+                '        log_directory="offline" if health.offline else "full" if health.full else "online",\n',
                 '        log_directory="online",\n',
             ),
         ),
@@ -176,7 +176,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I36",),
         edits=(
             Edit(
-                "broker.log.storage",
+                "broker.log.directory_health",
                 "        if isinstance(error, StorageOffline | BadEntry):\n",
                 "        if isinstance(error, StorageOffline):\n",
             ),

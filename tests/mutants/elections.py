@@ -26,7 +26,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I3", "I21"),
         edits=(
             Edit(
-                "controller.core.restarts",
+                "controller.core.restarted_members",
                 "    waited = [each for each in standings if each.is_waited_for and (is_patient or each.must_be_asked)]\n",
                 "    waited = [each for each in standings if each.must_be_asked]\n",
             ),
@@ -54,7 +54,11 @@ MUTANTS: tuple[Mutant, ...] = (
         origin="KIP-966; Raft, section 5.4.1",
         rule="among logs that may be short, the one with the largest (last epoch, log end) leads",
         breaks=("I3", "I21"),
-        edits=(Edit("controller.core.restarts", "    best = max(candidates, key=_size)\n", "    best = ready[0]\n"),),
+        edits=(
+            Edit(
+                "controller.core.restarted_members", "    best = max(candidates, key=_size)\n", "    best = ready[0]\n"
+            ),
+        ),
         schedule=Schedule("elections:synced_log_starts_last"),
     ),
     Mutant(

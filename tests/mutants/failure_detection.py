@@ -59,7 +59,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I36",),
         edits=(
             Edit(
-                "controller.detection.failure_confirmation",
+                "controller.detection.failure_inquiry",
                 "    return confirmer.broker_id if response.refused else None\n",
                 "    return confirmer.broker_id\n",
             ),

@@ -28,7 +28,7 @@ MUTANTS: tuple[Mutant, ...] = (
         origin=FOUND,
         rule="a killed process leaves no proof: the election waits for two undisturbed logs, or all members",
         breaks=("I3", "I21"),
-        edits=(Edit("controller.core.restarts", "UNDISTURBED_MIN = 2\n", "UNDISTURBED_MIN = 1\n"),),
+        edits=(Edit("controller.core.restarted_members", "UNDISTURBED_MIN = 2\n", "UNDISTURBED_MIN = 1\n"),),
         schedule=Schedule("restarts:killed_log_is_shorter"),
     ),
     Mutant(
@@ -54,7 +54,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I28", "I3"),
         edits=(
             Edit(
-                "controller.core.restarts",
+                "controller.core.restarted_members",
                 "    if member.log is None or member.is_waited_for or member.log.log_end_offset >= high_watermark:\n",
                 "    if True:\n",
             ),
@@ -70,7 +70,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I28", "I3"),
         edits=(
             Edit(
-                "controller.core.restarts",
+                "controller.core.restarted_members",
                 "        and each not in state.silent_seconds\n",
                 "        and each not in state.unresponsive\n",
             ),
@@ -145,7 +145,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I3", "I21"),
         edits=(
             *BOOT_ID_FIRST,
-            Edit("controller.core.restarts", "UNDISTURBED_MIN = 2\n", "UNDISTURBED_MIN = 1\n"),
+            Edit("controller.core.restarted_members", "UNDISTURBED_MIN = 2\n", "UNDISTURBED_MIN = 1\n"),
         ),
         schedule=Schedule("restarts:start_dies_after_claiming_the_directory"),
     ),
@@ -182,7 +182,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I28",),
         edits=(
             Edit(
-                "controller.core.restarts",
+                "controller.core.restarted_members",
                 '        return Standing(broker_id=broker_id, is_waited_for=True, problem="has an offline replica")\n',
                 '        return Standing(broker_id=broker_id, problem="has an offline replica")\n',
             ),
@@ -272,7 +272,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I3", "I21"),
         edits=(
             Edit(
-                "controller.core.restarts",
+                "controller.core.restarted_members",
                 "    if len(undisturbed) >= UNDISTURBED_MIN:\n        return undisturbed\n",
                 "    if len(undisturbed) >= UNDISTURBED_MIN:\n        return ready\n",
             ),
@@ -287,7 +287,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I3", "I21"),
         edits=(
             Edit(
-                "controller.core.restarts",
+                "controller.core.restarted_members",
                 "    return member in undisturbed or all(_size(member)[1] > _size(each)[1] for each in undisturbed)\n",
                 "    return True\n",
             ),
@@ -302,7 +302,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I28",),
         edits=(
             Edit(
-                "controller.core.restarts",
+                "controller.core.restarted_members",
                 "    return max(_candidates(ready), key=_size).broker_id if ready else None\n",
                 "    return max(standings, key=_size).broker_id if standings else None\n",
             ),
@@ -317,7 +317,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I3", "I21"),
         edits=(
             Edit(
-                "controller.core.restarts",
+                "controller.core.restarted_members",
                 "        and (each in leadership.in_sync_replicas or log.last_epoch >= member.log.last_epoch)\n",
                 "        and log.last_epoch >= member.log.last_epoch\n",
             ),

@@ -9,7 +9,7 @@ MUTANTS: tuple[Mutant, ...] = (
         origin="derived: the disk of one broker as it was before the topic was made again",
         rule="a high watermark counts for logs of its own topic id (hardening 16)",
         breaks=("I36",),
-        edits=(Edit("controller.core.restarts", "        and log.topic_id == topic_id\n", ""),),
+        edits=(Edit("controller.core.restarted_members", "        and log.topic_id == topic_id\n", ""),),
         schedule=Schedule("stale_facts:disk_of_before_a_topic_was_made_again"),
     ),
     Mutant(
@@ -20,7 +20,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I28",),
         edits=(
             Edit(
-                "controller.core.restarts",
+                "controller.core.restarted_members",
                 '    return log.topic_id not in ("", state.topics[partition.topic].topic_id)\n',
                 "    return False\n",
             ),
@@ -59,7 +59,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I3", "I21"),
         edits=(
             Edit(
-                "broker.log.log_directory", "        storage.on_offline.append(lambda _: self.wholeness.forget())\n", ""
+                "broker.log.log_directory", "        health.on_offline.append(lambda _: self.wholeness.forget())\n", ""
             ),
         ),
         schedule=Schedule("stale_facts:disk_fails_before_all_are_killed"),

@@ -172,7 +172,7 @@ STARTS = (
         origin="KAFKA-10778",
         rule="after an IO error nothing is appended until the process is restarted (1)",
         breaks=("I15",),
-        edits=(Edit("broker.log.storage", "        if isinstance(error, DiskFull):\n", "        if True:\n"),),
+        edits=(Edit("broker.log.directory_health", "        if isinstance(error, DiskFull):\n", "        if True:\n"),),
         schedule=Schedule("storage:appends_after_an_io_error"),
     ),
 )

@@ -427,7 +427,7 @@ async def test_replies_to_brokers_are_not_counted(scene: Scene) -> None:
 
 # ------------------------------------------------------------------------------------------------------------- figures
 def test_a_light_request_fits_in_the_buffer_of_every_connection() -> None:
-    from minibroker.protocol.wire.session import INITIAL_BUFFER_BYTES
+    from minibroker.protocol.wire.framing import INITIAL_BUFFER_BYTES
 
     assert LIGHT_REQUEST_MAX_BYTES <= INITIAL_BUFFER_BYTES
 

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from operator import itemgetter
 
 from minibroker.broker.log.config import DISK_READ_BYTES_MAX, SEGMENT_POSITION_MAX, LogConfig
+from minibroker.broker.log.directory_health import DirectoryHealth
 from minibroker.broker.log.errors import CorruptLog
 from minibroker.broker.log.segments.segment_digest import CUT_BYTES_MAX, SegmentDigest, digest_of_headers
 from minibroker.broker.log.segments.segment_index import ENTRY_BYTES_IN_MEMORY, NO_TIMESTAMP, CorruptIndex, SegmentIndex
 from minibroker.broker.log.segments.walk import walk_headers
-from minibroker.broker.log.storage import Storage
 from minibroker.protocol.files.checkpoints import (
     INDEX_ENTRY_BYTES,
     INDEX_FILE_BYTES_MAX,
@@ -42,10 +42,10 @@ class Segment:
 
     __slots__ = (
         "_file",
+        "_health",
         "_index",
         "_interval_bytes",
         "_largest_timestamp",
-        "_storage",
         "base_offset",
         "digest",
         "first_append_ms",
@@ -55,14 +55,14 @@ class Segment:
 
     def __init__(
         self,
-        storage: Storage,
+        health: DirectoryHealth,
         directory: str,
         base_offset: int,
         size: int,
         interval_bytes: int,
         digest: int | None = None,
     ) -> None:
-        self._storage = storage
+        self._health = health
         self.path = f"{directory}/{segment_file_name(base_offset, '')}"
         """Path of all its files, without their suffixes."""
         self.base_offset = base_offset
@@ -93,7 +93,7 @@ class Segment:
         index = self._loaded_index()
         largest = self._largest_timestamp if self._largest_timestamp is not None else self._guess_largest()
         if not self.size:
-            self._storage.segments.index_loaded(self)
+            self._health.segments.index_loaded(self)
         self.file().append(parts)
         position = self.size
         for header, buffer in batches:
@@ -266,18 +266,18 @@ class Segment:
         """Its open `.log` file."""
         if self._file is None:
             self._file = self._open()
-            self._storage.segments.file_opened(self)
+            self._health.segments.file_opened(self)
         else:
-            self._storage.segments.file_used(self)
+            self._health.segments.file_used(self)
         return self._file
 
     def _open(self) -> File:
         """If there is no free descriptor, close the file of another segment, which is open only for speed."""
         while True:
             try:
-                return self._storage.disk.open(self.log_path, create=self.size == 0)
+                return self._health.disk.open(self.log_path, create=self.size == 0)
             except OutOfDescriptors:
-                if not self._storage.segments.close_oldest():
+                if not self._health.segments.close_oldest():
                     raise
 
     def close_file(self) -> None:
@@ -290,7 +290,7 @@ class Segment:
         try:
             self.save_index()
         except DiskError as error:
-            self._storage.failed(error)
+            self._health.failed(error)
             return False
         self._index = None
         return True
@@ -302,7 +302,7 @@ class Segment:
             return False
         entries, times = index.encode(index.saved)
         index_path, time_path = self.index_paths
-        disk = self._storage.disk
+        disk = self._health.disk
         _append_behind(disk, index_path, index.saved * INDEX_ENTRY_BYTES, entries)
         _append_behind(disk, time_path, index.saved * TIME_INDEX_ENTRY_BYTES, times)
         index.saved = len(index)
@@ -313,12 +313,12 @@ class Segment:
         """Rebuild the index from the batches, and write it: its files are wrong."""
         self._rebuild_index("its files are damaged")
         assert self._index is not None
-        self._storage.segments.index_loaded(self)
+        self._health.segments.index_loaded(self)
         self.save_index()
 
     def close(self) -> None:
         """Release everything; nothing is written."""
-        self._storage.segments.forget(self)
+        self._health.segments.forget(self)
         self.close_file()
         if self.size:
             self._index = None
@@ -328,11 +328,11 @@ class Segment:
         if index is not None:
             return index
         try:
-            self._index = read_index(self._storage.disk, self.path, self.size, self._interval_bytes)
+            self._index = read_index(self._health.disk, self.path, self.size, self._interval_bytes)
         except (CorruptIndex, FileMissing) as error:
             self._rebuild_index(str(error))
         assert self._index is not None
-        self._storage.segments.index_loaded(self)
+        self._health.segments.index_loaded(self)
         return self._index
 
     def _rebuild_index(self, reason: str) -> None:

@@ -6,7 +6,7 @@ the directory is set aside, or an operator removes it with `minibroker log repai
 
 import logging
 
-from minibroker.broker.log.storage import Storage
+from minibroker.broker.log.directory_health import DirectoryHealth
 from minibroker.protocol.files.checkpoints import DAMAGE_NOTE, SMALL_FILE_BYTES_MAX
 from minibroker.runtime.ports import Disk, DiskError, FileMissing, FileTooLarge, SyncFailed
 
@@ -16,13 +16,13 @@ READ_MAX = 500
 logger = logging.getLogger(__name__)
 
 
-def write_damage_note(storage: Storage, directory: str, reason: str) -> None:
+def write_damage_note(health: DirectoryHealth, directory: str, reason: str) -> None:
     """Without the note a restart finds the damage only if it reads that place, so a failed write is only logged. A
     failed sync is final for the whole disk, here as anywhere (hardening rule 13)."""
     try:
-        replace_damage_note(storage.disk, directory, reason)
+        replace_damage_note(health.disk, directory, reason)
     except SyncFailed as error:
-        storage.failed(error)
+        health.failed(error)
     except DiskError as error:
         logger.warning("no note of the damage in %s: %s", directory, error)
 

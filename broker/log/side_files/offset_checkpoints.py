@@ -16,9 +16,9 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 
 from minibroker.broker.log import ownership
+from minibroker.broker.log.directory_health import DirectoryHealth
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.log.side_files import directory_files
-from minibroker.broker.log.storage import Storage
 from minibroker.protocol.files.checkpoints import HIGH_WATERMARK_CHECKPOINT, RECOVERY_POINT_CHECKPOINT, LogStartReason
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.ports import BadEntry, DiskError, DiskFull, OutOfDescriptors
@@ -31,11 +31,11 @@ logger = logging.getLogger(__name__)
 class OffsetCheckpoints:
     """Reads both files when constructed; `logs` is the log directory's own dictionary."""
 
-    def __init__(self, storage: Storage, logs: dict[TopicPartition, PartitionLog]) -> None:
-        self._storage = storage
+    def __init__(self, health: DirectoryHealth, logs: dict[TopicPartition, PartitionLog]) -> None:
+        self._health = health
         self._logs = logs
         points, high = (
-            directory_files.read_offsets(storage.disk, storage.path, name)
+            directory_files.read_offsets(health.disk, health.path, name)
             for name in (RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT)
         )
         self.recovery_points, self._ids_of_points = (
@@ -81,39 +81,39 @@ class OffsetCheckpoints:
         gone: set[tuple[str, int]] = set()
         for directory in deleted_directories:
             with contextlib.suppress(BadEntry):
-                gone |= ownership.read_claims(self._storage.disk, directory).owners
+                gone |= ownership.read_claims(self._health.disk, directory).owners
         named = ((self.recovery_points, self._ids_of_points), (self.high_watermarks, self._topic_ids))
         return [each for offsets, ids in named for each in offsets if (ids.get(each), each.partition) not in gone]
 
     def name_was_deleted(self) -> None:
         """Rewrite both checkpoints soon: a log that they name and that does not exist would count as lost."""
-        self._storage.urgent |= {RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT}
+        self._health.urgent |= {RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT}
 
     def loaded(self, log: PartitionLog) -> None:
         """Compare a log that was just loaded or created with the checkpoints' entries for its name."""
         stored = self.recovery_points.get(log.topic_partition, 0)
         log.checkpointed_recovery_point = max(stored, log.recovery_point)
         if log.recovery_point < stored:
-            self._storage.urgent.add(RECOVERY_POINT_CHECKPOINT)
+            self._health.urgent.add(RECOVERY_POINT_CHECKPOINT)
         if self._is_of_another_topic(log):
             self.forget_high_watermark(log.topic_partition)  # else the next checkpoint would assign it to this topic
 
     def created(self, partition: TopicPartition) -> None:
         """A log was created: it has committed nothing yet, and the recovery point checkpoint must name it."""
         self.forget_high_watermark(partition)
-        self._storage.urgent.add(RECOVERY_POINT_CHECKPOINT)
+        self._health.urgent.add(RECOVERY_POINT_CHECKPOINT)
 
     def forget_high_watermark(self, partition: TopicPartition) -> None:
         """Drop the entry: another topic may get the name."""
         if self.high_watermarks.get(partition):
             del self.high_watermarks[partition]
-            self._storage.urgent.add(HIGH_WATERMARK_CHECKPOINT)
+            self._health.urgent.add(HIGH_WATERMARK_CHECKPOINT)
 
     def lower_high_watermark(self, partition: TopicPartition, end: int) -> None:
         """The log was truncated to `end` or reset: a start would take an end below the high watermark for damage."""
         if self.high_watermarks.get(partition, 0) > end:
             self.high_watermarks[partition] = end
-            self._storage.urgent.add(HIGH_WATERMARK_CHECKPOINT)
+            self._health.urgent.add(HIGH_WATERMARK_CHECKPOINT)
 
     def reset_offsets(self, partition: TopicPartition) -> None:
         """Durably set both offsets to 0 before a new log takes the place of this one: otherwise records that the new
@@ -121,8 +121,8 @@ class OffsetCheckpoints:
         DiskError."""
         self.lower_high_watermark(partition, 0)
         self.recovery_points[partition] = 0
-        self._storage.urgent |= {RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT}
-        disk, path = self._storage.disk, self._storage.path
+        self._health.urgent |= {RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT}
+        disk, path = self._health.disk, self._health.path
         for name, found in (
             (RECOVERY_POINT_CHECKPOINT, self.recovery_points),
             (HIGH_WATERMARK_CHECKPOINT, self.high_watermarks),
@@ -133,7 +133,7 @@ class OffsetCheckpoints:
         """A log that is not named keeps its high watermark: a checkpoint must not forget partitions without a known
         role (KAFKA-769, KAFKA-1647). A recovery point that fell is written first, because at a start everything below
         both checkpoints counts as synced."""
-        if RECOVERY_POINT_CHECKPOINT in self._storage.urgent:
+        if RECOVERY_POINT_CHECKPOINT in self._health.urgent:
             await self.write_recovery_points()
         merged = {**self.high_watermarks, **high_watermarks}
         self.high_watermarks = {partition: offset for partition, offset in merged.items() if partition in self._logs}
@@ -147,7 +147,7 @@ class OffsetCheckpoints:
                 if log.has_stale_epoch_file and log.damage is None:
                     log.store_epochs()
         except (DiskFull, OutOfDescriptors) as error:
-            logger.warning("%s: an epoch file keeps epochs of lost records: %s", self._storage.path, error)
+            logger.warning("%s: an epoch file keeps epochs of lost records: %s", self._health.path, error)
             return False
         return await self.lower_high_watermarks()
 
@@ -158,7 +158,7 @@ class OffsetCheckpoints:
         lowered = {each: min(offset, ends.get(each, offset)) for each, offset in self.high_watermarks.items()}
         if lowered == self.high_watermarks:
             return True
-        disk, path = self._storage.disk, self._storage.path
+        disk, path = self._health.disk, self._health.path
         ids = self._ids_of(lowered)
         write = directory_files.offsets_writer(disk, path, HIGH_WATERMARK_CHECKPOINT, lowered, ids)
         try:
@@ -188,9 +188,9 @@ class OffsetCheckpoints:
 
     async def write_urgent(self) -> None:
         """Write the checkpoints with old entries that could do harm."""
-        if RECOVERY_POINT_CHECKPOINT in self._storage.urgent:
+        if RECOVERY_POINT_CHECKPOINT in self._health.urgent:
             await self.write_recovery_points()
-        if HIGH_WATERMARK_CHECKPOINT in self._storage.urgent:
+        if HIGH_WATERMARK_CHECKPOINT in self._health.urgent:
             await self.write_high_watermarks({})
         self._forget_former_logs()
 
@@ -198,7 +198,7 @@ class OffsetCheckpoints:
         """Once neither checkpoint names more than a restarted log holds, both describe this log alone: from then on it
         must hold what they say. The next periodic tasks record its start with the new reason."""
         name = HIGH_WATERMARK_CHECKPOINT
-        if name in self._storage.urgent or self._writing[name].locked():
+        if name in self._health.urgent or self._writing[name].locked():
             return
         for partition, log in self._logs.items():
             is_current = log.recovery_point >= log.checkpointed_recovery_point
@@ -206,18 +206,18 @@ class OffsetCheckpoints:
                 log.settle_start_reason()
 
     async def _write(self, name: str, offsets: Callable[[], Offsets]) -> None:
-        storage = self._storage
+        health = self._health
         async with self._writing[name]:
-            storage.require_online()
-            storage.urgent.discard(name)
+            health.require_online()
+            health.urgent.discard(name)
             found = offsets()
-            write = directory_files.offsets_writer(storage.disk, storage.path, name, found, self._ids_of(found))
+            write = directory_files.offsets_writer(health.disk, health.path, name, found, self._ids_of(found))
             try:
-                await storage.disk.in_background(write)
+                await health.disk.in_background(write)
             except BaseException as error:
-                storage.urgent.add(name)
+                health.urgent.add(name)
                 if isinstance(error, DiskError):
-                    storage.own_file_failed(error)
+                    health.own_file_failed(error)
                 raise
 
     def _ids_of(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:

@@ -1,7 +1,7 @@
 """Since when the logs of a directory are whole: the incarnations since which they have lost nothing.
 
 Owns: the file `whole-since`, and the check whether this start found everything. Leaves to others: roles and elections;
-the controller compares these incarnations with those recorded with the ISR (`controller/core/restarts.py`).
+the controller compares these incarnations with those recorded with the ISR (`controller/core/restarted_members.py`).
 
 Theory (hardening rule 16; Protocol-Aware Recovery, FAST'18). A process that starts again may have lost the tail of its
 logs, which the controller must know before it elects a leader. It is proven that nothing is lost if the last stop was

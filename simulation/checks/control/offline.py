@@ -41,4 +41,4 @@ class OfflineLeaderChecker:
 
     def _is_offline(self, actual: ReferencePartition) -> bool:
         replica = self._cluster.replica(actual.leader, actual.partition.topic, actual.partition.partition)
-        return replica is not None and (replica.state.is_offline or replica.log.storage.offline)
+        return replica is not None and (replica.state.is_offline or replica.log.health.offline)

@@ -193,7 +193,7 @@ def stored_batches(log: PartitionLog) -> list[tuple[BatchHeader, bytes]]:
     """The batches in the files, read without the log, with all checks."""
     batches = []
     for segment in log.segments:
-        file = log.storage.disk.open(segment.log_path)
+        file = log.health.disk.open(segment.log_path)
         for position, header in scan_batches(file, 0, file.size):
             batches.append((header, file.read_at(position, header.size_bytes)))
         file.close()

@@ -81,7 +81,7 @@ def test_after_an_io_error_nothing_is_written_any_more(machine: Machine) -> None
 def test_the_reason_for_going_offline_is_reported_once(machine: Machine) -> None:
     directory, log = machine.open_log()
     reasons: list[str] = []
-    directory.storage.on_offline.append(reasons.append)
+    directory.health.on_offline.append(reasons.append)
     machine.storage.fail("append")
     with pytest.raises(DiskError):
         append(log, 1)
@@ -286,7 +286,7 @@ def test_a_lack_of_descriptors_does_not_harm_a_directory(machine: Machine, call:
     """D08: EMFILE says nothing about the disk. After a call that fails with it the next one finds no change."""
     directory, log = machine.open_log(SMALL, tail_cache=TailCache(0))
     reports: list[str] = []
-    directory.storage.on_no_descriptor = reports.append
+    directory.health.on_no_descriptor = reports.append
     drive(directory.sync_metadata())
     for step in range(200):
         machine.storage.fail(call, times=step % 2, no_descriptor=True)
@@ -333,14 +333,14 @@ def test_a_segment_takes_the_descriptor_of_an_idle_one(machine: Machine) -> None
     log.segments[1].file()
     machine.storage.fail("open", times=1, no_descriptor=True)
     assert log.read(0, 100, 60).size_bytes
-    assert directory.storage.segments.open_files >= 1
+    assert directory.health.segments.open_files >= 1
 
 
 def test_a_directory_reports_an_error_of_its_periodic_task(machine: Machine) -> None:
     """D12a: no caller gets the error, so the listeners must."""
     directory, log = machine.open_log()
     reasons: list[str] = []
-    directory.storage.on_offline.append(reasons.append)
+    directory.health.on_offline.append(reasons.append)
     append(log, 30)
     machine.storage.fail("sync", times=1)
     drive(directory.maintain(0))

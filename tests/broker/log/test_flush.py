@@ -22,7 +22,7 @@ class SlowSync:
 
     def __init__(self, log: PartitionLog, *, works_first: bool = True) -> None:
         self.works_first = works_first
-        self.disk = log.storage.disk
+        self.disk = log.health.disk
         self.go = asyncio.Event()
         self.calls = 0
         assert isinstance(self.disk, SimulatedDisk)

@@ -128,7 +128,7 @@ def test_the_leftover_of_a_deleted_topic_does_not_explain_the_loss_of_the_next_o
 
 def test_a_failed_directory_loses_its_chain_with_several_listeners(machine: Machine) -> None:
     directory, log = machine.open_log(incarnation_id="i1")
-    directory.storage.on_offline.append(lambda _: None)
+    directory.health.on_offline.append(lambda _: None)
     machine.storage.fail("append")
     with pytest.raises(DiskError):
         append(log, 1)

@@ -214,7 +214,7 @@ def test_side_files_are_rebuilt(machine: Machine, suffix: str, damage: str) -> N
     assert log.report.clean
     assert read_all(log) == b"".join(batch for _, batch in written)
     for offset in range(60):
-        assert log.storage.tail_cache.size_bytes == 0
+        assert log.health.tail_cache.size_bytes == 0
         assert log.read(offset, 1, 60).base_offset == offset - offset % 2
     log.truncate_to(41)
     check_log(log)

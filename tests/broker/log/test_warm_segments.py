@@ -21,7 +21,7 @@ CONFIG = LogConfig(segment_bytes=2_000, index_interval_bytes=10, retention_ms=No
 
 def logs_with(machine: Machine, segments: WarmSegments, count: int) -> tuple[LogDirectory, list[PartitionLog]]:
     directory = machine.open(CONFIG, tail_cache=TailCache(0))
-    directory.storage.segments = segments
+    directory.health.segments = segments
     return directory, [directory.create_log(TopicPartition("t", number), "id", CONFIG) for number in range(count)]
 
 

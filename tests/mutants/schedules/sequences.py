@@ -54,7 +54,7 @@ async def _producers_are_forgotten(directed: DirectedRun) -> None:
     await asyncio.sleep(1.5)
     for broker_id in directed.cluster.broker_ids:
         log = directed.replica(broker_id).log
-        log.expire_producers(log.storage.clock.now_ms())
+        log.expire_producers(log.health.clock.now_ms())
 
 
 @with_setup(ClusterSetup(settings=FORGETFUL))
@@ -175,7 +175,7 @@ async def old_timestamps_and_a_lost_answer(directed: DirectedRun) -> None:
         for broker_id in directed.cluster.broker_ids:
             log = directed.replica(broker_id).log
             await directed.until(lambda log=log: log.log_end_offset == 1, "the copy")  # type: ignore[misc]
-            log.expire_producers(log.storage.clock.now_ms())
+            log.expire_producers(log.health.clock.now_ms())
         answers.drop()
         found = await sending
         assert found.offset is not None

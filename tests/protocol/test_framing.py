@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from minibroker.protocol.errors import ProtocolError
-from minibroker.protocol.wire.session import (
+from minibroker.protocol.wire.framing import (
     CONTROL_FRAME_MAX_BYTES,
     INITIAL_BUFFER_BYTES,
     KEPT_BUFFER_BYTES,

@@ -20,7 +20,7 @@ ANSWER_TIMEOUT_MS = 500
 """More than a confirmer needs for its own attempt; a slower answer is no better than the end of the session."""
 
 
-class Confirmer(msgspec.Struct, frozen=True, kw_only=True):
+class ConfirmerAddress(msgspec.Struct, frozen=True, kw_only=True):
     """A broker that may be asked."""
 
     broker_id: BrokerId
@@ -28,7 +28,11 @@ class Confirmer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def first_to_confirm(
-    dialer: BrokerDialer, client_id: str, confirmers: list[Confirmer], broker_id: BrokerId, broker_epoch: BrokerEpoch
+    dialer: BrokerDialer,
+    client_id: str,
+    confirmers: list[ConfirmerAddress],
+    broker_id: BrokerId,
+    broker_epoch: BrokerEpoch,
 ) -> BrokerId | None:
     """Ask all of them at once; return the first that confirms, or None."""
     request = ConfirmFailureRequest(broker_id=broker_id, broker_epoch=broker_epoch)
@@ -46,7 +50,7 @@ async def first_to_confirm(
 
 
 async def _ask(
-    dialer: BrokerDialer, client_id: str, confirmer: Confirmer, request: ConfirmFailureRequest
+    dialer: BrokerDialer, client_id: str, confirmer: ConfirmerAddress, request: ConfirmFailureRequest
 ) -> BrokerId | None:
     dial = partial(
         dialer.connect,

@@ -19,7 +19,7 @@ from minibroker.broker.log.segments.warm_segments import WarmSegments
 from minibroker.runtime.ports import BadEntry, Clock, Disk, DiskError, DiskFull, FileMissing, OutOfDescriptors
 
 
-class Storage:
+class DirectoryHealth:
     """Shared by all logs of one log directory."""
 
     def __init__(

@@ -82,11 +82,11 @@ def choose(
     has_enough_undisturbed = sum(each.is_undisturbed for each in ready) >= UNDISTURBED_MIN
     waited = [each for each in standings if each.is_waited_for and (is_patient or each.must_be_asked)]
     is_alone = bool(ready) and is_patient and not has_enough_undisturbed
-    unasked = _confirmers_to_ask(state, partition, leadership) if is_alone else []
-    waits_for = (*(each.broker_id for each in waited), *unasked)
+    outsiders = _outsiders_to_ask(state, partition, leadership) if is_alone else []
+    waits_for = (*(each.broker_id for each in waited), *outsiders)
     problems = "; ".join(f"broker {each.broker_id} {each.problem}" for each in standings if each.problem is not None)
     if waits_for and not has_enough_undisturbed:
-        problems = "; ".join((problems, *(f"broker {each} has not said yet what it knows" for each in unasked)))
+        problems = "; ".join((problems, *(f"broker {each} has not said yet what it knows" for each in outsiders)))
         reason = f"waiting for brokers {list(waits_for)}: {problems.removeprefix('; ')}"
         return Choice(leader=None, reason=reason, waits_for=waits_for)
     if not ready and len(standings) > 1 and all(each.is_absent for each in standings):
@@ -197,7 +197,7 @@ def _held_to(member: Standing, committed: tuple[int, BrokerId]) -> Standing:
     return Standing(broker_id=member.broker_id, problem=problem)
 
 
-def _confirmers_to_ask(state: ControllerState, partition: TopicPartition, leadership: Leadership) -> list[BrokerId]:
+def _outsiders_to_ask(state: ControllerState, partition: TopicPartition, leadership: Leadership) -> list[BrokerId]:
     """Replicas outside the ISR that are live, and have not reported yet what they know: also one that registered a
     moment ago and has answered no order yet. One that is silent for longer is not waited for."""
     return [
@@ -232,7 +232,7 @@ def questions(state: ControllerState, partitions: Iterable[TopicPartition]) -> d
             is_asked = partition in state.asked_logs.get(broker_id, ())
             if not is_asked and standing(state, partition, leadership, broker_id).must_be_asked:
                 found.setdefault(broker_id, []).append(partition)
-        for broker_id in _confirmers_to_ask(state, partition, leadership):
+        for broker_id in _outsiders_to_ask(state, partition, leadership):
             if partition not in state.asked_logs.get(broker_id, ()):
                 found.setdefault(broker_id, []).append(partition)
     return found

@@ -26,7 +26,7 @@ from minibroker.controller.core.events import (
     TookOver,
     WriteLeaderships,
 )
-from minibroker.controller.core.restarts import choose, questions
+from minibroker.controller.core.restarted_members import choose, questions
 from minibroker.controller.core.steps import step
 from tests.controller.facts import T0, broker, cluster_state, leadership, log
 

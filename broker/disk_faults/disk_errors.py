@@ -1,7 +1,8 @@
 """Effects of the log directory's health on the replicas in it.
 
 Owns: which replicas stop after a disk error, reporting it to the controller, and when they are offered again. Leaves to
-others: what an error means for the directory (`log.storage`), and what a replica does when its log fails (the core).
+others: what an error means for the directory (`log.directory_health`), and what a replica does when its log fails (the
+core).
 
 Theory: any access to the disk may hit an error: an append, a read, a periodic task that belongs to no partition. The
 directory records it, and from then on no replica in it may lead, whichever access failed (hardening rule 13): an idle
@@ -35,8 +36,8 @@ DESCRIPTOR_REPORT_INTERVAL_MS = 10_000
 """At most one event per interval, although every call may fail."""
 
 
-class DiskHealth:
-    """The health of a broker's log directory, and of the replicas in it."""
+class DiskErrors:
+    """Takes replicas offline after an error of their disk, and offers them again."""
 
     def __init__(
         self,
@@ -64,11 +65,11 @@ class DiskHealth:
         self._resting: dict[TopicPartition, Partition | None] = {}
         """Replicas that wait for a file descriptor; None: its log could not even be created."""
         self._shortage_reported_ms: int | None = None
-        storage = self._directory.storage
-        storage.on_offline.append(lambda _: self._check_soon())
-        storage.on_full = lambda _: self._check_soon()
-        storage.on_no_descriptor = self._note_no_descriptor
-        if storage.unwell:  # found while the logs were loaded
+        health = self._directory.health
+        health.on_offline.append(lambda _: self._check_soon())
+        health.on_full = lambda _: self._check_soon()
+        health.on_no_descriptor = self._note_no_descriptor
+        if health.unwell:  # found while the logs were loaded
             self._check_soon()
 
     # ------------------------------------------------------------------------------------------------------- failing
@@ -89,7 +90,8 @@ class DiskHealth:
             self.failed(error)
 
     def failed(self, error: DiskError) -> None:
-        """Any other access failed: no replica continues."""
+        """An access that belongs to no single replica failed. It takes all replicas offline, unless a descriptor was
+        missing (that passes) or one entry cannot be used (the directory works)."""
         if isinstance(error, OutOfDescriptors):
             return  # the directory has counted it, and the caller tries again
         if isinstance(error, BadEntry) and not self._directory.offline:
@@ -118,12 +120,12 @@ class DiskHealth:
             self._take_all_offline()
 
     def _take_all_offline(self) -> None:
-        storage = self._directory.storage
+        health = self._directory.health
         online = [each for each in self._partitions.values() if each.state.role is not Role.OFFLINE]
-        if storage.reason != self._logged_reason:
-            self._logged_reason = storage.reason
-            how = "offline" if storage.offline else "full"
-            self._observer.notify(LogDirectoryFailed(path=storage.path, state=how, reason=str(storage.reason)))
+        if health.reason != self._logged_reason:
+            self._logged_reason = health.reason
+            how = "offline" if health.offline else "full"
+            self._observer.notify(LogDirectoryFailed(path=health.path, state=how, reason=str(health.reason)))
         elif not online:
             return
         for partition in online:
