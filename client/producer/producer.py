@@ -1,8 +1,9 @@
 """The public producer: takes records, returns deliveries.
 
 Owns: parameters and their checks, back-pressure, flush and close. Leaves to others: order, retries and sequences
-(`accumulator`), the network (`sender`), filling batches (`open_batches`). `send` is the hot path: a lookup, an append
-to a list, and one small object per record. `send_many` is for throughput: one slice of a list per batch.
+(`accumulator`), the network (`sender`), filling batches (`open_batches`), which topics there are (`producer_metadata`).
+`send` is the hot path: a lookup, an append to a list, and one small object per record. `send_many` is for throughput:
+one slice of a list per batch.
 """
 
 import asyncio
@@ -14,14 +15,10 @@ from minibroker.client.cluster import Cluster
 from minibroker.client.default_runtime import runtime_or_default
 from minibroker.client.errors import (
     BufferTimedOut,
-    CallTimedOut,
     ClientClosed,
-    ClusterUnreachable,
     DeliveryAborted,
     FlushTimedOut,
     MinibrokerError,
-    Where,
-    broker_error,
 )
 from minibroker.client.limits import (
     BOOTSTRAP_TIMEOUT_MS,
@@ -31,7 +28,7 @@ from minibroker.client.limits import (
 )
 from minibroker.client.owner import Owner
 from minibroker.client.producer.accumulator import Accumulator
-from minibroker.client.producer.batches import Batch, PartitionQueue
+from minibroker.client.producer.batches import Batch
 from minibroker.client.producer.buffer_memory import BufferMemory
 from minibroker.client.producer.deliveries import Deliveries, Delivery, RecordMetadata
 from minibroker.client.producer.failures import Failures
@@ -39,6 +36,7 @@ from minibroker.client.producer.loop_clock import LoopClock
 from minibroker.client.producer.open_batches import OpenBatches
 from minibroker.client.producer.outcomes import not_acknowledged, without_outcome
 from minibroker.client.producer.partitioner import Partitioner, murmur2_partitioner
+from minibroker.client.producer.producer_metadata import ProducerMetadata
 from minibroker.client.producer.producer_settings import ProducerSettings
 from minibroker.client.producer.producer_topic import ProducerTopic
 from minibroker.client.producer.record_input import (
@@ -51,9 +49,6 @@ from minibroker.client.producer.record_input import (
 )
 from minibroker.client.producer.sender import Sender
 from minibroker.client.producer.waiting_sends import WaitingSends
-from minibroker.client.topics import known_topic
-from minibroker.protocol.errors import ErrorCode
-from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.ports import Runtime
 
 
@@ -137,7 +132,15 @@ class Producer:
         self._batches = OpenBatches(
             self._accumulator, self._memory, self._settings, self._sender, runtime.random, self._check_open
         )
-        self._cluster.add_listener(self._on_metadata)
+        self._metadata = ProducerMetadata(
+            self._topics,
+            self._cluster,
+            self._sender,
+            self._partitioner,
+            self._settings,
+            self._check_open,
+            self._owner.check,
+        )
         await self._cluster.start()
         self._started = True
         if self._settings.idempotent:
@@ -327,7 +330,7 @@ class Producer:
     async def partitions_for(self, topic: str) -> list[int]:
         """The numbers of the topic's partitions. Raises UnknownTopicOrPartition or CallTimedOut."""
         self._check_open()
-        return list((await self._topic(topic, Deadline(self._settings.max_block_ms))).queues)
+        return list((await self._metadata.topic(topic, Deadline(self._settings.max_block_ms))).queues)
 
     @property
     def buffered_bytes(self) -> int:
@@ -346,7 +349,7 @@ class Producer:
     ) -> Delivery:
         deadline = Deadline(self._settings.max_block_ms)
         async with self._waiting_sends.first_in_queue(topic, deadline):
-            await self._partition_known(topic, partition, deadline)
+            await self._metadata.topic_with(topic, partition, deadline)
             while True:
                 if self._batches.yield_due:
                     await self._yield_to_loop()
@@ -361,7 +364,7 @@ class Producer:
         """Take at least the next record, or raise."""
         deadline = Deadline(self._settings.max_block_ms)
         async with self._waiting_sends.first_in_queue(topic, deadline):
-            state = await self._partition_known(topic, columns.partition, deadline)
+            state = await self._metadata.topic_with(topic, columns.partition, deadline)
             columns.choose_partitions(state)
             before = len(deliveries)
             while True:
@@ -378,17 +381,6 @@ class Producer:
         self._batches.yield_due = False
         await asyncio.sleep(0)
 
-    async def _partition_known(self, topic: str, partition: int | None, deadline: Deadline) -> ProducerTopic:
-        state = await self._topic(topic, deadline)
-        if partition is not None and partition not in state.queues:
-            await self._cluster.refresh(deadline)  # partitions may have been added
-            if partition not in state.queues:
-                where = Where(topic_partition=TopicPartition(topic, partition))
-                raise broker_error(
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, where, f"the topic has {state.partition_count} partitions"
-                )
-        return state
-
     async def _wait_for_memory(self, deadline: Deadline) -> None:
         self._skip_linger()
         try:
@@ -400,36 +392,6 @@ class Producer:
                 )
         finally:
             self._restore_linger()
-
-    async def _topic(self, name: str, deadline: Deadline) -> ProducerTopic:
-        """The topic, once its partitions are known."""
-        self._check_open()
-        if name not in self._topics:
-            try:
-                await known_topic(self._cluster, name, deadline)
-            except (CallTimedOut, ClusterUnreachable) as error:
-                text = f"topic {name!r} stayed unknown for {self._settings.max_block_ms} ms"
-                raise BufferTimedOut(text, error) from error
-            self._check_open()
-            self._on_metadata()
-        return self._topics[name]
-
-    def _on_metadata(self) -> None:
-        """Learn new topics and new partitions."""
-        for name, info in self._cluster.metadata.topics.items():
-            if not info.partitions:
-                continue
-            topic = self._topics.get(name)
-            if topic is None:
-                topic = ProducerTopic(name, self._partitioner)
-            for index in info.partitions:
-                if index not in topic.queues:
-                    queue = topic.queues[index] = PartitionQueue(TopicPartition(name, index), self._owner.check)
-                    self._sender.add_queue(queue)
-            topic.set_partition_count(len(topic.queues))
-            if name not in self._topics:
-                topic.choose_sticky(self._cluster.runtime.random)
-                self._topics[name] = topic
 
     # ------------------------------------------------------------------------------------------- memory and outcomes
     def _on_packed(self, batch: Batch) -> None:

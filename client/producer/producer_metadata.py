@@ -1,0 +1,85 @@
+"""The topics that a producer knows: it learns them, and new partitions, from the cluster's metadata.
+
+Owns: adding topics and partitions to the producer's, and the wait for one that is not known yet. Leaves to others:
+which partition a record gets (`producer_topic`), and the metadata itself (`cluster`).
+"""
+
+from collections.abc import Callable
+
+from minibroker.client.cluster import Cluster
+from minibroker.client.errors import BufferTimedOut, CallTimedOut, ClusterUnreachable, Where, broker_error
+from minibroker.client.limits import Deadline
+from minibroker.client.producer.batches import PartitionQueue
+from minibroker.client.producer.partitioner import Partitioner
+from minibroker.client.producer.producer_settings import ProducerSettings
+from minibroker.client.producer.producer_topic import ProducerTopic
+from minibroker.client.producer.sender import Sender
+from minibroker.client.topics import known_topic
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import TopicPartition
+
+
+class ProducerMetadata:
+    """Adds to `topics`, the dictionary of the producer, in which it looks up the topic of each record."""
+
+    def __init__(
+        self,
+        topics: dict[str, ProducerTopic],
+        cluster: Cluster,
+        sender: Sender,
+        partitioner: Partitioner,
+        settings: ProducerSettings,
+        check_open: Callable[[], None],
+        check_owner: Callable[[], None],
+    ) -> None:
+        """`check_open` raises ClientClosed, `check_owner` if another event loop or thread calls."""
+        self._topics = topics
+        self._cluster = cluster
+        self._sender = sender
+        self._partitioner = partitioner
+        self._settings = settings
+        self._check_open = check_open
+        self._check_owner = check_owner
+        cluster.add_listener(self._learn)
+
+    async def topic(self, name: str, deadline: Deadline) -> ProducerTopic:
+        """The topic, once its partitions are known. Raises BufferTimedOut, UnknownTopicOrPartition, ClientClosed."""
+        self._check_open()
+        if name not in self._topics:
+            try:
+                await known_topic(self._cluster, name, deadline)
+            except (CallTimedOut, ClusterUnreachable) as error:
+                text = f"topic {name!r} stayed unknown for {self._settings.max_block_ms} ms"
+                raise BufferTimedOut(text, error) from error
+            self._check_open()
+            self._learn()
+        return self._topics[name]
+
+    async def topic_with(self, name: str, partition: int | None, deadline: Deadline) -> ProducerTopic:
+        """The topic, which has this partition. Raises as `topic`."""
+        state = await self.topic(name, deadline)
+        if partition is not None and partition not in state.queues:
+            await self._cluster.refresh(deadline)  # partitions may have been added
+            if partition not in state.queues:
+                where = Where(topic_partition=TopicPartition(name, partition))
+                raise broker_error(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, where, f"the topic has {state.partition_count} partitions"
+                )
+        return state
+
+    def _learn(self) -> None:
+        """Add new topics and new partitions."""
+        for name, info in self._cluster.metadata.topics.items():
+            if not info.partitions:
+                continue
+            topic = self._topics.get(name)
+            if topic is None:
+                topic = ProducerTopic(name, self._partitioner)
+            for index in info.partitions:
+                if index not in topic.queues:
+                    queue = topic.queues[index] = PartitionQueue(TopicPartition(name, index), self._check_owner)
+                    self._sender.add_queue(queue)
+            topic.set_partition_count(len(topic.queues))
+            if name not in self._topics:
+                topic.choose_sticky(self._cluster.runtime.random)
+                self._topics[name] = topic
