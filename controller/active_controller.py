@@ -1,7 +1,8 @@
 """The active controller: from a won election until it is deposed.
 
 Owns: the queue of events and the one task that takes them, the watches, and the performing of effects. Leaves to
-others: decisions (`steps`), how the election was won (`controller_election`), and why this controller ends.
+others: decisions (`steps`), the brokers (`controller_channels`), how the election was won (`controller_election`), and
+why this controller ends.
 
 Theory (replication rules 9.2). One event at a time: while its writes are under way, nothing else is decided. A watch
 only says that something has changed, so it queues a read; the read finds what has changed, and sets a new watch. The
@@ -11,7 +12,7 @@ the queue then is dropped, and waiting requests get NOT_CONTROLLER.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeAlias
 
@@ -20,10 +21,9 @@ import msgspec
 from minibroker.controller.broker_channel import BrokerChannel
 from minibroker.controller.cluster_reader import Deposed, Resigned
 from minibroker.controller.cluster_store import ClusterStore
+from minibroker.controller.controller_channels import ChannelSettings, ControllerChannels, silence_of
 from minibroker.controller.controller_election import ControllerFence
 from minibroker.controller.core import change_text
-from minibroker.controller.core.accepted_loss import Logs
-from minibroker.controller.core.broker_answers import events_of
 from minibroker.controller.core.controller_state import ControllerSettings, ControllerState, Deletion, RegisteredBroker
 from minibroker.controller.core.events import (
     AlterPartitionReceived,
@@ -31,9 +31,6 @@ from minibroker.controller.core.events import (
     AnswersDue,
     AskLogs,
     BeginDeletion,
-    BrokerAnswered,
-    BrokerRefused,
-    BrokerSilent,
     CloseChannel,
     ConfirmFailure,
     ContinueWith,
@@ -43,12 +40,7 @@ from minibroker.controller.core.events import (
     DeletionBegun,
     DeletionsRequested,
     EraseTopic,
-    FailureConfirmed,
-    FailureUnconfirmed,
     LeadershipsWritten,
-    LivenessConnectionHeld,
-    LivenessConnectionLost,
-    LogsReceived,
     OpenChannel,
     RebalanceDue,
     RegistrationsChanged,
@@ -60,15 +52,10 @@ from minibroker.controller.core.events import (
     Unregister,
     WriteLeaderships,
 )
-from minibroker.controller.core.instructions import ControllerIdentity, live_brokers
 from minibroker.controller.core.steps import step
-from minibroker.controller.detection.failure_inquiry import ConfirmerAddress, first_to_confirm
-from minibroker.controller.detection.liveness_connection import LivenessEvents, hold_liveness_connection
-from minibroker.controller.log_inquiry import ask_logs
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.events.event_base import ClusterEvent
-from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.wire.messages import AlterPartitionRequest, ControlledShutdownRequest, Request, Response
+from minibroker.protocol.wire.messages import AlterPartitionRequest, ControlledShutdownRequest, Response
 from minibroker.runtime.broker_dialer import BrokerDialer
 from minibroker.runtime.observer import Observer
 from minibroker.runtime.ports import Coordination
@@ -78,11 +65,6 @@ EVENTS_MAX = 10_000
 GATHERING_SECONDS = 0.1
 """How long a new controller waits for registered brokers that do not answer. It elects at once when the last one has
 answered. Without the wait, the first broker to answer would lead everything."""
-WATCH_SECONDS = 0.5
-"""How often the controller checks which brokers owe an answer."""
-SILENT_SECONDS = 1.0
-"""A broker that owes an answer for this long is not elected. Brokers answer orders from memory, and those that create
-many logs within some hundred milliseconds."""
 FIRST_REBALANCE_SECONDS = 5.0
 """Kafka's value; brokers that start together should all be registered before leaders are moved back."""
 
@@ -95,12 +77,10 @@ Job: TypeAlias = Callable[[], Awaitable[None]]
 class ActiveControllerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Configuration of the active controller, except what decisions depend on."""
 
-    inter_broker_listener: str
+    channels: ChannelSettings
     rebalance_interval_seconds: int | None
     """None: leaders are not moved back to preferred replicas automatically."""
-    request_timeout_ms: int
     default_min_insync_replicas: int
-    detects_lost_connections: bool
 
 
 class ActiveController:
@@ -121,18 +101,20 @@ class ActiveController:
         self.store = ClusterStore(coordination, fence)
         self.store.observer = observer
         self._settings = active_settings
-        self._dialer = dialer
-        self._may_send = may_send
-        self._sender = ControllerIdentity(controller_id=settings.controller_id, controller_epoch=fence.controller_epoch)
+        self.channels = ControllerChannels(
+            self.state,
+            dialer,
+            may_send,
+            active_settings.channels,
+            on_event=lambda event: self._queue.put_nowait(lambda: self.process(event)),
+            on_silence=lambda channel: self._queue.put_nowait(partial(self._on_silence, channel)),
+        )
         self._queue: asyncio.Queue[Job] = asyncio.Queue()
         self._queued_reads: set[str] = set()
         self._waiting: dict[int, asyncio.Future[Response]] = {}
         self._next_request_id = 0
-        self._channels: dict[int, tuple[BrokerChannel, list[asyncio.Task[None]]]] = {}
-        self._inquiries: dict[int, asyncio.Task[None]] = {}
         self._erased: dict[str, asyncio.Event] = {}
         self._gathered = asyncio.Event()
-        self._group: asyncio.TaskGroup | None = None
         self._reports: list[ClusterEvent] = []
         self.is_over = False
         self.on_broker_failure: Callable[[], None] = lambda: None
@@ -141,11 +123,12 @@ class ActiveController:
     async def run(self) -> None:
         """Take over, then handle events. Raises an ExceptionGroup of Deposed, or of bugs."""
         try:
-            async with asyncio.TaskGroup() as self._group:
+            async with asyncio.TaskGroup() as group:
+                self.channels.group = group
                 await self._take_over()
-                self._group.create_task(self._watch_answers(), name="controller-answers")
+                group.create_task(self.channels.watch_answers(), name="controller-answers")
                 if self._settings.rebalance_interval_seconds is not None:
-                    self._group.create_task(self._rebalance(self._settings.rebalance_interval_seconds))
+                    group.create_task(self._rebalance(self._settings.rebalance_interval_seconds))
                 while True:
                     job = await self._queue.get()
                     await job()
@@ -205,14 +188,13 @@ class ActiveController:
                 self._describe(written)
                 await self.process(written)
             case Send():
-                if effect.broker_id in self._channels:
-                    self._channels[effect.broker_id][0].put(effect.live_brokers, effect.instructions)
+                self.channels.send(effect)
             case ContinueWith():
                 await self.process(effect.event)
             case OpenChannel():
-                self._open_channel(effect.broker)
+                self.channels.open(effect.broker)
             case CloseChannel():
-                self._close_channel(effect.broker_id)
+                self.channels.close(effect.broker_id)
             case Answer():
                 self._answer(effect.request_id, effect.response)
             case BeginDeletion():
@@ -223,9 +205,9 @@ class ActiveController:
                 await self.process(TopicErased(topic=effect.topic))
                 self._erased.pop(effect.topic, asyncio.Event()).set()
             case ConfirmFailure():
-                self._inquire(effect)
+                self.channels.confirm_failure(effect)
             case AskLogs():
-                self._ask_logs(effect)
+                self.channels.ask_for_logs(effect)
             case Resign():
                 raise Resigned(effect.reason)
             case Unregister():
@@ -257,9 +239,11 @@ class ActiveController:
     async def _read_brokers(self) -> dict[int, RegisteredBroker]:
         self._queued_reads.discard("brokers")
         brokers = await self.store.read_brokers(self._watcher("brokers", self._reread_brokers))
-        reachable = {each: brokers[each] for each in sorted(brokers) if self._address(brokers[each]) is not None}
+        reachable = {
+            each: brokers[each] for each in sorted(brokers) if self.channels.address(brokers[each]) is not None
+        }
         for broker_id in sorted(brokers.keys() - reachable.keys()):
-            listener = self._settings.inter_broker_listener
+            listener = self._settings.channels.inter_broker_listener
             logger.error(
                 "broker %d is ignored: it has no listener %s (inter.broker.listener.name)", broker_id, listener
             )
@@ -273,6 +257,11 @@ class ActiveController:
         if self.state.is_registered_as(broker_id, broker_epoch):
             left = {each: broker for each, broker in self.state.brokers.items() if each != broker_id}
             await self.process(RegistrationsChanged(brokers=left))
+
+    async def _on_silence(self, channel: BrokerChannel) -> None:
+        """Its answer may have come while this waited in the queue, behind a slow write."""
+        if (silent := silence_of(channel)) is not None:
+            await self.process(silent)
 
     async def _reread_topics(self) -> None:
         self._queued_reads.discard("topics")
@@ -317,10 +306,6 @@ class ActiveController:
         """Return when this topic, which is being deleted, is gone, or this controller has ended."""
         await self._erased.setdefault(topic, asyncio.Event()).wait()
 
-    async def all_answered(self) -> None:
-        """Return when every broker has answered what was queued for it up to now."""
-        await asyncio.gather(*(channel.settled() for channel, _ in list(self._channels.values())))
-
     def _new_request(self) -> tuple[int, asyncio.Future[Response]]:
         self._next_request_id += 1
         future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
@@ -346,140 +331,6 @@ class ActiveController:
         future = self._waiting.get(request_id)
         if future is not None and not future.done():
             future.set_result(response)
-
-    async def logs_of(self, broker: RegisteredBroker, partitions: Sequence[TopicPartition]) -> Logs:
-        """The state of this broker's logs at this moment. Waits until the broker answers."""
-        address = self._address(broker)
-        assert address is not None, f"no address of {broker}"
-        broker_id, epoch = broker.broker_id, broker.broker_epoch
-        return {broker_id: await ask_logs(self._dialer, self._client_id, broker_id, address, epoch, partitions)}
-
-    # ----------------------------------------------------------------------------------------------------- channels
-    def _address(self, broker: RegisteredBroker) -> tuple[str, int] | None:
-        for name, host, port in broker.listeners:
-            if name == self._settings.inter_broker_listener:
-                return host, port
-        return None
-
-    def _open_channel(self, broker: RegisteredBroker) -> None:
-        assert self._group is not None
-        assert broker.broker_id not in self._channels, f"broker {broker.broker_id} has a channel already"
-        address = self._address(broker)
-        assert address is not None, f"no address of {broker}"
-        channel = BrokerChannel(
-            self._dialer,
-            self._sender,
-            broker,
-            address,
-            may_send=self._may_send,
-            on_answer=self._on_answer,
-            request_timeout_ms=self._settings.request_timeout_ms,
-        )
-        name = f"controller-channel-{broker.broker_id}"
-        tasks = [self._group.create_task(channel.run(), name=name)]
-        if self._settings.detects_lost_connections and broker.broker_id != self._sender.controller_id:
-            events = self._liveness_events(broker)
-            liveness = hold_liveness_connection(self._dialer.network, address, self._client_id, events)
-            tasks.append(self._group.create_task(liveness, name=f"controller-liveness-{broker.broker_id}"))
-        self._channels[broker.broker_id] = channel, tasks
-
-    def _close_channel(self, broker_id: int) -> None:
-        _, tasks = self._channels.pop(broker_id)
-        for task in tasks:
-            task.cancel()
-
-    @property
-    def _client_id(self) -> str:
-        return f"controller-{self._sender.controller_id}"
-
-    def _on_answer(self, broker: RegisteredBroker, request: Request, response: Response) -> None:
-        if broker.broker_id in self.state.unresponsive:
-            answered = BrokerAnswered(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch)
-            self._queue.put_nowait(lambda: self.process(answered))
-        for event in events_of(broker, request, response):
-            self._queue.put_nowait(lambda event=event: self.process(event))  # type: ignore[misc]
-
-    async def _watch_answers(self) -> None:
-        """Count how long each broker owes an answer, in ticks, so that time in which this process stood still does not
-        count. Probe brokers that have long been sent nothing."""
-        probe_ticks = self.state.settings.answer_seconds_max / 2 / WATCH_SECONDS
-        while True:
-            await asyncio.sleep(WATCH_SECONDS)
-            for channel, _ in list(self._channels.values()) if self._may_send() else ():
-                channel.ticks += 1
-                if channel.silent_ticks * WATCH_SECONDS >= SILENT_SECONDS:
-                    self._queue.put_nowait(partial(self._on_silence, channel))
-                elif not channel.waits_for_answer and channel.ticks >= probe_ticks:
-                    channel.put(live_brokers(self.state), ())
-
-    async def _on_silence(self, channel: BrokerChannel) -> None:
-        """Its answer may have come while this waited in the queue, behind a slow write."""
-        of, seconds = channel.broker, channel.silent_ticks * WATCH_SECONDS
-        if seconds >= SILENT_SECONDS:
-            await self.process(BrokerSilent(broker_id=of.broker_id, broker_epoch=of.broker_epoch, seconds=seconds))
-
-    def _ask_logs(self, effect: AskLogs) -> None:
-        """The inquiry ends with the registration that it goes to."""
-        assert self._group is not None
-        broker_id, epoch = effect.broker.broker_id, effect.broker.broker_epoch
-        address = self._address(effect.broker)
-        if address is None or broker_id not in self._channels:
-            return
-
-        async def ask() -> None:
-            logs = await ask_logs(self._dialer, self._client_id, broker_id, address, epoch, effect.partitions)
-            received = LogsReceived(broker_id=broker_id, broker_epoch=epoch, logs=logs)
-            self._queue.put_nowait(lambda: self.process(received))
-
-        tasks = self._channels[broker_id][1]
-        tasks[:] = [each for each in tasks if not each.done()]
-        tasks.append(self._group.create_task(ask(), name=f"logs-of-{broker_id}"))
-
-    # -------------------------------------------------------------------------------------------- failure detection
-    def _liveness_events(self, broker: RegisteredBroker) -> LivenessEvents:
-        """What happens to the liveness connection of this registration, as events in the queue."""
-        broker_id, epoch = broker.broker_id, broker.broker_epoch
-        now = asyncio.get_running_loop().time
-
-        def put(event: ControllerEvent) -> None:
-            self._queue.put_nowait(lambda: self.process(event))
-
-        def on_refused(attempt: int) -> None:
-            put(BrokerRefused(broker_id=broker_id, broker_epoch=epoch, attempt=attempt))
-
-        return LivenessEvents(
-            on_held=lambda: put(LivenessConnectionHeld(broker_id=broker_id, broker_epoch=epoch)),
-            on_lost=lambda: put(LivenessConnectionLost(broker_id=broker_id, broker_epoch=epoch, at_seconds=now())),
-            on_refused=on_refused,
-            on_silent=on_refused,
-        )
-
-    def _inquire(self, effect: ConfirmFailure) -> None:
-        """One inquiry at a time about each broker."""
-        under_way = self._inquiries.get(effect.broker.broker_id)
-        if (under_way is not None and not under_way.done()) or not self._may_send():
-            return
-        assert self._group is not None
-        task = self._group.create_task(self._ask_confirmers(effect), name=f"inquiry-{effect.broker.broker_id}")
-        self._inquiries[effect.broker.broker_id] = task
-
-    async def _ask_confirmers(self, effect: ConfirmFailure) -> None:
-        loop = asyncio.get_running_loop()
-        begun, broker_id, epoch = loop.time(), effect.broker.broker_id, effect.broker.broker_epoch
-        addresses = {each.broker_id: self._address(each) for each in effect.confirmers}
-        confirmers = [ConfirmerAddress(broker_id=each, address=at) for each, at in addresses.items() if at is not None]
-        confirmer_id = await first_to_confirm(self._dialer, self._client_id, confirmers, broker_id, epoch)
-        event: ControllerEvent = FailureUnconfirmed(broker_id=broker_id, broker_epoch=epoch, attempt=effect.attempt)
-        if confirmer_id is not None:
-            host, port = self._address(effect.broker) or ("?", 0)
-            event = FailureConfirmed(
-                broker_id=broker_id,
-                broker_epoch=epoch,
-                confirmer_id=confirmer_id,
-                address=f"{host}:{port}",
-                took_ms=round((loop.time() - begun) * 1000),
-            )
-        self._queue.put_nowait(lambda: self.process(event))
 
     # ---------------------------------------------------------------------------------------------------------- log
     def _describe(self, event: LeadershipsWritten) -> None:

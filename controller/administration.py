@@ -212,7 +212,7 @@ class Administration:
     async def _until_answered(self, timeout_ms: int) -> None:
         try:
             async with asyncio.timeout(min(max(0, timeout_ms) / 1000, CONFIRM_SECONDS_MAX)):
-                await self._active.all_answered()
+                await self._active.channels.all_answered()
         except TimeoutError:
             return
 

@@ -75,7 +75,7 @@ async def _logs(active: ActiveController, partitions: list[TopicPartition]) -> L
         held = [each for each in partitions if broker_id in state.assignment(each)]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
-                return await active.logs_of(state.brokers[broker_id], held) if held else {}
+                return await active.channels.logs_of(state.brokers[broker_id], held) if held else {}
         return {}
 
     answers = await asyncio.gather(*(ask(each) for each in sorted(state.brokers)))

@@ -20,6 +20,7 @@ import msgspec
 from minibroker.controller.active_controller import ActiveController, ActiveControllerSettings
 from minibroker.controller.administration import Administration
 from minibroker.controller.cluster_reader import Deposed, Resigned
+from minibroker.controller.controller_channels import ChannelSettings
 from minibroker.controller.controller_election import Candidate, ControllerFence, contest, resign, succeed
 from minibroker.controller.core.controller_state import ControllerSettings
 from minibroker.controller.core.topic_creation import AcceptValue
@@ -254,11 +255,13 @@ class ControllerService:
         )
         interval = config.leader_imbalance_check_interval_seconds
         active_settings = ActiveControllerSettings(
-            inter_broker_listener=config.inter_broker_listener_name,
+            channels=ChannelSettings(
+                inter_broker_listener=config.inter_broker_listener_name,
+                request_timeout_ms=config.request_timeout_ms,
+                detects_lost_connections=config.detects_lost_connections,
+            ),
             rebalance_interval_seconds=interval if config.auto_leader_rebalance_enable else None,
-            request_timeout_ms=config.request_timeout_ms,
             default_min_insync_replicas=config.default_min_insync_replicas,
-            detects_lost_connections=config.detects_lost_connections,
         )
         active = ActiveController(
             fence,
@@ -304,7 +307,7 @@ class ControllerService:
         response = await active.ask(request)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(HAND_OVER_SECONDS_MAX):
-                await active.all_answered()
+                await active.channels.all_answered()
         return response
 
     async def _dispatch(self, request: Request) -> Response:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from minibroker.controller.active_controller import SILENT_SECONDS, WATCH_SECONDS
+from minibroker.controller.controller_channels import SILENT_SECONDS, WATCH_SECONDS
 from minibroker.controller.core.controller_state import ControllerState, Deletion, Topic
 from minibroker.controller.core.instructions import (
     REQUEST_BYTES_MAX,
@@ -253,7 +253,7 @@ async def test_an_answer_that_came_meanwhile_ends_a_silence_that_waits_in_the_qu
     controller = await cluster.controller()
     broker, active = cluster.brokers[2], controller.service._active
     assert active is not None
-    await cluster.until(lambda: active._channels.keys() == {1, 2} and not active.state.unresponsive)
+    await cluster.until(lambda: active.channels._channels.keys() == {1, 2} and not active.state.unresponsive)
     broker.is_mute = True
     written = asyncio.Event()
 
@@ -262,13 +262,13 @@ async def test_an_answer_that_came_meanwhile_ends_a_silence_that_waits_in_the_qu
         return Response()
 
     writing = cluster.world.spawn(controller.name, active.run_queued(slow_write))
-    active._channels[2][0].put(live_brokers(active.state), ())
+    active.channels._channels[2][0].put(live_brokers(active.state), ())
     await asyncio.sleep(SILENT_SECONDS + 3 * WATCH_SECONDS)
     assert active._queue.qsize() > 0
     broker.is_mute = False
     for connection in list(broker.server.connections.values()):
         connection.abort_because("the test has the order sent again")
-    await active.all_answered()
+    await active.channels.all_answered()
     written.set()
     await writing
     await cluster.until(lambda: active._queue.empty())
