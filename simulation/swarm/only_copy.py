@@ -13,7 +13,9 @@ from collections.abc import Iterable
 from minibroker.protocol.files.checkpoints import (
     CLEAN_SHUTDOWN,
     HIGH_WATERMARK_CHECKPOINT,
+    LOG_START,
     CorruptCheckpoint,
+    parse_log_start,
     parse_offset_checkpoint,
     parse_segment_file_name,
 )
@@ -241,18 +243,27 @@ def last_batch(storage: SimulatedStorage, partition: TopicPartition) -> bytes | 
 
 
 def end_of(storage: SimulatedStorage, partition: TopicPartition) -> int:
-    """The end of the batches that follow each other without a gap."""
+    """The end of the batches that follow each other without a gap, but for one below the recorded log start: what is
+    in front of that is the leftover of a deletion (seed 17250724)."""
+    start = recorded_start(storage, partition)
     end: int | None = None
     for path, file in logs_of(storage).get(directory_of(partition), []):
         parsed = parse_segment_file_name(path.rpartition("/")[2])
         assert parsed is not None
-        end = parsed[0] if end is None else end
+        end = parsed[0] if end is None or parsed[0] <= start else end
         for position, _ in batches_of(file.content):
             header = read_header(bytes(file.content), position)
             if header.base_offset != end:
-                return end
-            end += header.record_count
+                break
+            end = header.end_offset
     return end or 0
+
+
+def recorded_start(storage: SimulatedStorage, partition: TopicPartition) -> int:
+    try:
+        return parse_log_start(bytes(storage.find_file(f"{directory_of(partition)}/{LOG_START}").content))[0].offset
+    except (FileMissing, CorruptCheckpoint):
+        return 0
 
 
 def reached(storage: SimulatedStorage, partition: TopicPartition, end: int) -> int:

@@ -5,7 +5,14 @@ import random
 
 import pytest
 
-from minibroker.protocol.files.checkpoints import HIGH_WATERMARK_CHECKPOINT, format_offset_checkpoint
+from minibroker.protocol.files.checkpoints import (
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START,
+    LogStart,
+    LogStartReason,
+    format_log_start,
+    format_offset_checkpoint,
+)
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import build_batch
 from minibroker.simulation.swarm.faults.disk_faults import DiskFaults
@@ -39,6 +46,15 @@ def test_log_on_a_disk_ends_where_its_batches_are_no_longer_consecutive() -> Non
     assert end_of(storage(bytes(100)), A) == 0
     assert last_batch(storage(*BATCHES), A) == BATCHES[-1]
     assert last_batch(storage(), A) is None
+
+
+def test_gap_in_front_of_the_recorded_log_start_is_no_loss() -> None:
+    disk = storage(BATCHES[0])
+    put_file(disk, f"{directory_of(A)}/{2:020d}.log", BATCHES[2])
+    assert end_of(disk, A) == 1
+    start = LogStart(topic_id="t", partition=0, offset=2, reason=LogStartReason.RETENTION)
+    put_file(disk, f"{directory_of(A)}/{LOG_START}", format_log_start(start))
+    assert end_of(disk, A) == 3
 
 
 def test_disk_shows_the_end_of_a_clean_stop_or_its_last_high_watermark_or_nothing() -> None:
