@@ -79,11 +79,12 @@ class OpenLog:
         self._tail = health.tail_cache.tail()
         self._epochs = loaded.epochs
         self._epochs_in_file = loaded.stored_epochs
-        self.epochs_stored = loaded.stored_epochs == loaded.epochs
+        self.epochs_stored = False
         """Whether the epoch file holds the same as `epoch_entries`; if not, the next flush writes it."""
-        self.has_stale_epoch_file = self._is_epoch_file_stale()
-        """Whether it still has an epoch that was cut off. It is written before anything is appended: the next start
-        would take it for rot of a batch."""
+        self._appendable_epoch: int | None = None
+        """Leader epoch of batches that may be appended as the epoch file is. Others must wait until it names theirs, or
+        the next start on this boot takes them for rotten."""
+        self._note_epoch_file()
         self.flushing = asyncio.Lock()
         self.cut_to: int | None = None
         """Lowest truncation since the running flush began; what the flush synced above it is gone."""
@@ -231,19 +232,23 @@ class OpenLog:
             self.start_record.write_at_once(start)
 
     def store_epochs(self) -> None:
+        """Write the epoch file. Raises DiskError."""
+        self._write_epoch_file(self._epochs)
+
+    def _write_epoch_file(self, entries: list[EpochEntry]) -> None:
         path = epoch_file_path(self.directory)
         self.epochs_stored = False
-        self.has_stale_epoch_file = self._is_epoch_file_stale()
         owner = None if self.topic_id is None else (self.topic_id, self.topic_partition.partition)
-        self.health.disk.replace_file(path, format_epoch_checkpoint(self._epochs, owner), sync=False)
-        self._epochs_in_file = list(self._epochs)
-        self.epochs_stored = True
-        self.has_stale_epoch_file = False
+        self.health.disk.replace_file(path, format_epoch_checkpoint(entries, owner), sync=False)
+        self._epochs_in_file = list(entries)
+        self._note_epoch_file()
         self.unsynced.add(path)
 
-    def _is_epoch_file_stale(self) -> bool:
-        """Entries are added and cut at the end, so a file whose last epoch is still known only lacks the newest."""
-        return bool(self._epochs_in_file) and self._epochs_in_file[-1][0] not in {epoch for epoch, _ in self._epochs}
+    def _note_epoch_file(self) -> None:
+        """Entries are added and cut at the end, so a file whose last entry still holds lacks only the newest."""
+        self.epochs_stored = self._epochs_in_file == self._epochs
+        last = self._epochs_in_file[-1] if self._epochs_in_file else None
+        self._appendable_epoch = last[0] if last is not None and self._epochs[-1:] == [last] else None
 
     def write_digests(self) -> None:
         """Write the digests of all segments, including the current one of the last. Not synced. Raises DiskError."""

@@ -17,7 +17,7 @@ from minibroker.broker.log.segments.log_slice import LogSlice
 from minibroker.broker.log.segments.segment_files import remove_files
 from minibroker.broker.log.segments.time_lookup import first_record_from
 from minibroker.broker.log.side_files.damage_note import write_damage_note
-from minibroker.broker.log.side_files.epoch_file import EpochEntry, epoch_file_path
+from minibroker.broker.log.side_files.epoch_file import EpochEntry, EpochRebuild, epoch_file_path
 from minibroker.broker.replication.producer_state import ProducerStates
 from minibroker.protocol.files.checkpoints import (
     LogStartReason,
@@ -84,20 +84,25 @@ class PartitionLog(OpenLog):
         assert not self.deleted
         end, size = self.log_end_offset, 0
         parts: list[Buffer] = []
+        epochs = None
         for header, buffer in batches:
             assert header.base_offset == end, "batches continue the log"
             end = header.last_offset + 1
             size += len(buffer)
             parts.append(buffer)
         try:
-            if self.has_stale_epoch_file:
-                self.store_epochs()
+            if batches[-1][0].partition_leader_epoch != self._appendable_epoch:
+                epochs = self._epochs_with(batches)
+                self._write_epoch_file(epochs)
             segment = self.segments[-1]
             if segment.is_full(size, end, self.config) and self._may_roll(size, end):
                 segment = self._roll()
             segment.append(batches, parts)
         except DiskError as error:
             raise self.failed(error) from None
+        if epochs is not None:  # if the append failed, the file is ahead of the log, which does no harm
+            self._epochs = epochs
+            self._note_epoch_file()
         if segment.first_append_ms is None:
             segment.first_append_ms = self.health.clock.now_ms()
         self.log_end_offset = end
@@ -107,6 +112,14 @@ class PartitionLog(OpenLog):
             for header, _ in batches:
                 if header.producer_id >= 0:
                     self.producers.update(header, now_ms)
+
+    def _epochs_with(self, batches: Sequence[tuple[BatchHeader, Buffer]]) -> list[EpochEntry]:
+        """The epoch entries with those of batches that come next."""
+        rebuild = EpochRebuild(self._epochs)
+        for header, _ in batches:
+            if header.partition_leader_epoch > rebuild.latest:
+                rebuild.assign(header.partition_leader_epoch, header.base_offset)
+        return rebuild.entries
 
     def roll_if_aged(self, now_ms: int) -> None:
         """Close the active segment if its first batch is older than segment.ms (by this broker's clock)."""
@@ -227,9 +240,12 @@ class PartitionLog(OpenLog):
 
     # ----------------------------------------------------------------------------------------------------- durability
     def write_epoch_entries(self, entries: Sequence[EpochEntry]) -> None:
-        """Replace the epoch file. The next flush syncs it before the recovery point rises."""
+        """Replace the epoch file, if it differs. The next flush syncs it before the recovery point rises."""
         self.health.require_online()
         self._epochs = list(entries)
+        self._note_epoch_file()
+        if self.epochs_stored:
+            return
         try:
             self.store_epochs()
         except OutOfDescriptors:  # the next sync of metadata or of the log writes them

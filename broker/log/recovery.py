@@ -22,6 +22,7 @@ import logging
 from collections.abc import Iterator
 
 from minibroker.broker.log.loaded_log import LoadContext, LoadedLog, RecoveryReport
+from minibroker.broker.log.segments.segment_digest import digest_of_headers
 from minibroker.broker.log.segments.segment_files import SegmentFile, list_partition, remove_segment
 from minibroker.broker.log.segments.segment_index import NO_TIMESTAMP, SegmentIndex
 from minibroker.broker.log.segments.segment_tail import SegmentTail, is_cut_off, is_whole_batch, read_tail, why_misfit
@@ -161,6 +162,11 @@ class _Loader:
             if segment.digest is None and found is not None and found[0] == segment_end:
                 segment.digest = found[1]
 
+    def _has_recorded_digest(self, segment: SegmentFile, end: int) -> bool:
+        """Whether the headers in this segment, epochs included, are those of which the digest was recorded."""
+        recorded = read_digests(self.disk, self.directory, self.context.topic_id, self.context.partition)
+        return recorded.get(segment.base_offset) == (end, digest_of_headers(self._headers(segment.base_offset, end)))
+
     # --------------------------------------------------------------------------------------------- what must be there
     def _check_head(self) -> None:
         if self.segments:
@@ -291,12 +297,13 @@ class _Loader:
             file.close()
 
     def _check_epochs(self, found: list[EpochEntry], start: int, end: int) -> None:
-        """Unless a power cut may have taken what was written last, the file may lack the newest epochs, because a batch
-        is written before its epoch. What the file does say of a batch is true, and rot of either is damage."""
+        """An epoch is written before its first batch, so unless a power cut may have taken what was written last, the
+        file names the epoch of each batch, and rot of either is damage. Without a file, or with the digest of a clean
+        stop, the batches decide."""
         if not (self.clean or self.was_only_killed):
             return
         offset = contradicted_at(self.stored_epochs, found, start, end)
-        if offset is not None:
+        if offset is not None and not (self.clean and self._has_recorded_digest(self.segments[-1], end)):
             self._damaged(f"its epoch file and its batches name different leader epochs at offset {offset}")
 
     def _check_last_epoch(self, tail: SegmentTail) -> None:

@@ -210,8 +210,38 @@ MUTANTS: tuple[Mutant, ...] = (
         origin="found by the swarm (seed 17142375 with faulty disks): a bit of an epoch rotted while its broker was down",
         rule="unless the power was cut, an epoch file that contradicts a batch is damage (11)",
         breaks=("I20",),
-        edits=(Edit("broker.log.recovery", "        if offset is not None:\n", "        if False:\n"),),
+        edits=(Edit("broker.log.recovery", "        if offset is not None and not (", "        if False and not ("),),
         schedule=Schedule("restarts:epoch_rots_after_a_kill"),
+    ),
+    Mutant(
+        name="D54",
+        title="recovery believes the epoch of a batch that the epoch file does not know yet",
+        origin="found from outside: a bit of the last batch's epoch rotted upward while all brokers were down",
+        rule="unless the power was cut, the epoch file names the epoch of each batch (11)",
+        breaks=("I17", "I20"),
+        edits=(
+            Edit(
+                "broker.log.side_files.epoch_file",
+                "        if _epoch_at(stored, offset) not in (NO_EPOCH, _epoch_at(found, offset)):\n",
+                "        if _epoch_at(stored, offset) > _epoch_at(found, offset):\n",
+            ),
+        ),
+        schedule=Schedule("restarts:epoch_of_the_last_batch_rots_upward"),
+    ),
+    Mutant(
+        name="D54b",
+        title="a batch is written before its epoch",
+        origin="the other half of D54: a kill between the two would make a sound log look damaged",
+        rule="an epoch is written before its first batch (11)",
+        breaks=("I44",),
+        edits=(
+            Edit(
+                "broker.log.partition_log",
+                "                self._write_epoch_file(epochs)\n",
+                "",
+            ),
+        ),
+        schedule=Schedule("restarts:kill_between_a_batch_and_its_epoch"),
     ),
     Mutant(
         name="D41",

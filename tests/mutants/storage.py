@@ -158,8 +158,8 @@ STARTS = (
         edits=(
             Edit(
                 "broker.log.open_log",
-                "        self.has_stale_epoch_file = False\n        self.unsynced.add(path)\n",
-                "        self.has_stale_epoch_file = False\n",
+                "        self._note_epoch_file()\n        self.unsynced.add(path)\n",
+                "        self._note_epoch_file()\n",
             ),
             # and recovery does not complete the file: either rule would make up for the other
             Edit("broker.log.recovery", "        self._complete_epochs(end)\n        epochs =", "        epochs ="),

@@ -83,17 +83,12 @@ def truncate_epochs(entries: list[EpochEntry], start_offset: int, end_offset: in
 def contradicted_at(stored: list[EpochEntry], found: list[EpochEntry], start: int, end: int) -> int | None:
     """The first offset in [start, end) where the stored entries name another epoch than the batches there, or None.
 
-    stored: entries of a file, possibly without the newest ones, and without those of batches in front of its first one.
+    stored: entries of a file, possibly without those of batches in front of its first one.
     found: entries of the batches in the range. Both as (epoch, start offset), rising.
     """
-    if start >= end:
-        return None
-    newest = max((epoch for epoch, first in stored if first < end), default=NO_EPOCH)
     changes = {first for _, first in [*stored, *found] if start < first < end}
-    for offset in sorted({start} | changes):
-        epoch = _epoch_at(stored, offset)
-        is_newer = epoch == newest < _epoch_at(found, offset)
-        if epoch not in (NO_EPOCH, _epoch_at(found, offset)) and not is_newer:
+    for offset in sorted({start} | changes) if start < end else ():
+        if _epoch_at(stored, offset) not in (NO_EPOCH, _epoch_at(found, offset)):
             return offset
     return None
 

@@ -140,14 +140,14 @@ class OffsetCheckpoints:
         await self._write(HIGH_WATERMARK_CHECKPOINT, lambda: self.high_watermarks)
 
     async def forget_lost_tails(self) -> bool:
-        """After a power cut: high watermarks and epochs of lost records go, which the next start on this boot would
-        take for damage. False if the disk has no room to write that."""
+        """After a power cut: high watermarks and epochs of lost records go, and epochs of found ones come, or the next
+        start on this boot would take them for damage. False if the disk has no room to write that."""
         try:
             for log in self._logs.values():
-                if log.has_stale_epoch_file and log.damage is None:
+                if not log.epochs_stored and log.damage is None:
                     log.store_epochs()
         except (DiskFull, OutOfDescriptors) as error:
-            logger.warning("%s: an epoch file keeps epochs of lost records: %s", self._health.path, error)
+            logger.warning("%s: an epoch file does not match its log: %s", self._health.path, error)
             return False
         return await self.lower_high_watermarks()
 

@@ -40,10 +40,11 @@ def test_the_log_ends_after_the_last_record(machine: Machine) -> None:
 
 def test_several_batches_are_written_with_one_append(machine: Machine) -> None:
     _, log = machine.open_log()
-    first, second = make_batch(0, 3), make_batch(3, 2)
+    append(log, 1)  # of this epoch, which the epoch file names from now on
+    first, second = make_batch(2, 3), make_batch(5, 2)
     before = machine.storage.trace.events
     log.append([first, second])
-    assert log.log_end_offset == 5
+    assert log.log_end_offset == 7
     assert machine.storage.trace.events == before + 1
 
 

@@ -277,6 +277,36 @@ def _later_epoch(directed: DirectedRun, broker_id: int, batch: int) -> None:
     _storage(directed, broker_id).flip_bit(LOG, place + EPOCH_FIELD_END - 1)
 
 
+@with_setup(ClusterSetup())
+async def epoch_of_the_last_batch_rots_upward(directed: DirectedRun) -> None:
+    """While all brokers are down, after kills. Its log seems to be the newest."""
+    await _produce_some(directed)
+    for broker_id in directed.cluster.broker_ids:
+        directed.cluster.kill(broker_id)
+    _later_epoch(directed, 1, -1)
+    await _start_all(directed, 1)
+    await directed.until_isr(*directed.cluster.broker_ids)
+
+
+@with_setup(ClusterSetup(sound_disks=True))
+async def kill_between_a_batch_and_its_epoch(directed: DirectedRun) -> None:
+    """A follower has no descriptor for the epoch file, and is killed a moment later."""
+    await _produce_some(directed)
+    first = directed.leader
+    directed.cluster.kill(first)
+    await directed.until(lambda: directed.cluster.leader(TOPIC) not in (None, first), "another leader")
+    (follower,) = set(directed.cluster.broker_ids) - {first, directed.leader}
+    _storage(directed, follower).lacks_descriptors = True
+    producing = directed.world.loop.create_task(directed.produce("of the new epoch"))
+    await asyncio.sleep(LOADED_SECONDS)
+    directed.cluster.kill(follower)
+    _storage(directed, follower).heal()
+    directed.cluster.start(follower)
+    directed.cluster.start(first)
+    await producing
+    await directed.until_isr(*directed.cluster.broker_ids)
+
+
 async def _lose_a_tail_that_was_not_synced(directed: DirectedRun) -> None:
     """Broker 1 loses its power and half of the records, the others are killed; the last epoch of its log rots."""
     await _produce_some(directed)
