@@ -202,7 +202,7 @@ MUTANTS: tuple[Mutant, ...] = (
                 "        if False:\n",
             ),
         ),
-        schedule=Schedule("restarts:older_epochs_come_back"),
+        schedule=Schedule("epochs:older_epochs_come_back"),
     ),
     Mutant(
         name="D50",
@@ -211,7 +211,7 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="unless the power was cut, an epoch file that contradicts a batch is damage (11)",
         breaks=("I20",),
         edits=(Edit("broker.log.recovery", "        if offset is not None and not (", "        if False and not ("),),
-        schedule=Schedule("restarts:epoch_rots_after_a_kill"),
+        schedule=Schedule("epochs:epoch_rots_after_a_kill"),
     ),
     Mutant(
         name="D54",
@@ -226,7 +226,7 @@ MUTANTS: tuple[Mutant, ...] = (
                 "        if _epoch_at(stored, offset) > _epoch_at(found, offset):\n",
             ),
         ),
-        schedule=Schedule("restarts:epoch_of_the_last_batch_rots_upward"),
+        schedule=Schedule("epochs:epoch_of_the_last_batch_rots_upward"),
     ),
     Mutant(
         name="D54b",
@@ -241,7 +241,7 @@ MUTANTS: tuple[Mutant, ...] = (
                 "",
             ),
         ),
-        schedule=Schedule("restarts:kill_between_a_batch_and_its_epoch"),
+        schedule=Schedule("epochs:kill_between_a_batch_and_its_epoch"),
     ),
     Mutant(
         name="D41",

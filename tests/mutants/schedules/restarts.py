@@ -40,29 +40,29 @@ UNANSWERED_SECONDS = 0.8
 """A broker that has not answered for this long does not count as silent yet."""
 
 
-async def _produce_some(directed: DirectedRun, words: str = "") -> None:
+async def produce_some(directed: DirectedRun, words: str = "") -> None:
     for number in range(RECORDS):
         await directed.produce(f"{words}{number}")
 
 
-def _storage(directed: DirectedRun, broker_id: int) -> SimulatedStorage:
+def storage(directed: DirectedRun, broker_id: int) -> SimulatedStorage:
     return directed.world.machine(host(broker_id)).storage
 
 
-def _batches(directed: DirectedRun, broker_id: int) -> list[int]:
+def batches(directed: DirectedRun, broker_id: int) -> list[int]:
     """Where each batch of its log begins, and where the last one ends."""
-    content = _storage(directed, broker_id).find_file(LOG).content
+    content = storage(directed, broker_id).find_file(LOG).content
     return [*(position for position, _ in batches_of(content)), len(content)]
 
 
 def _shorten(directed: DirectedRun, broker_id: int) -> None:
     """Remove the last half of its batches."""
     directed.reference.faulty.add(broker_id)
-    places = _batches(directed, broker_id)
-    del _storage(directed, broker_id).find_file(LOG).content[places[len(places) // 2] :]
+    places = batches(directed, broker_id)
+    del storage(directed, broker_id).find_file(LOG).content[places[len(places) // 2] :]
 
 
-async def _alone_in_sync(directed: DirectedRun, last: int) -> None:
+async def alone_in_sync(directed: DirectedRun, last: int) -> None:
     """The others stop, one after the other, and have all records."""
     for broker_id in directed.cluster.broker_ids:
         if broker_id != last:
@@ -71,7 +71,7 @@ async def _alone_in_sync(directed: DirectedRun, last: int) -> None:
             await directed.until(lambda b=broker_id: b not in members(directed), "a smaller ISR")  # type: ignore[misc]
 
 
-async def _start_all(directed: DirectedRun, first: int) -> None:
+async def start_all(directed: DirectedRun, first: int) -> None:
     """The broker with the changed disk is back long before the others. It must not lead."""
     for broker_id in (first, *directed.cluster.broker_ids):
         if broker_id not in directed.cluster.alive():
@@ -97,31 +97,31 @@ async def _elect_another(directed: DirectedRun, last: int) -> None:
 @with_setup(ClusterSetup())
 async def killed_log_is_shorter(directed: DirectedRun) -> None:
     """All are killed; one log loses whole batches at its end, before a checkpoint covers them."""
-    await _produce_some(directed)
+    await produce_some(directed)
     for broker_id in directed.cluster.broker_ids:
         directed.cluster.kill(broker_id)
     _shorten(directed, 1)
-    await _start_all(directed, 1)
+    await start_all(directed, 1)
     await directed.until_isr(1, 2, 3)
 
 
 @with_setup(ClusterSetup())
 async def only_member_is_shorter_than_its_high_watermark(directed: DirectedRun) -> None:
     """The same for the only in-sync replica, after its high watermark was checkpointed."""
-    await _produce_some(directed)
-    await _alone_in_sync(directed, 1)
+    await produce_some(directed)
+    await alone_in_sync(directed, 1)
     await asyncio.sleep(CHECKPOINT_SECONDS)
     directed.cluster.kill(1)
     _shorten(directed, 1)
-    await _start_all(directed, 1)
+    await start_all(directed, 1)
     await _elect_another(directed, 1)
 
 
 @with_setup(ClusterSetup())
 async def only_member_is_shorter_than_others_know(directed: DirectedRun) -> None:
     """The same before a checkpoint covers the records; the others are up, and had stopped cleanly."""
-    await _produce_some(directed)
-    await _alone_in_sync(directed, 1)
+    await produce_some(directed)
+    await alone_in_sync(directed, 1)
     directed.cluster.kill(1)
     _shorten(directed, 1)
     for broker_id in (2, 3, 1):
@@ -134,7 +134,7 @@ async def _last_member_ends_after_another(directed: DirectedRun) -> None:
     """Broker 3 has none of the records and is up, 2 has stopped cleanly, and 1 was killed as the only member."""
     directed.cluster.kill(3)
     await directed.until_isr(1, 2)
-    await _produce_some(directed)
+    await produce_some(directed)
     directed.cluster.stop(2)
     await directed.until(lambda: 2 not in directed.cluster.alive(), "its end")
     await directed.until_isr(1)
@@ -171,54 +171,54 @@ async def only_member_is_back_together_with_a_silent_one(directed: DirectedRun) 
 @with_setup(ClusterSetup())
 async def only_member_rots_in_its_last_segment(directed: DirectedRun) -> None:
     """A batch in the middle of unsynced records rots; no checkpoint covers it yet, and the machine kept running."""
-    await _alone_in_sync(directed, 1)
+    await alone_in_sync(directed, 1)
     directed.cluster.start(2)
     await directed.until_isr(1, 2)
-    await _produce_some(directed)
+    await produce_some(directed)
     directed.cluster.kill(2)
     await directed.until_isr(1)
     directed.cluster.kill(1)
     directed.reference.faulty.add(1)
-    _storage(directed, 1).flip_bit(LOG, _batches(directed, 1)[RECORDS // 2] + PAYLOAD)
-    await _start_all(directed, 1)
+    storage(directed, 1).flip_bit(LOG, batches(directed, 1)[RECORDS // 2] + PAYLOAD)
+    await start_all(directed, 1)
     await _elect_another(directed, 1)
 
 
 @with_setup(ClusterSetup())
 async def only_one_start_can_see_the_damage(directed: DirectedRun) -> None:
     """A clean stop recorded its log ends; the next start finds the log shorter, and loses power."""
-    await _produce_some(directed)
-    await _alone_in_sync(directed, 1)
+    await produce_some(directed)
+    await alone_in_sync(directed, 1)
     directed.cluster.stop(1)
     await directed.until(lambda: not directed.cluster.alive(), "the end of all")
     _shorten(directed, 1)
     directed.cluster.start(1)
     await asyncio.sleep(START_SECONDS)
     directed.world.power_loss(host(1), tear=False)
-    await _start_all(directed, 1)
+    await start_all(directed, 1)
     await _elect_another(directed, 1)
 
 
 @with_setup(ClusterSetup())
 async def start_dies_after_claiming_the_directory(directed: DirectedRun) -> None:
     """One loses power, the others are killed; its first start fails after it has claimed its directory."""
-    await _produce_some(directed)
+    await produce_some(directed)
     directed.world.power_loss(host(1), tear=False)
     for broker_id in (2, 3):
         directed.cluster.kill(broker_id)
-    _storage(directed, 1).fail("remove")
+    storage(directed, 1).fail("remove")
     directed.cluster.start(1)
     await directed.until(lambda: bool(directed.world.crashes), "a start that fails")
     directed.world.crashes.clear()
-    _storage(directed, 1).heal()
-    await _start_all(directed, 1)
+    storage(directed, 1).heal()
+    await start_all(directed, 1)
     await directed.until_isr(1, 2, 3)
 
 
 @with_setup(ClusterSetup(sound_disks=True))
 async def start_dies_before_it_checkpoints(directed: DirectedRun) -> None:
     """One loses power below its checkpointed high watermark, and its first start is killed once its log is loaded."""
-    await _produce_some(directed)
+    await produce_some(directed)
     await asyncio.sleep(CHECKPOINT_SECONDS)
     directed.world.power_loss(host(1), tear=False)
     for broker_id in (2, 3):
@@ -226,97 +226,27 @@ async def start_dies_before_it_checkpoints(directed: DirectedRun) -> None:
     directed.cluster.start(1)
     await asyncio.sleep(LOADED_SECONDS)
     directed.cluster.kill(1)
-    await _start_all(directed, 1)
+    await start_all(directed, 1)
     await directed.until_isr(1, 2, 3)
 
 
-@with_setup(ClusterSetup())
-async def older_epochs_come_back(directed: DirectedRun) -> None:
-    """The last broker to stop comes back with an epoch file from before the last election."""
-    await _produce_some(directed)
-    last = directed.leader
-    older = bytes(_storage(directed, last).find_file(EPOCHS).content)
-    directed.cluster.kill(last)
-    await directed.until(lambda: directed.cluster.leader(TOPIC) not in (None, last), "another leader")
-    directed.cluster.start(last)
-    await directed.until_isr(1, 2, 3)
-    await _produce_some(directed, "later ")
-    await _alone_in_sync(directed, last)
-    directed.cluster.stop(last)
-    await directed.until(lambda: not directed.cluster.alive(), "the end of all")
-    _storage(directed, last).find_file(EPOCHS).content[:] = older
-    await _start_all(directed, last)
-    await directed.until_isr(1, 2, 3)
-
-
-@with_setup(ClusterSetup())
-async def epoch_rots_after_a_kill(directed: DirectedRun) -> None:
-    """The first batch of a later epoch gets the epoch of the batch before while its broker is down."""
-    await _produce_some(directed)
-    first = directed.leader
-    directed.cluster.kill(first)
-    await directed.until(lambda: directed.cluster.leader(TOPIC) not in (None, first), "another leader")
-    directed.cluster.start(first)
-    await directed.until_isr(1, 2, 3)
-    await _produce_some(directed, "later ")
-    follower = next(broker_id for broker_id in (1, 2, 3) if broker_id not in (first, directed.leader))
-    directed.cluster.kill(follower)
-    directed.reference.faulty.add(follower)
-    epoch_ends = _batches(directed, follower)[RECORDS] + EPOCH_FIELD_END
-    content = _storage(directed, follower).find_file(LOG).content
-    assert content[epoch_ends - 1] == content[_batches(directed, follower)[0] + EPOCH_FIELD_END - 1] + 1
-    content[epoch_ends - 1] -= 1
-    directed.cluster.start(follower)
-    await directed.until_isr(1, 2, 3)
-
-
-def _later_epoch(directed: DirectedRun, broker_id: int, batch: int) -> None:
+def later_epoch(directed: DirectedRun, broker_id: int, batch: int) -> None:
     """One bit of the epoch of this batch rots."""
     directed.reference.faulty.add(broker_id)
-    place = _batches(directed, broker_id)[:-1][batch]
-    _storage(directed, broker_id).flip_bit(LOG, place + EPOCH_FIELD_END - 1)
-
-
-@with_setup(ClusterSetup())
-async def epoch_of_the_last_batch_rots_upward(directed: DirectedRun) -> None:
-    """While all brokers are down, after kills. Its log seems to be the newest."""
-    await _produce_some(directed)
-    for broker_id in directed.cluster.broker_ids:
-        directed.cluster.kill(broker_id)
-    _later_epoch(directed, 1, -1)
-    await _start_all(directed, 1)
-    await directed.until_isr(*directed.cluster.broker_ids)
-
-
-@with_setup(ClusterSetup(sound_disks=True))
-async def kill_between_a_batch_and_its_epoch(directed: DirectedRun) -> None:
-    """A follower has no descriptor for the epoch file, and is killed a moment later."""
-    await _produce_some(directed)
-    first = directed.leader
-    directed.cluster.kill(first)
-    await directed.until(lambda: directed.cluster.leader(TOPIC) not in (None, first), "another leader")
-    (follower,) = set(directed.cluster.broker_ids) - {first, directed.leader}
-    _storage(directed, follower).lacks_descriptors = True
-    producing = directed.world.loop.create_task(directed.produce("of the new epoch"))
-    await asyncio.sleep(LOADED_SECONDS)
-    directed.cluster.kill(follower)
-    _storage(directed, follower).heal()
-    directed.cluster.start(follower)
-    directed.cluster.start(first)
-    await producing
-    await directed.until_isr(*directed.cluster.broker_ids)
+    place = batches(directed, broker_id)[:-1][batch]
+    storage(directed, broker_id).flip_bit(LOG, place + EPOCH_FIELD_END - 1)
 
 
 async def _lose_a_tail_that_was_not_synced(directed: DirectedRun) -> None:
     """Broker 1 loses its power and half of the records, the others are killed; the last epoch of its log rots."""
-    await _produce_some(directed)
+    await produce_some(directed)
     await directed.world.spawn(host(1), directed.replica(1).log.flush())
-    await _produce_some(directed, "late ")
+    await produce_some(directed, "late ")
     directed.world.power_loss(host(1), tear=False)
     for broker_id in directed.cluster.broker_ids[1:]:
         directed.cluster.kill(broker_id)
-    _later_epoch(directed, 1, -1)
-    await _start_all(directed, 1)
+    later_epoch(directed, 1, -1)
+    await start_all(directed, 1)
     await directed.until_isr(*directed.cluster.broker_ids)
 
 
@@ -343,23 +273,23 @@ FLUSHED = {"log.flush.interval.messages": "1"}
 @with_setup(ClusterSetup(settings=FLUSHED))
 async def epoch_rots_where_all_lose_power(directed: DirectedRun) -> None:
     """Of a batch in the middle, before a checkpoint shows how far the log was committed: the reviewer's f7."""
-    await _produce_some(directed)
+    await produce_some(directed)
     await _all_lose_power(directed)
-    _later_epoch(directed, 1, RECORDS // 2)
-    await _start_all(directed, 1)
+    later_epoch(directed, 1, RECORDS // 2)
+    await start_all(directed, 1)
     await directed.until_isr(1, 2, 3)
 
 
 @with_setup(ClusterSetup(settings=FLUSHED))
 async def epoch_rots_in_a_log_that_is_cut(directed: DirectedRun) -> None:
     """Its recovery points are gone, too; only the others know how far the log was committed."""
-    await _produce_some(directed)
+    await produce_some(directed)
     await asyncio.sleep(CHECKPOINT_SECONDS)
     await _all_lose_power(directed)
     _shorten(directed, 1)
-    _storage(directed, 1).find_directory("/data/log").entries.pop(RECOVERY_POINTS.rpartition("/")[2])
-    _later_epoch(directed, 1, -1)
-    await _start_all(directed, 1)
+    storage(directed, 1).find_directory("/data/log").entries.pop(RECOVERY_POINTS.rpartition("/")[2])
+    later_epoch(directed, 1, -1)
+    await start_all(directed, 1)
     await directed.until_isr(1, 2, 3)
 
 
@@ -367,18 +297,18 @@ async def epoch_rots_in_a_log_that_is_cut(directed: DirectedRun) -> None:
 async def epochs_of_another_partition_come(directed: DirectedRun) -> None:
     """The last broker to stop finds an epoch file that ends in the same epoch, but belongs to another log; a follower
     that was down since before that epoch asks it where the earlier one ended."""
-    await _produce_some(directed)
+    await produce_some(directed)
     leader, away = directed.leader, directed.followers()[0]
     (last,) = set(directed.cluster.broker_ids) - {leader, away}
     directed.cluster.stop(away)
     await directed.until(lambda: away not in directed.cluster.alive() and away not in members(directed), "its end")
     directed.cluster.kill(leader)
     await directed.until(lambda: directed.cluster.leader(TOPIC) == last, "another leader")
-    await _produce_some(directed, "later ")
+    await produce_some(directed, "later ")
     directed.cluster.stop(last)
     await directed.until(lambda: not directed.cluster.alive(), "the end of all")
     directed.reference.faulty.add(last)
-    file = _storage(directed, last).find_file(EPOCHS)
+    file = storage(directed, last).find_file(EPOCHS)
     entries, owner = parse_epochs_and_owner(bytes(file.content))
     assert owner is not None
     shifted = [(epoch, 5 if start else 0) for epoch, start in entries]
@@ -393,13 +323,13 @@ async def epochs_of_another_partition_come(directed: DirectedRun) -> None:
 @with_setup(ClusterSetup())
 async def stray_segment_lies_behind_the_end(directed: DirectedRun) -> None:
     """The only in-sync replica stops cleanly; then its directory gets an empty file with a segment's name."""
-    await _produce_some(directed)
-    await _alone_in_sync(directed, 1)
+    await produce_some(directed)
+    await alone_in_sync(directed, 1)
     directed.cluster.stop(1)
     await directed.until(lambda: not directed.cluster.alive(), "the end of all")
     directed.reference.faulty.add(1)
-    put_file(_storage(directed, 1), STRAY, b"")
-    await _start_all(directed, 1)
+    put_file(storage(directed, 1), STRAY, b"")
+    await start_all(directed, 1)
     await _elect_another(directed, 1)
 
 
@@ -410,27 +340,27 @@ SOON = {"log.flush.offset.checkpoint.interval.ms": "1000"}
 @with_setup(ClusterSetup())
 async def only_member_is_shorter_than_its_clean_stop_says(directed: DirectedRun) -> None:
     """Its recovery points are unreadable, too."""
-    await _produce_some(directed)
-    await _alone_in_sync(directed, 1)
+    await produce_some(directed)
+    await alone_in_sync(directed, 1)
     directed.cluster.stop(1)
     await directed.until(lambda: not directed.cluster.alive(), "the end of all")
     directed.reference.faulty.add(1)
     _shorten(directed, 1)
-    _storage(directed, 1).flip_bit(RECOVERY_POINTS, 30)
-    await _start_all(directed, 1)
+    storage(directed, 1).flip_bit(RECOVERY_POINTS, 30)
+    await start_all(directed, 1)
     await _elect_another(directed, 1)
 
 
 @with_setup(ClusterSetup(settings={**FLUSHED, **SOON}))
 async def only_member_rots_below_its_checkpoints_and_loses_power(directed: DirectedRun) -> None:
     """A record in the middle of the last segment rots, which is synced and committed according to both checkpoints."""
-    await _produce_some(directed)
-    await _alone_in_sync(directed, 1)
+    await produce_some(directed)
+    await alone_in_sync(directed, 1)
     await asyncio.sleep(CHECKPOINT_SECONDS)
     directed.world.power_loss(host(1), tear=False)
     directed.reference.faulty.add(1)
-    _storage(directed, 1).flip_bit(LOG, _batches(directed, 1)[RECORDS // 2] + PAYLOAD)
-    await _start_all(directed, 1)
+    storage(directed, 1).flip_bit(LOG, batches(directed, 1)[RECORDS // 2] + PAYLOAD)
+    await start_all(directed, 1)
     await _elect_another(directed, 1)
 
 
@@ -441,7 +371,7 @@ async def topic_was_deleted_before_all_are_killed(directed: DirectedRun) -> None
     async with AdminClient(bootstrap_servers=cluster.bootstrap_servers, runtime=cluster.client_runtime()) as admin:
         await admin.create_topic(topic, partitions=1, replication_factor=3)
         await directed.until(lambda: len(cluster.in_sync_replicas(topic)) == 3, "its ISR")
-        await _produce_some(directed)
+        await produce_some(directed)
         await asyncio.sleep(ALL_CHECKPOINTS_SECONDS)
         await admin.delete_topics([topic])
     await directed.until(lambda: all(cluster.replica(b, topic) is None for b in cluster.broker_ids), "its deletion")
@@ -474,16 +404,16 @@ async def candidate_changes_before_the_operator_confirms(directed: DirectedRun) 
         cluster.stop(broker_id)
         await directed.until(lambda: broker_id not in cluster.alive(), "its end")
 
-    await _produce_some(directed, "early ")
+    await produce_some(directed, "early ")
     await stop(3)
     await directed.until(lambda: 3 not in members(directed), "a smaller ISR")
-    await _produce_some(directed, "late ")
+    await produce_some(directed, "late ")
     await stop(2)
     await directed.until(lambda: members(directed) == (1,), "an ISR of one")
     await stop(1)
     directed.reference.faulty.add(1)
-    _storage(directed, 1).wipe()
-    _storage(directed, 1).provision("/data")
+    storage(directed, 1).wipe()
+    storage(directed, 1).provision("/data")
     for broker_id in (1, 2, 3):
         cluster.start(broker_id)
     await asyncio.sleep(START_SECONDS)
@@ -507,13 +437,13 @@ async def candidate_changes_before_the_operator_confirms(directed: DirectedRun) 
 async def operator_elects_beside_a_rotten_epoch(directed: DirectedRun) -> None:
     """One broker lost power, half of the records, and a bit of an epoch; the other two were killed, and one of them does
     not come back. No replica is elected, so an operator accepts the loss of the records that it may have had."""
-    await _produce_some(directed)
+    await produce_some(directed)
     await directed.world.spawn(host(1), directed.replica(1).log.flush())
-    await _produce_some(directed, "late ")
+    await produce_some(directed, "late ")
     directed.world.power_loss(host(1), tear=False)
     for broker_id in (2, 3):
         directed.cluster.kill(broker_id)
-    _later_epoch(directed, 1, -1)
+    later_epoch(directed, 1, -1)
     for broker_id in (1, 2):
         directed.cluster.start(broker_id)
     await asyncio.sleep(START_SECONDS)
