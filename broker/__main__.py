@@ -38,7 +38,9 @@ EXIT_BUG = 70
 def compose(config: BrokerConfig, runtime: Runtime) -> Broker:
     """A broker with its controller candidate, not started; the simulation composes the same."""
 
-    def make_controller(coordination: Coordination, dialer: BrokerDialer, observer: Observer) -> ControllerService:
+    def make_controller(
+        coordination: Coordination, dialer: BrokerDialer, own_broker: Broker, observer: Observer
+    ) -> ControllerService:
         return ControllerService(
             ControllerConfig(
                 broker_id=config.broker_id,
@@ -57,6 +59,7 @@ def compose(config: BrokerConfig, runtime: Runtime) -> Broker:
             ),
             coordination,
             dialer,
+            own_broker,
             runtime.clock,
             runtime.random,
             accepted_topic_value,

@@ -67,11 +67,6 @@ SHUTDOWN_STEP_MS = 10_000
 class ControllerCandidate(ControllerRole, Protocol):
     """The controller side of this process, as its broker sees it."""
 
-    on_broker_failure: Callable[[], None]
-    on_refused: Callable[[int, int], None]
-    on_unregistered: Callable[[], None]
-    highest_epoch: Callable[[], int]
-
     @property
     def is_active(self) -> bool: ...
     async def run(self) -> None: ...
@@ -79,7 +74,7 @@ class ControllerCandidate(ControllerRole, Protocol):
     def session_lost(self) -> None: ...
 
 
-MakeController = Callable[[Coordination, BrokerDialer, Observer], ControllerCandidate]
+MakeController = Callable[[Coordination, BrokerDialer, "Broker", Observer], ControllerCandidate]
 
 
 class Broker:
@@ -130,7 +125,14 @@ class Broker:
             cluster_id=known_cluster_id,
         )
         self.registration = Registration(
-            self.coordination, self.runtime.clock, identity, self.runtime.random, self.events
+            self.coordination,
+            self.runtime.clock,
+            identity,
+            self.runtime.random,
+            self.events,
+            on_registered=self._on_registered,
+            on_session_lost=self._on_session_lost,
+            on_fenced=self._on_session_lost,
         )
         cluster_id = await self.registration.prepare(config.zookeeper_connection_timeout_ms)
         self.secret = SharedSecret(self.coordination, self.runtime.random, self.events, on_changed=self._identify)
@@ -196,7 +198,7 @@ class Broker:
             self.manager.now_ms,
             self.counters,
         )
-        self._wire_controller()
+        self.controller = self._make_controller(self.coordination, self.dialer, self, self.events)
         self._wire_handlers()
         self._link = ControllerLink(
             dialer=self.dialer,
@@ -212,9 +214,6 @@ class Broker:
         self.server.on_connection_closed = self._handlers.connection_closed
         self.manager.disk.on_changed = self._link.replicas_changed
         self._dynamic_config.on_change = self.manager.reconfigure
-        self.registration.on_registered = self._on_registered
-        self.registration.on_session_lost = self._on_session_lost
-        self.registration.on_fenced = self._on_session_lost
 
     def _wire_handlers(self) -> None:
         config, runtime = self.config, self.runtime
@@ -246,13 +245,6 @@ class Broker:
             events=self.events,
             monotonic_ns=runtime.clock.monotonic_ns,
         )
-
-    def _wire_controller(self) -> None:
-        self.controller = self._make_controller(self.coordination, self.dialer, self.events)
-        self.controller.on_broker_failure = self._count_broker_failure
-        self.controller.on_refused = self.manager.refusals.note
-        self.controller.on_unregistered = self.registration.observe_removal
-        self.controller.highest_epoch = lambda: self.image.controller_epoch
 
     def failed_reads(self) -> list[str]:
         """APIs of queries that hit a bug of our own and got an error answer: for tests."""
@@ -363,9 +355,20 @@ class Broker:
             self.dialer.unregistered()
             self.controller.session_lost()
 
-    def _count_broker_failure(self) -> None:
+    # ---------------------------------------------------------------- for the controller candidate of this process
+    def count_broker_failure(self) -> None:
         self.counters.dead_brokers += 1
 
+    def note_refusal(self, broker_id: int, broker_epoch: int) -> None:
+        self.manager.refusals.note(broker_id, broker_epoch)
+
+    def observe_removal(self) -> None:
+        self.registration.observe_removal()
+
+    def highest_controller_epoch(self) -> int:
+        return self.image.controller_epoch
+
+    # -------------------------------------------------------------------------------------------------------- parts
     def _log_loaded(self, done: int, total: int, partition: TopicPartition, report: RecoveryReport) -> None:
         """An event for each log that was scanned, and for every hundredth log."""
         if report.bytes_scanned or done % 100 == 0:

@@ -95,11 +95,15 @@ class ActiveController:
         dialer: BrokerDialer,
         may_send: Callable[[], bool],
         observer: Observer,
+        *,
+        on_broker_failure: Callable[[], None],
+        on_broker_gone: Callable[[str], None],
     ) -> None:
+        """`on_broker_failure` is called when a broker was unregistered before its session ended; `on_broker_gone`: see
+        `ClusterReader`."""
         self._observer = observer
         self.state = ControllerState(settings=settings, controller_epoch=fence.controller_epoch)
-        self.store = ClusterStore(coordination, fence)
-        self.store.observer = observer
+        self.store = ClusterStore(coordination, fence, observer, on_broker_gone)
         self._settings = active_settings
         self.channels = ControllerChannels(
             self.state,
@@ -117,7 +121,7 @@ class ActiveController:
         self._gathered = asyncio.Event()
         self._reports: list[ClusterEvent] = []
         self.is_over = False
-        self.on_broker_failure: Callable[[], None] = lambda: None
+        self._on_broker_failure = on_broker_failure
 
     # ------------------------------------------------------------------------------------------------- the one task
     async def run(self) -> None:
@@ -212,7 +216,7 @@ class ActiveController:
                 raise Resigned(effect.reason)
             case Unregister():
                 await self.store.unregister(effect.broker_id, effect.broker_epoch)
-                self.on_broker_failure()
+                self._on_broker_failure()
                 await self._without(effect.broker_id, effect.broker_epoch)
                 await self._reread_brokers()
             case Report():

@@ -66,13 +66,19 @@ class Resigned(Deposed):
 class ClusterReader:
     """Reads for the controller that holds this fence."""
 
-    def __init__(self, coordination: Coordination, fence: ControllerFence) -> None:
+    def __init__(
+        self,
+        coordination: Coordination,
+        fence: ControllerFence,
+        observer: Observer = UNOBSERVED,
+        on_broker_gone: Callable[[str], None] = lambda name: None,
+    ) -> None:
+        """`on_broker_gone` is called with the name of a registration that was just listed and no longer exists."""
         self._coordination = coordination
         self._fence = fence
-        self.observer: Observer = UNOBSERVED
+        self._observer = observer
+        self._on_broker_gone = on_broker_gone
         self.left_alone = LeftAlone()
-        self.on_broker_gone: Callable[[str], None] = lambda name: None
-        """Called with the name of a registration that was just listed and no longer exists."""
 
     async def is_still_active(self, watcher: Watcher) -> bool:
         stat = await self.patiently(lambda: self._coordination.exists(znodes.CONTROLLER, watcher))
@@ -103,11 +109,11 @@ class ClusterReader:
     def _ignore(self, path: str, why: object) -> None:
         """Report it, and note it in DescribeCluster."""
         self.left_alone.leave(path, str(why))
-        self.observer.notify(NodeIgnored(path=shown(path), reason=str(why)))
+        self._observer.notify(NodeIgnored(path=shown(path), reason=str(why)))
 
     def _leave_state_alone(self, path: str, why: object) -> None:
         self.left_alone.leave(path, str(why))
-        self.observer.notify(NodeIgnored(path=path, reason=str(why)))
+        self._observer.notify(NodeIgnored(path=path, reason=str(why)))
 
     async def read_begun(self, names: Sequence[str]) -> frozenset[str]:
         """The topics among these for which the deletion has begun."""
@@ -155,7 +161,7 @@ class ClusterReader:
             try:
                 return await self.patiently(lambda: self._coordination.get_children(path, watcher))
             except NoNode:
-                self.observer.notify(NodeMissing(path=path))
+                self._observer.notify(NodeMissing(path=path))
             try:
                 await self.patiently(lambda: self._coordination.create(path, b"", make_parents=True))
             except (NodeExists, WriteOutcomeUnknown):
@@ -170,7 +176,7 @@ class ClusterReader:
             content, stat = await self.patiently(lambda: self._coordination.get(path))
             broker_id, registration = znodes.parse_id(name), BrokerRegistration.decode(content)
         except NoNode:
-            self.on_broker_gone(name)
+            self._on_broker_gone(name)
             return None  # gone meanwhile; the watch reports it
         except ProtocolError as error:
             self._ignore(path, error)

@@ -23,6 +23,7 @@ from minibroker.controller.core.events import LeadershipsWritten
 from minibroker.protocol import znodes
 from minibroker.protocol.ids import BrokerEpoch, BrokerId, TopicPartition
 from minibroker.protocol.znodes import ConfigNode, TopicAssignment
+from minibroker.runtime.observer import UNOBSERVED, Observer
 from minibroker.runtime.ports import (
     BadVersion,
     CheckOp,
@@ -51,8 +52,14 @@ class TopicExists(Exception):
 class ClusterStore(ClusterReader):
     """Reads anything; writes under the fence of one controller epoch."""
 
-    def __init__(self, coordination: Coordination, fence: ControllerFence) -> None:
-        super().__init__(coordination, fence)
+    def __init__(
+        self,
+        coordination: Coordination,
+        fence: ControllerFence,
+        observer: Observer = UNOBSERVED,
+        on_broker_gone: Callable[[str], None] = lambda name: None,
+    ) -> None:
+        super().__init__(coordination, fence, observer, on_broker_gone)
         self._epoch_check = CheckOp(path=znodes.CONTROLLER_EPOCH, version=fence.epoch_version)
 
     async def multi(self, operations: Sequence[Operation]) -> list[str | Stat | None]:

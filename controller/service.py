@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 
@@ -28,7 +28,7 @@ from minibroker.controller.detection.succession import Succession
 from minibroker.controller.ordered_elections import elect_leaders
 from minibroker.protocol.errors import ErrorCode, ProtocolError
 from minibroker.protocol.events.controller_events import ControllerResigned
-from minibroker.protocol.ids import ControllerEpoch
+from minibroker.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch
 from minibroker.protocol.wire.messages import (
     AlterPartitionRequest,
     ControlledShutdownRequest,
@@ -76,6 +76,22 @@ def _any_value(name: str, value: str) -> str:
     return value
 
 
+class OwnBroker(Protocol):
+    """The broker of a candidate's process, as the candidate sees it."""
+
+    def count_broker_failure(self) -> None:
+        """A broker was unregistered before its session ended."""
+
+    def note_refusal(self, broker_id: BrokerId, broker_epoch: BrokerEpoch) -> None:
+        """A watched controller, of this broker id and broker epoch, refused us."""
+
+    def observe_removal(self) -> None:
+        """A read of all registrations found that this broker's own is gone."""
+
+    def highest_controller_epoch(self) -> ControllerEpoch:
+        """The highest controller epoch in an order to this broker."""
+
+
 class ControllerService:
     """One per broker process. The composer owns `run`; the other calls come from the same event loop."""
 
@@ -84,6 +100,7 @@ class ControllerService:
         config: ControllerConfig,
         coordination: Coordination,
         dialer: BrokerDialer,
+        own_broker: OwnBroker,
         clock: Clock,
         random: random.Random,
         accept_topic_value: AcceptValue,
@@ -98,14 +115,7 @@ class ControllerService:
         self._random = random
         self._accept_topic_value = accept_topic_value
         self._accept_broker_value = accept_broker_value
-        self.on_broker_failure: Callable[[], None] = lambda: None
-        """Called when a broker was unregistered before its session ended."""
-        self.on_refused: Callable[[int, int], None] = lambda broker_id, broker_epoch: None
-        """Called with broker id and broker epoch of a watched controller that refused us."""
-        self.on_unregistered: Callable[[], None] = lambda: None
-        """Called when a read of all registrations finds that this broker's own is gone."""
-        self.highest_epoch: Callable[[], ControllerEpoch] = lambda: 0
-        """The highest controller epoch in an order to this broker."""
+        self._own_broker = own_broker
         self._candidate: Candidate | None = None
         self._candidacy_changed = asyncio.Event()
         self._campaign: asyncio.Task[None] | None = None
@@ -117,7 +127,9 @@ class ControllerService:
     def registered(self, broker_epoch: int, incarnation_id: str) -> None:
         """This process's broker is registered (again, under a new session): contest now."""
         self._candidate = Candidate(
-            broker_id=self._config.broker_id, incarnation_id=incarnation_id, highest_epoch=self.highest_epoch
+            broker_id=self._config.broker_id,
+            incarnation_id=incarnation_id,
+            highest_epoch=self._own_broker.highest_controller_epoch,
         )
         logger.debug("candidate with broker epoch %d", broker_epoch)
         self._candidacy_changed.set()
@@ -183,7 +195,9 @@ class ControllerService:
     async def _contest_and_serve(self, candidate: Candidate) -> None:
         """Run until the session is over; then the owner registers and calls `registered` again."""
         listener = self._config.inter_broker_listener_name
-        succession = Succession(self._coordination, self._dialer, candidate, listener, self.on_refused, self._observer)
+        succession = Succession(
+            self._coordination, self._dialer, candidate, listener, self._own_broker.note_refusal, self._observer
+        )
         try:
             while True:
                 fence = await self._become_active(candidate, succession)
@@ -235,7 +249,7 @@ class ControllerService:
                 return None
             fence = await succeed(self._coordination, self._clock, candidate, failure.result())
             if fence is not None:
-                self.on_broker_failure()
+                self._own_broker.count_broker_failure()
             return fence
         finally:
             for task in (change, failure):
@@ -271,16 +285,16 @@ class ControllerService:
             self._dialer,
             lambda: self._is_served(active),
             self._observer,
+            on_broker_failure=self._own_broker.count_broker_failure,
+            on_broker_gone=self._broker_gone,
         )
-        active.on_broker_failure = self.on_broker_failure
-        active.store.on_broker_gone = self._broker_gone
         self._fence, self._active = fence, active
         self._administration = Administration(active, self._random, self._accept_topic_value, self._accept_broker_value)
         await active.run()
 
     def _broker_gone(self, name: str) -> None:
         if name == str(self._config.broker_id):
-            self.on_unregistered()
+            self._own_broker.observe_removal()
 
     def _is_served(self, active: ActiveController) -> bool:
         return self._active is active and self.is_active

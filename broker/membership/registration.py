@@ -161,16 +161,20 @@ class Registration:
         identity: BrokerIdentity,
         source: random.Random,
         observer: Observer = UNOBSERVED,
+        *,
+        on_registered: Callable[[BrokerEpoch], None] = lambda broker_epoch: None,
+        on_session_lost: Callable[[], None] = lambda: None,
+        on_fenced: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_registered` is called each time a new broker epoch begins. `on_session_lost`: each time one ends
+        unintentionally; stop serving, answer all waiting requests. `on_fenced`: when the session's deadline passes
+        while registered; answer all waiting requests. If ZooKeeper kept the session, the broker epoch continues, and
+        `is_fenced` is false again."""
         self.identity = identity
         self.cluster_id = ""
-        self.on_registered: Callable[[BrokerEpoch], None] = lambda broker_epoch: None
-        """Called each time a new broker epoch begins."""
-        self.on_session_lost: Callable[[], None] = lambda: None
-        """Called each time a broker epoch ends unintentionally: stop serving, answer all waiting requests."""
-        self.on_fenced: Callable[[], None] = lambda: None
-        """Called when the session's deadline passes while registered: answer all waiting requests. If ZooKeeper kept
-        the session, the broker epoch continues, and `is_fenced` is false again."""
+        self._on_registered = on_registered
+        self._on_session_lost = on_session_lost
+        self._on_fenced = on_fenced
         self._observer = observer
         self._coordination = coordination
         self._clock = clock
@@ -248,7 +252,7 @@ class Registration:
             self._has_reported_fence = False
         elif self._broker_epoch is not None and not self._has_reported_fence:
             self._has_reported_fence = True
-            self.on_fenced()
+            self._on_fenced()
         now, deadline = loop.time(), self._coordination.session_deadline
         again_at = deadline if deadline > now else now + RETRY_SECONDS
         self._deadline_timer = loop.call_at(again_at, self._check_deadline, loop)
@@ -449,7 +453,7 @@ class Registration:
         shown = ", ".join(f"{each.listener}://{each.host}:{each.port}" for each in self._endpoints)
         registered = BrokerRegistered(broker=self.identity.broker_id, broker_epoch=stat.czxid, address=shown)
         self._observer.notify(registered)
-        self.on_registered(stat.czxid)
+        self._on_registered(stat.czxid)
 
     def _lost(self, reason: str) -> None:
         """End the broker epoch; no effect if there is none."""
@@ -459,7 +463,7 @@ class Registration:
         self._observer.notify(lost)
         self._broker_epoch = None
         self._has_reported_fence = False
-        self.on_session_lost()
+        self._on_session_lost()
 
     def observe_removal(self) -> None:
         """Another reader in this process, on the same session, has seen that our node is gone. ZooKeeper answers a

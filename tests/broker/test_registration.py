@@ -30,15 +30,20 @@ PATH = broker_path(1)
 class Broker:
     """One broker process, as far as ZooKeeper sees it."""
 
-    def __init__(self, world: World, name: str, coordination: Coordination, registration: Registration) -> None:
+    def __init__(self, world: World, name: str, coordination: Coordination, identity: BrokerIdentity) -> None:
         self.world = world
         self.name = name
         self.coordination = coordination
-        self.registration = registration
         self.events: list[str] = []
-        registration.on_registered = lambda epoch: self.events.append("registered")
-        registration.on_session_lost = lambda: self.events.append("lost")
-        registration.on_fenced = lambda: self.events.append("fenced")
+        self.registration = Registration(
+            coordination,
+            world.clock,
+            identity,
+            world.random,
+            on_registered=lambda epoch: self.events.append("registered"),
+            on_session_lost=lambda: self.events.append("lost"),
+            on_fenced=lambda: self.events.append("fenced"),
+        )
         self.keeping: asyncio.Task[None] | None = None
 
 
@@ -49,8 +54,7 @@ async def open_broker(
     identity = BrokerIdentity(
         broker_id=1, directory_id=directory, incarnation_id=draw_id(world.random), cluster_id=cluster_id
     )
-    registration = Registration(coordination, world.clock, identity, world.random)
-    return Broker(world, process.name, coordination, registration)
+    return Broker(world, process.name, coordination, identity)
 
 
 async def start_broker(world: World, process: Process, directory: str = "dir") -> Broker:

@@ -141,6 +141,20 @@ class FakeBroker:
         ]
 
 
+class OwnBroker:
+    """The broker of a candidate's process; it has received orders up to this controller epoch."""
+
+    def __init__(self) -> None:
+        self.highest_epoch = 0
+
+    def count_broker_failure(self) -> None: ...
+    def note_refusal(self, broker_id: int, broker_epoch: int) -> None: ...
+    def observe_removal(self) -> None: ...
+
+    def highest_controller_epoch(self) -> int:
+        return self.highest_epoch
+
+
 class Candidate:
     """A controller service on its own machine, and the task that runs it."""
 
@@ -148,10 +162,12 @@ class Candidate:
         runtime = cluster.world.runtime(name)
         self.name = name
         self.coordination = coordination
+        self.own_broker = OwnBroker()
         self.service = ControllerService(
             config,
             coordination,
             dialer(runtime.network, config.broker_id),
+            self.own_broker,
             runtime.clock,
             runtime.random,
             accept_topic_value,

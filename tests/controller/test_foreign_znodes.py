@@ -165,7 +165,7 @@ def test_a_controller_epoch_that_was_set_back_is_raised_again(is_removed: bool) 
         else:
             await cluster.observer.set(znodes.CONTROLLER_EPOCH, znodes.format_number(3))
         successor = await cluster.candidate(name="next", broker_id=101, contests=False)
-        successor.service.highest_epoch = lambda: 41
+        successor.own_broker.highest_epoch = 41
         successor.service.registered(1, "incarnation of next")
         await cluster.until(lambda: successor.service.controller_epoch == 42 and successor.service.is_active)
         await cluster.kill_broker(1)
@@ -182,7 +182,7 @@ async def _is_led_by(cluster: Cluster, topic: str, leader: int) -> bool:
 async def test_a_received_epoch_that_leaves_no_room_for_elections_is_ignored(cluster: Cluster) -> None:
     await cluster.start(1, 2, 3)
     candidate = await cluster.candidate(contests=False)
-    candidate.service.highest_epoch = lambda: MAX_INT32
+    candidate.own_broker.highest_epoch = MAX_INT32
     candidate.service.registered(1, "incarnation")
     await cluster.until(lambda: candidate.service.controller_epoch == 1)
 

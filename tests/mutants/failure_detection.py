@@ -107,7 +107,7 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "controller.cluster_reader",
-                "            self.on_broker_gone(name)\n",
+                "            self._on_broker_gone(name)\n",
                 "            pass\n",
             ),
         ),

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -34,9 +35,14 @@ async def connect(zookeeper: ZooKeeperProcess) -> Coordination:
     return await open_session(real_runtime().open_coordination, zookeeper.servers, SESSION_MS, 10_000)
 
 
-async def register(coordination: Coordination, broker_id: int, directory: str) -> Registration:
+async def register(
+    coordination: Coordination,
+    broker_id: int,
+    directory: str,
+    on_registered: Callable[[int], None] = lambda epoch: None,
+) -> Registration:
     identity = BrokerIdentity(broker_id=broker_id, directory_id=directory, incarnation_id=draw_id(random.Random()))
-    registration = Registration(coordination, RealClock(), identity, random.Random())
+    registration = Registration(coordination, RealClock(), identity, random.Random(), on_registered=on_registered)
     await registration.prepare(10_000)
     await registration.register(ENDPOINTS, 10_000)
     return registration
@@ -78,8 +84,8 @@ async def test_deleted_registration_is_renewed(zookeeper: ZooKeeperProcess) -> N
     ours, other = await connect(zookeeper), await connect(zookeeper)
     renewed = asyncio.Event()
     try:
-        registration = await register(ours, 703, "directory")
-        registration.on_registered = lambda epoch: renewed.set()
+        registration = await register(ours, 703, "directory", lambda epoch: renewed.set())
+        renewed.clear()
         keeping = asyncio.create_task(registration.run())
         await other.delete(broker_path(703))
         async with asyncio.timeout(10):
