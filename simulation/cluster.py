@@ -12,7 +12,15 @@ from minibroker.broker.broker import Broker
 from minibroker.broker.configuration.config import load_config
 from minibroker.broker.replicas.partition import Partition
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.znodes import CONTROLLER, ControllerNode
+from minibroker.protocol.znodes import (
+    BROKER_TOPICS,
+    CONTROLLER,
+    ControllerNode,
+    PartitionState,
+    TopicAssignment,
+    partition_state_path,
+    topic_path,
+)
 from minibroker.runtime.ports import Runtime
 from minibroker.simulation.world.loop import VirtualLoop
 from minibroker.simulation.world.world import PROVISIONED_DIRECTORY, SimulatedWorld
@@ -124,6 +132,22 @@ class SimulatedCluster:
         """The controller in ZooKeeper; it may have failed unnoticed."""
         node = self.world.zookeeper.tree.nodes.get(CONTROLLER)
         return None if node is None else ControllerNode.decode(node.data).brokerid
+
+    def assignments(self) -> dict[TopicPartition, tuple[int, ...]]:
+        """The brokers of each partition, as ZooKeeper has them."""
+        tree = self.world.zookeeper.tree
+        names = tree.children(BROKER_TOPICS) if BROKER_TOPICS in tree.nodes else []
+        topics = {name: tree.nodes[topic_path(name)] for name in names}
+        return {
+            TopicPartition(name, number): replicas
+            for name, node in topics.items()
+            for number, replicas in TopicAssignment.decode(node.data).replicas().items()
+        }
+
+    def partition_state(self, partition: TopicPartition) -> PartitionState | None:
+        """Leader, epoch and ISR as ZooKeeper has them, which is authoritative; None if they were never written."""
+        node = self.world.zookeeper.tree.nodes.get(partition_state_path(partition))
+        return None if node is None else PartitionState.decode(node.data)
 
     def in_sync_replicas(self, topic: str, partition: int = 0) -> tuple[int, ...]:
         """The ISR, as the leader has it."""

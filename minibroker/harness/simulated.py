@@ -15,7 +15,8 @@ from minibroker.client import default_runtime
 from minibroker.harness.cluster import CLIENTS, ZOOKEEPER, ClusterHarness, Condition, Link, Party
 from minibroker.local_cluster.cluster_file import write_cluster_state
 from minibroker.protocol.files.cluster_state import ClusterState, PartitionSnapshot
-from minibroker.protocol.znodes import BROKER_TOPICS, PartitionState, TopicAssignment
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.znodes import PartitionState
 from minibroker.runtime.ports import Runtime
 from minibroker.simulation.cluster import POLL_SECONDS, SimulatedCluster
 from minibroker.simulation.world.exported_disks import files_below
@@ -114,7 +115,7 @@ class SimulatedHarness(ClusterHarness):
         return POLL_SECONDS
 
     async def leader(self, topic: str, partition: int = 0) -> int | None:
-        found = self._states().get((topic, partition))
+        found = self.simulation.partition_state(TopicPartition(topic, partition))
         is_led = found is not None and self._is_running(found.leader)
         leader = self.simulation.leader(topic, partition)
         return leader if is_led and found is not None and leader == found.leader else None
@@ -129,7 +130,7 @@ class SimulatedHarness(ClusterHarness):
 
     async def under_replicated(self, topic: str | None = None) -> list[str]:
         problems = []
-        for (name, number), replicas in sorted(self._assignments().items()):
+        for (name, number), replicas in sorted(self.simulation.assignments().items()):
             if topic not in (None, name):
                 continue
             leader, isr = await self.leader(name, number), await self.in_sync_replicas(name, number)
@@ -140,15 +141,15 @@ class SimulatedHarness(ClusterHarness):
         return problems
 
     async def _partitions_of(self, topic: str) -> Collection[int]:
-        return [number for name, number in self._assignments() if name == topic]
+        return [number for name, number in self.simulation.assignments() if name == topic]
 
     def describe(self) -> list[str]:
         elapsed = self._loop.elapsed - self._began
         lines = [f"minibroker: seed {self.seed}, trace hash {self.trace_hash}, {elapsed:.3f} virtual seconds"]
         lines.append("minibroker: brokers " + ", ".join(f"{b} {self._condition_of(b)}" for b in self.broker_ids))
-        for (name, number), state in sorted(self._states().items()):
+        for partition, state in self._states().items():
             leader = "no leader" if state.leader < 0 else f"leader {state.leader}"
-            lines.append(f"minibroker: {name}-{number} {leader}, epoch {state.leader_epoch}, ISR {state.isr}")
+            lines.append(f"minibroker: {partition} {leader}, epoch {state.leader_epoch}, ISR {state.isr}")
         return lines
 
     async def _condition(self, broker_id: int) -> Condition:
@@ -160,23 +161,9 @@ class SimulatedHarness(ClusterHarness):
             return "down"
         return "paused" if process.paused else "running"
 
-    def _states(self) -> dict[tuple[str, int], PartitionState]:
-        """Every partition's state in ZooKeeper, which is authoritative."""
-        found = {}
-        for path, node in self.world.zookeeper.tree.nodes.items():
-            words = path.split("/")
-            if len(words) == 7 and words[:3] == ["", "brokers", "topics"] and words[6] == "state":
-                found[words[3], int(words[5])] = PartitionState.decode(node.data)
-        return found
-
-    def _assignments(self) -> dict[tuple[str, int], Sequence[int]]:
-        found: dict[tuple[str, int], Sequence[int]] = {}
-        for path, node in self.world.zookeeper.tree.nodes.items():
-            parent, _, topic = path.rpartition("/")
-            if parent == BROKER_TOPICS:
-                assignment = TopicAssignment.decode(node.data).partitions
-                found |= {(topic, int(number)): replicas for number, replicas in assignment.items()}
-        return found
+    def _states(self) -> dict[TopicPartition, PartitionState]:
+        found = {each: self.simulation.partition_state(each) for each in sorted(self.simulation.assignments())}
+        return {partition: state for partition, state in found.items() if state is not None}
 
     # ------------------------------------------------------------------------------------------------------- faults
     async def _kill(self, broker_id: int) -> None:
@@ -250,10 +237,10 @@ class SimulatedHarness(ClusterHarness):
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_bytes(content)
         snapshots = {
-            f"{topic}-{partition}": PartitionSnapshot(
+            str(partition): PartitionSnapshot(
                 leader=state.leader, leader_epoch=state.leader_epoch, isr=tuple(state.isr)
             )
-            for (topic, partition), state in sorted(self._states().items())
+            for partition, state in self._states().items()
         }
         write_cluster_state(directory, ClusterState(partitions=snapshots))
         return directory

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 from minibroker.broker.replication.state import ReplicaState, Role, TruncationRule
 from minibroker.harness.simulated import SimulatedHarness
-from minibroker.protocol.znodes import CONTROLLER, PartitionState, partition_state_path
+from minibroker.protocol.znodes import CONTROLLER, PartitionState
 from minibroker.scenarios.staging.broker_events import letter
 from minibroker.scenarios.staging.client_stage import ClientStage, in_words, settings_of
 from minibroker.scenarios.staging.clients import PARTITION
@@ -82,7 +82,9 @@ class SimulatedStage(ClientStage):
 
     def zookeeper_state(self) -> PartitionState:
         """Leader, epoch and ISR as ZooKeeper has them."""
-        return PartitionState.decode(self.world.zookeeper.tree.nodes[partition_state_path(PARTITION)].data)
+        state = self.cluster.partition_state(PARTITION)
+        assert state is not None
+        return state
 
     def note_broker_log(self, line: str) -> None:
         """A broker has logged a relevant line."""

@@ -17,7 +17,7 @@ from minibroker.protocol.wire.messages import (
     ElectLeadersResponse,
     confirmation_of,
 )
-from minibroker.protocol.znodes import PartitionState, partition_state_path
+from minibroker.protocol.znodes import PartitionState
 from minibroker.runtime.rpc import connect
 from minibroker.simulation.cluster import PORT, SimulatedCluster
 from minibroker.simulation.swarm.faults.rot_places import batches_of
@@ -55,8 +55,9 @@ class Stop:
     # ------------------------------------------------------------------------------------------------------ queries
     def state(self) -> PartitionState:
         """The state in ZooKeeper."""
-        path = partition_state_path(TopicPartition(TOPIC, 0))
-        return PartitionState.decode(self.world.zookeeper.tree.nodes[path].data)
+        state = self.cluster.partition_state(TopicPartition(TOPIC, 0))
+        assert state is not None
+        return state
 
     def ends(self) -> dict[int, int]:
         """Log end offsets of living replicas."""

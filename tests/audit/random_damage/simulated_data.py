@@ -32,7 +32,6 @@ from minibroker.protocol.znodes import (
     ClusterId,
     PartitionState,
     TopicAssignment,
-    partition_state_path,
     topic_path,
 )
 from minibroker.simulation.checks.disks.witnessed import newest_note
@@ -200,11 +199,8 @@ class SimulatedData:
 
     # ---------------------------------------------------------------------------------------------- recorded state
     def _partition_states(self) -> dict[TopicPartition, PartitionState]:
-        nodes = self.cluster.world.zookeeper.tree.nodes
-        return {
-            partition: PartitionState.decode(nodes[partition_state_path(partition)].data)
-            for partition in self.partitions
-        }
+        found = {partition: self.cluster.partition_state(partition) for partition in self.partitions}
+        return {partition: state for partition, state in found.items() if state is not None}
 
     def _isr(self) -> dict[TopicPartition, tuple[int, ...]]:
         return {partition: tuple(state.isr) for partition, state in self._partition_states().items()}
