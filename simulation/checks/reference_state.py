@@ -58,6 +58,9 @@ class ReferenceState:
         """Processes that lost files by a fault: their wrong view of those files is not their fault."""
         self.is_unaware: Callable[[int], bool] = lambda broker_id: False
         """Whether another broker removed this broker's registration and it cannot know yet (see `fencing`)."""
+        self.is_calm: Callable[[ReferencePartition], bool] = lambda state: False
+        """Whether only disks are broken now, and another member of this ISR could lead. Set by the run, which knows
+        what it broke."""
         self._cluster = cluster
         self._topics = topics
         self._states: dict[TopicPartition, ReferencePartition] = {}

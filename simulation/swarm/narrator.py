@@ -12,8 +12,8 @@ from minibroker.broker.replicas.observations import ObservedReplica
 from minibroker.broker.replication import events as ev
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader
+from minibroker.simulation.checks.checker import ReplicaListener
 from minibroker.simulation.checks.finding import CheckerFinding
-from minibroker.simulation.checks.listening import ReplicaListener
 
 HISTORY_LINES_MAX = 60
 HEADER = f"{'time':>9} {'broker':>6} {'partition':9} {'epoch':>5} {'LEO':>6} {'HW':>6} {'ISR':9} what"

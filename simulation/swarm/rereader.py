@@ -11,7 +11,7 @@ from minibroker.broker.replicas.observations import ObservedReplica
 from minibroker.broker.replication import events as ev
 from minibroker.client.errors import MinibrokerError
 from minibroker.protocol.ids import TopicPartition
-from minibroker.simulation.checks.listening import ReplicaListener, listening
+from minibroker.simulation.checks.checker import ReplicaListener
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.history import History
 from minibroker.simulation.swarm.workload import Workload
@@ -70,7 +70,7 @@ class Rereader:
         loop, workload = self._cluster.world.loop, self._workload
         until = loop.time() + ROUND_SECONDS
         positions = RoundPositions(self._replicas())
-        with listening(self._cluster.world.observers, positions):
+        with self._cluster.world.observers.subscribed(positions.observe):
             async with workload.consumer() as consumer:
                 consumer.assign(workload.partitions)
                 while loop.time() < until and not workload.stop.is_set():

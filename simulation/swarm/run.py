@@ -8,23 +8,14 @@ import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from minibroker.simulation.checks.checker import checking
 from minibroker.simulation.checks.control.fencing import FencingChecker
-from minibroker.simulation.checks.control.offline import OfflineLeaderChecker
 from minibroker.simulation.checks.disks.audited_disks import audit_disks
-from minibroker.simulation.checks.disks.disk_rules import DiskRuleChecker
-from minibroker.simulation.checks.disks.failed_syncs import FailedSyncChecker
-from minibroker.simulation.checks.disks.sound_logs import SoundLogChecker
-from minibroker.simulation.checks.disks.witnessed import WitnessChecker
 from minibroker.simulation.checks.finding import CheckerFinding, crash_finding
-from minibroker.simulation.checks.listening import listening
 from minibroker.simulation.checks.reference_state import ReferenceState
-from minibroker.simulation.checks.replication.leaders_starts import LeaderStartChecker
-from minibroker.simulation.checks.replication.log_starts import LogStartChecker
-from minibroker.simulation.checks.replication.replicas import ReplicaChecker
-from minibroker.simulation.checks.replication.served import ServedChecker
-from minibroker.simulation.checks.replication.waiting import WaitingChecker
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.beyond import DISASTERS, beyond_options, drive_beyond
+from minibroker.simulation.swarm.checkers import checkers
 from minibroker.simulation.swarm.faults.disk_fault_schedule import DiskFaultSchedule
 from minibroker.simulation.swarm.faults.disk_options import draw_disk_options
 from minibroker.simulation.swarm.faults.fault_schedule import FaultSchedule
@@ -55,20 +46,11 @@ LINES_PER_SECOND_MAX = 300
 async def _drive(cluster: SimulatedCluster, outcome: RunOutcome, narrator: Narrator | None) -> None:
     reference = ReferenceState(cluster, outcome.options.topics)
     fencing = FencingChecker(cluster, reference)
-    WitnessChecker(cluster, reference)
-    observers = cluster.world.observers
     with contextlib.ExitStack() as stack:
-        stack.enter_context(fencing.listening())
-        stack.enter_context(listening(observers, ReplicaChecker(cluster, reference, outcome.options.flushes)))
-        stack.enter_context(ServedChecker(reference).listening(observers))
-        stack.enter_context(listening(observers, FailedSyncChecker(cluster, reference)))
-        stack.enter_context(listening(observers, LogStartChecker(cluster, reference, outcome.options.settings)))
-        stack.enter_context(listening(observers, LeaderStartChecker(cluster, reference)))
-        stack.enter_context(listening(observers, DiskRuleChecker(cluster, reference)))
-        stack.enter_context(listening(observers, WaitingChecker(reference)))
-        stack.enter_context(listening(observers, SoundLogChecker(cluster, reference)))
+        for checker in checkers(cluster, reference, outcome.options, fencing):
+            stack.enter_context(checking(cluster, reference, checker))
         if narrator is not None:
-            stack.enter_context(listening(observers, narrator))
+            stack.enter_context(cluster.world.observers.subscribed(narrator.observe))
             fencing.listeners.append(narrator.fault)
         await _drive_checked(cluster, outcome, reference, narrator)
     outcome.coverage.seen.update(fencing.counts)
@@ -94,7 +76,7 @@ async def _drive_checked(
         if options.disks is None
         else DiskFaultSchedule(injector, options.disks, cluster.world.random("disk faults"))
     )
-    OfflineLeaderChecker(cluster, reference, injector.is_calm)
+    reference.is_calm = injector.is_calm
     if disks is not None:
         workload.other_clients.append(Rereader(cluster, workload, history).run)
     sampling, working = asyncio.create_task(sample()), asyncio.create_task(workload.run())
@@ -165,7 +147,7 @@ def run_beyond(
     async def drive(cluster: SimulatedCluster, outcome: RunOutcome, narrator: Narrator | None) -> None:
         with contextlib.ExitStack() as stack:
             if narrator is not None:
-                stack.enter_context(listening(cluster.world.observers, narrator))
+                stack.enter_context(cluster.world.observers.subscribed(narrator.observe))
             await drive_beyond(cluster, outcome, disaster, narrator)
 
     return _perform(seed, brokers, options, on_line, drive)

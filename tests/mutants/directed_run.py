@@ -7,7 +7,7 @@ out), that is reported as `script` and does not count as catching a mutant.
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -17,12 +17,12 @@ from minibroker.client.admin import AdminClient
 from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer.producer import Producer
 from minibroker.protocol.ids import TopicPartition
+from minibroker.simulation.checks.checker import Checker, checking
 from minibroker.simulation.checks.control.fencing import FencingChecker
 from minibroker.simulation.checks.disks.audited_disks import audit_disks
 from minibroker.simulation.checks.disks.disk_rules import DiskRuleChecker
 from minibroker.simulation.checks.disks.sound_logs import SoundLogChecker
 from minibroker.simulation.checks.finding import CheckerFinding, crash_finding
-from minibroker.simulation.checks.listening import listening
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.checks.replication.leaders_starts import LeaderStartChecker
 from minibroker.simulation.checks.replication.log_starts import LogStartChecker
@@ -208,15 +208,24 @@ async def _direct(
     reference = ReferenceState(cluster, options.topics)
     reference.allows_unclean_election = options.settings.get("unclean.leader.election.enable") == "true"
     with contextlib.ExitStack() as stack:
-        stack.enter_context(FencingChecker(cluster, reference).listening())
-        replicas, starts = ReplicaChecker(cluster, reference, options.flushes), LeaderStartChecker(cluster, reference)
-        for listener in (replicas, starts, DiskRuleChecker(cluster, reference), WaitingChecker(reference)):
-            stack.enter_context(listening(cluster.world.observers, listener))
-        if SETUPS[script].deletes_nothing:
-            stack.enter_context(listening(cluster.world.observers, LogStartChecker(cluster, reference, {})))
-        if SETUPS[script].sound_disks:
-            stack.enter_context(listening(cluster.world.observers, SoundLogChecker(cluster, reference)))
+        for checker in _checkers(cluster, reference, options, SETUPS[script]):
+            stack.enter_context(checking(cluster, reference, checker))
         await _run_script(script, cluster, options, findings, reference)
+
+
+def _checkers(
+    cluster: SimulatedCluster, reference: ReferenceState, options: RunOptions, setup: ClusterSetup
+) -> Iterator[Checker]:
+    """Those of the swarm (`simulation/swarm/checkers.py`) that a single scripted fault can concern."""
+    yield FencingChecker(cluster, reference)
+    yield ReplicaChecker(cluster, reference, options.flushes)
+    yield LeaderStartChecker(cluster, reference)
+    yield DiskRuleChecker(cluster, reference)
+    yield WaitingChecker(reference)
+    if setup.deletes_nothing:
+        yield LogStartChecker(cluster, reference, {})
+    if setup.sound_disks:
+        yield SoundLogChecker(cluster, reference)
 
 
 async def _run_script(

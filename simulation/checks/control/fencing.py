@@ -8,10 +8,9 @@ registration exists, unless it handed over; and a fenced broker serves nothing o
 others: the reasons that the controller gives.
 """
 
-import contextlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -31,7 +30,7 @@ from minibroker.protocol.znodes import (
     topic_path,
 )
 from minibroker.runtime.ports import CheckOp, CreateOp, DeleteOp, NoNode, Operation, SetOp
-from minibroker.simulation.checks.listening import ReplicaListener, listening
+from minibroker.simulation.checks.checker import Checker, WorldHandlers
 from minibroker.simulation.checks.reference_state import ReferencePartition, ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.world.observations import (
@@ -86,7 +85,7 @@ class FoundSilent(Struct):
     at: float
 
 
-class FencingChecker(ReplicaListener):
+class FencingChecker(Checker):
     """Watches one run. `counts` are for coverage; `listeners` get lines for people."""
 
     def __init__(self, cluster: SimulatedCluster, reference: ReferenceState) -> None:
@@ -108,15 +107,16 @@ class FencingChecker(ReplicaListener):
         self._disk_failed_at: dict[int, float] = {}
         self._states: dict[TopicPartition, ReferencePartition] = {}
         self._led_since: dict[TopicPartition, float] = {}
-        observers = cluster.world.world_observers
-        observers.subscribe(NodesWritten, self._on_nodes_written)
-        observers.subscribe(SessionEnded, self._on_session_ended)
-        observers.subscribe(RequestSent, self._on_request_sent)
-        observers.subscribe(AnswerArrived, self._on_answer_arrived)
-        observers.subscribe(DiskCallFailed, self._on_disk_call_failed)
-        reference.listeners.append(self._on_state_written)
-        reference.samplers.append(self._sample)
         reference.is_unaware = self.is_unaware
+
+    def world_events(self) -> WorldHandlers:
+        return {
+            NodesWritten: self._on_nodes_written,
+            SessionEnded: self._on_session_ended,
+            RequestSent: self._on_request_sent,
+            AnswerArrived: self._on_answer_arrived,
+            DiskCallFailed: self._on_disk_call_failed,
+        }
 
     # ----------------------------------------------------------------------------------------------- ZooKeeper's writes
     def _on_nodes_written(self, event: NodesWritten) -> None:
@@ -258,7 +258,7 @@ class FencingChecker(ReplicaListener):
                 self._slow_at[frozenset((source, target))] = self._loop.elapsed
 
     # ---------------------------------------------------------------------------------------------------- elections
-    def _on_state_written(self, partition: TopicPartition) -> None:
+    def state_written(self, partition: TopicPartition) -> None:
         after, before = self._reference.state(partition), self._states.get(partition)
         if after is None:
             self._states.pop(partition, None)
@@ -325,7 +325,7 @@ class FencingChecker(ReplicaListener):
         if replica.state.role is Role.OFFLINE:
             self._offline_at[replica.state.config.broker_id, replica.topic_partition] = self._loop.elapsed
 
-    def _sample(self) -> None:
+    def sample(self) -> None:
         """Record reasons that may be over when the controller acts on them."""
         self._sample_slow_links()
         for broker_id in self._cluster.alive():
@@ -364,14 +364,8 @@ class FencingChecker(ReplicaListener):
         if self._reference.session_ended(broker_id):
             self._reference.find(RULE, f"fenced broker {broker_id} {what}", partition)
 
-    @contextlib.contextmanager
-    def listening(self) -> Iterator[None]:
-        """Observe steps, reads granted to consumers, and leaders named in metadata, until the block ends."""
-        observers = self._cluster.world.observers
-        with observers.subscribed(self._observe), listening(observers, self):
-            yield
-
-    def _observe(self, event: object) -> None:
+    def observe(self, event: object) -> None:
+        """Also reads granted to consumers, and leaders named in metadata."""
         if type(event) is ConsumerReadGranted:
             self._serves(event.replica.state.config.broker_id, "lets a consumer read", None)
         elif type(event) is MetadataAnswered:
@@ -380,6 +374,8 @@ class FencingChecker(ReplicaListener):
                     if partition.leader_id == event.broker_id:
                         name = TopicPartition(topic.name, partition.partition_index)
                         self._serves(event.broker_id, "names itself the leader", name)
+        else:
+            super().observe(event)
 
     # ------------------------------------------------------------------------------------------------------- reports
     def _find(self, text: str, *facts: str) -> None:

@@ -4,9 +4,8 @@ Owns: how long each leader in ZooKeeper has been offline, counted only while not
 why it is offline.
 """
 
-from collections.abc import Callable
-
 from minibroker.protocol.ids import TopicPartition
+from minibroker.simulation.checks.checker import Checker
 from minibroker.simulation.checks.reference_state import ReferencePartition, ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 
@@ -14,24 +13,19 @@ BOUND_SECONDS = 5.0
 """Time for a report to the controller, an election and its orders, with every request repeated once."""
 
 
-class OfflineLeaderChecker:
-    """Looks whenever `ReferenceState` samples."""
+class OfflineLeaderChecker(Checker):
+    """Checks one run."""
 
-    def __init__(
-        self, cluster: SimulatedCluster, reference: ReferenceState, is_calm: Callable[[ReferencePartition], bool]
-    ) -> None:
-        """`is_calm`: whether only disks are broken now, and another member of this ISR could lead."""
+    def __init__(self, cluster: SimulatedCluster, reference: ReferenceState) -> None:
         self._cluster = cluster
         self._reference = reference
-        self._is_calm = is_calm
         self._since: dict[tuple[TopicPartition, int], float] = {}
-        reference.samplers.append(self.look)
 
-    def look(self) -> None:
+    def sample(self) -> None:
         now = self._cluster.world.loop.elapsed
         for actual in self._reference.states():
             key = (actual.partition, actual.leader_epoch)
-            if actual.leader == -1 or not self._is_offline(actual) or not self._is_calm(actual):
+            if actual.leader == -1 or not self._is_offline(actual) or not self._reference.is_calm(actual):
                 self._since.pop(key, None)
             elif now - self._since.setdefault(key, now) > BOUND_SECONDS:
                 self._since[key] = now

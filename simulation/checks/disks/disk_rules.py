@@ -21,8 +21,8 @@ from minibroker.protocol.files.checkpoints import (
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader
 from minibroker.runtime.ports import DiskFull, FileMissing
+from minibroker.simulation.checks.checker import Checker, WorldHandlers
 from minibroker.simulation.checks.disks.audited_disks import LOG_DIRECTORY
-from minibroker.simulation.checks.listening import ReplicaListener
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.world.node import PROCESS, Process
@@ -43,8 +43,8 @@ class CheckpointSnapshot(msgspec.Struct, frozen=True):
     """Directories of its partitions when it was first seen: a recreated one has no high watermark to keep."""
 
 
-class DiskRuleChecker(ReplicaListener):
-    """Looks also whenever `ReferenceState` samples."""
+class DiskRuleChecker(Checker):
+    """Checks one run."""
 
     def __init__(self, cluster: SimulatedCluster, reference: ReferenceState) -> None:
         self._cluster = cluster
@@ -55,8 +55,9 @@ class DiskRuleChecker(ReplicaListener):
         own."""
         self._failed: dict[Process, str] = {}
         """Processes with a failed append to a segment, and its path."""
-        cluster.world.world_observers.subscribe(DiskCallFailed, self._on_disk_call_failed)
-        reference.samplers.append(self.look)
+
+    def world_events(self) -> WorldHandlers:
+        return {DiskCallFailed: self._on_disk_call_failed}
 
     def _storage(self, broker_id: int) -> SimulatedStorage:
         return self._cluster.world.machine(f"broker-{broker_id}").storage
@@ -77,8 +78,8 @@ class DiskRuleChecker(ReplicaListener):
         self._reference.find("I15", f"{process} writes on after an IO error", log.topic_partition, *facts)
 
     # --------------------------------------------------------------------------------------------- high watermarks
-    def look(self) -> None:
-        """Is a live partition missing from a checkpoint?"""
+    def sample(self) -> None:
+        """Whether a live partition is missing from a checkpoint."""
         for broker_id in self._cluster.broker_ids:
             storage = self._storage(broker_id)
             if broker_id in self._reference.faulty:

@@ -11,7 +11,7 @@ from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.replicas.partition import Partition
 from minibroker.protocol.record_batch import BatchHeader
 from minibroker.runtime.ports import FileMissing, OutOfDescriptors
-from minibroker.simulation.checks.listening import ReplicaListener
+from minibroker.simulation.checks.checker import Checker, WorldHandlers
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.world.node import PROCESS, Process
@@ -23,8 +23,8 @@ NOTICED_SECONDS = 0.25
 """Syncs run in the background, several at once: the event loop notices a failure when all of them are done."""
 
 
-class FailedSyncChecker(ReplicaListener):
-    """Looks also whenever `ReferenceState` samples."""
+class FailedSyncChecker(Checker):
+    """Checks one run."""
 
     def __init__(self, cluster: SimulatedCluster, reference: ReferenceState) -> None:
         self._cluster = cluster
@@ -33,8 +33,9 @@ class FailedSyncChecker(ReplicaListener):
         """Path of the file, and time of the failure."""
         self._had_errors: set[Process] = set()
         """Processes that have met any disk error."""
-        cluster.world.world_observers.subscribe(DiskCallFailed, self._on_disk_call_failed)
-        reference.samplers.append(self.look)
+
+    def world_events(self) -> WorldHandlers:
+        return {DiskCallFailed: self._on_disk_call_failed}
 
     def _on_disk_call_failed(self, event: DiskCallFailed) -> None:
         process = PROCESS.get()
@@ -54,7 +55,7 @@ class FailedSyncChecker(ReplicaListener):
         facts = (f"a sync of {path} failed at {when:.3f}", f"then {batches[0].base_offset} was appended")
         self._reference.find("I15", f"{process} writes on after a failed sync", log.topic_partition, *facts)
 
-    def look(self) -> None:
+    def sample(self) -> None:
         """I12, for processes that met disk errors."""
         for broker_id in self._cluster.alive():
             machine = self._cluster.world.machine(f"broker-{broker_id}")

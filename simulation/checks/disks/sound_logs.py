@@ -11,13 +11,13 @@ from minibroker.broker.replicas.observations import ObservedReplica
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.log_starts import HEAD_MISSING
 from minibroker.protocol.ids import TopicPartition
-from minibroker.simulation.checks.listening import ReplicaListener
+from minibroker.simulation.checks.checker import Checker
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.world.node import PROCESS
 
 
-class SoundLogChecker(ReplicaListener):
+class SoundLogChecker(Checker):
     """Of one run."""
 
     def __init__(self, cluster: SimulatedCluster, reference: ReferenceState) -> None:

@@ -8,6 +8,7 @@ from minibroker.broker.replicas.partition import Partition
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.log_digest import digest_of, format_digest
 from minibroker.protocol.witness import SHARDS, PartitionWitness, WitnessNode, newer, shard_of, witness_path
+from minibroker.simulation.checks.checker import Checker
 from minibroker.simulation.checks.finding import CheckerFinding
 from minibroker.simulation.checks.reference_state import ReferencePartition, ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
@@ -77,16 +78,15 @@ def _contradiction(replica: Partition, note: PartitionWitness) -> str | None:
     )
 
 
-class WitnessChecker:
-    """Looks whenever `ReferenceState` samples: a leader notes nothing uncommitted."""
+class WitnessChecker(Checker):
+    """A leader notes nothing uncommitted."""
 
     def __init__(self, cluster: SimulatedCluster, reference: ReferenceState) -> None:
         self._cluster = cluster
         self._reference = reference
         self._checked_mzxids: dict[str, int] = {}
-        reference.samplers.append(self.look)
 
-    def look(self) -> None:
+    def sample(self) -> None:
         """Check the shards that were written since the last sample."""
         nodes = self._cluster.world.zookeeper.tree.nodes
         for broker_id in self._cluster.broker_ids:

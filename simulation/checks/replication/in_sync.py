@@ -13,6 +13,7 @@ from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.state import IsrKind, ReplicaState, Role
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.znodes import BrokerRegistration, broker_path
+from minibroker.simulation.checks.checker import WorldHandlers
 from minibroker.simulation.checks.control.observed_registrations import ObservedRegistrations
 from minibroker.simulation.checks.reference_state import ReferencePartition, ReferenceState
 from minibroker.simulation.checks.replication.lineage import Writer
@@ -65,8 +66,8 @@ class LeaderStep(Struct):
     refused: bool
 
 
-class InSyncChecker:
-    """Checks one run. Times are the loop's, as the running process sees them."""
+class InSyncRules:
+    """Part of `ReplicaChecker`, which calls it. Times are the loop's, as the running process sees them."""
 
     def __init__(self, cluster: SimulatedCluster, reference: ReferenceState) -> None:
         self._cluster = cluster
@@ -81,10 +82,9 @@ class InSyncChecker:
         """When a broker was last found paused, or in a slow call."""
         self._pauses: dict[str, list[tuple[float, float]]] = {}
         self._paused_at: dict[str, float] = {}
-        cluster.world.world_observers.subscribe(ProcessPaused, self._on_paused)
-        cluster.world.world_observers.subscribe(ProcessResumed, self._on_resumed)
-        reference.listeners.append(self._on_state_written)
-        reference.samplers.append(self._sample)
+
+    def world_events(self) -> WorldHandlers:
+        return {ProcessPaused: self._on_paused, ProcessResumed: self._on_resumed}
 
     def _on_paused(self, event: ProcessPaused) -> None:
         self._paused_at[event.host] = self._loop.time()
@@ -260,7 +260,7 @@ class InSyncChecker:
         return sum(seconds for began, seconds in pauses if began >= since)
 
     # ---------------------------------------------------------------------------------------------------- ZooKeeper
-    def _on_state_written(self, partition: TopicPartition) -> None:
+    def state_written(self, partition: TopicPartition) -> None:
         after, before = self._reference.state(partition), self._states.get(partition)
         if after is None or not self._reference.is_promised(partition.topic):
             return
@@ -324,7 +324,7 @@ class InSyncChecker:
                 return leadership.began
         return 0.0
 
-    def _sample(self) -> None:
+    def sample(self) -> None:
         """Hardening rule 4: soon after the ISR fell below the minimum, its leader's copy survives a power loss. Only
         time in which the leader's process ran counts."""
         for broker_id in self._cluster.alive():
@@ -355,12 +355,12 @@ class InSyncChecker:
 
 
 _HANDLERS: dict[type[ev.ReplicaEvent], Callable[..., None]] = {
-    ev.FollowerFetched: InSyncChecker._on_fetched,
-    ev.BatchesAppended: InSyncChecker._on_appended,
-    ev.LeaderStalled: InSyncChecker._on_stalled,
-    ev.AlterPartitionAnswered: InSyncChecker._on_settled,
-    ev.AlterPartitionLost: InSyncChecker._on_settled,
-    ev.LagChecked: InSyncChecker._on_lag_checked,
+    ev.FollowerFetched: InSyncRules._on_fetched,
+    ev.BatchesAppended: InSyncRules._on_appended,
+    ev.LeaderStalled: InSyncRules._on_stalled,
+    ev.AlterPartitionAnswered: InSyncRules._on_settled,
+    ev.AlterPartitionLost: InSyncRules._on_settled,
+    ev.LagChecked: InSyncRules._on_lag_checked,
     ev.LeaderAndIsrReceived: lambda *facts: None,
     ev.ReplicaStopped: lambda *facts: None,
     ev.LogFailed: lambda *facts: None,

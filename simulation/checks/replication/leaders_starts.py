@@ -12,20 +12,19 @@ from minibroker.broker.replicas.observations import ObservedReplica
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.state import Role
 from minibroker.protocol.ids import TopicPartition
-from minibroker.simulation.checks.listening import ReplicaListener
+from minibroker.simulation.checks.checker import Checker
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.world.node import PROCESS
 
 
-class LeaderStartChecker(ReplicaListener):
-    """Looks also whenever `ReferenceState` samples."""
+class LeaderStartChecker(Checker):
+    """Checks one run."""
 
     def __init__(self, cluster: SimulatedCluster, reference: ReferenceState) -> None:
         self._cluster = cluster
         self._reference = reference
         self._starts: dict[ObservedReplica, int] = {}
-        reference.samplers.append(self.look)
 
     def replica_loaded(self, replica: ObservedReplica) -> None:
         self._starts[replica] = replica.state.log_start_offset
@@ -43,7 +42,7 @@ class LeaderStartChecker(ReplicaListener):
             text = f"{PROCESS.get()} raises its log start above its leader's"
             self._reference.find("I39", text, replica.topic_partition, *facts)
 
-    def look(self) -> None:
+    def sample(self) -> None:
         """Compare the first offsets of followers' files. An empty log cannot lack anything."""
         for actual in self._reference.states():
             for broker_id in self._cluster.broker_ids:

@@ -14,7 +14,7 @@ from minibroker.broker.replicas.observations import ObservedReplica
 from minibroker.broker.replication import events as ev
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader
-from minibroker.simulation.checks.listening import ReplicaListener
+from minibroker.simulation.checks.checker import Checker
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.world.node import PROCESS
@@ -43,7 +43,7 @@ class BatchSizes:
         return sum(self._sizes[base] for base in self._bases[bisect_left(self._bases, offset) :])
 
 
-class LogStartChecker(ReplicaListener):
+class LogStartChecker(Checker):
     """Of one run."""
 
     def __init__(self, cluster: SimulatedCluster, reference: ReferenceState, settings: dict[str, str]) -> None:
@@ -54,7 +54,6 @@ class LogStartChecker(ReplicaListener):
         self._lawful: dict[TopicPartition, int] = {}
         """The highest start found lawful."""
         self._starts: dict[ObservedReplica, int] = {}
-        reference.listeners.append(self._on_state_written)
 
     def appended(self, log: PartitionLog, batches: Sequence[BatchHeader]) -> None:
         sizes = self._sizes.setdefault(log.topic_partition, BatchSizes())
@@ -76,7 +75,7 @@ class LogStartChecker(ReplicaListener):
             self._check(replica, "took over the log start")
         self._starts[replica] = start
 
-    def _on_state_written(self, partition: TopicPartition) -> None:
+    def state_written(self, partition: TopicPartition) -> None:
         actual = self._reference.state(partition)
         for broker_id in () if actual is None else actual.members:
             replica = self._cluster.replica(broker_id, partition.topic, partition.partition)

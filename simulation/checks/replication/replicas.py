@@ -18,9 +18,9 @@ from minibroker.broker.requests.produce import ProduceItem
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader
-from minibroker.simulation.checks.listening import ReplicaListener
+from minibroker.simulation.checks.checker import Checker, WorldHandlers
 from minibroker.simulation.checks.reference_state import ReferencePartition, ReferenceState
-from minibroker.simulation.checks.replication.in_sync import InSyncChecker
+from minibroker.simulation.checks.replication.in_sync import InSyncRules
 from minibroker.simulation.checks.replication.lineage import Lineage, Writer
 from minibroker.simulation.checks.replication.reference_log import LoggedBatch, ReferenceLog, read_batches
 from minibroker.simulation.cluster import SimulatedCluster
@@ -51,12 +51,12 @@ class LastKnownDisk(Struct):
     log: PartitionLog
 
 
-class ReplicaChecker(ReplicaListener):
+class ReplicaChecker(Checker):
     """`counts_only_synced`: with flushing on, the high watermark may cover only synced bytes."""
 
     def __init__(self, cluster: SimulatedCluster, reference: ReferenceState, counts_only_synced: bool) -> None:
         self.reference = reference
-        self.in_sync = InSyncChecker(cluster, reference)
+        self.in_sync = InSyncRules(cluster, reference)
         self._cluster = cluster
         self._only_synced = counts_only_synced
         self._checked: dict[ObservedReplica, CheckedReplica] = {}
@@ -75,7 +75,12 @@ class ReplicaChecker(ReplicaListener):
             ev.ReplicaStopped: self._on_replica_stopped,
             ev.LogHealed: self._on_log_healed,
         }
-        reference.listeners.append(self._on_state_written)
+
+    def world_events(self) -> WorldHandlers:
+        return self.in_sync.world_events()
+
+    def sample(self) -> None:
+        self.in_sync.sample()
 
     def lineage(self, partition: TopicPartition) -> Lineage:
         found = self._lineages.get(partition)
@@ -340,8 +345,9 @@ class ReplicaChecker(ReplicaListener):
             if actual is not None and actual.leader_epoch == state.leader_epoch:  # a late order makes no leader
                 self._require_all(checked, f"leads epoch {state.leader_epoch}")
 
-    def _on_state_written(self, partition: TopicPartition) -> None:
+    def state_written(self, partition: TopicPartition) -> None:
         """I3, I6: each ISR member holds all that is committed."""
+        self.in_sync.state_written(partition)
         after = self.reference.state(partition)
         if after is None or not self.reference.is_promised(partition.topic):
             return

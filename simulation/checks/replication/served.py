@@ -5,7 +5,6 @@ offset and be the one written there; what a follower appends must be what the le
 others: what a consumer does with damaged bytes; their CRC shows the damage, and it discards them.
 """
 
-import contextlib
 from collections.abc import Sequence
 
 from minibroker.broker.replicas.observations import BatchesLogged, ObservedReplica, RecordsRead
@@ -13,13 +12,13 @@ from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import CRC_COVERS_FROM, BatchHeader, CorruptBatch, read_header
 from minibroker.protocol.wire.codec import FetchedRecords
-from minibroker.runtime.observer import Observers
 from minibroker.runtime.ports import Buffer
+from minibroker.simulation.checks.checker import Checker
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.world.node import PROCESS
 
 
-class ServedChecker:
+class ServedChecker(Checker):
     """Checks one run."""
 
     def __init__(self, reference: ReferenceState) -> None:
@@ -27,11 +26,7 @@ class ServedChecker:
         self._written: dict[TopicPartition, dict[tuple[int, int], bytes]] = {}
         """By partition, and by (epoch, base offset)."""
 
-    def listening(self, observers: Observers) -> contextlib.AbstractContextManager[None]:
-        """Observe fetches and appends until the block ends."""
-        return observers.subscribed(self._observe)
-
-    def _observe(self, event: object) -> None:
+    def observe(self, event: object) -> None:
         if type(event) is RecordsRead:
             self._served(event.replica, event.fetch_offset, event.found)
         elif type(event) is BatchesLogged and self._reference.is_promised(event.replica.topic_partition.topic):

@@ -11,14 +11,14 @@ from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.leader import ACKS_ALL
 from minibroker.broker.replication.state import ReplicaState
 from minibroker.protocol.errors import ErrorCode
-from minibroker.simulation.checks.listening import ReplicaListener
+from minibroker.simulation.checks.checker import Checker
 from minibroker.simulation.checks.reference_state import ReferenceState
 
 RAISES_HIGH_WATERMARK = (ev.FollowerFetched, ev.BatchesAppended, ev.BrokersChanged)
 """Events after which the high watermark is as high as it may be."""
 
 
-class WaitingChecker(ReplicaListener):
+class WaitingChecker(Checker):
     """Of one run."""
 
     def __init__(self, reference: ReferenceState) -> None:

@@ -1,5 +1,6 @@
 """Forgotten high watermarks and appends after an IO error are found; what may happen is not."""
 
+import contextlib
 from collections.abc import Sequence
 from typing import cast
 
@@ -10,6 +11,7 @@ from minibroker.protocol.files.checkpoints import format_offset_checkpoint
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader, build_batch, read_header
 from minibroker.runtime.ports import DiskError, DiskFull
+from minibroker.simulation.checks.checker import checking
 from minibroker.simulation.checks.disks.audited_disks import LOG_DIRECTORY
 from minibroker.simulation.checks.disks.disk_rules import HIGH_WATERMARKS_PATH, DiskRuleChecker
 from minibroker.simulation.checks.reference_state import ReferenceState
@@ -33,6 +35,8 @@ class Case:
         self.cluster = SimulatedCluster(0, brokers=1)
         self.reference = ReferenceState(self.cluster, {"a": (1, 1, 1)})
         self.rules = DiskRuleChecker(self.cluster, self.reference)
+        self.checking = contextlib.ExitStack()
+        self.checking.enter_context(checking(self.cluster, self.reference, self.rules))
         for name in ("a-0", "b-0"):
             self.storage.provision(f"{LOG_DIRECTORY}/{name}/x")
 
@@ -44,7 +48,7 @@ class Case:
         directory, name = self.storage.parent_of(HIGH_WATERMARKS_PATH)
         node = directory.entries[name] = FileNode()
         node.content[:] = format_offset_checkpoint(high_watermarks)
-        self.rules.look()
+        self.rules.sample()
 
     def append(self, batches: Sequence[BatchHeader]) -> None:
         """Inside the broker's process."""
@@ -123,7 +127,7 @@ def test_a_checkpoint_lost_by_a_faulty_disk_is_recreated_empty() -> None:
     case.checkpoint({A: 5, B: 3})
     case.reference.faulty.add(1)
     del case.storage.find_directory(LOG_DIRECTORY).entries[HIGH_WATERMARKS_PATH.rpartition("/")[2]]
-    case.rules.look()
+    case.rules.sample()
     case.reference.faulty.clear()
     case.checkpoint({})
     assert case.found == []

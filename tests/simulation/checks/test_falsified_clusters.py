@@ -16,8 +16,8 @@ from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import read_header
 from minibroker.protocol.znodes import PartitionState
 from minibroker.runtime.ports import SetOp
+from minibroker.simulation.checks.checker import checking
 from minibroker.simulation.checks.disks.audited_disks import audit_disks
-from minibroker.simulation.checks.listening import listening
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.checks.replication.replicas import ReplicaChecker
 from minibroker.simulation.cluster import SimulatedCluster
@@ -56,7 +56,7 @@ class Life:
 
     async def _live(self, falsify: Callable[["Life"], Awaitable[None] | None]) -> None:
         cluster, servers, ports = self.cluster, self.cluster.bootstrap_servers, self.cluster.client_runtime()
-        with listening(cluster.world.observers, ReplicaChecker(cluster, self.reference, counts_only_synced=False)):
+        with checking(cluster, self.reference, ReplicaChecker(cluster, self.reference, counts_only_synced=False)):
             cluster.start_all()
             await cluster.until_ready()
             async with AdminClient(bootstrap_servers=servers, runtime=ports) as admin:

@@ -13,6 +13,7 @@ from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import ApiKey
 from minibroker.protocol.znodes import CONTROLLER, PartitionState, broker_path, partition_state_path
 from minibroker.runtime.ports import DeleteOp, SetOp
+from minibroker.simulation.checks.checker import checking
 from minibroker.simulation.checks.control.fencing import RECONNECT_SECONDS, RULE, SILENT_SECONDS, FencingChecker
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
@@ -40,7 +41,7 @@ class Life:
         return [each.text for each in self.reference.findings]
 
     async def _live(self, act: Callable[["Life"], Awaitable[None]]) -> None:
-        with self.checker.listening():
+        with checking(self.cluster, self.reference, self.checker):
             self.cluster.start_all()
             await self.cluster.until_ready()
             await asyncio.sleep(OLD_SECONDS)

@@ -16,6 +16,7 @@ from minibroker.protocol.record_batch import BatchHeader, build_batch, read_head
 from minibroker.protocol.wire.codec import FetchedRecords
 from minibroker.protocol.wire.messages import FetchPartitionResponse
 from minibroker.runtime.ports import DiskError
+from minibroker.simulation.checks.checker import checking
 from minibroker.simulation.checks.control.offline import BOUND_SECONDS, OfflineLeaderChecker
 from minibroker.simulation.checks.disks.failed_syncs import NOTICED_SECONDS, FailedSyncChecker
 from minibroker.simulation.checks.disks.sound_logs import SoundLogChecker
@@ -58,7 +59,7 @@ class Replica:
     def __init__(self, start: int, is_leader: bool = True) -> None:
         self.topic_partition = A
         self.state = SimpleNamespace(log_start_offset=start, is_leader=is_leader, is_offline=False)
-        self.log = SimpleNamespace(storage=SimpleNamespace(offline=True))
+        self.log = SimpleNamespace(health=SimpleNamespace(offline=True))
 
 
 def replica(start: int, is_leader: bool = True) -> Partition:
@@ -111,11 +112,10 @@ def test_a_follower_may_load_any_start_and_take_over_only_a_lawful_one() -> None
 # --------------------------------------------------------------------------------------------------- served and copied
 def serve(case: Case, asked: int, answer: bytes, written: list[tuple[BatchHeader, bytes]]) -> list[str]:
     """Findings when a leader gives this answer to a fetch at this offset."""
-    observers = case.cluster.world.observers
     found = FetchedRecords(FetchPartitionResponse(partition_index=0), [answer], len(answer))
-    with ServedChecker(case.reference).listening(observers):
-        case.inside(observers.notify, BatchesLogged(replica(0), written))
-        case.inside(observers.notify, RecordsRead(replica(0), asked, found))
+    with checking(case.cluster, case.reference, ServedChecker(case.reference)):
+        case.inside(case.cluster.world.observers.notify, BatchesLogged(replica(0), written))
+        case.inside(case.cluster.world.observers.notify, RecordsRead(replica(0), asked, found))
     return case.found
 
 
@@ -144,11 +144,12 @@ def test_an_offline_leader_hands_over_in_bounded_time(is_calm: bool, found: list
     actual = ReferencePartition(A, (1, 2), {}, 1, 0, 0, 0, 0, 0.0, 1)
     case.reference.states = lambda: [actual]  # type: ignore[method-assign]
     case.cluster.replica = lambda *where: replica(0)  # type: ignore[method-assign]
-    checker = OfflineLeaderChecker(case.cluster, case.reference, lambda state: is_calm)
+    checker = OfflineLeaderChecker(case.cluster, case.reference)
+    case.reference.is_calm = lambda state: is_calm
 
     async def watch() -> None:
         for _ in range(3):
-            checker.look()
+            checker.sample()
             await asyncio.sleep(BOUND_SECONDS / 1.5)
 
     case.cluster.world.run(watch())
@@ -180,7 +181,7 @@ def test_nothing_is_appended_long_after_a_failed_sync_whatever_its_error(is_full
     checker = FailedSyncChecker(case.cluster, case.reference)
     storage = case.cluster.world.machine("broker-1").storage
     storage.fail("sync", is_full=is_full)
-    with pytest.raises(DiskError):
+    with checking(case.cluster, case.reference, checker), pytest.raises(DiskError):
         case.inside(storage.check_fault, "sync", "/data/log/a-0/00000000000000000000.log")
     headers = [stamped(0)[0]]
     case.inside(checker.appended, LOG, headers)

@@ -1,0 +1,91 @@
+"""What a checker of a run is told, and the one way to subscribe it.
+
+Owns: the interface of checkers, and their subscription (`checking`). Leaves to others: all checks, and which checkers a
+run has (`simulation/swarm/checkers.py`).
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.broker.replicas.observations import (
+    BatchesLogged,
+    LogCut,
+    ObservedReplica,
+    OrderAdmitted,
+    ReplicaLoaded,
+    ReplicaStepped,
+)
+from minibroker.broker.replication import events as ev
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.record_batch import BatchHeader
+from minibroker.simulation.checks.reference_state import ReferenceState
+from minibroker.simulation.cluster import SimulatedCluster
+
+WorldHandlers = Mapping[type[Any], Callable[[Any], None]]
+"""What to call for events of the simulated world (`simulation/world/observations.py`), by their class."""
+
+
+class ReplicaListener:
+    """Base of whatever follows the replicas of a run. Each method is called right after its event, in the process that
+    caused it."""
+
+    def ordered(self, controller_epoch: int) -> None:
+        """See `OrderAdmitted`."""
+
+    def replica_loaded(self, replica: ObservedReplica) -> None:
+        """See `ReplicaLoaded`."""
+
+    def stepped(
+        self, replica: ObservedReplica, event: ev.ReplicaEvent, effects: Sequence[ev.ReplicaEffect], refused: bool
+    ) -> None:
+        """See `ReplicaStepped`."""
+
+    def appended(self, log: PartitionLog, batches: Sequence[BatchHeader]) -> None:
+        """See `BatchesLogged`."""
+
+    def cut(self, log: PartitionLog, failed: bool) -> None:
+        """See `LogCut`."""
+
+    def observe(self, event: object) -> None:
+        """An event of the observer port: call the method for its kind."""
+        if type(event) is ReplicaStepped:
+            self.stepped(event.replica, event.event, event.effects, event.is_refused)
+        elif type(event) is BatchesLogged:
+            self.appended(event.replica.log, [header for header, _ in event.batches])
+        elif type(event) is LogCut:
+            self.cut(event.replica.log, event.has_failed)
+        elif type(event) is ReplicaLoaded:
+            self.replica_loaded(event.replica)
+        elif type(event) is OrderAdmitted:
+            self.ordered(event.controller_epoch)
+
+
+class Checker(ReplicaListener):
+    """Base of the checkers of a run: override what matters. It reports by `ReferenceState.find`."""
+
+    def state_written(self, partition: TopicPartition) -> None:
+        """The state of this partition was written in ZooKeeper, just now."""
+
+    def sample(self) -> None:
+        """Called every few hundredths of a virtual second: for what no event reports."""
+
+    def world_events(self) -> WorldHandlers:
+        """None, unless overridden."""
+        return {}
+
+
+@contextlib.contextmanager
+def checking(cluster: SimulatedCluster, reference: ReferenceState, checker: Checker) -> Iterator[None]:
+    """Tell the checker everything until the block ends (events of the world: until the world ends)."""
+    for kind, handle in checker.world_events().items():
+        cluster.world.world_observers.subscribe(kind, handle)
+    reference.listeners.append(checker.state_written)
+    reference.samplers.append(checker.sample)
+    try:
+        with cluster.world.observers.subscribed(checker.observe):
+            yield
+    finally:
+        reference.listeners.remove(checker.state_written)
+        reference.samplers.remove(checker.sample)
