@@ -41,7 +41,7 @@ fuzz: setup ## the property tests of the wire with 20 times the examples (FOLDER
 	@$(PYTHON_IN_VENV) -m pytest --hypothesis-profile=fuzz --timeout=3600 -m hypothesis $(or $(FOLDER),tests/protocol tests/runtime) $(ARGS)
 	@$(PYTHON_IN_VENV) -m tests.broker.hostile_requests --requests 200000
 
-mutants: setup ## plant Kafka's bugs one by one and see each convicted (SEARCH=1 searches random seeds anew, under an hour)
+mutants: setup ## plant Kafka's bugs one by one and see each caught (SEARCH=1 searches random seeds for all, under an hour)
 	@$(PYTHON_IN_VENV) -m tests.mutants $(if $(SEARCH),search,replay) $(ARGS)
 
 explore: setup ## search the small model of the pure cores to its end, then convict its mutants (ARGS='power --mutant H7', WRITE=1)

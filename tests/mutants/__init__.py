@@ -9,14 +9,16 @@ A mutant is a `Mutant` (`mutant.py`) in the file of its theme, listed in `catalo
         rule="a joiner holds all records up to the high watermark and to the leader epoch's start (REPLICATION.md, ISR)",
         breaks=("I6", "I3"),             # the expected invariants; the table shows the found ones
         edits=(Edit("broker.replication.isr", "exact text, once in the module", "the wrong text"),),
-        schedule=Schedule("membership:slow_third_replica"),     # or None: random seeds catch it
+        schedule=Schedule("membership:slow_third_replica"),     # or UnitTest, Search, CoreSchedule
     )
 
 An import hook applies it in a process of its own (`patching.py`, `one_run.py`), so production code needs no switch, and
-nothing has to be undone. `SEARCH=1 make mutants` finds seeds that catch it and records them in `caught.json`; `make
-mutants` replays them: a checker outside the mutated modules must find a violation in the mutated run, and the same run
-without the mutant must be clean. A schedule is an async function in `schedules/`, over a whole simulated cluster or,
-where that cannot work, over the pure core.
+nothing has to be undone. `make mutants` replays its directed run and, if one is recorded in `caught.json`, a random seed:
+a checker outside the mutated modules must find a violation in the mutated run, and the same run without the mutant must
+be clean. Seeds change their meaning with the code, so where one catches its mutant no longer, the replay searches others
+within a bound, and only says so. `SEARCH=1 make mutants` searches seeds for all. A schedule is an async function in
+`schedules/`, over a whole simulated cluster or, where that cannot work, over the pure core; where a test shows the bug at
+the lowest level, that test is the directed run.
 
 `python -m tests.mutants show B05` prints a mutant as a diff; `--help` lists the other commands.
 """

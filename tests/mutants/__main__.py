@@ -3,15 +3,17 @@
 import asyncio
 import sys
 import time
+from collections.abc import Callable, Coroutine
 
 import click
 import msgspec
 
-from minibroker.command_line import ProgressLine
+from minibroker.command_line import ProgressLine, note
 from tests.mutants.catalogue import CANNOT_APPLY, HARMLESS, MUTANTS, find_mutant
 from tests.mutants.mutant import Mutant
 from tests.mutants.patching import unified_diff
-from tests.mutants.replay import Replay, ReplayedRun
+from tests.mutants.replay import Replay, ReplayedRun, Verdict, write_records
+from tests.mutants.summary import summarize, summary_text
 from tests.mutants.table import write_table
 from tests.mutants.workers import PROCESSES
 
@@ -39,57 +41,93 @@ def _chosen(names: tuple[str, ...]) -> list[Mutant]:
 
 @mutants.command()
 @click.argument("names", nargs=-1)
-@click.option("--record", is_flag=True, help="Write what was found to caught.json.")
-@click.option("--json", "as_json", is_flag=True, help="A line of JSON for each run.")
+@click.option("--record", is_flag=True, help="Write what was found to caught.json, and remove what catches no longer.")
+@click.option("--from", "first", metavar="NAME", help="Leave out the mutants in front of this one (after Ctrl-C).")
+@click.option("--json", "as_json", is_flag=True, help="A line of JSON for each mutant, and a summary.")
 @click.option("--processes", type=click.IntRange(1), default=PROCESSES, show_default=True)
 def replay(
-    names: tuple[str, ...] = (), record: bool = False, as_json: bool = False, processes: int = PROCESSES
+    names: tuple[str, ...] = (),
+    record: bool = False,
+    first: str | None = None,
+    as_json: bool = False,
+    processes: int = PROCESSES,
 ) -> None:
-    """Run every recorded seed and schedule, mutated and not."""
-    _report(_chosen(names), as_json, processes, searches=False, record=record)
+    """Run every recorded seed and every directed run, mutated and not.
+
+    Where a recorded seed catches its mutant no longer, or nothing does, seeds are searched anew within a bound. Exits
+    with 10 only if nothing caught a mutant: neither its record nor that search."""
+    chosen = _chosen(names)
+    known = [mutant.name for mutant in chosen]
+    if first is not None and first not in known:
+        raise click.UsageError(f"no chosen mutant is called {first}")
+    session = _Session(chosen[known.index(first) if first is not None else 0 :], as_json, record, processes)
+    session.run(session.work.replay)
 
 
 @mutants.command()
 @click.argument("names", nargs=-1)
-@click.option("--json", "as_json", is_flag=True, help="A line of JSON for each mutant that was caught.")
+@click.option("--json", "as_json", is_flag=True, help="A line of JSON for each mutant, and a summary.")
 @click.option("--processes", type=click.IntRange(1), default=PROCESSES, show_default=True)
 def search(names: tuple[str, ...], as_json: bool, processes: int) -> None:
-    """Search random seeds for every mutant; write what is found to caught.json."""
-    _report(_chosen(names), as_json, processes, searches=True, record=True)
+    """Search random seeds for every mutant; write what is found to caught.json. Exits with 10 if one has none."""
+    session = _Session(_chosen(names), as_json, record=True, processes=processes)
+    session.run(session.work.search)
 
 
-def _report(chosen: list[Mutant], as_json: bool, processes: int, searches: bool, record: bool) -> None:
-    progress, started = ProgressLine(after_s=0.0), time.monotonic()
-    session = Replay(progress.show, processes)
-    try:
-        verdicts = asyncio.run(session.search(chosen) if searches else session.replay(chosen, record))
-    except KeyboardInterrupt:
-        progress.clear()
-        sys.exit(130)
-    progress.clear()
-    for verdict in verdicts:
-        click.echo(msgspec.json.encode(verdict).decode() if as_json else _line(verdict))
-    caught = {verdict.name for verdict in verdicts if verdict.is_caught}
-    missed = [mutant.name for mutant in chosen if mutant.name not in caught]
-    wrong = [verdict for verdict in verdicts if not verdict.is_caught]
-    if not as_json:
-        seconds = time.monotonic() - started
-        click.echo(f"{len(caught)} of {len(chosen)} mutants caught in {len(verdicts)} runs, {seconds:.0f} s")
-        if missed:
-            click.echo(f"not caught: {' '.join(missed)}")
-    sys.exit(EXIT_NOT_CAUGHT if missed or wrong else 0)
+class _Session:
+    """Prints each verdict as it comes, then the summary."""
+
+    def __init__(self, chosen: list[Mutant], as_json: bool, record: bool, processes: int) -> None:
+        self._progress = ProgressLine()
+        self.work = Replay(self._progress.show, processes)
+        self._chosen, self._as_json, self._record = chosen, as_json, record
+        self._verdicts: list[Verdict] = []
+        self._started = time.monotonic()
+
+    def run(self, work: Callable[[list[Mutant], Callable[[Verdict], None]], Coroutine[None, None, None]]) -> None:
+        """Do it to the end or to Ctrl-C, and exit."""
+        is_complete = True
+        try:
+            asyncio.run(work(self._chosen, self._print))
+        except KeyboardInterrupt:
+            is_complete = False
+        self._progress.clear()
+        if self._record:
+            write_records(self._verdicts)
+        summary = summarize(self._verdicts, self.work.not_clean)
+        if self._as_json:
+            click.echo(msgspec.json.encode(summary).decode())
+        else:
+            click.echo(f"{time.monotonic() - self._started:.0f} s, {summary_text(summary, self._record)}")
+        if not is_complete:
+            done = {verdict.name for verdict in self._verdicts}
+            first = next((mutant.name for mutant in self._chosen if mutant.name not in done), None)
+            if first is not None:
+                note(f"{len(self._chosen) - len(done)} mutants are left, from {first} on (replay --from {first})")
+            sys.exit(130)
+        sys.exit(EXIT_NOT_CAUGHT if summary.not_caught else 0)
+
+    def _print(self, verdict: Verdict) -> None:
+        self._verdicts.append(verdict)
+        self._progress.clear()
+        if self._as_json:
+            click.echo(msgspec.json.encode(verdict).decode())
+            return
+        for each in verdict.runs:
+            click.echo(_line(verdict, each))
 
 
-def _line(replayed: ReplayedRun) -> str:
+def _line(verdict: Verdict, replayed: ReplayedRun) -> str:
     if replayed.failure is not None:
         result = f"FAILED: {replayed.failure}"
     elif replayed.unpatched_findings:
         result = f"NOT CLEAN without the mutant: {replayed.unpatched_findings[0].text}"
     elif not replayed.caught_by:
-        result = "NOT CAUGHT"
+        result = "catches it no longer"
     else:
         result = " ".join(replayed.caught_by[0].text.split())[:110]
-    return f"{replayed.name:5} {replayed.run:42} {replayed.seconds:5.1f} s  {result}"
+    anew = "anew: " if replayed is verdict.anew else ""
+    return f"{verdict.name:5} {replayed.run:42} {replayed.seconds:5.1f} s  {anew}{result}"
 
 
 @mutants.command()

@@ -46,6 +46,16 @@ class CoreSchedule(msgspec.Struct, frozen=True):
         return f"core:{self.name}"
 
 
+class UnitTest(msgspec.Struct, frozen=True):
+    """A test of `tests/`, by its pytest node id: the lowest level, and the most stable."""
+
+    name: str
+
+    @property
+    def run(self) -> str:
+        return f"test:{self.name}"
+
+
 class Mutant(msgspec.Struct, frozen=True, kw_only=True):
     """One planted bug."""
 
@@ -57,7 +67,7 @@ class Mutant(msgspec.Struct, frozen=True, kw_only=True):
     """What the correct code does, in one sentence."""
     breaks: tuple[str, ...]
     edits: tuple[Edit, ...]
-    schedule: Schedule | Search | CoreSchedule | None = None
+    schedule: Schedule | Search | CoreSchedule | UnitTest | None = None
 
     @property
     def modules(self) -> frozenset[str]:

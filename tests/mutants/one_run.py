@@ -1,12 +1,15 @@
 """The child process of a replay or search: applies one mutant (or none), performs runs, prints a line of JSON for each.
 
 `python -m tests.mutants.one_run NAME|- [--stop] RUN...` where RUN is `seed:17`, `disks:17` (with faulty disks), `schedule:theme:function`,
-`model:bounds@depth` (every order of events of a small model, down to that depth) or `core:function`. With `--stop` it
-ends after the first run that catches the mutant.
+`model:bounds@depth` (every order of events of a small model, down to that depth), `core:function` or `test:NODE_ID`
+(a test of `tests/`). With `--stop` it ends after the first run that catches the mutant.
 """
 
+import contextlib
 import importlib
+import io
 import math
+import re
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -18,10 +21,16 @@ from tests.mutants.mutant import SCRIPT_FAILED
 from tests.mutants.patching import apply
 
 if TYPE_CHECKING:
+    import pytest
+
     from minibroker.simulation.checks.finding import CheckerFinding
     from tests.mutants.directed_run import Script
 
 UNPATCHED = "-"
+_MISTAKE = re.compile(
+    r"(ended with |: )(NameError|UnboundLocalError|AttributeError|TypeError|ImportError|RecursionError)\b"
+)
+"""Errors that a mutant raises because the code around it has changed: B30b was taken for caught after a rename."""
 
 
 class SerializedFinding(msgspec.Struct, frozen=True):
@@ -43,8 +52,8 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
 
     def catching_findings(self, modules: frozenset[str]) -> list[SerializedFinding]:
         """Findings that catch a mutant of these modules: an error inside a mutated module does not count, because no
-        checker outside of it found it."""
-        counted = [each for each in self.findings if each.invariant != SCRIPT_FAILED]
+        checker outside of it found it, and neither does a mistake in the mutant's own text."""
+        counted = [each for each in self.findings if each.invariant != SCRIPT_FAILED and not _MISTAKE.search(each.text)]
         return [each for each in counted if each.origin is None or each.origin not in modules]
 
 
@@ -110,7 +119,47 @@ def _run_core(name: str) -> "tuple[list[CheckerFinding], float]":
     return found, 0.0
 
 
-_KINDS = {"seed": _run_seed, "disks": _run_disks, "schedule": _run_schedule, "model": _search_model, "core": _run_core}
+class _FailedTests:
+    """A pytest plugin: each failure of a test's own call is a finding."""
+
+    def __init__(self) -> None:
+        self.findings: list[CheckerFinding] = []
+
+    def pytest_runtest_makereport(self, item: "pytest.Item", call: "pytest.CallInfo[None]") -> None:
+        import pytest
+
+        from minibroker.simulation.checks.finding import CheckerFinding, raised_in
+
+        if call.excinfo is None or call.excinfo.errisinstance(pytest.skip.Exception):
+            return
+        error, statement = call.excinfo.value, call.excinfo.traceback[-1].statement
+        marker = item.get_closest_marker("invariant")
+        found = CheckerFinding(
+            invariant="test" if marker is None else marker.args[0],
+            text=f"{item.name}: {type(error).__name__} at `{str(statement).strip()}`",
+            origin=raised_in(error),
+        )
+        self.findings.append(found)
+
+
+def _run_test(name: str) -> "tuple[list[CheckerFinding], float]":
+    import pytest
+
+    failed, output = _FailedTests(), io.StringIO()
+    with contextlib.redirect_stdout(output):  # results of runs are printed there
+        status = pytest.main(["-q", "-x", "-p", "no:cacheprovider", "--assert=plain", name], plugins=[failed])
+    assert status in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED), output.getvalue()
+    return failed.findings, 0.0
+
+
+_KINDS = {
+    "seed": _run_seed,
+    "disks": _run_disks,
+    "schedule": _run_schedule,
+    "model": _search_model,
+    "core": _run_core,
+    "test": _run_test,
+}
 
 
 def main() -> None:

@@ -1,5 +1,5 @@
-"""Which run catches which mutant: the file `caught.json`, written by a search (random seeds) and by `replay --record`
-(schedules), read by a replay and for the table in docs/SIMULATION.md.
+"""Which run catches which mutant: the file `caught.json`, written by a search and by `replay --record`, read by a replay
+and for the table in docs/SIMULATION.md.
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """One run that catches one mutant."""
 
     run: str
-    """`seed:17` or `schedule:theme:function`."""
+    """`seed:17`, or as the mutant names its directed run."""
     invariant: str
     finding: str
     seconds: float

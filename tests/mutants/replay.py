@@ -1,24 +1,27 @@
-"""Replays the recorded runs, and searches for new ones.
+"""Replays the recorded runs, and searches seeds anew where a recorded one catches its mutant no longer.
 
-Owns: which runs show that a mutant is caught, and the result. A mutant is caught when a checker outside the mutated
-modules finds a violation in its run, and the same run without the mutant is clean.
+Owns: which runs show that a mutant is caught, the bounds of a search, and the verdict. A mutant is caught when a checker
+outside the mutated modules finds a violation in its run, and the same run without the mutant is clean.
 """
 
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from enum import StrEnum
 
 import msgspec
 
 from tests.mutants.mutant import Mutant
 from tests.mutants.one_run import RunResult, SerializedFinding
 from tests.mutants.recorded import MutantRecord, RecordedRun, load_records, save_records
-from tests.mutants.workers import PROCESSES, ChildFailed, Workers
+from tests.mutants.workers import PROCESSES, ChildFailed, child_results
 
-SEEDS_PER_MUTANT_MAX = 200
-PASSES = ((1, 10), (11, 50), (51, SEEDS_PER_MUTANT_MAX))
-"""Ranges of seeds (first, last). Every uncaught mutant gets one range before any gets the next: easy ones cost little."""
+SEEDS_ANEW_MAX = 40
+SECONDS_ANEW_MAX = 60.0
+"""Bounds of the search for one mutant in a replay. They hold at the end of a run, so one run may exceed the time."""
+PASSES = ((1, 10), (11, 50), (51, 200))
+"""Seeds (first, last) of `search`. Each uncaught mutant gets one range before any gets the next: easy ones cost little."""
 SEARCH_SECONDS_MAX = 55 * 60.0
 FINDING_CHARS = 160
 
@@ -28,8 +31,6 @@ Progress = Callable[[str], None]
 class ReplayedRun(msgspec.Struct, frozen=True, kw_only=True):
     """One run of one mutant."""
 
-    name: str
-    title: str
     run: str
     caught_by: list[SerializedFinding]
     unpatched_findings: list[SerializedFinding]
@@ -53,95 +54,135 @@ class ReplayedRun(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class Outcome(StrEnum):
+    RECORD = "caught by its record"
+    ANEW = "caught anew"
+    """Only by a seed that is not recorded."""
+    NOT = "not caught"
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """All runs of one mutant."""
+
+    name: str
+    title: str
+    outcome: Outcome
+    recorded: list[ReplayedRun]
+    """What `caught.json` names, and the mutant's own directed run."""
+    anew: ReplayedRun | None = None
+    """Found by a search."""
+
+    @property
+    def stale(self) -> list[str]:
+        """Recorded runs that catch it no longer."""
+        return [each.run for each in self.recorded if not each.is_caught]
+
+    @property
+    def runs(self) -> list[ReplayedRun]:
+        return self.recorded if self.anew is None else [*self.recorded, self.anew]
+
+
+def verdict_of(mutant: Mutant, recorded: list[ReplayedRun], anew: ReplayedRun | None) -> Verdict:
+    """The one place where a mutant counts as caught."""
+    outcome = Outcome.NOT
+    if any(each.is_caught for each in recorded):
+        outcome = Outcome.RECORD
+    elif anew is not None and anew.is_caught:
+        outcome = Outcome.ANEW
+    return Verdict(name=mutant.name, title=mutant.title, outcome=outcome, recorded=recorded, anew=anew)
+
+
 class Replay:
-    """One session of children; unpatched runs are shared between mutants."""
+    """One session of children, `processes` at a time; unpatched runs are shared between mutants."""
 
     def __init__(self, progress: Progress, processes: int = PROCESSES) -> None:
-        self._workers = Workers(processes)
-        self._unpatched_workers = Workers(1)
-        """Separate, so that a task waiting for an unpatched run does not queue behind all mutants."""
+        self._free = asyncio.Semaphore(processes)
+        """Held by a mutant from its first run to its verdict, so that mutants are done in order."""
         self._progress = progress
         self._unpatched: dict[str, asyncio.Task[RunResult]] = {}
-        self._done = 0
+        self.not_clean: dict[str, str] = {}
+        """run: the first finding without a mutant. Such a run catches nothing, and shows a bug of the code or a checker."""
 
-    async def replay(self, mutants: Sequence[Mutant], record: bool, seeds: bool = True) -> list[ReplayedRun]:
-        """Every recorded run of these mutants, and every schedule. Without `seeds`, the schedules alone."""
-        records = load_records()
+    async def replay(
+        self, mutants: Sequence[Mutant], on_verdict: Callable[[Verdict], None], seeds: bool = True
+    ) -> None:
+        """Every recorded run of these mutants, and every directed one. Without `seeds`, the directed ones alone."""
+        records = load_records() if seeds else {}
+
+        async def one(number: int, mutant: Mutant) -> None:
+            async with self._free:
+                record = records.get(mutant.name, MutantRecord())
+                done: list[ReplayedRun] = []
+                for run in _runs_to_replay(mutant, record):
+                    self._progress(f"{number} of {len(mutants)}: {mutant.name} {run}")
+                    done.append(await self._replay_run(mutant, run))
+                anew = await self._search_anew(mutant, done) if seeds else None
+                on_verdict(verdict_of(mutant, done, anew))
+
         async with asyncio.TaskGroup() as group:
-            tasks = [
-                group.create_task(self._replay_one(mutant, run))
-                for mutant in mutants
-                for run in _runs_to_replay(
-                    mutant, records.get(mutant.name, MutantRecord()) if seeds else MutantRecord()
-                )
-            ]
-        verdicts = [task.result() for task in tasks]
-        if record:
-            for verdict in verdicts:
-                _keep(records, verdict)
-            save_records(records)
-        return verdicts
+            for number, mutant in enumerate(mutants, start=1):
+                group.create_task(one(number, mutant))
 
-    async def search(self, mutants: Sequence[Mutant]) -> list[ReplayedRun]:
-        """Random seeds for every mutant, in passes, until all are caught or the time is over; saved as found."""
+    async def search(self, mutants: Sequence[Mutant], on_verdict: Callable[[Verdict], None]) -> None:
+        """Random seeds for every mutant, in passes, until all are caught or the time is over."""
         deadline = time.monotonic() + SEARCH_SECONDS_MAX
-        found: dict[str, ReplayedRun] = {}
-        records, names = load_records(), {mutant.name for mutant in mutants}
-        for name in records.keys() & names:  # the runs of other mutants stay recorded
-            records[name] = msgspec.structs.replace(records[name], seed=None)
+        left = list(mutants)
+
+        async def one(mutant: Mutant, first: int, last: int) -> None:
+            async with self._free:
+                found = await self._search_seeds(mutant, range(first, last + 1), deadline)
+                if found is not None and found.is_caught:
+                    left.remove(mutant)
+                    on_verdict(verdict_of(mutant, [], found))
+
         for first, last in PASSES:
-
-            async def one(mutant: Mutant, first: int = first, last: int = last) -> None:
-                verdict = await self._search_one(mutant, first, last, deadline)
-                if verdict is not None:
-                    found[mutant.name] = verdict
-                    _keep(records, verdict, tries=int(verdict.run.removeprefix("seed:")))
-                    save_records(records)
-
             async with asyncio.TaskGroup() as group:
-                for mutant in mutants:
-                    if mutant.name not in found and time.monotonic() < deadline:
-                        group.create_task(one(mutant))
-        return [found[mutant.name] for mutant in mutants if mutant.name in found]
+                for mutant in left:
+                    group.create_task(one(mutant, first, last))
+        for mutant in left:
+            on_verdict(verdict_of(mutant, [], None))
 
-    async def _search_one(self, mutant: Mutant, first: int, last: int, deadline: float) -> ReplayedRun | None:
-        runs = [f"seed:{seed}" for seed in range(first, last + 1)]
-        while runs:
+    async def _search_anew(self, mutant: Mutant, done: list[ReplayedRun]) -> ReplayedRun | None:
+        """None if no seed is missing."""
+        has_stale_seed = any(is_seed(each.run) and not each.is_caught for each in done)
+        if not has_stale_seed and any(each.is_caught for each in done):
+            return None
+        deadline = time.monotonic() + SECONDS_ANEW_MAX
+        return await self._search_seeds(mutant, range(1, SEEDS_ANEW_MAX + 1), deadline)
+
+    async def _search_seeds(self, mutant: Mutant, seeds: Iterable[int], deadline: float) -> ReplayedRun | None:
+        """The first of these seeds that catches it; None if none did in time."""
+        runs = [f"seed:{seed}" for seed in seeds]
+        while runs and time.monotonic() < deadline:
             catching: RunResult | None = None
             try:
-                async with contextlib.aclosing(self._workers.results(mutant.name, runs, stops=True)) as results:
+                async with contextlib.aclosing(child_results(mutant.name, runs, stops=True)) as results:
                     async for result in results:
                         runs.remove(result.run)
-                        self._progress(f"{mutant.name} {result.run}")
+                        self._progress(f"{mutant.name}: searching, {result.run}")
                         if result.catching_findings(mutant.modules):
                             catching = result
                         if time.monotonic() > deadline:
-                            runs.clear()
                             break
             except ChildFailed as error:
-                return _failed(mutant, runs[0], str(error))
-            if catching is None:
-                continue
-            verdict = await self._compared(mutant, catching)
-            if verdict.is_caught:
-                return verdict
+                return _failed(runs[0], str(error))
+            if catching is not None and (found := await self._compared(mutant, catching)).is_caught:
+                return found
         return None
 
-    async def _replay_one(self, mutant: Mutant, run: str) -> ReplayedRun:
+    async def _replay_run(self, mutant: Mutant, run: str) -> ReplayedRun:
         try:
-            async with contextlib.aclosing(self._workers.results(mutant.name, [run])) as results:
+            async with contextlib.aclosing(child_results(mutant.name, [run])) as results:
                 found = [result async for result in results]
             return await self._compared(mutant, found[0])
         except ChildFailed as error:
-            return _failed(mutant, run, str(error))
+            return _failed(run, str(error))
 
     async def _compared(self, mutant: Mutant, result: RunResult) -> ReplayedRun:
         unpatched = await self._unpatched_result(result.run)
-        self._done += 1
-        self._progress(f"{self._done} replayed, {mutant.name} {result.run}")
+        if unpatched.findings:
+            self.not_clean[result.run] = unpatched.findings[0].text
         return ReplayedRun(
-            name=mutant.name,
-            title=mutant.title,
             run=result.run,
             caught_by=result.catching_findings(mutant.modules),
             unpatched_findings=unpatched.findings,
@@ -151,14 +192,19 @@ class Replay:
 
     async def _unpatched_result(self, run: str) -> RunResult:
         if run not in self._unpatched:
-            self._unpatched[run] = asyncio.ensure_future(self._run_unpatched(run))
+            self._unpatched[run] = asyncio.ensure_future(_run_unpatched(run))
         return await asyncio.shield(self._unpatched[run])
 
-    async def _run_unpatched(self, run: str) -> RunResult:
-        async with contextlib.aclosing(self._unpatched_workers.results(None, [run])) as results:
-            async for result in results:
-                return result
-        raise ChildFailed(f"unpatched {run}: no result")
+
+async def _run_unpatched(run: str) -> RunResult:
+    async with contextlib.aclosing(child_results(None, [run])) as results:
+        async for result in results:
+            return result
+    raise ChildFailed(f"unpatched {run}: no result")
+
+
+def is_seed(run: str) -> bool:
+    return run.startswith("seed:")
 
 
 def _runs_to_replay(mutant: Mutant, record: MutantRecord) -> list[str]:
@@ -168,21 +214,36 @@ def _runs_to_replay(mutant: Mutant, record: MutantRecord) -> list[str]:
     return runs
 
 
-def _keep(records: dict[str, MutantRecord], verdict: ReplayedRun, tries: int = 1) -> None:
-    if not verdict.is_caught:
-        return
-    before = records.get(verdict.name, MutantRecord())
-    if verdict.run.startswith("seed:"):
-        tries = before.seed.tries if before.seed is not None and before.seed.run == verdict.run else tries
-        records[verdict.name] = msgspec.structs.replace(before, seed=verdict.caught(tries))
-    else:
-        records[verdict.name] = msgspec.structs.replace(before, schedule=verdict.caught())
+def write_records(verdicts: Iterable[Verdict]) -> None:
+    """Record the runs that caught these mutants, and remove those that catch them no longer. A run that catches as
+    before stays as it is, times included."""
+    records = load_records()
+    for verdict in verdicts:
+        before = records.get(verdict.name, MutantRecord())
+        records[verdict.name] = MutantRecord(
+            seed=_renewed(before.seed, [each for each in verdict.runs if is_seed(each.run)]),
+            schedule=_renewed(before.schedule, [each for each in verdict.recorded if not is_seed(each.run)])
+            if verdict.recorded
+            else before.schedule,
+        )
+    save_records(records)
 
 
-def _failed(mutant: Mutant, run: str, why: str) -> ReplayedRun:
+def _renewed(before: RecordedRun | None, runs: list[ReplayedRun]) -> RecordedRun | None:
+    found = next((each for each in runs if each.is_caught), None)
+    if found is None:
+        return None
+    is_same_run = before is not None and before.run == found.run
+    if is_same_run and before is not None and before.finding == found.caught_by[0].text[:FINDING_CHARS]:
+        return before
+    tries = before.tries if is_same_run and before is not None else 1
+    if is_seed(found.run) and not is_same_run:
+        tries = int(found.run.removeprefix("seed:"))
+    return found.caught(tries)
+
+
+def _failed(run: str, why: str) -> ReplayedRun:
     return ReplayedRun(
-        name=mutant.name,
-        title=mutant.title,
         run=run,
         caught_by=[],
         unpatched_findings=[],

@@ -1,6 +1,6 @@
-"""Runs child processes, a few at a time, and reads what they print.
+"""Runs one child process and reads what it prints.
 
-Owns: processes, their number, their deadlines and their end on Ctrl-C.
+Owns: the process, the deadline of its runs, and its end on Ctrl-C. Its caller decides how many run at a time.
 """
 
 import asyncio
@@ -24,40 +24,31 @@ class ChildFailed(Exception):
     """The child ended without a result; the message is the end of its stderr."""
 
 
-class Workers:
-    """At most PROCESSES children at a time."""
-
-    def __init__(self, processes: int = PROCESSES) -> None:
-        self._free = asyncio.Semaphore(processes)
-
-    async def results(
-        self, name: str | None, runs: Sequence[str], stops: bool = False
-    ) -> AsyncGenerator[RunResult, None]:
-        """One child performs these runs with the mutant of that name (None: unpatched)."""
-        async with self._free:
-            child = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "tests.mutants.one_run", name or UNPATCHED),
-                *(["--stop"] if stops else []),
-                *runs,
-                cwd=ROOT,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                limit=LINE_BYTES_MAX,
-                start_new_session=True,
-            )
-            assert child.stdout is not None and child.stderr is not None
-            errors = asyncio.ensure_future(child.stderr.read())
-            try:
-                while line := await asyncio.wait_for(child.stdout.readline(), SECONDS_PER_RUN_MAX):
-                    yield msgspec.json.decode(line, type=RunResult)
-                if await child.wait() != 0:
-                    raise ChildFailed(f"{name or 'unpatched'} {runs[0]}: {(await errors).decode()[-2000:]}")
-            except TimeoutError:
-                raise ChildFailed(f"{name or 'unpatched'}: no run ended in {SECONDS_PER_RUN_MAX:.0f} s") from None
-            finally:
-                if child.returncode is None:
-                    with contextlib.suppress(ProcessLookupError):
-                        child.kill()
-                    await child.wait()
-                errors.cancel()
+async def child_results(name: str | None, runs: Sequence[str], stops: bool = False) -> AsyncGenerator[RunResult, None]:
+    """One child performs these runs with the mutant of that name (None: unpatched)."""
+    child = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.mutants.one_run", name or UNPATCHED),
+        *(["--stop"] if stops else []),
+        *runs,
+        cwd=ROOT,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        limit=LINE_BYTES_MAX,
+        start_new_session=True,
+    )
+    assert child.stdout is not None and child.stderr is not None
+    errors = asyncio.ensure_future(child.stderr.read())
+    try:
+        while line := await asyncio.wait_for(child.stdout.readline(), SECONDS_PER_RUN_MAX):
+            yield msgspec.json.decode(line, type=RunResult)
+        if await child.wait() != 0:
+            raise ChildFailed(f"{name or 'unpatched'} {runs[0]}: {(await errors).decode()[-2000:]}")
+    except TimeoutError:
+        raise ChildFailed(f"{name or 'unpatched'}: no run ended in {SECONDS_PER_RUN_MAX:.0f} s") from None
+    finally:
+        if child.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                child.kill()
+            await child.wait()
+        errors.cancel()
