@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from minibroker.broker.replicas.witness import LedPartition, WitnessPoint, WitnessWriter
+from minibroker.client.producer.producer import Producer
 from minibroker.harness.simulated import SimulatedHarness
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.log_digest import MODULUS, batch_digest, format_digest
@@ -83,6 +84,25 @@ async def test_the_next_leader_notes_it_under_a_later_epoch_and_the_former_note_
     await asyncio.sleep(70)
     assert set(newest(c).isr) == {1, 2, 3}
     assert notes(c)[former] == before
+
+
+@simulated(brokers=2, seed=38, settings=SETTINGS)
+async def test_a_record_that_a_follower_lacks_is_not_noted(c: SimulatedHarness) -> None:
+    await c.create_topic(TOPIC)
+    leader = await c.leader(TOPIC)
+    assert leader is not None
+    partition = replica(c, leader)
+    await c.pause(3 - leader)
+    async with Producer(c.bootstrap_servers, acks=1) as producer:
+        await producer.send_and_wait(TOPIC, b"here alone", partition=0)
+    led = LedPartition(0, partition.log.topic_id)
+    led.observe(partition, None, 0)
+    assert (partition.log.log_end_offset, led.committed) == (1, None)
+    await c.resume(3 - leader)
+    await c.wait_in_sync(TOPIC)
+    await produce(c, 1, first=1)
+    led.observe(partition, None, 0)
+    assert led.committed is not None
 
 
 @simulated(brokers=3, seed=33, settings=SETTINGS)

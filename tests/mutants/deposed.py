@@ -33,7 +33,7 @@ CONTROLLERS = (
                 'f"controller epoch {self._fence.controller_epoch} is over") from error\n'
                 "            raise\n",
                 "                _, stat = await self._coordination.get(znodes.CONTROLLER_EPOCH)\n"
-                "                self._fence = CheckOp(path=znodes.CONTROLLER_EPOCH, version=stat.version)\n"
+                "                self._epoch_check = CheckOp(path=znodes.CONTROLLER_EPOCH, version=stat.version)\n"
                 "                return await self.multi(operations)\n"
                 "            raise\n",
             ),

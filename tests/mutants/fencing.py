@@ -1,6 +1,6 @@
 """Which fetches and answers count: the fence of leader epochs (B04, B10 to B12, B14)."""
 
-from tests.mutants.mutant import CannotApply, CoreSchedule, Edit, Mutant, Schedule, Search
+from tests.mutants.mutant import CannotApply, CoreSchedule, Edit, Mutant, Schedule, Search, UnitTest
 from tests.mutants.truncation import FETCH_WITHOUT_ASKING, FOLLOWER, LEADER
 
 FETCH_IS_JUDGED = (
@@ -168,6 +168,9 @@ MUTANTS = (
                 "        self.services.check_fence()\n"
                 "        return replace(order, fenced=is_fenced)\n",
             ),
+        ),
+        schedule=UnitTest(
+            "tests/broker/test_partition_shell.py::test_an_order_that_took_longer_than_the_session_lifts_no_fence"
         ),
     ),
 )

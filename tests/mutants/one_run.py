@@ -132,7 +132,9 @@ class _FailedTests:
 
         if call.excinfo is None or call.excinfo.errisinstance(pytest.skip.Exception):
             return
-        error, statement = call.excinfo.value, call.excinfo.traceback[-1].statement
+        error = call.excinfo.value
+        in_test = [each for each in call.excinfo.traceback if each.path == item.path]
+        statement = (in_test or call.excinfo.traceback)[-1].statement
         marker = item.get_closest_marker("invariant")
         found = CheckerFinding(
             invariant="test" if marker is None else marker.args[0],

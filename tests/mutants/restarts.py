@@ -1,8 +1,9 @@
 """Rules on what a start trusts on its own disk, and on which replica leads after all brokers have ended."""
 
-from tests.mutants.mutant import CannotApply, CoreSchedule, Edit, Mutant, Schedule
+from tests.mutants.mutant import CannotApply, CoreSchedule, Edit, Mutant, Schedule, UnitTest
 
 FOUND = "found from outside, by three reviewers: files of one disk removed between a kill of all and the start"
+STALE_EPOCH_FILE = "found from outside: a truncation or a power cut, and a later start called a sound log damaged"
 EPOCH_BIT = (
     "found from outside: after one flipped bit of an epoch, which no CRC covers, 19 of 40 records were cut on all"
 )
@@ -242,6 +243,40 @@ MUTANTS: tuple[Mutant, ...] = (
             ),
         ),
         schedule=Schedule("epochs:kill_between_a_batch_and_its_epoch"),
+    ),
+    Mutant(
+        name="D55a",
+        title="an epoch file with an epoch that was cut off counts as one that names the epochs before it",
+        origin=STALE_EPOCH_FILE,
+        rule="an epoch file that differs from its log is written before the next append that it does not cover (11)",
+        breaks=("I44",),
+        edits=(
+            Edit(
+                "broker.log.open_log",
+                "last[0] if last is not None and self._epochs[-1:] == [last] else None\n",
+                "self._epochs[-1][0] if last is not None and self._epochs else None\n",
+            ),
+        ),
+        schedule=UnitTest(
+            "tests/broker/log/test_same_boot.py::test_a_truncation_without_a_descriptor_for_the_epoch_file_is_no_damage_later"
+        ),
+    ),
+    Mutant(
+        name="D55b",
+        title="the new boot id is written while an epoch file has epochs of records that a power cut took",
+        origin=STALE_EPOCH_FILE,
+        rule="after a power cut a stale epoch file is written before the new boot id (11)",
+        breaks=("I44",),
+        edits=(
+            Edit(
+                "broker.log.side_files.offset_checkpoints",
+                "                if not log.epochs_stored and log.damage is None:\n",
+                "                if False:\n",
+            ),
+        ),
+        schedule=UnitTest(
+            "tests/broker/log/test_same_boot.py::test_a_kill_right_after_a_start_behind_a_power_cut_is_no_damage"
+        ),
     ),
     Mutant(
         name="D41",

@@ -1,6 +1,6 @@
 """Hazards derived from reading code and papers, and the rules in which this broker is stricter than Kafka."""
 
-from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule, Search
+from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule, Search, UnitTest
 
 DERIVED = (
     Mutant(
@@ -40,6 +40,7 @@ DERIVED = (
                 "            asyncio.get_running_loop().call_later(0.02, move_state)\n",
             ),
         ),
+        schedule=UnitTest("tests/broker/test_partition_shell.py::test_a_fetch_changes_nothing_after_its_answer"),
     ),
     Mutant(
         name="H3",
@@ -174,6 +175,9 @@ STRICTER = (
                 "    effects.append(FetchNext())\n",
             ),
         ),
+        schedule=UnitTest(
+            "tests/broker/replication/test_flush_reports.py::test_a_restarted_follower_syncs_before_it_reports_its_end"
+        ),
     ),
     Mutant(
         name="H11a",
@@ -213,7 +217,7 @@ STRICTER = (
         rule="records served from memory are truncated together with the log",
         breaks=("I22", "I16"),
         edits=(Edit("broker.log.open_log", "        self._tail.truncate_to(end)\n", ""),),
-        schedule=Schedule("failure_detection:leader_refuses_the_others"),
+        schedule=UnitTest("tests/broker/log/test_cutting.py::test_a_reader_never_sees_truncated_records"),
     ),
     Mutant(
         name="H13",

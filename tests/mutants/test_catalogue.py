@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 
 from tests.mutants.catalogue import CANNOT_APPLY, HARMLESS, MUTANTS
-from tests.mutants.mutant import Edit, Mutant
-from tests.mutants.patching import DoesNotApply, compile_mutant, patched_sources
+from tests.mutants.mutant import Edit, Mutant, UnitTest
+from tests.mutants.patching import ROOT, DoesNotApply, compile_mutant, patched_sources
 from tests.mutants.recorded import load_records
 from tests.mutants.table import PAGE, page_with_table
 
@@ -30,6 +30,17 @@ def test_an_edit_whose_text_is_missing_or_ambiguous_is_refused() -> None:
 def test_names_are_unique() -> None:
     names = Counter([*(each.name for each in (*MUTANTS, *HARMLESS)), *(each.name for each in CANNOT_APPLY)])
     assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_each_mutant_has_a_directed_run_because_seeds_change_their_meaning() -> None:
+    assert [mutant.name for mutant in MUTANTS if mutant.schedule is None] == []
+
+
+def test_the_tests_that_catch_mutants_exist() -> None:
+    for mutant in MUTANTS:
+        if isinstance(mutant.schedule, UnitTest):
+            path, function = mutant.schedule.name.split("::")
+            assert f"def {function}(" in (ROOT / path).read_text(encoding="utf-8"), mutant.name
 
 
 def test_the_record_names_only_mutants_that_exist() -> None:

@@ -1,6 +1,6 @@
 """What a leader notes in ZooKeeper about committed records."""
 
-from tests.mutants.mutant import CannotApply, Edit, Mutant
+from tests.mutants.mutant import CannotApply, Edit, Mutant, UnitTest
 
 MUTANTS = (
     Mutant(
@@ -16,6 +16,7 @@ MUTANTS = (
                 "if self.pending is not None:",
             ),
         ),
+        schedule=UnitTest("tests/broker/test_witness.py::test_a_record_that_a_follower_lacks_is_not_noted"),
     ),
     Mutant(
         name="W2",
@@ -24,6 +25,9 @@ MUTANTS = (
         rule="the digest of a segment covers exactly the batches in it (decision 0023)",
         breaks=("witness",),
         edits=(Edit("broker.log.segments.segment_digest", "            self._total -= lost\n", "            pass\n"),),
+        schedule=UnitTest(
+            "tests/broker/log/test_digests.py::test_a_power_cut_does_not_combine_an_older_file_with_newer_segments"
+        ),
     ),
     Mutant(
         name="W3",
@@ -48,6 +52,7 @@ MUTANTS = (
                 '            topic_id=partition.log.topic_id or "",\n',
             ),
         ),
+        schedule=UnitTest("tests/broker/test_witness.py::test_a_recreated_topic_does_not_inherit_the_old_witness"),
     ),
 )
 

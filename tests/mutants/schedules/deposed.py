@@ -84,11 +84,15 @@ async def request_of_a_deposed_controller(directed: DirectedRun) -> None:
         report(directed, "I29", f"broker {other} obeys controller epoch {image.controller_epoch} after {epoch}")
 
 
-@with_setup(ClusterSetup(brokers=3))
+@with_setup(ClusterSetup(topics={TOPIC: (3, 3, 1)}))
 async def leader_and_controller_die_together(directed: DirectedRun) -> None:
     """KAFKA-3143: when the next controller takes over, the leader is gone already."""
-    leader, controller, third = await separate_roles(directed)
-    await directed.produce("everywhere")
+    controller = directed.controller
+    partition = next(s.partition for s in directed.reference.states() if s.leader != controller)
+    leader = directed.cluster.leader(TOPIC, partition.partition)
+    assert leader is not None
+    third = next(b for b in directed.cluster.broker_ids if b not in (leader, controller))
+    await directed.produce("everywhere", partition=partition)
     zookeeper = directed.world.zookeeper
     sessions = [*zookeeper.sessions_of(host(leader)), *zookeeper.sessions_of(host(controller))]
     directed.cluster.kill(leader)
@@ -96,7 +100,7 @@ async def leader_and_controller_die_together(directed: DirectedRun) -> None:
     for session in sessions:
         zookeeper.expire_session(session)
     await asyncio.sleep(3.0)
-    if directed.cluster.leader(TOPIC) != third:
+    if directed.cluster.leader(TOPIC, partition.partition) != third:
         report(directed, "I37", f"broker {third} lives and is in sync, and leads nothing for three seconds")
 
 

@@ -1,0 +1,66 @@
+"""The shell around a replica's core: it checks the fence before each decision, and adds nothing after it."""
+
+import asyncio
+
+import pytest
+
+from minibroker.broker.replicas.partition import Partition
+from minibroker.broker.replication import events as ev
+from minibroker.harness.simulated import SimulatedHarness
+from minibroker.testing import simulated
+from tests.simulation.test_damage import TOPIC, replica
+
+SETTINGS = {"auto.leader.rebalance.enable": "false"}
+
+
+def order(partition: Partition, leader_epoch: int) -> ev.LeaderAndIsrReceived:
+    """The controller's order that this leader leads on."""
+    state = partition.state
+    return ev.LeaderAndIsrReceived(
+        now_ms=partition.now_ms(),
+        controller_epoch=state.controller_epoch,
+        leader_id=state.config.broker_id,
+        leader_epoch=leader_epoch,
+        partition_epoch=state.partition_epoch + 1,
+        in_sync_replicas=state.in_sync_replicas,
+        assignment=state.assignment,
+    )
+
+
+@pytest.mark.invariant("I29")
+@simulated(brokers=1, seed=41, settings=SETTINGS)
+async def test_an_order_that_took_longer_than_the_session_lifts_no_fence(c: SimulatedHarness) -> None:
+    await c.create_topic(TOPIC)
+    partition, registration = replica(c, 1), c.simulation.brokers[1].registration
+    assert not partition.state.fenced
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registration, "is_fenced", lambda: True)
+        assert partition.state.leader_epoch is not None
+        partition.handle(order(partition, partition.state.leader_epoch))
+    assert partition.state.fenced
+
+
+@pytest.mark.invariant("I5")
+@simulated(brokers=2, seed=42, settings=SETTINGS)
+async def test_a_fetch_changes_nothing_after_its_answer(c: SimulatedHarness) -> None:
+    await c.create_topic(TOPIC)
+    leader = await c.leader(TOPIC)
+    assert leader is not None
+    partition, follower = replica(c, leader), 3 - leader
+    await c.kill(follower)
+    epoch = partition.state.leader_epoch
+    assert epoch is not None
+    fetch = ev.FollowerFetched(
+        now_ms=partition.now_ms(),
+        replica_id=follower,
+        broker_epoch=partition.state.remotes[follower].broker_epoch,
+        current_leader_epoch=epoch,
+        fetch_offset=0,
+        last_fetched_epoch=None,
+        eligible=True,
+    )
+    partition.handle_fetch(fetch)
+    partition.handle(order(partition, epoch + 1))
+    assert partition.state.remotes[follower].log_end_offset is None
+    await asyncio.sleep(0.1)
+    assert partition.state.remotes[follower].log_end_offset is None
