@@ -1,7 +1,8 @@
 """One log directory (`log.dirs`): its lock, its identity, its logs, its checkpoints, its health.
 
 Owns: the order of steps at start (lock, identity, clean marker read and removed, logs loaded) and at the end (logs
-synced, checkpoints, clean marker last), creation and deletion of partition directories. Leaves to others: roles.
+synced, checkpoints, clean marker last), creation and deletion of partition directories. Leaves to others: roles, and
+the directories of deleted and damaged logs (`renamed_directories`).
 After an IO error the directory is offline: nothing is written to it any more (KAFKA-10778).
 """
 
@@ -11,7 +12,6 @@ import posixpath
 import random
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
-from functools import partial
 from typing import Any
 
 from minibroker.broker.log import ownership
@@ -21,12 +21,12 @@ from minibroker.broker.log.errors import LogDirectoryError
 from minibroker.broker.log.loaded_log import LoadContext, LoadedLog, Progress
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.log.recovery import load_log
+from minibroker.broker.log.renamed_directories import RenamedDirectories
 from minibroker.broker.log.segments.tail_cache import TailCache
 from minibroker.broker.log.segments.warm_segments import WarmSegments
 from minibroker.broker.log.side_files import directory_files
 from minibroker.broker.log.side_files.epoch_file import epoch_file_path
 from minibroker.broker.log.side_files.offset_checkpoints import OffsetCheckpoints
-from minibroker.broker.log.side_files.set_aside import read_set_aside
 from minibroker.broker.log.side_files.wholeness import Wholeness
 from minibroker.broker.log.unsynced_files import UnsyncedFiles
 from minibroker.protocol.files.checkpoints import (
@@ -35,8 +35,6 @@ from minibroker.protocol.files.checkpoints import (
     damaged_directory_name,
     deleted_directory_name,
     has_too_large_a_number,
-    is_deleted_directory_name,
-    parse_damaged_directory_name,
     parse_partition_directory_name,
     partition_directory_name,
 )
@@ -48,15 +46,10 @@ from minibroker.runtime.ports import (
     DirectoryLock,
     Disk,
     DiskError,
-    FileMissing,
     LockHeld,
-    OutOfDescriptors,
 )
 
 logger = logging.getLogger(__name__)
-
-TOPIC_CHARACTERS_KEPT = 200
-"""In the name of a deleted directory, which must stay below the file system's 255 with its suffix."""
 
 SYNCS_AT_ONCE = 3
 """Concurrent syncs share the disk's journal; one thread stays free for other callers."""
@@ -93,10 +86,7 @@ class LogDirectory:
         self._lock = lock
         self._loaded = False
         self._checkpoints = OffsetCheckpoints(health, self.logs)
-        self._to_remove: list[str] = []
-        self.set_aside: dict[TopicPartition, list[str]] = {}
-        """Directories of damaged logs, kept until their replicas, which started empty, are in sync again."""
-        self._names_unsynced = False
+        self._renamed = RenamedDirectories(health)
 
     @property
     def offline(self) -> bool:
@@ -105,6 +95,11 @@ class LogDirectory:
     @property
     def offline_reason(self) -> str | None:
         return self.health.offline_reason
+
+    @property
+    def set_aside(self) -> Mapping[TopicPartition, list[str]]:
+        """Directories of damaged logs, kept until their replicas, which started empty, are in sync again."""
+        return self._renamed.set_aside
 
     @property
     def full(self) -> bool:
@@ -168,13 +163,9 @@ class LogDirectory:
             partition = parse_partition_directory_name(name)
             if partition is not None:
                 partitions.append(partition)
-            elif is_deleted_directory_name(name):
-                self._to_remove.append(f"{path}/{name}")
-            elif (owner := parse_damaged_directory_name(name)) is not None:
-                self.set_aside.setdefault(owner, []).append(f"{path}/{name}")
-            elif has_too_large_a_number(name):
+            elif not self._renamed.adopt(name) and has_too_large_a_number(name):
                 logger.warning("%s/%s is left alone: no partition has a number above %d", path, name, MAX_PARTITION)
-        listed = self._checkpoints.listed(self._to_remove)
+        listed = self._checkpoints.listed(self._renamed.to_remove)
         for done, partition in enumerate(partitions, start=1):
             loaded, topic_id = await self._load_partition(partition)
             log = self._adopt(partition, topic_id, self.default_config, loaded)
@@ -270,7 +261,7 @@ class LogDirectory:
         self.remove_set_aside(partition)
         self._checkpoints.name_was_deleted()
         if target is not None:
-            self._to_remove.append(target)
+            self._renamed.to_remove.append(target)
 
     def log_was_cut(self, log: PartitionLog) -> None:
         self._checkpoints.lower_high_watermark(log.topic_partition, log.log_end_offset)
@@ -282,25 +273,17 @@ class LogDirectory:
         owner = ownership.named_owner(self._disk, self._directory_of(partition), partition)
         target = self._take_away(partition, damaged_directory_name, owner)
         if target is not None:
-            self.set_aside.setdefault(owner, []).append(target)
+            self._renamed.set_aside.setdefault(owner, []).append(target)
             logger.warning("%s: the damaged log is set aside in %s", partition, target)
 
     def read_set_aside(self, partition: TopicPartition, offset: int, max_bytes: int) -> memoryview | None:
         """Sound batches from `offset` on from the partition's damaged logs; None if they have none."""
         topic_id, interval = self.logs[partition].topic_id, self.default_config.index_interval_bytes
-        for path in self.set_aside.get(partition, ()):
-            if not ownership.may_be_of(self._disk, path, topic_id, partition):
-                continue
-            found = read_set_aside(self.health, path, offset, max_bytes, interval)
-            if found is not None:
-                return found
-        return None
+        return self._renamed.read_set_aside(partition, topic_id, offset, max_bytes, interval)
 
     def remove_set_aside(self, partition: TopicPartition) -> bool:
         """Let `maintain` remove the partition's damaged logs; False if there are none."""
-        found = self.set_aside.pop(partition, [])
-        self._to_remove += found
-        return bool(found)
+        return self._renamed.remove_set_aside(partition)
 
     def _take_away(
         self,
@@ -311,37 +294,12 @@ class LogDirectory:
         log = self.logs.get(partition)
         target = None
         if log is not None and not self.offline:
-            target = self._free_name(owner or partition, name)
-            try:
-                self._disk.rename(log.directory, target)
-            except DiskError as error:
-                self.health.failed(error)
-                if self.offline or not isinstance(error, FileMissing):
-                    raise
-                target = None  # the directory is gone already
+            target = self._renamed.rename(log.directory, owner or partition, name)
         self._checkpoints.forget_high_watermark(partition)
         self._forget(partition)
         if target is not None:
-            self._sync_names()
+            self._renamed.sync_names()
         return target
-
-    def _sync_names(self) -> None:
-        """Sync the names of the partitions' directories; without a free file descriptor `maintain` does it later."""
-        try:
-            self._disk.sync_directory(self.path)
-            self._names_unsynced = False
-        except OutOfDescriptors:
-            self._names_unsynced = True
-        except DiskError as error:
-            self.health.own_file_failed(error)
-            raise
-
-    def _free_name(self, partition: TopicPartition, name: Callable[[TopicPartition, str], str]) -> str:
-        short = TopicPartition(partition.topic[:TOPIC_CHARACTERS_KEPT], partition.partition)
-        number = 0
-        while self._disk.exists(f"{self.path}/{name(short, str(number))}"):
-            number += 1
-        return f"{self.path}/{name(short, str(number))}"
 
     # ---------------------------------------------------------------------------------------------------- checkpoints
     def read_high_watermarks(self) -> dict[TopicPartition, int]:
@@ -407,19 +365,10 @@ class LogDirectory:
 
     async def _remove_deleted(self, now_ms: int) -> None:
         """Runs before other tasks, which may need the room."""
-        if self._names_unsynced:
-            self._sync_names()
+        self._renamed.sync_names_if_due()
         for log in list(self.logs.values()):
             await log.remove_deleted(now_ms)
-        while self._to_remove and not self._names_unsynced and not self.offline:
-            path = self._to_remove[-1]
-            try:
-                linked = await self._disk.in_background(partial(self._disk.remove_tree, path))
-                if linked is not None:
-                    logger.warning("%s was a link and is removed; its target is left alone: %s", path, linked)
-            except BadEntry as error:
-                logger.warning("left alone: %s", error)
-            self._to_remove.remove(path)
+        await self._renamed.remove()
 
     async def sync_metadata(self) -> None:
         """Sync changed epoch files, metadata and names of all logs, off the loop (hardening rule 7). A log that is

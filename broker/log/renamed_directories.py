@@ -1,0 +1,109 @@
+"""Directories of partitions that have another name now: of deleted logs, to be removed, and of damaged ones, set aside.
+
+Owns: their names, the sync of these names, their removal, and reads from those set aside. Leaves to others: which log
+is deleted or damaged, and when a copy set aside is no longer needed.
+"""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from minibroker.broker.log import ownership
+from minibroker.broker.log.directory_health import DirectoryHealth
+from minibroker.broker.log.side_files.set_aside import read_set_aside
+from minibroker.protocol.files.checkpoints import is_deleted_directory_name, parse_damaged_directory_name
+from minibroker.protocol.ids import TopicPartition
+from minibroker.runtime.ports import BadEntry, DiskError, FileMissing, OutOfDescriptors
+
+logger = logging.getLogger(__name__)
+
+TOPIC_CHARACTERS_KEPT = 200
+"""In the name of a deleted directory, which must stay below the file system's 255 with its suffix."""
+
+
+class RenamedDirectories:
+    """Those of one log directory."""
+
+    def __init__(self, health: DirectoryHealth) -> None:
+        self._health = health
+        self._disk = health.disk
+        self._path = health.path
+        self.to_remove: list[str] = []
+        """Paths; the last is removed first."""
+        self.set_aside: dict[TopicPartition, list[str]] = {}
+        """Paths by the partition whose log they hold."""
+        self._names_unsynced = False
+
+    def adopt(self, name: str) -> bool:
+        """Take over a directory that an earlier start renamed; False if this is not the name of one."""
+        if is_deleted_directory_name(name):
+            self.to_remove.append(f"{self._path}/{name}")
+        elif (owner := parse_damaged_directory_name(name)) is not None:
+            self.set_aside.setdefault(owner, []).append(f"{self._path}/{name}")
+        else:
+            return False
+        return True
+
+    def rename(self, directory: str, owner: TopicPartition, name: Callable[[TopicPartition, str], str]) -> str | None:
+        """The new path; None if the directory is gone already. Raises DiskError."""
+        target = self._free_name(owner, name)
+        try:
+            self._disk.rename(directory, target)
+        except DiskError as error:
+            self._health.failed(error)
+            if self._health.offline or not isinstance(error, FileMissing):
+                raise
+            return None
+        return target
+
+    def _free_name(self, partition: TopicPartition, name: Callable[[TopicPartition, str], str]) -> str:
+        short = TopicPartition(partition.topic[:TOPIC_CHARACTERS_KEPT], partition.partition)
+        number = 0
+        while self._disk.exists(f"{self._path}/{name(short, str(number))}"):
+            number += 1
+        return f"{self._path}/{name(short, str(number))}"
+
+    def sync_names(self) -> None:
+        """Sync the names of the partitions' directories; without a free file descriptor that stays due."""
+        try:
+            self._disk.sync_directory(self._path)
+            self._names_unsynced = False
+        except OutOfDescriptors:
+            self._names_unsynced = True
+        except DiskError as error:
+            self._health.own_file_failed(error)
+            raise
+
+    def sync_names_if_due(self) -> None:
+        if self._names_unsynced:
+            self.sync_names()
+
+    def read_set_aside(
+        self, partition: TopicPartition, topic_id: str | None, offset: int, max_bytes: int, interval_bytes: int
+    ) -> memoryview | None:
+        """Sound batches from `offset` on; None if no copy of this partition has any."""
+        for path in self.set_aside.get(partition, ()):
+            if not ownership.may_be_of(self._disk, path, topic_id, partition):
+                continue
+            found = read_set_aside(self._health, path, offset, max_bytes, interval_bytes)
+            if found is not None:
+                return found
+        return None
+
+    def remove_set_aside(self, partition: TopicPartition) -> bool:
+        """Let `remove` remove them; False if there are none."""
+        found = self.set_aside.pop(partition, [])
+        self.to_remove += found
+        return bool(found)
+
+    async def remove(self) -> None:
+        """Remove what is to be removed, if its new name is synced."""
+        while self.to_remove and not self._names_unsynced and not self._health.offline:
+            path = self.to_remove[-1]
+            try:
+                linked = await self._disk.in_background(partial(self._disk.remove_tree, path))
+                if linked is not None:
+                    logger.warning("%s was a link and is removed; its target is left alone: %s", path, linked)
+            except BadEntry as error:
+                logger.warning("left alone: %s", error)
+            self.to_remove.remove(path)
