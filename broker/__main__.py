@@ -1,8 +1,8 @@
 """The broker process: a broker and a controller candidate on one event loop.
 
 Owns: the composition of broker and controller, signals, logging, and the exit code: 0 after a clean stop, 1 if the
-broker could not start or lost its registration, 70 on a bug of its own (replication recovers from a crash, but not from
-silent divergence).
+broker could not start or lost its registration, 2 if Python runs without assertions, 70 on a bug of its own
+(replication recovers from a crash, but not from silent divergence).
 """
 
 import asyncio

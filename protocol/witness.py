@@ -1,7 +1,7 @@
 """Notes about each log outside the brokers' disks: /witness/<broker>/<shard> in ZooKeeper. Pure.
 
-Owns: the path and the JSON of a witness. Leaves to others: writing it (`broker.witness`) and comparing it with the logs
-(`audit`).
+Owns: the path and the JSON of a witness. Leaves to others: writing it (`broker/replicas/witness.py`) and comparing it
+with the logs (`audit`).
 
 A leader notes for each of its partitions how far it was committed and the digest of what was committed. If all replicas
 are then cut, replaced by an older backup, renumbered or rewritten, they contradict the note.

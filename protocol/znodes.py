@@ -1,4 +1,4 @@
-"""Paths and JSON of all znodes, in one place (Kafka's, with additional fields of our own).
+"""Paths and JSON of all znodes but `/witness` (Kafka's, with additional fields of our own).
 
 Owns: where a fact is in ZooKeeper and how it is written. Leaves to others: reading and writing, sessions, and versions.
 Unknown fields are ignored, so that a newer broker can add some; a znode that does not fit is a CorruptZnode with its
@@ -20,6 +20,7 @@ order for ever, and that order would block all orders behind it.
     /admin/delete_topics/<t>            marker: the topic is to be deleted; with content: its deletion has begun
     /latest_producer_id_block           ProducerIdBlock
     /isr_change_notification            kept for Kafka's tools
+    /witness/<broker>/<shard>           see `protocol/witness.py`
 """
 
 from typing import Any, ClassVar, TypeVar

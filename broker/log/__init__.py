@@ -1,1 +1,1 @@
-"""Segment files of one partition: append, read, truncate, recover."""
+"""One log directory and the logs in it: append, read, truncate, flush, recover."""

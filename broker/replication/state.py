@@ -1,7 +1,7 @@
 """What one broker knows of one partition that it holds a replica of.
 
 Owns: the fields of the replica state, each with the rule that holds for it. Leaves to others: changing them, which
-`leader`, `isr`, `follower` and `replica` do, through `step` only (`tests/tidy/replica_state.py` holds that); and the
+the modules beside this one do, through `step` and `step_fetch` only (`tests/tidy/replica_state.py` holds that); and the
 producers that wrote to the log, which follow from its batches and belong to it. Pure.
 
 Always: low_watermark <= log_start_offset <= high_watermark <= log_end_offset, synced_end_offset <= log_end_offset.
@@ -101,20 +101,21 @@ FollowerPhase = AskingEpochEnd | AskingLeaderEnds | Fetching | Halted
 
 
 class ProduceWaiter(Struct):
-    """Batches of one produce request with acks=all that wait together for the high watermark."""
+    """Batches of one produce request that wait together: with acks=all for the high watermark, with acks=1 (in
+    `sync_waiters`) for the leader's sync."""
 
     tokens: tuple[Any, ...]
     """The shell's handles of the batches; opaque here."""
     base_offset: int
     """Of the first batch; the others follow it."""
     required_offset: int
-    """The request is answered once high_watermark >= this."""
+    """The request is answered once the high watermark (acks=1: the synced end) is not below this."""
     leader_epoch: int
     """Epoch of the append: in another epoch the offset may hold another record."""
 
 
 class ReplicaState(Struct, kw_only=True):
-    """One replica. Changed by `step` only."""
+    """One replica. Changed within `step` and `step_fetch` only."""
 
     config: ReplicationConfig
     role: Role = Role.NONE

@@ -2,7 +2,7 @@
 
 Owns: that check. Leaves to others: whether a request of a known epoch is accepted (`metadata_image`).
 
-Why: a broker accepts the highest controller epoch that it has seen, and no lower one. So one request with a made-up
+Theory: a broker accepts the highest controller epoch that it has seen, and no lower one. So one request with a made-up
 epoch would make it refuse every real controller forever. `/controller_epoch` holds the highest real epoch: a controller
 raises it before it sends its first request.
 """

@@ -11,7 +11,8 @@ A queue holds three things, in the order in which they will be in the log:
 
 The rules:
 1. A batch gets its sequence when it is first sent, and keeps it while it is retried. So at most `in_flight_max`
-   sequences are in doubt, and a broker that remembers the last forty batches can tell a retry from a new batch.
+   sequences are in doubt, and a broker, which remembers more batches of a producer (`BATCHES_REMEMBERED` there), can
+   tell a retry from a new batch.
 2. While any attempted batch waits for a retry, the partition sends one batch at a time, oldest first, and only when
    none of its batches is in flight. So retries neither overtake nor are overtaken.
 3. A sequence belongs to its batch for ever. If an attempted batch fails or expires, its sequence is not given to

@@ -4,8 +4,8 @@ Owns: requests in flight (one channel per broker), timers, and when to look for 
 sequences (`accumulator`), the producer's identity (`identity_request`). There is no task per batch and no future per
 record: everything here runs in callbacks of the loop, from an answer to the next request in one synchronous call.
 
-Triggers: a batch is full; linger_ms passed; an answer came; a connection opened or was lost; metadata came; an identity
-was granted; a back-off or a deadline ended. The last four of these share one timer.
+Triggers: a batch is full; an answer came; a connection opened or was lost; metadata came; an identity was granted. And
+one timer for all that time brings: the end of linger_ms, of a back-off, of a deadline, of the wait for an answer.
 """
 
 import asyncio

@@ -13,7 +13,8 @@ So a half-done election of a failed controller is finished without knowing that 
     3. a leader that is shutting down stays if no other member can take over
     4. if no member that ran on is there, a restarted one (its log may be short), by what `restarted_members` knows of
        their logs; it alone is the ISR. A member that has another log directory now does not lead
-    5. unclean election, where it is allowed: the first eligible replica; it alone is the ISR
+    5. unclean election, where it is allowed: the restarted member that lost least, without waiting for others; if none
+       has anything, the first eligible replica, one on its old log directory first. It alone is the ISR
     6. no leader, a new epoch, and the ISR stays as it is, so it is never empty (KAFKA-708)
 """
 
@@ -49,7 +50,7 @@ def elect_all(state: ControllerState, partitions: list[TopicPartition], reason: 
 
 
 def elect(state: ControllerState, partition: TopicPartition, reason: str) -> PartitionChange | None:
-    """Compare one partition with the facts; None if it is as it ought to be, or if no replica may lead it."""
+    """Compare one partition with the facts; None if it is as it ought to be, or must stay as it is for now."""
     assignment = state.assignment(partition)
     if not assignment or state.is_being_deleted(partition.topic) or partition in state.unreadable:
         return None
@@ -142,7 +143,8 @@ def imbalanced_partitions(state: ControllerState) -> list[TopicPartition]:
 def _initial(
     state: ControllerState, partition: TopicPartition, assignment: tuple[BrokerId, ...]
 ) -> PartitionChange | None:
-    """The first replica that answers leads, all live ones are in sync: no replica has any record yet."""
+    """The first replica that answers leads. All that are online and not shutting down are in sync: none has any record
+    yet."""
     members = [each for each in assignment if state.is_eligible(partition, each)]
     answering = state.answering(members)
     if not answering:

@@ -1,4 +1,4 @@
-"""Every request and response of the wire: Kafka's APIs and field names in snake_case, plus one API of our own.
+"""Every request and response of the wire: Kafka's APIs and field names in snake_case, plus three APIs of our own.
 
 Owns: the table of APIs with their access rights, and the one import path for all messages; their shapes are in
 `client_messages`, `admin_messages`, `control_messages` and `authentication_messages`, their limits in `message_types`.

@@ -1,4 +1,7 @@
-"""What a server allows its peers, each number with its reason (docs/FORMATS.md, Wire)."""
+"""What a server allows its peers, each number with its reason (docs/FORMATS.md, Wire).
+
+Costs (`.._COST`) measure time of the event loop in bytes: a request without records costs as many as it has.
+"""
 
 import msgspec
 
@@ -61,8 +64,9 @@ EVICT_IDLE_AFTER_MS = 5_000
 
 
 class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one server allows. All clients together cost it at most 64 MiB: 24 for receive buffers, 16 for one request
-    that is being decoded, 6 for unread replies, 4 for waiting requests, 10 for one small request of each connection."""
+    """What one server allows. All clients together cost it at most about 64 MiB: 24 for receive buffers, 16 for one
+    request that is being decoded, 6 for unread replies, 4 for waiting requests, 8 for one small request and 4 for the
+    first buffer of each of 1,000 connections."""
 
     frame_max_bytes: int = 16 * MIB
     """socket.request.max.bytes: Kafka allows 100 MiB; a quarter of a broker's memory is enough here."""

@@ -36,7 +36,7 @@ class Cast(msgspec.Struct, frozen=True, kw_only=True):
     replicas: str = "ABC"
     """In the order of the assignment: the first leads at the beginning."""
     controller: str | None = None
-    """The controller at the beginning; None: it does not matter, the last broker is it."""
+    """The controller at the beginning; None: the last broker."""
     min_insync_replicas: int = 1
     settings: dict[str, str] = {}
     """Of all brokers."""
@@ -52,7 +52,8 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
 
     moral: str
     findings: tuple[str, ...] = ()
-    """Kinds of errors that the audit must find (audit.findings.Kind), all of them and no others; empty: consistent."""
+    """Kinds of errors that the audit must find (`Kind` in audit/checks/findings.py), all of them and no others; empty:
+    consistent."""
 
 
 Play = Callable[[Any], Awaitable[Ending]]

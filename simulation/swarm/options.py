@@ -1,7 +1,7 @@
 """What one run is made of, drawn from its seed: topics, settings, the kinds of fault and their intensities.
 
 Owns: the draw. Leaves to others: to use it. Any change here, or in what the faults draw, changes the meaning of every
-seed.
+seed: those in simulation/seeds.txt then run other clusters.
 """
 
 import random

@@ -1,6 +1,8 @@
 """Which segments have an open file or their index in memory; beyond a limit the least recently used ones are released.
 
-Owns: the two limits. Leaves to others: files and indexes. Why: a broker holds thousands of partitions with many
+Owns: the two limits. Leaves to others: files and indexes.
+
+Theory: a broker holds thousands of partitions with many
 segments each, but a process may have only about a thousand open files, and an idle partition should cost almost
 nothing.
 """
