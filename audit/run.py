@@ -67,16 +67,7 @@ def run_audit(
     stopwatch.add(discover=time.monotonic() - clock)
     progress(f"{len(inventory.replicas)} replicas, {inventory.total_bytes / 1e6:.0f} MB")
     with _engine(engine, acked, records or acked is not None, master, ship_package, progress, stopwatch) as check:
-        results = check(inventory)
-        if zookeeper is not None and _lack_high_watermarks(results):
-            progress(f"waiting {CHECKPOINT_SECONDS:.0f} s until brokers have noted how far new topics are committed")
-            time.sleep(CHECKPOINT_SECONDS)
-        for _ in range(ATTEMPTS_MAX - 1):
-            fresh = _changed_partitions(results, inventory, given, zookeeper)
-            if not fresh.expected:
-                break
-            progress("looking again at partitions that changed while they were read")
-            inventory, results = _replaced(inventory, fresh, results, check(fresh))
+        inventory, results = _settled(check, inventory, given, zookeeper, progress)
     meta = Meta(
         run_id=uuid.uuid4().hex,
         started=started.isoformat(timespec="seconds"),
@@ -102,6 +93,27 @@ def run_audit(
         except OSError as error:
             raise AuditError(f"the report cannot be written to {output}: {error.strerror}") from error
     return report
+
+
+def _settled(
+    check: PartitionChecker,
+    inventory: Inventory,
+    given: tuple[str, ...],
+    zookeeper: str | None,
+    progress: Callable[[str], None],
+) -> tuple[Inventory, list[PartitionResult]]:
+    """The results, and again those of partitions that changed while they were read: brokers may be running."""
+    results = check(inventory)
+    if zookeeper is not None and _lack_high_watermarks(results):
+        progress(f"waiting {CHECKPOINT_SECONDS:.0f} s until brokers have noted how far new topics are committed")
+        time.sleep(CHECKPOINT_SECONDS)
+    for _ in range(ATTEMPTS_MAX - 1):
+        fresh = _changed_partitions(results, inventory, given, zookeeper)
+        if not fresh.expected:
+            break
+        progress("looking again at partitions that changed while they were read")
+        inventory, results = _replaced(inventory, fresh, results, check(fresh))
+    return inventory, results
 
 
 @contextmanager

@@ -34,6 +34,7 @@ from minibroker.simulation.swarm.options import RunOptions, draw_options
 from minibroker.simulation.swarm.outcome import ELECTIONS_MIN, TRUNCATIONS_MIN, RunOutcome
 from minibroker.simulation.swarm.recreated_topic import compare_recreated_topic
 from minibroker.simulation.swarm.rereader import Rereader
+from minibroker.simulation.swarm.workload import Workload
 from minibroker.simulation.world.world import ProcessCrashed, SimulatedWorld
 
 BROKERS = 3
@@ -99,14 +100,7 @@ async def _drive_checked(
         await injector.wait(lambda: workload.is_enough, HURRY_SECONDS_MAX)
         workload.stop.set()
         await working
-        await take_records(cluster, workload, history)
-        await stay_idle(cluster, history)
-        await compare_witness(cluster, reference, history)
-        compare_replicas(cluster, workload, history)
-        await compare_history(cluster, workload, history)
-        if disks is not None:
-            await compare_recreated_topic(cluster, workload, history)
-        outcome.findings += audit_disks(cluster, reference.states(), history.acked)
+        await _check_end(cluster, outcome, reference, workload)
     finally:
         sampling.cancel()
         working.cancel()
@@ -119,6 +113,21 @@ async def _drive_checked(
         for task in (sampling, working):
             if task.done() and not task.cancelled() and task.exception() is not None:
                 outcome.findings.append(crash_finding(task.exception() or AssertionError(), None))
+
+
+async def _check_end(
+    cluster: SimulatedCluster, outcome: RunOutcome, reference: ReferenceState, workload: Workload
+) -> None:
+    """What must hold once all faults are mended and no client works any more."""
+    history = outcome.history
+    await take_records(cluster, workload, history)
+    await stay_idle(cluster, history)
+    await compare_witness(cluster, reference, history)
+    compare_replicas(cluster, workload, history)
+    await compare_history(cluster, workload, history)
+    if outcome.options.disks is not None:
+        await compare_recreated_topic(cluster, workload, history)
+    outcome.findings += audit_disks(cluster, reference.states(), history.acked)
 
 
 def run_seed(
