@@ -21,7 +21,8 @@ from minibroker.bench.peers.peer import (
     PeerFailed,
 )
 from minibroker.local_cluster import zookeeper_process
-from minibroker.local_cluster.local_cluster import ClusterFailed, LocalCluster
+from minibroker.local_cluster.cluster_file import ClusterFailed
+from minibroker.local_cluster.local_cluster import LocalCluster
 from minibroker.observation.cluster_view import ClusterView
 
 CLUSTER_ERRORS = (

@@ -11,7 +11,7 @@ from minibroker.bench.profile.hot_path import HotPath, LayerCost
 from minibroker.bench.profile.run import profile_hot_paths
 from minibroker.bench.profile.samplers import NoSampler
 from minibroker.command_line import CommandFailed, ProgressLine, json_option, print_table
-from minibroker.local_cluster.local_cluster import ClusterFailed
+from minibroker.local_cluster.cluster_file import ClusterFailed
 
 ROWS_MAX = 25
 

@@ -65,8 +65,7 @@ def cluster() -> None:
 
 def run_on_cluster(work: Coroutine[Any, Any, Any], timeout_s: float, doing: str) -> Any:
     """Run `work`; every error of the launcher becomes a CommandFailed."""
-    from minibroker.local_cluster.cluster_file import ClusterBusy, ClusterMissing
-    from minibroker.local_cluster.local_cluster import ClusterFailed
+    from minibroker.local_cluster.cluster_file import ClusterBusy, ClusterFailed, ClusterMissing
     from minibroker.local_cluster.zookeeper_process import MissingJava, MissingZooKeeper, PortTaken, ZooKeeperFailed
     from minibroker.observation.broker_queries import NoAnswer
 
@@ -174,7 +173,7 @@ def _print_brokers(local: "LocalCluster", view: "ClusterView | None") -> None:
         rows.append((broker_id, local.process_state(broker_id), local.server(broker_id), pid, led, role))
     print_table(("BROKER", "STATE", "ADDRESS", "PID", "LEADS", ""), rows)
     zookeeper = local.record.zookeeper
-    state = "running" if local.zookeeper_is_running() else ("down" if zookeeper.port else "external")
+    state = "running" if local.zookeeper.is_running() else ("down" if zookeeper.port else "external")
     click.echo(f"zookeeper {state} at {zookeeper.connect}; data in {local.data_directory}")
 
 
@@ -187,7 +186,8 @@ def status(data_dir: Path, timeout_s: float, as_json: bool) -> int:
 
     Exit code 10 unless the cluster is healthy.
     """
-    from minibroker.local_cluster.local_cluster import START_CURE, ClusterFailed, LocalCluster
+    from minibroker.local_cluster.cluster_file import ClusterFailed
+    from minibroker.local_cluster.local_cluster import START_CURE, LocalCluster
     from minibroker.observation.broker_queries import NoAnswer
     from minibroker.observation.cluster_view import health_problems
 

@@ -85,6 +85,6 @@ async def stop(local: "LocalCluster", broker_id: int, timeout_s: float) -> dict[
 @_on_broker("started")
 async def start(local: "LocalCluster", broker_id: int, timeout_s: float) -> dict[str, Any]:
     """Start a broker that is down."""
-    local.require_zookeeper()
+    local.zookeeper.require()
     await local.start(broker_id, timeout_s)
     return {"address": local.server(broker_id)}

@@ -17,7 +17,7 @@ from minibroker.demo.input_lines import BadInput, InputLines
 from minibroker.demo.sabotage import SABOTAGES
 from minibroker.demo.script import DemoFailed, run_demo
 from minibroker.demo.story import Story
-from minibroker.local_cluster.local_cluster import ClusterFailed
+from minibroker.local_cluster.cluster_file import ClusterFailed
 from minibroker.local_cluster.zookeeper_process import PortTaken, ZooKeeperFailed
 from minibroker.observation.broker_queries import NoAnswer
 

@@ -15,7 +15,8 @@ from minibroker.demo.story import Story
 from minibroker.demo.verdict import audit_files
 from minibroker.demo.writing import write_all
 from minibroker.local_cluster.broker_process import SESSION_TIMEOUT_MS
-from minibroker.local_cluster.local_cluster import ClusterFailed, LocalCluster
+from minibroker.local_cluster.cluster_file import ClusterFailed
+from minibroker.local_cluster.local_cluster import LocalCluster
 from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
 from minibroker.observation.cluster_changes import told_by
 from minibroker.observation.cluster_view import ClusterView

@@ -16,7 +16,8 @@ from typing import Self
 from minibroker.harness.cluster import CLIENTS, Condition, Link, Party
 from minibroker.harness.queried import LOG_LINES_SHOWN, QueriedHarness
 from minibroker.local_cluster import network_proxies
-from minibroker.local_cluster.local_cluster import ClusterFailed, LocalCluster
+from minibroker.local_cluster.cluster_file import ClusterFailed
+from minibroker.local_cluster.local_cluster import LocalCluster
 from minibroker.local_cluster.network_proxies import LOOPBACK, NetworkProxies, broker_name
 from minibroker.observation.broker_queries import NoAnswer
 
@@ -133,10 +134,10 @@ class ProcessHarness(QueriedHarness):
         await asyncio.sleep(0)
 
     async def _zookeeper_runs(self) -> bool:
-        return self.local.zookeeper_is_running()
+        return self.local.zookeeper.is_running()
 
     async def _stop_zookeeper(self) -> None:
-        await self.local.kill_zookeeper()
+        await self.local.zookeeper.kill()
 
     async def _start_zookeeper(self) -> None:
         await self.local.start_zookeeper()

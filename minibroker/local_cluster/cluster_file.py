@@ -42,6 +42,10 @@ class ClusterMissing(Exception):
     """The directory holds no cluster, or its file cannot be read. The message ends with the cure."""
 
 
+class ClusterFailed(Exception):
+    """The cluster is not in the requested state. The message names the problem and the cure."""
+
+
 class ClusterBusy(Exception):
     """Another command has been changing the cluster for too long. The message ends with the cure."""
 

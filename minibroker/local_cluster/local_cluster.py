@@ -1,7 +1,8 @@
 """A real cluster on this machine: ZooKeeper and brokers as background processes, and operations on them.
 
 Owns: starting, watching, breaking and stopping the processes of one data directory (its layout: cluster_file). The
-processes outlive this one; a later `LocalCluster.open` finds them again. Leaves to others: topics and records.
+processes outlive this one; a later `LocalCluster.open` finds them again. Leaves to others: its ZooKeeper
+(`cluster_zookeeper`), topics and records.
 
     async with LocalCluster("/tmp/data") as cluster:     # brokers 1, 2 and 3 on free ports
         ... cluster.bootstrap_servers ...
@@ -21,6 +22,7 @@ from minibroker.local_cluster.broker_process import configuration_file, start_br
 from minibroker.local_cluster.cluster_file import (
     PRIVATE_DIRECTORY,
     BrokerRecord,
+    ClusterFailed,
     ClusterMissing,
     ClusterRecord,
     RequestedCluster,
@@ -34,9 +36,10 @@ from minibroker.local_cluster.cluster_file import (
     write_cluster_file,
     write_cluster_state,
 )
-from minibroker.local_cluster.cluster_snapshot import ask_zookeeper, joined, state_of_view
+from minibroker.local_cluster.cluster_snapshot import joined, state_of_view
+from minibroker.local_cluster.cluster_zookeeper import ClusterZooKeeper
 from minibroker.local_cluster.power_loss import CutTail, cut_unsynced_tails
-from minibroker.local_cluster.processes import ProcessIdentity, free_ports, identify, wait_until
+from minibroker.local_cluster.processes import ProcessIdentity, free_ports, wait_until
 from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
 from minibroker.observation.cluster_view import ClusterView, health_problems, view_cluster
 from minibroker.protocol.files.checkpoints import CLEAN_SHUTDOWN, parse_partition_directory_name
@@ -51,10 +54,6 @@ KILL_TIMEOUT_S = 10.0
 PORT_TIMEOUT_S = 5.0
 POLL_S = 0.1
 START_CURE = "after the repair, `minibroker cluster start ID` starts it"
-
-
-class ClusterFailed(Exception):
-    """The cluster is not in the requested state. The message names the problem and the cure."""
 
 
 class LocalCluster:
@@ -84,7 +83,7 @@ class LocalCluster:
             brokers={broker_id: BrokerRecord(port=number) for broker_id, number in ports.items()},
             settings=dict(settings or {}),
         )
-        self._zookeeper_child: zookeeper_process.ZooKeeperProcess | None = None
+        self.zookeeper = ClusterZooKeeper(self.data_directory / "zookeeper", lambda: self.record.zookeeper)
 
     @classmethod
     def open(cls, data_directory: str | Path) -> "LocalCluster":
@@ -128,21 +127,9 @@ class LocalCluster:
             return "paused" if broker.process.is_paused() else "running"
         return "dead" if broker.process is not None and broker.ended_by is None else "down"
 
-    def zookeeper_is_running(self) -> bool:
-        process = self.record.zookeeper.process
-        return process is not None and process.was_started_with(self.data_directory / "zookeeper" / "zoo.cfg")
-
     def is_running(self) -> bool:
         """Is any of its processes alive?"""
-        return bool(self.running_brokers()) or self.zookeeper_is_running()
-
-    def require_zookeeper(self) -> None:
-        """Raise ClusterFailed if the cluster's own ZooKeeper does not run: no broker would start."""
-        if self.record.zookeeper.port is not None and not self.zookeeper_is_running():
-            raise ClusterFailed(
-                f"ZooKeeper of the cluster in {self.data_directory} does not run: `minibroker cluster up` starts it,"
-                " and all brokers that are down"
-            )
+        return bool(self.running_brokers()) or self.zookeeper.is_running()
 
     def running_brokers(self) -> list[int]:
         return [each for each in self.broker_ids if self.process_state(each) in ("running", "paused")]
@@ -218,8 +205,8 @@ class LocalCluster:
             for broker in self.record.brokers.values():
                 zookeeper_process.refuse_taken_port(broker.port)
             forget_cluster_state(self.data_directory)
-            if not self.zookeeper_is_running():
-                self._spawn_zookeeper()
+            if not self.zookeeper.is_running():
+                self.zookeeper.spawn()
             self._save()
             for broker_id in broker_ids:
                 self._spawn(broker_id)
@@ -231,7 +218,7 @@ class LocalCluster:
             return
         zookeeper = earlier.record.zookeeper
         is_used = zookeeper.connect == self.record.zookeeper.connect
-        if earlier.running_brokers() or (earlier.zookeeper_is_running() and not is_used):
+        if earlier.running_brokers() or (earlier.zookeeper.is_running() and not is_used):
             down = [each for each in earlier.broker_ids if each not in earlier.running_brokers()]
             some = f"start broker {', '.join(map(str, down))} with `minibroker cluster start ID`, " if down else ""
             raise ClusterFailed(
@@ -249,17 +236,17 @@ class LocalCluster:
     async def down(self, *, timeout_s: float = STOP_TIMEOUT_S, wipe: bool = False) -> list[str]:
         """Stop everything, brokers first, and write `cluster-state.json`; returns what did not stop cleanly."""
         controller_id, before = await self._snapshot_if_possible()
-        connected = await self._ask_zookeeper()
+        connected = await self.zookeeper.state()
         running = self.running_brokers()
         others = [broker_id for broker_id in running if broker_id != controller_id]
         problems = await asyncio.gather(*(self._end(broker_id, timeout_s) for broker_id in others))
         if controller_id in running:  # last, because the others ask it to move their leaderships
             problems.append(await self._end(controller_id, timeout_s))
-        after = None if wipe else await self._ask_zookeeper()
+        after = None if wipe else await self.zookeeper.state()
         if after is not None:
             clean = [each for each in self.broker_ids if (self.log_directory(each) / CLEAN_SHUTDOWN).exists()]
             write_cluster_state(self.data_directory, joined(before, connected, after, clean))
-        await self._stop_zookeeper()
+        await self.zookeeper.stop()
         self._save()
         if wipe:
             problems.append(remove_cluster_files(self.data_directory, self.record))
@@ -273,12 +260,6 @@ class LocalCluster:
             return None, None
         return view.controller_id, state_of_view(view)
 
-    async def _ask_zookeeper(self) -> ClusterState | None:
-        """ZooKeeper's state now; None if it is the cluster's own and does not run."""
-        if self.record.zookeeper.port is not None and not self.zookeeper_is_running():
-            return None
-        return await ask_zookeeper(self.record.zookeeper.connect)
-
     async def _end(self, broker_id: int, timeout_s: float) -> str | None:
         try:
             await self.stop(broker_id, timeout_s)
@@ -287,36 +268,12 @@ class LocalCluster:
             return f"{error}; it was killed"
         return None
 
-    def _spawn_zookeeper(self) -> None:
-        zookeeper = self.record.zookeeper
-        if zookeeper.port is not None:
-            child = zookeeper_process.start_zookeeper(str(self.data_directory / "zookeeper"), zookeeper.port)
-            zookeeper.process = identify(child.pid)
-            self._zookeeper_child = child  # kept, because it reaps the process
-        self._save()
-
     async def start_zookeeper(self, timeout_s: float = UP_TIMEOUT_S) -> None:
         """Start the cluster's own ZooKeeper again over its data, and wait until it answers. Raises ZooKeeperFailed."""
-        if self.record.zookeeper.port is None or self.zookeeper_is_running():
-            raise ClusterFailed(f"ZooKeeper at {self.record.zookeeper.connect} runs already, or is external")
-        self._spawn_zookeeper()
-        assert self._zookeeper_child is not None
-        await self._zookeeper_child.wait_ready(timeout_s)
-
-    async def kill_zookeeper(self) -> None:
-        """SIGKILL: all that it has acknowledged is on its disk."""
-        process = self.record.zookeeper.process
-        if process is None or not process.send(signal.SIGKILL):
-            raise ClusterFailed(f"ZooKeeper at {self.record.zookeeper.connect} does not run, or is external")
-        await wait_until(lambda: not self.zookeeper_is_running(), KILL_TIMEOUT_S)
-
-    async def _stop_zookeeper(self) -> None:
-        record = self.record.zookeeper
-        if record.process is not None and record.process.is_alive() and record.port is not None:
-            log_file = str(self.data_directory / "zookeeper" / "zookeeper.log")
-            await zookeeper_process.ZooKeeperProcess(record.process.pid, record.port, log_file).stop()
-            await wait_until(lambda: not self.zookeeper_is_running(), KILL_TIMEOUT_S)
-        record.process = None
+        self.zookeeper.refuse_running()
+        self.zookeeper.spawn()
+        self._save()
+        await self.zookeeper.wait_ready(timeout_s)
 
     async def save_state(self) -> ClusterView:
         """Write `cluster-state.json`: leaders, epochs and in-sync replicas now, for the audit."""

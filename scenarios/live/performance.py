@@ -10,7 +10,7 @@ from pathlib import Path
 
 from minibroker.audit.errors import AuditError
 from minibroker.client.errors import MinibrokerError
-from minibroker.local_cluster.local_cluster import ClusterFailed
+from minibroker.local_cluster.cluster_file import ClusterFailed
 from minibroker.local_cluster.zookeeper_process import (
     MissingJava,
     MissingZooKeeper,

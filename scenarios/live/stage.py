@@ -14,7 +14,8 @@ from pathlib import Path
 from minibroker.broker.replication.state import TruncationRule
 from minibroker.client.default_runtime import runtime_or_default
 from minibroker.harness.processes import ProcessHarness
-from minibroker.local_cluster.local_cluster import CLIENT_ID, ClusterFailed
+from minibroker.local_cluster.cluster_file import ClusterFailed
+from minibroker.local_cluster.local_cluster import CLIENT_ID
 from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
 from minibroker.protocol.wire.messages import DescribeReplicaStateResponse, ReplicaStateDescription
 from minibroker.protocol.znodes import PartitionState, partition_state_path
@@ -103,7 +104,7 @@ class LiveStage(ClientStage):
             with contextlib.suppress(ClusterFailed):
                 await self.cluster.kill(broker_id)
         with contextlib.suppress(ClusterFailed):
-            await self.cluster.kill_zookeeper()
+            await self.cluster.zookeeper.kill()
         await self.processes.proxies.close()
 
     async def _open_observer(self) -> None:
@@ -158,7 +159,7 @@ class LiveStage(ClientStage):
         await asyncio.sleep(CHECKPOINTED_SECONDS)
 
     async def reference(self) -> str:
-        if not self.cluster.zookeeper_is_running():
+        if not self.cluster.zookeeper.is_running():
             return ""
         try:
             state = await self.zookeeper_state()

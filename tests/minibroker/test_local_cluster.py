@@ -16,6 +16,7 @@ from minibroker.local_cluster.broker_process import configuration_file, configur
 from minibroker.local_cluster.cluster_file import (
     BrokerRecord,
     ClusterBusy,
+    ClusterFailed,
     ClusterMissing,
     ClusterRecord,
     RequestedCluster,
@@ -23,7 +24,8 @@ from minibroker.local_cluster.cluster_file import (
     read_cluster_file,
     write_cluster_file,
 )
-from minibroker.local_cluster.local_cluster import ClusterFailed, LocalCluster
+from minibroker.local_cluster.cluster_zookeeper import ClusterZooKeeper
+from minibroker.local_cluster.local_cluster import LocalCluster
 from minibroker.local_cluster.processes import ProcessIdentity, identify
 
 
@@ -96,7 +98,7 @@ def _at_once(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, states: dic
     spawned: list[int] = []
     monkeypatch.setattr(cluster, "process_state", states.__getitem__)
     monkeypatch.setattr(cluster, "_spawn", spawned.append)
-    monkeypatch.setattr(cluster, "_spawn_zookeeper", lambda: spawned.append(0))
+    monkeypatch.setattr(cluster.zookeeper, "spawn", lambda: spawned.append(0))
     return spawned
 
 
@@ -124,7 +126,7 @@ async def test_up_uses_the_running_zookeeper_of_killed_brokers(tmp_path: Path, m
     cluster = LocalCluster(tmp_path)
     cluster.record.zookeeper.process = identify(os.getpid())
     write_cluster_file(tmp_path, cluster.record)
-    monkeypatch.setattr(LocalCluster, "zookeeper_is_running", lambda _: True)
+    monkeypatch.setattr(ClusterZooKeeper, "is_running", lambda _: True)
     again = LocalCluster.resumed(tmp_path, RequestedCluster())
     spawned = _at_once(again, monkeypatch, {1: "dead", 2: "running", 3: "running"})
     with pytest.raises(ClusterFailed, match="the other brokers keep running"):
@@ -136,7 +138,7 @@ async def test_up_uses_the_running_zookeeper_of_killed_brokers(tmp_path: Path, m
 
 def test_without_its_zookeeper_a_broker_is_not_started(tmp_path: Path) -> None:
     with pytest.raises(ClusterFailed, match="`minibroker cluster up` starts it"):
-        LocalCluster(tmp_path).require_zookeeper()
+        LocalCluster(tmp_path).zookeeper.require()
 
 
 def test_a_cluster_that_is_started_again_keeps_its_ports_and_settings(tmp_path: Path) -> None:
@@ -182,7 +184,7 @@ async def test_a_process_named_by_a_forged_file_is_not_killed(tmp_path: Path, ot
     configuration_file(tmp_path, 1).touch()
     forged = LocalCluster.open(tmp_path)
     assert forged.process_state(1) == "dead"
-    assert not forged.zookeeper_is_running()
+    assert not forged.zookeeper.is_running()
     with pytest.raises(ClusterFailed, match="does not run"):
         await forged.kill(1)
     await forged.down(wipe=True)

@@ -10,9 +10,9 @@ import pytest
 from minibroker.client.admin import AdminClient
 from minibroker.client.consumer.consumer import Consumer
 from minibroker.client.producer.producer import Producer
-from minibroker.local_cluster.cluster_file import STATE_FILE
+from minibroker.local_cluster.cluster_file import STATE_FILE, ClusterFailed
 from minibroker.local_cluster.cluster_snapshot import ask_zookeeper
-from minibroker.local_cluster.local_cluster import ClusterFailed, LocalCluster
+from minibroker.local_cluster.local_cluster import LocalCluster
 from minibroker.observation.cluster_view import ClusterView
 from minibroker.protocol.ids import TopicPartition
 from tests.system.conftest import CommandLine
