@@ -1,10 +1,13 @@
 """What a replay says of a mutant whose recorded runs catch it no longer. The children are replaced: no run is made."""
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, Sequence
 
 import pytest
+from click.testing import CliRunner
 
+from tests.mutants import __main__ as command
 from tests.mutants import replay as replaying
 from tests.mutants.mutant import Edit, Mutant, UnitTest
 from tests.mutants.one_run import RunResult, SerializedFinding
@@ -122,3 +125,17 @@ def test_a_mistake_in_a_mutants_own_text_does_not_catch_it(text: str, counts: bo
     finding = SerializedFinding("crash", text, "simulation.world.loop")
     result = RunResult(run="seed:1", findings=[finding], seconds=1.0, virtual_seconds=1.0)
     assert bool(result.catching_findings(MUTANT.modules)) is counts
+
+
+@pytest.mark.parametrize(("catching", "exit_code"), [([DIRECTED], 0), (["seed:3"], 0), ([], 10)])
+def test_the_command_fails_only_if_nothing_catches_a_mutant(
+    monkeypatch: pytest.MonkeyPatch, catching: list[str], exit_code: int
+) -> None:
+    monkeypatch.setattr(replaying, "child_results", Children(catching).results)
+    monkeypatch.setattr(replaying, "load_records", dict)
+    monkeypatch.setattr(command, "MUTANTS", (MUTANT,))
+    result = CliRunner().invoke(command.mutants, ["replay", "--json", "--from", "X1"])
+    assert result.exit_code == exit_code, result.output
+    verdict, summary = (json.loads(line) for line in result.output.splitlines())
+    assert verdict["name"] == "X1"
+    assert summary["not_caught"] == (["X1"] if exit_code else [])
