@@ -45,11 +45,7 @@ def summary_text(summary: Summary, is_recorded: bool) -> str:
     for name, runs in summary.stale.items():
         for run in runs:
             lines.append(f"  {name}: {run} catches it no longer{_instead(summary, name, run)}")
-    lines += [
-        f"  {name}: {run} catches it, the first recorded seed"
-        for name, run in summary.new_seeds.items()
-        if name not in summary.stale
-    ]
+    lines += [f"  {name}: {run} catches it" for name, run in summary.new_seeds.items() if name not in summary.stale]
     lines += [f"  {run} is not clean without a mutant: {text}" for run, text in summary.not_clean.items()]
     if (summary.stale or summary.new_seeds) and not is_recorded:
         lines.append("`replay --record` writes that to caught.json")
