@@ -3,10 +3,12 @@
 Owns: the conventions of the command line. Leaves to others: the commands, the client and the cluster. It imports no
 heavy package but click, because `minibroker --help` would pay for it (tests/minibroker/test_import_time.py).
 
-Exit codes: 0 fine, 1 failed, 2 wrong usage, 10 a check found a problem, 130 stopped by Ctrl-C.
+Exit codes: 0 fine, 1 failed, 2 wrong usage, 10 a check found a problem, 130 stopped by Ctrl-C, or by
+SIGTERM while the command starts or owns a cluster.
 """
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -98,6 +100,7 @@ def run_command_line(command: click.Command) -> NoReturn:
         _show(error)
         code = error.exit_code
     except (KeyboardInterrupt, click.Abort):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # another one has nothing left to end
         code = EXIT_INTERRUPTED
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "minibroker":

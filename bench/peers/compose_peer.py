@@ -34,7 +34,7 @@ class ComposePeer(MinibrokerPeer):
         await _or_peer_failed(self.harness.up())
 
     async def stop(self, *, wipe: bool = True) -> None:
-        await _or_peer_failed(self.harness.down(remove_image=wipe))
+        await _or_peer_failed(self.harness.ownership.finish(self.harness.down(remove_image=wipe)))
 
     def pids(self) -> dict[str, int]:
         """Containers' processes are not measured."""

@@ -68,6 +68,7 @@ class MinibrokerPeer:
         """A cluster on free ports; restarts what `stop(wipe=False)` left."""
         if self._cluster is None:
             self._cluster = LocalCluster(self.directory, settings=self._settings, log_format="json")
+            self._cluster.ownership.__enter__()  # until it is wiped
         assert zookeeper_process.TICK_MS == TICK_MS
         try:
             await self._cluster.up()
@@ -78,10 +79,11 @@ class MinibrokerPeer:
         if self._cluster is None:
             return
         try:
-            await self._cluster.down(wipe=wipe)
+            await self._cluster.ownership.finish(self._cluster.down(wipe=wipe))
         except CLUSTER_ERRORS as error:
             raise PeerFailed(str(error)) from None
         if wipe:
+            self._cluster.ownership.__exit__()
             shutil.rmtree(self.directory, ignore_errors=True)
             self._cluster = None
 

@@ -1,6 +1,7 @@
 """`minibroker cluster ..`: start, watch, break and stop a cluster on this machine."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -66,13 +67,14 @@ def cluster() -> None:
 def run_on_cluster(work: Coroutine[Any, Any, Any], timeout_s: float, doing: str) -> Any:
     """Run `work`; every error of the launcher becomes a CommandFailed."""
     from minibroker.local_cluster.cluster_file import ClusterBusy, ClusterFailed, ClusterMissing
+    from minibroker.local_cluster.teardown import TeardownTimedOut
     from minibroker.local_cluster.zookeeper_process import MissingJava, MissingZooKeeper, PortTaken, ZooKeeperFailed
     from minibroker.observation.broker_queries import NoAnswer
 
     not_there = (ClusterFailed, ClusterMissing, ClusterBusy, NoAnswer)
     try:
         return run_async(work, timeout_s, doing)
-    except (*not_there, MissingJava, MissingZooKeeper, PortTaken, ZooKeeperFailed) as error:
+    except (*not_there, MissingJava, MissingZooKeeper, PortTaken, ZooKeeperFailed, TeardownTimedOut) as error:
         raise CommandFailed(str(error)) from None
 
 
@@ -104,7 +106,6 @@ def up(
     number of brokers, if fewer), min.insync.replicas 2. Existing data is used again, with the cluster's former ports
     and settings; options given now override them.
     """
-    from minibroker import checkup
     from minibroker.local_cluster.cluster_file import RequestedCluster
 
     requested = RequestedCluster(
@@ -114,18 +115,14 @@ def up(
         zookeeper=with_port(zookeeper, 2181) if zookeeper else None,
         settings=_parse_settings(settings),
     )
-    local, is_old = _local_cluster(data_dir, requested)
-    ports = [broker.port for broker in local.record.brokers.values()]
-    ports += [local.record.zookeeper.port] if local.record.zookeeper.port else []
-    held, _ = checkup.ports_of_cluster_in(data_dir)
-    complaint = checkup.complaint(checkup.checks_for_cluster(data_dir, [] if held else ports))
-    if complaint:
-        raise CommandFailed(complaint)
-    kept = {key: value for key, value in local.record.settings.items() if key not in requested.settings}
-    if is_old and kept and not held:
-        texts = " ".join(f"--set {key}={value}" for key, value in kept.items())
-        note(f"kept from the former cluster in {data_dir}: {texts}")
-    view = run_on_cluster(local.up(timeout_s, keep_running=is_old), timeout_s + 15, "cluster up")
+    with _telling_what_is_stopped() as tell:
+        local, is_old = _local_cluster(data_dir, requested)
+        _check_machine(local, data_dir)
+        kept = {key: value for key, value in local.record.settings.items() if key not in requested.settings}
+        if is_old and kept and not local.is_running():
+            texts = " ".join(f"--set {key}={value}" for key, value in kept.items())
+            note(f"kept from the former cluster in {data_dir}: {texts}")
+        view = run_on_cluster(local.up(timeout_s, keep_running=is_old, tell=tell), timeout_s + 15, "cluster up")
     if as_json:
         print_json({"bootstrap_servers": local.bootstrap_servers, "zookeeper": local.record.zookeeper.connect})
         return EXIT_FINE
@@ -133,6 +130,35 @@ def up(
     if local.record.brokers[1].port != 9092:
         note(f"for further commands: export MINIBROKER_BOOTSTRAP_SERVERS={local.bootstrap_servers}")
     return EXIT_FINE
+
+
+@contextmanager
+def _telling_what_is_stopped() -> Iterator[Callable[[str], None]]:
+    """After Ctrl-C."""
+    told: list[str] = []
+
+    def tell(text: str) -> None:
+        told.append(text)
+        note(text)
+
+    try:
+        yield tell
+    except KeyboardInterrupt:
+        if not told:
+            note("interrupted: nothing was started")
+        raise
+
+
+def _check_machine(local: "LocalCluster", data_dir: Path) -> None:
+    """Raise CommandFailed with what the machine lacks, and the cure."""
+    from minibroker import checkup
+
+    ports = [broker.port for broker in local.record.brokers.values()]
+    ports += [local.record.zookeeper.port] if local.record.zookeeper.port else []
+    held, _ = checkup.ports_of_cluster_in(data_dir)
+    complaint = checkup.complaint(checkup.checks_for_cluster(data_dir, [] if held else ports))
+    if complaint:
+        raise CommandFailed(complaint)
 
 
 def _local_cluster(data_dir: Path, requested: "RequestedCluster") -> "tuple[LocalCluster, bool]":

@@ -23,10 +23,11 @@ def _on_broker(doing: str) -> Callable[[Callable[..., Coroutine[Any, Any, dict[s
         @wraps(work)
         def command(name: str, data_dir: Path, timeout_s: float, as_json: bool, **options: Any) -> int:
             async def act() -> dict[str, Any]:
+                from minibroker.local_cluster.broker_names import resolve
                 from minibroker.local_cluster.local_cluster import LocalCluster
 
                 local = LocalCluster.open(data_dir)
-                broker_id = await local.resolve(name)
+                broker_id = await resolve(local, name)
                 return {"broker": broker_id, "action": doing} | await work(local, broker_id, timeout_s, **options)
 
             facts = run_on_cluster(act(), timeout_s + 5, f"cluster {doing}")

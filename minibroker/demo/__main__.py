@@ -18,10 +18,14 @@ from minibroker.demo.sabotage import SABOTAGES
 from minibroker.demo.script import DemoFailed, run_demo
 from minibroker.demo.story import Story
 from minibroker.local_cluster.cluster_file import ClusterFailed
+from minibroker.local_cluster.teardown import TeardownTimedOut
 from minibroker.local_cluster.zookeeper_process import PortTaken, ZooKeeperFailed
 from minibroker.observation.broker_queries import NoAnswer
 
-EXPECTED = (ClusterFailed, NoAnswer, MinibrokerError, AuditError, PortTaken, ZooKeeperFailed, DemoFailed, OSError)
+EXPECTED = (
+    *(ClusterFailed, NoAnswer, MinibrokerError, AuditError, PortTaken, ZooKeeperFailed, DemoFailed, OSError),
+    TeardownTimedOut,
+)
 
 
 def main() -> int:

@@ -42,16 +42,17 @@ async def run_demo(story: Story, directory: Path, lines: InputLines, sabotage: s
     ledger = Ledger()
     acked_file = directory / "acknowledged.tsv"
     cluster = LocalCluster(directory, brokers=3)
-    try:
-        await _start(story, cluster)
-        async with _watched(story, cluster):
-            killed = await write_all(story, cluster, lines, ledger, acked_file, kill=sabotage != "no-kill")
-            if killed is not None:
-                await _bring_back(story, cluster, killed)
-            await compare_with_input(story, cluster.bootstrap_servers, TOPIC, lines, ledger)
-            await _lose_power(story, cluster)
-    finally:
-        problems = await cluster.down()
+    with cluster.ownership:
+        try:
+            await _start(story, cluster)
+            async with _watched(story, cluster):
+                killed = await write_all(story, cluster, lines, ledger, acked_file, kill=sabotage != "no-kill")
+                if killed is not None:
+                    await _bring_back(story, cluster, killed)
+                await compare_with_input(story, cluster.bootstrap_servers, TOPIC, lines, ledger)
+                await _lose_power(story, cluster)
+        finally:
+            problems = await cluster.ownership.finish(cluster.down())
     story.tell("stopped the cluster" + "".join(f"; {problem}" for problem in problems))
     if sabotage is not None and sabotage != "no-kill":
         story.tell(f"sabotage: {plant(sabotage, [cluster.log_directory(i) for i in cluster.broker_ids])}")

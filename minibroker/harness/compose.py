@@ -20,6 +20,7 @@ from minibroker.harness.packet_filters import PacketFilters, together
 from minibroker.harness.queried import ASK_SECONDS, LOG_LINES_SHOWN, POLL_SECONDS, QueriedHarness
 from minibroker.local_cluster.cluster_file import write_cluster_state
 from minibroker.local_cluster.cluster_snapshot import state_of_view
+from minibroker.local_cluster.teardown import Ownership
 from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
 from minibroker.observation.cluster_view import ClusterView, health_problems, view_cluster
 
@@ -54,12 +55,14 @@ class ComposeHarness(QueriedHarness):
         self.broker_ids = tuple(self.project.ports)
         self._states = dict.fromkeys(self.broker_ids, DOWN)
         self._filters = PacketFilters(self.project)
+        self.ownership = Ownership(self._remove_now)
 
     async def __aenter__(self) -> Self:
+        self.ownership.__enter__()
         try:
             await self.up()
         except BaseException:
-            await self.down(remove_image=True)
+            await self._end()
             raise
         return self
 
@@ -67,7 +70,17 @@ class ComposeHarness(QueriedHarness):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.explain(error)
-        await self.down(remove_image=True)
+        await self._end()
+
+    async def _end(self) -> None:
+        try:
+            await self.ownership.finish(self.down(remove_image=True))
+        finally:
+            self.ownership.__exit__()
+
+    def _remove_now(self) -> None:
+        self.project.remove_now()
+        shutil.rmtree(self._directory, ignore_errors=True)
 
     async def up(self) -> None:
         """Build, start, and wait until the cluster is healthy. Raises ComposeFailed."""

@@ -70,6 +70,24 @@ class ComposeProject:
         self._compose = ()
         self._containers = {}
 
+    def remove_now(self) -> None:
+        """Kill and remove all, for the end of the program: without an event loop, and without errors. Blocks."""
+        if not self._compose:
+            return
+        down = (*self._compose, "down", "-v", "--remove-orphans", "-t", "0")
+        for command in (down, ("docker", "image", "rm", "-f", "--no-prune", self.image)):
+            with contextlib.suppress(OSError, subprocess.SubprocessError):
+                subprocess.run(
+                    command,
+                    env=self._environment,
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                    timeout=COMMAND_SECONDS,
+                    start_new_session=True,
+                )
+        self._compose = ()
+        self._containers = {}
+
     async def _resume_paused(self) -> None:
         """The engine cannot stop a paused container. If this fails, `down` says what is left."""
         with contextlib.suppress(ComposeFailed):

@@ -19,6 +19,7 @@ from minibroker.local_cluster import network_proxies
 from minibroker.local_cluster.cluster_file import ClusterFailed
 from minibroker.local_cluster.local_cluster import LocalCluster
 from minibroker.local_cluster.network_proxies import LOOPBACK, NetworkProxies, broker_name
+from minibroker.local_cluster.teardown import Ownership
 from minibroker.observation.broker_queries import NoAnswer
 
 DOWN_SECONDS = 10.0
@@ -37,8 +38,10 @@ class ProcessHarness(QueriedHarness):
         self.broker_ids = tuple(self.local.broker_ids)
         self.proxies = NetworkProxies()
         self._ports: dict[int, int] = {}
+        self.ownership = Ownership(self._kill_all)
 
     async def __aenter__(self) -> Self:
+        self.ownership.__enter__()
         try:
             await self.up()
         except BaseException:
@@ -59,12 +62,25 @@ class ProcessHarness(QueriedHarness):
 
     async def _end(self) -> None:
         try:
+            await self.ownership.finish(self._down())
+        finally:
+            self.ownership.__exit__()
+
+    async def _down(self) -> None:
+        try:
             await self.heal()
             await self.local.down(timeout_s=DOWN_SECONDS)
         finally:
             await self.proxies.close()
-            if self._own_directory is not None:
-                shutil.rmtree(self._own_directory, ignore_errors=True)
+            self._remove_own_directory()
+
+    def _kill_all(self) -> None:
+        self.local.kill_all()
+        self._remove_own_directory()
+
+    def _remove_own_directory(self) -> None:
+        if self._own_directory is not None:
+            shutil.rmtree(self._own_directory, ignore_errors=True)
 
     # ---------------------------------------------------------------------------------------------------- questions
     @property

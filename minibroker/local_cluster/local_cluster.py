@@ -15,7 +15,6 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 
 from minibroker.local_cluster import zookeeper_process
 from minibroker.local_cluster.broker_process import configuration_file, start_broker
@@ -40,9 +39,10 @@ from minibroker.local_cluster.cluster_snapshot import joined, state_of_view
 from minibroker.local_cluster.cluster_zookeeper import ClusterZooKeeper
 from minibroker.local_cluster.power_loss import CutTail, cut_unsynced_tails
 from minibroker.local_cluster.processes import ProcessIdentity, free_ports, wait_until
+from minibroker.local_cluster.teardown import Ownership, signals_held
 from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
 from minibroker.observation.cluster_view import ClusterView, health_problems, view_cluster
-from minibroker.protocol.files.checkpoints import CLEAN_SHUTDOWN, parse_partition_directory_name
+from minibroker.protocol.files.checkpoints import CLEAN_SHUTDOWN
 from minibroker.protocol.files.cluster_state import ClusterState
 
 CLIENT_ID = "minibroker-cluster"
@@ -84,6 +84,9 @@ class LocalCluster:
             settings=dict(settings or {}),
         )
         self.zookeeper = ClusterZooKeeper(self.data_directory / "zookeeper", lambda: self.record.zookeeper)
+        self._started: list[ProcessIdentity] = []
+        self.ownership = Ownership(self.kill_all)
+        """For a cluster that must not outlive this program."""
 
     @classmethod
     def open(cls, data_directory: str | Path) -> "LocalCluster":
@@ -144,41 +147,25 @@ class LocalCluster:
             )
         return ",".join(self.server(broker_id) for broker_id in ids)
 
-    async def resolve(self, name: str) -> int:
-        """The broker meant by '2', 'controller' or 'leader:TOPIC-PARTITION'. Raises ClusterFailed."""
-        if name.isdigit():
-            broker_id = int(name)
-        elif name == "controller":
-            broker_id = (await self.look()).controller_id
-            if broker_id < 0:
-                raise ClusterFailed("there is no controller now: try again in a few seconds")
-        elif name.startswith("leader:"):
-            broker_id = await self._leader_of(name.removeprefix("leader:"))
-        else:
-            raise ClusterFailed(f"'{name}' is not a broker: give a number, 'controller' or 'leader:TOPIC-PARTITION'")
-        if broker_id not in self.record.brokers:
-            raise ClusterFailed(f"there is no broker {broker_id}: this cluster has {self.broker_ids}")
-        return broker_id
-
-    async def _leader_of(self, name: str) -> int:
-        partition = parse_partition_directory_name(name)
-        if partition is None:
-            raise ClusterFailed(f"'{name}' is not TOPIC-PARTITION")
-        found = (await self.look([partition.topic])).partitions.get(partition)
-        if found is None:
-            raise ClusterFailed(f"there is no partition {name}: `minibroker topic describe` lists them")
-        if found.leader_id < 0:
-            raise ClusterFailed(f"{name} has no leader now: try again in a few seconds")
-        return found.leader_id
-
     # ---------------------------------------------------------------------------------------------- all of it
     async def up(
-        self, timeout_s: float = UP_TIMEOUT_S, *, first: int | None = None, keep_running: bool = False
+        self,
+        timeout_s: float = UP_TIMEOUT_S,
+        *,
+        first: int | None = None,
+        keep_running: bool = False,
+        tell: Callable[[str], None] = lambda _: None,
     ) -> ClusterView:
         """Start ZooKeeper and all brokers at once, and wait until the cluster is healthy. Broker `first` starts before
         the others, and so becomes controller. A cluster that is not healthy in time is stopped; with `keep_running`
-        only if no broker runs, because damage in old data is repaired in a running cluster. The cluster's own ZooKeeper
-        is used if it still runs."""
+        only if no broker runs, because damage in old data is repaired in a running cluster. A start that is interrupted
+        is undone, too, and `tell` is told so. The cluster's own ZooKeeper is used if it still runs."""
+        with self.ownership:
+            return await self._up(timeout_s, first, keep_running, tell)
+
+    async def _up(
+        self, timeout_s: float, first: int | None, keep_running: bool, tell: Callable[[str], None]
+    ) -> ClusterView:
         self._begin([] if first is not None else self.broker_ids)
         try:
             if first is not None:
@@ -193,7 +180,9 @@ class LocalCluster:
                 all_run = all(state == "running" for state in states)
                 rest = "it keeps running" if all_run else f"the other brokers keep running; {START_CURE}"
                 raise ClusterFailed(f"{error}; {rest}: see `minibroker cluster status`") from None
-            await self.down(timeout_s=5.0)
+            if isinstance(error, asyncio.CancelledError):
+                tell(f"interrupted: stopping the brokers and ZooKeeper in {self.data_directory}")
+            await self.ownership.finish(self.down(timeout_s=5.0))
             raise
 
     def _begin(self, broker_ids: list[int]) -> None:
@@ -206,7 +195,7 @@ class LocalCluster:
                 zookeeper_process.refuse_taken_port(broker.port)
             forget_cluster_state(self.data_directory)
             if not self.zookeeper.is_running():
-                self.zookeeper.spawn()
+                self._spawn_zookeeper()
             self._save()
             for broker_id in broker_ids:
                 self._spawn(broker_id)
@@ -268,11 +257,21 @@ class LocalCluster:
             return f"{error}; it was killed"
         return None
 
+    def kill_all(self) -> None:
+        """SIGKILL to all that this object started, without waiting: for the end of the program."""
+        for process in self._started:
+            process.send(signal.SIGKILL)
+
+    def _spawn_zookeeper(self) -> None:
+        with signals_held():
+            self.zookeeper.spawn()
+            self._started += [self.record.zookeeper.process] if self.record.zookeeper.process is not None else []
+            self._save()
+
     async def start_zookeeper(self, timeout_s: float = UP_TIMEOUT_S) -> None:
         """Start the cluster's own ZooKeeper again over its data, and wait until it answers. Raises ZooKeeperFailed."""
         self.zookeeper.refuse_running()
-        self.zookeeper.spawn()
-        self._save()
+        self._spawn_zookeeper()
         await self.zookeeper.wait_ready(timeout_s)
 
     async def save_state(self) -> ClusterView:
@@ -428,10 +427,12 @@ class LocalCluster:
             self._save()
 
     def _spawn(self, broker_id: int) -> None:
-        with cluster_lock(self.data_directory):
+        with signals_held(), cluster_lock(self.data_directory):
             self._read_again()
             self._refuse_running(broker_id)
-            self.record.brokers[broker_id] = start_broker(self.data_directory, self.record, broker_id, self._log_format)
+            broker = start_broker(self.data_directory, self.record, broker_id, self._log_format)
+            self.record.brokers[broker_id] = broker
+            self._started += [broker.process] if broker.process is not None else []
             self._save()
 
     # ------------------------------------------------------------------------------------------------- bookkeeping
@@ -446,10 +447,13 @@ class LocalCluster:
                 write_cluster_file(self.data_directory, self.record)
 
     async def __aenter__(self) -> "LocalCluster":
-        await self.up()
+        with self.ownership:
+            await self.up()
+            self.ownership.__enter__()  # until __aexit__
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.down()
+    async def __aexit__(self, *details: object) -> None:
+        try:
+            await self.ownership.finish(self.down())
+        finally:
+            self.ownership.__exit__()

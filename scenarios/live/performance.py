@@ -11,6 +11,7 @@ from pathlib import Path
 from minibroker.audit.errors import AuditError
 from minibroker.client.errors import MinibrokerError
 from minibroker.local_cluster.cluster_file import ClusterFailed
+from minibroker.local_cluster.teardown import TeardownTimedOut
 from minibroker.local_cluster.zookeeper_process import (
     MissingJava,
     MissingZooKeeper,
@@ -36,6 +37,7 @@ CANNOT_PLAY = (
     MissingZooKeeper,
     NoAnswer,
     PortTaken,
+    TeardownTimedOut,
     ZooKeeperFailed,
 )
 """Errors that say in one sentence why an act could not be played live."""

@@ -82,18 +82,19 @@ class LiveStage(ClientStage):
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
         """As on every stage: brokers run, the first replica leads an empty topic, producers are connected."""
-        try:
-            self._report("starting ZooKeeper and brokers")
-            await self.processes.up(first=self.number(self.cast.controller or self.cast.brokers[-1]))
-            await self._open_observer()
-            await self._create_topic()
-            await self._until_led()
-            await self._open_producers()
-            self._began = asyncio.get_running_loop().time()
-            yield
-        finally:
-            self._report("stopping everything")
-            await self._end()
+        with self.processes.ownership:
+            try:
+                self._report("starting ZooKeeper and brokers")
+                await self.processes.up(first=self.number(self.cast.controller or self.cast.brokers[-1]))
+                await self._open_observer()
+                await self._create_topic()
+                await self._until_led()
+                await self._open_producers()
+                self._began = asyncio.get_running_loop().time()
+                yield
+            finally:
+                self._report("stopping everything")
+                await self.processes.ownership.finish(self._end())
 
     async def _end(self) -> None:
         await self._clients.stop_waiting()

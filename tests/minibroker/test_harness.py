@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import shutil
@@ -27,6 +28,8 @@ class RecordedProject(ComposeProject):
         super().__init__("project", directory)
         self.commands: list[str] = []
         self.failing: set[str] = set()
+        self.iterations = 0
+        """Of the event loop, for each command."""
         self.process_ids = {f"broker{number}": str(1000 + number) for number in self.ports}
         self.down_services: set[str] = set()
         self._compose = ("docker-compose",)
@@ -39,6 +42,8 @@ class RecordedProject(ComposeProject):
     async def run(self, *command: str, within_s: float = 0.0) -> str:
         line = " ".join(command)
         self.commands.append(line)
+        for _ in range(self.iterations):
+            await asyncio.sleep(0)
         if any(word in line for word in self.failing):
             raise ComposeFailed(f"`{line}` fails")
         return "paused-1" if "status=paused" in line else ""
@@ -138,6 +143,47 @@ async def test_a_start_that_fails_leaves_no_image(
         async with harness:
             pass
     assert project.commands[-1].startswith("docker image rm")
+
+
+async def test_containers_are_removed_however_often_the_test_is_cancelled(
+    own_temporary_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = ComposeHarness()
+    harness.project = project = RecordedProject(own_temporary_directory)
+    runs = asyncio.Event()
+
+    async def up() -> None:
+        runs.set()
+
+    async def story() -> None:
+        async with harness:
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(harness, "up", up)
+    test = asyncio.create_task(story())
+    await runs.wait()
+    project.iterations = 10
+    while not test.done():
+        test.cancel()
+        await asyncio.sleep(0)
+    assert test.cancelled()
+    assert [" ".join(line.split()[:2]) for line in project.commands][-2:] == ["docker-compose down", "docker image"]
+
+
+def test_containers_can_be_removed_without_an_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the end of the program, if no teardown came."""
+    engine = tmp_path / "docker-compose"
+    engine.write_text(f'#!/bin/sh\necho "$COMPOSE_PROJECT_NAME $@" >> {tmp_path}/commands\nexit 1\n')
+    engine.chmod(0o755)
+    (tmp_path / "docker").symlink_to(engine)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    project = RecordedProject(tmp_path)
+    project.remove_now()
+    project.remove_now()
+    assert (tmp_path / "commands").read_text().splitlines() == [
+        "project down -v --remove-orphans -t 0",
+        f"project image rm -f --no-prune {project.image}",
+    ]
 
 
 # ------------------------------------------------------------------------------------------------------- blocked links

@@ -1,5 +1,6 @@
 """The files and rules of a local cluster, without starting one."""
 
+import asyncio
 import fcntl
 import os
 import stat
@@ -12,6 +13,7 @@ import pytest
 
 from minibroker.broker.configuration.config import load_config
 from minibroker.local_cluster import cluster_file, local_cluster
+from minibroker.local_cluster.broker_names import resolve
 from minibroker.local_cluster.broker_process import configuration_file, configuration_text
 from minibroker.local_cluster.cluster_file import (
     BrokerRecord,
@@ -59,16 +61,16 @@ def test_settings_override_the_local_defaults(tmp_path: Path) -> None:
 
 async def test_name_of_a_broker_is_checked(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path)
-    assert await cluster.resolve("2") == 2
+    assert await resolve(cluster, "2") == 2
     for name, why in (
         ("4", "there is no broker 4"),
         ("boss", "'boss' is not a broker"),
         ("leader:x", "not TOPIC-PARTITION"),
     ):
         with pytest.raises(ClusterFailed, match=why):
-            await cluster.resolve(name)
+            await resolve(cluster, name)
     with pytest.raises(ClusterFailed, match="no broker runs"):
-        await cluster.resolve("controller")
+        await resolve(cluster, "controller")
 
 
 async def test_a_dead_broker_does_not_prevent_the_start_of_another(
@@ -119,6 +121,31 @@ async def test_a_broker_that_refuses_its_disk_does_not_end_the_others(
     assert "it is a directory; move that entry away; the other brokers keep running; " in message
     assert "`minibroker cluster start ID` starts it" in message
     assert ended == []
+
+
+async def test_an_interrupted_start_says_what_it_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once it said nothing for up to ten seconds."""
+    cluster = LocalCluster(tmp_path)
+    write_cluster_file(tmp_path, cluster.record)
+    _at_once(cluster, monkeypatch, {1: "running", 2: "running", 3: "running"})
+    steps: list[str] = []
+    waits = asyncio.Event()
+
+    async def wait_healthy(timeout_s: float) -> None:
+        waits.set()
+        await asyncio.Event().wait()
+
+    async def down(timeout_s: float) -> None:
+        steps.append("down")
+
+    monkeypatch.setattr(cluster, "wait_healthy", wait_healthy)
+    monkeypatch.setattr(cluster, "down", down)
+    start = asyncio.create_task(cluster.up(tell=steps.append))
+    await waits.wait()
+    start.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await start
+    assert steps == [f"interrupted: stopping the brokers and ZooKeeper in {tmp_path}", "down"]
 
 
 async def test_up_uses_the_running_zookeeper_of_killed_brokers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

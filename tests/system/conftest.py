@@ -55,26 +55,26 @@ class CommandLine:
         return [sys.executable, "-m", "minibroker", *map(str, arguments)]
 
 
+def running(cluster: LocalCluster) -> Iterator[LocalCluster]:
+    """The cluster, from its start to its end."""
+    with cluster.ownership:
+        asyncio.run(cluster.up())
+        try:
+            yield cluster
+        finally:
+            asyncio.run(cluster.ownership.finish(cluster.down()))
+
+
 @pytest.fixture(scope="session")
 def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Three healthy brokers. Tests that break something use `own_cluster`."""
-    cluster = LocalCluster(tmp_path_factory.mktemp("shared-cluster"))
-    asyncio.run(cluster.up())
-    try:
-        yield cluster
-    finally:
-        asyncio.run(cluster.down())
+    yield from running(LocalCluster(tmp_path_factory.mktemp("shared-cluster")))
 
 
 @pytest.fixture
 def own_cluster(tmp_path: Path) -> Iterator[LocalCluster]:
     """Three brokers that a test may kill."""
-    cluster = LocalCluster(tmp_path / "data")
-    asyncio.run(cluster.up())
-    try:
-        yield cluster
-    finally:
-        asyncio.run(cluster.down())
+    yield from running(LocalCluster(tmp_path / "data"))
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import pytest
 
 from minibroker.client.admin import AdminClient
 from minibroker.client.producer.producer import Producer
+from minibroker.local_cluster.broker_names import resolve
 from minibroker.local_cluster.local_cluster import LocalCluster
 from tests.system.test_local_cluster import read_all
 
@@ -23,7 +24,7 @@ RECORDS = 60
 async def test_a_leader_without_descriptors_serves_again_when_it_gets_some(own_cluster: LocalCluster) -> None:
     async with AdminClient(own_cluster.bootstrap_servers) as admin:
         await admin.create_topic("t", partitions=1, configs={"segment.bytes": "4096"})
-    leader = await own_cluster.resolve("leader:t-0")
+    leader = await resolve(own_cluster, "leader:t-0")
     process = own_cluster.record.brokers[leader].process
     assert process is not None
     limits = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)

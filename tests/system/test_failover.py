@@ -7,6 +7,7 @@ import pytest
 from minibroker.client.admin import AdminClient
 from minibroker.client.descriptions import NewTopic
 from minibroker.client.producer.producer import Producer
+from minibroker.local_cluster.broker_names import resolve
 from minibroker.local_cluster.local_cluster import LocalCluster
 
 pytestmark = pytest.mark.system
@@ -17,7 +18,7 @@ SOON_S = 1.5
 
 async def create_topic(cluster: LocalCluster, *, led_by_controller: bool) -> int:
     """Create a topic of one partition; returns its leader."""
-    controller = await cluster.resolve("controller")
+    controller = await resolve(cluster, "controller")
     others = [each for each in cluster.broker_ids if each != controller]
     replicas = [controller, *others] if led_by_controller else [*others, controller]
     async with AdminClient(cluster.bootstrap_servers) as admin:

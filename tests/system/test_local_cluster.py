@@ -10,6 +10,7 @@ import pytest
 from minibroker.client.admin import AdminClient
 from minibroker.client.consumer.consumer import Consumer
 from minibroker.client.producer.producer import Producer
+from minibroker.local_cluster.broker_names import resolve
 from minibroker.local_cluster.cluster_file import STATE_FILE, ClusterFailed
 from minibroker.local_cluster.cluster_snapshot import ask_zookeeper
 from minibroker.local_cluster.local_cluster import LocalCluster
@@ -48,7 +49,7 @@ async def new_leader(cluster: LocalCluster, old_epoch: int) -> ClusterView:
 
 async def test_writes_continue_after_a_killed_leader(own_cluster: LocalCluster) -> None:
     await create_topic(own_cluster)
-    leader = await own_cluster.resolve("leader:t-0")
+    leader = await resolve(own_cluster, "leader:t-0")
     async with Producer(own_cluster.bootstrap_servers) as producer:
         await producer.send_and_wait("t", b"before")
         await own_cluster.kill(leader)
@@ -56,7 +57,7 @@ async def test_writes_continue_after_a_killed_leader(own_cluster: LocalCluster) 
         metadata = await producer.send_and_wait("t", b"after")
         assert time.monotonic() - started < SESSION_AND_ELECTION_S
     assert (metadata.offset, metadata.leader_epoch) == (1, 1)
-    assert await own_cluster.resolve("leader:t-0") != leader
+    assert await resolve(own_cluster, "leader:t-0") != leader
     assert await read_all(own_cluster, 2) == [b"before", b"after"]
     await own_cluster.start(leader)
     view = await own_cluster.wait_healthy(30)
@@ -70,7 +71,7 @@ async def test_leader_that_lost_its_unsynced_tail_is_replaced(own_cluster: Local
     async with Producer(own_cluster.bootstrap_servers) as producer:
         for value in values:
             await producer.send("t", value)
-    leader = await own_cluster.resolve("leader:t-0")
+    leader = await resolve(own_cluster, "leader:t-0")
     (cut,) = await own_cluster.lose_power(leader)
     assert cut.bytes_lost > 0
     await own_cluster.start(leader)
@@ -82,7 +83,7 @@ async def test_leader_that_lost_its_unsynced_tail_is_replaced(own_cluster: Local
 
 async def test_clean_stop_hands_leadership_over_at_once(own_cluster: LocalCluster) -> None:
     await create_topic(own_cluster)
-    leader = await own_cluster.resolve("leader:t-0")
+    leader = await resolve(own_cluster, "leader:t-0")
     await own_cluster.stop(leader)
     view = await own_cluster.look()
     assert view.partitions[PARTITION].leader_id not in (-1, leader)
@@ -92,7 +93,7 @@ async def test_clean_stop_hands_leadership_over_at_once(own_cluster: LocalCluste
 
 async def test_paused_leader_is_replaced_and_returns_as_follower(own_cluster: LocalCluster) -> None:
     await create_topic(own_cluster)
-    leader = await own_cluster.resolve("leader:t-0")
+    leader = await resolve(own_cluster, "leader:t-0")
     await own_cluster.pause(leader)
     assert own_cluster.process_state(leader) == "paused"
     async with Producer(own_cluster.bootstrap_servers) as producer:

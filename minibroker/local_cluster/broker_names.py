@@ -1,0 +1,34 @@
+"""The names by which a user means a broker of a local cluster: its number, its role, or what it leads."""
+
+from minibroker.local_cluster.cluster_file import ClusterFailed
+from minibroker.local_cluster.local_cluster import LocalCluster
+from minibroker.protocol.files.checkpoints import parse_partition_directory_name
+
+
+async def resolve(cluster: LocalCluster, name: str) -> int:
+    """The broker meant by '2', 'controller' or 'leader:TOPIC-PARTITION'. Raises ClusterFailed, NoAnswer."""
+    if name.isdigit():
+        broker_id = int(name)
+    elif name == "controller":
+        broker_id = (await cluster.look()).controller_id
+        if broker_id < 0:
+            raise ClusterFailed("there is no controller now: try again in a few seconds")
+    elif name.startswith("leader:"):
+        broker_id = await _leader_of(cluster, name.removeprefix("leader:"))
+    else:
+        raise ClusterFailed(f"'{name}' is not a broker: give a number, 'controller' or 'leader:TOPIC-PARTITION'")
+    if broker_id not in cluster.record.brokers:
+        raise ClusterFailed(f"there is no broker {broker_id}: this cluster has {cluster.broker_ids}")
+    return broker_id
+
+
+async def _leader_of(cluster: LocalCluster, name: str) -> int:
+    partition = parse_partition_directory_name(name)
+    if partition is None:
+        raise ClusterFailed(f"'{name}' is not TOPIC-PARTITION")
+    found = (await cluster.look([partition.topic])).partitions.get(partition)
+    if found is None:
+        raise ClusterFailed(f"there is no partition {name}: `minibroker topic describe` lists them")
+    if found.leader_id < 0:
+        raise ClusterFailed(f"{name} has no leader now: try again in a few seconds")
+    return found.leader_id

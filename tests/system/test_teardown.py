@@ -1,0 +1,90 @@
+"""Signals during a test, a demo or a scenario on real processes leave no process behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from minibroker.local_cluster.processes import PROC, free_ports
+
+pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(100)]
+
+TEST = """
+import asyncio
+
+pytest_plugins = ["minibroker.testing.plugin"]
+
+
+async def test_waits(minibroker_cluster):
+    print("the cluster runs", flush=True)
+    await asyncio.sleep(60)
+"""
+PROGRAMS = {
+    "pytest": ["-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "--minibroker-backend", "processes", "test_it.py"],
+    "demo": ["-m", "minibroker.demo"],
+    "scenario": ["-m", "minibroker", "scenario", "run", "loss", "--live"],
+}
+INT, TERM = signal.SIGINT, signal.SIGTERM
+
+
+def processes_below(directory: Path) -> list[str]:
+    """Command lines that name a file of this directory."""
+    found = []
+    for process in PROC.glob("[0-9]*"):
+        try:
+            line = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if f"{directory}/" in line:
+            found.append(line)
+    return found
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("signals", [(TERM,), (INT, INT, INT), (INT, TERM)], ids=["TERM", "INT-INT-INT", "INT-TERM"])
+def test_no_process_outlives_an_interrupted_program(
+    tmp_path: Path, program: str, signals: tuple[signal.Signals, ...]
+) -> None:
+    (tmp_path / "test_it.py").write_text(TEST)
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "DEMO_ENGINE": "local"}
+    with subprocess.Popen(
+        [sys.executable, *PROGRAMS[program]],
+        cwd=tmp_path,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ) as process:
+        deadline = time.monotonic() + 60
+        while len(processes_below(tmp_path)) < 4:  # ZooKeeper and three brokers
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        for number in signals:
+            process.send_signal(number)
+            time.sleep(0.3)
+        output, _ = process.communicate(timeout=60)
+    assert processes_below(tmp_path) == [], output.decode()
+
+
+@pytest.mark.parametrize("signals", [(INT,), (TERM,), (INT, INT, TERM)], ids=["INT", "TERM", "INT-INT-TERM"])
+def test_an_interrupted_start_of_a_cluster_is_undone(tmp_path: Path, signals: tuple[signal.Signals, ...]) -> None:
+    data, (port, zookeeper_port) = tmp_path / "data", free_ports(2)
+    command = [sys.executable, "-m", "minibroker", "cluster", "up", "--data-dir", str(data), "--brokers", "1"]
+    command += ["--port", str(port), "--zookeeper-port", str(zookeeper_port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        while not processes_below(data):
+            assert process.poll() is None
+        for number in signals:
+            process.send_signal(number)
+            time.sleep(0.1)
+        output, errors = process.communicate(timeout=60)
+    said = errors.splitlines()[0]  # a warning may follow: ZooKeeper does not answer yet
+    assert (output, said) == ("", f"interrupted: stopping the brokers and ZooKeeper in {data}")
+    assert process.returncode == 130
+    assert processes_below(data) == []
