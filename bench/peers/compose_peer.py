@@ -12,7 +12,7 @@ from typing import TypeVar
 from minibroker.bench.peers.minibroker_peer import MinibrokerPeer
 from minibroker.bench.peers.peer import PeerFailed
 from minibroker.harness.compose import ComposeHarness
-from minibroker.harness.compose_project import ComposeFailed
+from minibroker.harness.container_engine import ComposeFailed
 from minibroker.observation.cluster_view import ClusterView
 
 T = TypeVar("T")

@@ -15,7 +15,8 @@ from types import TracebackType
 from typing import Self
 
 from minibroker.harness.cluster import ZOOKEEPER, Condition, Link, NamedTimeout, Party, UnsupportedByBackend
-from minibroker.harness.compose_project import BROKERS, ComposeFailed, ComposeProject, service_of
+from minibroker.harness.compose_project import BROKERS, ComposeProject, service_of
+from minibroker.harness.container_engine import ComposeFailed
 from minibroker.harness.packet_filters import PacketFilters, together
 from minibroker.harness.queried import ASK_SECONDS, LOG_LINES_SHOWN, POLL_SECONDS, QueriedHarness
 from minibroker.local_cluster.cluster_file import write_cluster_state

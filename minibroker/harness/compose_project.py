@@ -1,32 +1,33 @@
 """One project of docker-compose: the cluster of docker-compose.yml under a name and on ports of its own.
 
-Owns: the commands of the container engine. Leaves to others: what they are used for. Works with `docker compose` and
-docker-compose 1.29.
+Owns: the commands on this project. Leaves to others: what they are used for, and the engine (`container_engine`).
 """
 
 import asyncio
 import contextlib
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
 import minibroker
+from minibroker.harness.container_engine import (
+    COMMAND_SECONDS,
+    ENGINE_SECONDS,
+    ComposeFailed,
+    compose_command,
+    own_names,
+    own_ports,
+    remove_project,
+)
 from minibroker.local_cluster.processes import free_ports
 
 BROKERS = 3
 """docker-compose.yml has as many."""
-ENGINE_SECONDS = 20.0
-COMMAND_SECONDS = 120.0
 BUILD_SECONDS = 900.0
 """On a machine that has none of the layers yet."""
 ERROR_CHARACTERS = 500
-
-
-class ComposeFailed(Exception):
-    """The container engine is missing, or a command of it failed. One sentence."""
 
 
 class ComposeProject:
@@ -44,15 +45,15 @@ class ComposeProject:
         self._containers: dict[str, str] = {}
         """Ids by service. The engine answers in hundredths of a second, docker-compose in one or two."""
         kept = {key: value for key, value in os.environ.items() if not key.startswith("MINIBROKER_")}
-        ports = {f"BROKER{number}_PORT": str(port) for number, port in self.ports.items()}
-        images = {"BROKER_IMAGE": self.image, "AUDIT_IMAGE": f"{name}-audit"}
-        own = {"COMPOSE_PROJECT_NAME": name, "MINIBROKER_LOG_FORMAT": log_format}
-        self._environment = {**kept, **ports, **images, **own}
+        own = own_names(name) | own_ports(self.ports)
+        self._environment = kept | own | {"MINIBROKER_LOG_FORMAT": log_format}
 
     # ------------------------------------------------------------------------------------------------- all services
     async def up(self) -> None:
         """Build the image and start ZooKeeper and all brokers. Raises ComposeFailed."""
-        self._compose = (*await self._find_engine(), *self._files())
+        command = await asyncio.to_thread(compose_command)
+        self._environment |= own_names(self.name, command)
+        self._compose = (*command, *self._files())
         await self.compose("build", "broker1", within_s=BUILD_SECONDS)
         await self.compose("up", "-d", "zookeeper", *(f"broker{number}" for number in self.ports))
         await self.container("zookeeper")  # `last_log_lines` needs the ids
@@ -72,19 +73,8 @@ class ComposeProject:
 
     def remove_now(self) -> None:
         """Kill and remove all, for the end of the program: without an event loop, and without errors. Blocks."""
-        if not self._compose:
-            return
-        down = (*self._compose, "down", "-v", "--remove-orphans", "-t", "0")
-        for command in (down, ("docker", "image", "rm", "-f", "--no-prune", self.image)):
-            with contextlib.suppress(OSError, subprocess.SubprocessError):
-                subprocess.run(
-                    command,
-                    env=self._environment,
-                    stdin=subprocess.DEVNULL,
-                    capture_output=True,
-                    timeout=COMMAND_SECONDS,
-                    start_new_session=True,
-                )
+        if self._compose:
+            remove_project(self._compose, self._environment, grace_s=0)
         self._compose = ()
         self._containers = {}
 
@@ -105,16 +95,6 @@ class ComposeProject:
         own = self._directory / "settings.yml"
         own.write_text(json.dumps({"services": services}))
         return ["--project-directory", str(root), "-f", str(root / "docker-compose.yml"), "-f", str(own)]
-
-    async def _find_engine(self) -> tuple[str, ...]:
-        if shutil.which("docker") is None or not await self._works("docker", "info"):
-            raise ComposeFailed("no Docker engine answers `docker info`: start one, or use another back end")
-        if await self._works("docker", "compose", "version"):
-            return ("docker", "compose")
-        if shutil.which("docker-compose") is None:
-            raise ComposeFailed("neither `docker compose` nor `docker-compose` works: install one of them")
-        self._environment["DOCKER_BUILDKIT"] = "0"  # docker-compose 1.29 with a newer client without buildx
-        return ("docker-compose",)
 
     async def _works(self, *command: str) -> bool:
         try:

@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.system.compose_cluster import own_names, remove_everything
+from minibroker.harness.container_engine import compose_command, own_names, remove_project
 
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = ("fast", "slow", "docker", "manual")
@@ -59,7 +59,7 @@ def run(todo: list[Block], scratch: Path) -> str | None:
         script += [f"cd {shlex.quote(str(folder))}", f"echo '##### {block.where}' >&2", block.text]
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONUNBUFFERED": "1"}
     if kind == "docker":
-        environment |= own_names(f"minibroker-docs-{os.getpid()}")
+        environment |= own_names(f"minibroker-docs-{os.getpid()}", compose_command())
     output = scratch.parent / f"{scratch.name}.output"
     with output.open("wb") as sink:
         shell = subprocess.Popen(
@@ -79,7 +79,8 @@ def run(todo: list[Block], scratch: Path) -> str | None:
         finally:
             _stop(shell, scratch, environment)
             if kind == "docker":
-                remove_everything(environment)
+                compose = [*compose_command(), "-f", str(ROOT / "docker-compose.yml")]
+                remove_project(compose, environment, grace_s=10)
     return f"{verdict}; the last lines, from the block named last:\n{_tail(output)}" if verdict else None
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.commands import KINDS, ROOT, SECONDS_MAX, blocks, pages, run
-from tests.system.engine import why_no_engine
+from tests.system.compose_cluster import why_no_engine
 
 PAGES = [page.relative_to(ROOT).as_posix() for page in pages()]
 

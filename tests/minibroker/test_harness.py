@@ -15,7 +15,8 @@ import pytest
 
 from minibroker.harness.cluster import Party, UnsupportedByBackend
 from minibroker.harness.compose import ComposeHarness
-from minibroker.harness.compose_project import ComposeFailed, ComposeProject
+from minibroker.harness.compose_project import ComposeProject
+from minibroker.harness.container_engine import ComposeFailed
 from minibroker.harness.packet_filters import PacketFilters
 from minibroker.testing import ClusterHarness, NeedsRealTime, cluster, run, simulated
 from minibroker.testing.opening import CommandLine
@@ -168,22 +169,6 @@ async def test_containers_are_removed_however_often_the_test_is_cancelled(
         await asyncio.sleep(0)
     assert test.cancelled()
     assert [" ".join(line.split()[:2]) for line in project.commands][-2:] == ["docker-compose down", "docker image"]
-
-
-def test_containers_can_be_removed_without_an_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the end of the program, if no teardown came."""
-    engine = tmp_path / "docker-compose"
-    engine.write_text(f'#!/bin/sh\necho "$COMPOSE_PROJECT_NAME $@" >> {tmp_path}/commands\nexit 1\n')
-    engine.chmod(0o755)
-    (tmp_path / "docker").symlink_to(engine)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    project = RecordedProject(tmp_path)
-    project.remove_now()
-    project.remove_now()
-    assert (tmp_path / "commands").read_text().splitlines() == [
-        "project down -v --remove-orphans -t 0",
-        f"project image rm -f --no-prune {project.image}",
-    ]
 
 
 # ------------------------------------------------------------------------------------------------------- blocked links

@@ -3,37 +3,52 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from minibroker.harness.container_engine import (
+    ComposeFailed,
+    answers,
+    compose_command,
+    own_names,
+    own_ports,
+    remove_project,
+)
+from minibroker.local_cluster.processes import free_ports
 from minibroker.observation.broker_queries import BrokerQueries
 from minibroker.protocol.wire.messages import MetadataPartition
-from tests.system.engine import compose_command
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def own_names(name: str) -> dict[str, str]:
-    """An environment in which docker-compose touches only its own containers, volumes and images."""
-    own = {"COMPOSE_PROJECT_NAME": name, "BROKER_IMAGE": f"{name}-broker", "AUDIT_IMAGE": f"{name}-audit"}
-    if compose_command() == ("docker-compose",):  # 1.29 with a newer client without buildx
-        own["DOCKER_BUILDKIT"] = "0"
-    return own
+BASE_IMAGES = ("python:3.11-slim-bookworm", "zookeeper:3.9")
+PULL_SECONDS = 600
+REMOVAL_GRACE_S = 10
 
 
-def remove_everything(environment: dict[str, str]) -> None:
-    """Containers, volumes, networks and images of `own_names`; the build cache stays for the next run."""
-    command = compose_command()
-    assert command is not None
-    down = [*command, "--profile", "audit", "down", "-v", "--remove-orphans", "-t", "10"]
-    images = ["docker", "image", "rm", "-f", "--no-prune", environment["BROKER_IMAGE"], environment["AUDIT_IMAGE"]]
-    for words in (down, images):
-        subprocess.run(words, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=180)
+@functools.cache
+def why_no_engine() -> str | None:
+    """The reason to skip, or None if an engine answers."""
+    try:
+        compose_command()
+    except ComposeFailed as error:
+        return str(error)
+    return None
+
+
+@functools.cache
+def why_no_images() -> str | None:
+    """The reason to skip if an engine answers but a base image is missing and cannot be pulled."""
+    for image in BASE_IMAGES:
+        is_here = answers("docker", "image", "inspect", image)
+        if not is_here and not answers("docker", "pull", "-q", image, within_s=PULL_SECONDS):
+            return f"the image {image} is not here and cannot be pulled"
+    return None
 
 
 class Failed(AssertionError):
@@ -45,16 +60,19 @@ class ComposeCluster:
 
     def __init__(self) -> None:
         self._started = time.monotonic()
-        command = compose_command()
-        assert command is not None
-        self.compose_words = command
-        self.ports = _free_ports(3)
-        self.servers = ",".join(f"127.0.0.1:{port}" for port in self.ports)
+        self.compose_words = compose_command()
+        ports = dict(enumerate(free_ports(3), start=1))
+        self.servers = ",".join(f"127.0.0.1:{port}" for port in ports.values())
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("MINIBROKER_")},
-            **{f"BROKER{number}_PORT": str(port) for number, port in enumerate(self.ports, start=1)},
-            **own_names(f"minibroker-test-{os.getpid()}"),
+            **own_ports(ports),
+            **own_names(f"minibroker-test-{os.getpid()}", self.compose_words),
         }
+
+    def remove_everything(self) -> None:
+        """Containers, volumes, networks and images; the build cache stays for the next run."""
+        compose = [*self.compose_words, "-f", str(ROOT / "docker-compose.yml")]
+        remove_project(compose, self.environment, REMOVAL_GRACE_S)
 
     def compose(self, *words: str, within_s: float = 120) -> str:
         return self._run([*self.compose_words, *words], within_s)
@@ -140,11 +158,3 @@ class ComposeCluster:
         except subprocess.TimeoutExpired as error:
             output = b"".join(part for part in (error.stdout, error.stderr) if isinstance(part, bytes))
             raise Failed(f"{' '.join(words)}: no end within {within_s:g} s\n{output[-4000:].decode()}") from None
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports: list[int] = [opened.getsockname()[1] for opened in sockets]
-    for opened in sockets:
-        opened.close()
-    return ports

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.compose_cluster import ROOT, ComposeCluster, Failed, remove_everything
-from tests.system.engine import compose_command, why_no_engine, why_no_images
+from minibroker.harness.container_engine import compose_command
+from tests.system.compose_cluster import ROOT, ComposeCluster, Failed, why_no_engine, why_no_images
 
 pytestmark = [
     pytest.mark.docker,
@@ -73,7 +73,7 @@ def cluster() -> Iterator[ComposeCluster]:
     except Failed as error:
         pytest.fail(str(error), pytrace=False)
     finally:
-        remove_everything(cluster.environment)
+        cluster.remove_everything()
 
 
 @pytest.fixture(scope="module")
@@ -242,8 +242,6 @@ def audit(cluster: ComposeCluster, story: Story, *options: str) -> tuple[int, st
 
 
 def test_compose_file_needs_no_feature_newer_than_1_29() -> None:
-    command = compose_command()
-    assert command is not None
     text = (ROOT / "docker-compose.yml").read_text()
     assert not [word for word in ("\nname:", "\nversion:", "start_interval") if word in text]
-    subprocess.run([*command, "config", "-q"], cwd=ROOT, check=True, capture_output=True)
+    subprocess.run([*compose_command(), "config", "-q"], cwd=ROOT, check=True, capture_output=True)

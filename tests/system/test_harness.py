@@ -13,7 +13,7 @@ from minibroker.harness.cluster import ClusterHarness, Misuse, UnsupportedByBack
 from minibroker.harness.compose import ComposeHarness
 from minibroker.testing import cluster, run
 from minibroker.testing.opening import Backend
-from tests.system.engine import why_no_engine, why_no_images
+from tests.system.compose_cluster import why_no_engine, why_no_images
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(100)]
 SETTINGS = {"replica.lag.time.max.ms": "2000"}
