@@ -218,6 +218,28 @@ async def test_a_process_named_by_a_forged_file_is_not_killed(tmp_path: Path, ot
     assert other_process.is_alive()
 
 
+def test_an_interrupted_start_kills_no_process_that_it_did_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other_process: ProcessIdentity
+) -> None:
+    """Such as those of a cluster that runs already."""
+    first = LocalCluster(tmp_path, 1)
+    first.record.brokers[1].process = first.record.zookeeper.process = other_process
+    write_cluster_file(tmp_path, first.record)
+    second = LocalCluster.resumed(tmp_path, RequestedCluster())
+
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(second, "_begin", interrupted)
+    monkeypatch.setattr(second, "running_brokers", lambda: [1])
+    monkeypatch.setattr(second.zookeeper, "is_running", lambda: True)
+    sent: list[object] = []
+    monkeypatch.setattr(ProcessIdentity, "send", lambda _, number: sent.append(number))
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(second.up())
+    assert sent == []
+
+
 async def test_wipe_removes_a_clusters_files_and_no_others(tmp_path: Path) -> None:
     """Once it removed the user's project, because the data directory was '.'."""
     cluster = LocalCluster(tmp_path, 2)
