@@ -10,7 +10,7 @@ from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer.producer import Producer
 from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.checks.disks.witnessed import compare_notes, lacking_notes
-from minibroker.simulation.checks.history.anomalies import Promise
+from minibroker.simulation.checks.history.view import Promise
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.history import History
@@ -57,11 +57,14 @@ async def take_records(cluster: SimulatedCluster, workload: Workload, history: H
     ) as producer:
         for partition in workload.partitions:
             value = f"last-{partition}".encode()
+            operation = history.sends("last", partition, value)
             try:
                 found = await producer.send_and_wait(partition.topic, value, partition=partition.partition)
                 assert found.offset is not None
+                history.wrote(operation, found.offset, found.leader_epoch, is_promised=True)
                 history.acked[partition, found.offset] = value
             except MinibrokerError as error:
+                history.failed(operation, error)
                 history.find("I37", f"takes no record: {str(error)[:300]}", partition)
 
 
@@ -134,13 +137,18 @@ def end_of(batches: bytes) -> int:
     return end
 
 
-async def compare_history(cluster: SimulatedCluster, workload: Workload, history: History) -> None:
-    """I21, I22, I25 and I26 over all records that can be read now."""
+async def compare_history(
+    cluster: SimulatedCluster, workload: Workload, history: History, knows_all_sends: bool = False
+) -> None:
+    """I21, I22, I25 and I26 over all records that can be read now. `knows_all_sends`: see `Promise`."""
     starts, held = await _read_all(workload, history)
     in_order = {kind.process for kind in workload.producers() if kind.idempotent}
+    others = {kind.process for kind in workload.producers() if not kind.idempotent}
     history.check_events(
         Promise(
             in_order=frozenset({*in_order, "burst acks=all"}),
+            first_copies_in_order=frozenset({*others, "burst acks=1"}),
+            knows_all_sends=knows_all_sends,
             log_starts={str(partition): start for partition, start in starts.items()},
             has_retention=workload.has_retention,
         )

@@ -10,8 +10,9 @@ from minibroker.client.consumer.records import Record
 from minibroker.client.errors import MinibrokerError
 from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.checks.finding import CheckerFinding
-from minibroker.simulation.checks.history.anomalies import Promise, check_history
+from minibroker.simulation.checks.history.anomalies import check_history
 from minibroker.simulation.checks.history.client_history import EventLog, Polled, Sent
+from minibroker.simulation.checks.history.view import Promise
 
 ERRORS_MAX = 50
 ERROR_CHARACTERS_MAX = 200

@@ -124,7 +124,7 @@ async def _check_end(
     await stay_idle(cluster, history)
     await compare_witness(cluster, reference, history)
     compare_replicas(cluster, workload, history)
-    await compare_history(cluster, workload, history)
+    await compare_history(cluster, workload, history, knows_all_sends=True)
     if outcome.options.disks is not None:
         await compare_recreated_topic(cluster, workload, history)
     outcome.findings += audit_disks(cluster, reference.states(), history.acked)

@@ -13,6 +13,7 @@ from tests.mutants import (
     log_starts,
     lookups,
     producer,
+    promises,
     reading,
     restarts,
     sequences,
@@ -44,6 +45,7 @@ THEMES = (
     restarts,
     stale_facts,
     witness,
+    promises,
 )
 
 MUTANTS: tuple[Mutant, ...] = tuple(

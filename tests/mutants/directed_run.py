@@ -87,7 +87,8 @@ class DirectedRun:
 
     # ------------------------------------------------------------------------------------------------------ records
     async def produce(self, value: str, acks: Acks = "all", partition: TopicPartition = FIRST) -> int | None:
-        """Send one record; returns its offset once acknowledged, None after a failure. The history records which."""
+        """Send one record; returns its offset once acknowledged, None after a failure. The history records which; of
+        acks=1 also the order, for which values have to be unique."""
         producer = self._producers.get(acks)
         if producer is None:
             producer = self._producers[acks] = Producer(
@@ -99,13 +100,18 @@ class DirectedRun:
             )
             await self._open.enter_async_context(producer)
         data = f"{acks}-{value}".encode()
+        operation = self.history.sends(f"burst acks={acks}", partition, data) if acks == 1 else None
         try:
             found = await producer.send_and_wait(partition.topic, data, partition=partition.partition)
         except MinibrokerError as error:
             self.history.note_error(f"producer acks={acks}", error)
+            if operation is not None:
+                self.history.failed(operation, error)
             if not error.maybe_written:
                 self.history.surely_failed.add(data)
             return None
+        if operation is not None:
+            self.history.wrote(operation, found.offset, found.leader_epoch, is_promised=False)
         if acks != "all":
             return found.offset
         if found.offset is None:

@@ -7,50 +7,23 @@ Sources: Jepsen's workload for Kafka (its names are kept). The checks from `offs
 gaps and on leader epochs that clients see.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
-from msgspec import Struct
-
-from minibroker.simulation.checks.finding import CheckerFinding
 from minibroker.simulation.checks.history.client_history import HistoryEvent
+from minibroker.simulation.checks.history.order import first_copies_in_order, real_time_order
+from minibroker.simulation.checks.history.promises_of_one import invented_records, lost_in_its_epoch
+from minibroker.simulation.checks.history.view import Anomaly, HistoryView, Promise
 
 SHOWN_MAX = 8
 """Findings shown of each anomaly and partition."""
-
-
-class Promise(Struct, frozen=True, kw_only=True):
-    """What the run promised its clients."""
-
-    in_order: frozenset[str] = frozenset()
-    """Idempotent producers: each record is written once, in the order in which it was sent."""
-    is_final: bool = True
-    """The history ends with a read of everything, so a record that was never read is lost."""
-    log_starts: Mapping[str, int] = {}
-    """Where each partition begins at the end; retention removed what was in front."""
-    has_retention: bool = False
-    """Readers may skip what retention deleted before they reached it."""
-
-
-class Anomaly(Struct, frozen=True):
-    """One anomaly."""
-
-    name: str
-    key: str
-    text: str
-    facts: tuple[str, ...] = ()
-
-    def as_finding(self) -> CheckerFinding:
-        return CheckerFinding(invariant=self.name, text=f"{self.key} {self.text}", facts=self.facts)
-
-
 PLAIN = Promise()
 
 
 def check_history(events: Iterable[HistoryEvent], promise: Promise = PLAIN) -> list[Anomaly]:
     """All anomalies, worst first, a few of each kind."""
-    view = _View(events)
+    view = HistoryView(events)
     found: list[Anomaly] = []
     for test in _TESTS:
         shown: dict[str, int] = defaultdict(int)
@@ -61,57 +34,8 @@ def check_history(events: Iterable[HistoryEvent], promise: Promise = PLAIN) -> l
     return found
 
 
-class _View:
-    """The history, indexed for the checks."""
-
-    def __init__(self, events: Iterable[HistoryEvent]) -> None:
-        self.events = list(events)
-        self.completions = [event for event in self.events if event.type != "invoke"]
-        self.sends = [event for event in self.completions if event.f == "send"]
-        self.polls = [event for event in self.completions if event.f == "poll"]
-        self.writer: dict[str, HistoryEvent] = {sent.value: event for event in self.sends for sent in event.sent}
-        self.read_ok: dict[str, set[str]] = defaultdict(set)
-        for event in self.polls:
-            if event.type == "ok":
-                for record in event.polled:
-                    self.read_ok[record.key].add(record.value)
-        self.log = self._log()
-        self.order = {key: [next(iter(log[offset])) for offset in sorted(log)] for key, log in self.log.items()}
-        self.position = {key: _places(values) for key, values in self.order.items()}
-
-    def _log(self) -> dict[str, dict[int, dict[str, None]]]:
-        """Key: offset: values seen there, in order of appearance. An offset acknowledged with acks=1 proves nothing:
-        the record may be lost, and another attempt may have written it elsewhere."""
-        log: dict[str, dict[int, dict[str, None]]] = defaultdict(lambda: defaultdict(dict))
-        for event in self.polls:
-            for record in event.polled:
-                log[record.key][record.offset][record.value] = None
-        for event in self.sends:
-            for sent in event.sent:
-                if sent.offset is not None and event.type == "ok":
-                    log[sent.key][sent.offset][sent.value] = None
-        return log
-
-    def is_committed(self, event: HistoryEvent) -> bool:
-        """It succeeded, or a reader has seen what it wrote."""
-        return event.type == "ok" or (
-            event.type == "info" and any(sent.value in self.read_ok[sent.key] for sent in event.sent)
-        )
-
-    def delta(self, key: str, first: str, then: str) -> int:
-        """Steps from one value to the other; 1 if unknown."""
-        position = self.position.get(key, {})
-        return position[then] - position[first] if first in position and then in position else 1
-
-
-def _places(values: list[str]) -> dict[str, int]:
-    """Index of each value; a value that occurs twice (a retry without idempotence) has no position to compare."""
-    counts = Counter(values)
-    return {value: at for at, value in enumerate(values) if counts[value] == 1}
-
-
 # ------------------------------------------------------------------------------------------------ what became of writes
-def _inconsistent_offsets(view: _View, promise: Promise) -> Iterator[Anomaly]:
+def _inconsistent_offsets(view: HistoryView, promise: Promise) -> Iterator[Anomaly]:
     for key, log in sorted(view.log.items()):
         for offset, values in sorted(log.items()):
             if len(values) > 1:
@@ -119,7 +43,7 @@ def _inconsistent_offsets(view: _View, promise: Promise) -> Iterator[Anomaly]:
                 yield Anomaly("inconsistent-offsets", key, f"offset {offset} held {len(values)} values", facts)
 
 
-def _aborted_reads(view: _View, promise: Promise) -> Iterator[Anomaly]:
+def _aborted_reads(view: HistoryView, promise: Promise) -> Iterator[Anomaly]:
     for event in view.sends:
         for sent in event.sent if event.type == "fail" else ():
             if sent.value in view.read_ok[sent.key]:
@@ -127,7 +51,7 @@ def _aborted_reads(view: _View, promise: Promise) -> Iterator[Anomaly]:
                 yield Anomaly("aborted-read", sent.key, "a record was read although its write failed", facts)
 
 
-def _lost_writes(view: _View, promise: Promise) -> Iterator[Anomaly]:
+def _lost_writes(view: HistoryView, promise: Promise) -> Iterator[Anomaly]:
     """Readers passed their offsets, and no reader ever saw them."""
     for key, log in sorted(view.log.items()):
         offsets = sorted(log)
@@ -143,7 +67,7 @@ def _lost_writes(view: _View, promise: Promise) -> Iterator[Anomaly]:
                 yield Anomaly("lost-write", key, "an acknowledged record was never read", facts)
 
 
-def _unseen(view: _View, promise: Promise) -> Iterator[Anomaly]:
+def _unseen(view: HistoryView, promise: Promise) -> Iterator[Anomaly]:
     if not promise.is_final:
         return
     for event in view.sends:
@@ -155,7 +79,7 @@ def _unseen(view: _View, promise: Promise) -> Iterator[Anomaly]:
                 yield Anomaly("unseen", sent.key, "an acknowledged record is missing at the end", facts)
 
 
-def _duplicates(view: _View, promise: Promise) -> Iterator[Anomaly]:
+def _duplicates(view: HistoryView, promise: Promise) -> Iterator[Anomaly]:
     for key, log in sorted(view.log.items()):
         places: dict[str, list[int]] = defaultdict(list)
         for offset in sorted(log):
@@ -169,7 +93,7 @@ def _duplicates(view: _View, promise: Promise) -> Iterator[Anomaly]:
                 )
 
 
-def _nonmonotonic_sends(view: _View, promise: Promise) -> Iterator[Anomaly]:
+def _nonmonotonic_sends(view: HistoryView, promise: Promise) -> Iterator[Anomaly]:
     """Records of one process stand in the order of its send calls, even if the calls overlap."""
     last: dict[tuple[str, str], tuple[str, int]] = {}
     for event in view.events:
@@ -187,7 +111,7 @@ def _nonmonotonic_sends(view: _View, promise: Promise) -> Iterator[Anomaly]:
 
 
 # -------------------------------------------------------------------------------------------------- what readers saw
-def _poll_steps(view: _View, promise: Promise) -> Iterator[Anomaly]:
+def _poll_steps(view: HistoryView, promise: Promise) -> Iterator[Anomaly]:
     """Between two polls of one reader, and within one poll, records come in log order, and none is left out."""
     last: dict[tuple[str, str], str] = {}
     for event in view.completions:
@@ -209,7 +133,7 @@ def _poll_steps(view: _View, promise: Promise) -> Iterator[Anomaly]:
             last[event.process, record.key] = record.value
 
 
-def _offset_gaps(view: _View, promise: Promise) -> Iterator[Anomaly]:
+def _offset_gaps(view: HistoryView, promise: Promise) -> Iterator[Anomaly]:
     """Offsets are dense: the next record a reader sees has the next offset."""
     last: dict[tuple[str, str], int] = {}
     for event in view.completions:
@@ -224,7 +148,7 @@ def _offset_gaps(view: _View, promise: Promise) -> Iterator[Anomaly]:
             last[event.process, record.key] = record.offset
 
 
-def _falling_epochs(view: _View, promise: Promise) -> Iterator[Anomaly]:
+def _falling_epochs(view: HistoryView, promise: Promise) -> Iterator[Anomaly]:
     """I12: the leader epoch never falls along the offsets of a log."""
     epochs: dict[str, dict[int, int]] = defaultdict(dict)
     for event in view.completions:
@@ -238,7 +162,7 @@ def _falling_epochs(view: _View, promise: Promise) -> Iterator[Anomaly]:
                 yield Anomaly("epoch-falls", key, "the leader epoch falls along the log", facts)
 
 
-def _two_writers(view: _View, promise: Promise) -> Iterator[Anomaly]:
+def _two_writers(view: HistoryView, promise: Promise) -> Iterator[Anomaly]:
     """I17, I18: only one broker acknowledges in one epoch of a partition."""
     brokers: dict[tuple[str, int], int] = {}
     for event in view.sends:
@@ -251,7 +175,7 @@ def _two_writers(view: _View, promise: Promise) -> Iterator[Anomaly]:
                 yield Anomaly("two-writers", sent.key, "two brokers acknowledged in one epoch", facts)
 
 
-def _beyond_high_watermark(view: _View, promise: Promise) -> Iterator[Anomaly]:
+def _beyond_high_watermark(view: HistoryView, promise: Promise) -> Iterator[Anomaly]:
     """I22: no reader sees a record at or above the high watermark of the leader that served it."""
     for event in view.polls:
         for record in event.polled if event.high_watermark is not None else ():
@@ -264,7 +188,7 @@ def _beyond_high_watermark(view: _View, promise: Promise) -> Iterator[Anomaly]:
                 yield Anomaly("beyond-high-watermark", record.key, "a record was read before it was committed", facts)
 
 
-def _falling_high_watermarks(view: _View, promise: Promise) -> Iterator[Anomaly]:
+def _falling_high_watermarks(view: HistoryView, promise: Promise) -> Iterator[Anomaly]:
     """I23: a client never sees the high watermark of a partition fall within an epoch."""
     last: dict[tuple[str, str, int], int] = {}
     for event in view.polls:
@@ -287,6 +211,10 @@ _TESTS = (
     _unseen,
     _duplicates,
     _nonmonotonic_sends,
+    real_time_order,
+    first_copies_in_order,
+    invented_records,
+    lost_in_its_epoch,
     _poll_steps,
     _offset_gaps,
     _falling_epochs,

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from minibroker.simulation.checks.history.anomalies import Promise, check_history
+from minibroker.simulation.checks.history.anomalies import check_history
 from minibroker.simulation.checks.history.client_history import EventLog, Polled, Sent, from_json_lines, to_json_lines
+from minibroker.simulation.checks.history.view import Promise
 
-ORDERED = Promise(in_order=frozenset({"writer"}))
+ORDERED = Promise(in_order=frozenset({"writer"}), first_copies_in_order=frozenset({"plain"}))
 
 
 class Script:
@@ -128,13 +129,34 @@ def high_watermark_falls(script: Script) -> None:
     script.change_last(high_watermark=8, leader_epoch=1)
 
 
+def real_time_order(script: Script) -> None:
+    """Two producers: the second sends after the first was acknowledged."""
+    script.send(("x", 1))
+    script.send(("y", 0), process="other")
+    script.poll(("y", 0), ("x", 1))
+
+
+def first_copies_out_of_order(script: Script) -> None:
+    """Both calls overlap: the later one's record was written first, while the earlier one was sent again."""
+    for value in ("x", "y"):
+        script.log.invoke(0.0, "plain", "send", (Sent("a-0", value),))
+    for operation, value, offset in ((1, "y", 0), (0, "x", 1)):
+        script.log.complete(0.0, operation, "ok", sent=(Sent("a-0", value, offset),), leader_epoch=0)
+    script.poll(("y", 0), ("x", 1))
+
+
+def lost_in_its_epoch(script: Script) -> None:
+    script.send(("x", 0), kind="info")
+    script.poll(("y", 0))
+
+
 BAD: dict[str, tuple[Callable[[Script], None], frozenset[str]]] = {
     "inconsistent-offsets": (inconsistent_offsets, frozenset()),
     "aborted-read": (aborted_read, frozenset()),
     "lost-write": (lost_write, frozenset({"unseen"})),
     "unseen": (unseen, frozenset()),
     "duplicate": (duplicate, frozenset()),
-    "nonmonotonic-send": (nonmonotonic_send, frozenset()),
+    "nonmonotonic-send": (nonmonotonic_send, frozenset({"real-time-order"})),
     "int-nonmonotonic-send": (int_nonmonotonic_send, frozenset()),
     "poll-skip": (poll_skip, frozenset({"offset-gap"})),
     "int-poll-skip": (int_poll_skip, frozenset({"offset-gap"})),
@@ -145,6 +167,9 @@ BAD: dict[str, tuple[Callable[[Script], None], frozenset[str]]] = {
     "two-writers": (two_writers, frozenset()),
     "beyond-high-watermark": (beyond_high_watermark, frozenset()),
     "high-watermark-falls": (high_watermark_falls, frozenset()),
+    "real-time-order": (real_time_order, frozenset()),
+    "first-copies-out-of-order": (first_copies_out_of_order, frozenset()),
+    "lost-in-its-epoch": (lost_in_its_epoch, frozenset()),
 }
 """Anomaly: a history that shows it, and the other anomalies that it necessarily shows, because a stricter check sees
 it."""
@@ -163,6 +188,35 @@ def test_bad_history_shows_its_anomaly_and_no_other(name: str) -> None:
     script = Script()
     write(script)
     assert {found.name for found in check_history(script.log.events, ORDERED)} == {name, *others}
+
+
+@pytest.mark.invariant("I22")
+def test_a_record_that_no_client_sent_there_is_invented() -> None:
+    script = Script()
+    script.send(("x", 0))
+    script.poll(("x", 0), ("never sent", 1))
+    every_send = Promise(knows_all_sends=True)
+    assert [found.name for found in check_history(script.log.events, every_send)] == ["invented-record"]
+
+
+def test_copies_of_a_retry_come_in_any_number_and_a_failed_record_may_come_late() -> None:
+    script = Script()
+    script.send(("x", 0), process="plain")
+    script.send(("late", None), kind="info", process="plain")
+    script.send(("y", 2), process="plain")
+    script.poll(("x", 0), ("x", 1), ("y", 2), ("late", 3))
+    assert check_history(script.log.events, ORDERED) == []
+
+
+def test_a_new_leader_may_lose_what_one_replica_acknowledged() -> None:
+    for records, epochs in (([("y", 0)], (1,)), ([("w", 0), ("z", 1)], (0, 1))):
+        script = Script()
+        if len(records) == 2:
+            script.send(("w", 0), kind="info")
+        script.send(("x", len(records) - 1), kind="info")
+        script.send(("beyond the end", 7), kind="info")
+        script.poll(*records, epochs=epochs)
+        assert check_history(script.log.events, ORDERED) == []
 
 
 def test_retention_explains_what_is_skipped_and_unseen() -> None:
