@@ -10,10 +10,10 @@ from minibroker.audit.checks.partition_check import compare_partition
 from minibroker.audit.reading.acked_file import AckedChunk, covers_whole_records, plan_acked, read_acked
 from minibroker.audit.reading.discovery import Inventory
 from minibroker.audit.reading.producer_snapshots import read_snapshots
+from minibroker.audit.reading.ranges import plan_ranges
 from minibroker.audit.reading.replica import AuditedReplica, ReplicaFacts, assemble
 from minibroker.audit.reading.segment_reader import scan_range
 from minibroker.audit.reports.timings import Stopwatch
-from minibroker.audit.spark.planning import plan_ranges
 from minibroker.protocol.files.checkpoints import parse_partition_directory_name
 from minibroker.protocol.ids import TopicPartition
 

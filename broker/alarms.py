@@ -17,10 +17,10 @@ STALE_ENTRIES_MIN = 1_000
 
 
 class Alarms(Generic[T]):
-    """Calls `ring(thing)` at its deadline, unless it was cancelled."""
+    """Calls `on_due(waiter)` at its deadline, unless it was cancelled."""
 
-    def __init__(self, ring: Callable[[T], None]) -> None:
-        self._ring = ring
+    def __init__(self, on_due: Callable[[T], None]) -> None:
+        self._on_due = on_due
         self._live: dict[int, T] = {}
         self._heap: list[tuple[float, int]] = []
         self._next_key = 0
@@ -29,28 +29,28 @@ class Alarms(Generic[T]):
     def __len__(self) -> int:
         return len(self._live)
 
-    def set(self, at: float, thing: T) -> int:
-        """Ring for `thing` at that loop time; the key is for `cancel`."""
+    def set(self, at: float, waiter: T) -> int:
+        """The deadline of `waiter` is at that loop time; the key is for `cancel`."""
         self._next_key = key = self._next_key + 1
-        self._live[key] = thing
+        self._live[key] = waiter
         heapq.heappush(self._heap, (at, key))
         self._timer.set(at)
         return key
 
     def cancel(self, key: int) -> None:
-        """Do not ring; no effect if it has already rung."""
+        """No effect if the deadline has already passed."""
         self._live.pop(key, None)
         if len(self._heap) > 2 * len(self._live) + STALE_ENTRIES_MIN:
             self._heap = [entry for entry in self._heap if entry[1] in self._live]
             heapq.heapify(self._heap)
 
     def _due(self) -> None:
-        """Ring for all that are due, then wait for the next live one."""
+        """Call for all that are due, then wait for the next live one."""
         now = self._timer.now()
         while self._heap and (self._heap[0][0] <= now or self._heap[0][1] not in self._live):
             _, key = heapq.heappop(self._heap)
-            thing = self._live.pop(key, None)
-            if thing is not None:
-                self._ring(thing)
+            waiter = self._live.pop(key, None)
+            if waiter is not None:
+                self._on_due(waiter)
         if self._heap:
             self._timer.set(self._heap[0][0])

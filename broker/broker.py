@@ -55,7 +55,8 @@ from minibroker.runtime.broker_dialer import BrokerDialer, Credentials
 from minibroker.runtime.descriptor_shares import share_out
 from minibroker.runtime.observer import Observer
 from minibroker.runtime.ports import Coordination, Runtime
-from minibroker.runtime.server.server import IncomingRequest, RpcServer, ServerLimits
+from minibroker.runtime.server.incoming_request import IncomingRequest
+from minibroker.runtime.server.server import RpcServer, ServerLimits
 from minibroker.runtime.server.server_limits import BROKER_PLACES
 
 log = logging.getLogger("minibroker.broker")

@@ -10,6 +10,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self, TypeVar
 
+from minibroker.client.caller_check import CallerCheck
 from minibroker.client.cluster import Cluster, ClusterSettings
 from minibroker.client.default_runtime import runtime_or_default
 from minibroker.client.descriptions import (
@@ -45,7 +46,6 @@ from minibroker.client.limits import (
 )
 from minibroker.client.metadata_cache import Address
 from minibroker.client.offsets import OffsetAndTimestamp, list_offsets
-from minibroker.client.owner import Owner
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import BrokerId, TopicPartition, from_wire
 from minibroker.protocol.wire.messages import (
@@ -132,7 +132,7 @@ class AdminClient:
         """Find the cluster. Raises ClusterUnreachable, with each server's error, after bootstrap_timeout_ms."""
         if self._started or self._closed:
             raise ClientClosed("an admin client is started once")
-        self._owner = Owner("admin client")
+        self._owner = CallerCheck("admin client")
         self._cluster = Cluster(runtime_or_default(self._runtime), self._settings)
         await self._cluster.start()
         self._started = True

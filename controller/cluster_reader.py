@@ -108,11 +108,11 @@ class ClusterReader:
 
     def _ignore(self, path: str, why: object) -> None:
         """Report it, and note it in DescribeCluster."""
-        self.left_alone.leave(path, str(why))
+        self.left_alone.add(path, str(why))
         self._observer.notify(NodeIgnored(path=shown(path), reason=str(why)))
 
     def _leave_state_alone(self, path: str, why: object) -> None:
-        self.left_alone.leave(path, str(why))
+        self.left_alone.add(path, str(why))
         self._observer.notify(NodeIgnored(path=path, reason=str(why)))
 
     async def read_begun(self, names: Sequence[str]) -> frozenset[str]:
@@ -145,14 +145,14 @@ class ClusterReader:
         try:
             content, stat = await self.patiently(lambda: self._coordination.get(path))
         except NoNode:
-            self.left_alone.fine(path)
+            self.left_alone.remove(path)
             return {}, None
         try:
             config = ConfigNode.decode(content).config
         except ProtocolError as error:
             self._ignore(path, error)
             return {}, stat
-        self.left_alone.fine(path)
+        self.left_alone.remove(path)
         return config, stat
 
     async def _children(self, path: str, watcher: Watcher) -> list[str]:
@@ -181,7 +181,7 @@ class ClusterReader:
         except ProtocolError as error:
             self._ignore(path, error)
             return None
-        self.left_alone.fine(path)
+        self.left_alone.remove(path)
         listeners = registration.listeners()
         return RegisteredBroker(
             broker_id=broker_id,
@@ -201,7 +201,7 @@ class ClusterReader:
         except ProtocolError as error:
             self._ignore(path, error)
             return None
-        self.left_alone.fine(path)
+        self.left_alone.remove(path)
         configs, _ = await self.read_config(znodes.topic_config_path(name))
         return Topic(topic_id=assignment.topic_id, assignment=assignment.replicas(), configs=configs)
 

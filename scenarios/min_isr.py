@@ -33,7 +33,7 @@ async def play(stage: Stage) -> Ending:
         " missing replicas.",
         A=Expected(leo=2, hw=1, records="m0 m1"),
     )
-    stage.check_noted("A refuses the client's produce request: NOT_ENOUGH_REPLICAS (story-0: ISR=[1]")
+    stage.check_noted("A refuses the client's produce request: NOT_ENOUGH_REPLICAS (lines-0: ISR=[1]")
     await stage.resume("B")
     await stage.step(
         "B resumes, fetches m1 and joins the ISR. Two are enough: HW 2.",

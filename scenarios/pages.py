@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from minibroker.scenarios.catalogue import NAMES, all_scenarios, find_scenario
-from minibroker.scenarios.staging.performance import Performance, perform
+from minibroker.scenarios.staging.played_act import PlayedAct, perform
 from minibroker.scenarios.staging.scenario import Act, Scenario, TruncationRule
 from minibroker.scenarios.staging.slides import plain_lines
 
@@ -39,7 +39,7 @@ the scenarios whose steps can be forced by kills, pauses and message holds. A li
 
 
 @cache
-def performance(scenario_name: str, act_name: str, rule: TruncationRule) -> Performance:
+def played_act(scenario_name: str, act_name: str, rule: TruncationRule) -> PlayedAct:
     """Each act is played once per process: every run is the same."""
     return perform(next(act for act in find_scenario(scenario_name).acts if act.name == act_name), rule)
 
@@ -54,12 +54,12 @@ def page_text(name: str) -> str:
     return index(all_scenarios()) if name == INDEX else page(find_scenario(name))
 
 
-def index(stories: list[Scenario]) -> str:
+def index(scenarios: list[Scenario]) -> str:
     rows = [
         f"| [{scenario.name}]({scenario.name}.md) | {scenario.title}"
         f" | {'both' if len(scenario.rules) > 1 else 'leader-epoch'}"
         f" | {'yes' if any(act.live for act in scenario.acts) else ''} |"
-        for scenario in stories
+        for scenario in scenarios
     ]
     return "\n".join([INTRODUCTION, "| scenario | what it shows | truncation | live |", "|---|---|---|---|", *rows, ""])
 
@@ -98,7 +98,7 @@ def _runs(scenario: Scenario) -> Iterator[str]:
 
 def _run(scenario: Scenario, act: Act, rule: TruncationRule) -> Iterator[str]:
     yield "```text"
-    yield from plain_lines(scenario, act, rule, performance(scenario.name, act.name, rule))
+    yield from plain_lines(scenario, act, rule, played_act(scenario.name, act.name, rule))
     yield "```"
     yield ""
 

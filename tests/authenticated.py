@@ -8,7 +8,7 @@ from minibroker.protocol.wire.broker_authentication import BrokerName
 from minibroker.protocol.wire.messages import SaslAuthenticateRequest, SaslHandshakeRequest
 from minibroker.runtime.broker_dialer import BrokerDialer, Credentials
 from minibroker.runtime.ports import Network
-from minibroker.runtime.server.server import IncomingRequest
+from minibroker.runtime.server.incoming_request import IncomingRequest
 
 SECRET = bytes(range(32))
 

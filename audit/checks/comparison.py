@@ -18,7 +18,7 @@ import msgspec
 
 from minibroker.audit.checks.commitment import Commitment
 from minibroker.audit.checks.findings import Finding, Kind, finding
-from minibroker.audit.checks.intervals import Intervals, below, intersection, size, union
+from minibroker.audit.intervals import Intervals, below, intersection, size, union
 from minibroker.audit.reading.content import Cell, Content, surely_equal
 from minibroker.audit.reading.replica import AuditedReplica
 

@@ -19,7 +19,7 @@ from minibroker.audit.checks.side_file_rules import (
     check_log_start,
     check_owner,
 )
-from minibroker.audit.reading.producer_snapshots import check_snapshots
+from minibroker.audit.checks.snapshot_rules import check_snapshots
 from minibroker.audit.reading.replica import UNREADABLE, AuditedReplica, AuditedSegment, SegmentGap
 
 

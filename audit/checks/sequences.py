@@ -3,7 +3,7 @@
 Owns: what the leader's rules (docs/REPLICATION.md, section 10) demand of every log. The batches of one producer id and
 producer epoch follow each other from sequence 0 on without a gap, and continue at 0 after 2^31 - 1; a new producer
 epoch is higher and begins at 0. So a single replica shows a batch that was appended twice, or one that was removed
-while the rest got new offsets. Leaves to others: what the broker remembers (`producer_snapshots.py`).
+while the rest got new offsets. Leaves to others: what the broker remembers (`snapshot_rules.py`).
 
 Sequences in front of a deleted head, and in a hole of the offsets, are unknown: there a producer may continue at any
 sequence, but not at one that is still in the log. A broker forgets a producer that is silent for long, or when there

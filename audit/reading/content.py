@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TypeAlias
 
-from minibroker.audit.checks.intervals import Intervals
+from minibroker.audit.intervals import Intervals
 from minibroker.audit.reading.replica import AuditedReplica, Columns
 
 Cell: TypeAlias = tuple[int, int, int, int, int]

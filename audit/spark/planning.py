@@ -38,17 +38,6 @@ def portion_bytes_for(total_bytes: int, cores: int) -> int:
     return max(RANGE_BYTES_MIN, min(PORTION_BYTES_MAX, -(-total_bytes // (PORTIONS_PER_CORE * cores))))
 
 
-def plan_ranges(directory: str, segments: Iterable[tuple[int, int]], range_bytes: int) -> list[RangeTask]:
-    """Split segments (base offset, size) at any byte: the reader finds the next batch, `stitch` checks that it was the
-    right one. An empty segment has one empty range, for its indexes."""
-    tasks = []
-    for segment, size in segments:
-        for start in range(0, max(size, 1), range_bytes):
-            end = min(start + range_bytes, size)
-            tasks.append(RangeTask(directory=directory, segment=segment, size=size, start=start, end=end))
-    return tasks
-
-
 def plan_exact_ranges(facts: ReplicaFacts, range_bytes: int) -> list[RangeTask]:
     """Split segments only where the index and the batch there agree: for readers that do not stitch ranges."""
     tasks = []

@@ -24,10 +24,11 @@ from minibroker.audit.errors import AuditError
 from minibroker.audit.reading.acked_file import AckedChunk, AckedTask, open_acked, plan_acked, read_acked
 from minibroker.audit.reading.discovery import Inventory
 from minibroker.audit.reading.producer_snapshots import read_snapshots
+from minibroker.audit.reading.ranges import plan_ranges
 from minibroker.audit.reading.replica import AuditedReplica, RangeScan, ReplicaFacts, assemble
 from minibroker.audit.reading.segment_reader import RangeTask, scan_range
 from minibroker.audit.reports.timings import Stopwatch
-from minibroker.audit.spark.planning import comparison_shares, plan_ranges, portion_bytes_for, portions, range_bytes_for
+from minibroker.audit.spark.planning import comparison_shares, portion_bytes_for, portions, range_bytes_for
 from minibroker.audit.spark.stitching import stitch
 from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.files.checkpoints import parse_partition_directory_name

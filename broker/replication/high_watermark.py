@@ -33,11 +33,11 @@ def advance_high_watermark(state: ReplicaState, now_ms: int, effects: list[Repli
     if len(state.in_sync_replicas) < state.effective_min_insync_replicas:
         return
     candidate = state.counted_end
-    counted = state.maximal_in_sync_replicas
+    must_hold = state.maximal_in_sync_replicas
     for broker_id, remote in state.remotes.items():
-        if broker_id not in counted and not starts_like_leader(state, remote):
+        if broker_id not in must_hold and not starts_like_leader(state, remote):
             continue
-        if broker_id in counted:
+        if broker_id in must_hold:
             if remote.log_end_offset is None:
                 return  # has not fetched in this epoch: its end is unknown (Kip320 rule 3)
         elif remote.log_end_offset is None or not remote.eligible or not in_lag_limits(state, remote, now_ms):

@@ -95,7 +95,7 @@ def _sequence_message(header: BatchHeader, reason: str) -> str:
     return f"{claim}; {reason}" if reason else claim
 
 
-def on_batches_appended(state: ReplicaState, event: BatchesAppended, now_effects: list[ReplicaEffect]) -> None:
+def on_batches_appended(state: ReplicaState, event: BatchesAppended, effects: list[ReplicaEffect]) -> None:
     """The bytes are written; only now does the log end move (KAFKA-698)."""
     assert state.is_leader
     assert event.base_offset == state.log_end_offset
@@ -104,9 +104,9 @@ def on_batches_appended(state: ReplicaState, event: BatchesAppended, now_effects
             remote.last_caught_up_ms = event.now_ms  # it was at the log end until now
     state.log_end_offset = event.end_offset
     if state.counted_end < state.log_end_offset:
-        now_effects.append(SyncLog())
-    advance_high_watermark(state, event.now_ms, now_effects)  # the ISR may be this broker alone
-    _answer_when_safe(state, event.tokens, event.acks, event.base_offset, event.end_offset, now_effects)
+        effects.append(SyncLog())
+    advance_high_watermark(state, event.now_ms, effects)  # the ISR may be this broker alone
+    _answer_when_safe(state, event.tokens, event.acks, event.base_offset, event.end_offset, effects)
 
 
 def _answer_when_safe(

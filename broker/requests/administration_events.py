@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from minibroker.protocol.errors import ErrorCode, error_code
 from minibroker.protocol.wire import messages as m
-from minibroker.runtime.server.server import IncomingRequest
+from minibroker.runtime.server.incoming_request import IncomingRequest
 
 log = logging.getLogger("minibroker.administration")
 

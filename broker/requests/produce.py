@@ -30,7 +30,7 @@ from minibroker.protocol.wire.messages import (
     ProduceResponse,
     ProduceTopicResponse,
 )
-from minibroker.runtime.server.server import IncomingRequest
+from minibroker.runtime.server.incoming_request import IncomingRequest
 
 log = logging.getLogger("minibroker.produce")
 

@@ -10,6 +10,7 @@ from itertools import islice
 from types import TracebackType
 from typing import Literal, Self
 
+from minibroker.client.caller_check import CallerCheck
 from minibroker.client.cluster import Cluster
 from minibroker.client.consumer.chunk_reader import ChunkReader
 from minibroker.client.consumer.connection_state import ConnectionState, describe_connection
@@ -33,7 +34,6 @@ from minibroker.client.limits import (
     check_at_least,
 )
 from minibroker.client.offsets import OffsetAndTimestamp, list_offsets
-from minibroker.client.owner import Owner
 from minibroker.client.producer.record_input import check_timestamp
 from minibroker.client.topics import known_topic
 from minibroker.protocol.ids import Offset, TopicPartition
@@ -116,7 +116,7 @@ class Consumer:
         UnknownTopicOrPartition."""
         if self._started or self._closed:
             raise ClientClosed("a consumer is started once")
-        self._owner = Owner("consumer")
+        self._owner = CallerCheck("consumer")
         self._cluster = Cluster(runtime_or_default(self._runtime), self._cluster_settings)
         self._fetcher = Fetcher(self._cluster, self._settings.for_fetcher(), self._notify, self._drop_current)
         self._cluster.want_topics(self._topics)

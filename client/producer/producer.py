@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Literal, Self
 
+from minibroker.client.caller_check import CallerCheck
 from minibroker.client.cluster import Cluster
 from minibroker.client.default_runtime import runtime_or_default
 from minibroker.client.errors import (
@@ -26,7 +27,6 @@ from minibroker.client.limits import (
     FLUSH_SLACK_MS,
     Deadline,
 )
-from minibroker.client.owner import Owner
 from minibroker.client.producer.accumulator import Accumulator
 from minibroker.client.producer.batches import Batch
 from minibroker.client.producer.buffer_memory import BufferMemory
@@ -125,7 +125,7 @@ class Producer:
         if self._started or self._closing:
             raise ClientClosed("a producer is started once")
         runtime = runtime_or_default(self._runtime)
-        self._owner = Owner("producer")
+        self._owner = CallerCheck("producer")
         self._clock = LoopClock(runtime.clock, self._owner.check)
         self._cluster = Cluster(runtime, self._cluster_settings)
         self._sender = Sender(self._cluster, self._accumulator, self._settings, self._on_finished, self._on_packed)

@@ -15,13 +15,13 @@ class LeftAlone:
     def __init__(self) -> None:
         self._reasons: dict[str, str] = {}
 
-    def leave(self, path: str, reason: str) -> None:
+    def add(self, path: str, reason: str) -> None:
         """This znode counts as missing until it is corrected."""
         if path in self._reasons or len(self._reasons) < LEFT_ALONE_MAX:
             self._reasons[path] = reason
 
-    def fine(self, path: str) -> None:
-        """This znode can be read."""
+    def remove(self, path: str) -> None:
+        """This znode can be read again."""
         self._reasons.pop(path, None)
 
     def listed(self, parent: str, names: Collection[str]) -> None:

@@ -58,11 +58,11 @@ def audit(
     DIR is a cluster's data directory, or brokers' log directories. Exit code 0 consistent, 10 findings or unproven, 1
     could not run. Safe on files that are being written.
     """
-    from minibroker import checkup
+    from minibroker import doctor_checks
     from minibroker.audit.errors import AuditError
     from minibroker.audit.run import run_audit
 
-    complaint = checkup.complaint(checkup.checks_for_audit(engine, master))
+    complaint = doctor_checks.complaint(doctor_checks.checks_for_audit(engine, master))
     if complaint:
         way_out = "; --engine local needs neither Java nor Spark" if engine == "spark" else ""
         raise CommandFailed(complaint + way_out)

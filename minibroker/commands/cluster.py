@@ -151,12 +151,12 @@ def _telling_what_is_stopped() -> Iterator[Callable[[str], None]]:
 
 def _check_machine(local: "LocalCluster", data_dir: Path) -> None:
     """Raise CommandFailed with what the machine lacks, and the cure."""
-    from minibroker import checkup
+    from minibroker import doctor_checks
 
     ports = [broker.port for broker in local.record.brokers.values()]
     ports += [local.record.zookeeper.port] if local.record.zookeeper.port else []
-    held, _ = checkup.ports_of_cluster_in(data_dir)
-    complaint = checkup.complaint(checkup.checks_for_cluster(data_dir, [] if held else ports))
+    held, _ = doctor_checks.ports_of_cluster_in(data_dir)
+    complaint = doctor_checks.complaint(doctor_checks.checks_for_cluster(data_dir, [] if held else ports))
     if complaint:
         raise CommandFailed(complaint)
 

@@ -41,29 +41,31 @@ def doctor(
 
     Exit code 10 if anything is wrong. It changes nothing.
     """
-    from minibroker import checkup
+    from minibroker import doctor_checks
 
     directory = Path(data_dir)
-    ours, known_zookeeper = checkup.ports_of_cluster_in(directory)
+    ours, known_zookeeper = doctor_checks.ports_of_cluster_in(directory)
 
-    async def examine() -> list[checkup.DoctorFinding]:
+    async def examine() -> list[doctor_checks.DoctorFinding]:
         findings = [
-            checkup.check_python(),
-            checkup.check_packages(),
-            checkup.check_java(),
-            checkup.check_zookeeper_jars(),
-            checkup.check_audit_packages(),
-            checkup.check_open_files(),
-            *checkup.check_open_files_of_brokers(directory),
-            checkup.check_disk(directory),
-            *checkup.check_ports(sorted(ours) or [zookeeper_port, *range(port, port + brokers)], must_be_free=False),
+            doctor_checks.check_python(),
+            doctor_checks.check_packages(),
+            doctor_checks.check_java(),
+            doctor_checks.check_zookeeper_jars(),
+            doctor_checks.check_audit_packages(),
+            doctor_checks.check_open_files(),
+            *doctor_checks.check_open_files_of_brokers(directory),
+            doctor_checks.check_disk(directory),
+            *doctor_checks.check_ports(
+                sorted(ours) or [zookeeper_port, *range(port, port + brokers)], must_be_free=False
+            ),
         ]
         if zookeeper or ours:
             findings.append(
-                await checkup.check_zookeeper(zookeeper or known_zookeeper or f"127.0.0.1:{zookeeper_port}")
+                await doctor_checks.check_zookeeper(zookeeper or known_zookeeper or f"127.0.0.1:{zookeeper_port}")
             )
-        findings += await checkup.check_listeners(bootstrap_servers)
-        return findings + await checkup.check_partitions(bootstrap_servers)
+        findings += await doctor_checks.check_listeners(bootstrap_servers)
+        return findings + await doctor_checks.check_partitions(bootstrap_servers)
 
     findings = run_async(examine(), timeout_s, "the examination")
     for finding in findings:

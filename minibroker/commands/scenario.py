@@ -19,7 +19,7 @@ from minibroker.command_line import (
 )
 
 if TYPE_CHECKING:
-    from minibroker.scenarios.staging.performance import Performance
+    from minibroker.scenarios.staging.played_act import PlayedAct
     from minibroker.scenarios.staging.scenario import Act, Scenario, TruncationRule
     from minibroker.scenarios.staging.stage import ScenarioStep
 
@@ -119,7 +119,7 @@ def _play(
     played: "Scenario", act: "Act", rule: "TruncationRule", live_engine: str | None, by_step: bool, as_json: bool
 ) -> bool:
     from minibroker.scenarios.staging import slides
-    from minibroker.scenarios.staging.performance import perform
+    from minibroker.scenarios.staging.played_act import perform
 
     on_terminal = sys.stdout.isatty()
     progress = ProgressLine(after_s=0.5)
@@ -145,14 +145,14 @@ def _play(
     else:
         slides.print_heading(played, act, rule)
     if live_engine is None:
-        performance = perform(act, rule, show)
+        result = perform(act, rule, show)
     else:
-        performance = _perform_live(act, rule, show, live_engine, progress, wait_for_key if by_step else None)
+        result = _perform_live(act, rule, show, live_engine, progress, wait_for_key if by_step else None)
     if as_json:
-        print_json(slides.ending_as_json(performance))
+        print_json(slides.ending_as_json(result))
     else:
-        slides.print_ending(performance)
-    return performance.reached_its_end
+        slides.print_ending(result)
+    return result.reached_its_end
 
 
 def _perform_live(
@@ -162,10 +162,10 @@ def _perform_live(
     engine: str,
     progress: ProgressLine,
     pause: Callable[[], None] | None,
-) -> "Performance":
+) -> "PlayedAct":
     import asyncio
 
-    from minibroker.scenarios.live.performance import CANNOT_PLAY, perform_live
+    from minibroker.scenarios.live.played_act import CANNOT_PLAY, perform_live
 
     try:
         return asyncio.run(perform_live(act, rule, show, engine=engine, report=progress.show, pause=pause))

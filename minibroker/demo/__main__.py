@@ -9,14 +9,14 @@ from pathlib import Path
 
 import uvloop
 
-from minibroker import checkup
+from minibroker import doctor_checks
 from minibroker.audit.errors import AuditError
 from minibroker.client.errors import MinibrokerError
 from minibroker.command_line import EXIT_COULD_NOT, EXIT_FINE, EXIT_FOUND_WRONG, EXIT_INTERRUPTED, EXIT_USAGE
 from minibroker.demo.input_lines import BadInput, InputLines
+from minibroker.demo.output import DemoOutput
 from minibroker.demo.sabotage import SABOTAGES
 from minibroker.demo.script import DemoFailed, run_demo
-from minibroker.demo.story import Story
 from minibroker.local_cluster.cluster_file import ClusterFailed
 from minibroker.local_cluster.teardown import TeardownTimedOut
 from minibroker.local_cluster.zookeeper_process import PortTaken, ZooKeeperFailed
@@ -30,7 +30,7 @@ EXPECTED = (
 
 def main() -> int:
     """Run it; 0 only if all checks hold, 10 if one does not, 1 if it could not run, 130 after Ctrl-C."""
-    story = Story()
+    output = DemoOutput()
     sabotage = os.environ.get("DEMO_SABOTAGE") or None
     if sabotage is not None and sabotage not in SABOTAGES:
         print(f"error: DEMO_SABOTAGE={sabotage} is unknown: choose {', '.join(SABOTAGES)}", file=sys.stderr)
@@ -38,12 +38,14 @@ def main() -> int:
     engine = os.environ.get("DEMO_ENGINE", "spark")
     directory = Path(tempfile.mkdtemp(prefix="minibroker-demo-"))
     try:
-        complaint = checkup.complaint([*checkup.checks_for_cluster(directory, []), *checkup.checks_for_audit(engine)])
+        complaint = doctor_checks.complaint(
+            [*doctor_checks.checks_for_cluster(directory, []), *doctor_checks.checks_for_audit(engine)]
+        )
         if complaint:
             raise DemoFailed(complaint)
         lines = InputLines.load(os.environ.get("FILE"))
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(run_demo(story, directory, lines, sabotage, engine))
+            runner.run(run_demo(output, directory, lines, sabotage, engine))
     except KeyboardInterrupt:
         print(f"interrupted; the data stays in {directory}", file=sys.stderr)
         return EXIT_INTERRUPTED
@@ -52,12 +54,12 @@ def main() -> int:
         shutil.rmtree(directory, ignore_errors=True)
         return EXIT_USAGE
     except EXPECTED as error:
-        story.end_progress()
-        story.print_summary(error)
+        output.end_progress()
+        output.print_summary(error)
         print(f"the data and the processes' logs stay in {directory}", file=sys.stderr)
         return EXIT_COULD_NOT
-    story.print_summary()
-    if story.all_held:
+    output.print_summary()
+    if output.all_held:
         shutil.rmtree(directory, ignore_errors=True)
         return EXIT_FINE
     print(f"the data, the processes' logs and the audit's report stay in {directory}", file=sys.stderr)

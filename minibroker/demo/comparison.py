@@ -9,7 +9,7 @@ from minibroker.client.consumer.records import RecordBatch
 from minibroker.command_line import human_bytes
 from minibroker.demo.input_lines import InputLines
 from minibroker.demo.ledger import NOTHING, Ledger
-from minibroker.demo.story import Story
+from minibroker.demo.output import DemoOutput
 from minibroker.protocol.ids import TopicPartition
 from minibroker.records.record_reader import RecordReader
 from minibroker.records.starting_point import parse_start
@@ -18,9 +18,9 @@ TIMEOUT_MS = 30_000
 DIFFERENCES_SHOWN = 3
 
 
-async def compare_with_input(story: Story, servers: str, topic: str, lines: InputLines, ledger: Ledger) -> None:
-    """Read the topic from the beginning to the end. The checks go into the story."""
-    started = story.seconds
+async def compare_with_input(output: DemoOutput, servers: str, topic: str, lines: InputLines, ledger: Ledger) -> None:
+    """Read the topic from the beginning to the end. The checks go into the output."""
+    started = output.seconds
     differences: list[str] = list(ledger.conflicts)
     positions: dict[TopicPartition, int] = {}
     count = size = 0
@@ -31,19 +31,19 @@ async def compare_with_input(story: Story, servers: str, topic: str, lines: Inpu
             for batch in batches:
                 size += _compare(batch, lines, ledger, positions, differences)
                 count += len(batch)
-            story.progress(f"read back {100 * count / max(1, ledger.count):.0f} % of {ledger.count} records")
+            output.progress(f"read back {100 * count / max(1, ledger.count):.0f} % of {ledger.count} records")
     for partition, expected in sorted(ledger.lines.items()):
         read = positions.get(partition, 0)
         if read != len(expected):
             differences.append(f"{partition}: {len(expected)} records were acknowledged, {read} were read")
         _check_order(partition, ledger, differences)
-    seconds = story.seconds - started
-    story.tell(f"read {count} records back in {seconds:.1f} s ({human_bytes(size / max(seconds, 0.001))}/s)")
+    seconds = output.seconds - started
+    output.tell(f"read {count} records back in {seconds:.1f} s ({human_bytes(size / max(seconds, 0.001))}/s)")
     per_partition = ", ".join(f"{partition}: {read}" for partition, read in sorted(positions.items()))
     detail = f"{per_partition} records identical and in order"
     if differences:
         detail = f"{len(differences)} differences: {'; '.join(differences[:DIFFERENCES_SHOWN])}"
-    story.check("what is read is what was written, byte for byte", not differences and count == lines.count, detail)
+    output.check("what is read is what was written, byte for byte", not differences and count == lines.count, detail)
 
 
 def _compare(

@@ -7,14 +7,14 @@ from minibroker.audit.checks.findings import Severity
 from minibroker.audit.reports.report import AuditReport, describe
 from minibroker.audit.run import run_audit
 from minibroker.demo.ledger import Ledger
-from minibroker.demo.story import Story
+from minibroker.demo.output import DemoOutput
 
 FINDINGS_SHOWN = 5
 
 
-async def audit_files(story: Story, directory: Path, acked_file: Path, ledger: Ledger, engine: str) -> None:
-    """Run the audit. The checks go into the story."""
-    started = story.seconds
+async def audit_files(output: DemoOutput, directory: Path, acked_file: Path, ledger: Ledger, engine: str) -> None:
+    """Run the audit. The checks go into the output."""
+    started = output.seconds
     step = "starting"
 
     def tell(text: str) -> None:
@@ -25,26 +25,26 @@ async def audit_files(story: Story, directory: Path, acked_file: Path, ledger: L
         asyncio.to_thread(run_audit, [str(directory)], engine, str(acked_file), str(directory / "audit"), progress=tell)
     )
     while not auditing.done():
-        story.progress(f"{engine} audit: {step}")
+        output.progress(f"{engine} audit: {step}")
         await asyncio.wait([auditing], timeout=0.2)
     report = await auditing
-    seconds = story.seconds - started
-    story.tell(f"{engine} audit of three data directories in {seconds:.1f} s: {report.summary}")
-    _check_report(story, report, ledger)
+    seconds = output.seconds - started
+    output.tell(f"{engine} audit of three data directories in {seconds:.1f} s: {report.summary}")
+    _check_report(output, report, ledger)
 
 
-def _check_report(story: Story, report: AuditReport, ledger: Ledger) -> None:
+def _check_report(output: DemoOutput, report: AuditReport, ledger: Ledger) -> None:
     for finding in report.findings[:FINDINGS_SHOWN]:
-        story.tell(f"  {finding.severity}: {describe(finding)}")
+        output.tell(f"  {finding.severity}: {describe(finding)}")
     errors = [finding for finding in report.findings if finding.severity is Severity.ERROR]
     compared = f"{report.statistics.judged_offsets} of {report.statistics.total_offsets} offsets compared"
     kinds = ", ".join(dict.fromkeys(finding.kind for finding in errors))
     detail = f"{compared}, {report.outcome}"
     if errors:
         detail = f"{len(errors)} findings ({kinds}), first {describe(errors[0])}"
-    story.check("the audit proves the replicas identical", report.success, detail)
+    output.check("the audit proves the replicas identical", report.success, detail)
     placed = report.statistics.acked_in_place
-    story.check(
+    output.check(
         "each acknowledged record is at its offset on every in-sync replica",
         placed == ledger.count,
         f"{placed} of {ledger.count}",

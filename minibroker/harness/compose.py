@@ -18,7 +18,7 @@ from minibroker.harness.cluster import ZOOKEEPER, Condition, Link, NamedTimeout,
 from minibroker.harness.compose_project import BROKERS, ComposeProject, service_of
 from minibroker.harness.container_engine import ComposeFailed
 from minibroker.harness.packet_filters import PacketFilters, together
-from minibroker.harness.queried import ASK_SECONDS, LOG_LINES_SHOWN, POLL_SECONDS, QueriedHarness
+from minibroker.harness.wire_harness import ASK_SECONDS, LOG_LINES_SHOWN, POLL_SECONDS, WireHarness
 from minibroker.local_cluster.cluster_file import write_cluster_state
 from minibroker.local_cluster.cluster_snapshot import state_of_view
 from minibroker.local_cluster.teardown import Ownership
@@ -37,7 +37,7 @@ CLUSTERS = itertools.count(1)
 """Of this process, so that each has a project of its own."""
 
 
-class ComposeHarness(QueriedHarness):
+class ComposeHarness(WireHarness):
     """The verbs on containers. Broker N is the service brokerN."""
 
     def __init__(

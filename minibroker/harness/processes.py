@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from minibroker.harness.cluster import CLIENTS, Condition, Link, Party
-from minibroker.harness.queried import LOG_LINES_SHOWN, QueriedHarness
+from minibroker.harness.wire_harness import LOG_LINES_SHOWN, WireHarness
 from minibroker.local_cluster import network_proxies
 from minibroker.local_cluster.cluster_file import ClusterFailed
 from minibroker.local_cluster.local_cluster import LocalCluster
@@ -26,7 +26,7 @@ DOWN_SECONDS = 10.0
 """For a clean stop at the end; then processes are killed."""
 
 
-class ProcessHarness(QueriedHarness):
+class ProcessHarness(WireHarness):
     """The verbs on processes. `log_format` is that of the brokers' logs: text or json."""
 
     def __init__(

@@ -1,1 +1,1 @@
-"""How a story is told: the script's vocabulary, the stages it plays on, the table, the verdict, the printing."""
+"""How an act is played: the script's vocabulary, the stages it plays on, the table, the verdict, the printing."""

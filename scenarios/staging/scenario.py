@@ -24,7 +24,7 @@ __all__ = [
     "TruncationRule",
 ]
 
-TOPIC = "story"
+TOPIC = "lines"
 LEADER_EPOCH, HIGH_WATERMARK = TruncationRule.LEADER_EPOCH, TruncationRule.HIGH_WATERMARK
 BOTH_RULES = (LEADER_EPOCH, HIGH_WATERMARK)
 
@@ -61,7 +61,7 @@ Play = Callable[[Any], Awaitable[Ending]]
 
 
 class Act(msgspec.Struct, frozen=True, kw_only=True):
-    """One performance on a fresh cluster."""
+    """One played on a fresh cluster."""
 
     name: str = ""
     """Short; empty if the scenario has one act."""

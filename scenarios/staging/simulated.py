@@ -137,7 +137,7 @@ class SimulatedStage(ClientStage):
 
     # ------------------------------------------------------------------------------------------------------- faults
     async def cut_power(self, *brokers: str) -> None:
-        """Without torn writes: what is left of a log must be the same in each run of a story."""
+        """Without torn writes: what is left of a log must be the same in each run of an act."""
         for broker in brokers:
             self.world.power_loss(self.machine(broker), tear=False)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from minibroker.scenarios.staging.performance import Performance
+from minibroker.scenarios.staging.played_act import PlayedAct
 from minibroker.scenarios.staging.rows import HEADER, ReplicaRow
 from minibroker.scenarios.staging.scenario import HIGH_WATERMARK, Act, Scenario, TruncationRule
 from minibroker.scenarios.staging.stage import ScenarioStep
@@ -84,22 +84,28 @@ def shown_columns(rows: Sequence[ReplicaRow]) -> list[int]:
     return [column for column in range(len(HEADER)) if column != START_COLUMN or trimmed]
 
 
-def ending(performance: Performance) -> list[str]:
+def ending(played: PlayedAct) -> list[str]:
     """The audit's verdict and the moral."""
-    verdict = performance.verdict
+    verdict = played.verdict
     text = [
         f"audit of the disks: {verdict.outcome}" + (f" ({', '.join(verdict.findings)})" if verdict.findings else "")
     ]
     text += [f"  {sentence}" for sentence in verdict.sentences]
-    if performance.ending is not None:
-        text.append(f"moral: {performance.ending.moral}")
-    text.append("as scripted" if performance.problem is None else f"NOT as scripted: {performance.problem}")
+    if played.ending is not None:
+        text.append(f"moral: {played.ending.moral}")
+    text.append("as scripted" if played.problem is None else f"NOT as scripted: {played.problem}")
     return [line for each in text for line in textwrap.wrap(each, WIDTH, subsequent_indent="    ")]
 
 
 # --------------------------------------------------------------------------------------------------------------- JSON
 def act_as_json(scenario: Scenario, act: Act, rule: TruncationRule) -> dict[str, Any]:
-    return {"event": "act", "story": scenario.name, "act": act.name, "title": scenario.title, "truncation": rule.value}
+    return {
+        "event": "act",
+        "scenario": scenario.name,
+        "act": act.name,
+        "title": scenario.title,
+        "truncation": rule.value,
+    }
 
 
 def step_as_json(step: ScenarioStep) -> dict[str, Any]:
@@ -131,27 +137,27 @@ def _row_as_json(row: ReplicaRow) -> dict[str, Any]:
     }
 
 
-def ending_as_json(performance: Performance) -> dict[str, Any]:
+def ending_as_json(played: PlayedAct) -> dict[str, Any]:
     return {
         "event": "verdict",
-        "audit": performance.verdict.outcome,
-        "findings": list(performance.verdict.findings),
-        "sentences": list(performance.verdict.sentences),
-        "moral": None if performance.ending is None else performance.ending.moral,
-        "reached_its_end": performance.reached_its_end,
-        "problem": performance.problem,
-        "trace_hash": performance.trace_hash,
+        "audit": played.verdict.outcome,
+        "findings": list(played.verdict.findings),
+        "sentences": list(played.verdict.sentences),
+        "moral": None if played.ending is None else played.ending.moral,
+        "reached_its_end": played.reached_its_end,
+        "problem": played.problem,
+        "trace_hash": played.trace_hash,
     }
 
 
 # ----------------------------------------------------------------------------------------------------------- terminal
-def plain_lines(scenario: Scenario, act: Act, rule: TruncationRule, performance: Performance) -> Iterator[str]:
+def plain_lines(scenario: Scenario, act: Act, rule: TruncationRule, played: PlayedAct) -> Iterator[str]:
     """A whole act, for a file or a page."""
     yield from heading(scenario, act, rule)
     yield ""
-    for step in performance.steps:
+    for step in played.steps:
         yield from slide(step)
-    yield from ending(performance)
+    yield from ending(played)
 
 
 def print_heading(scenario: Scenario, act: Act, rule: TruncationRule) -> None:
@@ -193,10 +199,10 @@ def print_slide(step: ScenarioStep, on_terminal: bool) -> None:
     console.print()
 
 
-def print_ending(performance: Performance) -> None:
-    for line in ending(performance):
+def print_ending(played: PlayedAct) -> None:
+    for line in ending(played):
         if line.startswith("audit"):
-            click.secho(line, fg="green" if not performance.verdict.findings else "red")
+            click.secho(line, fg="green" if not played.verdict.findings else "red")
         elif line.startswith("moral"):
             click.secho(line, bold=True)
         else:

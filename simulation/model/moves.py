@@ -1,7 +1,7 @@
 """What can happen next in a small world: the steps that a state allows, by name, and what each of them does.
 
-Owns: the vocabulary of steps, `(verb, broker, ...)`, which is also the language of the printed stories; the cost of
-each in the budget; and the promise within which bytes may be lost. Leaves to others: decisions of replicas and
+Owns: the vocabulary of steps, `(verb, broker, ...)`, which is also the language of the printed counterexamples; the
+cost of each in the budget; and the promise within which bytes may be lost. Leaves to others: decisions of replicas and
 controllers, checks, and the search.
 
 A fetch, a question and their answers are one step unless they are held up: a message that is not held up makes the same

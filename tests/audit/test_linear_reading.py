@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from minibroker.audit.reading import segment_reader
+from minibroker.audit.reading.ranges import plan_ranges
 from minibroker.audit.reading.replica import RangeScan
 from minibroker.audit.reading.segment_reader import RangeTask, scan_range
-from minibroker.audit.spark.planning import plan_ranges
 from minibroker.audit.spark.stitching import stitch
 from minibroker.protocol.files import checkpoints
 from minibroker.protocol.record_batch import build_batch

@@ -10,9 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from minibroker.audit.reading import segment_reader
+from minibroker.audit.reading.ranges import plan_ranges
 from minibroker.audit.reading.replica import NO_VALUE, Columns, RangeScan, ReplicaFacts, SegmentGap, assemble
 from minibroker.audit.reading.segment_reader import RangeTask, scan_range
-from minibroker.audit.spark.planning import SHARE_BYTES, comparison_shares, plan_exact_ranges, plan_ranges, portions
+from minibroker.audit.spark.planning import SHARE_BYTES, comparison_shares, plan_exact_ranges, portions
 from minibroker.audit.spark.stitching import stitch
 from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.files import checkpoints

@@ -8,7 +8,7 @@ from minibroker.protocol.wire.messages import (
     ProduceTopicResponse,
     Response,
 )
-from minibroker.runtime.server.server import IncomingRequest
+from minibroker.runtime.server.incoming_request import IncomingRequest
 from tests.client.fake_cluster import FakeCluster
 
 

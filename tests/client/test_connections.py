@@ -11,7 +11,7 @@ from minibroker.client.limits import Deadline
 from minibroker.client.metadata_cache import Address
 from minibroker.protocol.wire.messages import ApiVersion, ApiVersionsRequest, ApiVersionsResponse, Response
 from minibroker.runtime.ports import Runtime
-from minibroker.runtime.server.server import IncomingRequest
+from minibroker.runtime.server.incoming_request import IncomingRequest
 from tests.client.fake_cluster import PORT, FakeCluster
 
 

@@ -21,7 +21,7 @@ from minibroker.protocol.wire.messages import (
     Response,
 )
 from minibroker.runtime.ports import Runtime
-from minibroker.runtime.server.server import IncomingRequest
+from minibroker.runtime.server.incoming_request import IncomingRequest
 from tests.client.fake_cluster import FakeCluster
 from tests.client.reading import T0, earliest, fill
 

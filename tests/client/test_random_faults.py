@@ -11,7 +11,7 @@ from minibroker.client.producer.producer import Producer
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.wire.messages import FetchRequest, FetchResponse, ProduceRequest, Response
 from minibroker.runtime.ports import Runtime
-from minibroker.runtime.server.server import IncomingRequest
+from minibroker.runtime.server.incoming_request import IncomingRequest
 from minibroker.simulation.world.world import SimulatedWorld
 from tests.client.fake_cluster import FakeCluster
 from tests.client.faults import refusal

@@ -7,8 +7,8 @@ import pytest
 
 from minibroker.demo.input_lines import BadInput, InputLines
 from minibroker.demo.ledger import NOTHING, Ledger
+from minibroker.demo.output import DemoOutput
 from minibroker.demo.sabotage import SABOTAGES, plant
-from minibroker.demo.story import Story
 from minibroker.offline.segment_files import verify_segment
 from minibroker.protocol.files import checkpoints
 from minibroker.protocol.ids import TopicPartition
@@ -107,16 +107,16 @@ def test_swapped_batches_keep_all_bytes(log_directories: list[Path]) -> None:
 
 
 def test_verdict_names_what_did_not_hold(capsys: pytest.CaptureFixture[str]) -> None:
-    story = Story()
-    story.check("this", True, "fine")
-    story.check("that", False, "why")
-    story.print_summary()
-    assert not story.all_held
+    output = DemoOutput()
+    output.check("this", True, "fine")
+    output.check("that", False, "why")
+    output.print_summary()
+    assert not output.all_held
     assert "verdict: FAILED: that" in capsys.readouterr().out
 
 
 def test_story_that_was_stopped_is_failed(capsys: pytest.CaptureFixture[str]) -> None:
-    story = Story()
-    story.check("this", True, "fine")
-    story.print_summary(OSError("disk"))
+    output = DemoOutput()
+    output.check("this", True, "fine")
+    output.print_summary(OSError("disk"))
     assert "verdict: FAILED: it did not get to the end: disk" in capsys.readouterr().out

@@ -17,7 +17,7 @@ from minibroker.protocol.wire.messages import (
 from minibroker.records.record_reader import RecordReader
 from minibroker.records.starting_point import parse_start
 from minibroker.runtime.ports import Runtime
-from minibroker.runtime.server.server import IncomingRequest
+from minibroker.runtime.server.incoming_request import IncomingRequest
 from minibroker.simulation.world.world import SimulatedWorld
 from tests.client.fake_cluster import FakeCluster
 from tests.client.reading import fill

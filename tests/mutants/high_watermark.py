@@ -83,8 +83,8 @@ MUTANTS = (
         edits=(
             Edit(
                 HIGH_WATERMARK,
-                "    counted = state.maximal_in_sync_replicas\n",
-                "    counted = state.in_sync_replicas\n",
+                "    must_hold = state.maximal_in_sync_replicas\n",
+                "    must_hold = state.in_sync_replicas\n",
             ),
             Edit(
                 HIGH_WATERMARK,

@@ -6,7 +6,7 @@ The scripts themselves expect much more on the way; these endings are recorded i
 import pytest
 
 from minibroker.scenarios.catalogue import all_scenarios
-from minibroker.scenarios.pages import performance
+from minibroker.scenarios.pages import played_act
 from minibroker.scenarios.staging.rows import shortened
 from minibroker.scenarios.staging.scenario import HIGH_WATERMARK, LEADER_EPOCH, TruncationRule
 
@@ -302,7 +302,7 @@ PLAYED = [(each.name, act.name, rule) for each in all_scenarios() for act in eac
 
 @pytest.mark.parametrize(("name", "act", "rule"), PLAYED, ids=lambda part: getattr(part, "value", part))
 def test_each_scenario_ends_as_recorded(name: str, act: str, rule: TruncationRule) -> None:
-    played = performance(name, act, rule)
+    played = played_act(name, act, rule)
     rows = tuple(
         f"{row.broker} {row.role} epoch {row.leader_epoch} LEO {row.log_end_offset} HW {row.high_watermark}:"
         f" {shortened(row.records)}"

@@ -4,7 +4,7 @@ import msgspec
 
 from minibroker.scenarios.catalogue import find_scenario
 from minibroker.scenarios.patches import answers_without_epoch
-from minibroker.scenarios.staging.performance import perform
+from minibroker.scenarios.staging.played_act import perform
 from minibroker.scenarios.staging.rows import Expected, ReplicaRow, changed_cells, shortened
 from minibroker.scenarios.staging.scenario import LEADER_EPOCH, Act, Cast, Ending
 from minibroker.scenarios.staging.slides import slide

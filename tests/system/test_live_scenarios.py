@@ -18,8 +18,8 @@ import pytest
 from minibroker.command_line import EXIT_COULD_NOT, EXIT_INTERRUPTED, EXIT_USAGE
 from minibroker.local_cluster.processes import identify
 from minibroker.scenarios.catalogue import all_scenarios, find_scenario
-from minibroker.scenarios.live.performance import perform_live
-from minibroker.scenarios.staging.performance import Performance
+from minibroker.scenarios.live.played_act import perform_live
+from minibroker.scenarios.staging.played_act import PlayedAct
 from minibroker.scenarios.staging.rows import ReplicaRow
 from minibroker.scenarios.staging.scenario import HIGH_WATERMARK, LEADER_EPOCH, TruncationRule
 
@@ -83,17 +83,17 @@ ENDS: dict[Key, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 
 @pytest.fixture(scope="module")
-def played() -> dict[Key, Performance | BaseException]:
+def played() -> dict[Key, PlayedAct | BaseException]:
     """Run all, `AT_A_TIME`; an exception fails the test of its scenario."""
     places = asyncio.Semaphore(AT_A_TIME)
 
-    async def play(key: Key) -> Performance:
+    async def play(key: Key) -> PlayedAct:
         name, act_name, rule = key
         act = next(act for act in find_scenario(name).acts if act.name == act_name)
         async with places, asyncio.timeout(SECONDS_MAX):
             return await perform_live(act, rule, lambda step: None, engine="local")
 
-    async def play_all() -> dict[Key, Performance | BaseException]:
+    async def play_all() -> dict[Key, PlayedAct | BaseException]:
         found = await asyncio.gather(*(play(key) for key in ENDS), return_exceptions=True)
         return dict(zip(ENDS, found, strict=True))
 
@@ -101,14 +101,14 @@ def played() -> dict[Key, Performance | BaseException]:
 
 
 @pytest.mark.parametrize("key", ENDS, ids=lambda key: "-".join(filter(None, (key[0], key[1], key[2].value))))
-def test_a_live_scenario_ends_as_expected(key: Key, played: dict[Key, Performance | BaseException]) -> None:
-    performance = played[key]
-    if isinstance(performance, BaseException):
-        raise performance
-    assert performance.problem is None
+def test_a_live_scenario_ends_as_expected(key: Key, played: dict[Key, PlayedAct | BaseException]) -> None:
+    result = played[key]
+    if isinstance(result, BaseException):
+        raise result
+    assert result.problem is None
     rows, findings = ENDS[key]
-    assert tuple(summary(key, row) for row in performance.steps[-1].rows) == rows
-    assert performance.verdict.findings == findings
+    assert tuple(summary(key, row) for row in result.steps[-1].rows) == rows
+    assert result.verdict.findings == findings
 
 
 def summary(key: Key, row: ReplicaRow) -> str:

@@ -57,10 +57,6 @@ ALLOWED: dict[str, tuple[tuple[str, ...], str]] = {
         ),
         "a story plays on simulated brokers, or on real processes; it reads a replica's state and changes none",
     ),
-    "chaos": (
-        ("minibroker", "minibroker.client", "minibroker.protocol", "minibroker.simulation.checks"),
-        WHY_PROCESSES,
-    ),
     "bench": (
         ("minibroker", "minibroker.client", "minibroker.protocol", "minibroker.audit", "minibroker.simulation.checks"),
         WHY_PROCESSES,
@@ -75,7 +71,7 @@ COMPOSER_ALLOWED = ("minibroker.protocol", "minibroker.broker", "minibroker.cont
 BROKER_COMMAND = "minibroker/commands/broker.py"
 BROKER_COMMAND_ALLOWED = ("minibroker.broker.__main__", "minibroker.broker.configuration.config")
 
-# What a story takes out of the brokers to show what it is for; no other file of the stories knows a rule's inside.
+# What a scenario takes out of the brokers to show what it is for; no other scenario knows a rule's inside.
 SCENARIO_PATCHES = "scenarios/patches.py"
 SCENARIO_PATCHES_ALLOWED = ("minibroker.broker.replication",)
 
@@ -119,7 +115,7 @@ def _may(file: SourceFile, module: str, allowed: tuple[str, ...]) -> bool:
     if file.folder in PACKAGES and _within(module, f"minibroker.{file.folder}"):
         return True
     if file.folder == "minibroker" and not any(_within(module, f"minibroker.{name}") for name in PACKAGES):
-        return True  # the front door's own files
+        return True  # the files of minibroker/ itself
     if "minibroker" in allowed and not any(_within(module, f"minibroker.{name}") for name in PACKAGES):
         return True
     return any(_within(module, name) for name in allowed if name != "minibroker")

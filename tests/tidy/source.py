@@ -21,8 +21,7 @@ PACKAGES = (
     "scenarios",
     "simulation",
 )  # linked into minibroker/
-LATER_FOLDERS = ("chaos",)
-CODE_FOLDERS = ("minibroker", *PACKAGES, *LATER_FOLDERS, "tests")
+CODE_FOLDERS = ("minibroker", *PACKAGES, "tests")
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class SourceFile:
     def package(self) -> str:
         """The package that relative imports start from."""
         inside = self.path.rsplit("/", 1)[0].replace("/", ".")
-        return inside if self.folder in ("minibroker", "tests", *LATER_FOLDERS) else f"minibroker.{inside}"
+        return inside if self.folder in ("minibroker", "tests") else f"minibroker.{inside}"
 
     @property
     def module(self) -> str:

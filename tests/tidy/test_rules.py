@@ -42,7 +42,6 @@ def file(path: str, text: str) -> SourceFile:
         ("simulation/world/disk.py", "from minibroker.runtime.adapters.disk import RealDisk", "real adapters"),
         ("minibroker/topic.py", "from minibroker.broker.configuration.config import BrokerConfig", "processes"),
         ("bench/load.py", "from minibroker.simulation import loop", "processes"),
-        ("chaos/run.py", "from minibroker.broker import config", "processes"),
         ("broker/replicas/partition.py", "def f():\n    import minibroker.client", "never import each other"),
         ("tests/client/test_x.py", "import client.producer", "minibroker.client.producer"),
     ],

@@ -19,8 +19,8 @@ import msgspec
 
 from minibroker.command_line import ProgressLine
 from minibroker.simulation.model.bounds import ALL_BOUNDS, find_bounds
+from minibroker.simulation.model.counterexample import write_counterexample
 from minibroker.simulation.model.moves import Move
-from minibroker.simulation.model.story import write_story
 from tests.simulation.model.convictions import BOUNDS_OF, mutant_called
 from tests.simulation.model.one_search import UNPATCHED
 
@@ -59,7 +59,7 @@ class SearchResult(msgspec.Struct, kw_only=True):
 @click.option("--depth", default=0, help="Maximal number of steps; 0: the whole search space.")
 @click.option("--budget-seconds", default=180.0, show_default=True, help="CPU seconds for each search.")
 @click.option("--json", "as_json", is_flag=True, help="A line of JSON for each search.")
-@click.option("--write", is_flag=True, help="Store the paths found as stories (tests).")
+@click.option("--write", is_flag=True, help="Store the paths found as counterexamples (tests).")
 def explore(
     names: tuple[str, ...],
     mutants: tuple[str, ...],
@@ -149,7 +149,7 @@ def _story(found: SearchResult) -> str:
     if found.mutant != UNPATCHED:
         mutant = mutant_called(found.mutant)
         headline = f"With {found.mutant}, {mutant.title} ({mutant.origin}), this ends in:\n# {found.broken}"
-    return write_story(find_bounds(found.bounds), found.moves, headline)
+    return write_counterexample(find_bounds(found.bounds), found.moves, headline)
 
 
 if __name__ == "__main__":

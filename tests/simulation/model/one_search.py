@@ -1,8 +1,8 @@
-"""One search, or one story, in a process of its own: a mutant ends with its process.
+"""One search, or one counterexample, in a process of its own: a mutant ends with its process.
 
 `python -m tests.simulation.model.one_search search BOUNDS MUTANT DEPTH SECONDS` prints lines of JSON: `{"progress":
-coverage}` at intervals, at the end `{"found": coverage}`. `... play MUTANT FILE` prints a story with its actual
-results. MUTANT `-` is the unchanged code.
+coverage}` at intervals, at the end `{"found": coverage}`. `... play MUTANT FILE` prints a counterexample with its
+actual results. MUTANT `-` is the unchanged code.
 """
 
 import gc
@@ -41,7 +41,7 @@ def run_search(bounds_name: str, depth: int, seconds: float) -> None:
 
 
 def run_story(path: str) -> None:
-    from minibroker.simulation.model.story import play
+    from minibroker.simulation.model.counterexample import play
 
     with open(path, encoding="utf-8") as file:
         for commands, out in play(file.read()):

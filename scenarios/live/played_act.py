@@ -23,7 +23,7 @@ from minibroker.local_cluster.zookeeper_process import (
 from minibroker.observation.broker_queries import NoAnswer
 from minibroker.runtime.ports import CoordinationError
 from minibroker.scenarios.live.stage import LiveStage
-from minibroker.scenarios.staging.performance import Performance, performance_of, play_script
+from minibroker.scenarios.staging.played_act import PlayedAct, play_script, played_act_of
 from minibroker.scenarios.staging.scenario import Act, TruncationRule
 from minibroker.scenarios.staging.stage import ScenarioStep
 from minibroker.scenarios.staging.verdict import audit_disks, write_facts
@@ -51,7 +51,7 @@ async def perform_live(
     engine: str,
     report: Callable[[str], None] = lambda _: None,
     pause: Callable[[], None] | None = None,
-) -> Performance:
+) -> PlayedAct:
     """`listener` gets each step, `report` the progress in between; `pause` is called in a thread after each step.
     Raises one of CANNOT_PLAY."""
     assert act.live
@@ -66,4 +66,4 @@ async def perform_live(
         report(f"{engine} audit of the files")
         write_facts(Path(name), stage.acknowledged, state)
         verdict = await asyncio.to_thread(audit_disks, Path(name), engine)
-    return performance_of(stage, ending, problem, verdict, trace_hash=None)
+    return played_act_of(stage, ending, problem, verdict, trace_hash=None)

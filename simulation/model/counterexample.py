@@ -2,7 +2,7 @@
 
 Owns: the form, which is that of `tests/broker/replication/testdata`: commands, a line `----`, and the expected table,
 up to an empty line. The first command is `bounds NAME`; the rest are the steps of `moves`. Leaves to others: the
-checks. Where a step breaks an invariant, the text says so and the story ends.
+checks. Where a step breaks an invariant, the text says so and the counterexample ends.
 """
 
 from minibroker.controller.core.controller_state import Leadership
@@ -14,8 +14,8 @@ from minibroker.simulation.model.world import InvariantBroken, ModelState, Model
 STEPS_PER_BLOCK = 4
 
 
-def write_story(bounds: ModelBounds, path: tuple[Move, ...], headline: str) -> str:
-    """The story, with the actual result of each block."""
+def write_counterexample(bounds: ModelBounds, path: tuple[Move, ...], headline: str) -> str:
+    """The counterexample, with the actual result of each block."""
     commands = [" ".join(str(word) for word in move) for move in path]
     blocks = [f"# {headline}\nbounds {bounds.name}"]
     blocks += ["; ".join(commands[at : at + STEPS_PER_BLOCK]) for at in range(0, len(commands), STEPS_PER_BLOCK)]
@@ -24,7 +24,7 @@ def write_story(bounds: ModelBounds, path: tuple[Move, ...], headline: str) -> s
 
 
 def play(text: str) -> list[tuple[str, str]]:
-    """Run a story; (commands, actual result) for each block, up to the one that breaks an invariant."""
+    """Run a counterexample; (commands, actual result) for each block, up to the one that breaks an invariant."""
     results: list[tuple[str, str]] = []
     world: ModelWorld | None = None
     state: ModelState | None = None
@@ -38,7 +38,7 @@ def play(text: str) -> list[tuple[str, str]]:
                     world = ModelWorld(find_bounds(words[0]))
                     state = world.settle(world.start())
                     continue
-                assert world is not None and state is not None, "a story begins with `bounds NAME`"
+                assert world is not None and state is not None, "a counterexample begins with `bounds NAME`"
                 move: Move = (verb, *(int(word) if word.isdigit() else word for word in words))
                 if move in enabled(world, state):
                     state = perform(world, state, move)

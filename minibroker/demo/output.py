@@ -23,7 +23,7 @@ class Check(msgspec.Struct, frozen=True):
     detail: str
 
 
-class Story:
+class DemoOutput:
     """Prints steps while they happen; `print_summary` repeats them as a table."""
 
     def __init__(self) -> None:

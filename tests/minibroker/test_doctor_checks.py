@@ -9,28 +9,38 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from minibroker import checkup
-from minibroker.checkup import DoctorFinding
+from minibroker import doctor_checks
+from minibroker.doctor_checks import DoctorFinding
 from minibroker.local_cluster.cluster_file import BrokerRecord, ClusterRecord, ZooKeeperRecord
 from minibroker.local_cluster.processes import identify
 from tests.minibroker.test_cluster_view import broker, replica, view, without_replica
 
 
 def test_this_machine_passes_all_checks() -> None:
-    findings = [checkup.check_python(), checkup.check_packages(), checkup.check_java(), checkup.check_zookeeper_jars()]
-    assert checkup.complaint([*findings, checkup.check_audit_packages(), checkup.check_open_files()]) is None
+    findings = [
+        doctor_checks.check_python(),
+        doctor_checks.check_packages(),
+        doctor_checks.check_java(),
+        doctor_checks.check_zookeeper_jars(),
+    ]
+    assert (
+        doctor_checks.complaint([*findings, doctor_checks.check_audit_packages(), doctor_checks.check_open_files()])
+        is None
+    )
 
 
 def test_too_few_open_files_are_named_with_a_cure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkup, "hard_limit", lambda: 1_024)
-    assert checkup.check_open_files(max_connections=500).well
-    finding = checkup.check_open_files(max_connections=1_000)
+    monkeypatch.setattr(doctor_checks, "hard_limit", lambda: 1_024)
+    assert doctor_checks.check_open_files(max_connections=500).well
+    finding = doctor_checks.check_open_files(max_connections=1_000)
     assert not finding.well
     assert "allow 576 connections, not max.connections=1000" in finding.what
     assert finding.cure is not None and "ulimit -n" in finding.cure
-    assert checkup.complaint(checkup.checks_for_cluster(Path("/tmp"), [])) is None
-    monkeypatch.setattr(checkup, "hard_limit", lambda: 128)
-    assert "128 open files are too few" in (checkup.complaint(checkup.checks_for_cluster(Path("/tmp"), [])) or "")
+    assert doctor_checks.complaint(doctor_checks.checks_for_cluster(Path("/tmp"), [])) is None
+    monkeypatch.setattr(doctor_checks, "hard_limit", lambda: 128)
+    assert "128 open files are too few" in (
+        doctor_checks.complaint(doctor_checks.checks_for_cluster(Path("/tmp"), [])) or ""
+    )
 
 
 def test_open_files_of_a_running_broker_are_compared_with_its_partitions(
@@ -41,23 +51,23 @@ def test_open_files_of_a_running_broker_are_compared_with_its_partitions(
     (tmp_path / "cluster.json").write_bytes(msgspec.json.encode(record))
     for number in range(300):
         (tmp_path / "broker-1" / f"t-{number}").mkdir(parents=True)
-    monkeypatch.setattr(checkup, "_limit_of", lambda pid: 1_600)
-    (finding,) = checkup.check_open_files_of_brokers(tmp_path)
+    monkeypatch.setattr(doctor_checks, "_limit_of", lambda pid: 1_600)
+    (finding,) = doctor_checks.check_open_files_of_brokers(tmp_path)
     assert (finding.well, finding.what) == (True, "at most 1600; max.connections=1000, 300 partitions")
     record.brokers[1].settings["max.connections"] = "100"
     (tmp_path / "cluster.json").write_bytes(msgspec.json.encode(record))
-    monkeypatch.setattr(checkup, "_limit_of", lambda pid: 700)
-    (finding,) = checkup.check_open_files_of_brokers(tmp_path)
+    monkeypatch.setattr(doctor_checks, "_limit_of", lambda pid: 700)
+    (finding,) = doctor_checks.check_open_files_of_brokers(tmp_path)
     assert not finding.well
     assert "180 segment files, and there are 300 partitions" in finding.what
     monkeypatch.undo()
-    assert checkup._limit_of(os.getpid()) == min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 1 << 30)
+    assert doctor_checks._limit_of(os.getpid()) == min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 1 << 30)
 
 
 def test_held_port_is_named_with_its_owner_and_a_cure() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        (finding,) = checkup.check_ports([port], must_be_free=True)
+        (finding,) = doctor_checks.check_ports([port], must_be_free=True)
     assert not finding.well
     assert "held by pid" in finding.what
     assert finding.cure is not None and "--port" in finding.cure
@@ -65,19 +75,19 @@ def test_held_port_is_named_with_its_owner_and_a_cure() -> None:
 
 def test_java_home_without_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    finding = checkup.check_java()
+    finding = doctor_checks.check_java()
     assert not finding.well
     assert str(tmp_path) in finding.what
 
 
 def test_worker_python_that_does_not_exist_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", "/not/there")
-    finding = checkup.check_audit_packages()
+    finding = doctor_checks.check_audit_packages()
     assert (finding.well, finding.cure) == (False, "unset PYSPARK_PYTHON")
 
 
 def test_disk_check_of_a_missing_directory_uses_its_parent(tmp_path: Path) -> None:
-    finding = checkup.check_disk(tmp_path / "not" / "yet")
+    finding = doctor_checks.check_disk(tmp_path / "not" / "yet")
     assert str(tmp_path) in finding.what
 
 
@@ -88,24 +98,24 @@ def test_complaint_joins_problems_with_the_same_cure() -> None:
         DoctorFinding("port 2", False, "held by x", "end x"),
         DoctorFinding("disk", True, "fine"),
     ]
-    assert checkup.complaint(findings) == "java: no Java (install it); port 1, port 2: held by x (end x)"
+    assert doctor_checks.complaint(findings) == "java: no Java (install it); port 1, port 2: held by x (end x)"
 
 
 async def test_silent_zookeeper_is_named() -> None:
-    finding = await checkup.check_zookeeper("127.0.0.1:1")
+    finding = await doctor_checks.check_zookeeper("127.0.0.1:1")
     assert (finding.well, finding.what) == (False, "127.0.0.1:1 does not answer")
 
 
 async def test_listener_check_passes_without_a_cluster() -> None:
-    (finding,) = await checkup.check_listeners("127.0.0.1:1")
+    (finding,) = await doctor_checks.check_listeners("127.0.0.1:1")
     assert finding.well
 
 
 def test_a_partition_without_a_leader_is_a_problem() -> None:
     """Once the doctor found no problem although two partitions had no leader."""
-    (led,) = checkup.partition_findings(view())
+    (led,) = doctor_checks.partition_findings(view())
     assert led.well
-    (lost, silent) = checkup.partition_findings(view(leader=-1, three=without_replica(3)))
+    (lost, silent) = doctor_checks.partition_findings(view(leader=-1, three=without_replica(3)))
     assert (lost.well, lost.what) == (False, "t-0 has no leader: replicas [1, 2, 3], ISR [1, 2, 3]")
     assert lost.cure is not None and "`minibroker partition elect t-0`" in lost.cure
     assert silent.what == "t-0: broker 3 answers, but has no replica of it"
@@ -113,6 +123,6 @@ def test_a_partition_without_a_leader_is_a_problem() -> None:
 
 def test_a_damaged_log_is_named_with_its_partition() -> None:
     damaged = structs.replace(replica("leader", 10), damage="a bit flipped")
-    (finding,) = checkup.partition_findings(view(one=broker(1, damaged)))
+    (finding,) = doctor_checks.partition_findings(view(one=broker(1, damaged)))
     assert finding.what.startswith("t-0: broker 1 leads with a damaged log") and "a bit flipped" in finding.what
     assert finding.cure is not None and "start the brokers that hold a copy" in finding.cure

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.simulation.model.story import play
+from minibroker.simulation.model.counterexample import play
 from tests.simulation.model.convictions import BOUNDS_OF
 
 ROOT = Path(__file__).resolve().parents[3]

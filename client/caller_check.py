@@ -10,8 +10,8 @@ from minibroker.client import default_runtime
 from minibroker.client.errors import ForeignCaller
 
 
-class Owner:
-    """The owner of one client. Created on the loop that starts the client."""
+class CallerCheck:
+    """Refuses calls to one client from another loop, thread or process. Created on the loop that starts the client."""
 
     __slots__ = ("_loop", "_process_id", "_what")
 

@@ -19,7 +19,7 @@ from minibroker.scenarios.staging.stage import ScenarioFailed, ScenarioStep, Sta
 from minibroker.scenarios.staging.verdict import AuditVerdict, audit_disks, write_facts
 
 
-class Performance(msgspec.Struct, frozen=True, kw_only=True):
+class PlayedAct(msgspec.Struct, frozen=True, kw_only=True):
     """One act, played."""
 
     steps: tuple[ScenarioStep, ...]
@@ -36,7 +36,7 @@ class Performance(msgspec.Struct, frozen=True, kw_only=True):
         return self.problem is None
 
 
-def perform(act: Act, rule: TruncationRule, listener: Callable[[ScenarioStep], None] = lambda _: None) -> Performance:
+def perform(act: Act, rule: TruncationRule, listener: Callable[[ScenarioStep], None] = lambda _: None) -> PlayedAct:
     """Play an act on simulated brokers; `listener` gets each step as it happens."""
     stage = SimulatedStage(act.cast, rule, listener)
     ending: Ending | None = None
@@ -53,7 +53,7 @@ def perform(act: Act, rule: TruncationRule, listener: Callable[[ScenarioStep], N
     with listening(stage.world.observers, stage.note_broker_log), patch:
         stage.world.run(play())
     verdict = _audit(stage)
-    return performance_of(stage, ending, problem, verdict, stage.world.trace_hash)
+    return played_act_of(stage, ending, problem, verdict, stage.world.trace_hash)
 
 
 async def play_script(act: Act, stage: Stage) -> tuple[Ending | None, str | None]:
@@ -64,11 +64,11 @@ async def play_script(act: Act, stage: Stage) -> tuple[Ending | None, str | None
         return None, str(failure)
 
 
-def performance_of(
+def played_act_of(
     stage: Stage, ending: Ending | None, problem: str | None, verdict: AuditVerdict, trace_hash: str | None
-) -> Performance:
+) -> PlayedAct:
     """The steps and the ending, compared with the audit's verdict."""
-    return Performance(
+    return PlayedAct(
         steps=tuple(stage.steps),
         ending=ending,
         verdict=verdict,

@@ -23,7 +23,7 @@ SESSION_EXPIRED_SECONDS = 30.0
 """The longest session timeout in use is 18 s (Kafka's default), and ZooKeeper may end it half a tick late."""
 
 
-class QueriedHarness(ClusterHarness):
+class WireHarness(ClusterHarness):
     """Answers come from the brokers that run; see `DescribeReplicaStateResponse`."""
 
     @abstractmethod
