@@ -5,10 +5,10 @@ PYTHON_IN_VENV := .venv/bin/python
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format docs-all simulate invariants fuzz explore mutants bench bench-kafka bench-page profile lock clean
+.PHONY: help setup demo test check format docs-all simulate invariants fuzz explore mutants mutation-score bench bench-kafka bench-page profile lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
 setup: ## create .venv from the lock files (root: installs python3-venv and a JRE where missing)
 	@.ci/setup
@@ -43,6 +43,9 @@ fuzz: setup ## the property tests of the wire with 20 times the examples (FOLDER
 
 mutants: setup ## plant Kafka's bugs one by one and see each caught (SEARCH=1 searches random seeds for all, under an hour)
 	@$(PYTHON_IN_VENV) -m tests.mutants $(if $(SEARCH),search,replay) $(ARGS)
+
+mutation-score: setup ## try random small changes of the code on tests and seeds (SAMPLE=400 SEED=1); goes on where it was stopped
+	@$(PYTHON_IN_VENV) -m tests.mutation_score --sample $(or $(SAMPLE),400) --seed $(or $(SEED),1) $(ARGS)
 
 explore: setup ## search the small model of the pure cores to its end, then convict its mutants (ARGS='power --mutant H7', WRITE=1)
 	@$(PYTHON_IN_VENV) -m tests.simulation.model $(if $(WRITE),--write) $(ARGS)

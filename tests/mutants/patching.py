@@ -8,7 +8,7 @@ import difflib
 import importlib.abc
 import importlib.machinery
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import CodeType, ModuleType
 
@@ -80,8 +80,8 @@ class _PatchedLoader(importlib.abc.Loader):
 class PatchingFinder(importlib.abc.MetaPathFinder):
     """Loads the mutated modules, and no others."""
 
-    def __init__(self, mutant: Mutant) -> None:
-        self._codes = compile_mutant(mutant)
+    def __init__(self, codes: Mapping[str, CodeType]) -> None:
+        self._codes = codes
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -94,7 +94,11 @@ class PatchingFinder(importlib.abc.MetaPathFinder):
 
 def apply(mutant: Mutant) -> None:
     """Call it before anything of the project is imported."""
-    early = sorted(name for name in sys.modules if name.removeprefix(PACKAGE) in mutant.modules)
-    if early:
-        raise DoesNotApply(f"{mutant.name}: {early} are loaded already")
-    sys.meta_path.insert(0, PatchingFinder(mutant))
+    apply_codes(compile_mutant(mutant), mutant.name)
+
+
+def apply_codes(codes: Mapping[str, CodeType], name: str) -> None:
+    """By full module name. Call it before one of them is imported."""
+    if early := sorted(codes.keys() & sys.modules.keys()):
+        raise DoesNotApply(f"{name}: {early} are loaded already")
+    sys.meta_path.insert(0, PatchingFinder(codes))

@@ -6,6 +6,7 @@ Owns: the process, the deadline of its runs, and its end on Ctrl-C. Its caller d
 import asyncio
 import contextlib
 import os
+import signal
 import sys
 from collections.abc import AsyncGenerator, Sequence
 
@@ -23,32 +24,55 @@ LINE_BYTES_MAX = 1 << 24
 class ChildFailed(Exception):
     """The child ended without a result; the message is the end of its stderr."""
 
+    def __init__(self, text: str, exit_code: int = 0) -> None:
+        super().__init__(text)
+        self.exit_code = exit_code
+        """Negative: a signal."""
 
-async def child_results(name: str | None, runs: Sequence[str], stops: bool = False) -> AsyncGenerator[RunResult, None]:
-    """One child performs these runs with the mutant of that name (None: unpatched)."""
+
+async def child_lines(
+    *arguments: str, given: bytes = b"", seconds_max: float = SECONDS_PER_RUN_MAX
+) -> AsyncGenerator[bytes, None]:
+    """The lines that `python ARGUMENTS` prints; it reads `given`. Raises ChildFailed if it fails, TimeoutError if it
+    prints nothing for that long. No process of its group outlives this."""
     child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.mutants.one_run", name or UNPATCHED),
-        *(["--stop"] if stops else []),
-        *runs,
+        sys.executable,
+        *arguments,
         cwd=ROOT,
-        stdin=asyncio.subprocess.DEVNULL,
+        stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         limit=LINE_BYTES_MAX,
         start_new_session=True,
     )
-    assert child.stdout is not None and child.stderr is not None
+    assert child.stdin is not None and child.stdout is not None and child.stderr is not None
     errors = asyncio.ensure_future(child.stderr.read())
     try:
-        while line := await asyncio.wait_for(child.stdout.readline(), SECONDS_PER_RUN_MAX):
-            yield msgspec.json.decode(line, type=RunResult)
+        with contextlib.suppress(ConnectionError):  # it ended before it read; its exit code says why
+            child.stdin.write(given)
+            child.stdin.write_eof()
+            await child.stdin.drain()
+        while line := await asyncio.wait_for(child.stdout.readline(), seconds_max):
+            yield line
         if await child.wait() != 0:
-            raise ChildFailed(f"{name or 'unpatched'} {runs[0]}: {(await errors).decode()[-2000:]}")
-    except TimeoutError:
-        raise ChildFailed(f"{name or 'unpatched'}: no run ended in {SECONDS_PER_RUN_MAX:.0f} s") from None
+            text = (await errors).decode(errors="replace")[-2000:]
+            raise ChildFailed(f"exit code {child.returncode}: {text}", child.returncode or 0)
     finally:
-        if child.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                child.kill()
-            await child.wait()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        await child.wait()
         errors.cancel()
+
+
+async def child_results(name: str | None, runs: Sequence[str], stops: bool = False) -> AsyncGenerator[RunResult, None]:
+    """One child performs these runs with the mutant of that name (None: unpatched)."""
+    mutant = name or "unpatched"
+    arguments = ("-m", "tests.mutants.one_run", name or UNPATCHED, *(["--stop"] if stops else []), *runs)
+    try:
+        async with contextlib.aclosing(child_lines(*arguments)) as lines:
+            async for line in lines:
+                yield msgspec.json.decode(line, type=RunResult)
+    except ChildFailed as error:
+        raise ChildFailed(f"{mutant} {runs[0]}: {error}") from None
+    except TimeoutError:
+        raise ChildFailed(f"{mutant}: no run ended in {SECONDS_PER_RUN_MAX:.0f} s") from None

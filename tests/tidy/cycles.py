@@ -25,6 +25,7 @@ LATE_IMPORTS = {
     "minibroker/testing/*.py": "pytest loads the plugin at each start, and a test against processes no simulator",
     "audit/reports/terminal.py": "an audit that prints JSON does not load rich",
     "tests/mutants/one_run.py": "a mutant is planted before the modules that it changes are loaded",
+    "tests/mutation_score/trial.py": "as tests/mutants/one_run.py; and pytest loads a plugin of ours",
 }
 WHY_TYPE_CHECKING = (
     "TYPE_CHECKING hides what this file needs: import it without, or break the cycle (tests/tidy/cycles.py says how); "

@@ -1,0 +1,152 @@
+"""Which killers reach which lines, kept in a file; and the killers to try on a mutant, fastest first.
+
+Owns: the kept file's validity. A measurement holds as long as the code, and the test's own file, stay as they are.
+"""
+
+import contextlib
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from tests.mutants.patching import ROOT
+from tests.mutants.workers import child_lines
+from tests.mutation_score.measuring import KillerReach
+from tests.mutation_score.population import FOLDERS, module_paths
+from tests.mutation_score.processes import in_parallel
+from tests.mutation_score.sample import DrawnMutant
+
+KEPT = ROOT / ".mutation-score"
+SEEDS = tuple(f"{kind}:{number}" for number in range(1, 16) for kind in ("seed", "disks"))
+RUN_FOLDERS = (*FOLDERS, "runtime", "simulation")
+FILES_PER_CHILD = 3
+SECONDS_PER_CHILD_MAX = 1_800.0
+TESTS_CPU_SECONDS_MAX = 60.0
+"""Of the tests that are tried on a mutant, as measured with the line trace; the slowest are left out beyond it."""
+
+
+class KeptReach(msgspec.Struct, frozen=True):
+    """A line of the kept file: all killers of one file, or of one seed."""
+
+    file: str
+    digest: str
+    killers: list[KillerReach]
+
+
+def digest_of(paths: Iterable[Path]) -> str:
+    """Of these files' contents."""
+    total = hashlib.sha256()
+    for path in sorted(paths):
+        total.update(path.relative_to(ROOT).as_posix().encode() + path.read_bytes())
+    return total.hexdigest()[:16]
+
+
+def code_digest() -> str:
+    return digest_of(path for folder in RUN_FOLDERS for path in (ROOT / folder).rglob("*.py"))
+
+
+def helpers_digest() -> str:
+    """Of what tests use besides the code."""
+    return digest_of(path for folder in FOLDERS for path in _python_files(folder) if not path.name.startswith("test_"))
+
+
+def _python_files(folder: str) -> Iterable[Path]:
+    return (ROOT / "tests" / folder).rglob("*.py")
+
+
+def _digests() -> dict[str, str]:
+    """Of every test file and every seed."""
+    code, helpers = code_digest(), helpers_digest()
+    files = [path for folder in FOLDERS for path in _python_files(folder) if path.name.startswith("test_")]
+    digests = {path.relative_to(ROOT).as_posix(): f"{code}-{helpers}-{digest_of([path])}" for path in sorted(files)}
+    return {**digests, **dict.fromkeys(SEEDS, code)}
+
+
+async def measured_reach(processes: int, progress: Callable[[str], None], with_seeds: bool) -> list[KillerReach]:
+    """From the kept file, and measured anew where that does not hold."""
+    KEPT.mkdir(exist_ok=True)
+    kept_file, digests = KEPT / "reach.jsonl", _digests()
+    wanted = {name: digest for name, digest in digests.items() if with_seeds or name not in SEEDS}
+    found: dict[str, KeptReach] = {}
+    if kept_file.exists():
+        for line in kept_file.read_bytes().splitlines():
+            with contextlib.suppress(msgspec.DecodeError):  # the end of a run that was stopped
+                each = msgspec.json.decode(line, type=KeptReach)
+                if digests.get(each.file) == each.digest:
+                    found[each.file] = each
+    kept_file.write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in found.values()))
+    missing = [name for name in wanted if name not in found]
+    tests, seeds = [name for name in missing if name not in SEEDS], [name for name in missing if name in SEEDS]
+    batches = [tests[at : at + FILES_PER_CHILD] for at in range(0, len(tests), FILES_PER_CHILD)]
+    batches += [[seed] for seed in seeds]
+
+    async def measure(number: int, names: list[str]) -> None:
+        progress(f"measuring the lines of tests and seeds, {number} of {len(batches)}: {names[0]}")
+        for each in await _measure(names, digests):
+            found[each.file] = each
+            with kept_file.open("ab") as kept:
+                kept.write(msgspec.json.encode(each) + b"\n")
+
+    await in_parallel(processes, [measure(number, names) for number, names in enumerate(batches, start=1)])
+    return [killer for name in wanted for killer in found[name].killers]
+
+
+async def _measure(names: Sequence[str], digests: dict[str, str]) -> list[KeptReach]:
+    by_file: dict[str, list[KillerReach]] = {name: [] for name in names}
+    arguments = ("-m", "tests.mutation_score.measuring", *names)
+    async with contextlib.aclosing(child_lines(*arguments, seconds_max=SECONDS_PER_CHILD_MAX)) as lines:
+        async for line in lines:
+            killer = msgspec.json.decode(line, type=KillerReach)
+            by_file[killer.killer if killer.killer in SEEDS else killer.file].append(killer)
+    return [KeptReach(name, digests[name], killers) for name, killers in by_file.items()]
+
+
+class Reach:
+    """Answers which killers reach a mutant."""
+
+    def __init__(self, killers: Sequence[KillerReach]) -> None:
+        self.failed = [each for each in killers if not each.passed]
+        """On the code as it is: they can convict no mutant."""
+        passed = sorted((each for each in killers if each.passed), key=lambda each: each.cpu_seconds)
+        self._tests = [each for each in passed if each.killer not in SEEDS]
+        self._seeds = [each for each in passed if each.killer in SEEDS]
+        self._lines = {module: path.read_text("utf-8").splitlines() for module, path in module_paths(ROOT).items()}
+
+    def tests(self, mutant: DrawnMutant) -> list[KillerReach]:
+        """Fastest first, within TESTS_CPU_SECONDS_MAX."""
+        chosen, cpu_seconds = [], 0.0
+        for each in self._reaching(self._tests, mutant):
+            cpu_seconds += each.cpu_seconds
+            if cpu_seconds > TESTS_CPU_SECONDS_MAX:
+                break
+            chosen.append(each)
+        return chosen
+
+    def seeds(self, mutant: DrawnMutant) -> list[KillerReach]:
+        """Fastest first."""
+        return self._reaching(self._seeds, mutant)
+
+    def _reaching(self, killers: Sequence[KillerReach], mutant: DrawnMutant) -> list[KillerReach]:
+        masks = self._masks(mutant)
+        return [each for each in killers if any(int(each.lines.get(m, "0"), 16) & mask for m, mask in masks.items())]
+
+    def _masks(self, mutant: DrawnMutant) -> dict[str, int]:
+        """module: the lines that notice this mutant, a bit each. What runs at import is noticed by its own body and by
+        the lines that use the name which it defines."""
+        site = mutant.site
+        masks = {site.module: _mask(range(site.first_line, site.last_line + 1))}
+        if site.names:
+            used = re.compile(rf"\b({'|'.join(site.names)})\b")
+            for module, lines in self._lines.items():
+                uses = _mask(number for number, line in enumerate(lines, start=1) if used.search(line))
+                masks[module] = masks.get(module, 0) | uses
+        return masks
+
+
+def _mask(lines: Iterable[int]) -> int:
+    mask = 0
+    for line in lines:
+        mask |= 1 << line
+    return mask

@@ -1,0 +1,63 @@
+"""Which places are mutated, which are left alone, and that an occurrence means the same to cosmic-ray."""
+
+from tests.mutants.patching import ROOT
+from tests.mutation_score.population import Site, module_paths, mutated_source, sites
+
+SOURCE = '''\
+"""More than 1 word."""
+LIMIT = 5
+
+def ready(count: int = 1, name: str | None = None) -> int | bool:
+    value: int | None = None
+    if count > LIMIT:
+        wake(count)
+    logger.info("%d", 7)
+    return f"{count + 1}" == name
+'''
+
+
+def changed_lines(source: str, site: Site) -> list[str]:
+    """The mutated forms of the site's first line."""
+    texts = [mutated_source(source, operator, occurrence) for operator, occurrence in site.mutations]
+    return [text.splitlines()[site.start[0] - 1].strip() for text in texts if text is not None]
+
+
+def test_annotations_texts_and_log_calls_are_left_alone() -> None:
+    found = [(site.start[0], site.function) for site in sites("tiny", SOURCE)]
+    assert found == [(2, ""), (4, ""), (6, "ready"), (6, "ready"), (7, "ready"), (9, "ready")]
+
+
+def test_each_site_has_the_mutations_of_its_own_text() -> None:
+    limit, default, condition, comparison, call, equality = sites("tiny", SOURCE)
+    assert changed_lines(SOURCE, limit) == ["LIMIT = 6", "LIMIT = 4"]
+    assert "count: int = 2" in changed_lines(SOURCE, default)[0]
+    assert changed_lines(SOURCE, condition) == ["if not count > LIMIT:"]
+    assert "if count >= LIMIT:" in changed_lines(SOURCE, comparison)
+    assert changed_lines(SOURCE, call) == ["pass"]
+    assert 'return f"{count + 1}" != name' in changed_lines(SOURCE, equality)
+
+
+def test_what_runs_at_import_names_what_it_defines() -> None:
+    found = {site.start[0]: (site.names, site.first_line, site.last_line) for site in sites("tiny", SOURCE)}
+    assert found[2] == (("LIMIT",), 2, 2)
+    assert found[4][0] == ("ready",)
+    assert found[6] == ((), 6, 6)
+
+
+def test_a_statement_of_several_lines_is_one_site_of_all_its_lines() -> None:
+    [site] = sites("tiny", "def f(x):\n    return (\n        x\n        + x\n    )\n")
+    assert (site.first_line, site.last_line, site.start[0]) == (2, 5, 4)
+
+
+def test_a_mutation_that_is_no_program_or_the_same_one_is_none() -> None:
+    source = "def f(a, *, b, **c):\n    for x in []:\n        g(**c)\n"
+    [loop, call] = sites("tiny", source)
+    assert changed_lines(source, loop) == []
+    assert changed_lines(source, call) == ["pass"]
+    assert mutated_source("def f(*, a): pass\n", "ReplaceBinaryOperator_Mul_Add", 0) is None
+
+
+def test_every_folder_of_the_code_is_there() -> None:
+    modules = module_paths(ROOT)
+    assert {"broker.log.recovery", "client.consumer.cursor", "controller.core.steps", "protocol.ids"} <= modules.keys()
+    assert not any(name.endswith("__init__") for name in modules)
