@@ -29,13 +29,13 @@ CALLBACKS_PER_IDLE_SECOND_MAX = 4_000
 async def converge(cluster: SimulatedCluster, options: RunOptions, reference: ReferenceState, history: History) -> None:
     """I36: every replica returns to the ISR."""
     try:
-        await cluster.until(lambda: not _out_of_sync(cluster, options, reference), FULL_ISR_SECONDS, "a full ISR")
+        await cluster.until(lambda: not out_of_sync(cluster, options, reference), FULL_ISR_SECONDS, "a full ISR")
     except AssertionError as error:
-        missing = ", ".join(_out_of_sync(cluster, options, reference)[:3])
+        missing = ", ".join(out_of_sync(cluster, options, reference)[:3])
         history.find("I36", f"{error}: {missing}", None, f"true: {reference.states()[:2]}")
 
 
-def _out_of_sync(cluster: SimulatedCluster, options: RunOptions, reference: ReferenceState) -> list[str]:
+def out_of_sync(cluster: SimulatedCluster, options: RunOptions, reference: ReferenceState) -> list[str]:
     """According to the leader and to ZooKeeper: a leader whose proposal hangs does not know its result."""
     found = [
         f"{state.partition} ISR {state.members} by ZooKeeper's word"

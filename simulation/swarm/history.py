@@ -32,6 +32,8 @@ class History:
         self.findings: list[CheckerFinding] = []
         self.errors: dict[str, int] = {}
         self.events = EventLog()
+        self.open_sends: set[int] = set()
+        """Operations of sends without an outcome so far."""
 
     def note_error(self, client: str, error: Exception) -> None:
         key = f"{client}: {type(error).__name__}"
@@ -46,15 +48,19 @@ class History:
     # ------------------------------------------------------------------------------------------------------- events
     def sends(self, process: str, partition: TopicPartition, value: bytes) -> int:
         """Returns the operation that its completion has to name."""
-        return self.events.invoke(self._now(), process, "send", (Sent(str(partition), name_of(value)),))
+        operation = self.events.invoke(self._now(), process, "send", (Sent(str(partition), name_of(value)),))
+        self.open_sends.add(operation)
+        return operation
 
     def wrote(self, operation: int, offset: int | None, leader_epoch: int | None, is_promised: bool) -> None:
         """The producer got an acknowledgement; without acks=all it promises nothing."""
+        self.open_sends.discard(operation)
         sent = tuple(Sent(each.key, each.value, offset) for each in self.events.events[operation].sent)
         kind: Literal["ok", "info"] = "ok" if is_promised else "info"
         self.events.complete(self._now(), operation, kind, sent=sent, leader_epoch=leader_epoch)
 
     def failed(self, operation: int, error: MinibrokerError) -> None:
+        self.open_sends.discard(operation)
         kind: Literal["info", "fail"] = "info" if error.maybe_written else "fail"
         self.events.complete(
             self._now(), operation, kind, error=f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS_MAX]

@@ -12,10 +12,13 @@ from minibroker.simulation.checks.checker import checking
 from minibroker.simulation.checks.control.fencing import FencingChecker
 from minibroker.simulation.checks.disks.audited_disks import audit_disks
 from minibroker.simulation.checks.finding import CheckerFinding, crash_finding
+from minibroker.simulation.checks.history.acknowledging import acknowledging_seconds
 from minibroker.simulation.checks.reference_state import ReferenceState
+from minibroker.simulation.checks.undisturbed import Undisturbed
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.beyond import DISASTERS, beyond_options, drive_beyond
 from minibroker.simulation.swarm.checkers import checkers
+from minibroker.simulation.swarm.endings import converge_without_load, draw_endings, live_with_one_down
 from minibroker.simulation.swarm.faults.disk_fault_schedule import DiskFaultSchedule
 from minibroker.simulation.swarm.faults.disk_options import draw_disk_options
 from minibroker.simulation.swarm.faults.fault_schedule import FaultSchedule
@@ -39,6 +42,8 @@ from minibroker.simulation.world.world import ProcessCrashed, SimulatedWorld
 
 BROKERS = 3
 SAMPLE_SECONDS = 0.05
+LOOKS = 3
+"""Samples after which a checker has seen that a bound is over."""
 SECONDS_MAX = 400
 HURRY_SECONDS_MAX = 20
 LINES_PER_SECOND_MAX = 300
@@ -47,22 +52,28 @@ LINES_PER_SECOND_MAX = 300
 async def _drive(cluster: SimulatedCluster, outcome: RunOutcome, narrator: Narrator | None) -> None:
     reference = ReferenceState(cluster, outcome.options.topics)
     fencing = FencingChecker(cluster, reference)
+    undisturbed, events = Undisturbed(cluster, reference), outcome.history.events
     with contextlib.ExitStack() as stack:
-        for checker in checkers(cluster, reference, outcome.options, fencing):
+        for checker in checkers(cluster, reference, outcome.options, events, fencing, undisturbed):
             stack.enter_context(checking(cluster, reference, checker))
         if narrator is not None:
             stack.enter_context(cluster.world.observers.subscribed(narrator.observe))
             fencing.listeners.append(narrator.fault)
-        await _drive_checked(cluster, outcome, reference, narrator)
+        await _drive_checked(cluster, outcome, reference, undisturbed, narrator)
     outcome.coverage.seen.update(fencing.counts)
 
 
 async def _drive_checked(
-    cluster: SimulatedCluster, outcome: RunOutcome, reference: ReferenceState, narrator: Narrator | None
+    cluster: SimulatedCluster,
+    outcome: RunOutcome,
+    reference: ReferenceState,
+    undisturbed: Undisturbed,
+    narrator: Narrator | None,
 ) -> None:
     options, history = outcome.options, outcome.history
     injector = await open_run(cluster, outcome, reference, narrator)
-    workload = injector.workload
+    injector.listeners.append(undisturbed.note)
+    workload, endings = injector.workload, draw_endings(cluster.world)
     schedule = FaultSchedule(
         injector, lambda: reference.elections >= ELECTIONS_MIN and outcome.truncations >= TRUNCATIONS_MIN
     )
@@ -91,11 +102,16 @@ async def _drive_checked(
             for what in await disks.mend():
                 history.find("I20", f"rot that no broker repaired: {what}")
             schedule.forgive_crashes()
+        if endings.is_quiet:
+            await converge_without_load(injector, history)
         await converge(cluster, options, reference, history)
         if disks is not None:
             await disks.settle()
         await schedule.stage_what_is_missing()
         await converge(cluster, options, reference, history)
+        if endings.one_stays_down:
+            await live_with_one_down(injector, acknowledging_seconds(options.settings) + LOOKS * SAMPLE_SECONDS)
+            await converge(cluster, options, reference, history)
         workload.in_a_hurry = True
         await injector.wait(lambda: workload.is_enough, HURRY_SECONDS_MAX)
         workload.stop.set()

@@ -55,6 +55,9 @@ class Workload:
         """Consumers that have read a record, by number."""
         self.in_a_hurry = False
         """The run is at its end and has too few acknowledged records."""
+        self.may_write = asyncio.Event()
+        """Clear it to stop all clients from writing and from changing topics (`endings`)."""
+        self.may_write.set()
         self.quiet_until: dict[TopicPartition, float] = {}
         """Partitions to which the producers send nothing before this time: a fault sequence needs it."""
         self.recreated: dict[int, bytes] = {}
@@ -150,7 +153,7 @@ class Workload:
             number = 0
             while not self.stop.is_set():
                 partition = self._random.choices(self.partitions, self._weights)[0]
-                if self.quiet_until.get(partition, 0.0) <= self._cluster.world.loop.elapsed:
+                if self.may_write.is_set() and self.quiet_until.get(partition, 0.0) <= self._cluster.world.loop.elapsed:
                     number += 1
                     task = asyncio.create_task(self._send(producer, partition, f"{kind.name}-{number}-", kind))
                     sends.add(task)
@@ -273,6 +276,7 @@ class Workload:
         ):
             exists = False
             while not self.stop.is_set():
+                await self.may_write.wait()
                 try:
                     if exists:
                         await admin.delete_topic("churn", timeout_ms=3_000)
@@ -303,6 +307,7 @@ class Workload:
         async with self._admin() as admin:
             while not self.stop.is_set():
                 await asyncio.sleep(self._random.uniform(0.5, 4.0))
+                await self.may_write.wait()
                 segment_bytes = self._random.choice(("8192", None))
                 change = {"segment.bytes": segment_bytes, "retention.ms": "3600000000"}
                 try:

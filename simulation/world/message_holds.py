@@ -120,6 +120,11 @@ class MessageHold:
         """Connections that wait here now."""
         return sum(1 for end in self._waiting if not end.is_gone)
 
+    @property
+    def is_active(self) -> bool:
+        """It holds or drops frames now, or will do so with the next match."""
+        return not self.is_open and self._action is not Action.PASS and (self._times > 0 or self.held > 0)
+
     def decide(self, frame: Frame, end: "HeldEnd") -> Action:
         """The action for a frame that has arrived for this end."""
         if self.is_open or self._source not in (None, frame.source) or self._target not in (None, frame.target):

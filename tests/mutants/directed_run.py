@@ -18,16 +18,22 @@ from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer.producer import Producer
 from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.checks.checker import Checker, checking
+from minibroker.simulation.checks.control.failover import FailoverChecker
 from minibroker.simulation.checks.control.fencing import FencingChecker
+from minibroker.simulation.checks.control.topic_settings import TopicSettingsChecker
+from minibroker.simulation.checks.control.wanted_settings import WantedSettings
 from minibroker.simulation.checks.disks.audited_disks import audit_disks
 from minibroker.simulation.checks.disks.disk_rules import DiskRuleChecker
 from minibroker.simulation.checks.disks.sound_logs import SoundLogChecker
 from minibroker.simulation.checks.finding import CheckerFinding, crash_finding
+from minibroker.simulation.checks.history.acknowledging import AcknowledgingChecker
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.checks.replication.leaders_starts import LeaderStartChecker
 from minibroker.simulation.checks.replication.log_starts import LogStartChecker
 from minibroker.simulation.checks.replication.replicas import ReplicaChecker
+from minibroker.simulation.checks.replication.retention import RetentionChecker
 from minibroker.simulation.checks.replication.waiting import WaitingChecker
+from minibroker.simulation.checks.undisturbed import Undisturbed
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.final_checks import (
     compare_history,
@@ -65,6 +71,9 @@ class ClusterSetup(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, str] = msgspec.field(default_factory=dict)
     deletes_nothing: bool = False
     """Retention is off, so no log start may rise."""
+    judges_time: bool = False
+    """Failovers and changed settings are in time while nothing but dead processes disturbs, and retention keeps all
+    that it must."""
     sound_disks: bool = False
     """No disk is faulty: no log may be called damaged."""
     seed: int = 1
@@ -82,6 +91,8 @@ class DirectedRun:
         self.history = history
         self.reference = reference
         self.workload = Workload(cluster, options, history, cluster.world.random("workload"))
+        self.names_every_send = False
+        """The history has the sends with acks=all, too; else only what was acknowledged."""
         self._producers: dict[Acks, Producer] = {}
         self._open = contextlib.AsyncExitStack()
 
@@ -100,7 +111,8 @@ class DirectedRun:
             )
             await self._open.enter_async_context(producer)
         data = f"{acks}-{value}".encode()
-        operation = self.history.sends(f"burst acks={acks}", partition, data) if acks == 1 else None
+        names_it = acks == 1 or self.names_every_send
+        operation = self.history.sends(f"burst acks={acks}", partition, data) if names_it else None
         try:
             found = await producer.send_and_wait(partition.topic, data, partition=partition.partition)
         except MinibrokerError as error:
@@ -111,7 +123,7 @@ class DirectedRun:
                 self.history.surely_failed.add(data)
             return None
         if operation is not None:
-            self.history.wrote(operation, found.offset, found.leader_epoch, is_promised=False)
+            self.history.wrote(operation, found.offset, found.leader_epoch, is_promised=acks == "all")
         if acks != "all":
             return found.offset
         if found.offset is None:
@@ -214,22 +226,36 @@ async def _direct(
     reference = ReferenceState(cluster, options.topics)
     reference.allows_unclean_election = options.settings.get("unclean.leader.election.enable") == "true"
     with contextlib.ExitStack() as stack:
-        for checker in _checkers(cluster, reference, options, SETUPS[script]):
+        history = History(lambda: cluster.world.loop.elapsed)
+        for checker in _checkers(cluster, reference, options, history, SETUPS[script]):
             stack.enter_context(checking(cluster, reference, checker))
-        await _run_script(script, cluster, options, findings, reference)
+        await _run_script(script, cluster, options, findings, reference, history)
 
 
 def _checkers(
-    cluster: SimulatedCluster, reference: ReferenceState, options: RunOptions, setup: ClusterSetup
+    cluster: SimulatedCluster,
+    reference: ReferenceState,
+    options: RunOptions,
+    history: History,
+    setup: ClusterSetup,
 ) -> Iterator[Checker]:
     """Those of the swarm (`simulation/swarm/checkers.py`) that a single scripted fault can concern."""
+    undisturbed, all_settings = Undisturbed(cluster, reference), {**SETTINGS, **options.settings}
+    settings = WantedSettings(cluster, undisturbed, all_settings)
     yield FencingChecker(cluster, reference)
+    yield undisturbed
+    yield settings
+    if setup.judges_time:
+        yield FailoverChecker(cluster, reference, undisturbed, all_settings)
+        yield TopicSettingsChecker(cluster, reference, settings)
+        yield RetentionChecker(cluster, reference, settings)
+        yield AcknowledgingChecker(cluster, reference, undisturbed, history.events, all_settings)
     yield ReplicaChecker(cluster, reference, options.flushes)
     yield LeaderStartChecker(cluster, reference)
     yield DiskRuleChecker(cluster, reference)
     yield WaitingChecker(reference)
     if setup.deletes_nothing:
-        yield LogStartChecker(cluster, reference, {})
+        yield LogStartChecker(cluster, reference, settings)
     if setup.sound_disks:
         yield SoundLogChecker(cluster, reference)
 
@@ -240,12 +266,13 @@ async def _run_script(
     options: RunOptions,
     findings: list[CheckerFinding],
     reference: ReferenceState,
+    history: History,
 ) -> None:
-    history = History(lambda: cluster.world.loop.elapsed)
     cluster.world.network.count_frames(match=lambda _: False)  # from now on responses are matched with requests
     cluster.start_all()
     await cluster.until_ready()
     directed = DirectedRun(cluster, options, history, reference)
+    directed.names_every_send = SETUPS[script].judges_time
     await _create_topics(directed)
     sampling = asyncio.create_task(_sample(reference))
     try:

@@ -18,6 +18,94 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         schedule=Schedule("promises:first_of_two_batches_is_refused"),
     ),
+    Mutant(
+        name="J03",
+        title="a confirmed failure is reported, and the registration is left to the end of its session",
+        origin="planted for the checker",
+        rule="a dead broker is unregistered when a second broker confirms it (decision 0011)",
+        breaks=("I37",),
+        edits=(
+            Edit(
+                "controller.detection.failure_detection",
+                "    return [report, Unregister(broker_id=event.broker_id, broker_epoch=event.broker_epoch)]\n",
+                "    return [report]\n",
+            ),
+        ),
+        schedule=Schedule("promises:leader_dies_in_a_quiet_cluster"),
+    ),
+    Mutant(
+        name="J04",
+        title="a changed setting takes effect on leaders only",
+        origin="planted for the checker",
+        rule="a topic's settings hold on each of its replicas (REPLICATION.md, section 8)",
+        breaks=("I45",),
+        edits=(
+            Edit(
+                "broker.replicas.replica_manager",
+                "            if topics is not None and topic_partition.topic not in topics:\n",
+                "            if not partition.state.is_leader or topics is not None and topic_partition.topic not in topics:\n",
+            ),
+        ),
+        schedule=Schedule("promises:settings_change"),
+    ),
+    Mutant(
+        name="J05",
+        title="acks=all needs every assigned replica",
+        origin="planted for the checker",
+        rule="acks=all needs min.insync.replicas members of the ISR (3)",
+        breaks=("I37",),
+        edits=(
+            Edit(
+                "broker.replication.leader",
+                "    if event.acks == ACKS_ALL and len(state.in_sync_replicas) < state.effective_min_insync_replicas:\n",
+                "    if event.acks == ACKS_ALL and len(state.in_sync_replicas) < len(state.assignment):\n",
+            ),
+        ),
+        schedule=Schedule("promises:one_broker_stays_down"),
+    ),
+    Mutant(
+        name="J06",
+        title="a follower is proposed for the ISR only when it copies something",
+        origin="planted for the checker",
+        rule="a caught-up follower joins, also without traffic (6)",
+        breaks=("I36",),
+        edits=(
+            Edit(
+                "broker.replication.leader",
+                "    _note_progress(state, remote, event)\n",
+                "    moved = remote.log_end_offset is not None and remote.log_end_offset < event.fetch_offset\n"
+                "    _note_progress(state, remote, event)\n",
+            ),
+            Edit(
+                "broker.replication.leader",
+                "    maybe_expand(state, event.now_ms, effects)\n    advance_high_watermark(state, event.now_ms, effects)\n"
+                "    return grant",
+                "    if moved:\n        maybe_expand(state, event.now_ms, effects)\n"
+                "    advance_high_watermark(state, event.now_ms, effects)\n    return grant",
+            ),
+            Edit(
+                "broker.replication.isr",
+                "        maybe_expand(state, event.now_ms, effects)\n        advance_high_watermark",
+                "        advance_high_watermark",
+            ),
+        ),
+        schedule=Schedule("promises:follower_returns_without_load"),
+    ),
+    Mutant(
+        name="J07",
+        title="a segment is as old as its first record",
+        origin="planted for the checker",
+        rule="a segment is as old as its last write, by the leader's clock (log/retention.py)",
+        breaks=("I43",),
+        edits=(
+            Edit(
+                "broker.log.retention",
+                "    return now_ms - log.health.disk.modified_ms(segment.log_path) > log.config.retention_ms\n",
+                "    return now_ms - first_append_ms(segment, log.health.disk) > log.config.retention_ms\n",
+            ),
+        ),
+        schedule=Schedule("promises:young_and_old_records_share_a_segment"),
+    ),
 )
 
 CANNOT_APPLY: tuple[CannotApply, ...] = ()

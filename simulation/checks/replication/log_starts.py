@@ -1,9 +1,9 @@
 """Over-deletion: only retention raises a log start (I43).
 
-Owns: its own sum of the bytes of every batch ever sizes to a partition, and from it the highest start that retention
-by size allows. Checks each leader's start, that of each ISR member, and each start that a replica adopts while it runs.
-Trusts neither checkpoints nor file names. Runs have no other reason to delete: no client trims a log, and the clocks'
-errors are smaller than retention by time.
+Owns: its own sum of the bytes of every batch ever written to a partition, and from it the highest start that retention
+by size ever allowed. Checks each leader's start, that of each ISR member, and each start that a replica adopts while it
+runs. Trusts neither checkpoints nor file names. Leaves to others: what a leader may decide at that moment, and all
+topics with retention by age (`retention`). No client trims a log.
 """
 
 from bisect import bisect_left
@@ -15,11 +15,13 @@ from minibroker.broker.replication import events as ev
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader
 from minibroker.simulation.checks.checker import Checker
+from minibroker.simulation.checks.control.wanted_settings import NO_LIMIT, WantedSettings
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.world.node import PROCESS
 
-RETENTION_BYTES = "log.retention.bytes"
+AGE_MS_MIN = 86_400_000
+"""Retention by age deletes nothing in a run if it keeps this long: the clocks' errors are smaller."""
 
 
 class BatchSizes:
@@ -46,10 +48,12 @@ class BatchSizes:
 class LogStartChecker(Checker):
     """Of one run."""
 
-    def __init__(self, cluster: SimulatedCluster, reference: ReferenceState, settings: dict[str, str]) -> None:
+    def __init__(self, cluster: SimulatedCluster, reference: ReferenceState, settings: WantedSettings) -> None:
         self._cluster = cluster
         self._reference = reference
-        self._retention_bytes = int(settings[RETENTION_BYTES]) if RETENTION_BYTES in settings else None
+        self._settings = settings
+        self._lowest: dict[tuple[str, str], int] = {}
+        """By topic and setting: the lowest limit that any broker may have used so far."""
         self._sizes: dict[TopicPartition, BatchSizes] = {}
         self._lawful: dict[TopicPartition, int] = {}
         """The highest start found lawful."""
@@ -90,11 +94,20 @@ class LogStartChecker(Checker):
         if start <= self._lawful.get(partition, 0) or not self._reference.is_promised(partition.topic):
             return
         kept = self._sizes.get(partition, BatchSizes()).bytes_from(start)
-        if self._retention_bytes is None or kept < self._retention_bytes:
+        limit, age_ms = (self._limit(partition.topic, name) for name in ("retention.bytes", "retention.ms"))
+        if (age_ms is None or age_ms >= AGE_MS_MIN) and (limit is None or kept < limit):
             facts = (
-                f"retention keeps {'all' if self._retention_bytes is None else f'{self._retention_bytes} bytes'}",
+                f"retention keeps {'all' if limit is None else f'{limit} bytes'}",
                 f"at most {kept} bytes were ever written from {start} on",
             )
             text = f"{subject or PROCESS.get()} {role} {start}"
             self._reference.find("I43", f"{text}: more was deleted than retention allows", partition, *facts)
         self._lawful[partition] = max(start, self._lawful.get(partition, 0))
+
+    def _limit(self, topic: str, name: str) -> int | None:
+        possible = {each for b in self._cluster.broker_ids for each in self._settings.possible(b, topic, name)}
+        known = [self._lowest[topic, name]] if (topic, name) in self._lowest else []
+        found = min([*known, *map(int, possible - {NO_LIMIT})], default=None)
+        if found is not None:
+            self._lowest[topic, name] = found
+        return found

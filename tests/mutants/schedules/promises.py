@@ -5,7 +5,12 @@ import asyncio
 from minibroker.protocol.wire.messages import ApiKey
 from minibroker.simulation.world.message_holds import requests
 from tests.mutants.directed_run import TOPIC, ClusterSetup, DirectedRun, with_setup
-from tests.mutants.schedules.actions import host
+from tests.mutants.schedules.actions import admin_client, host, separate_roles
+
+IN_TIME = {"zookeeper.session.timeout.ms": "6000", "request.timeout.ms": "1000"}
+STANDING_SECONDS = 15.0
+SETTLED_SECONDS = 8.0
+"""A session and a request: then nothing is left of the start."""
 
 
 @with_setup(ClusterSetup())
@@ -30,3 +35,57 @@ async def first_of_two_batches_is_refused(directed: DirectedRun) -> None:
     await directed.until(lambda: cluster.leader(TOPIC) == elected, "the new leader")
     sent.release()
     await asyncio.gather(*sending)
+
+
+@with_setup(ClusterSetup(judges_time=True, settings=IN_TIME))
+async def leader_dies_in_a_quiet_cluster(directed: DirectedRun) -> None:
+    """All is well, and the controller and a third broker see the dead leader's refusals."""
+    leader, _, _ = await separate_roles(directed)
+    await asyncio.sleep(SETTLED_SECONDS)
+    directed.cluster.kill(leader)
+    await directed.until(lambda: directed.cluster.leader(TOPIC) not in (None, leader), "another leader")
+
+
+@with_setup(ClusterSetup(judges_time=True, settings=IN_TIME))
+async def settings_change(directed: DirectedRun) -> None:
+    """A setting of the topic changes twice; no broker fails."""
+    async with admin_client(directed) as admin:
+        for change in ({"segment.bytes": "8192", "retention.ms": "3600000"}, {"segment.bytes": None}):
+            await admin.alter_configs(change, topic=TOPIC)
+            await asyncio.sleep(SETTLED_SECONDS)
+
+
+@with_setup(
+    ClusterSetup(
+        judges_time=True, settings={**IN_TIME, "zookeeper.session.timeout.ms": "2000"}, topics={TOPIC: (1, 3, 2)}
+    )
+)
+async def one_broker_stays_down(directed: DirectedRun) -> None:
+    """A follower is dead, and a client writes on."""
+    await directed.produce("all are up")
+    dead = directed.followers()[0]
+    directed.cluster.kill(dead)
+    await directed.until_isr(*(b for b in directed.cluster.broker_ids if b != dead))
+    await asyncio.wait([directed.produce_soon("two are up")], timeout=STANDING_SECONDS)
+
+
+@with_setup(ClusterSetup())
+async def follower_returns_without_load(directed: DirectedRun) -> None:
+    """A follower was down, no record was written meanwhile, and none is written after its return."""
+    await directed.produce("everywhere")
+    leader, follower = directed.leader, directed.followers()[0]
+    directed.cluster.kill(follower)
+    await directed.until(lambda: follower not in directed.cluster.in_sync_replicas(TOPIC), "the shrunken ISR")
+    directed.cluster.start(follower)
+    await asyncio.sleep(SETTLED_SECONDS)
+    assert directed.leader == leader
+
+
+@with_setup(
+    ClusterSetup(judges_time=True, settings={"log.retention.ms": "4000", "log.retention.check.interval.ms": "300"})
+)
+async def young_and_old_records_share_a_segment(directed: DirectedRun) -> None:
+    """Records are written every second, so their segment stays young."""
+    for number in range(8):
+        await directed.produce(f"{number}")
+        await asyncio.sleep(1.0)

@@ -18,11 +18,13 @@ from minibroker.protocol.wire.messages import FetchPartitionResponse
 from minibroker.runtime.ports import DiskError
 from minibroker.simulation.checks.checker import checking
 from minibroker.simulation.checks.control.offline import BOUND_SECONDS, OfflineLeaderChecker
+from minibroker.simulation.checks.control.wanted_settings import WantedSettings
 from minibroker.simulation.checks.disks.failed_syncs import NOTICED_SECONDS, FailedSyncChecker
 from minibroker.simulation.checks.disks.sound_logs import SoundLogChecker
 from minibroker.simulation.checks.reference_state import ReferencePartition, ReferenceState
 from minibroker.simulation.checks.replication.log_starts import BatchSizes, LogStartChecker
 from minibroker.simulation.checks.replication.served import ServedChecker
+from minibroker.simulation.checks.undisturbed import Undisturbed
 from minibroker.simulation.cluster import SimulatedCluster
 
 A = TopicPartition("a", 0)
@@ -78,6 +80,10 @@ def test_bytes_of_a_fork_are_counted_once_for_each_offset() -> None:
     assert [written.bytes_from(offset) for offset in (0, 1, 2, 3)] == [60, 50, 30, 0]
 
 
+def wanted(case: Case, settings: dict[str, str]) -> WantedSettings:
+    return WantedSettings(case.cluster, Undisturbed(case.cluster, case.reference), settings)
+
+
 @pytest.mark.invariant("I43")
 @pytest.mark.parametrize(
     ("settings", "start", "found"),
@@ -90,7 +96,7 @@ def test_bytes_of_a_fork_are_counted_once_for_each_offset() -> None:
 )
 def test_a_leaders_log_start_is_bounded_by_retention(settings: dict[str, str], start: int, found: list[str]) -> None:
     case = Case()
-    checker = LogStartChecker(case.cluster, case.reference, settings)
+    checker = LogStartChecker(case.cluster, case.reference, wanted(case, settings))
     checker.appended(LOG, [stamped(offset)[0] for offset in range(3)])
     case.inside(checker.stepped, replica(start), EVENT, (), False)
     assert case.found == found
@@ -99,7 +105,7 @@ def test_a_leaders_log_start_is_bounded_by_retention(settings: dict[str, str], s
 @pytest.mark.invariant("I43")
 def test_a_follower_may_load_any_start_and_take_over_only_a_lawful_one() -> None:
     case = Case()
-    checker = LogStartChecker(case.cluster, case.reference, {})
+    checker = LogStartChecker(case.cluster, case.reference, wanted(case, {}))
     follower = replica(2, is_leader=False)
     checker.replica_loaded(follower)
     case.inside(checker.stepped, follower, EVENT, (), False)

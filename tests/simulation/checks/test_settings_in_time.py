@@ -1,0 +1,116 @@
+"""What retention must keep, and which settings a broker may use: the checkers, on a cluster that never starts."""
+
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.broker.replicas.partition import Partition
+from minibroker.broker.replication import events as ev
+from minibroker.protocol.files.checkpoints import LogStartReason
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.record_batch import BatchHeader, build_batch, read_header
+from minibroker.protocol.znodes import ConfigNode, topic_config_path
+from minibroker.runtime.ports import CreateOp, SetOp
+from minibroker.simulation.checks.checker import checking
+from minibroker.simulation.checks.control.topic_settings import TopicSettingsChecker
+from minibroker.simulation.checks.control.wanted_settings import WantedSettings
+from minibroker.simulation.checks.reference_state import ReferenceState
+from minibroker.simulation.checks.replication.retention import RetentionChecker
+from minibroker.simulation.checks.undisturbed import Undisturbed
+from minibroker.simulation.cluster import SimulatedCluster
+
+A = TopicPartition("a", 0)
+HOUR_MS = 3_600_000
+
+
+class Replica:
+    """The part of a replica that the checker reads."""
+
+    def __init__(self) -> None:
+        self.topic_partition = A
+        self.log = SimpleNamespace(topic_partition=A, topic_id="id")
+        self.state = SimpleNamespace(log_start_offset=0)
+
+
+class Case:
+    """Broker 1 and a promised topic `a`."""
+
+    def __init__(self, settings: dict[str, str]) -> None:
+        self.cluster = SimulatedCluster(0, brokers=1)
+        self.reference = ReferenceState(self.cluster, {"a": (1, 1, 1)})
+        self.settings = WantedSettings(self.cluster, Undisturbed(self.cluster, self.reference), settings)
+        self.checker = RetentionChecker(self.cluster, self.reference, self.settings)
+        self.process = self.cluster.world.process("broker-1")
+        self.replica = Replica()
+
+    def write(self, base_offset: int, at_ms: int = 0) -> None:
+        self.cluster.world.machine("broker-1").clock_skew_ms = at_ms
+        self.process.context.run(self.checker.appended, cast(PartitionLog, self.replica.log), [batch_at(base_offset)])
+
+    def delete_to(self, start: int, at_ms: int = 0) -> list[str]:
+        self.cluster.world.machine("broker-1").clock_skew_ms = at_ms
+        self.replica.state.log_start_offset = start
+        event = ev.LogTrimmed(leader_epoch=0, log_start_offset=start, reason=LogStartReason.RETENTION)
+        self.process.context.run(self.checker.stepped, cast(Partition, self.replica), event, (), False)
+        return [found.invariant for found in self.reference.findings]
+
+
+def batch_at(base_offset: int) -> BatchHeader:
+    batch = bytearray(build_batch([(None, b"value", 0, ())]))
+    batch[0:8] = base_offset.to_bytes(8, "big")
+    return read_header(batch)
+
+
+SIZE = batch_at(0).size_bytes
+
+
+@pytest.mark.invariant("I43")
+@pytest.mark.parametrize(("start", "found"), [(1, []), (2, ["I43"])])
+def test_a_leader_keeps_as_many_bytes_as_it_must(start: int, found: list[str]) -> None:
+    case = Case({"log.retention.bytes": str(2 * SIZE)})
+    for offset in (0, 1, 2):
+        case.write(offset)
+    assert case.delete_to(start) == found
+
+
+@pytest.mark.invariant("I43")
+def test_a_truncated_batch_is_not_counted() -> None:
+    case = Case({"log.retention.bytes": str(2 * SIZE)})
+    for offset in (0, 1, 2, 1):
+        case.write(offset)
+    assert case.delete_to(1) == ["I43"]
+
+
+@pytest.mark.invariant("I43")
+@pytest.mark.parametrize(("start", "found"), [(2, []), (3, ["I43"])])
+def test_a_leader_keeps_young_records_by_its_own_clock(start: int, found: list[str]) -> None:
+    case = Case({"log.retention.ms": str(HOUR_MS)})
+    for offset, at_ms in ((0, 0), (1, 1), (2, HOUR_MS)):
+        case.write(offset, at_ms)
+    assert case.delete_to(start, at_ms=HOUR_MS + 2) == found
+
+
+@pytest.mark.invariant("I45")
+def test_a_broker_may_use_a_value_until_it_must_have_heard_of_the_next() -> None:
+    case = Case({})
+    tree, path = case.cluster.world.zookeeper.tree, topic_config_path("a")
+    for parent in ("/config", "/config/topics"):
+        if parent not in tree.nodes:
+            tree.transact([CreateOp(path=parent, data=b"")], 0)
+    assert case.settings.possible(1, "a", "segment.bytes") == {str(1 << 30)}
+    with checking(case.cluster, case.reference, case.settings):
+        for value in ("8192", "4096"):
+            data = ConfigNode(config={"segment.bytes": value}).encode()
+            write = SetOp(path=path, data=data) if path in tree.nodes else CreateOp(path=path, data=data)
+            tree.transact([write], 0)
+    assert case.settings.wanted(1, "a", "segment.bytes").value == "4096"
+    assert case.settings.possible(1, "a", "segment.bytes") == {"4096", "8192", str(1 << 30)}
+
+
+def test_nothing_is_judged_before_the_cluster_is_up() -> None:
+    case = Case({})
+    TopicSettingsChecker(case.cluster, case.reference, case.settings).sample()
+    assert not case.settings.could_know(1)
+    assert case.reference.findings == []
