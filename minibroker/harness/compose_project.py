@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -155,7 +156,8 @@ class ComposeProject:
             raise ComposeFailed(f"`{' '.join(command)}` does not end within {within_s:g} s") from None
         finally:
             if process.returncode is None:
-                process.kill()
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)  # docker-compose and the `docker build` that it started
                 await process.wait()
         text = output.decode(errors="replace")
         if process.returncode:

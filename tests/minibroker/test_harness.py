@@ -171,6 +171,21 @@ async def test_containers_are_removed_however_often_the_test_is_cancelled(
     assert [" ".join(line.split()[:2]) for line in project.commands][-2:] == ["docker-compose down", "docker image"]
 
 
+async def test_a_cancelled_command_ends_with_the_commands_that_it_started(tmp_path: Path) -> None:
+    """docker-compose starts `docker build`, which would name an image after the project is removed."""
+    held_open = tmp_path / "held-open"
+    os.mkfifo(held_open)
+    started_by_it = f"(echo runs; exec sleep 30) > {held_open}"
+    command = asyncio.create_task(ComposeProject("project", tmp_path).run("sh", "-c", f"{started_by_it} & wait"))
+    with await asyncio.to_thread(held_open.open) as output:
+        assert await asyncio.to_thread(output.readline) == "runs\n"
+        command.cancel()
+        async with asyncio.timeout(10):
+            await asyncio.wait([command])
+            assert await asyncio.to_thread(output.read) == ""
+    assert command.cancelled()
+
+
 # ------------------------------------------------------------------------------------------------------- blocked links
 async def test_a_refused_block_leaves_nothing_to_heal(
     project: RecordedProject, monkeypatch: pytest.MonkeyPatch
