@@ -19,6 +19,7 @@ from minibroker.simulation.checks.disks.witnessed import WitnessChecker
 from minibroker.simulation.checks.history.acknowledging import AcknowledgingChecker
 from minibroker.simulation.checks.history.client_history import EventLog
 from minibroker.simulation.checks.reference_state import ReferenceState
+from minibroker.simulation.checks.replication.incarnations import IncarnationChecker
 from minibroker.simulation.checks.replication.leaders_starts import LeaderStartChecker
 from minibroker.simulation.checks.replication.log_starts import LogStartChecker
 from minibroker.simulation.checks.replication.replicas import ReplicaChecker
@@ -50,6 +51,7 @@ def checkers(
     yield WitnessChecker(cluster, reference)
     yield ReplicaChecker(cluster, reference, options.flushes)
     yield ServedChecker(reference)
+    yield IncarnationChecker(reference)
     yield FailedSyncChecker(cluster, reference)
     yield LogStartChecker(cluster, reference, settings)
     yield RetentionChecker(cluster, reference, settings)

@@ -28,6 +28,7 @@ from minibroker.simulation.checks.disks.sound_logs import SoundLogChecker
 from minibroker.simulation.checks.finding import CheckerFinding, crash_finding
 from minibroker.simulation.checks.history.acknowledging import AcknowledgingChecker
 from minibroker.simulation.checks.reference_state import ReferenceState
+from minibroker.simulation.checks.replication.incarnations import IncarnationChecker
 from minibroker.simulation.checks.replication.leaders_starts import LeaderStartChecker
 from minibroker.simulation.checks.replication.log_starts import LogStartChecker
 from minibroker.simulation.checks.replication.replicas import ReplicaChecker
@@ -254,6 +255,7 @@ def _checkers(
     yield LeaderStartChecker(cluster, reference)
     yield DiskRuleChecker(cluster, reference)
     yield WaitingChecker(reference)
+    yield IncarnationChecker(reference)
     if setup.deletes_nothing:
         yield LogStartChecker(cluster, reference, settings)
     if setup.sound_disks:

@@ -106,6 +106,21 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         schedule=Schedule("promises:young_and_old_records_share_a_segment"),
     ),
+    Mutant(
+        name="J08",
+        title="the directory of a deleted topic stays, and the next topic of that name loads it",
+        origin="planted for the checker",
+        rule="a topic made again begins with empty logs (CLIENT.md, reading)",
+        breaks=("I22",),
+        edits=(
+            Edit(
+                "broker.log.log_directory",
+                "        target = self._take_away(partition, deleted_directory_name)\n",
+                "        self._forget(partition)\n        target = None\n",
+            ),
+        ),
+        schedule=Schedule("promises:topic_is_made_again"),
+    ),
 )
 
 CANNOT_APPLY: tuple[CannotApply, ...] = ()

@@ -2,12 +2,14 @@
 
 import asyncio
 
+from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import ApiKey
 from minibroker.simulation.world.message_holds import requests
 from tests.mutants.directed_run import TOPIC, ClusterSetup, DirectedRun, with_setup
 from tests.mutants.schedules.actions import admin_client, host, separate_roles
 
 IN_TIME = {"zookeeper.session.timeout.ms": "6000", "request.timeout.ms": "1000"}
+AGAIN = TopicPartition("again", 0)
 STANDING_SECONDS = 15.0
 SETTLED_SECONDS = 8.0
 """A session and a request: then nothing is left of the start."""
@@ -89,3 +91,19 @@ async def young_and_old_records_share_a_segment(directed: DirectedRun) -> None:
     for number in range(8):
         await directed.produce(f"{number}")
         await asyncio.sleep(1.0)
+
+
+@with_setup(ClusterSetup())
+async def topic_is_made_again(directed: DirectedRun) -> None:
+    """A topic under no promise is filled, deleted, made again and filled further; then a consumer reads it."""
+    async with admin_client(directed) as admin, directed.workload.consumer() as consumer:
+        for life, records in (("first", 5), ("second", 8)):
+            await admin.create_topic(AGAIN.topic, partitions=1, replication_factor=3)
+            for number in range(records):
+                await directed.produce(f"{life}-{number}", acks=0, partition=AGAIN)
+            await asyncio.sleep(1.0)
+            if life == "first":
+                await admin.delete_topic(AGAIN.topic)
+        consumer.assign([AGAIN])
+        await consumer.getmany(timeout_ms=2_000)
+        await admin.delete_topic(AGAIN.topic)
