@@ -155,10 +155,7 @@ def _on_registrations_changed(state: ControllerState, event: RegistrationsChange
     partitions = state.partitions_on(affected)
     effects: list[ControllerEffect] = [CloseChannel(broker_id=each) for each in (*gone, *bounced)]
     effects += [OpenChannel(broker=now[each]) for each in sorted([*came, *bounced])]
-    effects += [
-        Report(event=BrokerJoined(broker=each, description=_describe(now[each], each in before)))
-        for each in sorted([*came, *bounced])
-    ]
+    effects += [Report(event=_joined(now[each], is_known=each in before)) for each in sorted([*came, *bounced])]
     effects += [Report(event=BrokerLeft(broker=each)) for each in gone]
     effects += send_live_brokers(state, except_for=frozenset([*came, *bounced]))
     for each in sorted([*came, *bounced]):
@@ -175,9 +172,13 @@ def _on_registrations_changed(state: ControllerState, event: RegistrationsChange
     return effects
 
 
-def _describe(broker: RegisteredBroker, is_known: bool) -> str:
-    verb = "registered again" if is_known else "registered"
-    return f"broker {broker.broker_id} {verb} with epoch {broker.broker_epoch}, incarnation {broker.incarnation_id}"
+def _joined(broker: RegisteredBroker, *, is_known: bool) -> BrokerJoined:
+    return BrokerJoined(
+        broker=broker.broker_id,
+        broker_epoch=broker.broker_epoch,
+        incarnation=broker.incarnation_id,
+        is_known=is_known,
+    )
 
 
 def _why(gone: list[BrokerId], came: list[BrokerId], bounced: list[BrokerId]) -> str:

@@ -46,12 +46,7 @@ def on_liveness_connection_lost(state: ControllerState, event: LivenessConnectio
     state.lost_connections = {**state.lost_connections, event.broker_id: event.at_seconds}
     if had_doubts or not doubts_itself(state):
         return []
-    text = (
-        f"lost the liveness connections to brokers {sorted(state.lost_connections)} within {DOUBT_WINDOW_SECONDS:g} s,"
-        " most of the cluster: the cause may be this broker's own network, so no broker is declared dead before"
-        " its session ends"
-    )
-    return [Report(event=ControllerDoubtsNetwork(brokers=sorted(state.lost_connections), description=text))]
+    return [Report(event=ControllerDoubtsNetwork(brokers=sorted(state.lost_connections), seconds=DOUBT_WINDOW_SECONDS))]
 
 
 def on_liveness_connection_held(state: ControllerState, event: LivenessConnectionHeld) -> list[ControllerEffect]:
@@ -67,8 +62,7 @@ def on_broker_refused(state: ControllerState, event: BrokerRefused) -> list[Cont
         return []
     others = [each for each in _others(state) if each != event.broker_id and each not in state.lost_connections]
     if not others:
-        text = f"broker {event.broker_id} refuses connections; no other broker can confirm: waiting for its session"
-        report = Report(event=BrokerFailureNotConfirmed(broker=event.broker_id, description=text))
+        report = Report(event=BrokerFailureNotConfirmed(broker=event.broker_id))
         return [report] if event.attempt == 1 else []
     confirmers = tuple(state.brokers[each] for each in choose_confirmers(others, event.attempt))
     return [ConfirmFailure(broker=state.brokers[event.broker_id], confirmers=confirmers, attempt=event.attempt)]
@@ -89,8 +83,7 @@ def on_failure_unconfirmed(state: ControllerState, event: FailureUnconfirmed) ->
     """Report it once; the liveness connection reports further refusals."""
     if event.attempt > 1 or not _is_suspected(state, event.broker_id, event.broker_epoch):
         return []
-    text = f"broker {event.broker_id} refuses connections, and no other broker confirms it: asking again"
-    return [Report(event=BrokerFailureNotConfirmed(broker=event.broker_id, description=text))]
+    return [Report(event=BrokerFailureNotConfirmed(broker=event.broker_id, is_asked_again=True))]
 
 
 def choose_confirmers(candidates: list[BrokerId], attempt: int) -> list[BrokerId]:

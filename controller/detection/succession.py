@@ -124,11 +124,7 @@ class Succession:
         )
         if confirmer_id is None:
             if attempt == 1:
-                text = (
-                    f"the controller, broker {current.broker_id}, refuses connections; no other broker confirms:"
-                    " waiting for its session"
-                )
-                self._observer.notify(BrokerFailureNotConfirmed(broker=current.broker_id, description=text))
+                self._observer.notify(BrokerFailureNotConfirmed(broker=current.broker_id, is_controller=True))
             return False
         self._observer.notify(
             BrokerFailureConfirmed(

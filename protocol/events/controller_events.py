@@ -55,9 +55,16 @@ class LeadershipChanged(PartitionEvent, frozen=True, kw_only=True):
 class BrokerJoined(ClusterEvent, frozen=True, kw_only=True):
     """The controller sees a registration."""
 
-    TEXT: ClassVar[str] = "{description}"
+    TEXT: ClassVar[str] = "broker {broker} {verb} with epoch {broker_epoch}, incarnation {incarnation}"
     broker: int
-    description: str
+    broker_epoch: int
+    incarnation: str
+    is_known: bool
+    """An earlier registration of this broker ended and this one came between two looks."""
+
+    def text(self) -> str:
+        verb = "registered again" if self.is_known else "registered"
+        return self.TEXT.format(verb=verb, **msgspec.structs.asdict(self))
 
 
 class BrokerLeft(ClusterEvent, frozen=True, kw_only=True):
@@ -94,18 +101,31 @@ class BrokerFailureNotConfirmed(ClusterEvent, frozen=True, kw_only=True):
     """A broker is suspected, and no other broker can confirm it: its session decides."""
 
     LEVEL: ClassVar[int] = WARNING
-    TEXT: ClassVar[str] = "{description}"
+    TEXT: ClassVar[str] = "{name} refuses connections, and no other broker {confirms}: {consequence}"
     broker: int
-    description: str
+    is_asked_again: bool = False
+    """Other brokers could be asked, and will be again; else only the end of the session can show the failure."""
+    is_controller: bool = False
+    """A candidate reports it of the active controller."""
+
+    def text(self) -> str:
+        return self.TEXT.format(
+            name=f"the controller, broker {self.broker}," if self.is_controller else f"broker {self.broker}",
+            confirms="confirms it" if self.is_asked_again or self.is_controller else "can confirm it",
+            consequence="asking again" if self.is_asked_again else "waiting for its session",
+        )
 
 
 class ControllerDoubtsNetwork(ClusterEvent, frozen=True, kw_only=True):
     """The controller lost most liveness connections at once, so it suspects its own network and no broker."""
 
     LEVEL: ClassVar[int] = WARNING
-    TEXT: ClassVar[str] = "{description}"
+    TEXT: ClassVar[str] = (
+        "lost the liveness connections to brokers {brokers} within {seconds:g} s, most of the cluster: the cause may "
+        "be this broker's own network, so no broker is declared dead before its session ends"
+    )
     brokers: list[int]
-    description: str
+    seconds: float
 
 
 class UnresponsiveBrokerReplaced(ClusterEvent, frozen=True, kw_only=True):
