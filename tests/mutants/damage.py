@@ -1,6 +1,6 @@
 """Bytes that rot on a disk: what is served, which replica leads, and how a damaged replica is repaired."""
 
-from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule
+from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule, UnitTest
 
 SEGMENT = "broker.log.segments.segment"
 DAMAGE = "broker.replication.damage"
@@ -155,7 +155,10 @@ OTHERS = (
                 "        _align(state, effects)\n",
             ),
         ),
-        schedule=Schedule("damage:follower_believes_a_flipped_epoch"),
+        schedule=UnitTest(
+            "tests/broker/replication/test_diverging_replies.py::"
+            "test_a_log_with_an_epoch_that_no_leader_had_is_reported_as_damaged"
+        ),
     ),
     Mutant(
         name="D16b",

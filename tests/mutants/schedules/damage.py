@@ -116,28 +116,6 @@ async def follower_copies_a_flipped_epoch(directed: DirectedRun) -> None:
         report(directed, "I38", f"{len(asked.seen)} questions where an epoch ended within 5 s")
 
 
-@with_setup(ClusterSetup(settings={"replica.high.watermark.checkpoint.interval.ms": "500"}))
-async def follower_believes_a_flipped_epoch(directed: DirectedRun) -> None:
-    """The epoch of a killed follower's last batch becomes one that no leader had yet."""
-    await _fill(directed, 3)
-    await asyncio.sleep(2.0)  # it knows from its checkpoint that all of this is committed
-    follower = directed.followers()[0]
-    directed.reference.faulty.add(follower)
-    storage = directed.world.machine(host(follower)).storage
-    path = directed.replica(follower).log.segments[-1].log_path
-    directed.cluster.kill(follower)
-    content = bytes(storage.find_file(path).content)
-    position = 0
-    while position + (size := read_header(content, position).size_bytes) < len(content):
-        position += size
-    storage.flip_bit(path, position + EPOCH, 5)
-    asked = directed.world.network.count_frames(match=requests(ApiKey.OFFSET_FOR_LEADER_EPOCH))
-    directed.cluster.start(follower)
-    await asyncio.sleep(5.0)
-    if len(asked.seen) > QUESTIONS_MAX:
-        report(directed, "I38", f"{len(asked.seen)} questions where an epoch ended within 5 s")
-
-
 @with_setup(ClusterSetup(settings=COLD))
 async def order_keeps_a_damaged_member_in_the_isr(directed: DirectedRun) -> None:
     """A damaged follower cannot reach the controller, which fails; its successor still counts the follower as sound."""
