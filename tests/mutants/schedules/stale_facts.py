@@ -107,7 +107,8 @@ async def log_is_damaged_after_it_was_asked_for(directed: DirectedRun) -> None:
 
 @with_setup(ClusterSetup())
 async def disk_fails_before_all_are_killed(directed: DirectedRun) -> None:
-    """Broker 1 gets an error from its disk, which has lost the last records; the last remaining epoch rots."""
+    """Broker 1 gets an error from its disk, which has lost the last records and the epoch file; the last remaining epoch
+    rots."""
     await _produce(directed, "early")
     await directed.world.spawn(host(1), directed.replica(1).log.flush())
     await _produce(directed, "late")
@@ -123,6 +124,7 @@ async def disk_fails_before_all_are_killed(directed: DirectedRun) -> None:
     places = [position for position, _ in batches_of(content)]
     del content[places[RECORDS] :]
     storage.flip_bit(LOG, places[RECORDS - 1] + EPOCH_FIELD_END - 1)
+    storage.find_directory(LOG.rpartition("/")[0]).entries.pop("leader-epoch-checkpoint")
     for broker_id in (1, 2, 3):
         directed.cluster.start(broker_id)
         await asyncio.sleep(START_SECONDS)
