@@ -21,6 +21,7 @@ from minibroker.protocol.wire.messages import (
     FetchPartition,
     FetchRequest,
     FetchTopic,
+    ForgottenTopic,
     SaslAuthenticateRequest,
     SaslHandshakeRequest,
 )
@@ -206,6 +207,21 @@ async def test_consumers_that_catch_up_together_share_the_read_budget(bench: Ben
     assert sizes[-1] <= READ_PER_ITERATION_BYTES
 
 
+@on_a_broker
+async def test_a_broker_without_the_replica_tells_a_wrong_address_from_an_unknown_partition(bench: Bench) -> None:
+    """The first sends the client to the leader; after the second it waits for news of the topic."""
+    async with AdminClient(bench.cluster.bootstrap_servers, runtime=bench.cluster.client_runtime()) as admin:
+        await admin.create_topic("alone", partitions=2, replication_factor=1, configs={"min.insync.replicas": "1"})
+    bench.index = next(index for index in (0, 1) if bench.cluster.leader("alone", index) == 2)
+    peer = await bench.peer()
+    peer.ask(fetch(bench, topic="alone"), 1)
+    peer.ask(fetch(bench, topic="unknown"), 2)
+    elsewhere, unknown = one(await bench.answer(peer, 1)), one(await bench.answer(peer, 2))
+    assert elsewhere["error_code"] == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert elsewhere["current_leader"]["leader_id"] == 2
+    assert (unknown["error_code"], unknown["current_leader"]) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None)
+
+
 # ----------------------------------------------------------------------------------------------------------- sessions
 def standing(bench: Bench, epoch: int, session_id: int = 0, **fields: Any) -> FetchRequest:
     """A request in a session of broker 2, with its current broker epoch unless `fields` differ."""
@@ -234,6 +250,20 @@ async def test_a_session_lists_its_partitions_once(bench: Bench) -> None:
     await bench.produce(1)
     answer = await bench.answer(peer, 2, 0.5)
     assert len(one(answer)["records"]) > 100
+
+
+@on_a_broker
+async def test_a_forgotten_partition_leaves_its_session(bench: Bench) -> None:
+    """Else a replica that follows another leader now would get, and refuse, every record of this one."""
+    bench.cluster.kill(2)
+    peer = await bench.follower()
+    peer.ask(standing(bench, 0, max_wait_ms=0), 1)
+    opened = await bench.answer(peer, 1, 0.5)
+    forgotten = [ForgottenTopic(topic=TOPIC, partitions=[bench.index])]
+    again = standing(bench, 1, opened["session_id"], topics=[], forgotten_topics_data=forgotten, max_wait_ms=2_000)
+    peer.ask(again, 2)
+    await bench.produce(1)
+    assert (await bench.answer(peer, 2, 3))["responses"] == []
 
 
 async def after_a_full_answer(bench: Bench, batches_in_the_first: int) -> tuple[list[int], dict[str, Any]]:

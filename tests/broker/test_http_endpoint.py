@@ -20,6 +20,7 @@ from minibroker.broker.monitoring.http_endpoint import (
 from minibroker.broker.monitoring.metrics import BrokerCounters, BrokerGauges, Readiness
 from minibroker.broker.monitoring.prometheus_page import make_page, metrics_of
 from minibroker.protocol.wire.messages import ApiKey
+from minibroker.runtime.ports import NetworkError
 from minibroker.simulation.world.world import SimulatedWorld
 
 PORT = 9404
@@ -109,6 +110,17 @@ def test_request_may_come_byte_by_byte() -> None:
     async def story(site: Site) -> None:
         request = b"GET /hello HTTP/1.1\r\n\r\n"
         assert (await site.ask(*(request[i : i + 1] for i in range(len(request))))).endswith(b"hello\n")
+
+    serve(story)
+
+
+def test_a_stopped_endpoint_ends_its_connections_and_takes_no_others() -> None:
+    async def story(site: Site) -> None:
+        _, reader = await site.open()
+        await site.endpoint.stop()
+        await reader.ended
+        with pytest.raises(NetworkError):
+            await site.open()
 
     serve(story)
 

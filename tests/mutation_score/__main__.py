@@ -12,7 +12,7 @@ from tests.mutants.patching import ROOT
 from tests.mutants.workers import PROCESSES
 from tests.mutation_score.report import scores, scores_text, survivor_text
 from tests.mutation_score.results import Result
-from tests.mutation_score.sample import draw
+from tests.mutation_score.sample import kept_draw
 from tests.mutation_score.scoring import Scoring
 from tests.mutation_score.survivors import load_survivors
 
@@ -42,7 +42,7 @@ def main(
 
     Exits with 10 if a folder is below its goal."""
     started, progress = time.monotonic(), ProgressLine()
-    mutants = [each for each in draw(ROOT, sample, seed) if not names or each.name in names]
+    mutants = [each for each in kept_draw(ROOT, sample, seed) if not names or each.name in names]
     if not mutants:
         raise click.UsageError(f"this sample has no mutant {' '.join(names)}")
     survivors = load_survivors()
@@ -51,7 +51,7 @@ def main(
     def on_result(result: Result) -> None:
         progress.clear()
         if verbose:
-            note(f"{result.seconds:6.1f} s {result.place}: {result.killer or 'survived'} ({result.killers})")
+            note(f"{result.seconds:6.1f} s {result.place}: {result.killer or 'survived'} (of {result.killers})")
 
     is_complete = True
     if not report_only:

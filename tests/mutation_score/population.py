@@ -25,7 +25,8 @@ LEFT_ALONE = {"name", "string", "newline", "endmarker", "fstring_string", "fstri
 """Leaves that no operator changes: most of a file, so that leaving them out saves most of the time."""
 PUNCTUATION = frozenset("()[]{},.:=;") | {"->", ":="}
 UNCHANGED_DECORATORS = ("@override", "@overload", "@abstractmethod")
-"""Without them the code does the same."""
+UNCHANGED_FLAGS = ("frozen=True", "kw_only=True")
+"""Without them the code does the same: type checkers and authors need them."""
 
 Position = tuple[tuple[int, int], tuple[int, int]]
 """Line and column of the start and of the end."""
@@ -110,6 +111,8 @@ def _is_left_out(node: Any) -> bool:
         return bool(node is parent.annotation)
     if node.type == "fstring" or (node.type == "operator" and parent.type in ("parameters", "lambdef")):
         return True  # texts; the star and the slash between parameters
+    if node.type == "argument" and parent.parent is not None and "classdef" in (parent.type, parent.parent.type):
+        return node.get_code().strip() in UNCHANGED_FLAGS
     if node.type == "decorator":
         return any(word in node.get_code() for word in UNCHANGED_DECORATORS)
     if node.type == "simple_stmt":

@@ -15,6 +15,8 @@ import msgspec
 
 from tests.mutation_score.population import Site, module_paths, mutated_source, sites
 
+KEPT_FOLDER = ".mutation-score"
+"""What is measured, drawn and found; git ignores it."""
 STRATA = ("broker.log", "broker.replication", "broker", "client", "controller", "protocol")
 """A module belongs to the first that holds it."""
 
@@ -57,6 +59,16 @@ def draw(root: Path, size: int, seed: int) -> list[DrawnMutant]:
         mutants = _mutants(sources, sorted(found[name], key=lambda each: each[0]))
         drawn += [mutant for _, mutant in zip(range(count), mutants, strict=False)]
     return drawn
+
+
+def kept_draw(root: Path, size: int, seed: int) -> list[DrawnMutant]:
+    """The same, drawn once for each state of the code: that takes half a minute."""
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in module_paths(root).values())).hexdigest()[:16]
+    kept = root / KEPT_FOLDER / f"sample-{size}-{seed}-{digest}.json"
+    if not kept.exists():
+        kept.parent.mkdir(exist_ok=True)
+        kept.write_bytes(msgspec.json.encode(draw(root, size, seed)))
+    return msgspec.json.decode(kept.read_bytes(), type=list[DrawnMutant])
 
 
 def source_of(root: Path, mutant: DrawnMutant) -> str:

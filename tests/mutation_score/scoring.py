@@ -55,6 +55,7 @@ class Scoring:
         stages: tuple[Stage, ...] = ("tests", "seeds") if with_seeds else ("tests",)
         for stage in stages:
             left = [each for each in self.mutants if self._is_left(each, stage)]
+            left.sort(key=lambda each: each.name)  # a run that is stopped has tried a part of every folder
 
             async def one(number: int, mutant: DrawnMutant, stage: Stage = stage, total: int = len(left)) -> None:
                 progress(f"{stage}: {number} of {total}: {mutant.place}")

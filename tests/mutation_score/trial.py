@@ -1,7 +1,7 @@
 """The child process of a trial: loads one mutated module in place of its file and lets killers have a go at it.
 
-Reads a Trial from stdin and prints a TrialResult. Tests run in one pytest session that ends with the first failure;
-then seeds of the swarm. Its caller limits the real time; the CPU time is limited here, because the machine may be busy.
+Reads a Trial from stdin and prints a TrialResult. Tests run until one fails, then seeds of the swarm. Its caller limits
+the real time; the CPU time is limited here, because the machine may be busy.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     module: str
     source: str
     tests: tuple[str, ...] = ()
-    """pytest node ids, in this order."""
+    """pytest node ids: file by file in this order, because most mutants are killed before the second file is loaded."""
     seeds: tuple[str, ...] = ()
     """`seed:1` and `disks:1`, as `tests.mutants.one_run` names runs."""
     cpu_seconds_max: int
@@ -77,14 +77,24 @@ def pytest_arguments() -> list[str]:
 
 
 def _run_tests(trial: Trial) -> TrialResult | None:
+    by_file: dict[str, list[str]] = {}
+    for test in trial.tests:
+        by_file.setdefault(test.partition("::")[0], []).append(test)
+    for tests in by_file.values():
+        if (found := _run_session(tests, trial.seconds_per_test_max)) is not None:
+            return found
+    return None
+
+
+def _run_session(tests: list[str], seconds_per_test_max: float) -> TrialResult | None:
     import pytest
 
     failure, output = _FirstFailure(), io.StringIO()
-    arguments = [*pytest_arguments(), f"--timeout={trial.seconds_per_test_max:.0f}", *trial.tests]
+    arguments = [*pytest_arguments(), f"--timeout={seconds_per_test_max:.0f}", *tests]
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         status = pytest.main(arguments, plugins=[failure])
     if failure.found is None and status != pytest.ExitCode.OK:
-        failure.found = TrialResult(killer="pytest", text=output.getvalue()[-500:])
+        return TrialResult(killer="pytest", text=output.getvalue()[-500:])
     return failure.found
 
 
