@@ -47,7 +47,7 @@ def checkers(
     yield settings
     yield TopicSettingsChecker(cluster, reference, settings)
     yield FailoverChecker(cluster, reference, undisturbed, options.settings)
-    yield AcknowledgingChecker(cluster, reference, undisturbed, events, options.settings)
+    yield AcknowledgingChecker(cluster, reference, undisturbed, events, settings, options.settings)
     yield WitnessChecker(cluster, reference)
     yield ReplicaChecker(cluster, reference, options.flushes)
     yield ServedChecker(reference)

@@ -250,7 +250,7 @@ def _checkers(
         yield FailoverChecker(cluster, reference, undisturbed, all_settings)
         yield TopicSettingsChecker(cluster, reference, settings)
         yield RetentionChecker(cluster, reference, settings)
-        yield AcknowledgingChecker(cluster, reference, undisturbed, history.events, all_settings)
+        yield AcknowledgingChecker(cluster, reference, undisturbed, history.events, settings, all_settings)
     yield ReplicaChecker(cluster, reference, options.flushes)
     yield LeaderStartChecker(cluster, reference)
     yield DiskRuleChecker(cluster, reference)

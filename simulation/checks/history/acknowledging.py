@@ -7,6 +7,7 @@ while nothing but dead processes disturbs the cluster (`undisturbed`). Leaves to
 from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.checks.checker import Checker
 from minibroker.simulation.checks.control.failover import seconds_of, slow_failover_seconds
+from minibroker.simulation.checks.control.wanted_settings import WantedSettings
 from minibroker.simulation.checks.history.client_history import EventLog, HistoryEvent
 from minibroker.simulation.checks.reference_state import ReferencePartition, ReferenceState
 from minibroker.simulation.checks.undisturbed import Undisturbed
@@ -18,6 +19,7 @@ LAG_CHECKS = 1.5
 """A dead follower leaves the ISR after `replica.lag.time.max.ms`, which is checked every half of it."""
 PAUSE_SECONDS = 1.0
 """Without a send for so long, no client waits for this partition."""
+MINIMUM = "min.insync.replicas"
 PROMISED = "acks=all"
 """In the name of a process of the history."""
 
@@ -37,12 +39,14 @@ class AcknowledgingChecker(Checker):
         reference: ReferenceState,
         undisturbed: Undisturbed,
         events: EventLog,
+        wanted: WantedSettings,
         settings: dict[str, str],
     ) -> None:
         self._cluster = cluster
         self._reference = reference
         self._undisturbed = undisturbed
         self._events = events.events
+        self._wanted = wanted
         self._seen = 0
         self._open: dict[int, str] = {}
         """Sends without an outcome: the partition, by operation."""
@@ -85,7 +89,7 @@ class AcknowledgingChecker(Checker):
             self._able_since[key] = now
             facts = (
                 f"{sum(1 for each in self._open.values() if each == key)} sends wait, the ISR is {actual.members}",
-                f"brokers that are up and well: {sorted(self._undisturbed.fit)}, the minimum is {actual.min_isr}",
+                f"the minimum is {self._minimum(actual.partition)}, up and well are {sorted(self._undisturbed.fit)}",
             )
             text = f"nothing with acks=all is acknowledged for {self._bound_seconds:.1f} s"
             self._reference.find("I37", text, actual.partition, *facts)
@@ -96,9 +100,14 @@ class AcknowledgingChecker(Checker):
         return (
             self._undisturbed.since is not None
             and set(self._cluster.alive()) <= fit
-            and len(self._replicas(actual.partition) & fit) >= actual.min_isr
+            and len(self._replicas(actual.partition) & fit) >= self._minimum(actual.partition)
             and self._reference.has_sound_member(actual, fit)
         )
+
+    def _minimum(self, partition: TopicPartition) -> int:
+        """The most in-sync replicas that any broker may ask for now, at most all."""
+        possible = (self._wanted.possible(b, partition.topic, MINIMUM) for b in self._cluster.broker_ids)
+        return min(len(self._replicas(partition)), max(int(value) for values in possible for value in values))
 
     def _replicas(self, partition: TopicPartition) -> set[int]:
         if partition not in self._assigned:
