@@ -178,6 +178,9 @@ class OpenLog:
 
     def set_end(self, end: int) -> None:
         self.log_end_offset = end
+        is_empty = self.segments[0].base_offset == end
+        self._epochs = [] if is_empty else [entry for entry in self._epochs if entry[1] < end]
+        self._note_epoch_file()
         self._tail.truncate_to(end)
         self.recovery_point = min(self.recovery_point, end)
         self.cut_to = end if self.cut_to is None else min(self.cut_to, end)

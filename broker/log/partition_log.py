@@ -91,7 +91,8 @@ class PartitionLog(OpenLog):
             size += len(buffer)
             parts.append(buffer)
         try:
-            if batches[-1][0].partition_leader_epoch != self._appendable_epoch:
+            first, last = batches[0][0].partition_leader_epoch, batches[-1][0].partition_leader_epoch
+            if not first == last == self._appendable_epoch:
                 epochs = self._epochs_with(batches)
                 self._write_epoch_file(epochs)
             segment = self.segments[-1]
@@ -114,8 +115,10 @@ class PartitionLog(OpenLog):
                     self.producers.update(header, now_ms)
 
     def _epochs_with(self, batches: Sequence[tuple[BatchHeader, Buffer]]) -> list[EpochEntry]:
-        """The epoch entries with those of batches that come next."""
+        """The epoch entries with those of batches that come next. An entry at their start or later is of an epoch
+        without batches, and stays only if they are of that epoch."""
         rebuild = EpochRebuild(self._epochs)
+        rebuild.keep_below(batches[0][0].base_offset)
         for header, _ in batches:
             if header.partition_leader_epoch > rebuild.latest:
                 rebuild.assign(header.partition_leader_epoch, header.base_offset)

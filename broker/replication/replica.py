@@ -234,6 +234,8 @@ def _on_log_healed(state: ReplicaState, event: ev.LogHealed, effects: list[ev.Re
     state.role = Role.NONE
     state.epoch_history = EpochHistory(event.epoch_entries)
     on_log_truncated(state, ev.LogWasCut(log_start_offset=event.log_start_offset, log_end_offset=event.log_end_offset))
+    if tuple(state.epoch_history.entries) != event.epoch_entries:
+        effects.append(ev.WriteEpochHistory())
     state.low_watermark = max(state.low_watermark, min(event.first_offset, state.log_start_offset))
 
 

@@ -262,6 +262,24 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
+        name="D55c",
+        title="an epoch without batches stays in the epoch file when batches of an earlier one follow",
+        origin="found from outside: a leader's first append found the disk full, the next leader had more of the epoch"
+        " before, and the next kill made a sound log look damaged",
+        rule="an entry at or beyond the log end goes before a batch of another epoch is appended there (11)",
+        breaks=("I44",),
+        edits=(
+            Edit(
+                "broker.log.partition_log",
+                "        rebuild.keep_below(batches[0][0].base_offset)\n",
+                "",
+            ),
+        ),
+        schedule=UnitTest(
+            "tests/broker/log/test_same_boot.py::test_an_epoch_without_batches_leaves_the_file_when_batches_of_an_earlier_one_follow"
+        ),
+    ),
+    Mutant(
         name="D55b",
         title="the new boot id is written while an epoch file has epochs of records that a power cut took",
         origin=STALE_EPOCH_FILE,

@@ -104,6 +104,44 @@ def test_two_kills_around_a_truncation_are_no_damage(machine: Machine) -> None:
 
 
 @pytest.mark.invariant("I44")
+@pytest.mark.parametrize("epochs", [(3, 3), (3, 5), (4, 5), (4, 7)])
+def test_an_epoch_without_batches_leaves_the_file_when_batches_of_an_earlier_one_follow(
+    machine: Machine, epochs: tuple[int, int]
+) -> None:
+    """A leader entered epoch 5, its first append found the disk full, and the next leader had more of epoch 3."""
+    _, log = machine.open_log(ONE_SEGMENT)
+    append(log, 4, epoch=3)
+    log.write_epoch_entries([(3, 0), (5, 8)])
+    log.append([make_batch(8 + 2 * at, epoch=epoch) for at, epoch in enumerate(epochs)])
+    known = [(epoch, start) for epoch, start in ((3, 0), (4, 8), (5, 10), (7, 10)) if epoch in (3, *epochs)]
+    assert log.epoch_entries() == known
+    log.check_at(8)
+    log.check_at(10)
+    log = restart(machine)
+    assert (log.damage, log.epoch_entries()) == (None, known)
+
+
+@pytest.mark.invariant("I44")
+@pytest.mark.parametrize("cut", ["truncate", "reset"])
+def test_a_cut_that_failed_half_way_leaves_no_epoch_of_batches_that_are_gone(machine: Machine, cut: str) -> None:
+    directory, log = machine.open_log(ONE_SEGMENT)
+    append(log, 4, epoch=3)
+    append(log, 4, epoch=5)
+    if cut == "reset":
+        machine.storage.fail("sync_directory", log.directory, times=1, no_descriptor=True)
+        with pytest.raises(OutOfDescriptors):
+            log.reset_to(8)
+    else:
+        log.truncate_to(8)
+    assert directory.try_heal()
+    log.finish_cut()
+    assert log.epoch_entries() == ([] if cut == "reset" else [(3, 0)])
+    log.append([make_batch(8, epoch=3)])
+    log = restart(machine)
+    assert (log.damage, log.epoch_entries()) == (None, [(3, log.segments[0].base_offset)])
+
+
+@pytest.mark.invariant("I44")
 @pytest.mark.parametrize("seed", range(40))
 def test_a_kill_right_after_a_start_behind_a_power_cut_is_no_damage(seed: int) -> None:
     machine = Machine(seed)

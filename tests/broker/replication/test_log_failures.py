@@ -40,6 +40,15 @@ def test_a_truncation_that_the_disk_refused_is_undone_by_healing() -> None:
     assert (state.log_end_offset, state.epoch_history.entries) == (2, [(0, 0), (1, 1)])
 
 
+@pytest.mark.invariant("I13")
+def test_an_epoch_without_records_that_healing_drops_leaves_the_file_too() -> None:
+    state, _ = _about_to_cut()
+    step(state, ev.LogFailed())
+    healed = ev.LogHealed(first_offset=0, log_start_offset=0, log_end_offset=2, epoch_entries=((0, 0), (1, 1), (3, 2)))
+    assert step(state, healed) == [ev.WriteEpochHistory()]
+    assert state.epoch_history.entries == [(0, 0), (1, 1)]
+
+
 @pytest.mark.invariant("I39")
 def test_files_deleted_while_the_disk_was_full_raise_the_low_watermark() -> None:
     """Found by the swarm (seed 17121250): no replica may report a low watermark below the start of its files."""
