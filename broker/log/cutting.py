@@ -22,12 +22,22 @@ def drop_newest(log: OpenLog) -> None:
     log.health.disk.sync_directory(log.directory)
 
 
+def record_start_below_cut(log: OpenLog, end_offset: int) -> None:
+    """Before a truncation: a log that ends below its recorded start is damaged, so a lower start is recorded first."""
+    known, segment = log.start_record.known, log.segments[log.segment_number(end_offset)]
+    if known is None or known.offset <= segment.base_offset or known.offset <= (end := segment.end_at(end_offset)):
+        return
+    is_lowered = log.log_start_offset <= end
+    reason = log.start_reason if is_lowered else LogStartReason.STARTED_ANEW
+    log.record_at_once(min(log.log_start_offset, end), reason)
+
+
 def restart_empty_at(log: OpenLog, offset: int, producers: ProducerStates) -> None:
-    """Drop all segments; the log is then empty at `offset`, which may lie anywhere. The new start is recorded before
-    any change that the old recorded start would explain wrongly. `producers`: their states at `offset`."""
+    """Drop all segments; the log is then empty at `offset`, which may lie anywhere. Before the first file goes it is
+    recorded that the log is started anew: at no lower offset than the files that are still there begin at.
+    `producers`: their states at `offset`."""
     log.is_cut_unfinished = True
-    if offset > log.log_start_offset:
-        log.record_at_once(offset, LogStartReason.STARTED_ANEW)  # before the first file goes
+    log.record_at_once(max(offset, log.log_start_offset), LogStartReason.STARTED_ANEW)
     while len(log.segments) > 1:
         drop_newest(log)
     last = log.segments[0]
@@ -91,7 +101,6 @@ def delete_head(log: OpenLog, offset: int) -> int:
         if count == len(log.segments) and not log.rolled_for_retention():
             count -= 1
         for segment in log.segments[:count]:
-            log.recovery_point = max(log.recovery_point, log.segments[1].base_offset)
             discard_batches(log, segment)
             discard_indexes(log, segment)
         if count > 0:

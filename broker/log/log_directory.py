@@ -12,6 +12,7 @@ import posixpath
 import random
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 from minibroker.broker.log import ownership
@@ -25,7 +26,6 @@ from minibroker.broker.log.renamed_directories import RenamedDirectories
 from minibroker.broker.log.segments.tail_cache import TailCache
 from minibroker.broker.log.segments.warm_segments import WarmSegments
 from minibroker.broker.log.side_files import directory_files
-from minibroker.broker.log.side_files.epoch_file import epoch_file_path
 from minibroker.broker.log.side_files.offset_checkpoints import OffsetCheckpoints
 from minibroker.broker.log.side_files.wholeness import Wholeness
 from minibroker.broker.log.unsynced_files import UnsyncedFiles
@@ -38,6 +38,7 @@ from minibroker.protocol.files.checkpoints import (
     parse_partition_directory_name,
     partition_directory_name,
 )
+from minibroker.protocol.files.meta_properties import MetaProperties
 from minibroker.protocol.files.partition_metadata import PartitionMetadata, format_partition_metadata
 from minibroker.protocol.ids import MAX_PARTITION, TopicPartition
 from minibroker.runtime.ports import (
@@ -85,6 +86,8 @@ class LogDirectory:
         self._disk = health.disk
         self._lock = lock
         self._loaded = False
+        self._unnoted_boot: MetaProperties | None = None
+        """What `meta.properties` must say before the next start may rely on this boot."""
         self._checkpoints = OffsetCheckpoints(health, self.logs)
         self._renamed = RenamedDirectories(health)
 
@@ -144,9 +147,9 @@ class LogDirectory:
             stored = directory_files.read_claim(disk, path, broker_id, cluster_id)
             meta, directory.same_boot = directory_files.claim_directory(disk, path, stored, broker_id, cluster_id, rng)
             directory.directory_id = meta.directory_id
+            directory._unnoted_boot = meta if stored is not None and stored != meta else None
             await directory._load(on_progress)
-            if directory.same_boot or await directory._checkpoints.forget_lost_tails():
-                directory_files.note_boot(disk, path, stored, meta)  # last: until then a power loss shows
+            await directory._settle_and_note_boot()  # last: until then a power loss shows
         except BaseException as error:
             lock.release()
             if isinstance(error, BadEntry):
@@ -168,11 +171,11 @@ class LogDirectory:
         listed = self._checkpoints.listed(self._renamed.to_remove)
         for done, partition in enumerate(partitions, start=1):
             loaded, topic_id = await self._load_partition(partition)
-            log = self._adopt(partition, topic_id, self.default_config, loaded)
-            if not self.was_clean:
-                self._queue_names_for_sync(log)
+            self._adopt(partition, topic_id, self.default_config, loaded)
             if on_progress is not None:
                 on_progress(done, len(partitions), partition, loaded.report)
+        if not self.was_clean:
+            await self._sync_what_a_killed_process_left()
         self.wholeness.assess(self.logs, listed, self.same_boot)
         self.wholeness.write()
         self._loaded = True
@@ -205,12 +208,24 @@ class LogDirectory:
         self._checkpoints.loaded(log)
         return log
 
-    def _queue_names_for_sync(self, log: PartitionLog) -> None:
-        """Names and epochs that a killed process wrote may be only in the kernel's memory. The next flush must sync
-        them, or a power cut after it removes the log with all its synced records."""
-        log.unsynced.add(f"{log.directory}/{PARTITION_METADATA}")
-        log.unsynced.add(epoch_file_path(log.directory))
-        log.unsynced.add_directory(self.path)
+    async def _sync_what_a_killed_process_left(self) -> None:
+        """Side files and names that a killed process wrote, renamed or removed may be so only in the kernel's memory.
+        They are synced before anything relies on them: an append, a deletion, what other replicas are told. Batches
+        wait for the next flush."""
+        await self._sync_all([log.side_files() for log in self.logs.values() if log.damage is None])
+        await self._disk.in_background(lambda: self._disk.sync_directory(self.path))
+
+    async def _settle_and_note_boot(self) -> None:
+        """Make the files fit the logs as they were found. Only then may the next start rely on this boot."""
+        is_settled = await self._checkpoints.forget_lost_tails()
+        meta = self._unnoted_boot
+        if meta is not None and is_settled and directory_files.note_boot(self._disk, self.path, meta):
+            self._unnoted_boot = None
+
+    async def _note_boot_if_due(self) -> None:
+        """The start had no room for it."""
+        if self._unnoted_boot is not None and not self.full:
+            await self._settle_and_note_boot()
 
     # --------------------------------------------------------------------------------------------- creating, deleting
     def create_log(self, partition: TopicPartition, topic_id: str, config: LogConfig) -> PartitionLog:
@@ -244,6 +259,8 @@ class LogDirectory:
     def _write_metadata(self, log: PartitionLog, topic_id: str) -> None:
         file = f"{log.directory}/{PARTITION_METADATA}"
         metadata = PartitionMetadata(topic_id=topic_id, partition=log.topic_partition.partition)
+        if log.epoch_entries():
+            log.store_epochs(topic_id)  # first: a start ignores an epoch file that does not name its log
         self._disk.replace_file(file, format_partition_metadata(metadata), sync=False)
         log.unsynced.add(file)
         log.topic_id = topic_id
@@ -351,6 +368,7 @@ class LogDirectory:
                 await self._try(log.flush(closed_only=True))
         await self._try(self.record_log_starts())
         await self._try(self._checkpoints.write_urgent())
+        await self._try(self._note_boot_if_due())
 
     async def _try(self, periodic_task: Coroutine[Any, Any, object]) -> None:
         if self.offline:
@@ -384,7 +402,7 @@ class LogDirectory:
             if not taken:
                 return
             try:
-                await gather_all([self._sync_some(taken[start::SYNCS_AT_ONCE]) for start in range(SYNCS_AT_ONCE)])
+                await self._sync_all([files for _, files in taken])
             except BaseException as error:
                 for log, files in taken:
                     log.unsynced.give_back(files)
@@ -403,10 +421,9 @@ class LogDirectory:
                 if not isinstance(log.failed(error), BadEntry):  # which concerns this log alone
                     raise
 
-    async def _sync_some(self, taken: list[tuple[PartitionLog, UnsyncedFiles]]) -> None:
-        together = UnsyncedFiles.merged([files for _, files in taken])
-        if together:
-            await self._disk.in_background(lambda: together.sync(self._disk))
+    async def _sync_all(self, files: Sequence[UnsyncedFiles]) -> None:
+        parts = [UnsyncedFiles.merged(files[start::SYNCS_AT_ONCE]) for start in range(SYNCS_AT_ONCE)]
+        await gather_all([self._disk.in_background(partial(part.sync, self._disk)) for part in parts if part])
 
     # -------------------------------------------------------------------------------------------------------- closing
     async def close(
@@ -442,6 +459,9 @@ class LogDirectory:
 
 async def gather_all(calls: Sequence[Coroutine[Any, Any, object]]) -> None:
     """Wait for all of them, then raise the first error."""
+    if len(calls) == 1:
+        await calls[0]
+        return
     results = await asyncio.gather(*calls, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):

@@ -22,6 +22,9 @@ from minibroker.broker.log.side_files.log_start_file import StartRecord
 from minibroker.broker.log.unsynced_files import UnsyncedFiles
 from minibroker.broker.replication.producer_state import ProducerStates
 from minibroker.protocol.files.checkpoints import (
+    EPOCH_CHECKPOINT,
+    LOG_START,
+    PARTITION_METADATA,
     RECOVERY_POINT_CHECKPOINT,
     LogStart,
     LogStartReason,
@@ -234,14 +237,22 @@ class OpenLog:
         if start is not None:
             self.start_record.write_at_once(start)
 
-    def store_epochs(self) -> None:
-        """Write the epoch file. Raises DiskError."""
-        self._write_epoch_file(self._epochs)
+    def side_files(self) -> UnsyncedFiles:
+        """The files and names, without those of batches, that a start relies on."""
+        files = UnsyncedFiles()
+        for path in (PARTITION_METADATA, EPOCH_CHECKPOINT, LOG_START):
+            files.add(f"{self.directory}/{path}")
+        return files
 
-    def _write_epoch_file(self, entries: list[EpochEntry]) -> None:
+    def store_epochs(self, topic_id: str | None = None) -> None:
+        """Write the epoch file; `topic_id`: of a log that does not know it yet. Raises DiskError."""
+        self._write_epoch_file(self._epochs, topic_id)
+
+    def _write_epoch_file(self, entries: list[EpochEntry], topic_id: str | None = None) -> None:
         path = epoch_file_path(self.directory)
         self.epochs_stored = False
-        owner = None if self.topic_id is None else (self.topic_id, self.topic_partition.partition)
+        topic_id = topic_id or self.topic_id
+        owner = None if topic_id is None else (topic_id, self.topic_partition.partition)
         self.health.disk.replace_file(path, format_epoch_checkpoint(entries, owner), sync=False)
         self._epochs_in_file = list(entries)
         self._note_epoch_file()

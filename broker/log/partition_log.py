@@ -147,6 +147,7 @@ class PartitionLog(OpenLog):
             self.reset_to(end_offset)
             return
         try:
+            cutting.record_start_below_cut(self, end_offset)
             self.is_cut_unfinished = True
             while self.segments[-1].base_offset > end_offset:
                 cutting.drop_newest(self)
@@ -185,11 +186,12 @@ class PartitionLog(OpenLog):
         return self.log_start_offset
 
     def finish_cut(self) -> None:
-        """After a failure, before the log is used again: bring producer states and snapshots in line with a cut, and
-        create the file of an empty log."""
+        """After a failure, before the log is used again: sync the names that a cut changed, bring producer states and
+        snapshots in line with it, and create the file of an empty log."""
         self.health.require_online()
         try:
             if self.is_cut_unfinished:
+                self.health.disk.sync_directory(self.directory)
                 cutting.rebuild_producers(self)
             self.record_if_changed()
             self.make_file()

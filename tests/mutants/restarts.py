@@ -11,14 +11,13 @@ EPOCH_BIT = (
 BOOT_ID_FIRST = (
     Edit(
         "broker.log.log_directory",
-        "                directory_files.note_boot(disk, path, stored, meta)  # last: until then a power loss shows\n",
-        "                pass\n",
+        "            await directory._settle_and_note_boot()  # last: until then a power loss shows\n",
+        "",
     ),
     Edit(
         "broker.log.log_directory",
         "            await directory._load(on_progress)\n",
-        "            directory_files.note_boot(disk, path, stored, meta)\n"
-        "            await directory._load(on_progress)\n",
+        "            directory_files.note_boot(disk, path, meta)\n            await directory._load(on_progress)\n",
     ),
 )
 
@@ -169,8 +168,8 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "broker.log.log_directory",
-                "            if directory.same_boot or await directory._checkpoints.forget_lost_tails():\n",
-                "            if True:\n",
+                "        is_settled = await self._checkpoints.forget_lost_tails()\n",
+                "        is_settled = True\n",
             ),
         ),
         schedule=Schedule("restarts:start_dies_before_it_checkpoints"),

@@ -236,6 +236,21 @@ class Segment:
     def truncate_to(self, offset: int) -> int:
         """Cut every batch that ends beyond `offset`; returns the new end (below `offset` if that lies inside a batch).
         Raises CorruptLog if damage hides how much that is: the cut would remove too much."""
+        position, end = self._cut_at(offset)
+        lost = self._digest_behind(position)
+        self.file().truncate(position)
+        self.digest.cut(position, lost)
+        self.size = position
+        self._loaded_index().truncate_to(end - self.base_offset)
+        self._largest_timestamp = None if position else NO_TIMESTAMP
+        return end
+
+    def end_at(self, offset: int) -> int:
+        """The end after a cut at `offset`. Raises as that does."""
+        return self._cut_at(offset)[1]
+
+    def _cut_at(self, offset: int) -> tuple[int, int]:
+        """(file size, end offset) without the batches that end beyond `offset`."""
         position = 0
         end = self.base_offset
         for start, header in self.headers_around(offset - 1):
@@ -244,13 +259,7 @@ class Segment:
             position, end = start + header.size_bytes, header.end_offset
             if end == offset:
                 break
-        lost = self._digest_behind(position)
-        self.file().truncate(position)
-        self.digest.cut(position, lost)
-        self.size = position
-        self._loaded_index().truncate_to(end - self.base_offset)
-        self._largest_timestamp = None if position else NO_TIMESTAMP
-        return end
+        return position, end
 
     def _digest_behind(self, position: int) -> int | None:
         """Digest of the batches from `position` on, which a cut removes; None if they are too many, or damaged."""

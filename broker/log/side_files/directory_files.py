@@ -106,15 +106,16 @@ def claim_directory(
     return meta, False
 
 
-def note_boot(disk: Disk, path: str, stored: MetaProperties | None, meta: MetaProperties) -> None:
-    """Record that this boot uses the directory: after loading, so that a start that dies earlier hides no power loss,
-    and before the first append."""
-    if stored is not None and stored != meta:
-        file = f"{path}/{META_PROPERTIES}"
-        try:
-            disk.replace_file(file, format_meta_properties(meta))
-        except DiskFull as error:
-            logger.warning("%s keeps the former boot id: %s", file, error)
+def note_boot(disk: Disk, path: str, meta: MetaProperties) -> bool:
+    """Record that this boot uses the directory: after loading, so that a start that dies earlier hides no power loss.
+    False if the disk has no room."""
+    file = f"{path}/{META_PROPERTIES}"
+    try:
+        disk.replace_file(file, format_meta_properties(meta))
+    except DiskFull as error:
+        logger.warning("%s keeps the former boot id: %s", file, error)
+        return False
+    return True
 
 
 def _require_own(stored: MetaProperties, path: str, broker_id: int, cluster_id: str) -> None:

@@ -140,7 +140,7 @@ class OffsetCheckpoints:
         await self._write(HIGH_WATERMARK_CHECKPOINT, lambda: self.high_watermarks)
 
     async def forget_lost_tails(self) -> bool:
-        """After a power cut: high watermarks and epochs of lost records go, and epochs of found ones come, or the next
+        """After loading: high watermarks and epochs of lost records go, and epochs of found ones come, or the next
         start on this boot would take them for damage. False if the disk has no room to write that."""
         try:
             for log in self._logs.values():
@@ -156,17 +156,21 @@ class OffsetCheckpoints:
         this boot would take for damage. False if the disk has no room to write that."""
         ends = {partition: log.log_end_offset for partition, log in self._logs.items() if log.damage is None}
         lowered = {each: min(offset, ends.get(each, offset)) for each, offset in self.high_watermarks.items()}
-        if lowered == self.high_watermarks:
+        urgent = self._health.urgent
+        if lowered == self.high_watermarks and HIGH_WATERMARK_CHECKPOINT not in urgent:
             return True
-        disk, path = self._health.disk, self._health.path
-        ids = self._ids_of(lowered)
-        write = directory_files.offsets_writer(disk, path, HIGH_WATERMARK_CHECKPOINT, lowered, ids)
-        try:
-            await disk.in_background(write)
-        except DiskFull as error:
-            logger.warning("the high watermarks of %s stay above the log ends: %s", path, error)
-            return False
         self.high_watermarks = lowered
+        disk, path = self._health.disk, self._health.path
+        async with self._writing[HIGH_WATERMARK_CHECKPOINT]:
+            urgent.discard(HIGH_WATERMARK_CHECKPOINT)
+            ids = self._ids_of(self.high_watermarks)
+            write = directory_files.offsets_writer(disk, path, HIGH_WATERMARK_CHECKPOINT, self.high_watermarks, ids)
+            try:
+                await disk.in_background(write)
+            except DiskFull as error:
+                logger.warning("the high watermarks of %s stay above the log ends: %s", path, error)
+                urgent.add(HIGH_WATERMARK_CHECKPOINT)
+                return False
         return True
 
     async def write_recovery_points(self) -> None:

@@ -1,0 +1,232 @@
+"""A process is killed between two disk calls, and what it had not synced is neither lost nor believed too early."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from minibroker.broker.log.cutting import delete_head
+from minibroker.broker.log.log_directory import LogDirectory
+from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.protocol.files.checkpoints import LogStartReason, format_epoch_checkpoint
+from minibroker.simulation.world.node import ProcessDead
+from tests.broker.log.machine import PARTITION, PATH, SMALL, Machine, append, check_log, drive, reset
+from tests.broker.log.test_recovery import FIRST, ONE_SEGMENT, restart
+
+CALLS_MAX = 40
+EPOCH_FIELD_END = 16
+
+
+def is_killed_at(machine: Machine, call: int, step: Callable[[], object]) -> bool:
+    """Kill the process instead of its n-th disk call of `step` that changes something; False if it makes fewer."""
+
+    def kill() -> None:
+        machine.kill()
+        raise ProcessDead("broker")
+
+    assert call < CALLS_MAX
+    machine.storage.trap(call, kill)
+    try:
+        step()
+    except ProcessDead:
+        return True
+    machine.storage.clear_trap()
+    machine.kill()
+    return False
+
+
+def store(directory: LogDirectory, log: PartitionLog) -> None:
+    drive(log.flush())
+    drive(directory.maintain(0))
+    drive(directory.checkpoint_recovery_points())
+
+
+def lose_power_and_start(machine: Machine, tear: bool = False) -> PartitionLog:
+    machine.lose_power(tear)
+    log = machine.open_log(SMALL)[1]
+    check_log(log)
+    return log
+
+
+@pytest.mark.invariant("I44")
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_start_that_a_killed_reset_wrote_is_synced_before_records_count_on_it(is_clean: bool) -> None:
+    for call in range(1, CALLS_MAX):
+        machine = Machine()
+        directory, log = machine.open_log(ONE_SEGMENT)
+        append(log, 4, epoch=3)
+        store(directory, log)
+        killed = is_killed_at(machine, call, lambda log=log: reset(log, 20))  # type: ignore[misc]
+        directory, log = machine.open_log(ONE_SEGMENT)
+        append(log, 2, epoch=5)
+        drive(log.flush())
+        if is_clean:
+            drive(directory.close(clean=True, high_watermarks={}))
+        end = log.log_end_offset
+        log = lose_power_and_start(machine)
+        assert (log.damage, log.log_end_offset) == (None, end)
+        if not killed:
+            return
+
+
+@pytest.mark.invariant("I44")
+def test_a_start_that_a_killed_deletion_wrote_is_synced_before_files_go() -> None:
+    for call in range(1, CALLS_MAX):
+        machine = Machine()
+        directory, log = machine.open_log(SMALL)
+        append(log, 30, epoch=3)
+        store(directory, log)
+        record = log.record_start(30, LogStartReason.RETENTION)
+        killed = is_killed_at(machine, call, lambda record=record: drive(record))  # type: ignore[misc]
+        directory, log = machine.open_log(SMALL)
+        delete_head(log, 30)
+        drive(directory.maintain(1 << 50))
+        drive(log.flush())
+        log = lose_power_and_start(machine)
+        assert (log.damage, log.log_end_offset) == (None, 60)
+        if not killed:
+            return
+
+
+@pytest.mark.invariant("I44")
+@pytest.mark.parametrize("seed", range(8))
+def test_a_segment_that_a_killed_cut_removed_does_not_return_behind_new_records(seed: int) -> None:
+    for call in range(1, CALLS_MAX):
+        machine = Machine(seed)
+        directory, log = machine.open_log(SMALL)
+        append(log, 9, epoch=3)
+        store(directory, log)
+        end = log.segments[-1].base_offset - 2
+        killed = is_killed_at(machine, call, lambda log=log, end=end: log.truncate_to(end))  # type: ignore[misc]
+        _, log = machine.open_log(SMALL)
+        append(log, 3, epoch=5)
+        log = lose_power_and_start(machine, tear=True)
+        assert log.damage is None
+        if not killed:
+            return
+
+
+@pytest.mark.invariant("I44")
+@pytest.mark.parametrize("is_full", [True, False])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_clean_marker_that_a_killed_start_removed_does_not_return(seed: int, is_full: bool) -> None:
+    for call in range(1, CALLS_MAX):
+        machine = Machine(seed)
+        directory, log = machine.open_log(ONE_SEGMENT, incarnation_id="one")
+        append(log, 4, epoch=3)
+        drive(directory.close(clean=True, high_watermarks={}))
+        machine.kill()
+        killed = is_killed_at(machine, call, lambda machine=machine: machine.open(incarnation_id="two"))  # type: ignore[misc]
+        if is_full:
+            machine.storage.fail("replace_file", f"{PATH}/whole-since", times=1, is_full=True)
+        directory, log = machine.open_log(ONE_SEGMENT, incarnation_id="three")
+        machine.storage.heal()
+        directory.try_heal()
+        append(log, 3, epoch=5)
+        assert lose_power_and_start(machine, tear=True).damage is None
+        if not killed:
+            return
+
+
+@pytest.mark.invariant("I44")
+@pytest.mark.parametrize("target", [4, 10])
+def test_a_kill_within_a_reset_to_an_earlier_start_is_no_damage(target: int) -> None:
+    for call in range(1, CALLS_MAX):
+        machine = Machine()
+        directory, log = machine.open_log(SMALL)
+        reset(log, 10)
+        append(log, 9, epoch=3)
+        store(directory, log)
+        drive(directory.maintain(0))
+        drive(directory.record_log_starts())
+        killed = is_killed_at(machine, call, lambda log=log: reset(log, target))  # type: ignore[misc]
+        log = machine.open_log(SMALL)[1]
+        assert log.damage is None
+        check_log(log)
+        if not killed:
+            return
+
+
+@pytest.mark.invariant("I44")
+@pytest.mark.parametrize("is_lowered", [True, False])
+def test_a_kill_within_a_truncation_below_the_recorded_start_is_no_damage(is_lowered: bool) -> None:
+    """The start was lowered, and not recorded yet; or the cut itself lowers it."""
+    for call in range(1, CALLS_MAX):
+        machine = Machine()
+        _, log = machine.open_log(ONE_SEGMENT)
+        append(log, 10, epoch=3)
+        drive(log.record_start(14, LogStartReason.RETENTION))
+        log.trim_before(14)
+        if is_lowered:
+            log.lower_start(0)
+        killed = is_killed_at(machine, call, lambda log=log: log.truncate_to(9))  # type: ignore[misc]
+        log = restart(machine)
+        assert log.damage is None
+        assert log.log_end_offset in {8, 20}
+        check_log(log)
+        if not killed:
+            return
+
+
+@pytest.mark.invariant("I44")
+def test_a_kill_right_after_a_start_that_rebuilt_an_older_epoch_file_is_no_damage(machine: Machine) -> None:
+    directory, log = machine.open_log(ONE_SEGMENT)
+    append(log, 4, epoch=3)
+    older = machine.content("leader-epoch-checkpoint")
+    append(log, 4, epoch=5)
+    drive(directory.close(clean=True, high_watermarks={}))
+    machine.kill()
+    machine.edit("leader-epoch-checkpoint", older)
+    machine.open_log(ONE_SEGMENT)
+    log = restart(machine)
+    assert (log.damage, log.epoch_entries()) == (None, [(3, 0), (5, 8)])
+
+
+def rot_epoch(machine: Machine, batch: int, count: int) -> None:
+    """Flip a bit of one batch's epoch upward; `count` batches of the same size are in the file."""
+    content = bytearray(machine.content(FIRST))
+    content[batch * (len(content) // count) + EPOCH_FIELD_END - 1] ^= 8
+    machine.edit(FIRST, bytes(content))
+
+
+@pytest.mark.invariant("I20")
+def test_a_log_that_learns_its_topic_id_names_it_in_its_epoch_file(machine: Machine) -> None:
+    _, log = machine.open_log(ONE_SEGMENT)
+    append(log, 4, epoch=3)
+    machine.kill()
+    machine.edit("leader-epoch-checkpoint", format_epoch_checkpoint([(3, 0)], None))
+    for name in ("partition.metadata", "log-start"):
+        machine.disk().remove(f"{PATH}/{PARTITION}/{name}")
+    assert machine.open_log(ONE_SEGMENT)[1].damage is None
+    machine.kill()
+    rot_epoch(machine, 3, 4)
+    assert machine.open_log(ONE_SEGMENT)[1].damage is not None
+
+
+@pytest.mark.invariant("I20")
+def test_a_boot_id_without_room_is_written_once_there_is_room(machine: Machine) -> None:
+    directory, log = machine.open_log(ONE_SEGMENT)
+    append(log, 4, epoch=3)
+    store(directory, log)
+    machine.lose_power()
+    machine.storage.fail("replace_file", f"{PATH}/meta.properties", times=1, is_full=True)
+    directory, log = machine.open_log(ONE_SEGMENT)
+    append(log, 4, epoch=5)
+    drive(directory.maintain(0))
+    machine.kill()
+    rot_epoch(machine, 7, 8)
+    directory, log = machine.open_log(ONE_SEGMENT)
+    assert directory.same_boot
+    assert log.damage is not None
+
+
+@pytest.mark.invariant("I44")
+def test_a_deletion_at_the_head_does_not_count_later_segments_as_synced(machine: Machine) -> None:
+    directory, log = machine.open_log(SMALL)
+    append(log, 30, epoch=3)
+    drive(log.record_start(30, LogStartReason.RETENTION))
+    log.trim_before(30)
+    delete_head(log, 30)
+    drive(directory.checkpoint_recovery_points())
+    assert lose_power_and_start(machine).damage is None
