@@ -4,33 +4,39 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from minibroker.broker.replicas.periodic_tasks import PeriodicTasks
 from minibroker.broker.replication.events import LagChecked, LeaderStalled, ReplicaEvent
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.observer import UNOBSERVED
-from minibroker.runtime.ports import Clock, DiskError
+from minibroker.runtime.ports import DiskError
 from minibroker.simulation.world.world import SimulatedWorld
 
 
-def test_a_disk_error_during_retention_takes_only_the_directory_offline() -> None:
+@pytest.mark.parametrize("is_async", [True, False])
+def test_a_disk_error_in_a_periodic_task_takes_only_the_directory_offline(is_async: bool) -> None:
     world = SimulatedWorld()
     failures: list[DiskError] = []
 
-    async def apply_retention(clock: Clock) -> None:
+    def fail() -> None:
         raise DiskError("cannot read a segment")
 
-    log_starts = SimpleNamespace(apply_retention=apply_retention)
-    manager = SimpleNamespace(
-        log_starts=log_starts, disk=SimpleNamespace(failed=failures.append), now_ms=lambda: 0, counters=None
-    )
+    async def fail_async() -> None:
+        fail()
+
+    manager = SimpleNamespace(disk=SimpleNamespace(failed=failures.append), now_ms=lambda: 0)
     periodic_tasks = PeriodicTasks(cast(Any, manager), cast(Any, None), world.runtime("broker").clock)
 
     async def main() -> None:
         async with asyncio.TaskGroup() as group:
-            periodic_tasks._every_async(group, 1_000, periodic_tasks._apply_retention, "retention")
+            if is_async:
+                periodic_tasks._every_async(group, 1_000, fail_async, "failing")
+            else:
+                periodic_tasks._every(group, 1_000, fail, "failing")
             await asyncio.sleep(2.5)
             for task in world.loop.tasks():
-                if task.get_name() == "periodic_task-retention":
+                if task.get_name() == "periodic_task-failing":
                     task.cancel()
 
     world.run(main(), seconds_max=10)

@@ -1,0 +1,121 @@
+"""What an error of the disk does to the replicas in its directory, and what a description says of it."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from minibroker.broker.disk_faults.disk_errors import DiskErrors
+from minibroker.broker.monitoring.metrics import BrokerCounters
+from minibroker.broker.requests.replica_description import describe_replicas
+from minibroker.harness.simulated import SimulatedHarness
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.wire.messages import DescribeReplicaStateRequest
+from minibroker.runtime.observer import UNOBSERVED
+from minibroker.runtime.ports import DiskError, DiskFull, OutOfDescriptors
+from minibroker.testing import simulated
+from tests.simulation.test_damage import SETTINGS, TOPIC, disk, produce
+
+
+def described_directory(c: SimulatedHarness) -> tuple[str, str | None]:
+    broker = c.simulation.brokers[1]
+    answer = describe_replicas(broker.manager, broker.registration, broker.image, DescribeReplicaStateRequest())
+    return answer.log_directory, answer.log_directory_reason
+
+
+@simulated(brokers=1, settings=SETTINGS)
+async def test_a_description_says_how_the_directory_is_and_why(c: SimulatedHarness) -> None:
+    await c.create_topic(TOPIC)
+    health = c.simulation.brokers[1].manager.log_directory.health
+    assert described_directory(c) == ("online", None)
+    health.failed(DiskFull("no space left"))
+    assert described_directory(c) == ("full", "no space left")
+    assert health.try_heal()
+    assert described_directory(c) == ("online", None)
+    health.failed(DiskError("input/output error"))
+    assert described_directory(c) == ("offline", "input/output error")
+
+
+@simulated(brokers=1, settings=SETTINGS)
+async def test_an_error_that_only_the_scrubber_meets_takes_the_replicas_offline(c: SimulatedHarness) -> None:
+    """Without it, an idle leader would keep a disk that can no longer be read, until a client reads."""
+    await c.create_topic(TOPIC)
+    await produce(c, 45)
+    disk(c, 1).fail("read", path_prefix=f"/data/log/{TOPIC}-0/")
+    await asyncio.sleep(130)
+    assert described_directory(c)[0] == "offline"
+    assert c.simulation.brokers[1].gauges().offline_replicas == 1
+
+
+class HealingReplica:
+    """A replica whose steps after the healing of the directory fail with the given errors, one a time."""
+
+    def __init__(self, index: int, *errors: DiskError) -> None:
+        self.topic_partition = TopicPartition(TOPIC, index)
+        self.healed, self._errors = 0, list(errors)
+
+    def log_healed(self) -> None:
+        if self._errors:
+            raise self._errors.pop(0)
+        self.healed += 1
+
+
+class NotedErrors(DiskErrors):
+    """Its directory does not fail: the errors are noted."""
+
+    noted: list[DiskError]
+
+    def failed(self, error: DiskError) -> None:
+        self.noted.append(error)
+
+
+async def disk_errors(*replicas: HealingReplica) -> tuple[NotedErrors, SimpleNamespace]:
+    directory = SimpleNamespace(full=False, offline=False, path="/data/log", require_descriptor=lambda: None)
+    directory.health = SimpleNamespace(on_offline=[], unwell=False)
+    errors = NotedErrors(
+        log_directory=cast(Any, directory),
+        partitions=cast(Any, {each.topic_partition: each for each in replicas}),
+        partition_changed=lambda _: None,
+        log_damaged=lambda *_: None,
+        now_ms=lambda: 0,
+        counters=BrokerCounters(),
+        observer=UNOBSERVED,
+    )
+    errors.noted = []
+    return errors, directory
+
+
+async def test_an_error_while_replicas_are_offered_again_fails_the_directory() -> None:
+    error = DiskError("input/output error")
+    first, second = HealingReplica(0, error), HealingReplica(1)
+    errors, _ = await disk_errors(first, second)
+    errors.healed()
+    assert errors.noted == [error]
+    assert (first.healed, second.healed) == (0, 0), "the directory is offline: nothing more is tried"
+
+
+async def test_a_replica_that_finds_no_descriptor_when_it_is_offered_again_is_offered_later() -> None:
+    first, second = HealingReplica(0, OutOfDescriptors("too many open files")), HealingReplica(1)
+    errors, _ = await disk_errors(first, second)
+    errors.healed()
+    assert (first.healed, second.healed, errors.noted) == (0, 1, [])
+    errors.try_resting()
+    assert (first.healed, second.healed) == (1, 1)
+    errors.try_resting()
+    assert (first.healed, second.healed) == (1, 1), "once"
+
+
+@pytest.mark.parametrize("error", [OutOfDescriptors("too many open files"), DiskError("input/output error")])
+async def test_replicas_rest_until_there_is_a_descriptor(error: DiskError) -> None:
+    replica = HealingReplica(0, OutOfDescriptors("too many open files"))
+    errors, directory = await disk_errors(replica)
+    errors.healed()
+
+    def require_descriptor() -> None:
+        raise error
+
+    directory.require_descriptor = require_descriptor
+    errors.try_resting()
+    assert replica.healed == 0
+    assert errors.noted == ([] if isinstance(error, OutOfDescriptors) else [error])
