@@ -7,7 +7,14 @@ from typing import Any, cast
 
 import pytest
 
-from minibroker.broker.replicas.replica_fetcher import FetcherConfig, ReplicaFetcher
+from minibroker.broker.replicas import replica_fetcher
+from minibroker.broker.replicas.replica_fetcher import (
+    REDIAL_PAUSES_MS,
+    REDIAL_TIMEOUT_MS,
+    FetcherConfig,
+    Redial,
+    ReplicaFetcher,
+)
 from minibroker.broker.replication.events import (
     AskEpochEnd,
     EpochEndAnswered,
@@ -241,3 +248,42 @@ def test_a_question_on_a_connection_that_was_idle_has_the_whole_time() -> None:
         running.cancel()
 
     SimulatedWorld().run(check())
+
+
+# -------------------------------------------------------------------------------------------------------- connections
+async def _ended(
+    fetcher: ReplicaFetcher, monkeypatch: pytest.MonkeyPatch, was_lost: bool, redial: Redial | None
+) -> Redial | None:
+    """What is dialled next when the connection to ("10.0.0.1", 9092) ends at once."""
+
+    async def watch() -> bool:
+        return was_lost
+
+    monkeypatch.setattr(fetcher, "_watch", watch)
+    monkeypatch.setattr(fetcher, "_close", lambda: ("10.0.0.1", 9092))
+    return await fetcher._use(redial)
+
+
+async def test_a_lost_connection_that_was_steady_is_dialled_again_at_its_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One reset must not cost a pause: the leader may run, and the follower must not leave the ISR."""
+    monkeypatch.setattr(replica_fetcher, "STEADY_SECONDS", 0.0)
+    redial = await _ended(_fetcher(), monkeypatch, was_lost=True, redial=None)
+    assert redial is not None
+    assert (redial.address, redial.registration, redial.attempt) == (("10.0.0.1", 9092), 20, 0)
+    assert await _ended(_fetcher(), monkeypatch, was_lost=False, redial=None) is None
+
+
+async def test_a_connection_that_is_lost_at_once_is_dialled_again_a_few_times_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lost_at = asyncio.get_running_loop().time()
+    redial: Redial | None = Redial(address=("10.0.0.1", 9092), registration=20, lost_at=lost_at)
+    attempts = []
+    while redial is not None:
+        attempts.append(redial.attempt)
+        redial = await _ended(_fetcher(), monkeypatch, was_lost=True, redial=redial)
+    assert attempts == list(range(len(REDIAL_PAUSES_MS)))
+    late = Redial(address=("10.0.0.1", 9092), registration=20, lost_at=lost_at - REDIAL_TIMEOUT_MS / 1000)
+    assert await _ended(_fetcher(), monkeypatch, was_lost=True, redial=late) is None

@@ -1,6 +1,7 @@
 """Notes of leaders in ZooKeeper: that they are correct and timely, and block nothing."""
 
 import asyncio
+from typing import Any, cast
 
 import pytest
 
@@ -11,6 +12,7 @@ from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.log_digest import MODULUS, batch_digest, format_digest
 from minibroker.protocol.record_batch import read_header
 from minibroker.protocol.witness import PartitionWitness, WitnessNode, newer, shard_of, witness_path
+from minibroker.runtime.ports import Coordination, CoordinationUnavailable
 from minibroker.testing import simulated
 from tests.simulation.test_damage import FIRST, TOPIC, produce, replica
 
@@ -182,3 +184,34 @@ async def test_an_outage_is_logged_once_and_the_witness_catches_up(
     await asyncio.sleep(60)
     assert newest(c).committed_offset == 3
     assert sum("the witness is not written" in record.message for record in caplog.records) <= 1
+
+
+class LosesOneWrite:
+    """ZooKeeper as the writer sees it, which cannot be reached for one write."""
+
+    def __init__(self, coordination: Coordination) -> None:
+        self._coordination = coordination
+        self.lost = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._coordination, name)
+
+    async def set(self, path: str, data: bytes) -> object:
+        if not self.lost:
+            self.lost += 1
+            raise CoordinationUnavailable("not connected")
+        return await self._coordination.set(path, data)
+
+
+@simulated(brokers=1, seed=38, settings=SETTINGS)
+async def test_a_write_that_failed_is_repeated_though_nothing_changes(c: SimulatedHarness) -> None:
+    """Otherwise the audit would prove less about an idle topic for ever."""
+    await c.create_topic(TOPIC)
+    await asyncio.sleep(35)
+    writer: WitnessWriter = c.simulation.brokers[1].witness
+    losing = LosesOneWrite(writer._coordination)
+    writer._coordination = cast(Any, losing)
+    await produce(c, 3)
+    await asyncio.sleep(100)
+    assert losing.lost == 1
+    assert newest(c).committed_offset == 3
