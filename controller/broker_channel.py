@@ -24,6 +24,9 @@ RESEND_SECONDS = 0.1
 """Kafka's pause between attempts."""
 CONNECT_TIMEOUT_MS = 3_000
 """A host that does not answer must not block the channel long after it is back."""
+AUTHENTICATION_TIMEOUT_MS = 2_000
+"""A broker that lost the connection unnoticed gets its order with the next attempt, before it has been silent for too
+long (`answer_seconds_max`): else one lost answer would unregister it (seed 18100037)."""
 RETRY_LOG_INTERVAL_SECONDS = 10.0
 """One log line per outage, and another at this interval while it lasts."""
 
@@ -54,7 +57,14 @@ class BrokerChannel:
         self._queue = SendQueue()
         self._filled = asyncio.Event()
         client_id = f"controller-{sender.controller_id}"
-        dial = partial(dialer.connect, broker.broker_id, address, client_id=client_id, timeout_ms=CONNECT_TIMEOUT_MS)
+        dial = partial(
+            dialer.connect,
+            broker.broker_id,
+            address,
+            client_id=client_id,
+            timeout_ms=CONNECT_TIMEOUT_MS,
+            authentication_timeout_ms=AUTHENTICATION_TIMEOUT_MS,
+        )
         self._channel = RequestChannel(dial)
         self._logged_at: float | None = None
         self.waits_for_answer = False

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from minibroker.controller.controller_channels import SILENT_SECONDS, WATCH_SECONDS
-from minibroker.controller.core.controller_state import ControllerState, Deletion, Topic
+from minibroker.controller.core.controller_state import ControllerSettings, ControllerState, Deletion, Topic
 from minibroker.controller.core.instructions import (
     REQUEST_BYTES_MAX,
     REQUEST_LOGS_MAX,
@@ -29,12 +29,14 @@ from minibroker.controller.send_queue import BATCHES_MAX, SendQueue
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import (
+    ApiKey,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     Response,
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
+from minibroker.simulation.world.message_holds import responses
 from tests.controller.cluster import Cluster, simulated
 from tests.controller.facts import T0, cluster_state, leadership
 
@@ -244,6 +246,23 @@ async def test_a_cut_connection_heals_and_delivers_what_waited(cluster: Cluster)
     assert not cluster.brokers[1].leader_and_isr("lines", 0)
     network.heal("controller", "broker1")
     await cluster.until(lambda: cluster.brokers[1].leader_and_isr("lines", 0), seconds=10)
+
+
+@simulated
+async def test_a_lost_answer_to_an_authentication_costs_less_than_the_longest_silence(cluster: Cluster) -> None:
+    """Seed 18100037: a broker lost the connection unnoticed while the controller authenticated. Its next attempt came
+    five seconds later, and the broker, which had not been sent an order for six by then, was unregistered."""
+    await cluster.start(1, 2)
+    controller = await cluster.controller()
+    broker, network = cluster.brokers[1], cluster.world.network
+    await cluster.until(lambda: broker.requests)
+    network.count_frames(match=lambda _: False)  # from now on responses are matched with requests
+    network.reset_connections("controller", "broker1")
+    answers = network.hold("broker1", "controller", responses(ApiKey.SASL_AUTHENTICATE), times=1)
+    await cluster.create(controller, "lines", [[1, 2]])
+    await answers.caught()
+    longest = ControllerSettings(controller_id=1).answer_seconds_max
+    await cluster.until(lambda: broker.leader_and_isr("lines", 0), seconds=longest / 2)
 
 
 @simulated
