@@ -1,4 +1,4 @@
-"""Signals during a test, a demo or a scenario on real processes leave no process behind."""
+"""Signals during a test, a demo or a scenario leave no process behind, and nothing in the engine."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from minibroker.local_cluster.processes import PROC, free_ports
+from tests.system.compose_cluster import why_no_engine, why_no_images
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(100)]
 
@@ -70,6 +71,38 @@ def test_no_process_outlives_an_interrupted_program(
             time.sleep(0.3)
         output, _ = process.communicate(timeout=60)
     assert processes_below(tmp_path) == [], output.decode()
+
+
+def in_engine(project: str) -> list[str]:
+    """The containers, volumes, networks and images of this project."""
+    label = ("-q", "--filter", f"label=com.docker.compose.project={project}")
+    images = ["images", "-q", f"{project}-broker"]
+    listings = (images, ["ps", "-a", *label], ["volume", "ls", *label], ["network", "ls", *label])
+    return [line for words in listings for line in subprocess.check_output(["docker", *words], text=True).splitlines()]
+
+
+@pytest.mark.docker
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(bool(why_no_engine()), reason=why_no_engine() or "an engine runs")
+@pytest.mark.parametrize("signals", [(TERM,), (INT, INT)], ids=["TERM", "INT-INT"])
+def test_no_container_outlives_an_interrupted_test(tmp_path: Path, signals: tuple[signal.Signals, ...]) -> None:
+    if why_no_images():
+        pytest.skip(str(why_no_images()))
+    (tmp_path / "test_it.py").write_text(TEST)
+    words = [*PROGRAMS["pytest"], "--minibroker-backend", "compose"]  # the last one counts
+    with subprocess.Popen(
+        [sys.executable, *words], cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        while "the cluster runs" not in (line := process.stdout.readline()):
+            assert line, "it ended early"
+        project = f"minibroker-harness-{process.pid}-1"
+        assert len(in_engine(project)) >= 6  # four containers, a network, an image, volumes
+        for number in signals:
+            process.send_signal(number)
+            time.sleep(0.3)
+        process.communicate(timeout=200)
+    assert in_engine(project) == []
 
 
 @pytest.mark.parametrize("signals", [(INT,), (TERM,), (INT, INT, TERM)], ids=["INT", "TERM", "INT-INT-TERM"])
