@@ -89,7 +89,9 @@ class PatchingFinder(importlib.abc.MetaPathFinder):
         code = self._codes.get(fullname)
         if code is None:
             return None
-        return importlib.machinery.ModuleSpec(fullname, _PatchedLoader(code), origin=code.co_filename)
+        spec = importlib.machinery.ModuleSpec(fullname, _PatchedLoader(code), origin=code.co_filename)
+        spec.has_location = True  # a module without __file__ has no source for `inspect`
+        return spec
 
 
 def apply(mutant: Mutant) -> None:

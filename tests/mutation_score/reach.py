@@ -20,6 +20,12 @@ from tests.mutation_score.sample import KEPT_FOLDER, DrawnMutant, stratum
 
 KEPT = ROOT / KEPT_FOLDER
 SEEDS = tuple(f"{kind}:{number}" for number in range(1, 16) for kind in ("seed", "disks"))
+KILLER_FOLDERS = (*FOLDERS, "simulation")
+"""Of `tests/`."""
+OTHER_KILLERS = ("tests/docs/test_wire_tables.py",)
+"""Tried on all of `protocol/`: it compares the numbers and defaults of the wire with docs/FORMATS.md."""
+NO_KILLERS = ("test_swarm.py", "test_speed.py", "test_determinism.py")
+"""The first runs seeds, which are killers themselves; the others concern the simulator."""
 RUN_FOLDERS = (*FOLDERS, "runtime", "simulation")
 FILES_PER_CHILD = 3
 SECONDS_PER_CHILD_MAX = 1_800.0
@@ -49,7 +55,9 @@ def code_digest() -> str:
 
 def helpers_digest() -> str:
     """Of what tests use besides the code."""
-    return digest_of(path for folder in FOLDERS for path in _python_files(folder) if not path.name.startswith("test_"))
+    return digest_of(
+        path for folder in KILLER_FOLDERS for path in _python_files(folder) if not path.name.startswith("test_")
+    )
 
 
 def _python_files(folder: str) -> Iterable[Path]:
@@ -59,7 +67,8 @@ def _python_files(folder: str) -> Iterable[Path]:
 def _digests() -> dict[str, str]:
     """Of every test file and every seed."""
     code, helpers = code_digest(), helpers_digest()
-    files = [path for folder in FOLDERS for path in _python_files(folder) if path.name.startswith("test_")]
+    files = [path for folder in KILLER_FOLDERS for path in _python_files(folder) if path.name.startswith("test_")]
+    files = [path for path in files if path.name not in NO_KILLERS] + [ROOT / name for name in OTHER_KILLERS]
     digests = {path.relative_to(ROOT).as_posix(): f"{code}-{helpers}-{digest_of([path])}" for path in sorted(files)}
     return {**digests, **dict.fromkeys(SEEDS, code)}
 
@@ -123,6 +132,8 @@ class Reach:
             if cpu_seconds > TESTS_CPU_SECONDS_MAX:
                 break
             chosen.append(each)
+        if mutant.module.startswith("protocol."):
+            chosen += [each for each in self._tests if each.file in OTHER_KILLERS and each not in chosen]
         return chosen
 
     def seeds(self, mutant: DrawnMutant) -> list[KillerReach]:

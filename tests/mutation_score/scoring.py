@@ -9,9 +9,9 @@ import msgspec
 from tests.mutants.patching import ROOT
 from tests.mutants.workers import ChildFailed, child_lines
 from tests.mutation_score.measuring import KillerReach
-from tests.mutation_score.population import FOLDERS, module_paths
+from tests.mutation_score.population import module_paths
 from tests.mutation_score.processes import in_parallel
-from tests.mutation_score.reach import KEPT, SEEDS, Reach, code_digest, digest_of, measured_reach
+from tests.mutation_score.reach import KEPT, KILLER_FOLDERS, SEEDS, Reach, code_digest, digest_of, measured_reach
 from tests.mutation_score.results import Result, Results, Stage
 from tests.mutation_score.sample import DrawnMutant, source_of
 from tests.mutation_score.survivors import Survivor, SurvivorClass
@@ -33,7 +33,7 @@ class Scoring:
         self._survivors = survivors
         self._modules = {module: digest_of([path]) for module, path in module_paths(ROOT).items()}
         code = code_digest()
-        tests = digest_of(path for folder in FOLDERS for path in (ROOT / "tests" / folder).rglob("*.py"))
+        tests = digest_of(path for folder in KILLER_FOLDERS for path in (ROOT / "tests" / folder).rglob("*.py"))
         self.results = Results(KEPT / "results.jsonl", {"tests": f"{code}-{tests}", "seeds": code})
         self._worlds: dict[Stage, str] = {"tests": f"{code}-{tests}", "seeds": code}
         self.failed_killers: list[KillerReach] = []

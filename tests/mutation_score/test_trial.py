@@ -61,6 +61,7 @@ def test_a_mutant_that_never_ends_is_killed_when_its_time_is_over(
     killer: KillerReach, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scoring, "CPU_SECONDS_START", 3)
+    monkeypatch.setattr(scoring, "SECONDS_PER_TEST_MIN", 90.0)
     assert tried(SOURCE.replace("one += 1", "one -= 1"), killer).killer == "crash"
 
 
@@ -74,6 +75,14 @@ def test_the_code_as_it_is_survives_tests_and_a_seed() -> None:
     text = source_path(module).read_text(encoding="utf-8")
     killers = (KillerReach(killer=file, file=file), KillerReach(killer="seed:1", file="seed", cpu_seconds=3.0))
     assert tried(text, *killers, module=module) == TrialResult(killer=None)
+
+
+def test_code_that_reads_its_own_source_survives_and_sees_a_change() -> None:
+    module, file = "protocol.wire.client_messages", "tests/docs/test_wire_tables.py"
+    text, killer = source_path(module).read_text(encoding="utf-8"), KillerReach(killer=file, file=file, cpu_seconds=3.0)
+    assert tried(text, killer, module=module) == TrialResult(killer=None)
+    changed = text.replace("error_code: I16 = 0\n    partition_index", "error_code: I16 = -1\n    partition_index")
+    assert tried(changed, killer, module=module).killer is not None
 
 
 def test_a_seed_of_the_swarm_kills_a_broken_replica() -> None:

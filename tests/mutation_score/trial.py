@@ -6,6 +6,7 @@ the real time; the CPU time is limited here, because the machine may be busy.
 
 import contextlib
 import io
+import linecache
 import os
 import resource
 import sys
@@ -108,7 +109,9 @@ def _run_seeds(trial: Trial) -> TrialResult | None:
 def try_mutant(trial: Trial) -> TrialResult:
     """Once a process: what is loaded stays mutated."""
     try:
-        code = compile(trial.source, str(source_path(trial.module)), "exec")
+        path = str(source_path(trial.module))
+        linecache.cache[path] = (len(trial.source), None, trial.source.splitlines(keepends=True), path)  # for `inspect`
+        code = compile(trial.source, path, "exec")
         apply_codes({PACKAGE + trial.module: code}, trial.module)
         found = _run_tests(trial) if trial.tests else None
         return found or _run_seeds(trial) or TrialResult(killer=None)
