@@ -97,7 +97,7 @@ class Connections:
         return server.last_error if server is not None else None
 
     def ever_connected(self, address: Address) -> bool:
-        """Has this client ever been connected to this address?"""
+        """Whether this client has ever been connected to this address."""
         server = self._servers.get(address)
         return server is not None and server.ever_connected
 

@@ -92,7 +92,7 @@ class TakenRecords(Protocol):
 
     @property
     def done(self) -> bool:
-        """Are all outcomes known?"""
+        """Whether all outcomes are known."""
         ...
 
     def first_error(self) -> MinibrokerError | None: ...

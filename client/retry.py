@@ -52,7 +52,7 @@ leader answers with it after it has appended."""
 
 
 def refreshes_metadata(code: ErrorCode) -> bool:
-    """Should the client request the leaders again?"""
+    """Whether the client should request the leaders again."""
     return code in REFRESHES_METADATA
 
 

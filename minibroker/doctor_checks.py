@@ -259,7 +259,7 @@ def ports_of_cluster_in(directory: Path) -> tuple[list[int], str | None]:
 
 
 async def check_zookeeper(connect: str) -> DoctorFinding:
-    """Does one of the servers report that it serves?"""
+    """Whether one of the servers reports that it serves."""
     for server in connect.split("/")[0].split(","):
         host, _, port = server.strip().rpartition(":")
         if not port.isdigit():
@@ -279,7 +279,7 @@ async def check_zookeeper(connect: str) -> DoctorFinding:
 
 
 async def check_listeners(servers: str) -> list[DoctorFinding]:
-    """Is every advertised address reachable from here, and does the right broker answer there?"""
+    """Whether every advertised address is reachable from here, and the right broker answers there."""
     async with BrokerQueries("minibroker-doctor") as queries:
         try:
             metadata = await queries.metadata(servers, [])

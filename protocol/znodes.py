@@ -175,7 +175,7 @@ class BrokerRegistration(Znode, frozen=True, kw_only=True):
     timestamp: str
     """Wall-clock ms of the registration, as text."""
     incarnation_id: str
-    """Drawn at random by each start of the process (hardening 1)."""
+    """Drawn at random by each start of the process (hardening rule 1)."""
     directory_id: str
     """Of the broker's log directory: reveals a wiped disk."""
     cluster_id: str = ""
@@ -271,9 +271,9 @@ class PartitionState(Znode, frozen=True, kw_only=True):
     controller_epoch: int
     isr: list[int]
     isr_incarnations: dict[str, str] = {}
-    """Incarnation of each ISR member when it was last known to be in sync (hardening 1)."""
+    """Incarnation of each ISR member when it was last known to be in sync (hardening rule 1)."""
     isr_directories: dict[str, str] = {}
-    """Log directory of each ISR member then: another one holds nothing of this partition (hardening 15)."""
+    """Log directory of each ISR member then: another one holds nothing of this partition (hardening rule 15)."""
     leader_recovery_state: int = 0
     """1 after an unclean election, until the leader reports that it has recovered."""
     topic_id: str = ""

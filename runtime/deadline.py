@@ -21,7 +21,7 @@ class DeadlineTimer:
 
     @property
     def is_set(self) -> bool:
-        """Will it call?"""
+        """Whether it will call."""
         return self._handle is not None
 
     def set(self, at: float) -> None:

@@ -85,7 +85,7 @@ class RpcConnection(asyncio.BufferedProtocol):
 
     @property
     def is_waited_on(self) -> bool:
-        """Does any caller expect a reply?"""
+        """Whether any caller expects a reply."""
         return bool(self._pending)
 
     def send(self, body: Request, on_reply: OnReply) -> int:

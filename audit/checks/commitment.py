@@ -1,4 +1,4 @@
-"""What of a partition is known to be committed, and which replicas must hold it. PURE.
+"""What of a partition is known to be committed, and which replicas must hold it. Pure.
 
 Owns: the committed offset of a partition, which replicas were in sync, how far two replicas must be equal, and what
 missing high watermarks leave open. A high watermark proves that everything below it is committed, whichever source has

@@ -1,4 +1,4 @@
-"""Compares the replicas of one partition with each other. PURE.
+"""Compares the replicas of one partition with each other. Pure.
 
 Owns: equality below the high watermarks (I3, I19, I20), log matching on the whole overlap (I16, I17), and the number of
 offsets compared. Leaves to others: reading the files, and what is wrong inside a single replica (rules.py).

@@ -1,4 +1,4 @@
-"""What should be present: brokers, partitions, replicas, ids and ISRs, each with the source that demands it. PURE.
+"""What should be present: brokers, partitions, replicas, ids and ISRs, each with the source that demands it. Pure.
 
 Owns: combining the recorded cluster state (`cluster-state.json`, ZooKeeper), the partitions that each broker's own
 checkpoints list, and the owner of each directory. A contradiction between sources is a finding, never a silent choice.

@@ -1,4 +1,4 @@
-"""What a power cut may leave of a log: everything that was synced, and any part of the rest. PURE.
+"""What a power cut may leave of a log: everything that was synced, and any part of the rest. Pure.
 
 Owns: the log as the broker's next start will truncate it. The start cuts at the first byte behind the recovery point
 that is not part of a batch in order. Whatever lies behind that is ignored: a disk writes in an order of its own.

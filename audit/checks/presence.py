@@ -1,4 +1,4 @@
-"""Checks that every expected replica is present. PURE.
+"""Checks that every expected replica is present. Pure.
 
 Owns: the meaning of a missing replica, by the source that expects it. A broker for which no directory was given is one
 finding for all its replicas (expectation.py), not one for each.

@@ -1,4 +1,4 @@
-"""The sequences of idempotent producers along one log (promise: each record once). PURE.
+"""The sequences of idempotent producers along one log (promise: each record once). Pure.
 
 Owns: what the leader's rules (docs/REPLICATION.md, section 10) demand of every log. The batches of one producer id and
 producer epoch follow each other from sequence 0 on without a gap, and continue at 0 after 2^31 - 1; a new producer

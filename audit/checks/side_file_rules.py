@@ -1,4 +1,4 @@
-"""The checks of the files next to one log: epoch history, indexes, checkpoints. PURE.
+"""The checks of the files next to one log: epoch history, indexes, checkpoints. Pure.
 
 Owns: whether they fit the batches (replication invariants I10, I13, I15). Where a broker was not stopped cleanly, its
 side files may be behind the log: that is a note, because its next start rebuilds them.

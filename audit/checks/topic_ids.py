@@ -1,4 +1,4 @@
-"""Which replicas are of the expected topic: a name may be used again for another topic. PURE.
+"""Which replicas are of the expected topic: a name may be used again for another topic. Pure.
 
 Owns: the meaning of a deviating topic id. Where the partition's id is known, replicas with another id are not replicas
 of it. Where it is unknown, replicas that differ contradict each other, and none is trusted silently.

@@ -1,4 +1,4 @@
-"""The logs compared with the witness that the cluster recorded outside its disks (`protocol.witness`). PURE.
+"""The logs compared with the witness that the cluster recorded outside its disks (`protocol.witness`). Pure.
 
 Owns: what a witness proves. Its digest covers every batch from the leader's log start to what was committed. Even if
 all replicas were cut, rewritten, renumbered or replaced by an older backup in the same way, the digest contradicts

@@ -1,4 +1,4 @@
-"""A replica's valid batches by offset, ready to be compared. PURE.
+"""A replica's valid batches by offset, ready to be compared. Pure.
 
 Owns: the order of batches by offset, and the comparison of a stretch of two replicas column by column. A log without
 holes and overlaps (nearly every log) is compared by its columns: equal stretches take five memory comparisons. Only

@@ -82,7 +82,7 @@ def rebuild_producers(log: OpenLog) -> None:
     end = log.log_end_offset
     had_producers = len(log.producers) > 0
     log.snapshots.remove_above(end)
-    if had_producers:  # without any, expired or displaced ones are not worth reading the log for
+    if had_producers:  # else none can be missing, and the log need not be read
         snapshot_offset, producers = log.snapshots.newest(end)
         for header in log.headers(snapshot_offset or 0):
             producers.update(header)

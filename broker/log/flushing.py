@@ -10,7 +10,7 @@ from minibroker.runtime.ports import BadEntry, DiskError
 
 
 async def flush_log(log: OpenLog, closed_only: bool) -> None:
-    """Sync what was appended before the call. Callers that wait for the lock find it done by the first of them."""
+    """Sync what was appended before the call. One flush serves all callers that wait for the lock."""
     wanted = _target(log, closed_only)
     async with log.flushing:
         log.health.require_online()

@@ -31,7 +31,7 @@ PROPOSALS_PER_REQUEST_MAX = 2_000
 """Keeps a request below the 1 MiB of a control frame."""
 CONNECT_TIMEOUT_MS = 2_000
 STILL_FAILING_MS = 5_000
-"""A proposal that is still wanted is sent again sooner than this."""
+"""Requests that failed longer ago are over: a proposal that is still wanted is sent again sooner than this."""
 FAILURE_LOG_INTERVAL_MS = 10_000
 """A controller that does not answer, or refuses, is asked twenty times a second; one line per interval is enough."""
 

@@ -8,7 +8,7 @@ registration it was sent to, so the list is kept in memory only.
 from minibroker.protocol.ids import TopicPartition
 
 REPLICAS_MAX = 10_000
-"""As many as one request may name; the oldest are dropped. A late request is late by seconds."""
+"""As many as one request may name; the oldest are dropped, which is safe: a request is late by seconds."""
 
 
 class ErasedReplicas:

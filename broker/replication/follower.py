@@ -121,7 +121,10 @@ def _is_stale(state: ReplicaState, leader_epoch: int) -> bool:
 
 
 def on_epoch_end_answered(state: ReplicaState, event: EpochEndAnswered, effects: list[ReplicaEffect]) -> None:
-    """Truncate to where the histories diverge; ask again if the leader named an epoch unknown here (KIP-279)."""
+    """Truncate to where the histories diverge; ask again if the leader named an epoch unknown here (KIP-279).
+
+    A cut below the own high watermark is reported, not refused: after an unclean election it is right. That committed
+    records stay is the election's task."""
     if _is_stale(state, event.leader_epoch) or state.phase != AskingEpochEnd(event.asked_epoch):
         return
     if event.error_code is not ErrorCode.NONE:
@@ -348,6 +351,7 @@ def _begin_empty_at(state: ReplicaState, offset: int) -> None:
 
 
 def _set_log_offsets(state: ReplicaState, log_start_offset: int, log_end_offset: int) -> None:
+    """The only place where a follower's high watermark falls: a cut takes it along."""
     state.log_start_offset = log_start_offset
     state.low_watermark = min(state.low_watermark, log_start_offset)
     state.log_end_offset = log_end_offset

@@ -39,7 +39,7 @@ def advance_high_watermark(state: ReplicaState, now_ms: int, effects: list[Repli
             continue
         if broker_id in must_hold:
             if remote.log_end_offset is None:
-                return  # has not fetched in this epoch: its end is unknown (Kip320 rule 3)
+                return  # has not fetched in this epoch: its end is unknown (Kip320.tla rule 3)
         elif remote.log_end_offset is None or not remote.eligible or not in_lag_limits(state, remote, now_ms):
             continue
         candidate = min(candidate, remote.log_end_offset)
@@ -78,7 +78,8 @@ def resolve_waiters(state: ReplicaState, effects: list[ReplicaEffect]) -> None:
 
 
 def answer_synced_waiters(state: ReplicaState, effects: list[ReplicaEffect]) -> None:
-    """acks=1 with flushing on: the leader's own copy is safe now."""
+    """acks=1 promises that the leader keeps the record; with flushing on, also over a power loss. Its copy is synced
+    now."""
     still = [w for w in state.sync_waiters if w.required_offset > state.synced_end_offset]
     for waiter in state.sync_waiters:
         if waiter.required_offset <= state.synced_end_offset:

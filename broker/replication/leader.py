@@ -184,7 +184,8 @@ def refuse_as_leader(state: ReplicaState) -> ErrorCode | None:
 
 
 def refuse_epoch(state: ReplicaState, current_leader_epoch: int | None) -> ErrorCode | None:
-    """The fence of KIP-320: both sides must mean the same leader epoch."""
+    """The fence of KIP-320. A lower epoch is one of a peer that missed an election; a higher one shows that this leader
+    did."""
     if current_leader_epoch is None or state.leader_epoch is None:
         return None
     if current_leader_epoch < state.leader_epoch:

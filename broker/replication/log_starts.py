@@ -70,8 +70,8 @@ def starts_like_leader(state: ReplicaState, remote: RemoteReplica) -> bool:
 def follow_log_start(state: ReplicaState, leader_start: int | None, effects: list[ReplicaEffect]) -> None:
     """Start where the leader does, but not above what is committed here. If the log ends at that start and the leader
     has never compared it, all records are dropped: nothing can prove them any more, and no replica will start earlier.
-    While the leader still has files in front of its start, it has compared the log by them (seed 17112752: it was
-    dropped, and the next leader started earlier)."""
+    While the leader still has files in front of its start, it has compared the log by them: a log
+    dropped then would be missed, because the next leader may start earlier (seed 17112752)."""
     if leader_start is None:
         return
     new_start = min(leader_start, state.high_watermark)

@@ -109,7 +109,7 @@ def _refresh_leader(state: ReplicaState, event: ev.LeaderAndIsrReceived, effects
     """Same leader epoch, newer partition epoch: this settles the ISR. Only its reply clears a proposal in flight.
 
     The same partition epoch again settles nothing: a proposal based on it may still be applied, so its members must
-    still count (found by a random walk: the high watermark passed a replica that then joined).
+    still count: else the high watermark could pass a replica that then joins.
     """
     _set_remotes(state, event, reset=False)
     if event.partition_epoch == state.partition_epoch:
@@ -151,7 +151,7 @@ def _sync_what_does_not_count(state: ReplicaState, effects: list[ev.ReplicaEffec
 
 def _set_remotes(state: ReplicaState, event: ev.LeaderAndIsrReceived, reset: bool) -> None:
     """One entry per follower of the assignment. In a new leader epoch no end is known, because only positions reported
-    under it count (Kip320 rule 3); the highest broker epoch seen stays."""
+    under it count (Kip320.tla rule 3); the highest broker epoch seen stays."""
     old = state.remotes
     state.remotes = {}
     for broker_id in event.assignment:
@@ -274,7 +274,8 @@ def _on_phase_retried(state: ReplicaState, event: ev.PhaseRetried, effects: list
 
 
 _DATA_PATH = frozenset({ev.ProduceReceived, ev.BatchesAppended, ev.FetchAnswered})
-"""Events that come thousands of times a second and cannot change a role, an ISR or the epoch history."""
+"""Events that come thousands of times a second and cannot change a role, an ISR or the epoch history. A follower's
+fetch comes as often, but goes through `step_fetch`."""
 
 _HANDLERS: dict[type[ev.ReplicaEvent], Callable[[ReplicaState, Any, list[ev.ReplicaEffect]], None]] = {
     ev.LeaderAndIsrReceived: _on_leader_and_isr,

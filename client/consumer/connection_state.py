@@ -30,7 +30,7 @@ class ConnectionState(msgspec.Struct, frozen=True):
 
     @property
     def healthy(self) -> bool:
-        """Would new records arrive?"""
+        """Whether new records would arrive."""
         return self.state == "fetching"
 
 
@@ -49,7 +49,7 @@ class FetchProgress(Protocol):
     def leaders(self) -> Mapping[BrokerId, LeaderState]: ...
     def now_ms(self) -> float: ...
     def is_late(self, leader: BrokerId | None) -> bool:
-        """Has this leader been silent for longer than a long poll takes?"""
+        """Whether this leader has been silent for longer than a long poll takes."""
         ...
 
 

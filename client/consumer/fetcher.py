@@ -149,7 +149,7 @@ class Fetcher:
         self.wake()
 
     def _is_asked(self, flight: _FetchInFlight, cursor: Cursor) -> bool:
-        """Is the answer useful for this cursor?"""
+        """Whether the answer is useful for this cursor."""
         asked = flight.cursors.get(cursor.topic_partition)
         return asked is not None and asked == (cursor, cursor.generation, cursor.fetch_offset)
 
@@ -184,11 +184,11 @@ class Fetcher:
         return self._loop.time() * 1000
 
     def any_leader_answers(self) -> bool:
-        """Has any leader answered recently?"""
+        """Whether any leader has answered recently."""
         return any(not self.is_late(leader) for leader in self.leaders)
 
     def is_late(self, leader: BrokerId | None) -> bool:
-        """Has this leader been silent for longer than a long poll takes?"""
+        """Whether this leader has been silent for longer than a long poll takes."""
         state = self.leaders.get(leader) if leader is not None else None
         if state is None or state.answered_at_ms is None:
             return True

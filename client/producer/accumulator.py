@@ -115,7 +115,7 @@ class Accumulator:
 
     # ------------------------------------------------------------------------------------------------------- looking
     def has_work(self, leader: BrokerId) -> bool:
-        """Does any queue of this leader hold anything?"""
+        """Whether any queue of this leader holds anything."""
         return bool(self._active.get(leader))
 
     def leaders(self) -> list[BrokerId | None]:

@@ -44,7 +44,7 @@ class Delivery(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def done(self) -> bool:
-        """Is the outcome known?"""
+        """Whether the outcome is known."""
         batch = self._batch
         return batch.done or (bool(batch.parts) and batch.holder_of(self._delta)[0].done)
 
@@ -129,7 +129,7 @@ class Deliveries(Sequence[Delivery]):
 
     @property
     def done(self) -> bool:
-        """Are all outcomes known?"""
+        """Whether all outcomes are known."""
         return all(batch.done for batch in reversed(self._batches))
 
     def first_error(self) -> MinibrokerError | None:

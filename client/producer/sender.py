@@ -149,7 +149,7 @@ class Sender:
         self._opened[leader] = None
 
     def _is_busy(self, leader: BrokerId) -> bool:
-        """Is anything in flight to it?"""
+        """Whether anything is in flight to it."""
         channel = self._channels.get(leader)
         return channel is not None and bool(channel.in_flight)
 

@@ -13,7 +13,7 @@ from minibroker.client.limits import Deadline
 
 
 class WaitingSends:
-    """asyncio's locks are fair: first come, first served."""
+    """One queue of calls for each topic. A lock each is enough: asyncio's locks are fair."""
 
     def __init__(self) -> None:
         self.queues: dict[str, asyncio.Lock] = {}

@@ -136,7 +136,7 @@ UNCLEAN_CONFIG = "unclean.leader.election.enable"
 
 
 class ControllerState(msgspec.Struct, kw_only=True):
-    """Everything one controller knows in one controller epoch. Changed only by `steps.step`."""
+    """Everything one controller knows in one controller epoch. Changed only within `steps.step`."""
 
     settings: ControllerSettings
     controller_epoch: ControllerEpoch
@@ -216,7 +216,8 @@ class ControllerState(msgspec.Struct, kw_only=True):
         self.asked_logs = {**self.asked_logs, broker_id: self.asked_logs.get(broker_id, frozenset()) - gone}
 
     def answering(self, broker_ids: Iterable[BrokerId]) -> list[BrokerId]:
-        """Those of these, in their order, that can be elected: they answer orders (hardening 17)."""
+        """The brokers that answer orders, in the given order (hardening rule 17); none while this controller still
+        gathers answers."""
         return [] if self.is_gathering else [each for each in broker_ids if each not in self.unresponsive]
 
     # ---------------------------------------------------------------------------------------------- partitions

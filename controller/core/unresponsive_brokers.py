@@ -4,8 +4,8 @@ Owns: what the controller concludes from answered orders, and from those that wa
 sent again (`broker_channel`) and elections (`election`).
 
 Theory (hardening rule 17). A registration in ZooKeeper shows that a process reaches ZooKeeper, but not that other
-processes reach it. A broker that refused every connection was unregistered on confirmed failure, registered again, and
-stayed leader: writes stood still for as long as a producer would wait. So a registration counts in elections once it
+processes reach it. Otherwise a broker that refuses every connection would be unregistered on confirmed failure,
+register again, and stay leader, and writes would stand still. So a registration counts in elections once it
 has answered an order, and as long as it answers. A leader that receives nothing for `answer_seconds_max` can neither
 learn a new epoch nor change its ISR. If another member can take over, its registration is removed first, like that of a
 failed broker (`failure_detection`). It registers again, and has to answer before it leads again.
@@ -34,9 +34,9 @@ from minibroker.protocol.ids import BrokerId, TopicPartition
 
 NEVER_ANSWERED_SECONDS = 1.0
 """A new registration, which answers its first order within some milliseconds, may be silent for this long."""
-TOGETHER = 0.5
-"""Fraction of the longest allowed silence. Brokers are probed this often, so of two brokers cut off at one moment, one
-has been silent for at least this long when the other reaches the limit."""
+SILENT_TOGETHER_SHARE = 0.5
+"""A broker that has been silent for this share of the longest allowed silence counts as cut off together with one that
+reaches the limit now. Brokers are probed this often, so two that were cut off at one moment differ by no more."""
 
 
 def on_broker_answered(state: ControllerState, event: BrokerAnswered) -> list[ControllerEffect]:
@@ -93,7 +93,11 @@ def on_broker_silent(state: ControllerState, event: BrokerSilent) -> list[Contro
     if not _is_too_long(state, broker_id) or broker_id in state.shutting_down:
         return effects
     others = [each for each in sorted(state.brokers) if each != state.settings.controller_id]
-    silent = [each for each in others if state.silent_seconds.get(each, 0.0) >= TOGETHER * _seconds_max(state, each)]
+    silent = [
+        each
+        for each in others
+        if state.silent_seconds.get(each, 0.0) >= SILENT_TOGETHER_SHARE * _seconds_max(state, each)
+    ]
     if 2 * len(silent) > len(others):
         return [Resign(reason=f"brokers {silent} do not answer it for {event.seconds:.0f} s, most of those there are")]
     return [*effects, *_replace(state, broker_id, f"does not answer for {event.seconds:g} s")]

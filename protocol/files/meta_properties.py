@@ -24,7 +24,7 @@ class MetaProperties(msgspec.Struct, frozen=True, kw_only=True):
     cluster_id: str
     directory_id: str
     boot_id: str
-    """The kernel's boot id at the last start: distinguishes a killed process from a lost machine (hardening 1)."""
+    """The kernel's boot id at the last start: distinguishes a killed process from a lost machine (hardening rule 1)."""
     version: int = 0
 
 

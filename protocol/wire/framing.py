@@ -185,7 +185,7 @@ class FrameReceiver:
         self.close()
 
     def close(self) -> None:
-        """Drop what is pending and release the memory. Views returned before keep the old buffer alive."""
+        """Drop what is pending and release the memory. Frames returned earlier stay valid."""
         grown_by = self.grown_bytes
         self._buffer = bytearray(INITIAL_BUFFER_BYTES)
         self._start = self._end = 0

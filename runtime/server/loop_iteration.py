@@ -26,9 +26,8 @@ class LoopIteration:
         if self._is_new:
             self._is_new = False
             if self._call_soon is None:
-                self._call_soon = (
-                    asyncio.get_running_loop().call_soon
-                )  # getting the loop each time costs a system call (getpid)
+                # getting the loop costs a system call (getpid), so it is done once
+                self._call_soon = asyncio.get_running_loop().call_soon
             self._call_soon(self._renew)
         self.left -= cost
 

@@ -4,8 +4,8 @@ Owns: the vocabulary of steps, `(verb, broker, ...)`, which is also the language
 cost of each in the budget; and the promise within which bytes may be lost. Leaves to others: decisions of replicas and
 controllers, checks, and the search.
 
-A fetch, a question and their answers are one step unless they are held up: a message that is not held up makes the same
-difference as one a step later (each replica handles one thing at a time).
+A fetch, a question and their answers are one step unless they are held up: delivered at once, a message leads to the
+same states as delivered a step later (each replica handles one thing at a time).
 """
 
 from collections.abc import Callable, Iterator

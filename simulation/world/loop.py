@@ -63,8 +63,8 @@ class RealWaiting(AssertionError):
 
 
 class NodeHandle(events.Handle):
-    """A ready callback and its process. The loop runs it: a handle made and run 2,000 times a virtual second must not
-    cost three calls."""
+    """A ready callback and its process. The loop runs it in one call instead of three: handles are made some 2,000
+    times a virtual second."""
 
     __slots__ = ("_process",)
 

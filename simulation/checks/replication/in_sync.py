@@ -120,7 +120,7 @@ class InSyncRules:
     def _check_high_watermark(
         self, writer: Writer, partition: TopicPartition, leadership: ObservedLeadership, state: ReplicaState
     ) -> None:
-        """I5: the high watermark covers only what each member has reported in this epoch (Kip320 rule 3)."""
+        """I5: the high watermark covers only what each member has reported in this epoch (Kip320.tla rule 3)."""
         for broker_id in state.in_sync_replicas:
             if broker_id == writer.broker_id:
                 continue
