@@ -235,7 +235,9 @@ class _Loader:
         base = self.segments[first].base_offset
         self._distrust_epochs_of_another_log(self.segments[first])
         if first > 0:
-            self._check_last_epoch(self._read_tail(self.segments[first - 1]))
+            tail = self._read_tail(self.segments[first - 1])
+            self._check_last_epoch(tail)
+            self.last_epoch = NO_EPOCH if tail.last_epoch is None else tail.last_epoch
         self._replay_up_to(base)
         end = base
         number = first

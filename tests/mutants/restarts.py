@@ -244,6 +244,23 @@ MUTANTS: tuple[Mutant, ...] = (
         schedule=Schedule("epochs:kill_between_a_batch_and_its_epoch"),
     ),
     Mutant(
+        name="D56",
+        title="a start compares no epochs across the end of a closed segment",
+        origin="found by the swarm (seed 17262314 with faulty disks): the last epoch of a closed segment rotted upward",
+        rule="the epochs of batches never fall, also from one segment to the next (I12, 11)",
+        breaks=("I13",),
+        edits=(
+            Edit(
+                "broker.log.recovery",
+                "            self.last_epoch = NO_EPOCH if tail.last_epoch is None else tail.last_epoch\n",
+                "",
+            ),
+        ),
+        schedule=UnitTest(
+            "tests/broker/log/test_recovery.py::test_an_epoch_that_falls_between_a_closed_segment_and_the_next_is_damage"
+        ),
+    ),
+    Mutant(
         name="D55a",
         title="an epoch file with an epoch that was cut off counts as one that names the epochs before it",
         origin=STALE_EPOCH_FILE,

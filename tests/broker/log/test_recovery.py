@@ -17,6 +17,7 @@ from tests.broker.log.machine import (
     OWNER,
     PARTITION,
     PATH,
+    SMALL,
     TOPIC_ID,
     Batch,
     Machine,
@@ -137,6 +138,23 @@ def test_a_whole_batch_of_a_falling_epoch_is_damage_after_any_stop(machine: Mach
     log = start(machine)
     assert log.log_end_offset == 18
     assert "leader epoch 1 behind epoch 2" in str(log.damage)
+
+
+@pytest.mark.invariant("I13")
+@pytest.mark.parametrize("bit", [0, 6])
+def test_an_epoch_that_falls_between_a_closed_segment_and_the_next_is_damage(machine: Machine, bit: int) -> None:
+    """The epoch of the closed segment's last batch rotted upward; nothing else of that segment is read (seed 17262314).
+    After a power cut no epoch file contradicts it."""
+    directory, log = machine.open_log(SMALL)
+    append(log, 20, epoch=2)
+    drive(log.flush())
+    drive(directory.checkpoint_recovery_points())
+    closed = log.segments[-2]
+    last = closed.size - len(make_batch(0)[1])
+    machine.lose_power()
+    machine.storage.flip_bit(closed.log_path, last + 15, bit)
+    _, log = machine.open_log(SMALL)
+    assert "behind epoch" in str(log.damage)
 
 
 def test_segments_after_a_torn_tail_are_deleted(machine: Machine) -> None:
