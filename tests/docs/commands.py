@@ -50,9 +50,15 @@ def blocks(page: Path, text: str) -> list[Block]:
     return found
 
 
+def of_kind(found: list[Block], kind: str) -> list[Block]:
+    """A page's blocks of this kind, and the fast ones in front of them, which may write files that they need."""
+    last = max((index for index, block in enumerate(found) if block.kind == kind), default=-1)
+    return [block for block in found[: last + 1] if block.kind in ("fast", kind)]
+
+
 def run(todo: list[Block], scratch: Path) -> str | None:
     """Run the blocks of one page in one shell. Returns the problem, or None."""
-    kind = todo[0].kind
+    kind = todo[-1].kind
     script = ["set -euo pipefail"]
     for block in todo:
         folder = ROOT if block.in_root else scratch

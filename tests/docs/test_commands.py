@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.commands import KINDS, ROOT, SECONDS_MAX, blocks, pages, run
+from tests.docs.commands import KINDS, ROOT, SECONDS_MAX, blocks, of_kind, pages, run
 from tests.system.compose_cluster import why_no_engine
 
 PAGES = [page.relative_to(ROOT).as_posix() for page in pages()]
@@ -15,8 +15,7 @@ PAGES = [page.relative_to(ROOT).as_posix() for page in pages()]
 
 def run_page(name: str, kind: str, scratch: Path) -> None:
     page = ROOT / name
-    todo = [block for block in blocks(page, page.read_text()) if block.kind == kind]
-    problem = run(todo, scratch)
+    problem = run(of_kind(blocks(page, page.read_text()), kind), scratch)
     if problem:
         pytest.fail(f"{name}, its {kind} commands: {problem}", pytrace=False)
 
@@ -64,6 +63,11 @@ def test_blocks_run_in_order_in_one_folder(tmp_path: Path) -> None:
         "```sh fast\necho one > file\n```\ntext\n```sh fast\ntest $(cat file) = one\n```\n```text\nnot a command\n```\n"
     )
     assert run(blocks(page, text), tmp_path) is None
+
+
+def test_a_slow_block_finds_the_files_of_the_fast_blocks_before_it(tmp_path: Path) -> None:
+    text = "```sh fast\necho one > file\n```\n```sh docker\nfalse\n```\n```sh slow\ntest $(cat file) = one\n```\n"
+    assert run(of_kind(blocks(ROOT / "README.md", text), "slow"), tmp_path) is None
 
 
 def test_failing_block_is_named(tmp_path: Path) -> None:
