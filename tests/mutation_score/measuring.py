@@ -20,6 +20,8 @@ from tests.mutation_score.trial import pytest_arguments
 
 UNSUITABLE = "not system and not spark and not docker"
 """They start processes, which would load the files as they are."""
+SECONDS_PER_TEST_MAX = 900
+"""The line trace triples a test's time, and the machine may be busy; a test that ends here is used for no mutant."""
 
 
 class KillerReach(msgspec.Struct, kw_only=True):
@@ -85,7 +87,9 @@ def main() -> None:
     with contextlib.redirect_stdout(io.StringIO()):
         if names[0].endswith(".py"):
             arguments = [each for each in pytest_arguments() if each != "-x"]
-            pytest.main([*arguments, "-m", UNSUITABLE, *names], plugins=[measuring])
+            pytest.main(
+                [*arguments, f"--timeout={SECONDS_PER_TEST_MAX}", "-m", UNSUITABLE, *names], plugins=[measuring]
+            )
         for seed in names:
             if not seed.endswith(".py"):
                 with measuring.measured(seed, seed.partition(":")[0]) as reach:
