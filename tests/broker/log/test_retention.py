@@ -71,6 +71,24 @@ def test_an_old_active_segment_is_rolled_and_deleted(machine: Machine) -> None:
     assert log.log_end_offset == 6
 
 
+@pytest.mark.invariant("I21")
+def test_an_empty_active_segment_outlives_all_that_is_deleted_in_front_of_it(machine: Machine) -> None:
+    """An idle log is rolled by segment.ms, and then all in front of its empty segment is too old (seed 18000207): that
+    segment was rolled to its own name and deleted, and what was appended next went into a deleted file."""
+    config = LogConfig(segment_bytes=1_000, segment_ms=5_000, index_interval_bytes=100, retention_ms=10_000)
+    _, log = machine.open_log(config)
+    append(log, 3)
+    log.roll_if_aged(NOW + 1_000_000)
+    assert log.segments[-1].size == 0
+    assert retain(log, 6, NOW + 1_000_000) == 6
+    assert machine.file_names(".log") == [f"{6:020d}.log"]
+    append(log, 1)
+    drive(log.flush())
+    machine.kill()
+    _, log = machine.open_log(config)
+    assert (log.damage, log.log_start_offset, log.log_end_offset) == (None, 6, 8)
+
+
 def test_retention_by_size_keeps_the_active_segment(machine: Machine) -> None:
     config = LogConfig(retention_ms=None, retention_bytes=0)
     _, log = machine.open_log(config)
