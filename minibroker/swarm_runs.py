@@ -56,6 +56,8 @@ class SwarmSummary(msgspec.Struct, kw_only=True):
     beyond: bool = False
     disk_faults: bool | None = None
     """Did each run, or none, have them? None: as its seed decides."""
+    loads: bool | None = None
+    """The same of loads."""
     runs: int = 0
     counted: int = 0
     acknowledged: int = 0
@@ -111,6 +113,7 @@ class SwarmSummary(msgspec.Struct, kw_only=True):
         from minibroker.simulation.swarm.beyond import DISASTERS
         from minibroker.simulation.swarm.coverage import MUST_SEE, RARELY_SEEN
         from minibroker.simulation.swarm.faults.disk_options import CLUSTER_SEQUENCES, DISK_FAULTS
+        from minibroker.simulation.swarm.loads.load_options import LOAD_ACTS
         from minibroker.simulation.swarm.options import ADDRESS_GONE, FAULTS, SEQUENCES
 
         if self.runs < RUNS_TO_SEE_ALL:
@@ -119,6 +122,7 @@ class SwarmSummary(msgspec.Struct, kw_only=True):
             return [f"disaster {each}" for each in DISASTERS if not self.injected[f"disaster {each}"]]
         kinds = [*(f"disk {each}" for each in DISK_FAULTS), *(f"cluster {each}" for each in CLUSTER_SEQUENCES)]
         kinds = [] if self.disk_faults is False else kinds
+        kinds += [] if self.loads is False else [f"load {each}" for each in LOAD_ACTS]
         kinds += [*(f"fault {each}" for each in (*FAULTS, ADDRESS_GONE)), *(f"sequence {each}" for each in SEQUENCES)]
         events = [*MUST_SEE, *(RARELY_SEEN if self.runs >= RUNS_TO_SEE_RARE else ())]
         return [each for each in events if not self.seen[each]] + [each for each in kinds if not self.injected[each]]
@@ -153,13 +157,16 @@ class SwarmSummary(msgspec.Struct, kw_only=True):
         }
 
 
-def run_one(job: tuple[int, int, bool, bool | None]) -> RunResult:
-    """Run one job in a worker: (seed, brokers, beyond, disk faults or not; None: as the seed decides)."""
+def run_one(job: tuple[int, int, bool, bool | None, bool | None]) -> RunResult:
+    """Run one job in a worker: (seed, brokers, beyond, disk faults or not, loads or not; None: as the seed decides)."""
     from minibroker.simulation.swarm.run import run_beyond, run_seed
 
-    seed, brokers, beyond, disk_faults = job
+    seed, brokers, beyond, disk_faults, loads = job
     started = time.process_time()
-    outcome = run_beyond(seed, brokers=brokers) if beyond else run_seed(seed, brokers=brokers, disk_faults=disk_faults)
+    if beyond:
+        outcome = run_beyond(seed, brokers=brokers)
+    else:
+        outcome = run_seed(seed, brokers=brokers, disk_faults=disk_faults, loads=loads)
     return RunResult(
         seed=seed,
         findings=[str(finding) for finding in outcome.findings],
@@ -186,13 +193,14 @@ def run_many(
     brokers: int = 3,
     beyond: bool = False,
     disk_faults: bool | None = None,
+    loads: bool | None = None,
 ) -> Generator[RunResult]:
     """Results as they arrive, in no order. Closing the iterator (or Ctrl-C) ends the workers."""
     context = multiprocessing.get_context("spawn")
     number = min(workers or len(os.sched_getaffinity(0)), len(seeds))
     pool = context.Pool(number, initializer=_ignore_interrupts, maxtasksperchild=RUNS_PER_PROCESS)
     try:
-        yield from pool.imap_unordered(run_one, [(seed, brokers, beyond, disk_faults) for seed in seeds])
+        yield from pool.imap_unordered(run_one, [(seed, brokers, beyond, disk_faults, loads) for seed in seeds])
         pool.close()
     finally:
         pool.terminate()

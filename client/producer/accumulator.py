@@ -283,6 +283,7 @@ class Accumulator:
             self._back_off(batch, retry_at_ms)
         elif not batch.done:
             self._drop(queue, batch)
+            error.maybe_written = error.maybe_written or batch.maybe_written
             self._finish(batch, error)
         self._deactivate_if_idle(queue)
         return decision

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 SEEDS_SHOWN = 12
 DISK_FAULTS = {None: "", True: " --disk-faults", False: " --no-disk-faults"}
+LOADS = {None: "", True: " --loads", False: " --no-loads"}
 SPEED_VIRTUAL_SECONDS = 60
 
 
@@ -42,6 +43,12 @@ SPEED_VIRTUAL_SECONDS = 60
     "--disk-faults/--no-disk-faults",
     default=None,
     help="Disk faults, and stops of all brokers, in every run or in none.  [default: in half of them]",
+)
+@click.option(
+    "--loads/--no-loads",
+    default=None,
+    help="Clients that use the whole client library, and settings that bite, in every run or in none.  [default: in "
+    "half of them]",
 )
 @click.option("--brokers", type=click.IntRange(3, 9), default=3, show_default=True)
 @click.option("--speed", is_flag=True, help="Measure virtual seconds per real second under a fixed load, on one core.")
@@ -60,6 +67,7 @@ def simulate(
     first_seed: int,
     beyond: bool,
     disk_faults: bool | None,
+    loads: bool | None,
     brokers: int,
     speed: bool,
     quiet: bool,
@@ -74,6 +82,8 @@ def simulate(
     """
     if beyond and disk_faults:
         raise WrongUsage("--beyond breaks the promise on purpose, --disk-faults stays within it: give one of them")
+    if beyond and loads:
+        raise WrongUsage("--beyond runs have no loads: give one of them")
     if (seed is not None) + (seeds is not None) + speed != 1:
         raise WrongUsage("give one of --seed N (one run, shown), --seeds NUMBER (many runs, summed up), and --speed")
     if history is not None and seed is None:
@@ -81,9 +91,9 @@ def simulate(
     if speed:
         return _speed(as_json)
     if seed is not None:
-        return _one(seed, brokers, beyond, disk_faults, quiet, history, as_json)
+        return _one(seed, brokers, beyond, disk_faults, loads, quiet, history, as_json)
     assert seeds is not None
-    return _many(_parse(seeds, first_seed), brokers, beyond, disk_faults, workers, as_json)
+    return _many(_parse(seeds, first_seed), brokers, beyond, disk_faults, loads, workers, as_json)
 
 
 def _parse(seeds: str, first_seed: int) -> range:
@@ -121,7 +131,14 @@ def _speed(as_json: bool) -> int:
 
 # ---------------------------------------------------------------------------------------------------------- one seed
 def _one(
-    seed: int, brokers: int, beyond: bool, disk_faults: bool | None, quiet: bool, history: str | None, as_json: bool
+    seed: int,
+    brokers: int,
+    beyond: bool,
+    disk_faults: bool | None,
+    loads: bool | None,
+    quiet: bool,
+    history: str | None,
+    as_json: bool,
 ) -> int:
     from minibroker.simulation.checks.history.client_history import to_json_lines
     from minibroker.simulation.swarm.narrator import HEADER, NarratedLine
@@ -139,11 +156,11 @@ def _one(
     if beyond:
         outcome = run_beyond(seed, brokers=brokers, on_line=show)
     else:
-        outcome = run_seed(seed, brokers=brokers, on_line=show, disk_faults=disk_faults)
+        outcome = run_seed(seed, brokers=brokers, on_line=show, disk_faults=disk_faults, loads=loads)
     real_seconds = time.perf_counter() - started
     if history is not None:
         Path(history).write_bytes(to_json_lines(outcome.history.events.events))
-    command = f"minibroker simulate --seed {seed}" + " --beyond" * beyond + DISK_FAULTS[disk_faults]
+    command = f"minibroker simulate --seed {seed}" + " --beyond" * beyond + DISK_FAULTS[disk_faults] + LOADS[loads]
     command += f" --brokers {brokers}" if brokers != 3 else ""
     if as_json:
         print_json(_as_json(outcome, real_seconds, command))
@@ -225,12 +242,18 @@ def _print_finding(outcome: "RunOutcome", finding: "CheckerFinding") -> None:
 
 # --------------------------------------------------------------------------------------------------------- many seeds
 def _many(
-    seeds: range, brokers: int, beyond: bool, disk_faults: bool | None, workers: int | None, as_json: bool
+    seeds: range,
+    brokers: int,
+    beyond: bool,
+    disk_faults: bool | None,
+    loads: bool | None,
+    workers: int | None,
+    as_json: bool,
 ) -> int:
     from minibroker.swarm_runs import SwarmSummary, run_many
 
-    total, started = SwarmSummary(beyond=beyond, disk_faults=disk_faults), time.monotonic()
-    results = run_many(seeds, workers=workers, brokers=brokers, beyond=beyond, disk_faults=disk_faults)
+    total, started = SwarmSummary(beyond=beyond, disk_faults=disk_faults, loads=loads), time.monotonic()
+    results = run_many(seeds, workers=workers, brokers=brokers, beyond=beyond, disk_faults=disk_faults, loads=loads)
     try:
         for result in _with_progress(results, len(seeds)):
             total.add(result)

@@ -146,25 +146,25 @@ async def compare_history(
     others = {kind.process for kind in workload.producers() if not kind.idempotent}
     history.check_events(
         Promise(
-            in_order=frozenset({*in_order, "burst acks=all"}),
+            in_order=frozenset({*in_order, "burst acks=all", *history.idempotent}),
             first_copies_in_order=frozenset({*others, "burst acks=1"}),
             knows_all_sends=knows_all_sends,
             log_starts={str(partition): start for partition, start in starts.items()},
             has_retention=workload.has_retention,
         )
     )
-    for (partition, offset), value in sorted(history.acked.items()):
+    for (partition, offset), value in sorted(history.acked.items(), key=lambda item: item[0]):
         if offset >= starts.get(partition, 0) and held.get((partition, offset)) != value:
             facts = (f"{value!r:.60} was acknowledged", f"{held.get((partition, offset))!r:.60} is held")
             history.find("I21", f"offset {offset} lost its record", partition, *facts)
-    for (partition, offset), value in sorted(history.read.items()):
+    for (partition, offset), value in sorted(history.read.items(), key=lambda item: item[0]):
         if offset >= starts.get(partition, 0) and held.get((partition, offset)) != value:
             facts = (f"{value!r:.60} was read", f"{held.get((partition, offset))!r:.60} is held")
             history.find("I22", f"offset {offset} changed", partition, *facts)
-    seen: dict[bytes, tuple[TopicPartition, int]] = {}
+    seen: dict[bytes | None, tuple[TopicPartition, int]] = {}
     gone = {key: value for key, value in history.read.items() if key[1] < starts.get(key[0], 0)}
-    for key, value in sorted((gone | held).items()):
-        if value.startswith(b"all-") and value in seen:
+    for key, value in sorted((gone | held).items(), key=lambda item: item[0]):
+        if value is not None and value.startswith(b"all-") and value in seen:
             history.find("I25", f"{value!r:.60} stands at {seen[value][1]} and {key[1]}", key[0])
         seen[value] = key
         if value in history.surely_failed:
@@ -172,10 +172,17 @@ async def compare_history(
             history.find("I26", "a failed record is in the log", key[0], *facts)
 
 
+def compare_lookups(workload: Workload, history: History) -> None:
+    """Every answer by time was the first record that is not older."""
+    deleting = filter(workload.deletes, {partition.topic for partition in workload.partitions})
+    for asked, why in history.lookups.wrong(history.timestamps_ms, deleting):
+        history.find("client: offsets_for_times", f"{asked}: {why}", asked.partition)
+
+
 async def _read_all(
     workload: Workload, history: History
-) -> tuple[dict[TopicPartition, int], dict[tuple[TopicPartition, int], bytes]]:
-    held: dict[tuple[TopicPartition, int], bytes] = {}
+) -> tuple[dict[TopicPartition, int], dict[tuple[TopicPartition, int], bytes | None]]:
+    held: dict[tuple[TopicPartition, int], bytes | None] = {}
     async with workload.consumer() as consumer:
         consumer.assign(workload.partitions)
         ends = await consumer.end_offsets(workload.partitions)
@@ -187,7 +194,7 @@ async def _read_all(
                     history.polls("final reader", found)
                     for partition, records in found.items():
                         for record in records:
-                            held[partition, record.offset] = record.value or b""
+                            held[partition, record.offset] = record.value
                             positions[partition] = record.offset + 1
         except TimeoutError:
             history.find("I23", f"not all could be read: {positions} of {ends}")

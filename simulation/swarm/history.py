@@ -13,6 +13,8 @@ from minibroker.simulation.checks.finding import CheckerFinding
 from minibroker.simulation.checks.history.anomalies import check_history
 from minibroker.simulation.checks.history.client_history import EventLog, Polled, Sent
 from minibroker.simulation.checks.history.view import Promise
+from minibroker.simulation.swarm.loads.time_lookups import TimeLookups
+from minibroker.simulation.swarm.loads.written_records import WrittenRecords, name_of_record
 
 ERRORS_MAX = 50
 ERROR_CHARACTERS_MAX = 200
@@ -24,16 +26,24 @@ class History:
     def __init__(self, now: Callable[[], float] = lambda: 0.0) -> None:
         """`now` returns the virtual seconds since the start."""
         self._now = now
-        self.acked: dict[tuple[TopicPartition, int], bytes] = {}
+        self.acked: dict[tuple[TopicPartition, int], bytes | None] = {}
         self.weakly_acked = 0
         self.surely_failed: set[bytes] = set()
         self.unknown = 0
-        self.read: dict[tuple[TopicPartition, int], bytes] = {}
+        self.read: dict[tuple[TopicPartition, int], bytes | None] = {}
         self.findings: list[CheckerFinding] = []
         self.errors: dict[str, int] = {}
         self.events = EventLog()
         self.open_sends: set[int] = set()
         """Operations of sends without an outcome so far."""
+        self.written = WrittenRecords()
+        """What loads wrote, in every field."""
+        self.timestamps_ms: dict[tuple[TopicPartition, int], int] = {}
+        """Of each record that a reader saw."""
+        self.lookups = TimeLookups()
+        """What consumers asked by time, and the answers."""
+        self.idempotent: set[str] = set()
+        """Idempotent producers of loads, by their name in the history."""
 
     def note_error(self, client: str, error: Exception) -> None:
         key = f"{client}: {type(error).__name__}"
@@ -59,6 +69,32 @@ class History:
         kind: Literal["ok", "info"] = "ok" if is_promised else "info"
         self.events.complete(self._now(), operation, kind, sent=sent, leader_epoch=leader_epoch)
 
+    def promised(self, partition: TopicPartition, offset: int | None, value: bytes | None) -> None:
+        """I21: acks=all was acknowledged at this offset."""
+        if offset is None:
+            self.find("I21", f"{value!r:.60} is acknowledged without an offset: nothing proves it", partition)
+            return
+        known = self.acked.setdefault((partition, offset), value)
+        if known != value:
+            facts = (f"{offset} was acknowledged for {known!r:.60}", f"and for {value!r:.60}")
+            self.find("I21", "two records acknowledged at one offset", partition, *facts)
+
+    def reads(self, partition: TopicPartition, offset: int, value: bytes | None) -> None:
+        """I22: a reader saw this value; every other one sees it, too."""
+        known = self.read.setdefault((partition, offset), value)
+        if known != value:
+            self.find(
+                "I22",
+                f"offset {offset} changed",
+                partition,
+                f"a reader saw {known!r:.60}",
+                f"a later one {value!r:.60}",
+            )
+
+    def moves(self, process: str) -> None:
+        """A consumer has sought: its next records need not follow those before."""
+        self.events.complete(self._now(), self.events.invoke(self._now(), process, "assign"), "ok")
+
     def failed(self, operation: int, error: MinibrokerError) -> None:
         self.open_sends.discard(operation)
         kind: Literal["info", "fail"] = "info" if error.maybe_written else "fail"
@@ -68,11 +104,16 @@ class History:
 
     def polls(self, process: str, found: Mapping[TopicPartition, Sequence[Record]]) -> None:
         """A poll that returned records."""
+        records = [(partition, record) for partition in sorted(found) for record in found[partition]]
+        names = [name_of_record(record) for _, record in records]
         polled = tuple(
-            Polled(str(partition), name_of(record.value or b""), record.offset, record.leader_epoch)
-            for partition in sorted(found)
-            for record in found[partition]
+            Polled(str(partition), name, record.offset, record.leader_epoch)
+            for name, (partition, record) in zip(names, records, strict=True)
         )
+        for name, (partition, record) in zip(names, records, strict=True):
+            self.timestamps_ms[partition, record.offset] = record.timestamp_ms
+            for difference in self.written.differences(name, record):
+                self.find("I22", f"{name} at {record.offset} is not what was written", partition, difference)
         if polled:
             operation = self.events.invoke(self._now(), process, "poll")
             self.events.complete(self._now(), operation, "ok", polled=polled)

@@ -9,6 +9,7 @@ import random
 import msgspec
 
 from minibroker.simulation.swarm.faults.disk_options import DiskOptions
+from minibroker.simulation.swarm.loads.load_options import LoadOptions
 
 PROCESS_FAILURES = ("kill", "power", "power_many", "term", "kill_leader", "kill_controller", "blank_disk")
 STALLS = ("pause", "slow_disk")
@@ -91,6 +92,8 @@ class RunOptions(msgspec.Struct, kw_only=True):
     """A moment after a broker is killed its name and address disappear, until it is started again."""
     disks: DiskOptions | None = None
     """One disk may be faulty, and all brokers may end at once."""
+    loads: LoadOptions | None = None
+    """What clients do besides the steady workload."""
 
     def with_disks(self, disks: DiskOptions | None) -> "RunOptions":
         """The same draw with these disk options."""
@@ -98,6 +101,18 @@ class RunOptions(msgspec.Struct, kw_only=True):
         if disks is not None:
             self.settings = {**self.settings, **disks.settings}
         return self
+
+    def with_loads(self, loads: LoadOptions | None) -> "RunOptions":
+        """The same draw with these loads."""
+        self.loads = loads
+        if loads is not None:
+            self.topics = {**self.topics, **loads.topics}
+            self.settings = {**self.settings, **loads.settings}
+        return self
+
+    def topic_settings(self, topic: str) -> dict[str, str]:
+        """What this topic overrides besides min.insync.replicas."""
+        return {} if self.loads is None else self.loads.topic_settings.get(topic, {})
 
     @property
     def flushes(self) -> bool:

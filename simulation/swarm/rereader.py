@@ -77,14 +77,14 @@ class Rereader:
                     found = await consumer.getmany(timeout_ms=300)
                     for partition, records in found.items():
                         for record in records:
-                            self._read(partition, record.offset, record.value or b"", positions)
+                            self._read(partition, record.offset, record.value, positions)
 
     def _replicas(self) -> list[ObservedReplica]:
         cluster, partitions = self._cluster, self._workload.partitions
         replicas = [cluster.replica(b, each.topic, each.partition) for b in cluster.alive() for each in partitions]
         return [each for each in replicas if each is not None]
 
-    def _read(self, partition: TopicPartition, offset: int, value: bytes, positions: RoundPositions) -> None:
+    def _read(self, partition: TopicPartition, offset: int, value: bytes | None, positions: RoundPositions) -> None:
         history, expected = self._history, positions.advance(partition, offset)
         if expected is not None:
             history.find("I22", f"reading again, offset {offset} came where {expected} was next", partition)

@@ -24,6 +24,7 @@ from minibroker.simulation.swarm.faults.disk_options import draw_disk_options
 from minibroker.simulation.swarm.faults.fault_schedule import FaultSchedule
 from minibroker.simulation.swarm.final_checks import (
     compare_history,
+    compare_lookups,
     compare_replicas,
     compare_witness,
     converge,
@@ -31,6 +32,8 @@ from minibroker.simulation.swarm.final_checks import (
     take_records,
 )
 from minibroker.simulation.swarm.history import History
+from minibroker.simulation.swarm.loads.all_loads import open_loads
+from minibroker.simulation.swarm.loads.load_options import draw_load_options
 from minibroker.simulation.swarm.narrator import NarratedLine, Narrator
 from minibroker.simulation.swarm.opening import open_run
 from minibroker.simulation.swarm.options import RunOptions, draw_options
@@ -91,6 +94,8 @@ async def _drive_checked(
     reference.is_calm = injector.is_calm
     if disks is not None:
         workload.other_clients.append(Rereader(cluster, workload, history).run)
+    if options.loads is not None:
+        workload.other_clients += open_loads(cluster, reference, workload, history, options.loads, injector.injected)
     sampling, working = asyncio.create_task(sample()), asyncio.create_task(workload.run())
     try:
         if disks is None:
@@ -141,6 +146,7 @@ async def _check_end(
     await compare_witness(cluster, reference, history)
     compare_replicas(cluster, workload, history)
     await compare_history(cluster, workload, history, knows_all_sends=True)
+    compare_lookups(workload, history)
     if outcome.options.disks is not None:
         await compare_recreated_topic(cluster, workload, history)
     outcome.findings += audit_disks(cluster, reference.states(), history.acked)
@@ -152,12 +158,15 @@ def run_seed(
     brokers: int = BROKERS,
     on_line: Callable[[NarratedLine], None] | None = None,
     disk_faults: bool | None = None,
+    loads: bool | None = None,
 ) -> RunOutcome:
     """One run; violations are in `findings`. `on_line` gets each line of the run as it happens. The seed decides
-    whether a disk may be faulty and whole clusters end, unless `disk_faults` does."""
+    whether a disk may be faulty and whole clusters end, unless `disk_faults` does; and whether there are loads besides
+    the steady one, unless `loads` does."""
     world = SimulatedWorld(seed)
     disks = draw_disk_options(world.random("disk options"), disk_faults)
-    options = draw_options(world.random("options"), brokers).with_disks(disks)
+    drawn_loads = draw_load_options(world.random("load options"), loads, brokers)
+    options = draw_options(world.random("options"), brokers).with_loads(drawn_loads).with_disks(disks)
     return _perform(seed, brokers, options, on_line, _drive)
 
 

@@ -31,6 +31,10 @@ RELAXED_PAUSE_MAX = 0.4
 HURRIED_PAUSE_MAX = 0.03
 
 
+RETENTION = frozenset({"log.retention.bytes", "log.retention.ms", "retention.bytes", "retention.ms"})
+"""Settings of brokers and topics; their defaults delete nothing in a run."""
+
+
 class ProducerKind(NamedTuple):
     """How one producer of the workload writes."""
 
@@ -79,7 +83,7 @@ class Workload:
     async def create_topics(self) -> None:
         async with self._admin() as admin:
             for name, (partitions, replication_factor, min_isr) in sorted(self._options.topics.items()):
-                configs = {"min.insync.replicas": str(min_isr)}
+                configs = {"min.insync.replicas": str(min_isr), **self._options.topic_settings(name)}
                 await admin.create_topic(
                     name, partitions=partitions, replication_factor=replication_factor, configs=configs
                 )
@@ -96,7 +100,11 @@ class Workload:
     @property
     def has_retention(self) -> bool:
         """Records may be deleted before they are read."""
-        return "log.retention.bytes" in self._options.settings
+        return any(map(self.deletes, self._options.topics))
+
+    def deletes(self, topic: str) -> bool:
+        """Whether retention may delete records of this topic."""
+        return bool(RETENTION & {*self._options.settings, *self._options.topic_settings(topic)})
 
     def producers(self) -> list[ProducerKind]:
         kinds = {
@@ -205,13 +213,7 @@ class Workload:
         if acks != "all":
             history.weakly_acked += 1
             return
-        if found.offset is None:
-            history.find("I21", f"{value!r:.60} is acknowledged without an offset: nothing proves it", partition)
-            return
-        key = (partition, found.offset)
-        if history.acked.setdefault(key, value) != value:
-            facts = (f"{key[1]} was acknowledged for {history.acked[key]!r:.60}", f"and for {value!r:.60}")
-            history.find("I21", "two records acknowledged at one offset", partition, *facts)
+        history.promised(partition, found.offset, value)
 
     # ---------------------------------------------------------------------------------------------------- consumers
     async def _consume(self, number: int) -> None:
@@ -232,10 +234,10 @@ class Workload:
                 for partition in sorted(found):
                     self.readers.add(number)
                     for record in found[partition]:
-                        self._note_read(partition, record.offset, record.value or b"", positions)
+                        self._note_read(partition, record.offset, record.value, positions)
 
     def _note_read(
-        self, partition: TopicPartition, offset: int, value: bytes, positions: dict[TopicPartition, int]
+        self, partition: TopicPartition, offset: int, value: bytes | None, positions: dict[TopicPartition, int]
     ) -> None:
         """I22: the record at an offset never changes; a reader's offsets only rise, and skip only what retention
         took."""
@@ -245,9 +247,7 @@ class Workload:
         if expected is not None and (offset < expected or skips):
             history.find("I22", f"read offset {offset} where {expected} was next", partition)
         positions[partition] = offset + 1
-        if history.read.setdefault((partition, offset), value) != value:
-            facts = (f"a reader saw {history.read[partition, offset]!r:.60}", f"a later one {value!r:.60}")
-            history.find("I22", f"offset {offset} changed", partition, *facts)
+        history.reads(partition, offset, value)
 
     async def _poll_ends(self) -> None:
         """I23: ListOffsets(latest) never falls."""

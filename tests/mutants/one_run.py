@@ -74,7 +74,7 @@ def perform(run: str) -> RunResult:
 def _run_seed(name: str, disk_faults: bool = False) -> "tuple[list[CheckerFinding], float]":
     from minibroker.simulation.swarm.run import run_seed
 
-    outcome = run_seed(int(name), disk_faults=disk_faults)
+    outcome = run_seed(int(name), disk_faults=disk_faults, loads=False)
     return outcome.findings, outcome.virtual_seconds
 
 

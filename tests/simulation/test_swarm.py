@@ -26,26 +26,31 @@ SECONDS_MAX = 600
 
 
 def past_failures(mode: str) -> list[int]:
-    """Seeds that once found a bug, with faulty disks or without."""
+    """Seeds that once found a bug."""
     lines = [line.partition("#")[0].split() for line in SEEDS_FILE.read_text().splitlines()]
     return [int(line[0]) for line in lines if line and line[1] == mode]
 
 
-def batches() -> list[tuple[Sequence[int], bool | None]]:
-    """The seeds of the environment, or a fixed set; with faulty disks, without, or as each seed draws."""
+MODES = {"plain": (False, False), "disks": (True, False), "loads": (False, True), "disks+loads": (True, True)}
+"""Of the file of seeds: (with faulty disks, with loads)."""
+
+
+def batches() -> list[tuple[Sequence[int], bool | None, bool | None]]:
+    """The seeds of the environment, or a fixed set; with faulty disks or without, with loads or without, or as each
+    seed draws."""
     wanted = os.environ.get("SEEDS")
     if not wanted:
-        return [(ALWAYS, None), (past_failures("plain"), False), (past_failures("disks"), True)]
+        return [(ALWAYS, None, None), *((past_failures(mode), *options) for mode, options in MODES.items())]
     first, _, last = wanted.partition("-")
-    return [(range(int(first), int(last or first) + 1), None)]
+    return [(range(int(first), int(last or first) + 1), None, None)]
 
 
 @pytest.fixture(scope="module")
 def swarm() -> SwarmSummary:
     """All runs, on all cores."""
     total = SwarmSummary()
-    for seeds, disk_faults in batches():
-        for result in run_many(seeds, disk_faults=disk_faults):
+    for seeds, disk_faults, loads in batches():
+        for result in run_many(seeds, disk_faults=disk_faults, loads=loads) if seeds else ():
             total.add(result)
     return total
 

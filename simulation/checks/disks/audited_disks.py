@@ -15,7 +15,7 @@ from minibroker.audit.checks.findings import Finding as AuditFinding
 from minibroker.audit.checks.findings import Kind, Severity
 from minibroker.audit.checks.partition_check import compare_partition
 from minibroker.audit.reading.acked_file import AckedChunk
-from minibroker.audit.reading.replica import AuditedReplica, ReplicaFacts, SnapshotFile, assemble
+from minibroker.audit.reading.replica import NO_VALUE, AuditedReplica, ReplicaFacts, SnapshotFile, assemble
 from minibroker.audit.reading.segment_reader import RangeTask, scan_content
 from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.errors import ProtocolError
@@ -37,7 +37,7 @@ LOG_DIRECTORY = f"{PROVISIONED_DIRECTORY}/log"
 def audit_disks(
     cluster: SimulatedCluster,
     states: list[ReferencePartition],
-    acked: Mapping[tuple[TopicPartition, int], bytes],
+    acked: Mapping[tuple[TopicPartition, int], bytes | None],
 ) -> list[CheckerFinding]:
     """Errors in the replicas of these partitions. `acked`: the value of each acknowledged record."""
     found = []
@@ -70,14 +70,15 @@ def _finding(partition: TopicPartition, found: AuditFinding) -> CheckerFinding:
     return CheckerFinding(invariant=f"audit:{found.kind}", text=f"{where}{found.message}", partition=partition)
 
 
-def _chunk(partition: TopicPartition, acked: Mapping[tuple[TopicPartition, int], bytes]) -> AckedChunk:
+def _chunk(partition: TopicPartition, acked: Mapping[tuple[TopicPartition, int], bytes | None]) -> AckedChunk:
     records = sorted((offset, value) for (of, offset), value in acked.items() if of == partition)
+    crcs = [NO_VALUE if value is None else crc32c(value) for _, value in records]
     return AckedChunk(
         topic=partition.topic,
         partition=partition.partition,
         start=0,
         offsets=array("q", [offset for offset, _ in records]).tobytes(),
-        crcs=array("q", [crc32c(value) for _, value in records]).tobytes(),
+        crcs=array("q", crcs).tobytes(),
     )
 
 

@@ -1,0 +1,97 @@
+"""What every load of a run shares: its cluster, clients, history and the limits in force.
+
+Owns: opening clients with drawn parameters, and the wait for moments at which clients may write. Leaves to others: what
+a load does.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable
+from typing import Any
+
+from minibroker.client.admin import AdminClient
+from minibroker.client.consumer.consumer import Consumer
+from minibroker.client.errors import MinibrokerError
+from minibroker.client.producer.producer import Producer
+from minibroker.protocol.ids import TopicPartition
+from minibroker.simulation.checks.reference_state import ReferenceState
+from minibroker.simulation.cluster import SimulatedCluster
+from minibroker.simulation.swarm.history import History
+from minibroker.simulation.swarm.loads.load_options import LoadOptions
+from minibroker.simulation.swarm.workload import Workload
+
+LOOK_SECONDS = 0.1
+MESSAGE_BYTES_DEFAULT = 1_048_588
+"""The broker's default of message.max.bytes."""
+
+
+class LoadScene:
+    """Of one run."""
+
+    def __init__(
+        self,
+        cluster: SimulatedCluster,
+        reference: ReferenceState,
+        workload: Workload,
+        history: History,
+        options: LoadOptions,
+        done: Counter[str],
+    ) -> None:
+        """`done` counts what loads did, by kind."""
+        self.cluster = cluster
+        self.reference = reference
+        self.history = history
+        self.options = options
+        self._workload = workload
+        self._done = done
+        self.partitions = [each for each in workload.partitions if each.topic in options.topics]
+        self.all_partitions = workload.partitions
+        self.message_bytes = {
+            topic: {int(settings.get("max.message.bytes", MESSAGE_BYTES_DEFAULT))}
+            for topic, settings in options.topic_settings.items()
+        }
+        """Every max.message.bytes that each topic may have had so far."""
+
+    @property
+    def now(self) -> float:
+        """Virtual seconds since the start."""
+        return self.cluster.world.loop.elapsed
+
+    @property
+    def is_over(self) -> bool:
+        return self._workload.stop.is_set()
+
+    def deletes(self, topic: str) -> bool:
+        """Whether retention may delete records of this topic."""
+        return self._workload.deletes(topic)
+
+    def did(self, what: str) -> None:
+        self._done[f"load {what}"] += 1
+
+    def find(self, promise: str, text: str, partition: TopicPartition | None = None, *facts: str) -> None:
+        """A promise of the client library did not hold."""
+        self.history.find(f"client: {promise}", text, partition, *facts)
+
+    async def attempt(self, client: str, work: Awaitable[None]) -> None:
+        """One round of a load. Its clients may find no broker, and its calls may fail while faults last."""
+        try:
+            await work
+        except MinibrokerError as error:
+            self.history.note_error(client, error)
+
+    async def until_writable(self) -> None:
+        """Wait while a fault sequence needs a partition without writes."""
+        while not self.is_over and any(until > self.now for until in self._workload.quiet_until.values()):  # noqa: ASYNC110  (nothing signals it)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    # ------------------------------------------------------------------------------------------------------- clients
+    def producer(self, **settings: Any) -> Producer:
+        return Producer(self.cluster.bootstrap_servers, runtime=self.cluster.client_runtime(), **settings)
+
+    def consumer(self, **settings: Any) -> Consumer:
+        return Consumer(
+            bootstrap_servers=self.cluster.bootstrap_servers, runtime=self.cluster.client_runtime(), **settings
+        )
+
+    def admin(self) -> AdminClient:
+        return AdminClient(bootstrap_servers=self.cluster.bootstrap_servers, runtime=self.cluster.client_runtime())

@@ -1,0 +1,197 @@
+"""A consumer whose every call is checked against what docs/CLIENT.md promises, and noted in the history.
+
+Owns: those checks. Records come in order from the position on, without a gap that retention does not explain;
+`position` is where the next record will be read; a paused partition returns nothing; an end is not below what was read
+before. Leaves to others: which call comes next (`record_reader`), and judging look-ups by time (`time_lookups`).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+from minibroker.client.consumer.records import Record, RecordBatch
+from minibroker.client.errors import CallTimedOut, LogTruncated
+from minibroker.protocol.ids import TopicPartition
+from minibroker.simulation.swarm.loads.load_scene import LoadScene
+
+CALL_MS = 2_000
+
+
+class WatchedConsumer:
+    """One consumer of these partitions."""
+
+    def __init__(self, scene: LoadScene, name: str, partitions: Sequence[TopicPartition], settings: dict[str, Any]):
+        self._scene = scene
+        self._process = name
+        self._settings = settings
+        self.partitions = list(partitions)
+        self._consumer = scene.consumer(**settings)
+        self._next: dict[TopicPartition, int] = {}
+        """Where each partition goes on; not known after an open or a failed seek."""
+        self._paused: set[TopicPartition] = set()
+        self._ends: dict[TopicPartition, int] = {}
+        """The highest end that this consumer was told."""
+
+    async def __aenter__(self) -> Self:
+        await self._consumer.start()
+        self._consumer.assign(self.partitions)
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._consumer.close()
+
+    # ------------------------------------------------------------------------------------------------------- reading
+    async def getmany(self, partitions: Sequence[TopicPartition], max_records: int | None) -> None:
+        found = await self._consumer.getmany(*partitions, timeout_ms=CALL_MS / 4, max_records=max_records)
+        limit = self._settings["max_poll_records"] if max_records is None else max_records
+        count = sum(map(len, found.values()))
+        if count > limit:
+            self._scene.find("getmany", f"{count} records came where at most {limit} were asked for")
+        for other in sorted(found.keys() - set(partitions or found)):
+            self._scene.find("getmany", f"records of {other} came, which was not asked for", other)
+        self._read(found)
+        self._scene.did("getmany")
+
+    async def getone(self) -> None:
+        try:
+            record = await self._consumer.getone(timeout_ms=CALL_MS / 4)
+        except CallTimedOut:
+            return
+        self._read({TopicPartition(record.topic, record.partition): [record]})
+        self._scene.did("getone")
+
+    async def iterate(self, records: int) -> None:
+        """`async for`, until so many records have come. Cancel it to end it earlier."""
+        async for record in self._consumer:
+            self._read({TopicPartition(record.topic, record.partition): [record]})
+            self._scene.did("async for")
+            records -= 1
+            if records <= 0:
+                return
+
+    async def getmany_batches(self) -> None:
+        found = await self._consumer.getmany_batches(timeout_ms=CALL_MS / 4, max_bytes=8_192)
+        for batch in found:
+            self._read({batch.topic_partition: records_of(batch)}, is_whole=False)
+            self._scene.did("getmany_batches")
+        self._scene.history.moves(self._process)  # records without headers are not noted
+
+    def _read(self, found: Mapping[TopicPartition, Sequence[Record]], is_whole: bool = True) -> None:
+        """`is_whole`: whether the call returns headers, too, so that records can be compared with what was written."""
+        history = self._scene.history
+        if is_whole:
+            history.polls(self._process, found)
+        for partition, records in found.items():
+            if partition in self._paused:
+                self._scene.find("pause", f"records of {partition} came while it was paused", partition)
+            for record in records:
+                self._check_place(partition, record.offset)
+                self._next[partition] = record.offset + 1
+                history.reads(partition, record.offset, record.value)
+            high_watermark = self._consumer.highwater(partition)
+            if records and (high_watermark is None or high_watermark <= records[-1].offset):
+                text = f"offset {records[-1].offset} was read below the high watermark {high_watermark}"
+                self._scene.find("highwater", text, partition)
+
+    def _check_place(self, partition: TopicPartition, offset: int) -> None:
+        wanted = self._next.get(partition)
+        if wanted is None or offset == wanted or (offset > wanted and self._scene.deletes(partition.topic)):
+            return
+        self._scene.find("order", f"{self._process} got offset {offset} where {wanted} was next", partition)
+
+    def truncated(self, error: LogTruncated) -> None:
+        """Nothing that was below a high watermark is ever truncated."""
+        self._scene.find("LogTruncated", f"{self._process} {self._settings['on_truncation']}: {error}")
+
+    # ------------------------------------------------------------------------------------------------------- position
+    async def check_position(self, partition: TopicPartition) -> None:
+        found, wanted = await self._consumer.position(partition, CALL_MS), self._next.get(partition)
+        if wanted is not None and found != wanted and not (found > wanted and self._scene.deletes(partition.topic)):
+            self._scene.find("position", f"position() is {found} where {wanted} is next", partition)
+        self._next[partition] = found
+        self._scene.did("position")
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        self._consumer.seek(partition, offset)
+        self._moved(partition, offset)
+        self._scene.did("seek")
+
+    def _moved(self, partition: TopicPartition, offset: int | None) -> None:
+        self._scene.history.moves(self._process)
+        if offset is None:
+            self._next.pop(partition, None)
+        else:
+            self._next[partition] = offset
+
+    async def seek_to_beginning(self, partition: TopicPartition) -> None:
+        self._moved(partition, None)
+        await self._consumer.seek_to_beginning(partition, timeout_ms=CALL_MS)
+        found = await self._consumer.position(partition, CALL_MS)
+        if found != 0 and not self._scene.deletes(partition.topic):
+            self._scene.find("seek_to_beginning", f"a log from which nothing is deleted begins at {found}", partition)
+        self._next[partition] = found
+        self._scene.did("seek_to_beginning")
+
+    async def seek_to_end(self, partition: TopicPartition) -> None:
+        self._moved(partition, None)
+        least = self._least_end(partition)
+        await self._consumer.seek_to_end(partition, timeout_ms=CALL_MS)
+        found = await self._consumer.position(partition, CALL_MS)
+        self._check_end(partition, found, least, "seek_to_end")
+        self._next[partition] = found
+        self._scene.did("seek_to_end")
+
+    async def end(self, partition: TopicPartition) -> int:
+        """Its end, by `end_offsets`."""
+        least = self._least_end(partition)
+        found = (await self._consumer.end_offsets([partition], CALL_MS))[partition]
+        self._check_end(partition, found, least, "end_offsets")
+        self._scene.did("end_offsets")
+        return found
+
+    def _least_end(self, partition: TopicPartition) -> int:
+        """What this consumer has read, or was told, is below the end. What other clients know need not be: a leader
+        that does not know yet that it was replaced answers consumers whose metadata is as old."""
+        return max(self._ends.get(partition, 0), self._next.get(partition, 0))
+
+    def _check_end(self, partition: TopicPartition, found: int, least: int, call: str) -> None:
+        if found < least:
+            self._scene.find(call, f"the end is {found}, and offset {least - 1} was committed before", partition)
+        self._ends[partition] = max(found, self._ends.get(partition, 0))
+
+    async def beginning(self, partition: TopicPartition) -> int:
+        """Its beginning, by `beginning_offsets`."""
+        found = (await self._consumer.beginning_offsets([partition], CALL_MS))[partition]
+        if found != 0 and not self._scene.deletes(partition.topic):
+            self._scene.find("beginning_offsets", f"{found} in a log from which nothing is deleted", partition)
+        return found
+
+    async def look_up(self, partition: TopicPartition, timestamp_ms: int) -> int | None:
+        """The offset of the first record that is not older, by `offsets_for_times`."""
+        beginning = await self.beginning(partition)
+        end = await self.end(partition)
+        found = (await self._consumer.offsets_for_times({partition: timestamp_ms}, CALL_MS))[partition]
+        offset = None if found is None else found.offset
+        told_ms = None if found is None else found.timestamp_ms
+        self._scene.history.lookups.add(partition, timestamp_ms, beginning, end, offset, told_ms)
+        self._scene.did("offsets_for_times")
+        return offset
+
+    # ---------------------------------------------------------------------------------------------------------- pause
+    def pause(self, partition: TopicPartition) -> None:
+        self._consumer.pause(partition)
+        self._paused.add(partition)
+        self._scene.did("pause")
+
+    def resume(self, partition: TopicPartition) -> None:
+        self._consumer.resume(partition)
+        self._paused.discard(partition)
+
+
+def records_of(batch: RecordBatch) -> list[Record]:
+    """The columns of a batch as records, without headers."""
+    topic, partition = batch.topic_partition
+    columns = enumerate(zip(batch.keys, batch.values, batch.timestamps_ms, strict=True))
+    return [
+        Record(topic, partition, batch.base_offset + place, batch.leader_epoch, timestamp_ms, key, value)
+        for place, (key, value, timestamp_ms) in columns
+    ]

@@ -1,0 +1,269 @@
+"""A producer whose every call and delivery is checked against what docs/CLIENT.md promises, and noted in the history.
+
+Owns: those checks. A delivery has its outcome within its deadline; `flush` leaves none open and no memory in use, and
+names failures that were not looked at; the partition is what the partitioner says; a refusal for its size is right.
+Leaves to others: to draw records (`record_writer`).
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Self
+
+import msgspec
+
+from minibroker.client.errors import (
+    BufferTimedOut,
+    FlushTimedOut,
+    MinibrokerError,
+    RecordTooLarge,
+    UndeliveredRecords,
+)
+from minibroker.client.producer.deliveries import Deliveries, Delivery, RecordMetadata
+from minibroker.protocol.record_batch import Header
+from minibroker.simulation.swarm.loads.load_scene import LoadScene
+from minibroker.simulation.swarm.loads.written_records import WrittenRecord
+
+PARTITION_UNKNOWN = 99
+LATE_MS_MAX = 100
+"""How much later than its deadline an outcome may come: timers are rounded, and a wake-up takes its turn."""
+BATCH_EXTRA_BYTES = 256
+"""More than a batch of one record has besides key, value and headers."""
+
+
+class DrawnRecord(msgspec.Struct, kw_only=True):
+    """What a user gives to `send`, and the record's unique name."""
+
+    name: str
+    topic: str
+    value: bytes | None
+    key: bytes | None = None
+    partition: int | None = None
+    headers: tuple[Header, ...] = ()
+    timestamp_ms: int | None = None
+
+    @property
+    def content_bytes(self) -> int:
+        """Of key, value and headers."""
+        headers = sum(len(name.encode()) + len(content or b"") + 16 for name, content in self.headers)
+        return len(self.key or b"") + len(self.value or b"") + headers
+
+
+class _Taken(msgspec.Struct, frozen=True, kw_only=True):
+    """A record that the producer took."""
+
+    record: DrawnRecord
+    delivery: Delivery
+    operation: int
+    at_seconds: float
+
+
+class WatchedProducer:
+    """One producer. Leaving the block closes it and checks what is left."""
+
+    def __init__(self, scene: LoadScene, name: str, is_awaited: bool, settings: dict[str, Any]) -> None:
+        """`is_awaited`: each delivery is awaited at once; else none is before a flush or the end."""
+        self._scene = scene
+        self._settings = settings
+        self._is_awaited = is_awaited
+        self._acks = settings["acks"]
+        self._process = f"{name} acks={self._acks}"
+        self.prefix = f"{'all-' if settings['enable_idempotence'] else ''}load-{name}"
+        """Of its records' names; a record of an idempotent producer is written at most once."""
+        if settings["enable_idempotence"]:
+            scene.history.idempotent.add(self._process)
+        self._producer = scene.producer(**settings)
+        self._open: list[_Taken] = []
+        """Not awaited yet."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        await self._producer.start()
+        return self
+
+    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
+        try:
+            await self._checked_flush(self._producer.close)
+        finally:
+            await asyncio.gather(*sorted(self._tasks, key=hash))
+
+    def now_ms(self) -> int:
+        """By the clock of the client's machine."""
+        return self._scene.cluster.client_runtime().clock.now_ms()
+
+    # ------------------------------------------------------------------------------------------------------- sending
+    def try_send(self, record: DrawnRecord) -> bool:
+        """Whether the record was taken."""
+        delivery = self._producer.try_send(*self._arguments(record))
+        if delivery is not None:
+            self._took(record, delivery)
+        self._scene.did("try_send")
+        return delivery is not None
+
+    async def send(self, record: DrawnRecord) -> None:
+        started = self._scene.now
+        try:
+            delivery = await self._producer.send(*self._arguments(record))
+        except RecordTooLarge:
+            self._judge_own_refusal(record)
+            raise
+        except BufferTimedOut:
+            self._scene.did("wait for memory given up")
+            raise
+        finally:
+            waited_ms = (self._scene.now - started) * 1000
+            if waited_ms > self._settings["max_block_ms"] + LATE_MS_MAX:
+                self._scene.find("max_block_ms", f"send waited {waited_ms:.0f} ms", None, str(self._settings))
+        if waited_ms > 0:
+            self._scene.did("send that waited")
+        self._took(record, delivery)
+        self._scene.did("send")
+
+    @staticmethod
+    def _arguments(
+        record: DrawnRecord,
+    ) -> tuple[str, bytes | None, bytes | None, int | None, tuple[Header, ...], int | None]:
+        return record.topic, record.value, record.key, record.partition, record.headers, record.timestamp_ms
+
+    async def send_many(
+        self,
+        topic: str,
+        records: Sequence[DrawnRecord],
+        partition: int | None,
+        headers: tuple[Header, ...],
+        timestamp_ms: int | None,
+    ) -> None:
+        values, keys = [each.value for each in records], [each.key for each in records]
+        given: dict[str, Any] = {"partition": partition, "headers": headers, "timestamp_ms": timestamp_ms}
+        try:
+            taken = await self._producer.send_many(topic, values, keys=keys if any(keys) else None, **given)
+        except MinibrokerError as error:
+            self._took_many(records, error.taken, partition, headers)
+            if isinstance(error, RecordTooLarge):
+                largest = max(records, key=lambda each: each.content_bytes)
+                self._judge_own_refusal(largest)
+            raise
+        if len(taken) != len(records):
+            self._scene.find("send_many", f"{len(records)} records were given, {len(taken)} were taken")
+        self._took_many(records, taken, partition, headers)
+        self._scene.did("send_many")
+
+    def _took_many(
+        self,
+        records: Sequence[DrawnRecord],
+        taken: Any,
+        partition: int | None,
+        headers: tuple[Header, ...],
+    ) -> None:
+        deliveries: Deliveries | tuple[()] = taken if taken is not None else ()
+        for record, delivery in zip(records, deliveries, strict=False):
+            record.partition, record.headers = partition, headers
+            self._took(record, delivery)
+
+    def _took(self, record: DrawnRecord, delivery: Delivery) -> None:
+        partition, scene = delivery.topic_partition, self._scene
+        self._check_partition(record, delivery)
+        written = WrittenRecord(
+            partition=partition,
+            key=record.key,
+            value=record.value,
+            headers=record.headers,
+            timestamp_ms=delivery.timestamp_ms if record.timestamp_ms is None else record.timestamp_ms,
+        )
+        scene.history.written.add(record.name, written)
+        operation = scene.history.sends(self._process, partition, record.name.encode())
+        taken = _Taken(record=record, delivery=delivery, operation=operation, at_seconds=scene.now)
+        if self._is_awaited:
+            task = asyncio.create_task(self._wait(taken))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        else:
+            self._open.append(taken)
+
+    def _check_partition(self, record: DrawnRecord, delivery: Delivery) -> None:
+        partition, scene = delivery.topic_partition, self._scene
+        count = scene.options.topics[record.topic][0]
+        wanted = record.partition
+        if wanted is None and record.key is not None:
+            wanted = self._settings["partitioner"](record.key, count)
+        if partition.topic != record.topic or (wanted is not None and partition.partition != wanted):
+            scene.find("partition", f"{record.name} went to {partition}, not to {record.topic}-{wanted}")
+
+    # ------------------------------------------------------------------------------------------------------ outcomes
+    async def _wait(self, taken: _Taken) -> None:
+        try:
+            await taken.delivery
+        except MinibrokerError:
+            pass
+        waited_ms = (self._scene.now - taken.at_seconds) * 1000
+        if waited_ms > self._settings["delivery_timeout_ms"] + LATE_MS_MAX:
+            text = f"{taken.record.name} had no outcome for {waited_ms:.0f} ms"
+            self._scene.find("delivery_timeout_ms", text, taken.delivery.topic_partition)
+        self._settle(taken)
+
+    def _settle(self, taken: _Taken) -> MinibrokerError | None:
+        """Note the outcome of a delivery that has one; returns its error."""
+        history, record = self._scene.history, taken.record
+        try:
+            found = taken.delivery.result()
+        except MinibrokerError as error:
+            history.note_error(f"load acks={self._acks}", error)
+            history.failed(taken.operation, error)
+            if error.code == RecordTooLarge.code and not error.maybe_written:  # else its batch could not be split
+                self._judge_refusal(record, min(self._scene.message_bytes[record.topic]), "max.message.bytes")
+            return error
+        self._acknowledged(taken, found)
+        return None
+
+    def _acknowledged(self, taken: _Taken, found: RecordMetadata) -> None:
+        scene, record, partition = self._scene, taken.record, taken.delivery.topic_partition
+        is_promised = self._acks == "all"
+        scene.history.wrote(taken.operation, found.offset, found.leader_epoch, is_promised)
+        if (found.topic, found.partition) != partition:
+            scene.find("partition", f"{record.name} went to {partition}, its metadata says {found}")
+        if is_promised:
+            scene.history.promised(partition, found.offset, record.value)
+        if self._acks != 0:
+            scene.did("acknowledged record")
+            largest = max(scene.message_bytes[record.topic])
+            if record.content_bytes > largest:
+                text = f"{record.name} of {record.content_bytes} bytes was taken above max.message.bytes={largest}"
+                scene.find("size", text, partition)
+
+    def _judge_own_refusal(self, record: DrawnRecord) -> None:
+        limit = min(self._settings["max_request_size"], self._settings["buffer_memory"])
+        self._judge_refusal(record, limit, "max_request_size")
+
+    def _judge_refusal(self, record: DrawnRecord, limit: int, name: str) -> None:
+        """A record is refused for its size only if a batch of it alone may be too large."""
+        self._scene.did(f"record above {name} refused")
+        if record.content_bytes + BATCH_EXTRA_BYTES <= limit:
+            text = f"{record.name} of {record.content_bytes} bytes was refused by {name}={limit}"
+            self._scene.find("size", text)
+
+    # --------------------------------------------------------------------------------------------------------- flush
+    async def flush(self) -> None:
+        await self._checked_flush(self._producer.flush)
+        self._scene.did("flush")
+
+    async def _checked_flush(self, flush: Any) -> None:
+        """`flush` or `close`: each record that was taken has an outcome, and a failure that was not awaited is told."""
+        before, told = self._open, False
+        self._open = []
+        try:
+            await flush()
+        except UndeliveredRecords:
+            told = True
+        except FlushTimedOut as error:
+            self._scene.find("flush", f"records had no outcome at their deadline: {error}")
+        for taken in before:
+            if not taken.delivery.done:
+                self._scene.find("flush", f"{taken.record.name} has no outcome after a flush")
+        failed = [self._settle(taken) is not None for taken in before if taken.delivery.done]
+        if any(failed) and not told:
+            self._scene.find("flush", f"{sum(failed)} of {len(failed)} records failed, and flush told of none")
+        if told and not any(failed):
+            self._scene.find("flush", "flush told of lost records, and each was awaited or acknowledged")
+        if told:
+            self._scene.did("flush that told of lost records")
+        if self._producer.buffered_bytes != 0:
+            self._scene.find("memory", f"{self._producer.buffered_bytes} bytes are in use after a flush")

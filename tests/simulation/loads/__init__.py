@@ -1,0 +1,1 @@
+"""The loads of the swarm: their checks convict what they must."""
