@@ -337,6 +337,25 @@ def test_a_single_record_too_large_fails() -> None:
     assert batch.error.code is ErrorCode.MESSAGE_TOO_LARGE
 
 
+@pytest.mark.invariant("I26")
+@pytest.mark.parametrize("idempotent", [True, False])
+@pytest.mark.parametrize("code", [*FINAL_REFUSALS, ErrorCode.INVALID_PRODUCER_EPOCH])
+def test_refusal_after_an_unanswered_attempt_does_not_say_that_nothing_was_written(
+    code: ErrorCode, idempotent: bool
+) -> None:
+    """The first attempt was written and its answer lost; meanwhile max.message.bytes was lowered (seed 18000040)."""
+    sandbox = Sandbox(idempotent=idempotent)
+    batch = sandbox.fill(3)
+    sandbox.send()
+    sandbox.lose(handled_count=1)
+    sandbox.send()
+    sandbox.refuse(code)
+    assert batch.error is not None
+    assert batch.error.code is code
+    assert batch.error.maybe_written
+    sandbox.check()
+
+
 def test_without_idempotence_one_batch_is_in_flight() -> None:
     sandbox = Sandbox(idempotent=False)
     sandbox.fill()
