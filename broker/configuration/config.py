@@ -75,7 +75,8 @@ NEEDLESS_NAMES = {
     "log.retention.check.interval.minutes": "use log.retention.check.interval.ms",
     "log.cleaner.enable": "there is no compaction",
     "controller.socket.timeout.ms": "request.timeout.ms also applies to the controller's requests",
-    "producer.id.expiration.check.interval.ms": "expired producer ids are removed every ten minutes",
+    "producer.id.expiration.check.interval.ms": "expired producer ids are removed every ten minutes, or "
+    "twice in producer.id.expiration.ms where that is sooner",
     "offsets.topic.replication.factor": "there are no consumer groups",
     "transaction.state.log.replication.factor": "there are no transactions",
     "broker.rack": "replicas are placed without regard to racks",

@@ -58,7 +58,8 @@ class PeriodicTasks:
             self._every_async(group, MAINTAIN_MS, self._maintain, "maintain")
             self._every_async(group, config.log_retention_check_interval_ms, self._apply_retention, "retention")
             self._every_async(group, RELIEF_MS, self._relieve_full_disk, "full-disk")
-            self._every(group, PRODUCER_EXPIRY_CHECK_MS, self._expire_producers, "producers")
+            expiry_check_ms = min(PRODUCER_EXPIRY_CHECK_MS, config.producer_id_expiration_ms // 2 + 1)
+            self._every(group, expiry_check_ms, self._expire_producers, "producers")
 
     def _every(self, group: asyncio.TaskGroup, interval_ms: int, periodic_task: Callable[[], None], name: str) -> None:
         async def loop() -> None:

@@ -6,6 +6,7 @@ Owns: the wait for convergence (liveness) and the comparison of replicas, acknow
 import asyncio
 
 from minibroker.broker.replicas.partition import Partition
+from minibroker.client.admin import AdminClient
 from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer.producer import Producer
 from minibroker.protocol.ids import TopicPartition
@@ -147,10 +148,10 @@ async def compare_history(
     history.check_events(
         Promise(
             in_order=frozenset({*in_order, "burst acks=all", *history.idempotent}),
-            first_copies_in_order=frozenset({*others, "burst acks=1"}),
+            first_copies_in_order=frozenset({*others, "burst acks=1", *history.not_idempotent}),
             knows_all_sends=knows_all_sends,
             log_starts={str(partition): start for partition, start in starts.items()},
-            has_retention=workload.has_retention,
+            deleting=frozenset(str(each) for each in workload.partitions if workload.deletes(each.topic)),
         )
     )
     for (partition, offset), value in sorted(history.acked.items(), key=lambda item: item[0]):
@@ -172,6 +173,18 @@ async def compare_history(
             history.find("I26", "a failed record is in the log", key[0], *facts)
 
 
+async def compare_settings(cluster: SimulatedCluster, history: History) -> None:
+    """The settings that were changed last are described."""
+    if not history.settings.topics():
+        return
+    async with AdminClient(cluster.bootstrap_servers, runtime=cluster.client_runtime()) as admin:
+        for topic in history.settings.topics():
+            described = await admin.describe_configs(topic=topic, timeout_ms=ANSWER_MS)
+            own = {name: entry.value for name, entry in described.items() if entry.source == "dynamic-topic"}
+            for why in history.settings.wrong(topic, own):
+                history.find("client: alter_configs", f"of {topic}: {why}")
+
+
 def compare_lookups(workload: Workload, history: History) -> None:
     """Every answer by time was the first record that is not older."""
     deleting = filter(workload.deletes, {partition.topic for partition in workload.partitions})
@@ -189,7 +202,7 @@ async def _read_all(
         positions: dict[TopicPartition, int] = {}
         try:
             async with asyncio.timeout(READ_SECONDS):
-                while any(positions.get(p, 0) < end for p, end in ends.items() if end):
+                while any([await consumer.position(each) < end for each, end in sorted(ends.items())]):
                     found = await consumer.getmany(timeout_ms=1000)
                     history.polls("final reader", found)
                     for partition, records in found.items():

@@ -13,6 +13,7 @@ from minibroker.simulation.checks.finding import CheckerFinding
 from minibroker.simulation.checks.history.anomalies import check_history
 from minibroker.simulation.checks.history.client_history import EventLog, Polled, Sent
 from minibroker.simulation.checks.history.view import Promise
+from minibroker.simulation.swarm.loads.changed_settings import ChangedSettings
 from minibroker.simulation.swarm.loads.time_lookups import TimeLookups
 from minibroker.simulation.swarm.loads.written_records import WrittenRecords, name_of_record
 
@@ -40,10 +41,14 @@ class History:
         """What loads wrote, in every field."""
         self.timestamps_ms: dict[tuple[TopicPartition, int], int] = {}
         """Of each record that a reader saw."""
+        self.settings = ChangedSettings()
+        """What was changed during the run."""
         self.lookups = TimeLookups()
         """What consumers asked by time, and the answers."""
         self.idempotent: set[str] = set()
         """Idempotent producers of loads, by their name in the history."""
+        self.not_idempotent: set[str] = set()
+        """The others."""
 
     def note_error(self, client: str, error: Exception) -> None:
         key = f"{client}: {type(error).__name__}"
@@ -61,6 +66,15 @@ class History:
         operation = self.events.invoke(self._now(), process, "send", (Sent(str(partition), name_of(value)),))
         self.open_sends.add(operation)
         return operation
+
+    def begins_to_send(self, process: str) -> int:
+        """A client calls `send`, and does not know yet which partition the record goes to. Returns the operation."""
+        return self.events.invoke(self._now(), process, "send")
+
+    def takes(self, operation: int, partition: TopicPartition, name: str) -> None:
+        """The producer took that record for this partition."""
+        self.events.specify(operation, (Sent(str(partition), name),))
+        self.open_sends.add(operation)
 
     def wrote(self, operation: int, offset: int | None, leader_epoch: int | None, is_promised: bool) -> None:
         """The producer got an acknowledgement; without acks=all it promises nothing."""

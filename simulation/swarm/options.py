@@ -9,7 +9,7 @@ import random
 import msgspec
 
 from minibroker.simulation.swarm.faults.disk_options import DiskOptions
-from minibroker.simulation.swarm.loads.load_options import LoadOptions
+from minibroker.simulation.swarm.loads.load_options import PRODUCER_EXPIRY, TOPIC, LoadOptions
 
 PROCESS_FAILURES = ("kill", "power", "power_many", "term", "kill_leader", "kill_controller", "blank_disk")
 STALLS = ("pause", "slow_disk")
@@ -108,11 +108,32 @@ class RunOptions(msgspec.Struct, kw_only=True):
         if loads is not None:
             self.topics = {**self.topics, **loads.topics}
             self.settings = {**self.settings, **loads.settings}
+            if "clock" in self.faults:
+                self.settings.pop(PRODUCER_EXPIRY, None)
         return self
 
     def topic_settings(self, topic: str) -> dict[str, str]:
         """What this topic overrides besides min.insync.replicas."""
         return {} if self.loads is None else self.loads.topic_settings.get(topic, {})
+
+    def possible_settings(self, topic: str, name: str, of_brokers: str) -> set[str | None]:
+        """All values that this setting of this topic may have during the run; None: the built-in default."""
+        default = self.settings.get(of_brokers)
+        found = {self.topic_settings(topic).get(name, default)}
+        if self.loads is not None and topic == TOPIC:
+            found |= {default if value is None else value for value in self.loads.changes.get(name, ())}
+        return found
+
+    def retention_bytes(self, topic: str) -> int | None:
+        """The smallest size that retention may leave of a log; 0: it deletes by age; None: it deletes nothing."""
+        if self.possible_settings(topic, "retention.ms", "log.retention.ms") - {None, "-1"}:
+            return 0
+        values = self.possible_settings(topic, "retention.bytes", "log.retention.bytes")
+        return min((int(value) for value in values if value is not None and value != "-1"), default=None)
+
+    def deletes(self, topic: str) -> bool:
+        """Whether retention may delete records of this topic."""
+        return self.retention_bytes(topic) is not None
 
     @property
     def flushes(self) -> bool:

@@ -26,6 +26,7 @@ from minibroker.simulation.swarm.final_checks import (
     compare_history,
     compare_lookups,
     compare_replicas,
+    compare_settings,
     compare_witness,
     converge,
     stay_idle,
@@ -95,7 +96,7 @@ async def _drive_checked(
     if disks is not None:
         workload.other_clients.append(Rereader(cluster, workload, history).run)
     if options.loads is not None:
-        workload.other_clients += open_loads(cluster, reference, workload, history, options.loads, injector.injected)
+        workload.other_clients += open_loads(cluster, reference, workload, history, options, injector.injected)
     sampling, working = asyncio.create_task(sample()), asyncio.create_task(workload.run())
     try:
         if disks is None:
@@ -146,6 +147,7 @@ async def _check_end(
     await compare_witness(cluster, reference, history)
     compare_replicas(cluster, workload, history)
     await compare_history(cluster, workload, history, knows_all_sends=True)
+    await compare_settings(cluster, history)
     compare_lookups(workload, history)
     if outcome.options.disks is not None:
         await compare_recreated_topic(cluster, workload, history)
@@ -165,7 +167,9 @@ def run_seed(
     the steady one, unless `loads` does."""
     world = SimulatedWorld(seed)
     disks = draw_disk_options(world.random("disk options"), disk_faults)
-    drawn_loads = draw_load_options(world.random("load options"), loads, brokers)
+    drawn_loads = draw_load_options(world.random("load options"), loads, brokers, disks is not None)
+    if drawn_loads is not None:
+        brokers = drawn_loads.brokers
     options = draw_options(world.random("options"), brokers).with_loads(drawn_loads).with_disks(disks)
     return _perform(seed, brokers, options, on_line, _drive)
 

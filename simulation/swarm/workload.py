@@ -31,10 +31,6 @@ RELAXED_PAUSE_MAX = 0.4
 HURRIED_PAUSE_MAX = 0.03
 
 
-RETENTION = frozenset({"log.retention.bytes", "log.retention.ms", "retention.bytes", "retention.ms"})
-"""Settings of brokers and topics; their defaults delete nothing in a run."""
-
-
 class ProducerKind(NamedTuple):
     """How one producer of the workload writes."""
 
@@ -97,14 +93,9 @@ class Workload:
         """Enough was acknowledged for the run to count, by enough producers."""
         return self.acknowledged.total() >= ACKNOWLEDGED_MIN and len(self.acknowledged) >= PRODUCERS_MIN
 
-    @property
-    def has_retention(self) -> bool:
-        """Records may be deleted before they are read."""
-        return any(map(self.deletes, self._options.topics))
-
     def deletes(self, topic: str) -> bool:
-        """Whether retention may delete records of this topic."""
-        return bool(RETENTION & {*self._options.settings, *self._options.topic_settings(topic)})
+        """Whether retention may delete records of this topic before they are read."""
+        return self._options.deletes(topic)
 
     def producers(self) -> list[ProducerKind]:
         kinds = {
@@ -243,7 +234,7 @@ class Workload:
         took."""
         history = self._history
         expected = positions.get(partition)
-        skips = expected is not None and offset > expected and not self.has_retention
+        skips = expected is not None and offset > expected and not self.deletes(partition.topic)
         if expected is not None and (offset < expected or skips):
             history.find("I22", f"read offset {offset} where {expected} was next", partition)
         positions[partition] = offset + 1

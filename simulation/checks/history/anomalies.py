@@ -125,7 +125,7 @@ def _poll_steps(view: HistoryView, promise: Promise) -> Iterator[Anomaly]:
             prefix = "int-" if record.key in inside else ""
             step = 1 if before is None else view.delta(record.key, before, record.value)
             facts = (f"{event.process} read {before!r:.60}, then {record.value!r:.60}",)
-            if step > 1 and not promise.has_retention:
+            if step > 1 and record.key not in promise.deleting:
                 yield Anomaly(f"{prefix}poll-skip", record.key, f"{step - 1} records were left out", facts)
             elif step < 1:
                 yield Anomaly(f"{prefix}nonmonotonic-poll", record.key, f"went back by {1 - step}", facts)
@@ -141,7 +141,7 @@ def _offset_gaps(view: HistoryView, promise: Promise) -> Iterator[Anomaly]:
             last = {at: offset for at, offset in last.items() if at[0] != event.process}
         for record in event.polled if event.type == "ok" else ():
             before = last.get((event.process, record.key))
-            skips = before is not None and record.offset > before + 1 and not promise.has_retention
+            skips = before is not None and record.offset > before + 1 and record.key not in promise.deleting
             if before is not None and (skips or record.offset <= before):
                 facts = (f"{event.process} read offset {before}, then {record.offset}",)
                 yield Anomaly("offset-gap", record.key, "a reader's offsets are not consecutive", facts)

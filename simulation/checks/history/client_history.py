@@ -65,6 +65,10 @@ class EventLog:
         self.events.append(HistoryEvent(index=index, time_ns=_ns(now), process=process, type="invoke", f=f, sent=sent))
         return index
 
+    def specify(self, operation: int, sent: tuple[Sent, ...]) -> None:
+        """What an invocation sends, if that was not known when it began."""
+        self.events[operation] = msgspec.structs.replace(self.events[operation], sent=sent)
+
     def complete(
         self,
         now: float,

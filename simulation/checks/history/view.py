@@ -25,8 +25,8 @@ class Promise(Struct, frozen=True, kw_only=True):
     """The history ends with a read of everything, so a record that was never read is lost."""
     log_starts: Mapping[str, int] = {}
     """Where each partition begins at the end; retention removed what was in front."""
-    has_retention: bool = False
-    """Readers may skip what retention deleted before they reached it."""
+    deleting: frozenset[str] = frozenset()
+    """Partitions of which readers may skip what retention deleted before they reached it."""
 
 
 class Anomaly(Struct, frozen=True):

@@ -157,10 +157,11 @@ class FaultInjector:
     def is_in_every_isr(self, broker_id: int) -> bool:
         """Under its current incarnation."""
         replicas = {name: count for name, (_, count, _) in self.options.topics.items()}
+        everywhere = min(3, len(self.cluster.broker_ids))  # the recreated topic
         return self.is_alive(broker_id) and all(
             state.incarnations.get(str(broker_id)) == self.reference.incarnation(broker_id)
             if broker_id in state.members
-            else len(state.members) == replicas.get(state.partition.topic, 0) < len(self.cluster.broker_ids)
+            else len(state.members) == replicas.get(state.partition.topic, everywhere) < len(self.cluster.broker_ids)
             for state in self.guarded_states()
         )
 
@@ -183,8 +184,8 @@ class FaultInjector:
         return self.world.is_alive(name_of(broker_id))
 
     def partition(self) -> TopicPartition:
-        """A partition under promise; mostly a busy one."""
-        states = self.reference.states()
+        """A partition under promise, with followers; mostly a busy one."""
+        states = [state for state in self.reference.states() if state.replication_factor > 1]
         busy = [state.partition for state in states if state.partition.partition == 0]
         quiet = [state.partition for state in states if state.partition.partition != 0]
         return self.random.choice(quiet if quiet and self.random.random() < 0.4 else busy)

@@ -10,7 +10,7 @@ import msgspec
 LOADS_SHARE = 0.5
 """How many runs have loads if the caller does not choose; the others stay as they were."""
 
-LOADS = ("record_writer", "record_reader")
+LOADS = ("record_writer", "record_reader", "settings_changer", "describer")
 """What a client does; each is a module of this folder."""
 LOADS_MIN = 1
 
@@ -37,14 +37,71 @@ LOAD_ACTS = (
     "end_offsets",
     "offsets_for_times",
     "pause",
+    "setting changed",
+    "describe_topics",
+    "describe_cluster",
+    "describe_configs",
+    "describe_replica_state",
+    "list_topics",
+    "offsets",
 )
 """What loads do and see; a swarm must have had each."""
 
 TOPIC = "load"
 """Topic of the loads; the steady workload writes and reads it, too, and its records are under promise."""
+SINGLE_TOPIC = "single"
+"""A second topic, with one replica. Only where no disk is faulty: its one copy may not be."""
 
 MESSAGE_BYTES = (None, None, "1024", "2048", "8192")
-"""max.message.bytes of a topic; the smallest are smaller than the batches of most producers, which split them."""
+"""max.message.bytes; the smallest are smaller than the batches of most producers, which split them."""
+BROKERS = (4, 5, 5, 7, 9)
+MORE_BROKERS_SHARE = 0.2
+
+PRODUCER_EXPIRY = "producer.id.expiration.ms"
+"""Longer than any delivery_timeout_ms of the run, and not where clocks are wrong: else a retry may be written twice."""
+BROKER_SETTINGS: tuple[tuple[float, dict[str, tuple[str, ...]]], ...] = (
+    (0.4, {"log.tail.cache.bytes": ("2048", "16384")}),
+    (0.3, {"log.index.size.max.bytes": ("64",), "log.index.interval.bytes": ("0", "64")}),
+    (0.4, {"replica.fetch.max.bytes": ("1024", "8192"), "replica.fetch.response.max.bytes": ("8192", "2097152")}),
+    (0.3, {"fetch.max.bytes": ("1024", "4096")}),
+    (0.2, {PRODUCER_EXPIRY: ("9000",)}),
+    (0.2, {"connections.max.idle.ms": ("200", "1000")}),
+    (0.3, {"log.segment.delete.delay.ms": ("0", "500")}),
+    (0.2, {"log.roll.ms": ("300", "1000")}),
+    (0.2, {"log.flush.interval.ms": ("50", "500")}),
+    (0.2, {"message.max.bytes": ("4096",)}),
+    (0.2, {"socket.request.max.bytes": ("65536",), "message.max.bytes": ("16384",)}),
+)
+"""(share of the runs, settings of brokers with the values to choose from): limits that bite."""
+TOPIC_SETTINGS: tuple[tuple[float, dict[str, tuple[str, ...]]], ...] = (
+    (0.4, {"segment.bytes": ("1024", "4096")}),
+    (0.2, {"segment.ms": ("200", "1000", "604800000")}),
+    (0.2, {"index.interval.bytes": ("0", "128")}),
+    (0.2, {"segment.index.bytes": ("64",)}),
+    (0.2, {"flush.messages": ("1", "20")}),
+    (0.1, {"flush.ms": ("100",)}),
+    (0.2, {"file.delete.delay.ms": ("0",)}),
+)
+"""The same of the topic; they override those of the brokers."""
+RETENTION: tuple[tuple[float, dict[str, tuple[str, ...]]], ...] = (
+    (0.7, {"retention.bytes": ("2048", "8192")}),
+    (0.7, {"retention.ms": ("500", "2000")}),
+)
+RETENTION_SHARE = 0.3
+CHECK_INTERVAL = {"log.retention.check.interval.ms": "300"}
+CHANGES: dict[str, tuple[str | None, ...]] = {
+    "max.message.bytes": ("1024", "4096", None),
+    "min.insync.replicas": ("1", "2", "3"),
+    "segment.bytes": ("1024", "8192", None),
+    "segment.ms": ("300", None),
+    "index.interval.bytes": ("0", "1024", None),
+    "flush.messages": ("1", None),
+}
+"""What a run may change, and to which values (None: the brokers' default)."""
+RETENTION_CHANGES: dict[str, tuple[str | None, ...]] = {
+    "retention.bytes": ("4096", "-1", None),
+    "retention.ms": ("1000", "-1", None),
+}
 
 
 class LoadOptions(msgspec.Struct, kw_only=True):
@@ -52,24 +109,57 @@ class LoadOptions(msgspec.Struct, kw_only=True):
 
     clients: tuple[str, ...]
     """Names of LOADS."""
+    brokers: int
+    """At least so many."""
     topics: dict[str, tuple[int, int, int]]
-    """name: (partitions, replication factor, min.insync.replicas)"""
+    """name: (partitions, replication factor, the lowest min.insync.replicas)"""
     topic_settings: dict[str, dict[str, str]]
     settings: dict[str, str]
     """They override the run's."""
+    changes: dict[str, tuple[str | None, ...]]
+    """Settings of TOPIC that change during the run, with their values."""
 
 
-def draw_load_options(rng: random.Random, wanted: bool | None, brokers: int = 3) -> LoadOptions | None:
+def draw_load_options(
+    rng: random.Random, wanted: bool | None, brokers: int = 3, has_disk_faults: bool = False
+) -> LoadOptions | None:
     """None: a run without loads. `wanted`: None leaves the choice to the seed."""
     is_drawn = rng.random() < LOADS_SHARE
-    return _draw(rng, brokers) if (is_drawn if wanted is None else wanted) else None
+    return _draw(rng, brokers, has_disk_faults) if (is_drawn if wanted is None else wanted) else None
 
 
-def _draw(rng: random.Random, brokers: int) -> LoadOptions:
+def _draw(rng: random.Random, brokers: int, has_disk_faults: bool) -> LoadOptions:
     clients = rng.sample(LOADS, rng.randint(LOADS_MIN, len(LOADS)))
-    topics = {TOPIC: (rng.choice((1, 2, 4)), min(3, brokers), rng.choice((1, 2, 2)))}
-    message_bytes = rng.choice(MESSAGE_BYTES)
-    topic_settings = {} if message_bytes is None else {"max.message.bytes": message_bytes}
+    if rng.random() < MORE_BROKERS_SHARE:
+        brokers = max(brokers, rng.choice(BROKERS))
+    replicas = min(rng.choice((2, 3, 3, 3)), brokers)
+    min_isr = rng.choice((1, 2, 2, 3))
+    topics = {TOPIC: (rng.choice((1, 2, 4)), replicas, min(min_isr, replicas))}
+    has_single, message_bytes = rng.random() < 0.2, rng.choice(MESSAGE_BYTES)
+    if has_single and not has_disk_faults:
+        topics[SINGLE_TOPIC] = (2, 1, 1)
+    settings, own = _choose(rng, BROKER_SETTINGS), _choose(rng, TOPIC_SETTINGS)
+    changes = dict(rng.sample(sorted(CHANGES.items()), 3))
+    if rng.random() < RETENTION_SHARE:
+        own |= _choose(rng, RETENTION)
+        changes |= RETENTION_CHANGES
+        settings |= CHECK_INTERVAL
+    if message_bytes is not None:
+        own["max.message.bytes"] = message_bytes
+    changes = changes if "settings_changer" in clients else {}
+    if "min.insync.replicas" in changes:
+        own["min.insync.replicas"], topics[TOPIC] = str(topics[TOPIC][2]), (*topics[TOPIC][:2], 1)
     return LoadOptions(
-        clients=tuple(sorted(clients)), topics=topics, topic_settings={TOPIC: topic_settings}, settings={}
+        clients=tuple(sorted(clients)),
+        brokers=brokers,
+        topics=topics,
+        topic_settings={TOPIC: own, SINGLE_TOPIC: {}},
+        settings=settings,
+        changes=changes,
     )
+
+
+def _choose(rng: random.Random, table: tuple[tuple[float, dict[str, tuple[str, ...]]], ...]) -> dict[str, str]:
+    """One value of each setting of the rows that are drawn."""
+    rows = [row for share, row in table if rng.random() < share]
+    return {name: rng.choice(values) for row in rows for name, values in row.items()}

@@ -17,7 +17,7 @@ from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.history import History
-from minibroker.simulation.swarm.loads.load_options import LoadOptions
+from minibroker.simulation.swarm.options import RunOptions
 from minibroker.simulation.swarm.workload import Workload
 
 LOOK_SECONDS = 0.1
@@ -34,23 +34,31 @@ class LoadScene:
         reference: ReferenceState,
         workload: Workload,
         history: History,
-        options: LoadOptions,
+        options: RunOptions,
         done: Counter[str],
     ) -> None:
         """`done` counts what loads did, by kind."""
         self.cluster = cluster
         self.reference = reference
         self.history = history
-        self.options = options
+        assert options.loads is not None
+        self.options = options.loads
+        self.settings = options.settings
+        """Of every broker."""
         self._workload = workload
         self._done = done
-        self.partitions = [each for each in workload.partitions if each.topic in options.topics]
+        self.partitions = [each for each in workload.partitions if each.topic in options.loads.topics]
+        self.shapes = options.topics
+        """name: (partitions, replication factor, ..) of every topic under promise."""
         self.all_partitions = workload.partitions
         self.message_bytes = {
-            topic: {int(settings.get("max.message.bytes", MESSAGE_BYTES_DEFAULT))}
-            for topic, settings in options.topic_settings.items()
+            topic: {
+                MESSAGE_BYTES_DEFAULT if value is None else int(value)
+                for value in options.possible_settings(topic, "max.message.bytes", "message.max.bytes")
+            }
+            for topic in options.loads.topics
         }
-        """Every max.message.bytes that each topic may have had so far."""
+        """Every max.message.bytes that each topic may have in this run."""
 
     @property
     def now(self) -> float:
@@ -80,7 +88,8 @@ class LoadScene:
             self.history.note_error(client, error)
 
     async def until_writable(self) -> None:
-        """Wait while a fault sequence needs a partition without writes."""
+        """Wait while the run, or a fault sequence, needs partitions without writes."""
+        await self._workload.may_write.wait()
         while not self.is_over and any(until > self.now for until in self._workload.quiet_until.values()):  # noqa: ASYNC110  (nothing signals it)
             await asyncio.sleep(LOOK_SECONDS)
 

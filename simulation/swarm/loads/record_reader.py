@@ -20,7 +20,7 @@ ITERATED_MAX = 100
 HOUR_MS = 3_600_000
 
 
-class RecordReader:
+class SeekingReader:
     """Start `run` as a task; it ends with the workload."""
 
     def __init__(self, scene: LoadScene, rng: random.Random) -> None:
@@ -41,7 +41,7 @@ class RecordReader:
         settings = self._draw_settings()
         async with WatchedConsumer(scene, f"load-reader-{self._consumers}", partitions, settings) as self._consumer:
             if settings["auto_offset_reset"] == "none":
-                for partition in self._consumer.partitions:
+                for partition in tuple(self._consumer.partitions):
                     self._consumer.seek(partition, await self._consumer.beginning(partition))
             for _ in range(rng.randint(1, CALLS_MAX)):
                 if scene.is_over:

@@ -76,6 +76,7 @@ class RecordWriter:
         rng = self._random
         acks, is_idempotent = rng.choice((("all", True), ("all", True), ("all", False), (1, False), (0, False)))
         delivery_ms = rng.choice((1_500, 4_000, 8_000))
+        request_bytes = int(self._scene.settings.get("socket.request.max.bytes", 1_048_576)) // 2
         return {
             "acks": acks,
             "enable_idempotence": is_idempotent,
@@ -86,7 +87,7 @@ class RecordWriter:
             "request_timeout_ms": min(delivery_ms, 1_000),
             "max_block_ms": rng.choice((300, 2_000)),
             "buffer_memory": rng.choice((4_096, 16_384, 262_144)),
-            "max_request_size": rng.choice((1_024, 8_192, 1_048_576)),
+            "max_request_size": min(request_bytes, rng.choice((1_024, 8_192, 1_048_576))),
             "metadata_max_age_ms": rng.choice((500, 300_000)),
             "partitioner": rng.choice(PARTITIONERS),
         }
@@ -97,10 +98,12 @@ class RecordWriter:
 
     async def _send(self) -> None:
         for _ in range(self._random.randint(1, SENDS_MAX)):
+            await self._scene.until_writable()
             await self._producer.send(self._draw_record())
 
     async def _try_send(self) -> None:
         for _ in range(self._random.randint(1, SENDS_MAX)):
+            await self._scene.until_writable()
             record = self._draw_record()
             if not self._producer.try_send(record):
                 await self._producer.send(record)

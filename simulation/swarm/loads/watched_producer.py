@@ -12,6 +12,7 @@ from typing import Any, Self
 import msgspec
 
 from minibroker.client.errors import (
+    BrokerError,
     BufferTimedOut,
     FlushTimedOut,
     MinibrokerError,
@@ -69,8 +70,9 @@ class WatchedProducer:
         self._process = f"{name} acks={self._acks}"
         self.prefix = f"{'all-' if settings['enable_idempotence'] else ''}load-{name}"
         """Of its records' names; a record of an idempotent producer is written at most once."""
-        if settings["enable_idempotence"]:
-            scene.history.idempotent.add(self._process)
+        (scene.history.idempotent if settings["enable_idempotence"] else scene.history.not_idempotent).add(
+            self._process
+        )
         self._producer = scene.producer(**settings)
         self._open: list[_Taken] = []
         """Not awaited yet."""
@@ -93,14 +95,15 @@ class WatchedProducer:
     # ------------------------------------------------------------------------------------------------------- sending
     def try_send(self, record: DrawnRecord) -> bool:
         """Whether the record was taken."""
+        operation = self._scene.history.begins_to_send(self._process)
         delivery = self._producer.try_send(*self._arguments(record))
         if delivery is not None:
-            self._took(record, delivery)
+            self._took(record, delivery, operation)
         self._scene.did("try_send")
         return delivery is not None
 
     async def send(self, record: DrawnRecord) -> None:
-        started = self._scene.now
+        started, operation = self._scene.now, self._scene.history.begins_to_send(self._process)
         try:
             delivery = await self._producer.send(*self._arguments(record))
         except RecordTooLarge:
@@ -115,7 +118,7 @@ class WatchedProducer:
                 self._scene.find("max_block_ms", f"send waited {waited_ms:.0f} ms", None, str(self._settings))
         if waited_ms > 0:
             self._scene.did("send that waited")
-        self._took(record, delivery)
+        self._took(record, delivery, operation)
         self._scene.did("send")
 
     @staticmethod
@@ -133,33 +136,35 @@ class WatchedProducer:
         timestamp_ms: int | None,
     ) -> None:
         values, keys = [each.value for each in records], [each.key for each in records]
+        operations = [self._scene.history.begins_to_send(self._process) for _ in records]
         given: dict[str, Any] = {"partition": partition, "headers": headers, "timestamp_ms": timestamp_ms}
         try:
             taken = await self._producer.send_many(topic, values, keys=keys if any(keys) else None, **given)
         except MinibrokerError as error:
-            self._took_many(records, error.taken, partition, headers)
+            self._took_many(records, operations, error.taken, partition, headers)
             if isinstance(error, RecordTooLarge):
                 largest = max(records, key=lambda each: each.content_bytes)
                 self._judge_own_refusal(largest)
             raise
         if len(taken) != len(records):
             self._scene.find("send_many", f"{len(records)} records were given, {len(taken)} were taken")
-        self._took_many(records, taken, partition, headers)
+        self._took_many(records, operations, taken, partition, headers)
         self._scene.did("send_many")
 
     def _took_many(
         self,
         records: Sequence[DrawnRecord],
+        operations: Sequence[int],
         taken: Any,
         partition: int | None,
         headers: tuple[Header, ...],
     ) -> None:
         deliveries: Deliveries | tuple[()] = taken if taken is not None else ()
-        for record, delivery in zip(records, deliveries, strict=False):
+        for record, operation, delivery in zip(records, operations, deliveries, strict=False):
             record.partition, record.headers = partition, headers
-            self._took(record, delivery)
+            self._took(record, delivery, operation)
 
-    def _took(self, record: DrawnRecord, delivery: Delivery) -> None:
+    def _took(self, record: DrawnRecord, delivery: Delivery, operation: int) -> None:
         partition, scene = delivery.topic_partition, self._scene
         self._check_partition(record, delivery)
         written = WrittenRecord(
@@ -170,7 +175,7 @@ class WatchedProducer:
             timestamp_ms=delivery.timestamp_ms if record.timestamp_ms is None else record.timestamp_ms,
         )
         scene.history.written.add(record.name, written)
-        operation = scene.history.sends(self._process, partition, record.name.encode())
+        scene.history.takes(operation, partition, record.name)
         taken = _Taken(record=record, delivery=delivery, operation=operation, at_seconds=scene.now)
         if self._is_awaited:
             task = asyncio.create_task(self._wait(taken))
@@ -208,7 +213,8 @@ class WatchedProducer:
         except MinibrokerError as error:
             history.note_error(f"load acks={self._acks}", error)
             history.failed(taken.operation, error)
-            if error.code == RecordTooLarge.code and not error.maybe_written:  # else its batch could not be split
+            is_refusal = isinstance(error, BrokerError) and error.code == RecordTooLarge.code
+            if is_refusal and not error.maybe_written:  # else its batch could not be split
                 self._judge_refusal(record, min(self._scene.message_bytes[record.topic]), "max.message.bytes")
             return error
         self._acknowledged(taken, found)

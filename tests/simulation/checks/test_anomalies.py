@@ -224,7 +224,7 @@ def test_retention_explains_what_is_skipped_and_unseen() -> None:
     script.send(("x", 0))
     script.send(("y", 1))
     script.poll(("y", 1))
-    promise = Promise(log_starts={"a-0": 1}, has_retention=True)
+    promise = Promise(log_starts={"a-0": 1}, deleting=frozenset({"a-0"}))
     assert check_history(script.log.events, promise) == []
 
 
@@ -235,7 +235,7 @@ def test_retention_does_not_explain_an_acknowledgement_without_an_offset() -> No
     script.send(("x", 0))
     script.send(("duplicate", None))
     script.poll(("y", 1))
-    promise = Promise(log_starts={"a-0": 1}, has_retention=True)
+    promise = Promise(log_starts={"a-0": 1}, deleting=frozenset({"a-0"}))
     assert [found.name for found in check_history(script.log.events, promise)] == ["unseen"]
 
 

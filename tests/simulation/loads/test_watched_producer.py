@@ -72,10 +72,9 @@ def findings(producer: StandInProducer, record: DrawnRecord | None = None) -> li
     cluster, history = SimulatedCluster(0), History()
     loads = draw_load_options(random.Random(1), True)
     options = draw_options(random.Random(1)).with_loads(loads)
-    assert loads is not None
     reference = ReferenceState(cluster, options.topics)
     workload = Workload(cluster, options, history, random.Random(1))
-    scene = LoadScene(cluster, reference, workload, history, loads, Counter())
+    scene = LoadScene(cluster, reference, workload, history, options, Counter())
     watched = WatchedProducer(scene, "writer", False, SETTINGS)
     watched._producer = producer  # type: ignore[assignment]
 
