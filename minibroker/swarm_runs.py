@@ -122,7 +122,7 @@ class SwarmSummary(msgspec.Struct, kw_only=True):
             return [f"disaster {each}" for each in DISASTERS if not self.injected[f"disaster {each}"]]
         kinds = [*(f"disk {each}" for each in DISK_FAULTS), *(f"cluster {each}" for each in CLUSTER_SEQUENCES)]
         kinds = [] if self.disk_faults is False else kinds
-        kinds += [] if self.loads is False else [f"load {each}" for each in LOAD_ACTS]
+        kinds += [f"load {each}" for each in LOAD_ACTS] if self.loads else []
         kinds += [*(f"fault {each}" for each in (*FAULTS, ADDRESS_GONE)), *(f"sequence {each}" for each in SEQUENCES)]
         events = [*MUST_SEE, *(RARELY_SEEN if self.runs >= RUNS_TO_SEE_RARE else ())]
         return [each for each in events if not self.seen[each]] + [each for each in kinds if not self.injected[each]]

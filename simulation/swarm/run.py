@@ -163,8 +163,8 @@ def run_seed(
     loads: bool | None = None,
 ) -> RunOutcome:
     """One run; violations are in `findings`. `on_line` gets each line of the run as it happens. The seed decides
-    whether a disk may be faulty and whole clusters end, unless `disk_faults` does; and whether there are loads besides
-    the steady one, unless `loads` does."""
+    whether a disk may be faulty and whole clusters end, unless `disk_faults` does. Loads besides the steady one are
+    there only with `loads`, because what they find is not sorted yet (docs/PLAN.md)."""
     world = SimulatedWorld(seed)
     disks = draw_disk_options(world.random("disk options"), disk_faults)
     drawn_loads = draw_load_options(world.random("load options"), loads, brokers, disks is not None)

@@ -7,9 +7,6 @@ import random
 
 import msgspec
 
-LOADS_SHARE = 0.5
-"""How many runs have loads if the caller does not choose; the others stay as they were."""
-
 LOADS = ("record_writer", "record_reader", "settings_changer", "describer")
 """What a client does; each is a module of this folder."""
 LOADS_MIN = 1
@@ -123,9 +120,8 @@ class LoadOptions(msgspec.Struct, kw_only=True):
 def draw_load_options(
     rng: random.Random, wanted: bool | None, brokers: int = 3, has_disk_faults: bool = False
 ) -> LoadOptions | None:
-    """None: a run without loads. `wanted`: None leaves the choice to the seed."""
-    is_drawn = rng.random() < LOADS_SHARE
-    return _draw(rng, brokers, has_disk_faults) if (is_drawn if wanted is None else wanted) else None
+    """None: a run without loads, unless they are wanted."""
+    return _draw(rng, brokers, has_disk_faults) if wanted else None
 
 
 def _draw(rng: random.Random, brokers: int, has_disk_faults: bool) -> LoadOptions:

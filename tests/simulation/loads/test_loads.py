@@ -14,14 +14,11 @@ def test_seed_with_loads_is_one_run_and_another_than_without() -> None:
     assert first.findings == []
 
 
-def test_half_of_the_seeds_draw_loads_and_every_load_has_a_class() -> None:
-    drawn = [draw_load_options(random.Random(seed), None) for seed in range(200)]
-    assert 70 < sum(each is not None for each in drawn) < 130
+def test_every_load_is_drawn_and_has_a_class() -> None:
+    drawn = [draw_load_options(random.Random(seed), True) for seed in range(100)]
     assert {name for each in drawn if each is not None for name in each.clients} == set(LOADS) == set(CLASSES)
 
 
-def test_choice_of_the_caller_overrides_the_seed_and_changes_nothing_else() -> None:
-    wanted = draw_load_options(random.Random(1), True)
-    assert wanted is not None
+def test_a_run_has_loads_only_if_they_are_wanted() -> None:
     assert draw_load_options(random.Random(1), False) is None
-    assert draw_load_options(random.Random(1), None) in (None, wanted)
+    assert draw_load_options(random.Random(1), None) is None
