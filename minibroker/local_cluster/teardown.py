@@ -129,4 +129,6 @@ def _handles_signals() -> bool:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what runs in its background
+        raise KeyboardInterrupt
     signal.raise_signal(signal.SIGINT)

@@ -2,9 +2,10 @@
 
 import importlib
 import json
+import signal
 import subprocess
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -107,8 +108,12 @@ def leave(callback: object) -> int:
 
 
 @pytest.fixture(autouse=True)
-def no_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_arguments(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An interrupted command line ignores interrupts from then on; other tests of this process must not."""
     monkeypatch.setattr(sys, "argv", ["minibroker"])
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def test_failure_is_one_sentence_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:

@@ -49,9 +49,11 @@ SECONDS_MAX = 20
 class Program:
     """The program, and the process that it owns."""
 
-    def __init__(self, run: str) -> None:
+    def __init__(self, run: str, ignores_interrupts: bool = False) -> None:
         command, pipe = [sys.executable, "-c", PROGRAM.format(run=run)], subprocess.PIPE
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN if ignores_interrupts else signal.SIG_DFL)
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        signal.signal(signal.SIGINT, before)
         owned = identify(int(self.line()))
         assert owned is not None
         self.owned: ProcessIdentity = owned
@@ -82,6 +84,17 @@ def test_a_signal_during_the_teardown_does_not_end_it(first: signal.Signals, sec
     code, output = program.ended()
     assert output == "ended\n"
     assert code == -signal.SIGINT, "it ends as after Ctrl-C"
+    assert not program.owned.is_alive()
+
+
+@pytest.mark.parametrize("run", [ASYNC, SYNCHRONOUS])
+def test_sigterm_ends_a_program_that_a_shell_started_in_the_background(run: str) -> None:
+    """Such a program ignores SIGINT."""
+    program = Program(run, ignores_interrupts=True)
+    program.process.send_signal(signal.SIGINT)
+    program.process.send_signal(signal.SIGTERM)
+    code, output = program.ended()
+    assert (code, output) == (-signal.SIGINT, "teardown\nended\n" if run == ASYNC else "")
     assert not program.owned.is_alive()
 
 
