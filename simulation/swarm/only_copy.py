@@ -34,6 +34,8 @@ from minibroker.simulation.world.storage import SimulatedStorage
 BLANK, ROTTEN = "blank", "rotten"
 QUIET_SECONDS = 25.0
 """Producers pause for this long, so that the others get all records of the only copy."""
+SENT_SECONDS = 0.1
+"""What the producers had begun to send before their pause has arrived by then: they linger for 20 ms at most."""
 EQUAL_SECONDS = 2.0
 ALONE_SECONDS = 8.0
 END_SECONDS = 15.0
@@ -64,6 +66,7 @@ class OnlyCopy:
             injector.workload.quiet_until[partition] = injector.world.loop.elapsed + QUIET_SECONDS
         is_hurt = False
         try:
+            await asyncio.sleep(SENT_SECONDS)
             await injector.wait(self._are_equal, EQUAL_SECONDS)
             is_hurt = await self._end_all(last)
             await self._start_all(last)
