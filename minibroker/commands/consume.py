@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from minibroker.command_line import EXIT_FINE, CommandFailed, bootstrap_option, run_async, timeout_option
+from minibroker.command_line import (
+    EXIT_FINE,
+    CommandFailed,
+    bootstrap_option,
+    require_reader,
+    run_async,
+    timeout_option,
+)
 
 if TYPE_CHECKING:
     from minibroker.client.consumer.consumer import Consumer
@@ -119,6 +126,8 @@ async def _print_values(reader: "RecordReader", count: int | None, exit_at_end: 
     write, flush = _output()
     left = count
     async for batches in reader.batches(exit_at_end):
+        if not batches:
+            require_reader()
         for batch in batches:
             values = batch.values if left is None else batch.values[:left]
             write(_joined(values))
@@ -143,6 +152,8 @@ async def _print(
     write, flush = _output()
     left = count
     async for records in reader.records(exit_at_end):
+        if not records:
+            require_reader()
         some = records if left is None else records[:left]
         write(b"".join(map(show, some)))
         flush()

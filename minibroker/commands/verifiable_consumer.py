@@ -4,7 +4,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from minibroker.command_line import EXIT_FINE, CommandFailed, bootstrap_option, json_option, run_async, timeout_option
+from minibroker.command_line import (
+    EXIT_FINE,
+    CommandFailed,
+    bootstrap_option,
+    json_option,
+    require_reader,
+    run_async,
+    timeout_option,
+)
 from minibroker.records.verifiable_output import print_event
 
 if TYPE_CHECKING:
@@ -85,6 +93,9 @@ async def _consume(
             if left == 0:
                 return
             async for records in reader.records(exit_at_end):
+                if not records:
+                    require_reader()
+                    continue
                 some = records if left is None else records[:left]
                 _print_records(some, verbose)
                 if left is not None:

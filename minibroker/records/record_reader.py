@@ -57,12 +57,12 @@ class RecordReader:
             raise CallTimedOut(f"topic {self._topic!r} was not found within {seconds:g} s: {cure}", error) from None
 
     async def batches(self, until_end: bool) -> AsyncIterator[list[RecordBatch]]:
-        """Record batches as they arrive; with `until_end` it stops when every end is reached."""
+        """Record batches as they arrive, and an empty list when none came for POLL_MS, so that the caller can look at
+        what else may end it; with `until_end` it stops when every end is reached."""
         left = self._unread() if until_end else {}
         while left or not until_end:
             batches = await self._consumer.getmany_batches(timeout_ms=POLL_MS)
-            if batches:
-                yield batches
+            yield batches
             for batch in batches:
                 end = left.get(batch.topic_partition)
                 if end is not None and batch.base_offset + len(batch) >= end:
@@ -74,6 +74,8 @@ class RecordReader:
         left = self._unread() if until_end else {}
         while left or not until_end:
             found = await self._consumer.getmany(timeout_ms=POLL_MS, max_records=5_000)
+            if not found:
+                yield []
             for partition, records in found.items():
                 yield records
                 if partition in left and records[-1].offset + 1 >= left[partition]:
