@@ -4,10 +4,10 @@ Owns: the queue of events and the one task that takes them, the watches, and the
 others: decisions (`steps`), the brokers (`controller_channels`), how the election was won (`controller_election`), and
 why this controller ends.
 
-Theory (replication rules 9.2). One event at a time: while its writes are under way, nothing else is decided. A watch
-only says that something has changed, so it queues a read; the read finds what has changed, and sets a new watch. The
-controller ends with an exception: `Deposed`, or cancellation by the owner when the session is over. Whatever waits in
-the queue then is dropped, and waiting requests get NOT_CONTROLLER.
+Theory (replication rules, section 9). One event at a time: while its writes are under way, nothing else is decided. A
+watch only says that something has changed, so it queues a read; the read finds what has changed, and sets a new watch.
+The controller ends with an exception: `Deposed`, or cancellation by the owner when the session is over. Whatever waits
+in the queue then is dropped, and waiting requests get NOT_CONTROLLER.
 """
 
 import asyncio
@@ -151,7 +151,7 @@ class ActiveController:
                     future.set_result(Response(error_code=ErrorCode.NOT_CONTROLLER))
 
     async def _take_over(self) -> None:
-        """Failover (replication rules 9.3): watches first, then all facts, then one comparison of everything."""
+        """Failover (replication rules, section 9): watches first, then all facts, then one comparison of everything."""
         state = self.state
         await self._check_controller_epoch()
         state.brokers = await self._read_brokers()

@@ -3,9 +3,9 @@
 Owns: the resending to one registration of one broker. Leaves to others: what the requests mean, the order and merging
 of those that wait (`send_queue`), and the connection (`runtime/request_channel`).
 
-Theory (replication rules 9.6). A lost reply looks like a lost request, so the channel sends the request again; brokers
-accept it twice without harm. Nothing overtakes it. The channel ends only with the registration it was opened for: a
-broker that registers again gets a new channel, with the new broker epoch in every request, and all orders again.
+Theory (replication rules, section 9). A lost reply looks like a lost request, so the channel sends the request again;
+brokers accept it twice without harm. Nothing overtakes it. The channel ends only with the registration it was opened
+for: a broker that registers again gets a new channel, with the new broker epoch in every request, and all orders again.
 """
 
 import asyncio

@@ -4,15 +4,13 @@ Owns: the one multi that creates /controller and raises /controller_epoch (KAFKA
 predecessor's znodes in it, and finding out whether it happened when its answer was lost. Leaves to others: what a
 controller does, and why a predecessor is considered failed (`succession`).
 
-Theory (replication rules 9.2). The version of /controller_epoch is the fence: each write of a controller checks it, so
-that a controller that does not know yet that it was deposed can write nothing. A controller never adopts an epoch it
-did not win (KAFKA-1096): a /controller of our own session with an epoch that we do not hold is deleted and contested
-again.
-A broker that succeeds a failed controller removes its /controller and its registration in the same multi. The version
-of /controller_epoch that this multi expects was read before the /controller that it removes, so it deposes that
-controller and no other, however long ago the read was.
-/controller_epoch may have been removed or set back. Brokers refuse every epoch below the highest that they have
-received, so a candidate continues from there.
+Theory (replication rules, section 9). The version of /controller_epoch is the fence: each write of a controller checks
+it, so that a controller that does not know yet that it was deposed can write nothing. A controller never adopts an
+epoch it did not win (KAFKA-1096): a /controller of our own session with an epoch that we do not hold is deleted and
+contested again. A broker that succeeds a failed controller removes its /controller and its registration in the same
+multi. The version of /controller_epoch that this multi expects was read before the /controller that it removes, so it
+deposes that controller and no other, however long ago the read was. /controller_epoch may have been removed or set
+back. Brokers refuse every epoch below the highest that they have received, so a candidate continues from there.
 """
 
 import asyncio

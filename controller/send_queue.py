@@ -2,7 +2,7 @@
 
 Owns: the order of what is queued for one broker, and its merging. Leaves to others: connections (`broker_channel`).
 
-Theory (replication rules 9.6). A broker must get decisions in the order in which they were taken; but of several
+Theory (replication rules, section 9). A broker must get decisions in the order in which they were taken; but of several
 waiting decisions about one partition only the last one matters, because each holds the complete state of that partition
 and its epochs. So neighbours of one kind are merged at once. A broker that hangs for minutes while its session lives
 would still collect an endless sequence of alternating kinds. Such a sequence is compacted: first all metadata (the

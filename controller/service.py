@@ -3,10 +3,10 @@
 Owns: the time between registration and the end of a session, and the entry point for requests. Leaves to others: how
 this broker is registered (its owner reports it), and what happens inside an active controller.
 
-Theory (replication rules 9.2; hardening rule 8). Being controller is bound to the ZooKeeper session, and the owner of a
-session is the last to learn that it is over. So `is_active` also checks our own clock: past the deadline up to which
-ZooKeeper certainly keeps the session, this controller answers NOT_CONTROLLER and sends nothing, even if it does not
-know yet that it was deposed. The fence refuses what it might still write.
+Theory (replication rules, section 9; hardening rule 8). Being controller is bound to the ZooKeeper session, and the
+owner of a session is the last to learn that it is over. So `is_active` also checks our own clock: past the deadline up
+to which ZooKeeper certainly keeps the session, this controller answers NOT_CONTROLLER and sends nothing, even if it
+does not know yet that it was deposed. The fence refuses what it might still write.
 """
 
 import asyncio

@@ -119,8 +119,7 @@ SCENARIO = Scenario(
             "HW does not move. Both depend on min.insync.replicas: 1 means that one copy is enough, synced or not."
         ),
         source=(
-            "KIP-966; [stricter than "
-            "Kafka](../REPLICATION.md#where-minibroker-is-stricter-than-kafka-hardening-rule-n), rule 4."
+            "KIP-966; [hardening rule 4](../REPLICATION.md#hardening-rules-where-minibroker-is-stricter-than-kafka)."
         ),
         old_texts=(
             "Kafka with ZooKeeper has neither: texts that say 'acks=all and three replicas lose nothing' ignore this "

@@ -106,8 +106,8 @@ SCENARIO = Scenario(
             "truncated when it follows."
         ),
         source=(
-            "KIP-320, KAFKA-7415; [stricter than "
-            "Kafka](../REPLICATION.md#where-minibroker-is-stricter-than-kafka-hardening-rule-n), rule 8; "
+            "KIP-320, KAFKA-7415; [hardening rule "
+            "8](../REPLICATION.md#hardening-rules-where-minibroker-is-stricter-than-kafka); "
             "invariants I18 and I24."
         ),
         old_texts=(

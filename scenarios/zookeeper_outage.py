@@ -90,8 +90,8 @@ SCENARIO = Scenario(
             "ZooKeeper is back: it gives every session its full timeout again."
         ),
         source=(
-            "[stricter than Kafka](../REPLICATION.md#where-minibroker-is-stricter-than-kafka-hardening-rule-n), "
-            "rule 8; KAFKA-2729, KAFKA-5473 for what went wrong before."
+            "[hardening rule 8](../REPLICATION.md#hardening-rules-where-minibroker-is-stricter-than-kafka); "
+            "KAFKA-2729, KAFKA-5473 for what went wrong before."
         ),
         old_texts=(
             "Kafka's brokers continue to serve while ZooKeeper is away, and texts praise that. It is safe only until a "

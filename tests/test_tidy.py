@@ -13,6 +13,7 @@ from tests.tidy.documents import check_files, check_identifiers, check_links
 from tests.tidy.hazards import check_hash_order, check_iteration, check_patching, check_sleep
 from tests.tidy.imports import check_imports
 from tests.tidy.purity import check_ports, check_purity
+from tests.tidy.references import Page, check_references
 from tests.tidy.replica_state import check_replica_state
 from tests.tidy.shape import check_finished, check_name, check_size
 from tests.tidy.source import CODE_FOLDERS, PACKAGES, ROOT, SourceFile, project_files, text_files
@@ -32,6 +33,8 @@ RULES: list[Callable[[SourceFile], list[str]]] = [
     check_name,
     check_finished,
 ]
+REFERENCES_ARE_FREE_IN = ("CHANGELOG.md", "tests/tidy/references.py", "tests/tidy/test_rules.py")
+"""History, and examples of what the rule finds."""
 # Written so that this file does not match itself.
 ELSEWHERE = re.compile(r"(?<![\w/-])(?:\.\./)?" + "shared" + r"/|/" + "work/|/" + "root/")
 
@@ -68,6 +71,14 @@ def test_files_named_in_documents_exist() -> None:
     files = frozenset(path.relative_to(ROOT).as_posix() for path in text_files())
     pages = {*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")} - {ROOT / "CHANGELOG.md"}
     fail_with([found for page in sorted(pages) for found in check_files(page, ROOT, files)])
+
+
+def test_references_to_the_replication_rules_resolve() -> None:
+    rules = Page.read((ROOT / "docs" / "REPLICATION.md").read_text())
+    assert rules.sections and rules.rules and rules.invariants
+    paths = [path.relative_to(ROOT).as_posix() for path in text_files() if path.suffix in (".py", ".md", ".txt")]
+    seen = [path for path in paths if path not in REFERENCES_ARE_FREE_IN]
+    fail_with([found for path in seen for found in check_references(path, (ROOT / path).read_text(), rules)])
 
 
 def test_no_file_refers_to_a_place_outside_the_project() -> None:

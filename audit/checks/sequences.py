@@ -1,6 +1,6 @@
 """The sequences of idempotent producers along one log (promise: each record once). Pure.
 
-Owns: what the leader's rules (docs/REPLICATION.md, section 10) demand of every log. The batches of one producer id and
+Owns: what the leader's rules (replication rules, section 10) demand of every log. The batches of one producer id and
 producer epoch follow each other from sequence 0 on without a gap, and continue at 0 after 2^31 - 1; a new producer
 epoch is higher and begins at 0. So a single replica shows a batch that was appended twice, or one that was removed
 while the rest got new offsets. Leaves to others: what the broker remembers (`snapshot_rules.py`).

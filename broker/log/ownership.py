@@ -1,5 +1,6 @@
-"""Which partition a directory belongs to, according to `partition.metadata` and `log-start` (replication rules, 11).
+"""Which partition a directory belongs to, according to `partition.metadata` and `log-start`.
 
+Source: replication rules, section 11.
 Owns: reading the two files, and recognising a directory of another partition. Leaves to others: what happens to such a
 replica; it is damaged, like any other with files that cannot be its own.
 

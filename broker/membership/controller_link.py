@@ -1,7 +1,7 @@
 """This broker's own requests to the controller: to move its leaderships before a stop, or its failing replicas.
 
 Owns: ControlledShutdown in its two forms and their retries. Leaves to others: how the controller moves leaders.
-Source: replication rules 9.7, hardening rule 13.
+Source: replication rules, section 9; hardening rule 13.
 """
 
 import asyncio

@@ -5,7 +5,7 @@ others: where to truncate and whether an answer counts (the core). Every query c
 was sent, and its answer goes to the core with that epoch.
 
 The next fetch is sent in the callback of the last reply: there is no task switch between copying records and reporting
-them. Source: replication rules 4.5; KIP-227 (sessions), hardening rule 9.
+them. Source: replication rules, section 4; KIP-227 (sessions), hardening rule 9.
 """
 
 import asyncio

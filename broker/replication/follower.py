@@ -1,7 +1,7 @@
 """How a follower aligns its log with the leader of an epoch, then copies it.
 
 Owns: the phases of following (ask where the latest epoch ended, truncate, fetch), where to truncate, and which answers
-count. Leaves to others: connections and files. Pure. Source: replication rules 4.5; KIP-101, KIP-279, KIP-320,
+count. Leaves to others: connections and files. Pure. Source: replication rules, section 4; KIP-101, KIP-279, KIP-320,
 KIP-595; hardening rule 9 (the epoch question comes before the first fetch).
 
 Every answer carries the leader epoch under which it was asked, and is dropped when that epoch is over (KAFKA-8012,

@@ -1,6 +1,6 @@
 """How a leader handles the requests of producers, followers and consumers.
 
-Owns: the order of checks for each request (replication rules, sections 3, 4.2, 4.6, 5) and the leader's view of its
+Owns: the order of checks for each request (replication rules, sections 3 to 5) and the leader's view of its
 followers' ends. Leaves to others: changes of the ISR (`isr`) and of the high watermark (`high_watermark`). Pure.
 """
 
@@ -198,7 +198,7 @@ def refuse_epoch(state: ReplicaState, current_leader_epoch: int | None) -> Error
 def refuse_fetch(
     state: ReplicaState, current_leader_epoch: int | None, fetch_offset: int, last_fetched_epoch: int | None
 ) -> FetchRefused | None:
-    """The checks that consumer and follower share, in Kafka's order (section 4.2)."""
+    """The checks that consumer and follower share, in Kafka's order (replication rules, section 4)."""
     fenced = refuse_epoch(state, current_leader_epoch) or refuse_as_leader(state)
     if fenced is not None:
         return FetchRefused(fenced)

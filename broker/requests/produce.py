@@ -159,7 +159,7 @@ class ProduceHandler:
         self.counters = counters
 
     def handle(self, request: IncomingRequest, body: ProduceRequest) -> None:
-        """From frame to append in one synchronous call; answered when safe enough (section 3)."""
+        """From frame to append in one synchronous call; answered when safe enough (replication rules, section 3)."""
         pending = PendingProduce(self, request, body)
         if not pending.items:
             pending.finish()

@@ -1,7 +1,7 @@
 """Checks of a leader's proposal to change its ISR (KIP-497). Pure.
 
-Owns: the checks of AlterPartition and their order, which is part of the protocol (replication rules 6). Leaves to
-others: how an accepted change is written. The version check of that write is the last check.
+Owns: the checks of AlterPartition and their order, which is part of the protocol (replication rules, section 6). Leaves
+to others: how an accepted change is written. The version check of that write is the last check.
 
 Why this order: a request with higher epochs than this controller knows shows that this controller is deposed, so it
 must not decide (KAFKA-14154). A proposal that is already applied is a retry after a lost answer, so it succeeds

@@ -1,7 +1,7 @@
 """Requests of brokers: to change an ISR, to shut down, to move leaders away from failing replicas. Pure.
 
-Owns: these requests from event to answer (replication rules 6, 9.7; hardening rule 13). Leaves to others: the checks of
-an ISR (`alter_partition`) and elections (`election`).
+Owns: these requests from event to answer (replication rules, sections 6 and 9; hardening rule 13). Leaves to others:
+the checks of an ISR (`alter_partition`) and elections (`election`).
 """
 
 import msgspec

@@ -3,8 +3,8 @@
 Owns: the facts and the queries on them (which broker is live, which log is whole). Leaves to others: how facts are
 learnt (`active_controller`), what follows from them (`election`, `steps`) and how brokers learn them (`instructions`).
 
-Theory (replication rules 9.5, hardening rule 1). Kafka keeps a state machine per partition and per replica; here both
-are derived from the facts, so that they cannot disagree with them:
+Theory (replication rules, section 9; hardening rule 1). Kafka keeps a state machine per partition and per replica; here
+both are derived from the facts, so that they cannot disagree with them:
 
     partition   new: no state in ZooKeeper yet     online: has a leader     offline: has none
     replica     online: its broker is registered and its log directory works     offline: otherwise

@@ -1,4 +1,4 @@
-"""Deleting a topic without leaving parts of it behind (replication rules 9.8, KIP-570). Pure.
+"""Deleting a topic without leaving parts of it behind (replication rules, section 7; KIP-570). Pure.
 
 Owns: when a deletion may begin, which replicas are still to be deleted, and when the topic's znodes may be removed.
 Leaves to others: how a broker deletes a log.

@@ -3,7 +3,7 @@
 Owns: the elections (initial, offline, unclean, controlled shutdown, preferred) and the ISR changes that go with them.
 Leaves to others: how a decision is written or announced.
 
-Theory (replication rules 9.4, 9.5; hardening rule 1). Kafka runs an election because of an event. Here one function,
+Theory (replication rules, section 9; hardening rule 1). Kafka runs an election because of an event. Here one function,
 `elect`, compares a partition with the facts and returns what it ought to be. The same comparison serves a broker that
 failed, one that returned, one that is shutting down, a failed log directory and a controller that has just taken over.
 So a half-done election of a failed controller is finished without knowing that it was begun. In order of preference:
@@ -125,7 +125,7 @@ def elect_preferred(state: ControllerState, partition: TopicPartition, reason: s
 
 
 def imbalanced_partitions(state: ControllerState) -> list[TopicPartition]:
-    """Partitions not led by their preferred leader, of brokers that lead too few of theirs (replication rules 9.3)."""
+    """Partitions not led by their preferred leader, of brokers that lead too few of theirs."""
     preferred_of: dict[BrokerId, list[TopicPartition]] = {}
     for partition in state.partitions():
         assignment = state.assignment(partition)

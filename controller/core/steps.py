@@ -4,7 +4,7 @@ Owns: what follows from each event: which elections, which orders to which broke
 ZooKeeper, queues and time; requests of brokers (`broker_requests`), deletions (`deletion`), elections (`election`), and
 failed brokers (`failure_detection`).
 
-Order matters in three places (replication rules 9.3 to 9.7): brokers get a decision only after it was written; on
+Order matters in three places (replication rules, section 9): brokers get a decision only after it was written; on
 taking over, UpdateMetadata goes to all before any LeaderAndIsr, so that a follower knows its leader to be alive; and a
 broker that has just registered gets everything, because it remembers nothing.
 

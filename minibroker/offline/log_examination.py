@@ -1,8 +1,9 @@
 """The damage in one partition's directory of a stopped broker, as the broker itself will see it at its next start.
 
-Owns: the examination of each file, and of what is missing. Its rules are those of the broker (docs/REPLICATION.md, 11
-and 12): stored records that do not fit are damage, an end that never counted as stored is a torn tail, and a file that
-a broker rebuilds is neither. It reads every batch, even those that a start skips. It changes nothing.
+Owns: the examination of each file, and of what is missing. Its rules are those of the broker (replication
+rules, sections 11 and 12): stored records that do not fit are damage, an end that never counted as stored is a torn
+tail, and a file that a broker rebuilds is neither. It reads every batch, even those that a start skips. It changes
+nothing.
 """
 
 from itertools import pairwise

@@ -99,7 +99,7 @@ def check_replacement(change: PartitionChange, registered: tuple[tuple[int, int,
     if not epoch or before.incarnation_of(before.leader) != incarnation(starts):
         return None
     return (
-        f"hardening 11: {after.leader} replaces leader {before.leader} in epoch {after.leader_epoch}, "
+        f"hardening rule 11: {after.leader} replaces leader {before.leader} in epoch {after.leader_epoch}, "
         f"and {before.leader} is still registered under epoch {epoch}"
     )
 

@@ -192,10 +192,10 @@ class World:
         restarted = not self.state.runs_as_recorded(before, leader)
         if restarted and leader in before.in_sync_replicas:
             whole = [each for each in before.in_sync_replicas if self.state.runs_as_recorded(before, each)]
-            assert not [each for each in whole if self.state.is_online(partition, each)], "hardening 1"
-            assert members == (leader,), "hardening 1"
+            assert not [each for each in whole if self.state.is_online(partition, each)], "hardening rule 1"
+            assert members == (leader,), "hardening rule 1"
             are_live = [self.state.is_live(each) for each in before.in_sync_replicas]
-            assert all(are_live) or (self.unclean and after.is_recovering), "hardening 16"
+            assert all(are_live) or (self.unclean and after.is_recovering), "hardening rule 16"
 
     # ------------------------------------------------------------------------------------------------------ actions
     def register(self, broker_id: int, same_incarnation: bool) -> None:

@@ -41,14 +41,14 @@ def test_failure_shows_rule_facts_history_and_the_command_that_replays_it(monkey
         outcome = run_seed(seed, **options)
         partition = outcome.coverage.partitions()[0]
         facts = ("broker 1 has a", "broker 2 has b")
-        finding = CheckerFinding(invariant="I99", text="they differ", at_seconds=3.0, partition=partition, facts=facts)
+        finding = CheckerFinding(invariant="I20", text="they differ", at_seconds=3.0, partition=partition, facts=facts)
         outcome.findings.append(finding)
         return outcome
 
     monkeypatch.setattr(run, "run_seed", planted)
     result = CliRunner().invoke(minibroker, ["simulate", "--seed", "11", "--quiet"])
     assert result.exit_code == EXIT_FOUND_WRONG
-    assert "I99 broke at 3.000 s of a-0: they differ" in result.output
+    assert "I20 broke at 3.000 s of a-0: they differ" in result.output
     assert "broker 1 has a" in result.output
     assert "broker 2 has b" in result.output
     assert "the history of a-0 since its replicas last agreed" in result.output

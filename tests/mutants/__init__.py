@@ -6,7 +6,7 @@ A mutant is a `Mutant` (`mutant.py`) in the file of its theme, listed in `catalo
         name="B05",                      # a variant of one bug has a letter: B04a
         title="joins the ISR below the leader's epoch start",
         origin="KAFKA-7128",
-        rule="a joiner holds all records up to the high watermark and to the leader epoch's start (REPLICATION.md, ISR)",
+        rule="a joiner holds all records up to the high watermark and to the leader epoch's start (section 6)",
         breaks=("I6", "I3"),             # the expected invariants; the table shows the found ones
         edits=(Edit("broker.replication.isr", "exact text, once in the module", "the wrong text"),),
         schedule=Schedule("membership:slow_third_replica"),     # or UnitTest, Search, CoreSchedule

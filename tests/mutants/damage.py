@@ -11,7 +11,7 @@ READS = (
         name="D03a",
         title="a read does not check its first batch",
         origin="found by hand: a bit of a base offset, which lies outside of the CRC",
-        rule="the first batch of a read holds the requested offset, and each batch follows the one before (12)",
+        rule="the first batch of a read holds the requested offset, and each batch follows the one before (section 12)",
         breaks=("I22",),
         edits=(
             Edit(
@@ -26,7 +26,7 @@ READS = (
         name="D03b",
         title="a read does not check the epochs of the batches",
         origin="found by hand: a bit of a leader epoch, which lies outside of the CRC",
-        rule="a batch that is read has the epoch that the epoch history gives for its offset (12)",
+        rule="a batch that is read has the epoch that the epoch history gives for its offset (section 12)",
         breaks=("I16",),
         edits=(NO_EPOCH_CHECK,),
         schedule=Schedule("damage:follower_copies_a_flipped_epoch"),
@@ -38,7 +38,7 @@ REPAIR = (
         name="D03j",
         title="a leader with a damaged log never hands over",
         origin="found by hand: CORRUPT_MESSAGE for ever, with two sound replicas in sync",
-        rule="a damaged leader goes offline alone where another in-sync replica can take over (12)",
+        rule="a damaged leader goes offline alone where another in-sync replica can take over (section 12)",
         breaks=("I23",),
         edits=(
             Edit(
@@ -53,7 +53,7 @@ REPAIR = (
         name="D03d",
         title="a damaged replica resets its log while it is in the ISR",
         origin="derived: a new controller does not know of the damage",
-        rule="a damaged log is dropped only on an order whose ISR is without the replica (12)",
+        rule="a damaged log is dropped only on an order whose ISR is without the replica (section 12)",
         breaks=("I40",),
         edits=(
             Edit(
@@ -68,7 +68,7 @@ REPAIR = (
         name="D03e",
         title="a damaged replica never resets its log",
         origin="issue: damage that was found stayed until an operator came",
-        rule="a damaged replica outside of the ISR fetches its log again (12)",
+        rule="a damaged replica outside of the ISR fetches its log again (section 12)",
         breaks=("I36",),
         edits=(
             Edit(
@@ -83,7 +83,7 @@ REPAIR = (
         name="D03f",
         title="a replica that goes offline outside of the ISR starts no epoch",
         origin="derived: no election concerns it, so no order would let it reset its log",
-        rule="a replica that goes offline begins a new epoch, in the ISR or not (12)",
+        rule="a replica that goes offline begins a new epoch, in the ISR or not (section 12)",
         breaks=("I36",),
         edits=(
             Edit(
@@ -98,7 +98,7 @@ REPAIR = (
         name="D03g",
         title="a damaged log that was set aside is never used",
         origin="Protocol-Aware Recovery (FAST'18): copies that rot at different places hold all records together",
-        rule="where the leader's log is damaged, a replica that reset its log takes records from its old log (12)",
+        rule="where the leader's log is damaged, a replica that reset its log takes records from its old log (section 12)",
         breaks=("I36",),
         edits=(
             Edit(
@@ -113,7 +113,7 @@ REPAIR = (
         name="D03h",
         title="the scrubber does not check batches",
         origin="latent sector errors: the last good copy rots before the damage of the first is found",
-        rule="the scrubber reads every batch with every check; every failed check is damage (12)",
+        rule="the scrubber reads every batch with every check; every failed check is damage (section 12)",
         breaks=("audit:bad-checksum",),
         edits=(
             Edit(
@@ -128,7 +128,7 @@ REPAIR = (
         name="D03i",
         title="a restart forgets that a log is damaged",
         origin="derived: closed segments are not scanned at a start",
-        rule="a note in its directory keeps a damaged log out of use over a restart (12)",
+        rule="a note in its directory keeps a damaged log out of use over a restart (section 12)",
         breaks=("audit:bad-checksum",),
         edits=(
             Edit(
@@ -146,7 +146,7 @@ OTHERS = (
         name="D10",
         title="a log that matches its leader's nowhere is aligned for ever",
         origin="found by hand: a flipped epoch bit made alignment spin at round-trip speed",
-        rule="an alignment that changes nothing backs off, and the second one drops the log (4)",
+        rule="an alignment that changes nothing backs off, and the second one drops the log (section 4)",
         breaks=("I38",),
         edits=(
             Edit(
@@ -164,7 +164,7 @@ OTHERS = (
         name="D16b",
         title="an entry that cannot be used stops the broker",
         origin="found by hand: a directory named as a segment",
-        rule="a bad entry in a partition's directory stops that partition alone (1)",
+        rule="a bad entry in a partition's directory stops that partition alone (section 1)",
         breaks=("crash", "I36"),
         edits=(
             Edit(

@@ -7,7 +7,7 @@ CONTROLLERS = (
         name="B30a",
         title="the controller's writes are not tied to its epoch",
         origin="KAFKA-6082",
-        rule="every write of a controller is one multi with a check of the epoch it won (9)",
+        rule="every write of a controller is one multi with a check of the epoch it won (section 9)",
         breaks=("I30", "I18"),
         edits=(
             Edit(
@@ -24,7 +24,7 @@ CONTROLLERS = (
         name="B30b",
         title="a deposed controller adopts the epoch of its successor",
         origin="KAFKA-1096",
-        rule="a controller never adopts an epoch that it did not win (9)",
+        rule="a controller never adopts an epoch that it did not win (section 9)",
         breaks=("I30", "I18"),
         edits=(
             Edit(
@@ -44,7 +44,7 @@ CONTROLLERS = (
         name="B30c",
         title="brokers obey a controller of a lower epoch",
         origin="KAFKA-532, KAFKA-1188",
-        rule="a request of a controller of a lower epoch is refused (9)",
+        rule="a request of a controller of a lower epoch is refused (section 9)",
         breaks=("I29",),
         edits=(
             Edit(
@@ -62,7 +62,7 @@ BROKERS = (
         name="B31a",
         title="the controller compares registrations by id alone",
         origin="KAFKA-7235, KIP-380",
-        rule="a broker epoch that has changed since the last check means a broker that went down and came up (9)",
+        rule="a broker epoch that has changed since the last check means a broker that went down and came up (section 9)",
         breaks=("I31", "I36", "I38"),
         edits=(
             Edit(
@@ -78,7 +78,7 @@ BROKERS = (
         name="B31b",
         title="a broker obeys requests for its earlier registration",
         origin="KAFKA-7235, KIP-380",
-        rule="a broker refuses requests for a broker epoch below its own (9)",
+        rule="a broker refuses requests for a broker epoch below its own (section 9)",
         breaks=("I29", "I21"),
         edits=(
             Edit(
@@ -96,7 +96,7 @@ ORDERS = (
         name="B32a",
         title="a late StopReplica stops a replica of a later epoch",
         origin="KAFKA-9539, KIP-570",
-        rule="StopReplica carries a leader epoch; a stale one changes nothing (7)",
+        rule="StopReplica carries a leader epoch; a stale one changes nothing (section 7)",
         breaks=("I35", "I29"),
         edits=(
             Edit(
@@ -118,7 +118,7 @@ ORDERS = (
         name="B32b",
         title="a late deletion removes the topic that has the name now",
         origin="KAFKA-9539, KIP-570",
-        rule="a deletion is of a topic id, not of a name (7)",
+        rule="a deletion is of a topic id, not of a name (section 7)",
         breaks=("I35", "I21"),
         edits=(
             Edit(
@@ -137,7 +137,7 @@ CACHES = (
         name="B33a",
         title="a new controller does not look for leaders that failed meanwhile",
         origin="KAFKA-3143",
-        rule="taking over compares all states with the live brokers (9)",
+        rule="taking over compares all states with the live brokers (section 9)",
         breaks=("I37",),
         edits=(
             Edit(
@@ -152,7 +152,7 @@ CACHES = (
         name="B33b",
         title="the controller's cache keeps the old leader after an election",
         origin="KAFKA-9212",
-        rule="a written state is adopted, and only then sent to brokers (9)",
+        rule="a written state is adopted, and only then sent to brokers (section 9)",
         breaks=("I29", "I37", "I38"),
         edits=(
             Edit(
@@ -185,7 +185,7 @@ CACHES = (
         name="B34b",
         title="a late proposal for the ISR is written over a newer one",
         origin="KAFKA-2729",
-        rule="an ISR change is applied only if its version is the present one (6)",
+        rule="an ISR change is applied only if its version is the present one (section 6)",
         breaks=("I8", "I28", "I4"),
         edits=(
             Edit(

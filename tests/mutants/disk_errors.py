@@ -7,7 +7,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D05",
         title="a sync that fails for lack of room is treated as transient",
         origin="fsync failures, ATC 2020",
-        rule="any failed sync takes the directory offline until the broker starts again (hardening 13)",
+        rule="any failed sync takes the directory offline until the broker starts again (hardening rule 13)",
         breaks=("I21", "I19"),
         edits=(
             Edit(
@@ -21,8 +21,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D08a",
         title="a lack of file descriptors counts as a failed disk",
-        origin="hardening 13",
-        rule="EMFILE is transient: the failed operation is tried again (hardening 13)",
+        origin="hardening rule 13",
+        rule="EMFILE is transient: the failed operation is tried again (hardening rule 13)",
         breaks=("I36", "I37"),
         edits=(
             Edit(
@@ -36,7 +36,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D08b",
         title="a connection that gets no file descriptor ends the process",
-        origin="hardening 13",
+        origin="hardening rule 13",
         rule="a socket that cannot be opened is a transient network error like any other",
         breaks=("crash",),
         edits=(
@@ -51,7 +51,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D08c",
         title="a replica that could not be created for lack of a descriptor is never reported again",
-        origin="hardening 13",
+        origin="hardening rule 13",
         rule="a replica that had to wait for a file descriptor is reported to the controller once there is one",
         breaks=("I36",),
         edits=(
@@ -66,8 +66,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D09",
         title="a truncation that fails half way leaves the log end where it was",
-        origin="hardening 13",
-        rule="after each step of a truncation the offsets in memory match the files (hardening 13)",
+        origin="hardening rule 13",
+        rule="after each step of a truncation the offsets in memory match the files (hardening rule 13)",
         breaks=("I12", "I16"),
         edits=(
             Edit(
@@ -82,7 +82,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D12a",
         title="an error in a periodic task of the directory is not reported",
         origin="seeds 911468, 914494",
-        rule="after an error in any task all replicas of the directory go offline (hardening 13)",
+        rule="after an error in any task all replicas of the directory go offline (hardening rule 13)",
         breaks=("I36",),
         edits=(
             Edit(
@@ -96,8 +96,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D16a",
         title="a replica on a full disk is not deleted",
-        origin="hardening 13",
-        rule="deletion and retention work on a full disk (hardening 13)",
+        origin="hardening rule 13",
+        rule="deletion and retention work on a full disk (hardening rule 13)",
         breaks=("I36",),
         edits=(
             Edit(
@@ -111,8 +111,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D16d",
         title="a follower on a full disk waits for room",
-        origin="hardening 13",
-        rule="a replica that is offline for lack of room deletes up to its leader's low watermark (hardening 13)",
+        origin="hardening rule 13",
+        rule="a replica that is offline for lack of room deletes up to its leader's low watermark (hardening rule 13)",
         breaks=("I36",),
         edits=(
             Edit(
@@ -126,8 +126,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D16e",
         title="the only replica on a full disk waits for room",
-        origin="hardening 13",
-        rule="a replica that is alone in the ISR of a partition without a leader applies retention (hardening 13)",
+        origin="hardening rule 13",
+        rule="a replica that is alone in the ISR of a partition without a leader applies retention (hardening rule 13)",
         breaks=("I36",),
         edits=(
             Edit(
@@ -141,8 +141,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D16f",
         title="a follower on a full disk applies retention by itself",
-        origin="hardening 13",
-        rule="the leader decides where a log starts, even on a full disk (hardening 13)",
+        origin="hardening rule 13",
+        rule="the leader decides where a log starts, even on a full disk (hardening rule 13)",
         breaks=("I39", "I28"),
         edits=(
             Edit(
@@ -156,8 +156,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D16c",
         title="a broker does not report that its log directory is offline",
-        origin="hardening 13",
-        rule="a request for the health of a cluster shows each directory that is not online (hardening 13)",
+        origin="hardening rule 13",
+        rule="a request for the health of a cluster shows each directory that is not online (hardening rule 13)",
         breaks=("I42",),
         edits=(
             Edit(
@@ -172,7 +172,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D28",
         title="an entry that cannot be renamed takes the log directory offline",
         origin="found from outside: a partition's directory behind a link was deleted, and all replicas went offline",
-        rule="an entry that cannot be used, renamed or removed concerns its partition alone (12)",
+        rule="an entry that cannot be used, renamed or removed concerns its partition alone (section 12)",
         breaks=("I36",),
         edits=(
             Edit(
@@ -187,7 +187,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D28b",
         title="a directory with a number too large for any message counts as a partition",
         origin="found from outside: `lines-4294967296` made a broker's DescribeReplicaState unreadable for all clients",
-        rule="a name that no message can carry is no partition, and is left alone (12)",
+        rule="a name that no message can carry is no partition, and is left alone (section 12)",
         breaks=("I42",),
         edits=(
             Edit(
@@ -202,7 +202,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D29",
         title="a file beyond its size limit prevents the broker's start",
         origin="found from outside: a checkpoint file of 30 GiB ended the process at every start",
-        rule="a small file beyond its limit is not read, and counts as unreadable (12)",
+        rule="a small file beyond its limit is not read, and counts as unreadable (section 12)",
         breaks=("crash", "I36"),
         edits=(
             Edit(

@@ -36,7 +36,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D02c",
         title="logs count as whole after a power cut",
-        origin="hardening 16",
+        origin="hardening rule 16",
         rule="the chain of starts goes on after a clean stop, or if the machine kept running and nothing was truncated",
         breaks=("I3", "I21"),
         edits=(
@@ -64,7 +64,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D07a",
         title="a broker that has not answered under its registration is elected",
-        origin="hardening 17",
+        origin="hardening rule 17",
         rule="a broker that has answered no order under its registration, or none lately, cannot be elected",
         breaks=("I3", "I21"),
         edits=(
@@ -79,7 +79,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D07b",
         title="a leader that does not answer the controller leads until its session ends",
-        origin="hardening 17",
+        origin="hardening rule 17",
         rule="a leader that leaves the controller without an answer for too long is unregistered, and replaced",
         breaks=("I37",),
         edits=(
@@ -114,7 +114,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D07d",
         title="a leader that cannot reach its controller leads on, and can change no ISR",
-        origin="hardening 17",
+        origin="hardening rule 17",
         rule="a leader reports for how long its AlterPartition has had no answer, and is replaced after too long",
         breaks=("I37",),
         edits=(

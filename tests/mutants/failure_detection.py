@@ -2,7 +2,7 @@
 
 from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule
 
-ORIGIN = "hardening 11"
+ORIGIN = "hardening rule 11"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -102,8 +102,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D12d",
         title="the controller does not report to its own broker that the broker's registration is gone",
         origin="found by seed 911627",
-        rule="a broker knows that its registration is gone as soon as any part of its process has read it (hardening 11)",
-        breaks=("hardening 11",),
+        rule="a broker knows that its registration is gone as soon as any part of its process has read it (hardening rule 11)",
+        breaks=("hardening rule 11",),
         edits=(
             Edit(
                 "controller.cluster_reader",

@@ -158,8 +158,8 @@ MUTANTS = (
         name="D48",
         title="an order lifts a fence that was set while the order was carried out",
         origin="seed 17002492",
-        rule="a broker past ZooKeeper's deadline decides nothing as a leader (hardening 8)",
-        breaks=("I29", "hardening 11"),
+        rule="a broker past ZooKeeper's deadline decides nothing as a leader (hardening rule 8)",
+        breaks=("I29", "hardening rule 11"),
         edits=(
             Edit(
                 "broker.replicas.partition",

@@ -9,7 +9,7 @@ PATCHES = (
     Mutant(
         name="N1",
         title="a renamed log line",
-        origin="hardening.md",
+        origin="harmless by design",
         rule="log lines are for people",
         breaks=(),
         edits=(
@@ -19,7 +19,7 @@ PATCHES = (
     Mutant(
         name="N2",
         title="a refused proposal is repeated after 200 ms, not 50",
-        origin="hardening.md",
+        origin="harmless by design",
         rule="the pause before a repetition is free to choose within the bounds of liveness",
         breaks=(),
         edits=(Edit("broker.replication.isr", "PROPOSAL_RETRY_MS = 50\n", "PROPOSAL_RETRY_MS = 200\n"),),
@@ -27,7 +27,7 @@ PATCHES = (
     Mutant(
         name="N3",
         title="connections to an unreachable leader are tried again after longer pauses",
-        origin="hardening.md",
+        origin="harmless by design",
         rule="the pauses between connection attempts are free to choose within the bounds of liveness",
         breaks=(),
         edits=(
@@ -41,7 +41,7 @@ PATCHES = (
     Mutant(
         name="N4",
         title="one fetch less in flight: a follower with new records waits for its delayed fetch",
-        origin="hardening.md",
+        origin="harmless by design",
         rule="how many fetches are in flight is a matter of speed",
         breaks=(),
         edits=(Edit("broker.replicas.replica_fetcher", "FETCHES_IN_FLIGHT_MAX = 2\n", "FETCHES_IN_FLIGHT_MAX = 1\n"),),
@@ -49,7 +49,7 @@ PATCHES = (
     Mutant(
         name="N5",
         title="high watermarks are checkpointed twice as often, and lag is checked less often",
-        origin="hardening.md",
+        origin="harmless by design",
         rule="the intervals of periodic tasks are free to choose within the bounds of liveness",
         breaks=(),
         edits=(
@@ -64,7 +64,7 @@ PATCHES = (
     Mutant(
         name="N6",
         title="a broken liveness connection is reopened later, and one confirmer is asked at a time",
-        origin="hardening.md 11",
+        origin="hardening rule 11",
         rule="how soon a failure is confirmed is a matter of speed",
         breaks=(),
         edits=(

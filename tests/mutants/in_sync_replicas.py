@@ -7,7 +7,7 @@ ANSWERS = (
         name="B21",
         title="the retry of an applied AlterPartition is refused",
         origin="KAFKA-14144",
-        rule="a proposal that is already applied succeeds, whatever version it carries (6)",
+        rule="a proposal that is already applied succeeds, whatever version it carries (section 6)",
         breaks=("I36", "I38"),
         edits=(
             Edit(
@@ -31,7 +31,7 @@ ANSWERS = (
         name="D24b",
         title="a leader accepts any version of its state",
         origin="found from outside: after one absurd answer each later order counted as late",
-        rule="success commits the proposed set at the version it was proposed on, or the next one (6)",
+        rule="success commits the proposed set at the version it was proposed on, or the next one (section 6)",
         breaks=("I36", "I37"),
         edits=(
             Edit(
@@ -46,7 +46,7 @@ ANSWERS = (
         name="D24c",
         title="an answer that does not match its proposal ends the retries",
         origin="found from outside: a proposal that was pending for ever",
-        rule="a proposal is sent again until a matching answer, an error or an order settles it (hardening 6)",
+        rule="a proposal is sent again until a matching answer, an error or an order settles it (hardening rule 6)",
         breaks=("I36",),
         edits=(
             Edit(
@@ -64,7 +64,7 @@ ELIGIBILITY = (
         name="B23a",
         title="a broker that is shutting down is taken back into the ISR",
         origin="KAFKA-13916, KAFKA-14140, KIP-841",
-        rule="a broker that is shutting down is not eligible: the controller checks, and the leader does not propose it (6)",
+        rule="a broker that is shutting down is not eligible: the controller checks, and the leader does not propose it (section 6)",
         breaks=("I34",),
         edits=(
             Edit(
@@ -80,7 +80,7 @@ ELIGIBILITY = (
         name="B23b",
         title="the high watermark waits for a replica that may not join",
         origin="KAFKA-15021",
-        rule="the high watermark waits for a replica outside the ISR only if it is eligible (2)",
+        rule="the high watermark waits for a replica outside the ISR only if it is eligible (section 2)",
         breaks=("I37",),
         edits=(
             Edit(
@@ -95,7 +95,7 @@ ELIGIBILITY = (
         name="B24a",
         title="the controller accepts a joiner of an earlier incarnation",
         origin="KAFKA-14139, KAFKA-15221, KIP-903",
-        rule="a joiner must be registered under the broker epoch that fetched (6, stricter rule 1)",
+        rule="a joiner must be registered under the broker epoch that fetched (section 6, hardening rule 1)",
         breaks=("I31", "I6", "I21"),
         edits=(
             Edit(
@@ -128,7 +128,7 @@ COMMITTED = (
         name="B25",
         title="the high watermark goes on below min.insync.replicas",
         origin="KAFKA-15583, KIP-966",
-        rule="below min.insync.replicas the high watermark does not move (2)",
+        rule="below min.insync.replicas the high watermark does not move (section 2)",
         breaks=("I3", "I19", "I22"),
         edits=(
             Edit(
@@ -174,7 +174,7 @@ LAG = (
         name="B27a",
         title="lag is counted in messages",
         origin="KAFKA-1546",
-        rule="lag is time, not messages (2)",
+        rule="lag is time, not messages (section 2)",
         breaks=("I37",),
         edits=(
             Edit(
@@ -189,7 +189,7 @@ LAG = (
         name="B27b",
         title="only a follower at the log end at this instant counts as caught up",
         origin="KAFKA-4485",
-        rule="a follower that reaches the log end of its previous fetch was caught up at that fetch (2)",
+        rule="a follower that reaches the log end of its previous fetch was caught up at that fetch (section 2)",
         breaks=("I37",),
         edits=(
             Edit(
@@ -205,7 +205,7 @@ LAG = (
         name="B27c",
         title="an idle follower at the log end leaves the ISR",
         origin="KAFKA-7152",
-        rule="a follower at the leader's log end never lags (2)",
+        rule="a follower at the leader's log end never lags (section 2)",
         breaks=("I36", "I37"),
         edits=(
             Edit(
@@ -220,7 +220,7 @@ LAG = (
         name="B27d",
         title="any fetch counts as caught up",
         origin="KAFKA-1546",
-        rule="a follower that keeps asking for the same offset is stuck, and leaves the ISR (2)",
+        rule="a follower that keeps asking for the same offset is stuck, and leaves the ISR (section 2)",
         breaks=("I37",),
         edits=(
             Edit(
@@ -238,7 +238,7 @@ SETS = (
         name="B28a",
         title="the last member leaves the ISR, too",
         origin="KAFKA-708",
-        rule="without a live member the ISR stays as it is, so it is never empty (6, 9)",
+        rule="without a live member the ISR stays as it is, so it is never empty (sections 6 and 9)",
         breaks=("I9", "I28", "I36"),
         edits=(
             Edit(
@@ -253,7 +253,7 @@ SETS = (
         name="B28b",
         title="members that are no longer replicas stay in the ISR",
         origin="KAFKA-9672",
-        rule="brokers outside of the assignment count as out of sync (6)",
+        rule="brokers outside of the assignment count as out of sync (section 6)",
         breaks=("I9", "I34"),
         edits=(
             Edit(
@@ -269,7 +269,7 @@ SETS = (
         name="B28c",
         title="the fetch of a broker that is no replica creates state for it",
         origin="KAFKA-13837",
-        rule="an unknown replica gets a retriable error, and no state is created for it (4)",
+        rule="an unknown replica gets a retriable error, and no state is created for it (section 4)",
         breaks=("I9", "I36"),
         edits=(
             Edit(
@@ -287,7 +287,7 @@ MINIMUM = (
         name="B29a",
         title="acks=all is appended though too few are in sync",
         origin="KAFKA-1555",
-        rule="acks=all with too few in sync: NOT_ENOUGH_REPLICAS, and nothing is appended (3)",
+        rule="acks=all with too few in sync: NOT_ENOUGH_REPLICAS, and nothing is appended (section 3)",
         breaks=("I24",),
         edits=(
             Edit(
@@ -302,7 +302,7 @@ MINIMUM = (
         name="B29b",
         title="waiting producers get no error when the ISR falls below the minimum",
         origin="KAFKA-1555",
-        rule="too few in sync after the append: NOT_ENOUGH_REPLICAS_AFTER_APPEND at once (3, stricter rule 5)",
+        rule="too few in sync after the append: NOT_ENOUGH_REPLICAS_AFTER_APPEND at once (section 3, hardening rule 5)",
         breaks=("I24",),
         edits=(
             Edit(
@@ -318,7 +318,7 @@ MINIMUM = (
         name="B29c",
         title="the minimum applies to acks=1",
         origin="KAFKA-1555",
-        rule="min.insync.replicas concerns acks=all only (3)",
+        rule="min.insync.replicas concerns acks=all only (section 3)",
         breaks=("I24",),
         edits=(
             Edit(

@@ -10,7 +10,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D57a",
         title="a start relies on what the killed process before it wrote, and never syncs it",
         origin=FOUND,
-        rule="side files and names that a killed process left are synced before anything relies on them (11)",
+        rule="side files and names that a killed process left are synced before anything relies on them (section 11)",
         breaks=("I44",),
         edits=(
             Edit(
@@ -27,7 +27,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D57b",
         title="an epoch file that a start rebuilt from the batches is not written on the same boot",
         origin=FOUND,
-        rule="the epoch file fits the log before the start is finished (11)",
+        rule="the epoch file fits the log before the start is finished (section 11)",
         breaks=("I44",),
         edits=(
             Edit(
@@ -42,7 +42,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D57c",
         title="the epoch file of a log that learns its topic id goes on naming no owner",
         origin=FOUND,
-        rule="a log that learns its topic id names it in its epoch file first: else the next start ignores it (11)",
+        rule="a log that learns its topic id names it in its epoch file first: else the next start ignores it (section 11)",
         breaks=("I20",),
         edits=(
             Edit(
@@ -57,7 +57,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D57d",
         title="a boot id that a full disk had no room for is not written later",
         origin=FOUND,
-        rule="the boot id is written as soon as there is room: until then rot looks like a power cut (11)",
+        rule="the boot id is written as soon as there is room: until then rot looks like a power cut (section 11)",
         breaks=("I20",),
         edits=(
             Edit(
@@ -72,7 +72,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D57e",
         title="a reset to an earlier start is recorded once its files are gone",
         origin=FOUND,
-        rule="before the first file of a reset goes, the log start file says that the log is started anew (11)",
+        rule="before the first file of a reset goes, the log start file says that the log is started anew (section 11)",
         breaks=("I44",),
         edits=(
             Edit(

@@ -10,7 +10,7 @@ MUTANTS = (
         name="D01",
         title="segments in front of a gap below the recovery point count as the rest of a deletion",
         origin="found by hand: one bit of a base offset, 63 of 65 records lost on all replicas",
-        rule="a contradiction is damage; only segments below the recorded log start are the rest of a deletion (11)",
+        rule="a contradiction is damage; only segments below the recorded log start are the rest of a deletion (section 11)",
         breaks=("I21", "I39"),
         edits=(
             Edit(
@@ -28,7 +28,7 @@ MUTANTS = (
         name="D04",
         title="the log start of another topic is trusted",
         origin="found by hand: a topic made again under its name, and a kill within a second",
-        rule="a log start carries the topic id; with another one it explains nothing, and the log is damaged (11)",
+        rule="a log start carries the topic id; with another one it explains nothing, and the log is damaged (section 11)",
         breaks=("I21", "I39"),
         edits=(
             Edit(
@@ -43,7 +43,7 @@ MUTANTS = (
         name="D11",
         title="every replica applies retention by its own clock",
         origin="found by hand: a follower whose clock runs ahead deletes what the others keep",
-        rule="the leader alone raises a log start (1)",
+        rule="the leader alone raises a log start (section 1)",
         breaks=("I39",),
         edits=(
             Edit(
@@ -63,7 +63,7 @@ MUTANTS = (
         name="D13",
         title="a log starts at its first segment, whatever start is recorded",
         origin="found by hand: the oldest segment of one replica was removed, 110 of 400 records were lost on all",
-        rule="a log that begins behind its recorded start has lost its head, and is damaged (11)",
+        rule="a log that begins behind its recorded start has lost its head, and is damaged (section 11)",
         breaks=("I21", "I39"),
         edits=(Edit(RECOVERY, "            if first > self.start:\n", "            if False:\n"),),
         schedule=Schedule("log_starts:oldest_segment_is_missing"),
@@ -72,7 +72,7 @@ MUTANTS = (
         name="D13b",
         title="a replica joins wherever its log starts",
         origin="found by hand: as D13",
-        rule="a replica joins only if its log starts where the leader's does (6)",
+        rule="a replica joins only if its log starts where the leader's does (section 6)",
         breaks=("I39",),
         edits=(
             Edit(RECOVERY, "            if first > self.start:\n", "            if False:\n"),
@@ -88,7 +88,7 @@ MUTANTS = (
         name="D13f",
         title="a new leader assumes that nothing was deleted before it led",
         origin="derived: it does not know the low watermark of the previous leader",
-        rule="a replica whose log starts before the new leader's log start at its election does not join (6)",
+        rule="a replica whose log starts before the new leader's log start at its election does not join (section 6)",
         breaks=("I39",),
         edits=(
             Edit(
@@ -103,7 +103,7 @@ MUTANTS = (
         name="D13c",
         title="segments are deleted as soon as the leader's log start rises",
         origin="derived: the leader fails before the others know its log start",
-        rule="files are deleted only once every in-sync replica has recorded the log start (1)",
+        rule="files are deleted only once every in-sync replica has recorded the log start (section 1)",
         breaks=("I39",),
         edits=(
             Edit(
@@ -118,7 +118,7 @@ MUTANTS = (
         name="D31",
         title="a log is reset to its leader's log start before every member of the ISR has recorded it",
         origin="swarm, seed 9000346: the leader failed, the next one started earlier, and the new log was called damaged",
-        rule="a log is reset only once the low watermark has reached its leader's log start (11)",
+        rule="a log is reset only once the low watermark has reached its leader's log start (section 11)",
         breaks=("I39", "I44"),
         edits=(
             Edit(
@@ -133,7 +133,7 @@ MUTANTS = (
         name="D24",
         title="a follower accepts any low watermark",
         origin="found from outside: after one absurd answer the follower, as leader, let no replica join any more",
-        rule="an answer with contradictory watermarks is refused; a low watermark is at most the own log start (11)",
+        rule="an answer with contradictory watermarks is refused; a low watermark is at most the own log start (section 11)",
         breaks=("crash", "I36"),
         edits=(
             Edit("broker.replication.follower", "(low is not None and low > start) or ", ""),
@@ -145,7 +145,7 @@ MUTANTS = (
         name="D13d",
         title="a directory is taken for the log of the partition in its name",
         origin="found by hand: two partitions of a topic exchanged on one disk, and each served as the other",
-        rule="a directory whose files name another partition is damaged, and none of its files counts (11)",
+        rule="a directory whose files name another partition is damaged, and none of its files counts (section 11)",
         breaks=("I2", "I16", "I21"),
         edits=(
             Edit(
@@ -160,7 +160,7 @@ MUTANTS = (
         name="D13e",
         title="the log start of another partition of the topic is trusted",
         origin="found by hand: as D13d, with the file alone; 50 records were deleted on all replicas",
-        rule="a log start carries the partition number; with another one it explains nothing (11)",
+        rule="a log start carries the partition number; with another one it explains nothing (section 11)",
         breaks=("I21", "I39"),
         edits=(
             Edit(

@@ -7,7 +7,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="B40a",
         title="only the last batch of a producer is remembered",
         origin="KAFKA-5494",
-        rule="the last five batches are remembered: a retry is answered with its first offsets (3, 10)",
+        rule="the last five batches are remembered: a retry is answered with its first offsets (sections 3 and 10)",
         breaks=("I25", "I21"),
         edits=(
             Edit(
@@ -22,7 +22,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="B40b",
         title="followers do not learn producers from copied batches",
         origin="KAFKA-5494",
-        rule="every replica that reads the batches in order knows the producers, followers included (10)",
+        rule="every replica that reads the batches in order knows the producers, followers included (section 10)",
         breaks=("I25",),
         edits=(
             Edit(
@@ -40,7 +40,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="B40c",
         title="truncated batches are still remembered for their producers",
         origin="KAFKA-5494",
-        rule="a truncation removes its batches from the producer state (10)",
+        rule="a truncation removes its batches from the producer state (section 10)",
         breaks=("I21", "I25"),
         edits=(
             Edit(
@@ -58,7 +58,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="B40d",
         title="a duplicate is acknowledged at once",
         origin="KAFKA-5494",
-        rule="a retry is answered with its first offsets, for acks=all once the high watermark covers them (3)",
+        rule="a retry is answered with its first offsets, for acks=all once the high watermark covers them (section 3)",
         breaks=("I21", "I24"),
         edits=(
             Edit(

@@ -37,7 +37,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="J04",
         title="a changed setting takes effect on leaders only",
         origin="planted for the checker",
-        rule="a topic's settings hold on each of its replicas (REPLICATION.md, section 8)",
+        rule="a topic's settings hold on each of its replicas (decision 0004)",
         breaks=("I45",),
         edits=(
             Edit(
@@ -52,7 +52,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="J05",
         title="acks=all needs every assigned replica",
         origin="planted for the checker",
-        rule="acks=all needs min.insync.replicas members of the ISR (3)",
+        rule="acks=all needs min.insync.replicas members of the ISR (section 3)",
         breaks=("I37",),
         edits=(
             Edit(
@@ -67,7 +67,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="J06",
         title="a follower is proposed for the ISR only when it copies something",
         origin="planted for the checker",
-        rule="a caught-up follower joins, also without traffic (6)",
+        rule="a caught-up follower joins, also without traffic (section 6)",
         breaks=("I36",),
         edits=(
             Edit(

@@ -7,7 +7,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D03c",
         title="a consumer accepts any batch that ends beyond its position",
         origin="found by attack",
-        rule="the first batch holds the requested offset, the others follow without a gap, epochs never fall (5)",
+        rule="the first batch holds the requested offset, the others follow without a gap, epochs never fall (section 5)",
         breaks=("I22",),
         edits=(
             Edit(
@@ -24,7 +24,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D11c",
         title="a fetch identifies the topic by name alone",
         origin="KIP-516, found by attack",
-        rule="a position belongs to a topic id; under another id it means nothing (5)",
+        rule="a position belongs to a topic id; under another id it means nothing (section 5)",
         breaks=("I22",),
         edits=(
             Edit(
@@ -39,7 +39,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D12b",
         title="an epoch's end is compared with a record of a later epoch",
         origin="KIP-320, found by seeds 912015 and 914490",
-        rule="an epoch's end concerns the record that was the last one when the request was sent (10)",
+        rule="an epoch's end concerns the record that was the last one when the request was sent (section 10)",
         breaks=("I22",),
         edits=(
             Edit(

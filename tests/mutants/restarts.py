@@ -66,7 +66,7 @@ MUTANTS: tuple[Mutant, ...] = (
         title="a replica that has registered and answered no order yet is not asked what it knows",
         origin="found by the swarm (seed 17152117): a member without its tail and a replica that knew better were back at"
         " the same time, and the member led",
-        rule="an election waits for what each registered replica knows, unless it is silent for a second (hardening 16)",
+        rule="an election waits for what each registered replica knows, unless it is silent for a second (hardening rule 16)",
         breaks=("I28", "I3"),
         edits=(
             Edit(
@@ -81,7 +81,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D51b",
         title="an election goes on waiting for what a broker knows that has fallen silent",
         origin="found with D51: nothing compared the partition again",
-        rule="when a broker falls silent, what waits for its knowledge is compared again (hardening 16)",
+        rule="when a broker falls silent, what waits for its knowledge is compared again (hardening rule 16)",
         breaks=("I37",),
         edits=(
             Edit(
@@ -193,7 +193,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D22",
         title="after a clean stop the epoch file is trusted even if the batches contradict it",
         origin="found from outside: an older copy of the file",
-        rule="the epoch of the last batch must be the file's last one before the log end (8, 11)",
+        rule="the epoch of the last batch must be the file's last one before the log end (sections 8 and 11)",
         breaks=("I19", "I3"),
         edits=(
             Edit(
@@ -208,7 +208,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D50",
         title="recovery rebuilds the leader epochs from batches that contradict the epoch file",
         origin="found by the swarm (seed 17142375 with faulty disks): a bit of an epoch rotted while its broker was down",
-        rule="unless the power was cut, an epoch file that contradicts a batch is damage (11)",
+        rule="unless the power was cut, an epoch file that contradicts a batch is damage (section 11)",
         breaks=("I20",),
         edits=(Edit("broker.log.recovery", "        if offset is not None and not (", "        if False and not ("),),
         schedule=Schedule("epochs:epoch_rots_after_a_kill"),
@@ -217,7 +217,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D54",
         title="recovery believes the epoch of a batch that the epoch file does not know yet",
         origin="found from outside: a bit of the last batch's epoch rotted upward while all brokers were down",
-        rule="unless the power was cut, the epoch file names the epoch of each batch (11)",
+        rule="unless the power was cut, the epoch file names the epoch of each batch (section 11)",
         breaks=("I17", "I20"),
         edits=(
             Edit(
@@ -232,7 +232,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D54b",
         title="a batch is written before its epoch",
         origin="the other half of D54: a kill between the two would make a sound log look damaged",
-        rule="an epoch is written before its first batch (11)",
+        rule="an epoch is written before its first batch (section 11)",
         breaks=("I44",),
         edits=(
             Edit(
@@ -264,7 +264,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D55a",
         title="an epoch file with an epoch that was cut off counts as one that names the epochs before it",
         origin=STALE_EPOCH_FILE,
-        rule="an epoch file that differs from its log is written before the next append that it does not cover (11)",
+        rule="an epoch file that differs from its log is written before the next append that it does not cover (section 11)",
         breaks=("I44",),
         edits=(
             Edit(
@@ -282,7 +282,7 @@ MUTANTS: tuple[Mutant, ...] = (
         title="an epoch without batches stays in the epoch file when batches of an earlier one follow",
         origin="found from outside: a leader's first append found the disk full, the next leader had more of the epoch"
         " before, and the next kill made a sound log look damaged",
-        rule="an entry at or beyond the log end goes before a batch of another epoch is appended there (11)",
+        rule="an entry at or beyond the log end goes before a batch of another epoch is appended there (section 11)",
         breaks=("I44",),
         edits=(
             Edit(
@@ -299,7 +299,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D55b",
         title="the new boot id is written while an epoch file has epochs of records that a power cut took",
         origin=STALE_EPOCH_FILE,
-        rule="after a power cut a stale epoch file is written before the new boot id (11)",
+        rule="after a power cut a stale epoch file is written before the new boot id (section 11)",
         breaks=("I44",),
         edits=(
             Edit(
@@ -316,7 +316,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D41",
         title="after a clean stop a segment may start anywhere behind the others",
         origin="found from outside: an empty file with a segment's name, and records acknowledged behind a gap",
-        rule="after a clean stop there is no gap between segments (11)",
+        rule="after a clean stop there is no gap between segments (section 11)",
         breaks=("I19", "I28"),
         edits=(
             Edit(
@@ -331,7 +331,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D42",
         title="the epoch file of another partition is trusted",
         origin="found from outside: a leader answered with the end of another log's epoch, and committed records were cut",
-        rule="an epoch file names its topic id and partition, or it is rebuilt from the batches (11)",
+        rule="an epoch file names its topic id and partition, or it is rebuilt from the batches (section 11)",
         breaks=("I32", "I13", "I19"),
         edits=(
             Edit(
@@ -346,7 +346,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D30",
         title="an operator's order elects the replica with the most records when it arrives",
         origin="found from outside: the operator confirmed a replica with 20000 records, one with 5000 was elected",
-        rule="an order repeats the offered election, and elects no replica if that has changed (hardening 16)",
+        rule="an order repeats the offered election, and elects no replica if that has changed (hardening rule 16)",
         breaks=("I28", "I21"),
         edits=(
             Edit(
@@ -367,7 +367,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D32a",
         title="a disturbed log outvotes two undisturbed ones",
         origin=EPOCH_BIT,
-        rule="two undisturbed logs are compared with each other only (hardening 16, decision 0022)",
+        rule="two undisturbed logs are compared with each other only (hardening rule 16, decision 0022)",
         breaks=("I3", "I21"),
         edits=(
             Edit(
@@ -382,7 +382,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D32b",
         title="a disturbed log outvotes one undisturbed log by its epoch alone",
         origin="derived from D32a: the same with two replicas",
-        rule="a disturbed log is preferred to an undisturbed one only if it is longer as well (hardening 16)",
+        rule="a disturbed log is preferred to an undisturbed one only if it is longer as well (hardening rule 16)",
         breaks=("I3", "I21"),
         edits=(
             Edit(
@@ -397,7 +397,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D43",
         title="an operator who accepts a loss is offered the log with the latest epoch",
         origin="derived from D32a: with the flipped bit the operator elects a replica that no election would",
-        rule="an accepted loss follows the rules of an election as far as they apply (hardening 16)",
+        rule="an accepted loss follows the rules of an election as far as they apply (hardening rule 16)",
         breaks=("I28",),
         edits=(
             Edit(
@@ -427,7 +427,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D32d",
         title="after a power cut a whole batch that does not fit counts as a torn tail",
         origin=EPOCH_BIT,
-        rule="a whole batch with a sound CRC and a wrong epoch or offset is damage, whatever the boot (11)",
+        rule="a whole batch with a sound CRC and a wrong epoch or offset is damage, whatever the boot (section 11)",
         breaks=("I3", "I21"),
         edits=(
             Edit(
@@ -442,7 +442,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D32e",
         title="the log end of a clean stop is compared for the chain of starts only",
         origin="found from outside: 20 of 40 records of an only copy with unreadable recovery points were gone",
-        rule="a log that ends below the end in `whole-since` is damaged (11)",
+        rule="a log that ends below the end in `whole-since` is damaged (section 11)",
         breaks=("I28", "I3"),
         edits=(
             Edit(
@@ -457,7 +457,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D32f",
         title="after a power cut rot below both checkpoints counts as a torn tail",
         origin="found from outside: after one flipped bit an only copy that had synced 40 records was cut to 20",
-        rule="records below both the recovery point and the high watermark on a disk were synced (11)",
+        rule="records below both the recovery point and the high watermark on a disk were synced (section 11)",
         breaks=("I28", "I3"),
         edits=(
             Edit(
@@ -472,7 +472,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D32g",
         title="checkpoints name a deleted log for up to a minute",
         origin="found from outside: a topic was deleted, all brokers were killed, and two of three waited for the last one",
-        rule="a deletion is written to both checkpoints at once (11, hardening 16)",
+        rule="a deletion is written to both checkpoints at once (section 11, hardening rule 16)",
         breaks=("I36",),
         edits=(Edit("broker.log.log_directory", "        self._checkpoints.name_was_deleted()\n", ""),),
         schedule=Schedule("restarts:topic_was_deleted_before_all_are_killed"),

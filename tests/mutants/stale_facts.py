@@ -7,7 +7,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D44",
         title="the high watermark of an earlier topic with the same name counts",
         origin="derived: the disk of one broker as it was before the topic was made again",
-        rule="a high watermark counts for logs of its own topic id (hardening 16)",
+        rule="a high watermark counts for logs of its own topic id (hardening rule 16)",
         breaks=("I36",),
         edits=(Edit("controller.core.restarted_members", "        and log.topic_id == topic_id\n", ""),),
         schedule=Schedule("stale_facts:disk_of_before_a_topic_was_made_again"),
@@ -16,7 +16,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D44b",
         title="a log of an earlier topic with the same name may lead",
         origin="derived: as D44",
-        rule="a log of another topic does not count: its replica has no records (hardening 16)",
+        rule="a log of another topic does not count: its replica has no records (hardening rule 16)",
         breaks=("I28",),
         edits=(
             Edit(
@@ -31,7 +31,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D45",
         title="a broker's report on a log still counts after its replica went offline",
         origin="derived: a byte rots after the report",
-        rule="a replica that goes offline, or comes back, has to report its log again (hardening 16)",
+        rule="a replica that goes offline, or comes back, has to report its log again (hardening rule 16)",
         breaks=("I36",),
         edits=(Edit("controller.core.broker_requests", "    state.forget_logs_of(broker_id, affected)\n", ""),),
         schedule=Schedule("stale_facts:log_is_damaged_after_it_was_asked_for"),
@@ -40,7 +40,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D46",
         title="the high watermark of a deleted topic is used for the next topic with its name",
         origin="found from outside: no replica could join the ISR of the new topic",
-        rule="recovery points and high watermarks count for the topic id that they name (11)",
+        rule="recovery points and high watermarks count for the topic id that they name (section 11)",
         breaks=("I5",),
         edits=(
             Edit(
@@ -55,7 +55,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D47",
         title="logs count as undisturbed though their disk has failed",
         origin="derived from D32a: a disk fails, loses the last records, and a bit of the last remaining epoch flips",
-        rule="a directory that fails breaks the chains of starts (hardening 16)",
+        rule="a directory that fails breaks the chains of starts (hardening rule 16)",
         breaks=("I3", "I21"),
         edits=(
             Edit(

@@ -7,7 +7,7 @@ ROLES = (
         name="B35a",
         title="a new follower aligns first and stops acting as leader afterwards",
         origin="KAFKA-1154",
-        rule="a new follower stops acting as leader, then answers waiting producers, then aligns (7)",
+        rule="a new follower stops acting as leader, then answers waiting producers, then aligns (section 7)",
         breaks=("I33", "I36"),
         edits=(
             Edit(
@@ -27,7 +27,7 @@ ROLES = (
         name="B35c",
         title="a repeated order of the controller is ignored though the first one failed",
         origin="KAFKA-9769",
-        rule="after fencing, a stop or a failed log the same LeaderAndIsr counts again (7)",
+        rule="after fencing, a stop or a failed log the same LeaderAndIsr counts again (section 7)",
         breaks=("I36", "I38"),
         edits=(
             Edit(
@@ -72,7 +72,7 @@ READERS = (
         name="B37a",
         title="the log's end moves before the bytes are written",
         origin="KAFKA-698",
-        rule="bytes first, then the log's end (1)",
+        rule="bytes first, then the log's end (section 1)",
         breaks=("I10", "I12"),
         edits=(
             Edit(
@@ -87,7 +87,7 @@ READERS = (
         name="B37b",
         title="consumers read to the log's end",
         origin="KAFKA-727, KAFKA-9835",
-        rule="consumers read to the high watermark, which is read once per request (5)",
+        rule="consumers read to the high watermark, which is read once per request (section 5)",
         breaks=("I22",),
         edits=(
             Edit(
@@ -107,7 +107,7 @@ STARTS = (
         name="B38a",
         title="the clean marker can come back after it was removed",
         origin="KAFKA-10471",
-        rule="the marker is removed, durably, before anything is loaded (11)",
+        rule="the marker is removed, durably, before anything is loaded (section 11)",
         breaks=("I12", "I15", "I20"),
         edits=(
             Edit(
@@ -122,7 +122,7 @@ STARTS = (
         name="B38b",
         title="an aborted start leaves a clean marker",
         origin="KAFKA-15375",
-        rule="a directory whose loading did not finish is left without a marker (11)",
+        rule="a directory whose loading did not finish is left without a marker (section 11)",
         breaks=("I12", "I15", "I20"),
         edits=(
             Edit(
@@ -138,7 +138,7 @@ STARTS = (
         name="B38c",
         title="the recovery point rises without an fsync of the records",
         origin="KAFKA-10101",
-        rule="data is synced before the recovery point rises (1)",
+        rule="data is synced before the recovery point rises (section 1)",
         breaks=("I21", "I3"),
         edits=(
             Edit(
@@ -153,7 +153,7 @@ STARTS = (
         name="B38d",
         title="the file of leader epochs is replaced and never synced",
         origin="KAFKA-16541",
-        rule="the epochs of synced records are synced, too, before the recovery point rises (1, 8)",
+        rule="the epochs of synced records are synced, too, before the recovery point rises (sections 1 and 8)",
         breaks=("I13", "I20"),
         edits=(
             Edit(
@@ -170,7 +170,7 @@ STARTS = (
         name="B38e",
         title="after an IO error the directory is used again",
         origin="KAFKA-10778",
-        rule="after an IO error nothing is appended until the process is restarted (1)",
+        rule="after an IO error nothing is appended until the process is restarted (section 1)",
         breaks=("I15",),
         edits=(Edit("broker.log.directory_health", "        if isinstance(error, DiskFull):\n", "        if True:\n"),),
         schedule=Schedule("storage:appends_after_an_io_error"),
@@ -182,7 +182,7 @@ EPOCHS = (
         name="B39a",
         title="recovery skips epoch 0",
         origin="KAFKA-10432",
-        rule="recovery rebuilds the epochs from batches with epoch >= 0, zero included (8)",
+        rule="recovery rebuilds the epochs from batches with epoch >= 0, zero included (section 8)",
         breaks=("I13", "I7"),
         edits=(
             Edit(
@@ -197,7 +197,7 @@ EPOCHS = (
         name="B39b",
         title="the undefined epoch is answered with the log's end",
         origin="KAFKA-6857",
-        rule="the undefined epoch is never answered with the log end (8)",
+        rule="the undefined epoch is never answered with the log end (section 8)",
         breaks=("I7", "I16"),
         edits=(
             Edit(

@@ -99,7 +99,7 @@ DERIVED = (
     Mutant(
         name="H6a",
         title="a clean election keeps dead members in the in-sync set",
-        origin="derived; replication rules 9.4",
+        origin="derived; replication rules, section 9",
         rule="an election leaves the members that are usable, and no others",
         breaks=("I37", "I34"),
         edits=(
@@ -115,7 +115,7 @@ DERIVED = (
     Mutant(
         name="H6b",
         title="a clean election drops live members from the in-sync set",
-        origin="derived; replication rules 9.4",
+        origin="derived; replication rules, section 9",
         rule="an election leaves the members that are usable, and no others",
         breaks=("I6", "I37"),
         edits=(
@@ -134,7 +134,7 @@ STRICTER = (
     Mutant(
         name="H7",
         title="a broker that was started again keeps its place in the in-sync set",
-        origin="hardening 1",
+        origin="hardening rule 1",
         rule="a member registered under another incarnation was down, then up",
         breaks=("I21", "I3", "I16"),
         edits=(
@@ -149,7 +149,7 @@ STRICTER = (
     Mutant(
         name="H9a",
         title="the leader counts its log end while flushing is on",
-        origin="hardening 2",
+        origin="hardening rule 2",
         rule="with flushing on, only synced bytes count for the high watermark",
         breaks=("I21", "votes"),
         edits=(
@@ -164,7 +164,7 @@ STRICTER = (
     Mutant(
         name="H9b",
         title="a follower reports an unsynced end while flushing is on",
-        origin="hardening 2",
+        origin="hardening rule 2",
         rule="a follower never reports an end beyond its own synced end",
         breaks=("I21", "votes"),
         edits=(
@@ -182,7 +182,7 @@ STRICTER = (
     Mutant(
         name="H11a",
         title="the fencing deadline counts from the arrival of ZooKeeper's answer",
-        origin="hardening 8",
+        origin="hardening rule 8",
         rule="the deadline counts from when the last answered request was sent",
         breaks=("fence",),
         edits=(
@@ -198,7 +198,7 @@ STRICTER = (
     Mutant(
         name="H11b",
         title="the fencing deadline uses the requested session timeout, not the granted one",
-        origin="hardening 8",
+        origin="hardening rule 8",
         rule="ZooKeeper grants a session timeout within its own bounds, and that one counts",
         breaks=("fence",),
         edits=(
@@ -213,7 +213,7 @@ STRICTER = (
     Mutant(
         name="H12",
         title="a truncation leaves the truncated records in memory",
-        origin="hardening, mutants",
+        origin="derived",
         rule="records served from memory are truncated together with the log",
         breaks=("I22", "I16"),
         edits=(Edit("broker.log.open_log", "        self._tail.truncate_to(end)\n", ""),),
@@ -222,7 +222,7 @@ STRICTER = (
     Mutant(
         name="H13",
         title="the sequence of an expired record is given to the next one",
-        origin="hardening 12",
+        origin="hardening rule 12",
         rule="a sequence belongs to its batch for ever",
         breaks=("I21", "I25"),
         edits=(
@@ -238,7 +238,7 @@ STRICTER = (
     Mutant(
         name="H14",
         title="the in-sync set falls below its minimum without an fsync",
-        origin="hardening 4",
+        origin="hardening rule 4",
         rule="before and after the set falls below the minimum the leader syncs its log",
         breaks=("I3", "I21", "sole copy"),
         edits=(
@@ -270,7 +270,7 @@ STRICTER = (
     Mutant(
         name="H15",
         title="a proposal waits for ever for a controller that does not answer",
-        origin="hardening 6",
+        origin="hardening rule 6",
         rule="a proposal is given up after half of the lag limit, or when the controller changes, and sent again",
         breaks=("I36", "I37"),
         edits=(
@@ -290,7 +290,7 @@ STRICTER = (
     Mutant(
         name="H16",
         title="the leader's own stall counts as its followers' lag",
-        origin="hardening 7",
+        origin="hardening rule 7",
         rule="lag counts only time in which the leader's loop ran",
         breaks=("I36", "I37"),
         edits=(
@@ -312,7 +312,7 @@ LATER: tuple[CannotApply, ...] = (
     CannotApply(
         name="H10",
         title="the offset of a pipelined fetch counts as the follower's log end",
-        origin="hardening 3",
+        origin="hardening rule 3",
         reason="a follower has one fetch in flight for each leader, so its fetch offset is its log end",
     ),
 )

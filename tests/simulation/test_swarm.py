@@ -171,7 +171,7 @@ def test_history_of_a_finding_is_short_and_about_its_partition() -> None:
     outcome = run_seed(11, on_line=lines.append)
     assert outcome.narrator is not None
     last = next(line for line in reversed(lines) if line.partition is not None)
-    finding = CheckerFinding(invariant="I0", text="planted", at_seconds=last.at_seconds, partition=last.partition)
+    finding = CheckerFinding(invariant="I20", text="planted", at_seconds=last.at_seconds, partition=last.partition)
     history = outcome.narrator.shortest_history(finding)
     assert 0 < len(history) < len(lines)
     assert {line.partition for line in history} <= {None, last.partition}

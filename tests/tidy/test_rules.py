@@ -13,6 +13,7 @@ from tests.tidy.documents import anchors, check_links
 from tests.tidy.hazards import check_hash_order, check_iteration, check_patching, check_sleep
 from tests.tidy.imports import check_imports
 from tests.tidy.purity import check_ports, check_purity
+from tests.tidy.references import Page, check_references
 from tests.tidy.replica_state import check_replica_state
 from tests.tidy.shape import check_finished, check_name, check_size
 from tests.tidy.source import SourceFile
@@ -303,3 +304,42 @@ def test_link_to_nowhere_is_named(tmp_path: Path) -> None:
 
 def test_anchor_equals_the_one_that_repositories_use() -> None:
     assert anchors("## 3. What may import it?\n") == {"3-what-may-import-it"}
+
+
+RULES_PAGE = Page.read(
+    """# Replication
+## 1. Storage
+## 4. Follower fetch
+## Hardening rules: stricter
+1. **Incarnations.**
+8. **The deadline.**
+## 13. Invariants
+| I1 | the leader is in the ISR | broker |
+"""
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "replication rules, section 4.5",
+        "replication rules, section 2",
+        "replication rules, sections 1 and\n# 5",
+        "replication rules, 4",
+        "hardening 8",
+        "Hardening rule 9",
+        "hardening rules 1, 2",
+        "stricter rule 1",
+        "checks I2",
+    ],
+)
+def test_a_reference_that_does_not_resolve_is_named(text: str) -> None:
+    assert len(check_references("broker/x.py", text, RULES_PAGE)) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["(replication\n    rules, sections 1 and 4.)", "Hardening rules 1 to 8.", "I1", "replication rules", "INT1"],
+)
+def test_a_reference_that_resolves_passes(text: str) -> None:
+    assert check_references("broker/x.py", text, RULES_PAGE) == []

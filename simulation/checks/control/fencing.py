@@ -3,7 +3,7 @@
 
 Owns: registrations that other brokers remove, controllers that others replace, and what the network really showed them.
 Checks: no broker is fenced and no controller replaced without a lost connection and two refusals, or lasting silence
-when the remover looked (rule 17); the controller fence changes in one write; no leader is replaced while its
+when the remover looked (hardening rule 17); the controller fence changes in one write; no leader is replaced while its
 registration exists, unless it handed over; and a fenced broker serves nothing once ZooKeeper has informed it. Leaves to
 others: the reasons that the controller gives.
 """
@@ -42,7 +42,7 @@ from minibroker.simulation.world.observations import (
     SessionEnded,
 )
 
-RULE = "hardening 11"
+RULE = "hardening rule 11"
 
 CONFIRMATION_SECONDS = 10.0
 """Maximal age of a refusal or of a silence when its consequence is written: a write may have to wait for ZooKeeper or
@@ -226,7 +226,7 @@ class FencingChecker(Checker):
 
     def _is_silent(self, observer: str, broker_id: int) -> bool:
         """Whether it has owed the suspecting broker an answer for too long, or gets none from it: this replaces the
-        confirmation (rule 17)."""
+        confirmation (hardening rule 17)."""
         back = self._network.contact(name_of(broker_id), observer)
         now = self._loop.time()
         since, until = self._network.last_cut(name_of(broker_id), observer) or (math.inf, -math.inf)

@@ -120,7 +120,7 @@ def test_a_newer_producer_epoch_starts_at_zero() -> None:
 
 
 def test_an_unknown_producer_must_start_at_zero() -> None:
-    """hardening 12: whether the earlier batches were written is unknown here."""
+    """hardening rule 12: whether the earlier batches were written is unknown here."""
     states = ProducerStates()
     assert states.check(batch(0)) == Accept()
     assert refused(states.check(batch(5))) == ErrorCode.UNKNOWN_PRODUCER_ID

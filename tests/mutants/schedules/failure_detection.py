@@ -22,7 +22,7 @@ async def _refuse(directed: DirectedRun, victim: int, *others: int) -> None:
 
 @with_setup(ClusterSetup(settings=LONG_SESSION))
 async def leader_refuses_the_others(directed: DirectedRun) -> None:
-    """Hardening 11: a false suspicion that is confirmed; clients and ZooKeeper still reach the leader."""
+    """Hardening rule 11: a false suspicion that is confirmed; clients and ZooKeeper still reach the leader."""
     leader, controller, third = await separate_roles(directed)
     await asyncio.sleep(LONG_SINCE)
     await directed.produce("everywhere")

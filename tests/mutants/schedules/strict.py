@@ -31,7 +31,7 @@ async def unclean_election_without_loss(directed: DirectedRun) -> None:
 
 @with_setup(ClusterSetup())
 async def leader_dies_among_living_members(directed: DirectedRun) -> None:
-    """Replication rules 9.4: the ISR at the moment of a clean election."""
+    """Replication rules, section 9: the ISR at the moment of a clean election."""
     leader, _, _ = await separate_roles(directed)
     living = tuple(directed.followers())
     await directed.produce("everywhere")
@@ -51,12 +51,14 @@ async def _cut_from_zookeeper(directed: DirectedRun, victim: int) -> None:
     zookeeper, broker = directed.world.zookeeper, directed.cluster.brokers[victim]
     await directed.until(lambda: not zookeeper.sessions_of(host(victim)), "the end of its session", 60)
     if not broker.registration.is_fenced():
-        report(directed, "hardening 8", f"ZooKeeper ended broker {victim}'s session, and it does not count as fenced")
+        report(
+            directed, "hardening rule 8", f"ZooKeeper ended broker {victim}'s session, and it does not count as fenced"
+        )
 
 
 @with_setup(ClusterSetup())
 async def zookeeper_answers_late_and_goes_silent(directed: DirectedRun) -> None:
-    """Hardening 8: the answers take most of a session timeout, so the last one to arrive proves little."""
+    """Hardening rule 8: the answers take most of a session timeout, so the last one to arrive proves little."""
     leader, _, _ = await separate_roles(directed)
     await directed.produce("everywhere")
     zookeeper = directed.world.zookeeper
@@ -70,7 +72,7 @@ async def zookeeper_answers_late_and_goes_silent(directed: DirectedRun) -> None:
 
 @with_setup(ClusterSetup(settings={"zookeeper.session.timeout.ms": "60000"}))
 async def zookeeper_grants_a_shorter_session(directed: DirectedRun) -> None:
-    """Hardening 8: ZooKeeper's ticks bound the session to ten seconds; a minute was requested."""
+    """Hardening rule 8: ZooKeeper's ticks bound the session to ten seconds; a minute was requested."""
     leader, _, _ = await separate_roles(directed)
     await directed.produce("everywhere")
     await asyncio.sleep(5.0)
@@ -81,7 +83,7 @@ async def zookeeper_grants_a_shorter_session(directed: DirectedRun) -> None:
 # ------------------------------------------------------------------------------------------------------------ sequences
 @with_setup(ClusterSetup())
 async def record_expires_while_its_answer_is_held_back(directed: DirectedRun) -> None:
-    """Hardening 12: a record was written and its answer lost; the producer gave up, and a consumer has read it. The next
+    """Hardening rule 12: a record was written and its answer lost; the producer gave up, and a consumer has read it. The next
     record has other bytes; the last one has the same bytes, like two equal events in one millisecond."""
     leader, network, history = directed.leader, directed.world.network, directed.history
     async with Producer(
@@ -122,7 +124,7 @@ async def record_expires_while_its_answer_is_held_back(directed: DirectedRun) ->
 # --------------------------------------------------------------------------------------------------------------- stalls
 @with_setup(ClusterSetup(settings={"zookeeper.session.timeout.ms": "10000"}))
 async def leader_is_stopped_under_load(directed: DirectedRun) -> None:
-    """Hardening 7: SIGSTOP for longer than the lag limit while followers are always some records behind."""
+    """Hardening rule 7: SIGSTOP for longer than the lag limit while followers are always some records behind."""
     leader, links = directed.leader, directed.world.network.slow_links
     for follower in directed.followers():
         links[host(leader), host(follower)] = links[host(follower), host(leader)] = 0.1
@@ -144,7 +146,7 @@ async def leader_is_stopped_under_load(directed: DirectedRun) -> None:
 
 @with_setup(ClusterSetup())
 async def controller_never_answers_a_proposal(directed: DirectedRun) -> None:
-    """Hardening 6: a proposal is held on a connection that stays open, and the controller works normally."""
+    """Hardening rule 6: a proposal is held on a connection that stays open, and the controller works normally."""
     leader, controller, third = await separate_roles(directed)
     await directed.produce("everywhere")
     directed.cluster.kill(third)

@@ -33,6 +33,6 @@ def test_nothing_breaks_without_the_mutant(path: Path) -> None:
 def test_the_mutant_breaks_the_invariant_that_its_story_names(path: Path) -> None:
     words = ["-m", "tests.simulation.model.one_search", "play", path.stem, str(path)]
     done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
-    named = re.search(r"^# (I\d+|hardening \d+): ", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    named = re.search(r"^# (I\d+|hardening rule \d+): ", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
     assert named is not None
     assert f" breaks {named[1]}: " in done.stdout
