@@ -19,6 +19,7 @@ from minibroker.broker.replication.follower import (
     on_leader_ends_answered,
     on_log_truncated,
     on_start_lowered,
+    report_end,
     retry_phase,
 )
 from minibroker.broker.replication.high_watermark import (
@@ -46,7 +47,7 @@ from minibroker.broker.replication.leader import (
 )
 from minibroker.broker.replication.leaving import leave_leadership
 from minibroker.broker.replication.log_starts import on_head_deleted, on_log_trimmed
-from minibroker.broker.replication.state import Halted, RemoteReplica, ReplicaState, Role
+from minibroker.broker.replication.state import Fetching, Halted, RemoteReplica, ReplicaState, Role
 from minibroker.protocol.errors import ErrorCode
 
 
@@ -241,7 +242,10 @@ def _on_log_healed(state: ReplicaState, event: ev.LogHealed, effects: list[ev.Re
 
 # --------------------------------------------------------------------------------------------------- other changes
 def _on_config_changed(state: ReplicaState, event: ev.ConfigChanged, effects: list[ev.ReplicaEffect]) -> None:
+    flushing_changed = state.config.counts_only_synced is not event.config.counts_only_synced
     state.config = event.config
+    if flushing_changed and isinstance(state.phase, Fetching):
+        report_end(state, effects)  # a sync that it waits for reports no end any more, or one is missing
     if state.is_leader:
         refuse_waiters_below_minimum(state, effects)
         advance_high_watermark(state, event.now_ms, effects)

@@ -1,10 +1,11 @@
 """With flushing on only synced records count, also after a restart: the page cache does not survive power loss."""
 
 import pytest
+from msgspec.structs import replace
 
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.replica import step
-from minibroker.broker.replication.state import Fetching
+from minibroker.broker.replication.state import Fetching, ReplicaState
 from minibroker.protocol.errors import ErrorCode
 from tests.broker.replication.core_cluster import CoreCluster
 
@@ -56,6 +57,32 @@ def test_a_new_leader_syncs_its_log_without_waiting_for_an_append() -> None:
     assert state.high_watermark == 0
     step(state, ev.Synced(end_offset=1, now_ms=cluster.now_ms))
     assert state.high_watermark == 1
+
+
+@pytest.mark.invariant("I36")
+def test_a_follower_fetches_on_when_flushing_ends_during_its_sync() -> None:
+    cluster = _restarted_with_unsynced_tail()
+    state = cluster.replicas[2].state
+    step(state, _leadership(cluster, leader=1, epoch=1))
+    aligned = ev.EpochEndAnswered(leader_epoch=1, asked_epoch=0, error_code=ErrorCode.NONE, epoch=0, end_offset=1)
+    assert _kinds(step(state, aligned)) == {"SyncLog"}
+    assert _kinds(step(state, _flushing(state, False))) == {"FetchNext"}
+    assert _kinds(step(state, ev.Synced(end_offset=1, now_ms=cluster.now_ms))) == set()
+
+
+@pytest.mark.invariant("I36")
+def test_a_follower_syncs_what_it_fetched_before_flushing_began() -> None:
+    cluster = CoreCluster(2)
+    cluster.elect(1)
+    cluster.produce(1, "a")
+    cluster.fetch(2)
+    state = cluster.replicas[2].state
+    assert _kinds(step(state, _flushing(state, True))) == {"SyncLog"}
+    assert _kinds(step(state, ev.Synced(end_offset=1, now_ms=cluster.now_ms))) == {"FetchNext"}
+
+
+def _flushing(state: ReplicaState, is_on: bool) -> ev.ConfigChanged:
+    return ev.ConfigChanged(config=replace(state.config, counts_only_synced=is_on), now_ms=0)
 
 
 def test_without_flushing_a_follower_fetches_without_a_sync() -> None:
