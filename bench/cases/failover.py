@@ -79,10 +79,11 @@ async def run(peer: Peer, round: Round, target: FailoverTarget, runs: int) -> Me
 async def run_in_compose(peer: Peer, round: Round, target: FailoverTarget, runs: int) -> Measurement:
     """The same in containers; the given cluster stays unused."""
     containers = ComposePeer(round.directory / "compose")
-    try:
-        return await run(containers, round, target, runs)
-    finally:
-        await containers.stop()
+    with containers.harness.ownership:
+        try:
+            return await run(containers, round, target, runs)
+        finally:
+            await containers.stop()
 
 
 async def failovers(peer: Peer, round: Round, target: FailoverTarget, runs: int) -> Measurement:
