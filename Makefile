@@ -13,7 +13,7 @@ help: ## list the targets
 setup: ## create .venv from the lock files (root: installs python3-venv and a JRE where missing)
 	@.ci/setup
 
-demo: setup ## three brokers, a killed leader, a power cut, a Spark audit: under 3 minutes (FILE=path, DEMO_SABOTAGE=...)
+demo: setup ## three brokers, a killed leader, a power cut, a Spark audit: about half a minute (FILE=path, DEMO_SABOTAGE=...)
 	@$(PYTHON_IN_VENV) -m minibroker.demo
 
 test: setup ## all tests, with real ZooKeeper and Spark (REWRITE=1 rewrites expected outputs, ARGS='tests/client -x')

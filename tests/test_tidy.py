@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.tidy.cycles import check_cycles, check_type_checking
+from tests.tidy.docstrings import check_docstrings
 from tests.tidy.documents import check_files, check_identifiers, check_links
 from tests.tidy.hazards import check_hash_order, check_iteration, check_patching, check_sleep
 from tests.tidy.imports import check_imports
@@ -71,6 +72,10 @@ def test_files_named_in_documents_exist() -> None:
     files = frozenset(path.relative_to(ROOT).as_posix() for path in text_files())
     pages = {*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")} - {ROOT / "CHANGELOG.md"}
     fail_with([found for page in sorted(pages) for found in check_files(page, ROOT, files)])
+
+
+def test_names_in_docstrings_exist() -> None:
+    fail_with(check_docstrings(project_files()))
 
 
 def test_references_to_the_replication_rules_resolve() -> None:

@@ -65,7 +65,7 @@ class BrokerUnfenced(ReplicaEvent, frozen=True, kw_only=True):
 
 
 class LogFailed(ReplicaEvent, frozen=True, kw_only=True):
-    """The log directory is offline, or full."""
+    """The log directory is offline or full, or this replica alone waits for a file descriptor."""
 
 
 class LogHealed(ReplicaEvent, frozen=True, kw_only=True):

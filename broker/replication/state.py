@@ -22,7 +22,7 @@ class Role(Enum):
     NONE = "none"  # no leader is known, or the replica was stopped
     LEADER = "leader"
     FOLLOWER = "follower"
-    OFFLINE = "offline"  # its log directory failed, or its own log is damaged
+    OFFLINE = "offline"  # its log directory failed or is full, its own log is damaged, or it waits for a descriptor
 
 
 class TruncationRule(Enum):

@@ -1,7 +1,7 @@
 """Answers DescribeReplicaState: the current state of this broker's replicas.
 
-Owns: mapping replica states to the message that `replicas`, `top` and the tests read. Changes nothing.
-"""
+Owns: mapping replica states to the message that `minibroker replicas`, `minibroker top` and the tests read. Changes
+nothing."""
 
 from minibroker.broker.membership.metadata_image import MetadataImage
 from minibroker.broker.membership.registration import Registration

@@ -5,10 +5,9 @@ decoder here: it raises nothing but ProtocolError, and checks limits before it b
 sockets, and what a message means.
 
 Record batches are not copied into a frame: a message that carries them is written front to back as pieces, and the
-pieces go to the socket in one `writelines`. That works because records, and every list on the way to them, are the
-last field of their struct (see `messages`): the struct is packed with that field empty, its empty tail is dropped, and
-the real list header or bin header follows.
-"""
+pieces go to the socket in one `transport.writelines`. That works because records, and every list on the way to them,
+are the last field of their struct (see `messages`): the struct is packed with that field empty, its empty tail is
+dropped, and the real list header or bin header follows."""
 
 import struct
 from collections.abc import Sequence

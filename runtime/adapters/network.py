@@ -1,9 +1,8 @@
 """The real network port: TCP through the running event loop (uvloop or the standard one).
 
 Owns: name resolution, sockets and their options, the accept loop. It has its own accept loop instead of
-`loop.create_server`: uvloop may close a server whose accept failed for lack of file descriptors, and `wait_closed` of
-CPython 3.12 hangs while connections are open.
-"""
+`loop.create_server`: uvloop may close a server whose accept failed for lack of file descriptors, and
+`Server.wait_closed` of CPython 3.12 hangs while connections are open."""
 
 import asyncio
 import contextlib

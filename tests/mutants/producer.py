@@ -7,7 +7,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="B40a",
         title="only the last batch of a producer is remembered",
         origin="KAFKA-5494",
-        rule="the last five batches are remembered: a retry is answered with its first offsets (sections 3 and 10)",
+        rule="the last forty batches are remembered: a retry is answered with its first offsets (sections 3 and 10)",
         breaks=("I25", "I21"),
         edits=(
             Edit(

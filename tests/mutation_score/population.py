@@ -1,7 +1,7 @@
 """All mutations of the code: each place that an operator can change, and the operators that can change it.
 
 Owns: which folders and places count. Annotations, texts, log calls and what only a type checker runs do not.
-cosmic-ray's operators are used as they are; an occurrence counts as its `MutationVisitor` counts.
+cosmic-ray's operators are used as they are; an occurrence counts as its MutationVisitor counts.
 """
 
 import ast

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.tidy.cycles import check_cycles, check_type_checking
+from tests.tidy.docstrings import check_docstrings
 from tests.tidy.documents import anchors, check_links
 from tests.tidy.hazards import check_hash_order, check_iteration, check_patching, check_sleep
 from tests.tidy.imports import check_imports
@@ -343,3 +344,19 @@ def test_a_reference_that_does_not_resolve_is_named(text: str) -> None:
 )
 def test_a_reference_that_resolves_passes(text: str) -> None:
     assert check_references("broker/x.py", text, RULES_PAGE) == []
+
+
+def test_a_docstring_that_names_what_does_not_exist_is_named() -> None:
+    framing = file("protocol/framing.py", "def read_frame(): ...")
+    session = file("bench/session.py", "session = 1")
+    wrong = file(
+        "protocol/messages.py", '"""How a message is framed (`session`)."""\nclass A:\n    "Like `ReadFrame`."'
+    )
+    right = file(
+        "protocol/codec.py", '"""Not `framing`, `read_frame()` or `bench`."""\nclass A:\n    "`ready`, `x y`."'
+    )
+    problems = check_docstrings([framing, session, wrong, right])
+    assert [problem.split(": ")[:2] for problem in problems] == [
+        ["protocol/messages.py:3", "`ReadFrame`"],
+        ["protocol/messages.py", "`session`"],
+    ]
