@@ -49,6 +49,10 @@ class LoadedLog(msgspec.Struct, kw_only=True):
     """Why the files cannot hold what this replica promised: they contradict each other, or the durable records about
     them. Such a replica serves nothing and joins no ISR; its files stay until it starts empty again."""
 
+    @property
+    def has_batches(self) -> bool:
+        return any(segment.size for segment in self.segments)
+
 
 class LoadContext(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a log from outside of its files, or from its damage note."""

@@ -168,10 +168,14 @@ class LogDirectory:
                 partitions.append(partition)
             elif not self._renamed.adopt(name) and has_too_large_a_number(name):
                 logger.warning("%s/%s is left alone: no partition has a number above %d", path, name, MAX_PARTITION)
-        listed = self._checkpoints.listed(self._renamed.to_remove)
+        self._checkpoints.forget_deleted(self._renamed.to_remove)
+        listed = self._checkpoints.listed
         for done, partition in enumerate(partitions, start=1):
             loaded, topic_id = await self._load_partition(partition)
-            self._adopt(partition, topic_id, self.default_config, loaded)
+            if topic_id is None and loaded.has_batches and loaded.damage is None:
+                self._remove_nameless(partition)
+            else:
+                self._adopt(partition, topic_id, self.default_config, loaded)
             if on_progress is not None:
                 on_progress(done, len(partitions), partition, loaded.report)
         if not self.was_clean:
@@ -191,10 +195,25 @@ class LogDirectory:
                     clean_end=self.wholeness.clean_end(partition),
                 )
 
-            interval, directory = self.default_config.index_interval_bytes, self._directory_of(partition)
-            return ownership.load_own_log(self._disk, directory, partition, context, index_interval_bytes=interval)
+            return ownership.load_own_log(
+                self._disk,
+                self._directory_of(partition),
+                partition,
+                context,
+                named_elsewhere=self._checkpoints.named_topic_id(partition),
+                index_interval_bytes=self.default_config.index_interval_bytes,
+            )
 
         return await self._disk.in_background(load)
+
+    def _remove_nameless(self, partition: TopicPartition) -> None:
+        """A power cut came before any of its files was synced, and by chance left batches without the owner's name. The
+        topic may have been deleted and made again since: the next one of this name must not get them."""
+        logger.warning("%s: no file says which topic it is of, and nothing of it was ever synced: removed", partition)
+        target = self._renamed.rename(self._directory_of(partition), partition, deleted_directory_name)
+        if target is not None:
+            self._renamed.sync_names()
+            self._renamed.to_remove.append(target)
 
     def _directory_of(self, partition: TopicPartition) -> str:
         return f"{self.path}/{partition_directory_name(partition)}"
@@ -259,8 +278,6 @@ class LogDirectory:
     def _write_metadata(self, log: PartitionLog, topic_id: str) -> None:
         file = f"{log.directory}/{PARTITION_METADATA}"
         metadata = PartitionMetadata(topic_id=topic_id, partition=log.topic_partition.partition)
-        if log.epoch_entries():
-            log.store_epochs(topic_id)  # first: a start ignores an epoch file that does not name its log
         self._disk.replace_file(file, format_partition_metadata(metadata), sync=False)
         log.unsynced.add(file)
         log.topic_id = topic_id
@@ -382,11 +399,15 @@ class LogDirectory:
             self.health.failed(error)
 
     async def _remove_deleted(self, now_ms: int) -> None:
-        """Runs before other tasks, which may need the room."""
+        """Runs before other tasks, which may need the room. The directory of a deleted log goes after the checkpoints
+        that still name it, or a start in between would miss that log; on a full disk it goes at once."""
         self._renamed.sync_names_if_due()
         for log in list(self.logs.values()):
             await log.remove_deleted(now_ms)
-        await self._renamed.remove()
+        due = tuple(self._renamed.to_remove)
+        if due and not self.full:
+            await self._checkpoints.write_urgent()
+        await self._renamed.remove(due)
 
     async def sync_metadata(self) -> None:
         """Sync changed epoch files, metadata and names of all logs, off the loop (hardening rule 7). A log that is

@@ -244,15 +244,14 @@ class OpenLog:
             files.add(f"{self.directory}/{path}")
         return files
 
-    def store_epochs(self, topic_id: str | None = None) -> None:
-        """Write the epoch file; `topic_id`: of a log that does not know it yet. Raises DiskError."""
-        self._write_epoch_file(self._epochs, topic_id)
+    def store_epochs(self) -> None:
+        """Write the epoch file. Raises DiskError."""
+        self._write_epoch_file(self._epochs)
 
-    def _write_epoch_file(self, entries: list[EpochEntry], topic_id: str | None = None) -> None:
+    def _write_epoch_file(self, entries: list[EpochEntry]) -> None:
         path = epoch_file_path(self.directory)
         self.epochs_stored = False
-        topic_id = topic_id or self.topic_id
-        owner = None if topic_id is None else (topic_id, self.topic_partition.partition)
+        owner = None if self.topic_id is None else (self.topic_id, self.topic_partition.partition)
         self.health.disk.replace_file(path, format_epoch_checkpoint(entries, owner), sync=False)
         self._epochs_in_file = list(entries)
         self._note_epoch_file()

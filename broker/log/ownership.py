@@ -111,22 +111,25 @@ def load_own_log(
     partition: TopicPartition,
     context_of: Callable[[str | None], LoadContext],
     *,
+    named_elsewhere: str | None,
     index_interval_bytes: int,
 ) -> tuple[LoadedLog, str | None]:
     """Load a partition's directory. Returns the log, and its topic id if known. `context_of`: what the log directory
-    knows of this partition of that topic. An unusable directory stops this partition, not the broker: the log is then
-    damaged, and nothing in it is changed."""
+    knows of this partition of that topic. `named_elsewhere`: the topic id that the checkpoints have for it. An unusable
+    directory stops this partition, not the broker: the log is then damaged, and nothing in it is changed."""
     topic_id: str | None = None
     try:
         claims = read_claims(disk, directory)
         foreign = why_foreign(claims, partition)
         if foreign is not None:
             return unreadable_log(disk, directory, foreign), None
-        topic_id = _settled_topic_id(disk, directory, claims)
+        topic_id = _settled_topic_id(disk, directory, partition, claims, named_elsewhere)
         noted = read_damage_note(disk, directory)
         number = partition.partition
         context = msgspec.structs.replace(context_of(topic_id), damage=noted, topic_id=topic_id, partition=number)
         loaded = load_log(disk, directory, context, index_interval_bytes=index_interval_bytes)
+        if topic_id is None and loaded.damage is None and (context.same_boot or context.clean):
+            loaded.damage = _why_nameless(loaded)
         if loaded.damage is not None and noted is None:
             _note_damage(disk, directory, loaded.damage)
     except (BadEntry, FileMissing) as error:  # stops this partition, not the broker
@@ -144,16 +147,24 @@ def _note_damage(disk: Disk, directory: str, reason: str) -> None:
         ) from None
 
 
-def _settled_topic_id(disk: Disk, directory: str, claims: Claims) -> str | None:
-    """The topic id from either file. If both are lost (a power cut right after creation), nothing of the log was ever
-    synced, and it goes to the next topic of this name."""
+def _why_nameless(loaded: LoadedLog) -> str | None:
+    """Its owner is written before its first batch: without a power cut no log with batches lacks both files."""
+    return f"neither {PARTITION_METADATA} nor {LOG_START} names its owner" if loaded.has_batches else None
+
+
+def _settled_topic_id(
+    disk: Disk, directory: str, partition: TopicPartition, claims: Claims, named_elsewhere: str | None
+) -> str | None:
+    """The topic id from either file, or else from the checkpoints. If none names one (a power cut right after
+    creation), nothing of the log was ever synced: an empty one goes to the next topic of this name."""
     if claims.metadata is not None:
         return claims.metadata.topic_id
     logger.warning("%s/%s cannot be used: %s", directory, PARTITION_METADATA, claims.why_no_metadata)
-    if claims.start is None:
-        logger.warning("%s goes to the next topic of this name: %s names no owner either", directory, LOG_START)
+    topic_id = claims.start.topic_id if claims.start is not None else named_elsewhere
+    if topic_id is None:
+        logger.warning("%s has no known owner: %s names none either", directory, LOG_START)
         return None
-    metadata = PartitionMetadata(topic_id=claims.start.topic_id, partition=claims.start.partition)
+    metadata = PartitionMetadata(topic_id=topic_id, partition=partition.partition)
     try:
         disk.replace_file(f"{directory}/{PARTITION_METADATA}", format_partition_metadata(metadata))
     except DiskFull as error:

@@ -5,7 +5,7 @@ is deleted or damaged, and when a copy set aside is no longer needed.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from minibroker.broker.log import ownership
@@ -29,7 +29,7 @@ class RenamedDirectories:
         self._disk = health.disk
         self._path = health.path
         self.to_remove: list[str] = []
-        """Paths; the last is removed first."""
+        """Paths."""
         self.set_aside: dict[TopicPartition, list[str]] = {}
         """Paths by the partition whose log they hold."""
         self._names_unsynced = False
@@ -96,10 +96,11 @@ class RenamedDirectories:
         self.to_remove += found
         return bool(found)
 
-    async def remove(self) -> None:
-        """Remove what is to be removed, if its new name is synced."""
-        while self.to_remove and not self._names_unsynced and not self._health.offline:
-            path = self.to_remove[-1]
+    async def remove(self, paths: Sequence[str]) -> None:
+        """Remove these of what is to be removed, if their new names are synced."""
+        for path in reversed(paths):
+            if self._names_unsynced or self._health.offline:
+                return
             try:
                 linked = await self._disk.in_background(partial(self._disk.remove_tree, path))
                 if linked is not None:

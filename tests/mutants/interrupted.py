@@ -4,6 +4,8 @@ from tests.mutants.mutant import CannotApply, Edit, Mutant, UnitTest
 
 FOUND = "found from outside: a search of short histories in which each disk call of a log is interrupted"
 TESTS = "tests/broker/log/test_interrupted_steps.py"
+MADE_AGAIN = "found from outside: random histories of one disk with topics made again, each disk call interrupted"
+TESTS_MADE_AGAIN = "tests/broker/log/test_topics_made_again.py"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -39,21 +41,6 @@ MUTANTS: tuple[Mutant, ...] = (
         schedule=UnitTest(f"{TESTS}::test_a_kill_right_after_a_start_that_rebuilt_an_older_epoch_file_is_no_damage"),
     ),
     Mutant(
-        name="D57c",
-        title="the epoch file of a log that learns its topic id goes on naming no owner",
-        origin=FOUND,
-        rule="a log that learns its topic id names it in its epoch file first: else the next start ignores it (section 11)",
-        breaks=("I20",),
-        edits=(
-            Edit(
-                "broker.log.log_directory",
-                "            log.store_epochs(topic_id)  # first: a start ignores an epoch file that does not name its log\n",
-                "            pass\n",
-            ),
-        ),
-        schedule=UnitTest(f"{TESTS}::test_a_log_that_learns_its_topic_id_names_it_in_its_epoch_file"),
-    ),
-    Mutant(
         name="D57d",
         title="a boot id that a full disk had no room for is not written later",
         origin=FOUND,
@@ -83,6 +70,85 @@ MUTANTS: tuple[Mutant, ...] = (
             ),
         ),
         schedule=UnitTest(f"{TESTS}::test_a_kill_within_a_reset_to_an_earlier_start_is_no_damage"),
+    ),
+    Mutant(
+        name="D58a",
+        title="high watermarks that wait for the recovery points are written as they were before the wait",
+        origin=MADE_AGAIN,
+        rule="a log that is cut or replaced while its high watermark is to be written lowers it (section 11)",
+        breaks=("I44",),
+        edits=(
+            Edit(
+                "broker.log.side_files.offset_checkpoints",
+                "        merged = {**self.high_watermarks, **high_watermarks}\n"
+                "        self.high_watermarks = {partition: offset for partition, offset in merged.items()"
+                " if partition in self._logs}\n"
+                "        if self._is_out_of_date(RECOVERY_POINT_CHECKPOINT):\n"
+                "            await self.write_recovery_points()\n",
+                "        if self._is_out_of_date(RECOVERY_POINT_CHECKPOINT):\n"
+                "            await self.write_recovery_points()\n"
+                "        merged = {**self.high_watermarks, **high_watermarks}\n"
+                "        self.high_watermarks = {partition: offset for partition, offset in merged.items()"
+                " if partition in self._logs}\n",
+            ),
+        ),
+        schedule=UnitTest(
+            f"{TESTS_MADE_AGAIN}::test_a_high_watermark_that_is_being_written_is_not_that_of_the_next_topic"
+        ),
+    ),
+    Mutant(
+        name="D58b",
+        title="checkpoint entries of a deleted log count for the directory that its name has now",
+        origin=MADE_AGAIN,
+        rule="what the checkpoints say of a log whose directory is still to be removed is forgotten (section 11)",
+        breaks=("I44",),
+        edits=(
+            Edit(
+                "broker.log.side_files.offset_checkpoints",
+                "                gone |= ownership.read_claims(self._health.disk, directory).owners\n",
+                "                pass\n",
+            ),
+        ),
+        schedule=UnitTest(f"{TESTS_MADE_AGAIN}::test_an_end_at_any_disk_call_while_a_topic_is_made_again_is_no_damage"),
+    ),
+    Mutant(
+        name="D58c",
+        title="the directory of a deleted log goes before the checkpoints that name the log",
+        origin=MADE_AGAIN,
+        rule="the directory of a deleted log is removed after both checkpoints were written without it (section 11)",
+        breaks=("I44",),
+        edits=(Edit("broker.log.log_directory", "        if due and not self.full:\n", "        if False:\n"),),
+        schedule=UnitTest(f"{TESTS_MADE_AGAIN}::test_a_deleted_log_is_not_missing_after_a_kill_at_any_disk_call"),
+    ),
+    Mutant(
+        name="D58d",
+        title="batches without an owner go to the next topic of the name",
+        origin=MADE_AGAIN,
+        rule="batches that no file assigns to a topic go to none (section 11)",
+        breaks=("I41",),
+        edits=(
+            Edit(
+                "broker.log.log_directory",
+                "            if topic_id is None and loaded.has_batches and loaded.damage is None:\n",
+                "            if False:\n",
+            ),
+        ),
+        schedule=UnitTest(f"{TESTS_MADE_AGAIN}::test_batches_that_a_power_cut_left_without_an_owner_go_to_no_topic"),
+    ),
+    Mutant(
+        name="D58e",
+        title="a log that lost both names goes to the next topic of its name, whatever the checkpoints say",
+        origin=MADE_AGAIN,
+        rule="the topic id of a log is also in the checkpoints (section 11)",
+        breaks=("I41",),
+        edits=(
+            Edit(
+                "broker.log.ownership",
+                "claims.start.topic_id if claims.start is not None else named_elsewhere\n",
+                "claims.start.topic_id if claims.start is not None else None\n",
+            ),
+        ),
+        schedule=UnitTest(f"{TESTS_MADE_AGAIN}::test_the_checkpoints_name_the_owner_of_a_log_that_lost_its_names"),
     ),
 )
 CANNOT_APPLY: tuple[CannotApply, ...] = ()

@@ -13,7 +13,7 @@ lowered recovery point closes no segment (`checkpointed_recovery_point`). Log st
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from minibroker.broker.log import ownership
 from minibroker.broker.log.directory_health import DirectoryHealth
@@ -75,15 +75,31 @@ class OffsetCheckpoints:
         known = self._topic_ids.get(log.topic_partition)
         return known is not None and log.topic_id not in (None, known)
 
-    def listed(self, deleted_directories: Iterable[str]) -> list[TopicPartition]:
-        """The logs that existed before this start. A directory that is still to be removed shows that this log was
-        deleted and is not missing. It is identified by topic id, since the name may belong to another topic."""
+    def forget_deleted(self, deleted_directories: Sequence[str]) -> None:
+        """Before logs are loaded: drop the entries of logs whose directories are still to be removed, by topic id,
+        since the name may belong to another topic. Such a log is not missing, and a directory under its name that names
+        no owner is not what is left of it."""
         gone: set[tuple[str, int]] = set()
         for directory in deleted_directories:
             with contextlib.suppress(BadEntry):
                 gone |= ownership.read_claims(self._health.disk, directory).owners
-        named = ((self.recovery_points, self._ids_of_points), (self.high_watermarks, self._topic_ids))
-        return [each for offsets, ids in named for each in offsets if (ids.get(each), each.partition) not in gone]
+        for offsets, ids in ((self.recovery_points, self._ids_of_points), (self.high_watermarks, self._topic_ids)):
+            for partition in [each for each in offsets if (ids.get(each), each.partition) in gone]:
+                del offsets[partition]
+        if deleted_directories:
+            self.name_was_deleted()
+
+    @property
+    def listed(self) -> list[TopicPartition]:
+        """The logs that existed before this start."""
+        return [*self.recovery_points, *self.high_watermarks]
+
+    def named_topic_id(self, partition: TopicPartition) -> str | None:
+        """The topic id that the checkpoints have for this partition, if any."""
+        for offsets, ids in ((self.recovery_points, self._ids_of_points), (self.high_watermarks, self._topic_ids)):
+            if partition in offsets and partition in ids:
+                return ids[partition]
+        return None
 
     def name_was_deleted(self) -> None:
         """Rewrite both checkpoints soon: a log that they name and that does not exist would count as lost."""
@@ -105,8 +121,7 @@ class OffsetCheckpoints:
 
     def forget_high_watermark(self, partition: TopicPartition) -> None:
         """Drop the entry: another topic may get the name."""
-        if self.high_watermarks.get(partition):
-            del self.high_watermarks[partition]
+        if self.high_watermarks.pop(partition, 0):
             self._health.urgent.add(HIGH_WATERMARK_CHECKPOINT)
 
     def lower_high_watermark(self, partition: TopicPartition, end: int) -> None:
@@ -123,20 +138,22 @@ class OffsetCheckpoints:
         self.recovery_points[partition] = 0
         self._health.urgent |= {RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT}
         disk, path = self._health.disk, self._health.path
+        points = {each: min(self.recovery_points.get(each, 0), log.recovery_point) for each, log in self._logs.items()}
         for name, found in (
-            (RECOVERY_POINT_CHECKPOINT, self.recovery_points),
-            (HIGH_WATERMARK_CHECKPOINT, self.high_watermarks),
+            (RECOVERY_POINT_CHECKPOINT, {**points, partition: 0}),
+            (HIGH_WATERMARK_CHECKPOINT, self.own_high_watermarks()),
         ):
             directory_files.offsets_writer(disk, path, name, found, self._ids_of(found))()
 
     async def write_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """A log that is not named keeps its high watermark: a checkpoint must not forget partitions without a known
         role (KAFKA-769, KAFKA-1647). A recovery point that fell is written first, because at a start everything below
-        both checkpoints counts as synced."""
-        if RECOVERY_POINT_CHECKPOINT in self._health.urgent:
-            await self.write_recovery_points()
+        both checkpoints counts as synced. The offsets are taken over before that: a log that is cut or replaced
+        meanwhile lowers them."""
         merged = {**self.high_watermarks, **high_watermarks}
         self.high_watermarks = {partition: offset for partition, offset in merged.items() if partition in self._logs}
+        if self._is_out_of_date(RECOVERY_POINT_CHECKPOINT):
+            await self.write_recovery_points()
         await self._write(HIGH_WATERMARK_CHECKPOINT, lambda: self.high_watermarks)
 
     async def forget_lost_tails(self) -> bool:
@@ -155,7 +172,7 @@ class OffsetCheckpoints:
         """Lower the high watermarks to the log ends. After a power cut logs may end below them, which the next start on
         this boot would take for damage. False if the disk has no room to write that."""
         ends = {partition: log.log_end_offset for partition, log in self._logs.items() if log.damage is None}
-        lowered = {each: min(offset, ends.get(each, offset)) for each, offset in self.high_watermarks.items()}
+        lowered = {each: min(offset, ends.get(each, offset)) for each, offset in self.own_high_watermarks().items()}
         urgent = self._health.urgent
         if lowered == self.high_watermarks and HIGH_WATERMARK_CHECKPOINT not in urgent:
             return True
@@ -192,17 +209,20 @@ class OffsetCheckpoints:
 
     async def write_urgent(self) -> None:
         """Write the checkpoints with old entries that could do harm."""
-        if RECOVERY_POINT_CHECKPOINT in self._health.urgent:
+        if self._is_out_of_date(RECOVERY_POINT_CHECKPOINT):
             await self.write_recovery_points()
-        if HIGH_WATERMARK_CHECKPOINT in self._health.urgent:
+        if self._is_out_of_date(HIGH_WATERMARK_CHECKPOINT):
             await self.write_high_watermarks({})
         self._forget_former_logs()
+
+    def _is_out_of_date(self, name: str) -> bool:
+        """Whether old entries that could do harm may be on the disk: also while the write that replaces them runs."""
+        return name in self._health.urgent or self._writing[name].locked()
 
     def _forget_former_logs(self) -> None:
         """Once neither checkpoint names more than a restarted log holds, both describe this log alone: from then on it
         must hold what they say. The next periodic tasks record its start with the new reason."""
-        name = HIGH_WATERMARK_CHECKPOINT
-        if name in self._health.urgent or self._writing[name].locked():
+        if self._is_out_of_date(HIGH_WATERMARK_CHECKPOINT):
             return
         for partition, log in self._logs.items():
             is_current = log.recovery_point >= log.checkpointed_recovery_point

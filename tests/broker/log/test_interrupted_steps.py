@@ -9,9 +9,9 @@ import pytest
 from minibroker.broker.log.cutting import delete_head
 from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log.partition_log import PartitionLog
-from minibroker.protocol.files.checkpoints import LogStartReason, format_epoch_checkpoint
+from minibroker.protocol.files.checkpoints import LogStartReason
 from minibroker.simulation.world.node import ProcessDead
-from tests.broker.log.machine import PARTITION, PATH, SMALL, Machine, append, check_log, drive, reset
+from tests.broker.log.machine import PATH, SMALL, Machine, append, check_log, drive, reset
 from tests.broker.log.test_recovery import FIRST, ONE_SEGMENT, restart
 
 CALLS_MAX = 40
@@ -188,20 +188,6 @@ def rot_epoch(machine: Machine, batch: int, count: int) -> None:
     content = bytearray(machine.content(FIRST))
     content[batch * (len(content) // count) + EPOCH_FIELD_END - 1] ^= 8
     machine.edit(FIRST, bytes(content))
-
-
-@pytest.mark.invariant("I20")
-def test_a_log_that_learns_its_topic_id_names_it_in_its_epoch_file(machine: Machine) -> None:
-    _, log = machine.open_log(ONE_SEGMENT)
-    append(log, 4, epoch=3)
-    machine.kill()
-    machine.edit("leader-epoch-checkpoint", format_epoch_checkpoint([(3, 0)], None))
-    for name in ("partition.metadata", "log-start"):
-        machine.disk().remove(f"{PATH}/{PARTITION}/{name}")
-    assert machine.open_log(ONE_SEGMENT)[1].damage is None
-    machine.kill()
-    rot_epoch(machine, 3, 4)
-    assert machine.open_log(ONE_SEGMENT)[1].damage is not None
 
 
 @pytest.mark.invariant("I20")

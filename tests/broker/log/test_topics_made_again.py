@@ -1,0 +1,232 @@
+"""A topic is deleted and made again around kills, power cuts and faults: its old log says nothing about the new one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from minibroker.broker.log.log_directory import LogDirectory, gather_all
+from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.broker.log.side_files.directory_files import read_offsets
+from minibroker.protocol.ids import TopicPartition
+from minibroker.runtime.ports import DiskError
+from minibroker.simulation.world.storage import CHANGES, SimulatedStorage
+from tests.broker.log.machine import PARTITION, PATH, SMALL, TOPIC_ID, Machine, append, check_log, drive
+from tests.broker.log.test_interrupted_steps import CALLS_MAX, is_killed_at, store
+
+NEXT_ID = "id-of-the-next-topic-of-that-name"
+COMMITTED = 12
+
+
+def committed(machine: Machine) -> tuple[LogDirectory, PartitionLog]:
+    """A log whose end both checkpoints promise."""
+    directory, log = machine.open_log(incarnation_id="one")
+    append(log, 6, epoch=0)
+    store(directory, log)
+    drive(directory.checkpoint_high_watermarks({PARTITION: COMMITTED}))
+    return directory, log
+
+
+def make_again(directory: LogDirectory) -> PartitionLog:
+    directory.delete_log(PARTITION)
+    log = directory.create_log(PARTITION, NEXT_ID, SMALL)
+    append(log, 1, epoch=0)
+    return log
+
+
+@pytest.mark.invariant("I44")
+@pytest.mark.parametrize("is_power_cut", [False, True])
+def test_an_end_at_any_disk_call_while_a_topic_is_made_again_is_no_damage(is_power_cut: bool) -> None:
+    for call in range(1, CALLS_MAX):
+        machine = Machine()
+        directory, _ = committed(machine)
+        killed = is_killed_at(machine, call, lambda directory=directory: make_again(directory))  # type: ignore[misc]
+        machine.disk().sync_directory(PATH)  # by chance, before the power fails
+        if is_power_cut:
+            machine.lose_power()
+        directory = machine.open(incarnation_id="two")
+        assert [log.damage for log in directory.logs.values() if log.damage is not None] == []
+        log = directory.create_log(PARTITION, NEXT_ID, SMALL)
+        assert (log.damage, log.log_end_offset) in {(None, 0), (None, 2)}
+        check_log(log)
+        if not killed:
+            return
+
+
+def fail_at(machine: Machine, call: str, number: int) -> None:
+    """The n-th call of this name from now on fails; `heal` ends it."""
+    fault = machine.storage.fail(call, times=0)
+    left = number
+
+    def count(made: str, path: str) -> None:
+        nonlocal left
+        left -= made == call
+        fault.times = int(left == 0 and made == call)
+        SimulatedStorage.check_fault(machine.storage, made, path)
+
+    machine.storage.check_fault = count  # type: ignore[method-assign, assignment]
+
+
+@pytest.mark.invariant("I44")
+@pytest.mark.parametrize("call", sorted(CHANGES | {"open", "list_directory"}))
+def test_a_failed_disk_call_while_a_topic_is_made_again_is_no_damage(call: str) -> None:
+    for number in range(1, CALLS_MAX):
+        machine = Machine()
+        directory, _ = committed(machine)
+        fail_at(machine, call, number)
+        has_failed = False
+        try:
+            make_again(directory)
+        except DiskError:
+            has_failed = True
+        machine.storage.heal()
+        machine.kill()
+        log = machine.open().create_log(PARTITION, NEXT_ID, SMALL)
+        assert log.damage is None
+        check_log(log)
+        if not has_failed:
+            return
+
+
+@pytest.mark.invariant("I44")
+@pytest.mark.parametrize("is_urgent", [True, False])
+def test_a_high_watermark_that_is_being_written_is_not_that_of_the_next_topic(
+    machine: Machine, is_urgent: bool
+) -> None:
+    """The recovery points are written first, and the topic is made again meanwhile."""
+    directory, _ = committed(machine)
+    if is_urgent:
+        directory.create_log(TopicPartition("lines", 1), "other", SMALL)
+
+    async def write_and_make_again() -> None:
+        writing = asyncio.ensure_future(directory.checkpoint_high_watermarks({PARTITION: COMMITTED}))
+        await asyncio.sleep(0)
+        make_again(directory)
+        await writing
+
+    drive(write_and_make_again())
+    drive(directory.maintain(0))
+    machine.kill()
+    directory = machine.open()
+    assert directory.logs[PARTITION].damage is None
+    assert directory.read_high_watermarks().get(PARTITION, 0) == 0
+
+
+@pytest.mark.invariant("I44")
+def test_a_high_watermark_waits_for_a_lower_recovery_point_that_is_being_written(machine: Machine) -> None:
+    directory, log = committed(machine)
+    log.truncate_to(4)
+    order: list[str] = []
+    check = machine.storage.check_fault
+
+    def note(call: str, path: str) -> None:
+        if call == "replace_file":
+            order.append(path.rpartition("/")[2])
+        check(call, path)
+
+    machine.storage.check_fault = note  # type: ignore[method-assign]
+    writes = [directory.checkpoint_recovery_points(), directory.checkpoint_high_watermarks({PARTITION: 4})]
+
+    async def at_once() -> None:
+        await gather_all(writes)
+
+    drive(at_once())
+    assert order[0] == "recovery-point-offset-checkpoint"
+    assert order.index("replication-offset-checkpoint") > 1
+
+
+def is_missed(machine: Machine, step: Callable[[LogDirectory], object], call: int) -> tuple[bool, LogDirectory]:
+    directory, _ = committed(machine)
+    other = directory.create_log(TopicPartition("lines", 1), "other", SMALL)
+    append(other, 1)
+    directory.delete_log(PARTITION)
+    killed = is_killed_at(machine, call, lambda: step(directory))
+    return killed, machine.open(incarnation_id="two")
+
+
+@pytest.mark.invariant("I44")
+@pytest.mark.parametrize("with_other_damage", [False, True])
+def test_a_deleted_log_is_not_missing_after_a_kill_at_any_disk_call(with_other_damage: bool) -> None:
+    def maintain(directory: LogDirectory) -> None:
+        if with_other_damage:
+            directory.set_log_aside(TopicPartition("lines", 1))
+        drive(directory.maintain(0))
+        drive(directory.maintain(0))
+
+    for call in range(1, CALLS_MAX):
+        killed, directory = is_missed(Machine(), maintain, call)
+        assert PARTITION not in directory.wholeness.missing
+        if not killed:
+            return
+
+
+@pytest.mark.invariant("I44")
+def test_a_start_does_not_remove_a_deleted_log_before_its_checkpoints(machine: Machine) -> None:
+    directory, _ = committed(machine)
+    directory.delete_log(PARTITION)
+    machine.kill()
+    for call in range(1, CALLS_MAX):
+        directory = machine.open(incarnation_id=f"start-{call}")
+        assert directory.wholeness.missing == frozenset()
+        maintaining = directory.maintain(0)
+        if not is_killed_at(machine, call, lambda maintaining=maintaining: drive(maintaining)):  # type: ignore[misc]
+            break
+    assert machine.open(incarnation_id="last").wholeness.missing == frozenset()
+
+
+@pytest.mark.invariant("I44")
+def test_the_recovery_point_of_a_deleted_topic_is_not_written_for_the_next_one(machine: Machine) -> None:
+    """Another log is set aside, which rewrites both checkpoints at once."""
+    directory, _ = committed(machine)
+    append(directory.create_log(TopicPartition("lines", 1), "other", SMALL), 1)
+    make_again(directory)
+    directory.set_log_aside(TopicPartition("lines", 1))
+    found = read_offsets(machine.disk(), PATH, "recovery-point-offset-checkpoint")
+    assert found is not None
+    assert (found.offsets[PARTITION], found.topic_ids[PARTITION]) == (0, NEXT_ID)
+
+
+def lose_names(machine: Machine) -> None:
+    for name in ("partition.metadata", "log-start"):
+        machine.disk().remove(f"{PATH}/{PARTITION}/{name}")
+
+
+@pytest.mark.invariant("I41")
+def test_batches_that_a_power_cut_left_without_an_owner_go_to_no_topic(machine: Machine) -> None:
+    """The kernel wrote the batches and the names first, and the contents of the small files not at all."""
+    _, log = machine.open_log()
+    append(log, 3, epoch=0)
+    file = machine.disk().open(log.segments[-1].log_path)
+    file.sync()
+    for path in (log.directory, PATH):
+        machine.disk().sync_directory(path)
+    machine.lose_power()
+    directory = machine.open()
+    assert PARTITION not in directory.logs
+    assert directory.create_log(PARTITION, NEXT_ID, SMALL).log_end_offset == 0
+
+
+@pytest.mark.invariant("I41")
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_batches_without_an_owner_are_damage_where_no_power_was_lost(machine: Machine, is_clean: bool) -> None:
+    directory, log = machine.open_log()
+    append(log, 3, epoch=0)
+    if is_clean:
+        drive(directory.close(clean=True, high_watermarks={}))
+        machine.disk().remove(f"{PATH}/recovery-point-offset-checkpoint")
+        machine.disk().remove(f"{PATH}/replication-offset-checkpoint")
+    lose_names(machine)
+    machine.kill()
+    assert "names its owner" in str(machine.open().logs[PARTITION].damage)
+
+
+@pytest.mark.invariant("I41")
+@pytest.mark.parametrize(("topic_id", "end"), [(TOPIC_ID, COMMITTED), (NEXT_ID, 0)])
+def test_the_checkpoints_name_the_owner_of_a_log_that_lost_its_names(machine: Machine, topic_id: str, end: int) -> None:
+    committed(machine)
+    lose_names(machine)
+    machine.kill()
+    log = machine.open().create_log(PARTITION, topic_id, SMALL)
+    assert (log.damage, log.log_end_offset) == (None, end)
