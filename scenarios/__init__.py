@@ -14,4 +14,5 @@ a script for a `Stage` (staging/stage.py), which names brokers by letter:
 the listener. What `play` returns is compared with the audit's verdict on the disks. The same script runs on every
 stage: `SimulatedStage` (staging/simulated.py: virtual time, one process) and, for acts with `live=True`, a stage of
 real processes (live/). What only a simulation can do is on `SimulatedStage` alone: an act that needs it is not live.
+docs/QUESTIONS.md lists the steps that add a scenario.
 """

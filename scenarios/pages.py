@@ -35,6 +35,9 @@ their start, because it loses acknowledged records.
 
 `--live` plays the same script on a real ZooKeeper and real broker processes on this machine. The column `live` shows
 the scenarios whose steps can be forced by kills, pauses and message holds. A live run needs Java and takes 10 to 25 s.
+
+How to add a scenario: [QUESTIONS.md](../QUESTIONS.md#how-do-i-add-). These pages are written by `python -m
+minibroker.scenarios.pages`.
 """
 
 

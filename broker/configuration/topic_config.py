@@ -1,7 +1,8 @@
 """The settings of one topic: its own overrides, and the broker's settings for the rest.
 
 Owns: how overrides and the broker's settings become one effective set, and whether an override is allowed. Leaves to
-others: where overrides are stored (`/config/topics/<t>`) and which peers may change them.
+others: where overrides are stored (`/config/topics/<t>`) and which peers may change them. docs/QUESTIONS.md lists the
+steps that add a setting.
 """
 
 from collections.abc import Mapping

@@ -2,7 +2,8 @@
 
 Owns: the table of APIs with their access rights, and the one import path for all messages; their shapes are in
 `client_messages`, `admin_messages`, `control_messages` and `authentication_messages`, their limits in `message_types`.
-Leaves to others: how a message is framed (`framing`), packed (`codec`) and answered.
+Leaves to others: how a message is framed (`framing`), packed (`codec`) and answered. docs/QUESTIONS.md lists the steps
+that add an API.
 
 In requests and responses -1 stands for 'none'. Fields that a sender leaves out take the defaults of the struct, unknown
 fields are ignored. Where a message carries record batches the field is the last one, and so is each list on the way to

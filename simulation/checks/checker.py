@@ -1,7 +1,7 @@
 """What a checker of a run is told, and the one way to subscribe it.
 
 Owns: the interface of checkers, and their subscription (`checking`). Leaves to others: all checks, and which checkers a
-run has (`simulation/swarm/checkers.py`).
+run has (`simulation/swarm/checkers.py`). docs/QUESTIONS.md lists the steps that add one.
 """
 
 import contextlib
