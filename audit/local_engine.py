@@ -52,7 +52,7 @@ def compare_locally(
         read = time.monotonic()
         chunks = by_partition.pop(partition, ())
         results.append(compare_partition(partition, replicas, chunks, expected.get(partition)))
-        stopwatch.add(scan=read - began, judge=time.monotonic() - read)
+        stopwatch.add(scan=read - began, compare=time.monotonic() - read)
     return results
 
 

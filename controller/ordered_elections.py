@@ -83,7 +83,7 @@ async def _logs(active: ActiveController, partitions: list[TopicPartition]) -> L
 
 
 def _result(active: ActiveController, now: ElectionOutlook, choice: LossChoice | str) -> ElectionOutlook:
-    """An error where something had changed meanwhile, for no leader was elected then."""
+    """The outlook; as an error if the cluster has changed since and no leader was elected."""
     partition = TopicPartition(now.topic_name, now.partition_index)
     leadership = active.state.leaderships.get(partition)
     if isinstance(choice, LossChoice) and leadership is not None and leadership.leader == choice.leader:

@@ -151,10 +151,10 @@ def acked_twice(partition: TopicPartition, offset: int) -> Finding:
     )
 
 
-def lawfully_lost(item: Finding, acks: str) -> Finding:
+def allowed_loss(item: Finding, acks: str) -> Finding:
     """The same finding as a note: with this setting of acks the record was never promised to stay."""
     message = f"{item.message} (acknowledged with acks={acks}: no promise is broken)"
-    return msgspec.structs.replace(item, kind=Kind.ACKED_LAWFULLY_LOST, severity=Severity.NOTE, message=message)
+    return msgspec.structs.replace(item, kind=Kind.ACKED_ALLOWED_LOSS, severity=Severity.NOTE, message=message)
 
 
 def of_former_topic(partition: TopicPartition, topic_id: str | None, contents: list[Content]) -> Finding | None:

@@ -55,7 +55,7 @@ class Kind(StrEnum):
     ACKED_CHANGED = "acked-changed"
     ACKED_TWICE = "acked-twice"
     ACKED_TRIMMED = "acked-trimmed"
-    ACKED_LAWFULLY_LOST = "acked-lawfully-lost"
+    ACKED_ALLOWED_LOSS = "acked-allowed-loss"
     STALE_CLUSTER_STATE = "stale-cluster-state"
     MISSING_BROKER = "missing-broker"
     MISSING_REPLICA = "missing-replica"
@@ -82,7 +82,7 @@ NOTES = frozenset(
         Kind.LOG_START_DIFFERS,
         Kind.CHANGED_WHILE_READ,
         Kind.ACKED_TRIMMED,
-        Kind.ACKED_LAWFULLY_LOST,
+        Kind.ACKED_ALLOWED_LOSS,
         Kind.REPLICA_ABSENT,
         Kind.WITNESS_BEHIND,
         Kind.WITNESS_NOT_COMPARED,
@@ -141,7 +141,7 @@ CHECKS: dict[str, tuple[Kind, ...]] = {
         Kind.ACKED_CHANGED,
         Kind.ACKED_TWICE,
         Kind.ACKED_TRIMMED,
-        Kind.ACKED_LAWFULLY_LOST,
+        Kind.ACKED_ALLOWED_LOSS,
     ),
 }
 
@@ -229,7 +229,7 @@ class PartitionResult(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     partition: int
     verdict: PartitionVerdict
-    judged_offsets: int
+    compared_offsets: int
     """Offsets at which at least two replicas were compared below both their high watermarks."""
     total_offsets: int
     """Offsets that at least one replica holds."""

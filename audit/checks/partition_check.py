@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from minibroker.audit.checks.acknowledged import (
     AckedResult,
     acked_twice,
+    allowed_loss,
     check_acked,
-    lawfully_lost,
     of_former_topic,
     sorted_acked,
 )
@@ -72,7 +72,7 @@ def compare_partition(
         topic=partition.topic,
         partition=partition.partition,
         verdict=PartitionVerdict.INCONSISTENT if absent else _verdict(kept, contents, comparison),
-        judged_offsets=comparison.compared_offsets,
+        compared_offsets=comparison.compared_offsets,
         total_offsets=comparison.total,
         acked_records=records,
         acked_in_place=acked_result.in_place,
@@ -125,7 +125,7 @@ def _acknowledged(
     found = acked_result.findings + [item for item in others_result.findings if item not in acked_result.findings]
     found += [acked_twice(partition, offset) for offset in others.offsets]
     if chunks[0].acks != ACKS_ALL:
-        found = [lawfully_lost(item, chunks[0].acks) for item in found]
+        found = [allowed_loss(item, chunks[0].acks) for item in found]
     return len(acked) + len(others), AckedResult(found, acked_result.in_place + others_result.in_place)
 
 

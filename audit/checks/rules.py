@@ -55,7 +55,7 @@ def _check_reading(report: ReplicaReport) -> None:
         if segment.vanished:
             report.add(
                 Kind.CHANGED_WHILE_READ,
-                "the segment was removed while the audit ran (retention or truncation); its offsets are not judged",
+                "the segment was removed while the audit ran (retention or truncation); its offsets are not compared",
                 offset=segment.base_offset,
                 file=segment.file,
             )

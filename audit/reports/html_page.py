@@ -43,7 +43,7 @@ def html_page(report: AuditReport) -> str:
         ("Brokers", statistics.brokers),
         ("Partitions, replicas", f"{statistics.partitions}, {statistics.replicas}"),
         ("Batches, bytes", f"{statistics.batches:,}, {statistics.bytes:,}"),
-        ("Offsets judged", f"{statistics.judged_offsets:,} of {statistics.total_offsets:,}"),
+        ("Offsets compared", f"{statistics.compared_offsets:,} of {statistics.total_offsets:,}"),
         ("Acknowledged records in place", f"{statistics.acked_in_place:,} of {statistics.acked_records:,}"),
         ("Engine, seconds", f"{report.meta.engine}, {statistics.seconds}"),
         ("Started", report.meta.started),
@@ -86,8 +86,8 @@ def _partition(result: PartitionResult) -> tuple[str, ...]:
         for replica in result.replicas
     )
     acked = f"{result.acked_in_place} of {result.acked_records}" if result.acked_records else "none given"
-    judged = f"{result.judged_offsets} of {result.total_offsets}"
-    return f"{result.topic}-{result.partition}", result.verdict, judged, acked, replicas
+    compared = f"{result.compared_offsets} of {result.total_offsets}"
+    return f"{result.topic}-{result.partition}", result.verdict, compared, acked, replicas
 
 
 def _partitions(results: tuple[PartitionResult, ...]) -> str:
@@ -104,7 +104,7 @@ def _partitions(results: tuple[PartitionResult, ...]) -> str:
     folded = f"<details><summary>Pictures of partitions without errors</summary>{fine}</details>" if fine else ""
     more = f"<p>{len(ordered) - ROWS_MAX:,} more are in the JSON.</p>" if len(ordered) > ROWS_MAX else ""
     table = _table(
-        ("Partition", "Verdict", "Judged", "Acknowledged", "Replicas"),
+        ("Partition", "Verdict", "Compared", "Acknowledged", "Replicas"),
         (_partition(result) for result in ordered[:ROWS_MAX]),
         (_css(result) for result in ordered[:ROWS_MAX]),
     )

@@ -23,7 +23,7 @@ LEGEND = (
     ("above", "above the high watermark: not known to be committed"),
     ("differs", "differs or is damaged"),
     ("missing", "missing"),
-    ("unproven", "could not be judged"),
+    ("unproven", "could not be compared"),
 )
 
 

@@ -43,7 +43,7 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     replicas: int
     batches: int
     bytes: int
-    judged_offsets: int
+    compared_offsets: int
     total_offsets: int
     acked_records: int
     acked_in_place: int
@@ -142,7 +142,7 @@ def _statistics(
         replicas=len(replicas),
         batches=sum(replica.batches for replica in replicas),
         bytes=sum(replica.bytes for replica in replicas),
-        judged_offsets=sum(result.judged_offsets for result in partitions),
+        compared_offsets=sum(result.compared_offsets for result in partitions),
         total_offsets=sum(result.total_offsets for result in partitions),
         acked_records=sum(result.acked_records for result in partitions),
         acked_in_place=sum(result.acked_in_place for result in partitions),
@@ -158,21 +158,21 @@ def _summary(
     statistics: Statistics,
     findings: tuple[Finding, ...],
 ) -> str:
-    judged = _compared(partitions, statistics, agree=outcome is AuditOutcome.CONSISTENT)
+    compared = _compared(partitions, statistics, agree=outcome is AuditOutcome.CONSISTENT)
     acked = ""
     if statistics.acked_records:
         acked = f"; {statistics.acked_in_place} of {statistics.acked_records} acknowledged records are in place"
     if outcome is AuditOutcome.INCONSISTENT:
-        return f"inconsistent: {statistics.errors} findings, first {findings[0].kind}; {judged}{acked}"
+        return f"inconsistent: {statistics.errors} findings, first {findings[0].kind}; {compared}{acked}"
     if outcome is AuditOutcome.UNPROVEN:
         count = sum(1 for result in partitions if result.verdict is PartitionVerdict.UNPROVEN)
-        why = f"{count} partitions could not be judged" if count else "no source shows that everything is present"
-        return f"unproven: nothing contradicts, but {why}; {judged}{acked}"
+        why = f"{count} partitions could not be compared" if count else "no source shows that everything is present"
+        return f"unproven: nothing contradicts, but {why}; {compared}{acked}"
     if outcome is AuditOutcome.UNDECODABLE:
-        return f"consistent, but {statistics.errors} batches hold records that cannot be decoded; {judged}{acked}"
+        return f"consistent, but {statistics.errors} batches hold records that cannot be decoded; {compared}{acked}"
     if not any(len(result.replicas) > 1 for result in partitions):
         return f"consistent, but no partition has two replicas here: nothing was compared{acked}"
-    return f"consistent: {judged}{acked}"
+    return f"consistent: {compared}{acked}"
 
 
 def _compared(partitions: tuple[PartitionResult, ...], statistics: Statistics, *, agree: bool) -> str:
@@ -181,7 +181,7 @@ def _compared(partitions: tuple[PartitionResult, ...], statistics: Statistics, *
     partition_count = sum(1 for result in partitions if result.compared_replicas)
     text = (
         f"{compared} replicas of {partition_count} partitions were compared below their committed offsets"
-        f" ({statistics.judged_offsets} of {statistics.total_offsets} offsets)"
+        f" ({statistics.compared_offsets} of {statistics.total_offsets} offsets)"
         f"{', all agree' if agree else ''}"
     )
     witnessed = sum(1 for result in partitions if result.witnessed_replicas)

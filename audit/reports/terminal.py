@@ -40,7 +40,7 @@ def print_report(report: AuditReport, console: "Console | None" = None) -> None:
         table.add_row(
             f"{result.topic}-{result.partition}",
             result.verdict,
-            f"{result.judged_offsets}/{result.total_offsets}",
+            f"{result.compared_offsets}/{result.total_offsets}",
             _acked(result),
             "\n".join(_replica(replica) for replica in result.replicas),
             style=VERDICT_STYLE.get(result.verdict, ""),

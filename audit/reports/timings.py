@@ -12,7 +12,7 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
     """Spark's: the JVM, the context and a Python worker on every core, whatever the logs. 0 without Spark."""
     scan_ms: int
     """Reading and checking every batch (and the list of acknowledged records)."""
-    judge_ms: int
+    compare_ms: int
     """Bringing the replicas of each partition together and comparing them."""
     stop_ms: int
     """Spark's end."""
@@ -34,7 +34,7 @@ class Stopwatch:
             discover_ms=self._milliseconds("discover"),
             start_ms=self._milliseconds("start"),
             scan_ms=self._milliseconds("scan"),
-            judge_ms=self._milliseconds("judge"),
+            compare_ms=self._milliseconds("compare"),
             stop_ms=self._milliseconds("stop"),
         )
 

@@ -26,7 +26,7 @@ BATCH_BYTES = 16 * KIB
 ALTERNATIONS = 3
 PROCESSES = 2
 AUDIT_TIMEOUT_S = 900.0
-WORK = ("discover_ms", "scan_ms", "judge_ms")
+WORK = ("discover_ms", "scan_ms", "compare_ms")
 """The phases that depend on the logs' size; start and stop of Spark are separate."""
 
 

@@ -67,7 +67,7 @@ def answer_list_offsets(manager: ReplicaManager, body: ListOffsetsRequest) -> Li
     """Answers with the earliest offset, the latest, or that of the first record not older than a timestamp."""
     manager.check_fence()
     topics = []
-    entries = sum(len(topic.partitions) for topic in body.topics)  # a follower lists each partition twice
+    entries = sum(len(topic.partitions) for topic in body.topics)  # a follower asks for both ends of each partition
     producers_bytes_max = PRODUCERS_BYTES_MAX // max(1, entries // 2)
     for topic in body.topics:
         answers = []

@@ -1,8 +1,7 @@
 """The topics that a producer knows: it learns them, and new partitions, from the cluster's metadata.
 
-Owns: adding topics and partitions to the producer's, and the wait for one that is not known yet. Leaves to others:
-which partition a record gets (`producer_topic`), and the metadata itself (`cluster`).
-"""
+Owns: adding topics and partitions to the producer's dictionary of topics, and the wait for one that is not known yet.
+Leaves to others: which partition a record gets (`producer_topic`), and the metadata itself (`cluster`)."""
 
 from collections.abc import Callable
 

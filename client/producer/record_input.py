@@ -23,7 +23,7 @@ Headers = Sequence[Header]
 """Pairs of a name and bytes (or None)."""
 RecordRow: TypeAlias = tuple[PartitionQueue | None, bytes | None, bytes | None]
 ROWS_PER_COPY = 4_096
-"""Rows copied at a time where records are taken one by one: a call that waits and continues copies at most these
+"""Rows copied at a time where records are taken one by one: a call that resumes after waiting copies no more than these
 again."""
 
 

@@ -37,7 +37,7 @@ def _check_report(output: DemoOutput, report: AuditReport, ledger: Ledger) -> No
     for finding in report.findings[:FINDINGS_SHOWN]:
         output.tell(f"  {finding.severity}: {describe(finding)}")
     errors = [finding for finding in report.findings if finding.severity is Severity.ERROR]
-    compared = f"{report.statistics.judged_offsets} of {report.statistics.total_offsets} offsets compared"
+    compared = f"{report.statistics.compared_offsets} of {report.statistics.total_offsets} offsets compared"
     kinds = ", ".join(dict.fromkeys(finding.kind for finding in errors))
     detail = f"{compared}, {report.outcome}"
     if errors:

@@ -3,9 +3,8 @@
 Owns: I1 to I8, I11, I16 to I19 and hardening rule 11 as functions of values; each returns the violation, beginning with
 its number, or None. Does not trust what a replica knows of the others: I5 and I7 compare with what was really sent.
 
-A replica is *whole* for the present ISR if it runs under the incarnation that the ISR lists. A replica that has lost
-bytes since then is listed under an older one: that it must leave before it counts is checked by I3 and I19 of the other
-members.
+A replica *runs as recorded* if it runs under the incarnation that the ISR lists. A replica that has lost bytes since
+then is listed under an older one. I3 and I19 of the other members fail if it counts before it has left the ISR.
 """
 
 from minibroker.broker.replication.state import Role

@@ -174,8 +174,8 @@ def _may_lose(world: ModelWorld, state: ModelState, replica: ModelReplica) -> bo
     others = set()
     for member in reference.in_sync_replicas:
         other = world.replica(state, member)
-        is_whole = reference.incarnation_of(member) == controller.incarnation(other.starts)
-        if member != broker_id and other.is_running and other.broker_epoch and is_whole:
+        runs_as_recorded = reference.incarnation_of(member) == controller.incarnation(other.starts)
+        if member != broker_id and other.is_running and other.broker_epoch and runs_as_recorded:
             others.add(member)
     if replica.state.config.min_insync_replicas == 1:  # a shrink in flight may leave it alone, with nothing synced
         for asker, _, proposal in state.proposals:

@@ -180,9 +180,9 @@ def test_a_list_of_a_former_topic_is_unproven_and_not_a_loss(cluster: PlantedClu
 def test_a_lost_record_acknowledged_with_acks_1_is_a_note(cluster: PlantedCluster) -> None:
     acked = promised(cluster, [*RECORDS, RECORDS[0]], acks="1")
     result = audited_partition(cluster, acked)
-    assert {(item.kind, item.severity) for item in result.findings} == {(Kind.ACKED_LAWFULLY_LOST, Severity.NOTE)}
+    assert {(item.kind, item.severity) for item in result.findings} == {(Kind.ACKED_ALLOWED_LOSS, Severity.NOTE)}
     assert result.findings[-1].message.endswith("(acknowledged with acks=1: no promise is broken)")
-    assert [item.kind for item in list_findings(acked)] == [Kind.ACKED_LAWFULLY_LOST]
+    assert [item.kind for item in list_findings(acked)] == [Kind.ACKED_ALLOWED_LOSS]
 
 
 @pytest.mark.parametrize("range_bytes", [16, 30, 57, 400])

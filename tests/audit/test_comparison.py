@@ -49,7 +49,7 @@ def test_a_lagging_replica_is_fine(tmp_path: Path) -> None:
     assert result.verdict is PartitionVerdict.LAGGING
     (item,) = result.findings
     assert (item.kind, item.broker, item.offset, item.end_offset) == (Kind.LAGGING_TAIL, 3, 3, 4)
-    assert (result.judged_offsets, result.total_offsets) == (4, 4)
+    assert (result.compared_offsets, result.total_offsets) == (4, 4)
 
 
 @pytest.mark.parametrize("in_sync", [[1, 2], [1, 2, 3]])
@@ -67,7 +67,7 @@ def test_an_out_of_sync_replica_whose_records_others_have_trimmed_is_not_unprove
 
 def test_compared_offsets_are_those_below_both_high_watermarks(tmp_path: Path) -> None:
     result = audited_partition(cluster_of(tmp_path, [COMMON, COMMON], [3, 1]))
-    assert (result.judged_offsets, result.total_offsets, result.verdict) == (1, 4, PartitionVerdict.IDENTICAL)
+    assert (result.compared_offsets, result.total_offsets, result.verdict) == (1, 4, PartitionVerdict.IDENTICAL)
 
 
 @pytest.mark.parametrize("high_watermarks", [(0, 0), (None, None), (4, None)])
@@ -81,7 +81,7 @@ def test_two_replicas_without_a_known_committed_offset_are_unproven(
 
 def test_an_empty_replica_does_not_make_a_partition_unproven(tmp_path: Path) -> None:
     result = audited_partition(cluster_of(tmp_path, [COMMON, COMMON, []], [4, 4, None]))
-    assert (result.verdict, result.judged_offsets) == (PartitionVerdict.LAGGING, 4)
+    assert (result.verdict, result.compared_offsets) == (PartitionVerdict.LAGGING, 4)
 
 
 def test_a_single_replica_has_its_own_verdict(tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ def test_comparing_a_pair_matches_the_definitions(
     for kind, offsets in expected.items():
         found = [(item.offset or 0, item.end_offset or 0) for item in of_kind(result, kind)]
         assert {offset for start, end in found for offset in range(start, end)} == offsets, kind
-    assert result.judged_offsets == min(committed, len(both))
+    assert result.compared_offsets == min(committed, len(both))
 
 
 SETS = st.sets(st.integers(0, 12))

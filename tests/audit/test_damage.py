@@ -43,7 +43,7 @@ def test_an_undamaged_cluster_is_identical_and_completely_compared(cluster: Plan
     result = audited_partition(cluster)
     assert result.findings == ()
     assert result.verdict is PartitionVerdict.IDENTICAL
-    assert result.judged_offsets == result.total_offsets == 24
+    assert result.compared_offsets == result.total_offsets == 24
 
 
 @pytest.mark.invariant("I12", "I13", "I16", "I17", "I20")
@@ -90,7 +90,7 @@ def test_offsets_that_a_replica_lost_do_not_count_as_compared(cluster: PlantedCl
         segment, positions, _ = damage.second(damage_of)
         damage_of.patch(segment, positions[1] + 70, b"\xff\xff\xff")
     result = audited_partition(cluster)
-    assert result.judged_offsets == result.total_offsets - 1, "the batch of one record is complete on one broker only"
+    assert result.compared_offsets == result.total_offsets - 1, "the batch of one record is complete on one broker only"
 
 
 # findings that an unclean stop explains
@@ -220,7 +220,7 @@ def test_a_trimmed_replica_next_to_an_out_of_sync_one_is_a_note(cluster: Planted
     cluster.write_state(LINES, 1, 2, [1, 2])
     result = audited_partition(cluster)
     assert [item.kind for item in result.findings] == [Kind.LOG_START_DIFFERS, Kind.LOG_START_DIFFERS]
-    assert result.judged_offsets == 15
+    assert result.compared_offsets == 15
 
 
 @pytest.mark.invariant("I39")

@@ -113,7 +113,7 @@ def test_segments_removed_by_retention_meanwhile_are_trimmed_not_missing(cluster
     (result,) = compare_locally(inventory, None, with_values=False)
     kinds = {item.kind for item in result.findings}
     assert kinds == {Kind.CHANGED_WHILE_READ, Kind.LOG_START_DIFFERS}
-    assert result.judged_offsets == 24, "the other two still hold the head"
+    assert result.compared_offsets == 24, "the other two still hold the head"
 
 
 def test_a_log_growing_while_it_is_read_ends_where_it_ended_at_the_start(cluster: PlantedCluster) -> None:

@@ -63,7 +63,7 @@ async def test_cleanly_stopped_logs_are_identical_without_a_note(tmp_path: Path)
         await write(tmp_path, broker)
     result = audited_partition(tmp_path)
     assert result.findings == ()
-    assert (result.verdict, result.judged_offsets, result.total_offsets) == (PartitionVerdict.IDENTICAL, 50, 50)
+    assert (result.verdict, result.compared_offsets, result.total_offsets) == (PartitionVerdict.IDENTICAL, 50, 50)
     assert len(list((tmp_path / "broker-1" / "lines-0").glob("*.index"))) > 1, "there was something to check"
 
 
@@ -72,7 +72,7 @@ async def test_killed_brokers_logs_are_identical_without_errors(tmp_path: Path) 
         await write(tmp_path, broker, clean=False)
     result = audited_partition(tmp_path)
     assert [item for item in result.findings if item.severity is Severity.ERROR] == []
-    assert (result.verdict, result.judged_offsets) == (PartitionVerdict.IDENTICAL, 50)
+    assert (result.verdict, result.compared_offsets) == (PartitionVerdict.IDENTICAL, 50)
 
 
 async def test_a_trimmed_replica_differs_only_in_its_start(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ async def test_a_trimmed_replica_differs_only_in_its_start(tmp_path: Path) -> No
     await write(tmp_path, 2, trim_to=17)
     result = audited_partition(tmp_path)
     assert [(item.kind, item.broker) for item in result.findings] == [(Kind.LOG_START_DIFFERS, 2)]
-    assert result.judged_offsets == 50 - 17
+    assert result.compared_offsets == 50 - 17
 
 
 @pytest.mark.parametrize("times", [1, 2])
