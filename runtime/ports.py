@@ -197,9 +197,8 @@ class DiskFull(DiskError):
 
 
 class SyncFailed(DiskError):
-    """A sync of a file or directory failed, for any reason, including lack of space. The kernel may have dropped the
-    unsynced pages and count them as clean: the next sync would succeed and mean nothing ("Can Applications Recover
-    from fsync Failures?", Rebello et al., ATC 2020). Never passes."""
+    """A sync of a file or directory failed, for any reason, including lack of space. Never passes (hardening rule 13
+    says why)."""
 
 
 class BadEntry(DiskError):

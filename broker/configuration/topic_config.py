@@ -11,29 +11,30 @@ from typing import Any
 import msgspec
 
 from minibroker.broker.configuration.config import nearest_name
-from minibroker.broker.configuration.config_table import DAY_MS, MIB, NEVER, BrokerConfig
+from minibroker.broker.configuration.config_table import NEVER, BrokerConfig
 from minibroker.broker.configuration.config_values import BadValue, canonical_value, parse_value
 from minibroker.broker.configuration.settings import TOPIC_SETTINGS
 from minibroker.broker.log.config import LogConfig
 
 
 class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Effective settings of one topic. Names are the topic's own; None means no limit."""
+    """Effective settings of one topic. Names are the topic's own; None means no limit. The defaults are the broker's
+    settings (`config_table`)."""
 
-    min_insync_replicas: int = 1
-    unclean_leader_election_enable: bool = False
-    max_message_bytes: int = 1_048_588
-    segment_bytes: int = 1024 * MIB
-    segment_ms: int = 7 * DAY_MS
-    retention_ms: int | None = 7 * DAY_MS
-    retention_bytes: int | None = None
-    cleanup_policy: str = "delete"
-    index_interval_bytes: int = 4096
-    segment_index_bytes: int = 10 * MIB
-    file_delete_delay_ms: int = 60_000
-    flush_messages: int = NEVER
-    flush_ms: int = NEVER
-    producer_id_expiration_ms: int = DAY_MS
+    min_insync_replicas: int
+    unclean_leader_election_enable: bool
+    max_message_bytes: int
+    segment_bytes: int
+    segment_ms: int
+    retention_ms: int | None
+    retention_bytes: int | None
+    cleanup_policy: str
+    index_interval_bytes: int
+    segment_index_bytes: int
+    file_delete_delay_ms: int
+    flush_messages: int
+    flush_ms: int
+    producer_id_expiration_ms: int
     """The broker's setting; a topic cannot override it."""
 
     @property

@@ -19,7 +19,8 @@ SEGMENT_POSITION_MAX = 2**32 - 1
 
 
 class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of one partition's log; None means no limit."""
+    """The settings of one partition's log; None means no limit. A broker fills each from its topic (`log_config` in
+    `broker/configuration/topic_config.py`); the defaults are for a log that stands alone."""
 
     segment_bytes: int = 1 << 30
     segment_ms: int = 604_800_000

@@ -4,11 +4,9 @@ Owns: whether the directory may still be used, and which of its checkpoints are 
 
 Theory (KAFKA-10778, hardening rule 13): after an IO error it is unknown what the disk holds. So nothing is written to
 the directory any more until the broker is restarted. A full disk is different: a failed append is cut again and
-refused, and the directory heals when there is room. A failed sync counts as an IO error even for lack of space: the
-kernel may have dropped the pages ("Can Applications Recover from fsync Failures?", ATC 2020). A lack of file
-descriptors says nothing about the disk. Nor does an entry that is missing or cannot be used, renamed or removed: it
-concerns only its partition, unless the directory itself is gone.
-"""
+refused, and the directory heals when there is room. A failed sync counts as an IO error even for lack of space. A lack
+of file descriptors says nothing about the disk. Nor does an entry that is missing or cannot be used, renamed or
+removed: it concerns only its partition, unless the directory itself is gone."""
 
 from collections.abc import Callable
 

@@ -219,7 +219,6 @@ def test_an_override_of_another_version_is_ignored() -> None:
 def test_topic_config_has_exactly_the_topic_settings() -> None:
     fields = {name.replace(".", "_") for name in TOPIC_SETTINGS} | {"producer_id_expiration_ms"}
     assert set(TopicConfig.__struct_fields__) == fields
-    assert TopicConfig() == resolve_topic_config(load(), {})
 
 
 @pytest.mark.parametrize(
