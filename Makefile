@@ -5,7 +5,7 @@ PYTHON_IN_VENV := .venv/bin/python
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format docs-all simulate invariants fuzz explore mutants mutation-score bench bench-kafka bench-page profile lock clean
+.PHONY: help setup demo test check format docs-all simulate simulate-long invariants fuzz explore mutants mutation-score bench bench-kafka bench-page profile lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -36,6 +36,10 @@ invariants: setup ## which invariants of docs/REPLICATION.md have a test
 
 simulate: setup ## simulated clusters under faults, on all cores (SEEDS=1000 FIRST_SEED=1, or SEEDS=17-99)
 	@$(PYTHON_IN_VENV) -m minibroker simulate --seeds $(or $(SEEDS),200) --first-seed $(or $(FIRST_SEED),1) $(ARGS)
+
+simulate-long: setup ## hours of fresh seeds of this commit; goes on where it was stopped (SEEDS=10000, STATE=simulate-long.json)
+	@$(PYTHON_IN_VENV) -m minibroker simulate --seeds $(or $(SEEDS),10000) --first-seed $(or $(FIRST_SEED),commit) \
+	    --resume $(or $(STATE),simulate-long.json) $(ARGS)
 
 fuzz: setup ## the property tests of the wire with 20 times the examples (FOLDER=.. for others), and hostile requests to clusters
 	@$(PYTHON_IN_VENV) -m pytest --hypothesis-profile=fuzz --timeout=3600 -m hypothesis $(or $(FOLDER),tests/protocol tests/runtime) $(ARGS)

@@ -15,9 +15,14 @@ from typing import Any
 
 import msgspec
 
+from minibroker.swarm_coverage.line_trace import LineTrace
+from minibroker.swarm_coverage.report import CoverageReport, report
+
 RUNS_TO_SEE_ALL = 200
 """A kind of event that this many runs never saw is a gap in the swarm; fewer runs may miss a rare one."""
 RUNS_TO_SEE_RARE = 1_000
+RUNS_TO_ENTER_ALL = 300
+"""The same of a function, a typed event, an API, a setting, a call of the clients: half of the runs have loads."""
 RUNS_PER_PROCESS = 100
 """Then a worker is replaced, so that memory leaked by earlier runs is freed."""
 MUST_COUNT_SHARE = 0.95
@@ -44,6 +49,10 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     """Callbacks of the event loop."""
     seen: dict[str, int]
     injected: dict[str, int]
+    reached: dict[str, int] = {}
+    """Events, APIs and settings, see `simulation/swarm/reached`."""
+    lines: dict[str, list[int]] = {}
+    """By path, the lines that ran in this worker for the first time."""
     seconds_to_repair: list[float] = []
     """From each disk damage until its broker is in every ISR again."""
     seconds_to_full_isr: list[float] = []
@@ -70,6 +79,9 @@ class SwarmSummary(msgspec.Struct, kw_only=True):
     events: int = 0
     seen: Counter[str] = msgspec.field(default_factory=Counter)
     injected: Counter[str] = msgspec.field(default_factory=Counter)
+    reached: Counter[str] = msgspec.field(default_factory=Counter)
+    lines: dict[str, set[int]] = msgspec.field(default_factory=dict)
+    """By path, those that ran; empty if they were not traced."""
     seconds_to_repair: list[float] = msgspec.field(default_factory=list)
     seconds_to_full_isr: list[float] = msgspec.field(default_factory=list)
     failed: dict[int, list[str]] = msgspec.field(default_factory=dict)
@@ -87,6 +99,9 @@ class SwarmSummary(msgspec.Struct, kw_only=True):
         self.events += result.events
         self.seen.update(result.seen)
         self.injected.update(result.injected)
+        self.reached.update(result.reached)
+        for path, lines in result.lines.items():
+            self.lines.setdefault(path, set()).update(lines)
         self.seconds_to_repair += result.seconds_to_repair
         self.seconds_to_full_isr += result.seconds_to_full_isr
         if result.findings:
@@ -128,10 +143,28 @@ class SwarmSummary(msgspec.Struct, kw_only=True):
         return [each for each in events if not self.seen[each]] + [each for each in kinds if not self.injected[each]]
 
     @property
+    def coverage(self) -> CoverageReport:
+        """What it entered of all that there is."""
+        from minibroker.simulation.swarm.reached import catalogue
+
+        return report(catalogue(), self.reached, self.lines or None)
+
+    @property
+    def must_enter_all(self) -> bool:
+        """Whether something that was never entered is a gap: runs without faulty disks, or without loads, leave out
+        much on purpose."""
+        had_loads = any(name.startswith("load ") for name in self.injected)
+        is_whole = had_loads and self.disk_faults is not False and not self.beyond
+        return is_whole and self.runs >= RUNS_TO_ENTER_ALL
+
+    @property
     def complaints(self) -> list[str]:
         """Why the swarm as a whole failed, one sentence each."""
         found = [f"seed {seed}: {findings[0]}" for seed, findings in sorted(self.failed.items())[:NAMED_MAX]]
         found += [f"never seen in {self.runs} runs: {each}" for each in self.never_seen]
+        if self.must_enter_all:
+            groups = self.coverage.grouped.items()
+            found += [f"never entered in {self.runs} runs: {where}: {', '.join(names)}" for where, names in groups]
         if self.runs >= RUNS_TO_SEE_ALL and self.counted < MUST_COUNT_SHARE * self.runs:
             found.append(f"only {self.counted} of {self.runs} runs count: {dict(list(self.not_counted.items())[:3])}")
         return found
@@ -154,6 +187,7 @@ class SwarmSummary(msgspec.Struct, kw_only=True):
             "seen": dict(self.seen.most_common()),
             "injected": dict(self.injected.most_common()),
             "repairs": self.repairs,
+            "coverage": self.coverage.as_json(),
         }
 
 
@@ -181,6 +215,8 @@ def run_one(job: tuple[int, int, bool, bool | None, bool | None]) -> RunResult:
         events=outcome.callbacks,
         seen=dict(outcome.coverage.seen),
         injected=dict(outcome.injected),
+        reached=dict(outcome.reached.counts),
+        lines={} if _trace is None else _trace.new_lines(),
         seconds_to_repair=outcome.seconds_to_repair,
         seconds_to_full_isr=outcome.seconds_to_full_isr,
     )
@@ -194,11 +230,15 @@ def run_many(
     beyond: bool = False,
     disk_faults: bool | None = None,
     loads: bool | None = None,
+    trace_lines: bool = False,
 ) -> Generator[RunResult]:
-    """Results as they arrive, in no order. Closing the iterator (or Ctrl-C) ends the workers."""
+    """Results as they arrive, in no order. Closing the iterator (or Ctrl-C) ends the workers. `trace_lines` needs
+    slipcover."""
+    if not seeds:
+        return
     context = multiprocessing.get_context("spawn")
     number = min(workers or len(os.sched_getaffinity(0)), len(seeds))
-    pool = context.Pool(number, initializer=_ignore_interrupts, maxtasksperchild=RUNS_PER_PROCESS)
+    pool = context.Pool(number, _begin_worker, (trace_lines,), maxtasksperchild=RUNS_PER_PROCESS)
     try:
         yield from pool.imap_unordered(run_one, [(seed, brokers, beyond, disk_faults, loads) for seed in seeds])
         pool.close()
@@ -207,6 +247,12 @@ def run_many(
         pool.join()
 
 
-def _ignore_interrupts() -> None:
+_trace: LineTrace | None = None
+"""Of this worker."""
+
+
+def _begin_worker(trace_lines: bool) -> None:
     """Ctrl-C reaches the whole process group; the parent ends the workers."""
+    global _trace
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _trace = LineTrace() if trace_lines else None

@@ -1,8 +1,6 @@
 """`minibroker simulate`: a whole cluster in one process, with faults and the order of events drawn from a seed."""
 
-import sys
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,15 +16,13 @@ from minibroker.command_line import (
     print_json,
     print_table,
 )
+from minibroker.commands.simulate_many import SEEDS_SHOWN, ManySeeds, SwarmOptions, run_seeds
 
 if TYPE_CHECKING:
     from minibroker.simulation.checks.finding import CheckerFinding
     from minibroker.simulation.swarm.outcome import RunOutcome
-    from minibroker.swarm_runs import RunResult, SwarmSummary
 
-SEEDS_SHOWN = 12
-DISK_FAULTS = {None: "", True: " --disk-faults", False: " --no-disk-faults"}
-LOADS = {None: "", True: " --loads", False: " --no-loads"}
+OF_COMMIT = "commit"
 SPEED_VIRTUAL_SECONDS = 60
 
 
@@ -35,7 +31,13 @@ SPEED_VIRTUAL_SECONDS = 60
 @click.option(
     "--seeds", metavar="NUMBER or A-B", help="Run this many seeds (or this range) on all cores, and summarize."
 )
-@click.option("--first-seed", type=click.IntRange(0), default=1, show_default=True, metavar="N")
+@click.option(
+    "--first-seed",
+    default="1",
+    show_default=True,
+    metavar="N|commit",
+    help="With --seeds. `commit`: seeds that belong to this commit, and to no other.",
+)
 @click.option(
     "--beyond", is_flag=True, help="Lose acknowledged records on purpose, and check that the loss is found and named."
 )
@@ -53,6 +55,18 @@ SPEED_VIRTUAL_SECONDS = 60
 @click.option("--brokers", type=click.IntRange(3, 9), default=3, show_default=True)
 @click.option("--speed", is_flag=True, help="Measure virtual seconds per real second under a fixed load, on one core.")
 @click.option("--quiet", is_flag=True, help="With --seed: only the summary and the findings.")
+@click.option(
+    "--coverage/--no-coverage",
+    default=None,
+    help="With --seeds: trace the lines that run and name all that was never entered, or do neither.  [default: traced "
+    "if slipcover is installed; named from 300 runs on]",
+)
+@click.option(
+    "--resume",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    metavar="FILE",
+    help="With --seeds: keep in this file what is done, and go on from there.",
+)
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="With --seeds.  [default: all cores]")
 @click.option(
     "--history",
@@ -64,13 +78,15 @@ SPEED_VIRTUAL_SECONDS = 60
 def simulate(
     seed: int | None,
     seeds: str | None,
-    first_seed: int,
+    first_seed: str,
     beyond: bool,
     disk_faults: bool | None,
     loads: bool | None,
     brokers: int,
     speed: bool,
     quiet: bool,
+    coverage: bool | None,
+    resume: Path | None,
     workers: int | None,
     history: str | None,
     as_json: bool,
@@ -78,7 +94,7 @@ def simulate(
     """Run a cluster under faults drawn from a seed, and check it.
 
     A seed and a commit determine a run to the last byte (its trace hash). Exit code 10 if an invariant is violated, or
-    if a kind of event never happened in many runs.
+    if many runs never saw a kind of event, or never entered a part of the code that they should.
     """
     if beyond and disk_faults:
         raise WrongUsage("--beyond breaks the promise on purpose, --disk-faults stays within it: give one of them")
@@ -88,12 +104,28 @@ def simulate(
         raise WrongUsage("give one of --seed N (one run, shown), --seeds NUMBER (many runs, summed up), and --speed")
     if history is not None and seed is None:
         raise WrongUsage("--history belongs to one run: give --seed N with it")
+    if seeds is None and (coverage is not None or resume is not None):
+        raise WrongUsage("--coverage and --resume belong to many runs: give --seeds with them")
     if speed:
         return _speed(as_json)
+    options = SwarmOptions(brokers=brokers, beyond=beyond, disk_faults=disk_faults, loads=loads)
     if seed is not None:
-        return _one(seed, brokers, beyond, disk_faults, loads, quiet, history, as_json)
+        return _one(seed, options, quiet, history, as_json)
     assert seeds is not None
-    return _many(_parse(seeds, first_seed), brokers, beyond, disk_faults, loads, workers, as_json)
+    found = _parse(seeds, _first_seed(first_seed))
+    first = first_seed if first_seed == OF_COMMIT and "-" not in seeds else str(found[0])
+    wanted = ManySeeds(seeds=found, first=first, options=options, workers=workers, coverage=coverage, resume=resume)
+    return run_seeds(wanted, as_json)
+
+
+def _first_seed(text: str) -> int:
+    if text == OF_COMMIT:
+        from minibroker.code_version import code_digest, commit_of, fresh_seed
+
+        return fresh_seed(commit_of() or code_digest())
+    if not text.isdigit():
+        raise WrongUsage(f"--first-seed {text}: give a number, or `{OF_COMMIT}`")
+    return int(text)
 
 
 def _parse(seeds: str, first_seed: int) -> range:
@@ -130,16 +162,7 @@ def _speed(as_json: bool) -> int:
 
 
 # ---------------------------------------------------------------------------------------------------------- one seed
-def _one(
-    seed: int,
-    brokers: int,
-    beyond: bool,
-    disk_faults: bool | None,
-    loads: bool | None,
-    quiet: bool,
-    history: str | None,
-    as_json: bool,
-) -> int:
+def _one(seed: int, options: SwarmOptions, quiet: bool, history: str | None, as_json: bool) -> int:
     from minibroker.simulation.checks.history.client_history import to_json_lines
     from minibroker.simulation.swarm.narrator import HEADER, NarratedLine
     from minibroker.simulation.swarm.run import run_beyond, run_seed
@@ -153,15 +176,16 @@ def _one(
     if not quiet and not as_json:
         click.secho(HEADER, bold=True)
     started = time.perf_counter()
-    if beyond:
-        outcome = run_beyond(seed, brokers=brokers, on_line=show)
+    if options.beyond:
+        outcome = run_beyond(seed, brokers=options.brokers, on_line=show)
     else:
-        outcome = run_seed(seed, brokers=brokers, on_line=show, disk_faults=disk_faults, loads=loads)
+        outcome = run_seed(
+            seed, brokers=options.brokers, on_line=show, disk_faults=options.disk_faults, loads=options.loads
+        )
     real_seconds = time.perf_counter() - started
     if history is not None:
         Path(history).write_bytes(to_json_lines(outcome.history.events.events))
-    command = f"minibroker simulate --seed {seed}" + " --beyond" * beyond + DISK_FAULTS[disk_faults] + LOADS[loads]
-    command += f" --brokers {brokers}" if brokers != 3 else ""
+    command = options.replay(seed)
     if as_json:
         print_json(_as_json(outcome, real_seconds, command))
     else:
@@ -238,77 +262,3 @@ def _print_finding(outcome: "RunOutcome", finding: "CheckerFinding") -> None:
     click.echo(HEADER)
     for line in outcome.narrator.shortest_history(finding):
         click.echo(str(line))
-
-
-# --------------------------------------------------------------------------------------------------------- many seeds
-def _many(
-    seeds: range,
-    brokers: int,
-    beyond: bool,
-    disk_faults: bool | None,
-    loads: bool | None,
-    workers: int | None,
-    as_json: bool,
-) -> int:
-    from minibroker.swarm_runs import SwarmSummary, run_many
-
-    total, started = SwarmSummary(beyond=beyond, disk_faults=disk_faults, loads=loads), time.monotonic()
-    results = run_many(seeds, workers=workers, brokers=brokers, beyond=beyond, disk_faults=disk_faults, loads=loads)
-    try:
-        for result in _with_progress(results, len(seeds)):
-            total.add(result)
-            if result.findings and not as_json:
-                click.secho(f"seed {result.seed}: {result.findings[0]}", fg="red")
-    finally:
-        results.close()
-        if total.runs < len(seeds):
-            note(f"ended after {total.runs} of {len(seeds)} runs")
-    real_seconds = time.monotonic() - started
-    if as_json:
-        print_json(total.as_json() | {"real_seconds": round(real_seconds, 3), "seeds": [seeds[0], seeds[-1]]})
-    else:
-        _print_sum(total, seeds, real_seconds)
-    return EXIT_FOUND_WRONG if total.complaints else EXIT_FINE
-
-
-def _with_progress(results: "Iterable[RunResult]", number: int) -> "Iterable[RunResult]":
-    """The results, with progress on a terminal."""
-    if not sys.stderr.isatty():
-        yield from results
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("runs, {task.fields[failed]} failed"))
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as progress:
-        task, failed = progress.add_task("runs", total=number, failed=0), 0
-        for result in results:
-            failed += bool(result.findings)
-            progress.update(task, advance=1, failed=failed)
-            yield result
-
-
-def _print_sum(total: "SwarmSummary", seeds: range, real_seconds: float) -> None:
-    print_table(("seen", "times"), total.seen.most_common())
-    click.echo()
-    print_table(("injected", "times"), total.injected.most_common())
-    click.echo()
-    for what, seconds in total.repairs.items():
-        click.echo(f"{what}: {seconds}")
-    click.echo(
-        f"{total.runs} runs (seeds {seeds[0]} to {seeds[-1]}), {total.counted} count, {len(total.failed)} failed; "
-        f"{total.acknowledged:,} acknowledged records"
-    )
-    click.echo(
-        f"{total.virtual_seconds:,.0f} virtual seconds in {real_seconds:,.0f} real ones "
-        f"({total.run_seconds / max(1, total.runs):.2f} s of one core a run); {total.deliveries / real_seconds:,.0f} "
-        f"deliveries and {total.events / real_seconds:,.0f} events per real second"
-    )
-    for seed, missing in list(sorted(total.not_counted.items()))[:SEEDS_SHOWN]:
-        note(f"seed {seed} does not count: {', '.join(missing)}")
-    for complaint in total.complaints:
-        click.secho(complaint, fg="red")
-    if total.beyond:
-        click.echo(f"{total.losses:,} acknowledged records were lost in {total.runs_with_losses} runs, each one named")
-    elif not total.complaints:
-        click.secho("every invariant held in every run", fg="green")

@@ -10,6 +10,7 @@ from minibroker.simulation.swarm.coverage import RunCoverage
 from minibroker.simulation.swarm.history import History
 from minibroker.simulation.swarm.narrator import Narrator
 from minibroker.simulation.swarm.options import RunOptions
+from minibroker.simulation.swarm.reached import Reached
 from minibroker.simulation.swarm.workload import ACKNOWLEDGED_MIN, PRODUCERS_MIN
 
 READERS_MIN = 2
@@ -35,6 +36,7 @@ class RunOutcome:
         self.isr_changes = 0
         self.trace_hash = ""
         self.coverage = RunCoverage()
+        self.reached = Reached()
         self.acknowledged: Counter[str] = Counter()
         self.injected: Counter[str] = Counter()
         self.seconds_to_repair: list[float] = []

@@ -201,14 +201,17 @@ def _perform(
     cluster = SimulatedCluster(seed, brokers, settings=options.settings)
     narrator = None if on_line is None else Narrator(lambda: cluster.world.loop.elapsed, on_line)
     outcome = RunOutcome(seed, options, History(lambda: cluster.world.loop.elapsed))
+    outcome.reached.watch(cluster)
+    observers = cluster.world.observers
     try:
-        with outcome.coverage.listening(cluster.world.observers, cluster.world.trace):
+        with outcome.coverage.listening(observers, cluster.world.trace), observers.subscribed(outcome.reached.observe):
             cluster.world.run(drive(cluster, outcome, narrator), seconds_max=SECONDS_MAX)
     except Exception as error:  # whatever it is, it is a finding of this seed
         if not isinstance(error, ProcessCrashed):
             outcome.findings.append(crash_finding(error, None))
     outcome.findings += [crash_finding(error, None, name) for name, error in cluster.world.crashes]
     for broker_id, broker in sorted(cluster.brokers.items()):
+        outcome.reached.add_settings(broker.config)
         for api in broker.failed_reads():
             outcome.findings.append(CheckerFinding(invariant="crash", text=f"broker {broker_id} met a bug in {api}"))
     outcome.trace_hash = cluster.world.trace_hash

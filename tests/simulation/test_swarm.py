@@ -1,7 +1,7 @@
 """The unmodified cluster under random faults: nothing acknowledged is lost, nothing read changes, everything heals.
 
-`SEEDS=first-last` replaces the few hundred default seeds. A failure prints its seed, the findings and the faults;
-`minibroker simulate --seed N` shows the run.
+A hundred seeds are always the same, a hundred belong to the commit; `SEEDS=first-last` replaces them. A failure prints
+its seed, the findings, and the command that shows the run.
 """
 
 import json
@@ -10,18 +10,20 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
+from minibroker.commands.simulate_many import SwarmOptions
 from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.checks.finding import CheckerFinding
 from minibroker.simulation.swarm.beyond import detection_errors
 from minibroker.simulation.swarm.narrator import NarratedLine
 from minibroker.simulation.swarm.run import run_beyond, run_seed
 from minibroker.swarm_runs import RUNS_TO_SEE_ALL, RunResult, SwarmSummary, run_many
+from tests.simulation.fresh_seeds import ALWAYS, SAID, fresh_seeds
 
 SEEDS_FILE = Path(__file__).parents[2] / "simulation" / "seeds.txt"
-ALWAYS = range(1, RUNS_TO_SEE_ALL + 1)
 SECONDS_MAX = 600
 
 
@@ -35,45 +37,62 @@ MODES = {"plain": (False, False), "disks": (True, False), "loads": (False, True)
 """Of the file of seeds: (with faulty disks, with loads)."""
 
 
-def batches() -> list[tuple[Sequence[int], bool | None, bool | None]]:
-    """The seeds of the environment, or a fixed set; with faulty disks or without, with loads or without, or as each
-    seed draws."""
+def batches() -> list[tuple[Sequence[int], SwarmOptions]]:
+    """The seeds of the environment, or those that make test runs; as each seed draws, or with faulty disks and loads
+    as a past failure had them."""
     wanted = os.environ.get("SEEDS")
-    if not wanted:
-        return [(ALWAYS, None, None), *((past_failures(mode), *options) for mode, options in MODES.items())]
-    first, _, last = wanted.partition("-")
-    return [(range(int(first), int(last or first) + 1), None, None)]
+    if wanted:
+        first, _, last = wanted.partition("-")
+        return [(range(int(first), int(last or first) + 1), SwarmOptions())]
+    past = [(past_failures(mode), SwarmOptions(disk_faults=of[0], loads=of[1])) for mode, of in MODES.items()]
+    return [([*ALWAYS, *fresh_seeds()[0]], SwarmOptions()), *past]
+
+
+class Swarm(NamedTuple):
+    """All runs."""
+
+    total: SwarmSummary
+    replays: dict[int, str]
+    """The command for each failed seed."""
 
 
 @pytest.fixture(scope="module")
-def swarm() -> SwarmSummary:
-    """All runs, on all cores."""
-    total = SwarmSummary()
-    for seeds, disk_faults, loads in batches():
-        for result in run_many(seeds, disk_faults=disk_faults, loads=loads) if seeds else ():
-            total.add(result)
-    return total
+def swarm(request: pytest.FixtureRequest) -> Swarm:
+    """On all cores."""
+    found = Swarm(SwarmSummary(), {})
+    if not os.environ.get("SEEDS"):
+        request.config.stash[SAID] = fresh_seeds()[1]
+    for seeds, options in batches():
+        for result in run_many(seeds, disk_faults=options.disk_faults, loads=options.loads):
+            found.total.add(result)
+            if result.findings:
+                found.replays[result.seed] = options.replay(result.seed)
+    return found
 
 
 @pytest.mark.timeout(SECONDS_MAX)
 @pytest.mark.invariant(
     *("I1", "I4", "I11", "I18", "I20", "I21", "I22", "I23", "I25", "I26", "I27", "I28", "I30", "I36", "I37", "I38")
 )
-def test_cluster_keeps_its_promises_under_faults(swarm: SwarmSummary) -> None:
-    if swarm.failed:
-        shown = [f"seed {seed}: " + "\n".join(findings[:3]) for seed, findings in sorted(swarm.failed.items())[:5]]
-        pytest.fail(f"{len(swarm.failed)} of {swarm.runs} runs failed:\n" + "\n".join(shown), pytrace=False)
+def test_cluster_keeps_its_promises_under_faults(swarm: Swarm) -> None:
+    failed = swarm.total.failed
+    if failed:
+        shown = [
+            "\n".join([f"seed {seed}: {findings[0]}", *findings[1:3], f"replay with: {swarm.replays[seed]}"])
+            for seed, findings in sorted(failed.items())[:5]
+        ]
+        pytest.fail(f"{len(failed)} of {swarm.total.runs} runs failed:\n" + "\n".join(shown), pytrace=False)
 
 
-def test_nearly_every_run_has_enough_events(swarm: SwarmSummary) -> None:
+def test_nearly_every_run_has_enough_events(swarm: Swarm) -> None:
     """200 acknowledged records of 3 producers, 2 consumers, 2 elections, 1 truncation."""
-    assert swarm.counted >= 0.98 * swarm.runs, swarm.not_counted
+    assert swarm.total.counted >= 0.98 * swarm.total.runs, swarm.total.not_counted
 
 
-def test_swarm_sees_every_kind_of_event_and_injects_every_kind_of_fault(swarm: SwarmSummary) -> None:
-    if swarm.runs < RUNS_TO_SEE_ALL:
+def test_swarm_sees_every_kind_of_event_and_injects_every_kind_of_fault(swarm: Swarm) -> None:
+    if swarm.total.runs < RUNS_TO_SEE_ALL:
         pytest.skip("so few runs may miss a rare event")
-    assert swarm.never_seen == []
+    assert swarm.total.never_seen == []
 
 
 # -------------------------------------------------------------------------------------------------------- determinism

@@ -1,0 +1,118 @@
+"""The file in which a long swarm keeps what it has done, so that it can go on after Ctrl-C or a reboot.
+
+Owns: the file, and whether it belongs to this code and these options. Leaves to others: the runs (`swarm_runs`).
+"""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_origin
+
+import msgspec
+
+from minibroker.swarm_runs import SwarmSummary
+
+SAVE_SECONDS = 10
+"""Between two writes. A killed process loses at most the runs of that time, and they run again."""
+
+
+class OtherOptions(Exception):
+    """The file is of a swarm with other options; the message names them."""
+
+
+class NoState(Exception):
+    """The file is no state of a swarm."""
+
+
+class SwarmState(msgspec.Struct, kw_only=True):
+    """Of one long swarm."""
+
+    commit: str
+    """The commit at which it began, in full, or "" where git knew none."""
+    code: str
+    """See `code_digest`: the seeds of other code are other runs."""
+    options: dict[str, Any]
+    """Brokers, faults and loads: all but the seeds."""
+    first_seed: int
+    done_below: int
+    """Every seed from the first one to this, exclusively, has run."""
+    done_above: set[int] = msgspec.field(default_factory=set)
+    """Seeds from there on that have run, too: workers end in no order."""
+    seconds: float = 0.0
+    """Real seconds of all sessions."""
+    summary: SwarmSummary
+
+    def left(self, seeds: int) -> list[int]:
+        """Which of so many seeds have not run."""
+        return [each for each in range(self.done_below, self.first_seed + seeds) if each not in self.done_above]
+
+    def add(self, seed: int) -> None:
+        """This seed has run, and is in the summary."""
+        self.done_above.add(seed)
+        while self.done_below in self.done_above:
+            self.done_above.remove(self.done_below)
+            self.done_below += 1
+
+
+class StateFile:
+    """Where it is, and when it was last written."""
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self.path = path
+        self._clock = clock
+        self._saved_at = clock()
+
+    def load(self) -> SwarmState | None:
+        """None if there is no file; raises NoState for another kind of file."""
+        try:
+            content = self.path.read_bytes()
+        except FileNotFoundError:
+            return None
+        try:
+            return msgspec.json.decode(content, type=SwarmState, dec_hook=_restore)
+        except msgspec.MsgspecError as error:
+            raise NoState(f"{self.path} is no state of a swarm, or of another version: {error}") from None
+
+    def set_aside(self, state: SwarmState) -> Path:
+        """Give way to a swarm of other code; returns the new name."""
+        aside = self.path.with_name(f"{self.path.name}.{state.commit[:12] or state.code[:12]}")
+        self.path.replace(aside)
+        return aside
+
+    def save_now_and_then(self, state: SwarmState) -> None:
+        if self._clock() - self._saved_at >= SAVE_SECONDS:
+            self.save(state)
+
+    def save(self, state: SwarmState) -> None:
+        """Write it so that a reboot leaves the old or the new content."""
+        beside = self.path.with_name(f"{self.path.name}.new")
+        with beside.open("wb") as file:
+            file.write(msgspec.json.encode(state))
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(self.path)
+        self._saved_at = self._clock()
+
+
+def _restore(kind: Any, value: Any) -> Any:
+    """JSON has no counters."""
+    return (get_origin(kind) or kind)(value)
+
+
+def continued(file: StateFile, new: SwarmState, say: Callable[[str], None]) -> SwarmState:
+    """The state to go on from: that of the file if the code is the same, else `new`. Raises OtherOptions, NoState."""
+    found = file.load()
+    if found is None:
+        return new
+    runs = f"{found.summary.runs} runs, {len(found.summary.failed)} failed"
+    if found.code != new.code:
+        aside = file.set_aside(found)
+        say(f"{file.path} is of other code (commit {found.commit[:12] or 'unknown'}; {runs}): kept as {aside}")
+        return new
+    if found.options != new.options:
+        differing = sorted(name for name in found.options if found.options[name] != new.options.get(name))
+        text = ", ".join(f"{name}={found.options[name]}" for name in differing)
+        raise OtherOptions(f"{file.path} is of a swarm with {text}: give the same options, or another file")
+    say(f"{file.path}: going on after {runs}")
+    return found

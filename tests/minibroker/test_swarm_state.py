@@ -1,0 +1,108 @@
+"""The file of a long swarm: it goes on where it was, and only with the same code and options."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from minibroker.__main__ import minibroker
+from minibroker.command_line import EXIT_FINE
+from minibroker.swarm_runs import SwarmSummary
+from minibroker.swarm_state import SAVE_SECONDS, NoState, OtherOptions, StateFile, SwarmState, continued
+
+
+def state(code: str = "c0de", commit: str = "abcdef0123456789", **options: object) -> SwarmState:
+    first = 10
+    return SwarmState(
+        commit=commit,
+        code=code,
+        options={"brokers": 3, **options},
+        first_seed=first,
+        done_below=first,
+        summary=SwarmSummary(),
+    )
+
+
+def test_seeds_that_end_in_no_order_run_once() -> None:
+    mine = state()
+    for seed in (12, 10, 14):
+        mine.add(seed)
+    assert mine.left(6) == [11, 13, 15]
+    assert (mine.done_below, mine.done_above) == (11, {12, 14})
+    mine.add(11)
+    assert (mine.done_below, mine.done_above) == (13, {14})
+
+
+def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
+    mine = state()
+    mine.add(12)
+    mine.summary.seen["election"] = 7
+    mine.summary.failed[12] = ["I21 lost"]
+    mine.summary.lines["broker/broker.py"] = {3, 5}
+    file = StateFile(tmp_path / "state.json")
+    assert file.load() is None
+    file.save(mine)
+    found = file.load()
+    assert found == mine
+    assert found is not None
+    found.summary.seen["new"] += 1  # it is a counter again
+    assert [each.name for each in tmp_path.iterdir()] == ["state.json"]
+
+
+def test_file_is_written_now_and_then(tmp_path: Path) -> None:
+    now = 100.0
+    file = StateFile(tmp_path / "state.json", lambda: now)
+    file.save_now_and_then(state())
+    assert not file.path.exists()
+    now += SAVE_SECONDS
+    file.save_now_and_then(state())
+    assert file.path.exists()
+
+
+def test_same_code_goes_on_though_the_commit_is_another(tmp_path: Path) -> None:
+    file, said, mine = StateFile(tmp_path / "state.json"), list[str](), state()
+    mine.add(10)
+    mine.summary.runs = 1
+    file.save(mine)
+    assert continued(file, state(commit="f00"), said.append) == mine
+    assert said == [f"{file.path}: going on after 1 runs, 0 failed"]
+
+
+def test_other_code_begins_anew_and_keeps_the_old_file(tmp_path: Path) -> None:
+    file, said, mine = StateFile(tmp_path / "state.json"), list[str](), state()
+    file.save(mine)
+    new = state(code="0ther")
+    assert continued(file, new, said.append) is new
+    assert "is of other code (commit abcdef012345; 0 runs, 0 failed): kept as" in said[0]
+    assert StateFile(tmp_path / "state.json.abcdef012345").load() == mine
+    assert not file.path.exists()
+
+
+def test_other_options_are_refused(tmp_path: Path) -> None:
+    file = StateFile(tmp_path / "state.json")
+    file.save(state(loads=True))
+    with pytest.raises(OtherOptions, match="loads=True"):
+        continued(file, state(loads=False), print)
+
+
+def test_other_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "state.json").write_text('{"runs": 3}')
+    with pytest.raises(NoState, match="no state of a swarm"):
+        StateFile(tmp_path / "state.json").load()
+
+
+@pytest.mark.timeout(120)
+def test_command_goes_on_from_its_file(tmp_path: Path) -> None:
+    def simulate(seeds: str) -> tuple[int, str, str]:
+        path = str(tmp_path / "state.json")
+        options = ["--seeds", seeds, "--first-seed", "11", "--workers", "1", "--resume", path, "--no-coverage"]
+        result = CliRunner().invoke(minibroker, ["simulate", *options, "--json"])
+        return result.exit_code, result.stdout, result.stderr
+
+    code, output, _ = simulate("1")
+    assert (code, json.loads(output)["runs"]) == (EXIT_FINE, 1)
+    code, output, said = simulate("2")
+    assert (code, json.loads(output)["runs"], json.loads(output)["seeds"]) == (EXIT_FINE, 2, [11, 12])
+    assert "going on after 1 runs" in said
+    assert json.loads(simulate("2")[1])["virtual_seconds"] == json.loads(output)["virtual_seconds"]

@@ -1,0 +1,22 @@
+"""The seeds of the swarm that no earlier commit had, and what to type to run them again."""
+
+import pytest
+
+from minibroker.code_version import code_digest, commit_of, fresh_seed
+from minibroker.swarm_runs import RUNS_TO_SEE_ALL
+
+ALWAYS = range(1, RUNS_TO_SEE_ALL // 2 + 1)
+FRESH = RUNS_TO_SEE_ALL - len(ALWAYS)
+SAID = pytest.StashKey[str]()
+"""What the end of the test run says of them."""
+
+
+def fresh_seeds() -> tuple[range, str]:
+    """Those of this commit, and a sentence on them. Without git, or in an archive without a commit, they follow
+    from the sources, so that the same sources run the same seeds."""
+    commit = commit_of()
+    first = fresh_seed(commit or code_digest())
+    whose = f"commit {commit[:12]}" if commit else "the digest of the sources, because git knows no commit here"
+    seeds = range(first, first + FRESH)
+    again = f"minibroker simulate --seeds {seeds[0]}-{seeds[-1]}"
+    return seeds, f"fresh seeds: {seeds[0]} to {seeds[-1]}, from {whose}; again: {again}"
