@@ -101,6 +101,7 @@ class FencingChecker(Checker):
         self._found_silent: dict[tuple[str, int], FoundSilent] = {}
         self._registered_at: dict[int, float] = {}
         self._slow_at: dict[frozenset[str], float] = {}
+        self._without_zookeeper_at: dict[int, float] = {}
         self._changed_at: dict[int, float] = {}
         self._offline_at: dict[tuple[int, TopicPartition], float] = {}
         self._stopping_at: dict[int, float] = {}
@@ -241,7 +242,8 @@ class FencingChecker(Checker):
         answered_at = self._network.contact(observer, name_of(broker_id)).answered_at
         silent = math.inf if answered_at is None else self._loop.time() - answered_at
         since_registration = self._loop.elapsed - self._registered_at.get(broker_id, 0.0)
-        has_never_answered = silent > since_registration or self._was_slow(observer, broker_id)
+        may_owe_answers = self._was_slow(observer, broker_id) or self._was_without_zookeeper(broker_id)
+        has_never_answered = silent > since_registration or may_owe_answers
         return silent >= SILENT_SECONDS or (has_never_answered and since_registration >= NEVER_ANSWERED_SECONDS)
 
     def _was_slow(self, observer: str, broker_id: int) -> bool:
@@ -249,6 +251,12 @@ class FencingChecker(Checker):
         ApiVersions already were (seed 17200125)."""
         slow_at = self._slow_at.get(frozenset((observer, name_of(broker_id))), -math.inf)
         return self._loop.elapsed - slow_at <= NEVER_ANSWERED_SECONDS
+
+    def _was_without_zookeeper(self, broker_id: int) -> bool:
+        """Whether it could not ask ZooKeeper whether its controller is the present one: it refuses all orders of a new
+        one, so what it sent is no answer to an order (seed 17270088)."""
+        without_at = self._without_zookeeper_at.get(broker_id, -math.inf)
+        return self._loop.elapsed - without_at <= NEVER_ANSWERED_SECONDS
 
     def _sample_slow_links(self) -> None:
         slow_links = self._network.slow_links
@@ -328,6 +336,10 @@ class FencingChecker(Checker):
     def sample(self) -> None:
         """Record reasons that may be over when the controller acts on them."""
         self._sample_slow_links()
+        for broker_id in self._cluster.broker_ids:
+            is_reachable = self._zookeeper.is_reachable(name_of(broker_id), for_answers=True)
+            if not (self._zookeeper.is_running and is_reachable):
+                self._without_zookeeper_at[broker_id] = self._loop.elapsed
         for broker_id in self._cluster.alive():
             if self._cluster.is_stopping(broker_id):
                 self._stopping_at[broker_id] = self._loop.elapsed

@@ -14,7 +14,13 @@ from minibroker.protocol.wire.messages import ApiKey
 from minibroker.protocol.znodes import CONTROLLER, PartitionState, broker_path, partition_state_path
 from minibroker.runtime.ports import DeleteOp, SetOp
 from minibroker.simulation.checks.checker import checking
-from minibroker.simulation.checks.control.fencing import RECONNECT_SECONDS, RULE, SILENT_SECONDS, FencingChecker
+from minibroker.simulation.checks.control.fencing import (
+    NEVER_ANSWERED_SECONDS,
+    RECONNECT_SECONDS,
+    RULE,
+    SILENT_SECONDS,
+    FencingChecker,
+)
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.world.message_holds import requests
@@ -152,10 +158,41 @@ async def _another_registration_is_removed(life: Life) -> None:
     life.write(life.controller, broker_path(victim))
 
 
+async def _register_again(life: Life) -> int:
+    """A broker registers again, and has more than the second in which it must answer the controller."""
+    victim = life.others(life.controller)[0]
+    zookeeper = life.cluster.world.zookeeper
+    for session in zookeeper.sessions_of(f"broker-{victim}"):
+        zookeeper.expire_session(session)
+    await life.cluster.until(lambda: broker_path(victim) in zookeeper.tree.nodes, 5, "its new registration")
+    await asyncio.sleep(NEVER_ANSWERED_SECONDS + 1)
+    return victim
+
+
+async def _a_removal_of_one_that_answers(life: Life) -> None:
+    victim = await _register_again(life)
+    life.look(life.controller, victim)
+    life.write(life.controller, broker_path(victim))
+
+
+async def _a_removal_of_one_that_cannot_ask_zookeeper(life: Life) -> None:
+    """It may have refused each order of a new controller, as in seed 17270088."""
+    victim = await _register_again(life)
+    zookeeper = life.cluster.world.zookeeper
+    zookeeper.cut(f"broker-{victim}")
+    life.checker.sample()
+    await asyncio.sleep(NEVER_ANSWERED_SECONDS / 2)
+    zookeeper.heal(f"broker-{victim}")
+    life.look(life.controller, victim)
+    life.write(life.controller, broker_path(victim))
+
+
 @pytest.mark.parametrize(
     ("act", "found"),
     [
         (_a_removal_decided_before_the_answer, []),
+        (_a_removal_of_one_that_cannot_ask_zookeeper, []),
+        (_a_removal_of_one_that_answers, ["one removed the registration of another and was not refused by it"]),
         (
             _a_removal_decided_after_the_answer,
             ["one removed the registration of another and was not refused by it"],
