@@ -105,6 +105,14 @@ ALL_BOUNDS = (
         is_small=True,
     ),
     ModelBounds(
+        name="expanding",
+        title="a joiner is in the ISR, and its leader does not know: the answer was lost; then the joiner takes over",
+        leader=2,
+        in_sync=(2, 3),
+        prelude=(("fetch", 1), ("alter", 0, "reply-lost")),
+        budget={"records": 2, "moves": 1, "lags": 1, "lost": 1},
+    ),
+    ModelBounds(
         name="stopping",
         title="all are killed or lose power, and start in any order",
         budget={"records": 2, "stops": 1},

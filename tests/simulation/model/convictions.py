@@ -15,6 +15,8 @@ BOUNDS_OF = {
     "B11": "elections",
     "B18a": "proposals",
     "B18b": "proposals",
+    "B21-forgotten": "expanding",
+    "B21-unapplied": "expanding",
     "B24a": "power",
     "B24b": "power",
     "B24-resent": "resending",

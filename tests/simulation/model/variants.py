@@ -46,6 +46,37 @@ VARIANTS = (
         ),
     ),
     Mutant(
+        name="B21-forgotten",
+        title="a leader forgets a proposal that was not answered, though it may be applied",
+        origin="KAFKA-8836, KIP-497; planted for the bounds that begin behind a lost answer",
+        rule="a proposal stays pending until it is answered, or a LeaderAndIsr settles it (section 6)",
+        breaks=("I4", "I3"),
+        edits=(
+            Edit(
+                "broker.replication.isr",
+                "    if pending is not None and pending.proposal_id == event.proposal_id and state.is_leader:\n"
+                "        _send(",
+                "    state.pending_isr, pending = None, None\n"
+                "    if pending is not None and pending.proposal_id == event.proposal_id and state.is_leader:\n"
+                "        _send(",
+            ),
+        ),
+    ),
+    Mutant(
+        name="B21-unapplied",
+        title="each refusal of a proposal counts as proof that it was not applied",
+        origin="KAFKA-8836, KIP-497; planted, and missed by `proposals`, `power` and `copying`",
+        rule="only INELIGIBLE_REPLICA and OPERATION_NOT_ATTEMPTED prove that a proposal was not applied (section 6)",
+        breaks=("I3", "I4"),
+        edits=(
+            Edit(
+                "broker.replication.isr",
+                "    elif event.error_code in NOT_APPLIED:\n",
+                "    elif event.error_code in NOT_APPLIED | OUTCOME_UNKNOWN:\n",
+            ),
+        ),
+    ),
+    Mutant(
         name="B24-resent",
         title="a proposal that is sent again names the registrations of now",
         origin="this project's own: the small model found it",
