@@ -122,7 +122,7 @@ class DelayedFetches:
     def wake(self, delayed: DelayedFetch) -> None:
         """There may be something to send."""
         self._woken[delayed] = None
-        if not self._flush_scheduled and not delayed.request.is_in_step:  # otherwise the flush follows the step
+        if not self._flush_scheduled and not delayed.request.is_handling_read:  # otherwise the flush follows the step
             self._flush_scheduled = True
             self._loop.call_soon(self.flush)
 

@@ -34,17 +34,17 @@ class ConnectionOwner(Protocol[C]):
     heavy: HeavyRequests
     iteration: LoopIteration
     peer_faults: PeerFaultLog
-    is_in_step: bool
+    is_handling_read: bool
     """Requests of one read are being handled: small replies are held until that is done."""
-    is_short_of_buffers: bool
+    lacks_buffers: bool
     """A frame had no room a moment ago: no connection keeps an empty buffer."""
 
     @property
-    def is_short(self) -> bool:
+    def lacks_memory(self) -> bool:
         """Whether some request has to wait for memory."""
         ...
 
-    def is_short_for(self, connection: C, in_flight: int) -> bool:
+    def lacks_memory_for(self, connection: C, in_flight: int) -> bool:
         """Whether memory is too short for one more request of this connection."""
         ...
 
@@ -60,8 +60,8 @@ class ConnectionOwner(Protocol[C]):
         """The connection has ended."""
         ...
 
-    def hold(self, connection: C) -> bool:
-        """Whether a reply of this connection may wait for the end of a step."""
+    def try_hold_reply(self, connection: C) -> bool:
+        """Whether a reply of this connection may wait until the requests of one read have been handled."""
         ...
 
     def send_held(self) -> None:

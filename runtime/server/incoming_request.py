@@ -12,10 +12,10 @@ from minibroker.runtime.ports import Buffer
 from minibroker.runtime.principal import Principal
 from minibroker.runtime.server.server_limits import (
     DECODED_GROWTH,
-    PARTITION_COST,
-    PARTITION_COST_BYTES,
+    PARTITION_LOOP_COST,
+    PARTITION_MEMORY_BYTES,
     RECORDS_PER_COST,
-    REQUEST_COST_BYTES,
+    REQUEST_MEMORY_BYTES,
 )
 from minibroker.runtime.server.waiting_requests import Charge
 
@@ -32,7 +32,7 @@ class RequestConnection(Protocol):
     observer: Observer
 
     @property
-    def is_in_step(self) -> bool: ...
+    def is_handling_read(self) -> bool: ...
     def mark_as_broker(self) -> None: ...
     def mute(self, seconds: float) -> None: ...
     def log_refused_request(self, api: str, problem: object) -> None: ...
@@ -78,13 +78,13 @@ class IncomingRequest:
         return self._connection
 
     @property
-    def is_in_step(self) -> bool:
+    def is_handling_read(self) -> bool:
         """Whether the server is handling what one read of some connection brought; `after_requests` follows."""
-        return self._connection.is_in_step
+        return self._connection.is_handling_read
 
     def delay(self, partitions: int) -> bool:
         """Ask to delay this request with this many partitions listed. False: too much waits already, answer it now."""
-        return self._connection.may_wait(self._charge, partitions * PARTITION_COST_BYTES)
+        return self._connection.may_wait(self._charge, partitions * PARTITION_MEMORY_BYTES)
 
     def respond(self, body: Response) -> None:
         """Answer. Sends nothing if the connection is closed. An answer that cannot be encoded is a bug of our own: it
@@ -120,8 +120,8 @@ def costs_of(body: Request, size_bytes: int) -> tuple[int, int]:
     memory itself (`delay`)."""
     if isinstance(body, ProduceRequest):
         count = sum([len(topic.partition_data) for topic in body.topic_data])
-        iteration_cost = PARTITION_COST * count + size_bytes // RECORDS_PER_COST
-        return REQUEST_COST_BYTES + PARTITION_COST_BYTES * count, iteration_cost
+        iteration_cost = PARTITION_LOOP_COST * count + size_bytes // RECORDS_PER_COST
+        return REQUEST_MEMORY_BYTES + PARTITION_MEMORY_BYTES * count, iteration_cost
     if isinstance(body, FetchRequest):
-        return REQUEST_COST_BYTES, size_bytes
-    return REQUEST_COST_BYTES + DECODED_GROWTH * size_bytes, size_bytes
+        return REQUEST_MEMORY_BYTES, size_bytes
+    return REQUEST_MEMORY_BYTES + DECODED_GROWTH * size_bytes, size_bytes

@@ -63,7 +63,7 @@ class RpcServer:
         self.iteration = LoopIteration()
         self.peer_faults = PeerFaultLog()
         self.connections: dict[int, ServerConnection] = {}
-        self.is_short_of_buffers = False
+        self.lacks_buffers = False
         """A frame had no room a moment ago: no connection keeps an empty buffer."""
         self._paused: dict[ServerConnection, None] = {}
         self._on_probation: dict[ServerConnection, None] = {}
@@ -76,7 +76,7 @@ class RpcServer:
         self._reconsider_scheduled = False
         self._shortage_timer = DeadlineTimer(self._close_slow_frames)
         self._reclaim_at = 0.0
-        self.is_in_step = False
+        self.is_handling_read = False
         """Requests of one read are being handled: small replies are held until that is done."""
         self._holding: dict[ServerConnection, None] = {}
 
@@ -165,11 +165,11 @@ class RpcServer:
         if self.on_connection_closed is not None:
             self.on_connection_closed(connection)
 
-    def hold(self, connection: ServerConnection) -> bool:
+    def try_hold_reply(self, connection: ServerConnection) -> bool:
         """Whether a reply of this connection may wait for the end of a step."""
-        if self.is_in_step:
+        if self.is_handling_read:
             self._holding[connection] = None
-        return self.is_in_step
+        return self.is_handling_read
 
     def send_held(self) -> None:
         """Send all held replies now."""
@@ -186,11 +186,11 @@ class RpcServer:
             self._paused.pop(connection, None)
 
     @property
-    def is_short(self) -> bool:
+    def lacks_memory(self) -> bool:
         """Whether some request has to wait for memory."""
         return self.waiting.is_full or self.unread_replies.is_full
 
-    def is_short_for(self, connection: ServerConnection, in_flight: int) -> bool:
+    def lacks_memory_for(self, connection: ServerConnection, in_flight: int) -> bool:
         """Whether memory is too short for one more request of this connection. Never so for the first one, as long as
         the peer reads its replies."""
         if self.waiting.is_full and in_flight:
@@ -200,7 +200,7 @@ class RpcServer:
     def reclaim_buffers(self) -> bool:
         """A frame has no room: take the buffers of idle connections now, and later close those with slow frames."""
         loop = asyncio.get_running_loop()
-        self.is_short_of_buffers = True
+        self.lacks_buffers = True
         self._shortage_timer.set_after(STUCK_FRAME_MS / 1000)
         if loop.time() < self._reclaim_at:
             return False
@@ -242,7 +242,7 @@ class RpcServer:
     def _close_slow_frames(self) -> None:
         """The budget is used up and a connection waits for it: close those with the oldest unfinished frames."""
         if not any(connection.is_starved for connection in self._paused):
-            self.is_short_of_buffers = False
+            self.lacks_buffers = False
             return
         now = asyncio.get_running_loop().time()
         enough = (self.limits.receive_budget_bytes - self.limits.broker_reserve_bytes) // 2

@@ -31,7 +31,7 @@ from minibroker.runtime.server.server_limits import (
     BROKER_UNREAD_ALLOWED_BYTES,
     HELD_REPLY_MAX_BYTES,
     LARGE_WAIT_BYTES,
-    REQUEST_COST,
+    REQUEST_LOOP_COST,
     REQUESTS_IN_FLIGHT_MAX,
     SMALL_WAIT_BYTES,
     SWEEP_INTERVAL_MS,
@@ -98,8 +98,8 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self._adjust_reading()
 
     @property
-    def is_in_step(self) -> bool:
-        return self._server.is_in_step
+    def is_handling_read(self) -> bool:
+        return self._server.is_handling_read
 
     def answer(self, pieces: Sequence[Buffer]) -> None:
         """Send a reply; a small one at the end of the step, together with others. Each system call that sends may also
@@ -108,7 +108,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self.is_closed or transport is None or transport.is_closing():
             return
         size = sum(map(len, pieces))
-        if size <= HELD_REPLY_MAX_BYTES and self._server.hold(self):
+        if size <= HELD_REPLY_MAX_BYTES and self._server.try_hold_reply(self):
             self._held += pieces
         else:
             self._send([*self._held, *pieces] if self._held else pieces)
@@ -138,7 +138,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         if cost <= SMALL_WAIT_BYTES and self._in_flight <= 1:
             self._server.waiting.take_small(charge, cost)
             return True
-        return self._server.waiting.ask(charge, cost)
+        return self._server.waiting.try_take(charge, cost)
 
     def settled(self, charge: Charge | None) -> None:
         """A request has ended."""
@@ -270,14 +270,14 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _handle_frames(self) -> None:
         """One step: handle the requests that have arrived, then send their answers."""
         server = self._server
-        if server.is_in_step:
+        if server.is_handling_read:
             self._handle_received()
             return
-        server.is_in_step = True
+        server.is_handling_read = True
         try:
             self._handle_received()
         finally:
-            server.is_in_step = False
+            server.is_handling_read = False
             server.send_held()
 
     def _handle_received(self) -> None:
@@ -313,7 +313,11 @@ class ServerConnection(asyncio.BufferedProtocol):
             or self._waits_for_slot
             or self._muted is not None
             or self._in_flight >= REQUESTS_IN_FLIGHT_MAX
-            or (self._server.is_short and not self.is_broker and self._server.is_short_for(self, self._in_flight))
+            or (
+                self._server.lacks_memory
+                and not self.is_broker
+                and self._server.lacks_memory_for(self, self._in_flight)
+            )
         )
 
     def _may_begin(self, frame: memoryview) -> bool:
@@ -337,7 +341,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _on_frame(self, data: memoryview) -> None:
         if not self.is_broker:
-            self._server.iteration.spend(REQUEST_COST)
+            self._server.iteration.spend(REQUEST_LOOP_COST)
         frame = decode_request_frame(data)
         self.has_sent_request = True
         if frame.api_key not in APIS or frame.api_version != API_VERSION:
@@ -372,7 +376,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Reserve the memory that a request takes if its handler delays it. Only large amounts are refused."""
         waiting = self._server.waiting
         if cost > LARGE_WAIT_BYTES and may_refuse:
-            return waiting.ask(charge, min(cost, waiting.limit_bytes // 2))
+            return waiting.try_take(charge, min(cost, waiting.limit_bytes // 2))
         if self._in_flight or cost > LARGE_WAIT_BYTES:
             waiting.take(charge, cost)
         else:
@@ -405,7 +409,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         if not (
             self._paused
             or receiver.has_partial_frame
-            or self._server.is_short_of_buffers
+            or self._server.lacks_buffers
             or self._must_wait()
             or not receiver.make_room()
         ):  # the usual case, thousands of times a second: it is being read, and everything received is handled
@@ -416,7 +420,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self.is_closed or transport is None or transport.is_closing():
             return
         waits = self._must_wait()
-        if self._server.is_short_of_buffers:
+        if self._server.lacks_buffers:
             self._receiver.shrink()
         self.is_starved = not waits and not self._has_room()
         if self.frame_began is None and (not waits and self._receiver.has_partial_frame):

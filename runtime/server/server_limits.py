@@ -17,10 +17,10 @@ HANDSHAKES_PER_ITERATION = 32
 until it is authenticated, and must not wait behind a flood. Each step takes some microseconds."""
 HANDSHAKE_MAX_BYTES = 2_048
 """Frame size of such a step."""
-REQUEST_COST = 256
-"""Cost of any request, however small; about 50 us."""
-PARTITION_COST = 26
-"""Cost of one partition of a Produce: its smallest size in requests without records."""
+REQUEST_LOOP_COST = 256
+"""Loop time of any request, however small, in the units of ITERATION_COST; about 50 us."""
+PARTITION_LOOP_COST = 26
+"""Loop time of one partition of a Produce: its smallest size in requests without records."""
 RECORDS_PER_COST = 64
 """Bytes of records that cost as much as one byte of a request without records."""
 REQUESTS_IN_FLIGHT_MAX = 1_000
@@ -35,10 +35,10 @@ HEAVY_WAITING_MAX_BYTES = 8 * MIB
 HEAVY_RETRY_MS = 20
 """While memory is short, how often the next heavy request is considered again."""
 
-REQUEST_COST_BYTES = 2 * KIB
-"""A request that waits for its answer: its objects, its timer, its place in the queues."""
-PARTITION_COST_BYTES = 250
-"""One partition listed in a request that waits: its struct, and its place in the partition's queue."""
+REQUEST_MEMORY_BYTES = 2 * KIB
+"""Memory of a request that waits for its answer: its objects, its timer, its place in the queues."""
+PARTITION_MEMORY_BYTES = 250
+"""Memory of one partition listed in a request that waits: its struct, and its place in the partition's queue."""
 DECODED_GROWTH = 20
 """Measured: the worst typed request takes this many times the memory of its bytes (lists of two-letter texts)."""
 SMALL_WAIT_BYTES = 8 * KIB

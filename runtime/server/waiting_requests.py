@@ -38,7 +38,7 @@ class WaitingRequests:
         charge.other_bytes += size_bytes
         self.is_full = self.other_bytes > self.limit_bytes
 
-    def ask(self, charge: Charge, size_bytes: int) -> bool:
+    def try_take(self, charge: Charge, size_bytes: int) -> bool:
         """Take it if there is room. A quarter is reserved for `take`."""
         if self.other_bytes + size_bytes > self.limit_bytes * 3 // 4:
             return False

@@ -17,8 +17,8 @@ from minibroker.runtime.server.server_limits import (
     HEAVY_BYTES_PER_SECOND,
     HEAVY_WAITING_MAX_BYTES,
     LIGHT_REQUEST_MAX_BYTES,
-    PARTITION_COST_BYTES,
-    REQUEST_COST_BYTES,
+    PARTITION_MEMORY_BYTES,
+    REQUEST_MEMORY_BYTES,
     SMALL_WAIT_BYTES,
     STUCK_FRAME_MS,
     STUCK_READER_MS,
@@ -247,13 +247,13 @@ async def test_many_partitions_may_wait_only_up_to_the_limit(scene: Scene) -> No
     for index in range(20):
         peer = await scene.peer(f"peer-{index}")
         request = await ask_fetch(scene, peer)
-        if not request.delay(partitions=100 * KIB // PARTITION_COST_BYTES):
+        if not request.delay(partitions=100 * KIB // PARTITION_MEMORY_BYTES):
             refused += 1
             request.respond(ApiVersionsResponse())
     assert refused
     assert server.delayed_cost_bytes <= MIB
     small = await ask_fetch(scene, await scene.peer("small"))
-    assert small.delay(partitions=SMALL_WAIT_BYTES // PARTITION_COST_BYTES), "a small one may always wait"
+    assert small.delay(partitions=SMALL_WAIT_BYTES // PARTITION_MEMORY_BYTES), "a small one may always wait"
     broker = await scene.peer("broker")
     request = await ask_fetch(scene, broker)
     request.connection.mark_as_broker()
@@ -267,7 +267,7 @@ async def test_many_partitions_may_wait_only_up_to_the_limit(scene: Scene) -> No
 
 @simulated
 async def test_while_too_much_waits_a_connection_has_one_request_at_a_time(scene: Scene) -> None:
-    limit = 4 * REQUEST_COST_BYTES + 4 * DECODED_GROWTH * len(light())
+    limit = 4 * REQUEST_MEMORY_BYTES + 4 * DECODED_GROWTH * len(light())
     await scene.serve(ServerLimits(waiting_max_bytes=limit), answers_at_once=False)
     many = await scene.peer("many")
     many.send(*(light(n) for n in range(20)))
@@ -435,6 +435,6 @@ def test_a_light_request_fits_in_the_buffer_of_every_connection() -> None:
 def test_clients_together_stay_below_64_mib() -> None:
     limits = ServerLimits()
     receive = limits.receive_budget_bytes - limits.broker_reserve_bytes
-    small_ones = limits.connections_max * (SMALL_WAIT_BYTES + REQUEST_COST_BYTES)
+    small_ones = limits.connections_max * (SMALL_WAIT_BYTES + REQUEST_MEMORY_BYTES)
     waiting = limits.waiting_max_bytes + small_ones
     assert receive + limits.frame_max_bytes + waiting + limits.unread_replies_max_bytes <= 64 * MIB

@@ -26,7 +26,7 @@ from minibroker.protocol.wire.messages import (
 from minibroker.runtime.server.server import IncomingRequest, ServerLimits
 from minibroker.runtime.server.server_limits import (
     ITERATION_COST,
-    REQUEST_COST,
+    REQUEST_LOOP_COST,
     REQUESTS_IN_FLIGHT_MAX,
     SWEEP_INTERVAL_MS,
 )
@@ -301,7 +301,7 @@ async def test_a_buffer_full_of_requests_does_not_hold_up_others(scene: Scene) -
     greedy.send(sized(120_000), *(light(n) for n in range(3_000)))
     await until(lambda: len(scene.requests) == 3_001)
     handled = [after - before for before, after in itertools.pairwise([0, *totals])]
-    assert max(handled) <= 1 + ITERATION_COST // REQUEST_COST
+    assert max(handled) <= 1 + ITERATION_COST // REQUEST_LOOP_COST
     await until(lambda: len(greedy.answers) == 3_001)
 
 
