@@ -13,8 +13,8 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from minibroker.controller.core.control_requests import ControllerIdentity, PartitionOrder, to_requests
 from minibroker.controller.core.controller_state import RegisteredBroker
-from minibroker.controller.core.instructions import ControllerIdentity, Instruction, to_requests
 from minibroker.controller.send_queue import SendQueue
 from minibroker.protocol.wire.messages import LiveBroker, Request, Response
 from minibroker.runtime.broker_dialer import BrokerDialer
@@ -81,9 +81,9 @@ class BrokerChannel:
         the order."""
         return self.ticks - 1 if self.waits_for_answer else 0
 
-    def put(self, live_brokers: tuple[LiveBroker, ...], instructions: Sequence[Instruction]) -> None:
-        """Queue instructions of one kind."""
-        self._queue.put(live_brokers, instructions)
+    def put(self, live_brokers: tuple[LiveBroker, ...], orders: Sequence[PartitionOrder]) -> None:
+        """Queue orders of one kind."""
+        self._queue.put(live_brokers, orders)
         self._put_count += 1
         self._filled.set()
 
@@ -106,8 +106,8 @@ class BrokerChannel:
                         self._settled_count = count
                         self._settled.notify_all()
                     continue
-                instructions = list(batch.instructions.values())
-                for request in to_requests(self._sender, self.broker.broker_epoch, batch.live_brokers, instructions):
+                orders = list(batch.orders.values())
+                for request in to_requests(self._sender, self.broker.broker_epoch, batch.live_brokers, orders):
                     await self._deliver(request)
 
     async def _deliver(self, request: Request) -> None:

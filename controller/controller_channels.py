@@ -13,6 +13,7 @@ import msgspec
 from minibroker.controller.broker_channel import BrokerChannel
 from minibroker.controller.core.accepted_loss import Logs
 from minibroker.controller.core.broker_answers import events_of
+from minibroker.controller.core.control_requests import ControllerIdentity, live_brokers
 from minibroker.controller.core.controller_state import ControllerState, RegisteredBroker
 from minibroker.controller.core.events import (
     AskLogs,
@@ -28,7 +29,6 @@ from minibroker.controller.core.events import (
     LogsReceived,
     Send,
 )
-from minibroker.controller.core.instructions import ControllerIdentity, live_brokers
 from minibroker.controller.detection.failure_inquiry import ConfirmerAddress, first_to_confirm
 from minibroker.controller.detection.liveness_connection import LivenessEvents, hold_liveness_connection
 from minibroker.controller.log_inquiry import ask_logs
@@ -116,7 +116,7 @@ class ControllerChannels:
     def send(self, effect: Send) -> None:
         """Queue orders; a broker without a channel gets none."""
         if effect.broker_id in self._channels:
-            self._channels[effect.broker_id][0].put(effect.live_brokers, effect.instructions)
+            self._channels[effect.broker_id][0].put(effect.live_brokers, effect.orders)
 
     @property
     def _client_id(self) -> str:

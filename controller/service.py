@@ -25,7 +25,7 @@ from minibroker.controller.controller_election import Candidate, ControllerFence
 from minibroker.controller.core.controller_state import ControllerSettings
 from minibroker.controller.core.topic_creation import AcceptValue
 from minibroker.controller.detection.succession import Succession
-from minibroker.controller.ordered_elections import elect_leaders
+from minibroker.controller.operator_elections import elect_leaders
 from minibroker.protocol.errors import ErrorCode, ProtocolError
 from minibroker.protocol.events.controller_events import ControllerResigned
 from minibroker.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch

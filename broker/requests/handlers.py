@@ -108,9 +108,9 @@ class RequestHandlers:
             ApiKey.METADATA: self._read(self._metadata),
             ApiKey.DESCRIBE_CLUSTER: self._read(self._describe_cluster),
             ApiKey.API_VERSIONS: self._read(lambda r, body: _API_VERSIONS),
-            ApiKey.LEADER_AND_ISR: self._ordered(self._leader_and_isr),
-            ApiKey.STOP_REPLICA: self._ordered(self._stop_replica),
-            ApiKey.UPDATE_METADATA: self._ordered(self._update_metadata),
+            ApiKey.LEADER_AND_ISR: self._from_controller(self._leader_and_isr),
+            ApiKey.STOP_REPLICA: self._from_controller(self._stop_replica),
+            ApiKey.UPDATE_METADATA: self._from_controller(self._update_metadata),
             ApiKey.DESCRIBE_CONFIGS: self._read(self._describe_configs),
             ApiKey.DESCRIBE_REPLICA_STATE: self._read(
                 lambda r, body: describe_replicas(manager, registration, image, body)
@@ -161,8 +161,9 @@ class RequestHandlers:
 
         return handle
 
-    def _ordered(self, obey: Callable[[IncomingRequest, Any], m.Response]) -> Handle:
-        """An order under a controller epoch that is new to this broker waits until ZooKeeper confirms the epoch."""
+    def _from_controller(self, obey: Callable[[IncomingRequest, Any], m.Response]) -> Handle:
+        """A control request under a controller epoch that is new to this broker waits until ZooKeeper confirms the
+        epoch."""
 
         def handle(request: IncomingRequest, body: Any) -> None:
             if self._controller_epochs.is_known(body.controller_epoch):

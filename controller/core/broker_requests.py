@@ -8,15 +8,16 @@ import msgspec
 
 from minibroker.controller.core import deletion
 from minibroker.controller.core.alter_partition import check_proposal, refusal, success
-from minibroker.controller.core.announcements import (
+from minibroker.controller.core.control_requests import stop_replica
+from minibroker.controller.core.controller_state import ControllerState
+from minibroker.controller.core.effects import (
     ask_logs,
     send_leader_and_isr,
     send_live_brokers,
     send_metadata,
     send_to_broker,
-    write,
+    write_effects,
 )
-from minibroker.controller.core.controller_state import ControllerState
 from minibroker.controller.core.election import PartitionChange, elect_all
 from minibroker.controller.core.events import (
     AlterPartitionReceived,
@@ -30,7 +31,6 @@ from minibroker.controller.core.events import (
     Report,
     RequestId,
 )
-from minibroker.controller.core.instructions import stop_replica
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.events.controller_events import BrokerStopping, OfflineReplicasReported
 from minibroker.protocol.ids import BrokerId, TopicPartition
@@ -73,7 +73,7 @@ def _set_offline(
     effects: list[ControllerEffect] = [
         *send_leader_and_isr(state, well, [broker_id]),
         *ask_logs(state, affected),
-        *write(changes),
+        *write_effects(changes),
     ]
     effects += send_metadata(state, [each for each in affected if each not in changing])
     return [*effects, *deletion.resume(state)]
@@ -106,7 +106,7 @@ def on_alter_partition(state: ControllerState, event: AlterPartitionReceived) ->
             results.append((partition, check_proposal(state, request.broker_id, partition, proposal)))
     changes = [result for _, result in results if isinstance(result, PartitionChange)]
     settled = AlterPartitionSettled(request_id=event.request_id, broker_id=request.broker_id, results=tuple(results))
-    return [*write(_first_of_each(changes)), ContinueWith(event=settled)]
+    return [*write_effects(_first_of_each(changes)), ContinueWith(event=settled)]
 
 
 def _first_of_each(changes: list[PartitionChange]) -> list[PartitionChange]:
@@ -157,7 +157,7 @@ def on_controlled_shutdown(state: ControllerState, event: ControlledShutdownRece
     )
     effects: list[ControllerEffect] = [Report(event=BrokerStopping(broker=broker_id))]
     effects += send_live_brokers(state)
-    effects += write(elect_all(state, partitions, f"broker {broker_id} is shutting down"))
+    effects += write_effects(elect_all(state, partitions, f"broker {broker_id} is shutting down"))
     return [*effects, ContinueWith(event=moved)]
 
 

@@ -1,7 +1,8 @@
 """What the controller knows of the cluster: brokers, topics, and the leader of each partition. Pure.
 
 Owns: the facts and the queries on them (which broker is live, which log is whole). Leaves to others: how facts are
-learnt (`active_controller`), what follows from them (`election`, `steps`) and how brokers learn them (`instructions`).
+learnt (`active_controller`), what follows from them (`election`, `steps`) and how brokers learn them
+(`control_requests`).
 
 Theory (replication rules, section 9; hardening rule 1). Kafka keeps a state machine per partition and per replica; here
 both are derived from the facts, so that they cannot disagree with them:

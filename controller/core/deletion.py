@@ -16,8 +16,9 @@ another id.
 
 import msgspec
 
-from minibroker.controller.core.announcements import send_metadata, send_to_broker
+from minibroker.controller.core.control_requests import PartitionOrder, stop_replica
 from minibroker.controller.core.controller_state import ControllerState, Deletion
+from minibroker.controller.core.effects import send_metadata, send_to_broker
 from minibroker.controller.core.events import (
     BeginDeletion,
     ControllerEffect,
@@ -28,7 +29,6 @@ from minibroker.controller.core.events import (
     Report,
     TopicErased,
 )
-from minibroker.controller.core.instructions import Instruction, stop_replica
 from minibroker.protocol.events.controller_events import (
     ReplicaDeletionFailed,
     TopicDeleted,
@@ -150,12 +150,12 @@ def on_deletion_begun(state: ControllerState, event: DeletionBegun) -> list[Cont
 
 def _stop(state: ControllerState, topic: str) -> list[ControllerEffect]:
     """Send every live broker the deletions that it has not confirmed yet. Sending twice does no harm."""
-    by_broker: dict[BrokerId, list[Instruction]] = {}
+    by_broker: dict[BrokerId, list[PartitionOrder]] = {}
     erased = state.deletions[topic].erased
-    for instruction in stop_replica(state, state.partitions_of(topic), delete=True):
-        for broker_id in state.assignment(instruction.partition):
-            if (instruction.partition.partition, broker_id) not in erased and state.is_live(broker_id):
-                by_broker.setdefault(broker_id, []).append(instruction)
+    for order in stop_replica(state, state.partitions_of(topic), delete=True):
+        for broker_id in state.assignment(order.partition):
+            if (order.partition.partition, broker_id) not in erased and state.is_live(broker_id):
+                by_broker.setdefault(broker_id, []).append(order)
     return [effect for each in sorted(by_broker) for effect in send_to_broker(state, each, by_broker[each])]
 
 

@@ -9,9 +9,9 @@ from typing import TypeAlias
 
 import msgspec
 
+from minibroker.controller.core.control_requests import PartitionOrder
 from minibroker.controller.core.controller_state import Leadership, LossChoice, RegisteredBroker, ReplicaLog, Topic
 from minibroker.controller.core.election import PartitionChange
-from minibroker.controller.core.instructions import Instruction
 from minibroker.protocol.events.event_base import INFO, ClusterEvent
 from minibroker.protocol.ids import BrokerEpoch, BrokerId, TopicPartition
 from minibroker.protocol.wire.messages import (
@@ -249,11 +249,11 @@ class CloseChannel(ControllerEffect, frozen=True, kw_only=True):
 
 
 class Send(ControllerEffect, frozen=True, kw_only=True):
-    """Queue instructions, all of one kind, for one broker. None: UpdateMetadata that only names the live brokers."""
+    """Queue orders, all of one kind, for one broker. None: UpdateMetadata that only names the live brokers."""
 
     broker_id: BrokerId
     live_brokers: tuple[LiveBroker, ...]
-    instructions: tuple[Instruction, ...] = ()
+    orders: tuple[PartitionOrder, ...] = ()
 
 
 class Answer(ControllerEffect, frozen=True, kw_only=True):

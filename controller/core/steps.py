@@ -15,15 +15,15 @@ import msgspec
 
 from minibroker.controller.core import broker_requests, deletion, unresponsive_brokers
 from minibroker.controller.core.accepted_loss import elect_as_chosen
-from minibroker.controller.core.announcements import (
+from minibroker.controller.core.controller_state import ControllerState, RegisteredBroker
+from minibroker.controller.core.effects import (
     ask_logs,
     report_waits,
     send_leader_and_isr,
     send_live_brokers,
     send_metadata,
-    write,
+    write_effects,
 )
-from minibroker.controller.core.controller_state import ControllerState, RegisteredBroker
 from minibroker.controller.core.election import PartitionChange, elect_all, elect_preferred, imbalanced_partitions
 from minibroker.controller.core.events import (
     AlterPartitionReceived,
@@ -86,7 +86,9 @@ def step(state: ControllerState, event: ControllerEvent) -> list[ControllerEffec
         case ReplicasFailed():
             return broker_requests.on_replicas_failed(state, event)
         case RebalanceDue():
-            return write([elect_preferred(state, each, "preferred leader") for each in imbalanced_partitions(state)])
+            return write_effects(
+                [elect_preferred(state, each, "preferred leader") for each in imbalanced_partitions(state)]
+            )
         case DeletionsRequested():
             return deletion.on_deletions_requested(state, event)
         case DeletionBegun():
@@ -106,7 +108,7 @@ def step(state: ControllerState, event: ControllerEvent) -> list[ControllerEffec
         case BrokerSilent():
             return unresponsive_brokers.on_broker_silent(state, event)
         case LossAccepted():
-            return write(elect_as_chosen(state, event.choices))
+            return write_effects(elect_as_chosen(state, event.choices))
         case TopicConfigsChanged():
             return _on_topic_configs_changed(state, event)
         case LivenessConnectionLost():
@@ -166,7 +168,7 @@ def _on_registrations_changed(state: ControllerState, event: RegistrationsChange
     effects += send_leader_and_isr(state, unchanged, [*came, *bounced])
     effects += ask_logs(state, partitions)
     effects += report_waits(state, unchanged)
-    effects += write(changes)
+    effects += write_effects(changes)
     effects += send_metadata(state, unchanged)  # which replicas are offline has changed
     effects += deletion.resume(state)
     return effects
@@ -207,7 +209,7 @@ def _on_topics_changed(state: ControllerState, event: TopicsChanged) -> list[Con
         Report(event=TopicCreated(topic=name, partitions=len(state.partitions_of(name)))) for name in added
     ]
     effects += [*send_metadata(state, unchanged), *send_leader_and_isr(state, unchanged, state.brokers)]
-    return [*effects, *ask_logs(state, partitions), *write(changes)]
+    return [*effects, *ask_logs(state, partitions), *write_effects(changes)]
 
 
 def _on_topic_configs_changed(state: ControllerState, event: TopicConfigsChanged) -> list[ControllerEffect]:
@@ -218,7 +220,7 @@ def _on_topic_configs_changed(state: ControllerState, event: TopicConfigsChanged
     partitions = state.partitions_of(event.topic)
     report = Report(event=TopicSettingsChanged(topic=event.topic, settings=dict(event.configs)))
     changes = elect_all(state, partitions, "settings changed")
-    return [report, *send_metadata(state, partitions), *ask_logs(state, partitions), *write(changes)]
+    return [report, *send_metadata(state, partitions), *ask_logs(state, partitions), *write_effects(changes)]
 
 
 def _on_logs_received(state: ControllerState, event: LogsReceived) -> list[ControllerEffect]:
@@ -237,7 +239,7 @@ def _on_logs_received(state: ControllerState, event: LogsReceived) -> list[Contr
     logs = {**state.logs.get(broker_id, {}), **{each: event.logs[each] for each in partitions}}
     state.logs = {**state.logs, broker_id: logs}
     changes = elect_all(state, partitions, f"broker {broker_id} said what its logs hold")
-    return [*effects, *ask_logs(state, partitions), *report_waits(state, partitions), *write(changes)]
+    return [*effects, *ask_logs(state, partitions), *report_waits(state, partitions), *write_effects(changes)]
 
 
 def _on_leaderships_written(state: ControllerState, event: LeadershipsWritten) -> list[ControllerEffect]:
@@ -261,7 +263,7 @@ def _on_leaderships_written(state: ControllerState, event: LeadershipsWritten) -
     again = elect_all(state, lost, "state had changed in ZooKeeper")
     changing = {change.partition for change in again}
     effects += send_leader_and_isr(state, [each for each in lost if each not in changing], state.brokers)
-    return [*effects, *ask_logs(state, lost), *write(again)]
+    return [*effects, *ask_logs(state, lost), *write_effects(again)]
 
 
 def _assert_follows(state: ControllerState, change: PartitionChange) -> None:

@@ -16,8 +16,8 @@ may reach them. A leader that reports that it does not reach its controller is r
 
 from collections.abc import Iterable
 
-from minibroker.controller.core.announcements import ask_logs, report_waits, send_leader_and_isr, write
 from minibroker.controller.core.controller_state import ControllerState
+from minibroker.controller.core.effects import ask_logs, report_waits, send_leader_and_isr, write_effects
 from minibroker.controller.core.election import elect_all
 from minibroker.controller.core.events import (
     BrokerAnswered,
@@ -69,7 +69,7 @@ def _compare(
     changing = {change.partition for change in changes}
     unchanged = [each for each in partitions if each not in changing]
     effects = send_leader_and_isr(state, unchanged, receivers)
-    return [*effects, *ask_logs(state, partitions), *report_waits(state, unchanged), *write(changes)]
+    return [*effects, *ask_logs(state, partitions), *report_waits(state, unchanged), *write_effects(changes)]
 
 
 def _may_wait(state: ControllerState, partition: TopicPartition, broker_id: BrokerId) -> bool:
@@ -89,7 +89,7 @@ def on_broker_silent(state: ControllerState, event: BrokerSilent) -> list[Contro
     state.unresponsive = state.unresponsive | {broker_id}
     state.silent_seconds = {**state.silent_seconds, broker_id: event.seconds}
     waiting = [] if was_silent else [each for each in state.partitions_on({broker_id}) if needs_logs(state, each)]
-    effects = write(elect_all(state, waiting, f"broker {broker_id} does not answer"))
+    effects = write_effects(elect_all(state, waiting, f"broker {broker_id} does not answer"))
     if not _is_too_long(state, broker_id) or broker_id in state.shutting_down:
         return effects
     others = [each for each in sorted(state.brokers) if each != state.settings.controller_id]

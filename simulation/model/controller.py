@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from minibroker.controller.core import events as ce
+from minibroker.controller.core.control_requests import LeaderAndIsr
 from minibroker.controller.core.controller_state import (
     ControllerSettings,
     ControllerState,
@@ -20,7 +21,6 @@ from minibroker.controller.core.controller_state import (
     Topic,
 )
 from minibroker.controller.core.election import PartitionChange
-from minibroker.controller.core.instructions import LeaderAndIsr
 from minibroker.controller.core.steps import step
 from minibroker.protocol.ids import TopicPartition, from_wire, to_wire
 from minibroker.protocol.wire.messages import (
@@ -143,7 +143,7 @@ class _Decider:
 
     def send(self, effect: ce.Send) -> None:
         live = tuple((broker.id, broker.broker_epoch) for broker in effect.live_brokers)
-        orders = [each.content for each in effect.instructions if isinstance(each, LeaderAndIsr)]
+        orders = [each.content for each in effect.orders if isinstance(each, LeaderAndIsr)]
         order: Order | None = None
         for content in orders:
             leader, members = from_wire(content.leader), tuple(content.isr)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minibroker.controller.core.alter_partition import check_proposal
+from minibroker.controller.core.control_requests import LeaderAndIsr, UpdateMetadata
 from minibroker.controller.core.controller_state import (
     ControllerSettings,
     ControllerState,
@@ -39,7 +40,6 @@ from minibroker.controller.core.events import (
     TookOver,
     WriteLeaderships,
 )
-from minibroker.controller.core.instructions import LeaderAndIsr, UpdateMetadata
 from minibroker.controller.core.steps import step
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import (
@@ -141,20 +141,20 @@ class World:
     def send(self, effect: Send) -> None:
         if self.registered.get(effect.broker_id) != self.state.brokers[effect.broker_id]:
             return  # it refuses orders for its earlier registration
-        if not effect.instructions or isinstance(effect.instructions[0], UpdateMetadata):
+        if not effect.orders or isinstance(effect.orders[0], UpdateMetadata):
             self.has_metadata.add(effect.broker_id)
-        for instruction in effect.instructions:
-            if isinstance(instruction, LeaderAndIsr):
+        for order in effect.orders:
+            if isinstance(order, LeaderAndIsr):
                 assert effect.broker_id in self.has_metadata, "LeaderAndIsr before any UpdateMetadata"
-                self.receive(effect.broker_id, instruction)
+                self.receive(effect.broker_id, order)
 
-    def receive(self, broker_id: int, instruction: LeaderAndIsr) -> None:
+    def receive(self, broker_id: int, order: LeaderAndIsr) -> None:
         """I29 from a broker's side: one controller never sends it an older state than before."""
-        content, key = instruction.content, (broker_id, instruction.partition)
+        content, key = order.content, (broker_id, order.partition)
         now = (content.leader_epoch, content.partition_epoch)
         assert now >= self.received.get(key, (-1, -1)), f"{key} received {self.received[key]}, then {now}"
         self.received[key] = now
-        stored = self.states[instruction.partition]
+        stored = self.states[order.partition]
         assert now <= (stored.leader_epoch, stored.partition_epoch), "sent before it was written"
 
     # -------------------------------------------------------------------------------------------------- invariants

@@ -9,14 +9,13 @@ import msgspec
 import pytest
 
 from minibroker.controller.controller_channels import SILENT_SECONDS, WATCH_SECONDS
-from minibroker.controller.core.controller_state import ControllerSettings, ControllerState, Deletion, Topic
-from minibroker.controller.core.instructions import (
+from minibroker.controller.core.control_requests import (
     REQUEST_BYTES_MAX,
     REQUEST_LOGS_MAX,
     REQUEST_PARTITIONS_MAX,
     ControllerIdentity,
-    Instruction,
     LeaderAndIsr,
+    PartitionOrder,
     StopReplica,
     UpdateMetadata,
     leader_and_isr,
@@ -25,6 +24,7 @@ from minibroker.controller.core.instructions import (
     to_requests,
     update_metadata,
 )
+from minibroker.controller.core.controller_state import ControllerSettings, ControllerState, Deletion, Topic
 from minibroker.controller.send_queue import BATCHES_MAX, SendQueue
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
@@ -56,10 +56,10 @@ def leader_orders(epoch: int, partition: int = 0, is_new: bool = False) -> list[
     return leader_and_isr(state, [each], frozenset([each] if is_new else []))
 
 
-def drained(queue: SendQueue) -> list[tuple[type[Instruction], list[Instruction]]]:
+def drained(queue: SendQueue) -> list[tuple[type[PartitionOrder], list[PartitionOrder]]]:
     found = []
     while (batch := queue.take()) is not None:
-        found.append((batch.kind, list(batch.instructions.values())))
+        found.append((batch.kind, list(batch.orders.values())))
     return found
 
 
@@ -71,17 +71,17 @@ def test_kinds_keep_their_order_and_neighbours_of_one_kind_are_merged() -> None:
     queue.put((), leader_and_isr(state, [a]))
     queue.put((), leader_and_isr(state, [b]))
     queue.put((), update_metadata(state, [c]))
-    found = [(kind, [each.partition for each in instructions]) for kind, instructions in drained(queue)]
+    found = [(kind, [each.partition for each in orders]) for kind, orders in drained(queue)]
     assert found == [(UpdateMetadata, [a]), (LeaderAndIsr, [a, b]), (UpdateMetadata, [c])]
 
 
-def test_the_last_instruction_about_a_partition_counts_and_it_stays_new_until_sent() -> None:
+def test_the_last_order_about_a_partition_counts_and_it_stays_new_until_sent() -> None:
     queue = SendQueue()
     queue.put((), leader_orders(0, is_new=True))
     queue.put((), leader_orders(1))
-    [(_, [instruction])] = drained(queue)
-    assert isinstance(instruction, LeaderAndIsr)
-    assert (instruction.content.leader_epoch, instruction.content.is_new) == (1, True)
+    [(_, [order])] = drained(queue)
+    assert isinstance(order, LeaderAndIsr)
+    assert (order.content.leader_epoch, order.content.is_new) == (1, True)
 
 
 def test_live_brokers_alone_travel_with_the_next_metadata() -> None:
@@ -91,7 +91,7 @@ def test_live_brokers_alone_travel_with_the_next_metadata() -> None:
     queue.put(brokers, [])
     batch = queue.take()
     assert batch is not None
-    assert (batch.kind, batch.live_brokers, len(batch.instructions)) == (UpdateMetadata, brokers, 1)
+    assert (batch.kind, batch.live_brokers, len(batch.orders)) == (UpdateMetadata, brokers, 1)
 
 
 def test_a_broker_that_hangs_does_not_collect_an_endless_queue() -> None:
@@ -100,7 +100,7 @@ def test_a_broker_that_hangs_does_not_collect_an_endless_queue() -> None:
         queue.put((), leader_orders(epoch))
         queue.put(live_brokers(state), update_metadata(state, state.partitions()))
         assert len(queue) <= BATCHES_MAX + 1
-    last = [each for kind, instructions in drained(queue) if kind is LeaderAndIsr for each in instructions][-1]
+    last = [each for kind, orders in drained(queue) if kind is LeaderAndIsr for each in orders][-1]
     assert isinstance(last, LeaderAndIsr)
     assert last.content.leader_epoch == 999
 
@@ -118,25 +118,25 @@ def test_compacting_keeps_deletion_before_the_topic_that_was_created_again() -> 
         queue.put(brokers, leader_and_isr(new, [T0]))
         queue.put(brokers, update_metadata(new, [T0]))
     batches = drained(queue)
-    order = [(kind, each.topic.topic_id) for kind, instructions in batches for each in instructions]
-    assert order[:2] == [(UpdateMetadata, "t1"), (UpdateMetadata, "t2")]
-    logs = list(dict.fromkeys(pair for pair in order if pair[0] is not UpdateMetadata))
+    sequence = [(kind, each.topic.topic_id) for kind, orders in batches for each in orders]
+    assert sequence[:2] == [(UpdateMetadata, "t1"), (UpdateMetadata, "t2")]
+    logs = list(dict.fromkeys(pair for pair in sequence if pair[0] is not UpdateMetadata))
     assert logs == [(LeaderAndIsr, "t1"), (StopReplica, "t1"), (LeaderAndIsr, "t2")]
 
 
 # --------------------------------------------------------------------------------------------------------- requests
 @pytest.mark.parametrize("kind", ["leaders", "metadata", "stops"])
-def test_large_instructions_are_split_and_nothing_is_lost(kind: str) -> None:
+def test_large_orders_are_split_and_nothing_is_lost(kind: str) -> None:
     state = state_with(7_000)
     partitions = state.partitions()
-    instructions: list[Instruction]
+    orders: list[PartitionOrder]
     if kind == "leaders":
-        instructions = list(leader_and_isr(state, partitions))
+        orders = list(leader_and_isr(state, partitions))
     elif kind == "metadata":
-        instructions = list(update_metadata(state, partitions))
+        orders = list(update_metadata(state, partitions))
     else:
-        instructions = list(stop_replica(state, partitions, delete=False))
-    requests = to_requests(SENDER, 10, live_brokers(state), instructions)
+        orders = list(stop_replica(state, partitions, delete=False))
+    requests = to_requests(SENDER, 10, live_brokers(state), orders)
     assert len(requests) > 1
     assert max(len(msgspec.msgpack.encode(request)) for request in requests) <= REQUEST_BYTES_MAX
     indexes = []
@@ -158,12 +158,12 @@ def test_large_instructions_are_split_and_nothing_is_lost(kind: str) -> None:
 def test_one_request_changes_a_limited_number_of_logs_and_partitions(kind: str, limit: int) -> None:
     state = state_with(1_200)
     partitions = state.partitions()
-    instructions: Sequence[Instruction]
+    orders: Sequence[PartitionOrder]
     if kind in ("created", "led"):
-        instructions = leader_and_isr(state, partitions, frozenset(partitions if kind == "created" else ()))
+        orders = leader_and_isr(state, partitions, frozenset(partitions if kind == "created" else ()))
     else:
-        instructions = stop_replica(state, partitions, delete=kind == "deleted")
-    requests = to_requests(SENDER, 10, live_brokers(state), instructions)
+        orders = stop_replica(state, partitions, delete=kind == "deleted")
+    requests = to_requests(SENDER, 10, live_brokers(state), orders)
     sizes = []
     for request in requests:
         assert isinstance(request, LeaderAndIsrRequest | StopReplicaRequest)
@@ -187,13 +187,13 @@ def test_many_topics_with_long_settings_are_split_by_their_real_size() -> None:
 @pytest.mark.invariant("I29")
 def test_requests_carry_the_controllers_epoch_and_the_brokers() -> None:
     state = state_with(1)
-    every: list[Sequence[Instruction]] = [
+    every: list[Sequence[PartitionOrder]] = [
         leader_and_isr(state, [T0]),
         update_metadata(state, [T0]),
         stop_replica(state, [T0], delete=True),
     ]
-    for instructions in every:
-        [request] = to_requests(SENDER, 77, live_brokers(state), instructions)
+    for orders in every:
+        [request] = to_requests(SENDER, 77, live_brokers(state), orders)
         assert isinstance(request, LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest)
         assert (request.controller_id, request.controller_epoch, request.broker_epoch) == (1, 2, 77)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from minibroker.controller.core.control_requests import LeaderAndIsr, UpdateMetadata
 from minibroker.controller.core.controller_state import ControllerState
 from minibroker.controller.core.election import elect
 from minibroker.controller.core.events import (
@@ -18,7 +19,6 @@ from minibroker.controller.core.events import (
     TookOver,
     WriteLeaderships,
 )
-from minibroker.controller.core.instructions import LeaderAndIsr, UpdateMetadata
 from minibroker.controller.core.steps import step
 from tests.controller.facts import T0, broker, cluster_state, leadership
 
@@ -26,7 +26,7 @@ from tests.controller.facts import T0, broker, cluster_state, leadership
 def sends(effects: list[ControllerEffect]) -> list[tuple[int, str]]:
     """(broker, kind) in order; 'brokers' is UpdateMetadata that only names the live brokers."""
     return [
-        (each.broker_id, type(each.instructions[0]).__name__ if each.instructions else "brokers")
+        (each.broker_id, type(each.orders[0]).__name__ if each.orders else "brokers")
         for each in effects
         if isinstance(each, Send)
     ]
@@ -81,7 +81,7 @@ def test_a_state_found_instead_is_adopted_and_sent_without_another_write() -> No
         each.content.leader_epoch
         for effect in effects
         if isinstance(effect, Send)
-        for each in effect.instructions
+        for each in effect.orders
         if isinstance(each, LeaderAndIsr)
     ]
     assert sent_epochs == [6, 6, 6]
@@ -141,7 +141,7 @@ def test_a_new_broker_gets_every_partition_and_the_old_ones_get_the_broker() -> 
     effects = step(state, RegistrationsChanged(brokers={**state.brokers, 9: broker(9)}))
     assert sends(effects) == [(1, "brokers"), (2, "brokers"), (9, "UpdateMetadata")]
     metadata = [each for each in effects if isinstance(each, Send) and each.broker_id == 9]
-    assert isinstance(metadata[0].instructions[0], UpdateMetadata)
+    assert isinstance(metadata[0].orders[0], UpdateMetadata)
 
 
 def test_steps_are_repeatable() -> None:

@@ -86,7 +86,7 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "controller.core.unresponsive_brokers",
-                '    effects = write(elect_all(state, waiting, f"broker {broker_id} does not answer"))\n',
+                '    effects = write_effects(elect_all(state, waiting, f"broker {broker_id} does not answer"))\n',
                 "    effects = write([])\n",
             ),
         ),

@@ -1,15 +1,15 @@
 """Decisions as effects: what to write, and which broker gets which order, in sequence. Pure.
 
 Owns: which brokers learn of a change. A partition's leadership concerns its live replicas, its metadata every broker.
-Leaves to others: what has happened (`steps`) and the contents of orders (`instructions`).
+Leaves to others: what has happened (`steps`) and the contents of orders (`control_requests`).
 """
 
 from collections.abc import Iterable, Sequence
 
+from minibroker.controller.core.control_requests import PartitionOrder, leader_and_isr, live_brokers, update_metadata
 from minibroker.controller.core.controller_state import ControllerState
 from minibroker.controller.core.election import PartitionChange
 from minibroker.controller.core.events import AskLogs, ControllerEffect, Report, Send, WriteLeaderships
-from minibroker.controller.core.instructions import Instruction, leader_and_isr, live_brokers, update_metadata
 from minibroker.controller.core.restarted_members import choose, needs_logs, questions
 from minibroker.protocol.events.controller_events import PartitionsWithoutLeader
 from minibroker.protocol.ids import BrokerId, TopicPartition
@@ -18,7 +18,7 @@ NAMES_SHOWN = 5
 """Partitions named in one log line; thousands may wait for one broker."""
 
 
-def write(changes: Iterable[PartitionChange | None]) -> list[ControllerEffect]:
+def write_effects(changes: Iterable[PartitionChange | None]) -> list[ControllerEffect]:
     """Write these decisions. Brokers get orders after the write."""
     found = tuple(change for change in changes if change is not None)
     return [WriteLeaderships(changes=found)] if found else []
@@ -53,12 +53,12 @@ def report_waits(state: ControllerState, partitions: Iterable[TopicPartition]) -
 
 
 def send_to_broker(
-    state: ControllerState, broker_id: BrokerId, instructions: Sequence[Instruction]
+    state: ControllerState, broker_id: BrokerId, orders: Sequence[PartitionOrder]
 ) -> list[ControllerEffect]:
-    """Send these instructions to one broker."""
-    if not instructions:
+    """Send these orders to one broker."""
+    if not orders:
         return []
-    return [Send(broker_id=broker_id, live_brokers=live_brokers(state), instructions=tuple(instructions))]
+    return [Send(broker_id=broker_id, live_brokers=live_brokers(state), orders=tuple(orders))]
 
 
 def send_live_brokers(state: ControllerState, except_for: frozenset[BrokerId] = frozenset()) -> list[ControllerEffect]:
@@ -72,12 +72,12 @@ def send_metadata(
 ) -> list[ControllerEffect]:
     """Send UpdateMetadata about these partitions to all brokers, or to some. A new broker gets the list of live brokers
     even if there is no partition."""
-    instructions = tuple(update_metadata(state, partitions))
-    if not instructions and to is None:
+    orders = tuple(update_metadata(state, partitions))
+    if not orders and to is None:
         return []
     brokers = live_brokers(state)
     receivers = sorted(state.brokers if to is None else to)
-    return [Send(broker_id=each, live_brokers=brokers, instructions=instructions) for each in receivers]
+    return [Send(broker_id=each, live_brokers=brokers, orders=orders) for each in receivers]
 
 
 def send_leader_and_isr(
@@ -89,9 +89,9 @@ def send_leader_and_isr(
     """Send LeaderAndIsr about these partitions to those of their replicas that are live and among `to`."""
     receivers = sorted(to)
     found = leader_and_isr(state, partitions, new)
-    by_broker: dict[BrokerId, list[Instruction]] = {each: [] for each in receivers}
-    for instruction in found:
-        for broker_id in instruction.content.replicas:
+    by_broker: dict[BrokerId, list[PartitionOrder]] = {each: [] for each in receivers}
+    for order in found:
+        for broker_id in order.content.replicas:
             if broker_id in by_broker and broker_id in state.brokers:
-                by_broker[broker_id].append(instruction)
+                by_broker[broker_id].append(order)
     return [effect for each in receivers for effect in send_to_broker(state, each, by_broker[each])]

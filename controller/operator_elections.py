@@ -82,18 +82,18 @@ async def _logs(active: ActiveController, partitions: list[TopicPartition]) -> L
     return {broker_id: logs for answer in answers for broker_id, logs in answer.items()}
 
 
-def _result(active: ActiveController, now: ElectionOutlook, choice: LossChoice | str) -> ElectionOutlook:
+def _result(active: ActiveController, present: ElectionOutlook, choice: LossChoice | str) -> ElectionOutlook:
     """The outlook; as an error if the cluster has changed since and no leader was elected."""
-    partition = TopicPartition(now.topic_name, now.partition_index)
+    partition = TopicPartition(present.topic_name, present.partition_index)
     leadership = active.state.leaderships.get(partition)
     if isinstance(choice, LossChoice) and leadership is not None and leadership.leader == choice.leader:
-        return now
-    if now.error_code == ErrorCode.ELECTION_NOT_NEEDED:
-        return now
+        return present
+    if present.error_code == ErrorCode.ELECTION_NOT_NEEDED:
+        return present
     what = f": {choice}" if isinstance(choice, str) else ""
     return replace(
-        now,
-        error_code=now.error_code or ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+        present,
+        error_code=present.error_code or ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
         error_message=f"{partition} has changed since you were told{what}; no leader is elected, ask again",
         chosen=NONE,
     )

@@ -1,9 +1,9 @@
-"""Orders to brokers: LeaderAndIsr, UpdateMetadata, StopReplica, as values and as requests. Pure.
+"""Control requests, the controller's orders to brokers: LeaderAndIsr, UpdateMetadata, StopReplica. Pure.
 
 Owns: the contents of the three requests, taken from the facts at the moment of the decision, and their division into
 requests of bounded size. Leaves to others: queues and connections (`send_queue`, `broker_channel`).
 
-An instruction is one partition's part of a request; a request carries many. Instructions are made once and shared by
+A `PartitionOrder` is one partition's part of a control request, which carries many. Orders are made once and shared by
 all brokers that get them; the broker epoch, which differs, is added when a request is built.
 """
 
@@ -64,7 +64,7 @@ class StopReplica(msgspec.Struct, frozen=True):
     content: StopReplicaPartition
 
 
-Instruction: TypeAlias = LeaderAndIsr | UpdateMetadata | StopReplica
+PartitionOrder: TypeAlias = LeaderAndIsr | UpdateMetadata | StopReplica
 
 
 class ControllerIdentity(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,14 +154,14 @@ def to_requests(
     sender: ControllerIdentity,
     broker_epoch: BrokerEpoch,
     brokers: Sequence[LiveBroker],
-    instructions: Sequence[Instruction],
+    orders: Sequence[PartitionOrder],
 ) -> list[Request]:
-    """Requests in the order of the instructions, which are of one kind. No instructions: only the live brokers."""
+    """Requests in the sequence of the orders, which are of one kind. No orders: only the live brokers."""
     fixed_bytes = len(msgspec.msgpack.encode(list(brokers))) + 200
-    if not instructions:
+    if not orders:
         return [_update_metadata_request(sender, broker_epoch, brokers, [])]
     requests: list[Request] = []
-    for part in _parts(instructions, REQUEST_BYTES_MAX - fixed_bytes):
+    for part in _parts(orders, REQUEST_BYTES_MAX - fixed_bytes):
         first = part[0]
         if isinstance(first, LeaderAndIsr):
             requests.append(_leader_and_isr_request(sender, broker_epoch, brokers, part))
@@ -172,12 +172,12 @@ def to_requests(
     return requests
 
 
-def _parts(instructions: Sequence[Instruction], bytes_max: int) -> list[list[Instruction]]:
-    """Divide by encoded size and by work; a single instruction is never too large (names and sets are bounded)."""
-    parts: list[list[Instruction]] = [[]]
+def _parts(orders: Sequence[PartitionOrder], bytes_max: int) -> list[list[PartitionOrder]]:
+    """Divide by encoded size and by work; a single order is never too large (names and sets are bounded)."""
+    parts: list[list[PartitionOrder]] = [[]]
     size = logs = 0
     topic: tuple[str, str] | None = None
-    for each in instructions:
+    for each in orders:
         header = (each.partition.topic, each.topic.topic_id)
         content_bytes = len(msgspec.msgpack.encode(each.content))
         header_bytes = len(msgspec.msgpack.encode((*header, each.topic.configs))) + 60
@@ -191,17 +191,17 @@ def _parts(instructions: Sequence[Instruction], bytes_max: int) -> list[list[Ins
     return parts
 
 
-def _changes_a_log(instruction: Instruction) -> bool:
+def _changes_a_log(order: PartitionOrder) -> bool:
     """Whether the broker has to create or delete a log."""
-    if isinstance(instruction, LeaderAndIsr):
-        return instruction.content.is_new
-    return isinstance(instruction, StopReplica) and instruction.content.delete_partition
+    if isinstance(order, LeaderAndIsr):
+        return order.content.is_new
+    return isinstance(order, StopReplica) and order.content.delete_partition
 
 
-def _by_topic(instructions: Sequence[Instruction]) -> dict[tuple[str, str], list[Instruction]]:
+def _by_topic(orders: Sequence[PartitionOrder]) -> dict[tuple[str, str], list[PartitionOrder]]:
     """Grouped by topic name and id, in order of first appearance; the topic's settings are those of the last one."""
-    groups: dict[tuple[str, str], list[Instruction]] = {}
-    for each in instructions:
+    groups: dict[tuple[str, str], list[PartitionOrder]] = {}
+    for each in orders:
         groups.setdefault((each.partition.topic, each.topic.topic_id), []).append(each)
     return groups
 
@@ -210,7 +210,7 @@ def _leader_and_isr_request(
     sender: ControllerIdentity,
     broker_epoch: BrokerEpoch,
     brokers: Sequence[LiveBroker],
-    part: Sequence[Instruction],
+    part: Sequence[PartitionOrder],
 ) -> LeaderAndIsrRequest:
     return LeaderAndIsrRequest(
         controller_id=sender.controller_id,
@@ -233,7 +233,7 @@ def _update_metadata_request(
     sender: ControllerIdentity,
     broker_epoch: BrokerEpoch,
     brokers: Sequence[LiveBroker],
-    part: Sequence[Instruction],
+    part: Sequence[PartitionOrder],
 ) -> UpdateMetadataRequest:
     return UpdateMetadataRequest(
         controller_id=sender.controller_id,
@@ -253,7 +253,7 @@ def _update_metadata_request(
 
 
 def _stop_replica_request(
-    sender: ControllerIdentity, broker_epoch: BrokerEpoch, part: Sequence[Instruction]
+    sender: ControllerIdentity, broker_epoch: BrokerEpoch, part: Sequence[PartitionOrder]
 ) -> StopReplicaRequest:
     return StopReplicaRequest(
         controller_id=sender.controller_id,
