@@ -32,7 +32,7 @@ from minibroker.client.limits import (
     Deadline,
 )
 from minibroker.client.metadata_cache import Address, MetadataCache
-from minibroker.client.retry import search_pause_ms
+from minibroker.client.retry import poll_pause_ms
 from minibroker.protocol.errors import ErrorCode, error_code
 from minibroker.protocol.ids import BrokerId, TopicPartition
 from minibroker.protocol.wire.messages import MetadataRequest, MetadataRequestTopic, MetadataResponse, Request, Response
@@ -177,7 +177,7 @@ class Cluster:
             _settle(waiters, error)
             for listener in self._listeners:
                 listener()
-            pause_ms = search_pause_ms(
+            pause_ms = poll_pause_ms(
                 0.0 if wanted_since is None else (loop.time() - wanted_since) * 1000,
                 min(LEADER_CHANGE_BACKOFF_MS, self.settings.retry_backoff_ms),
                 min(METADATA_BACKOFF_MAX_MS, self.settings.retry_backoff_max_ms),

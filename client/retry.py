@@ -18,7 +18,7 @@ class ProduceDecision(Enum):
     WRITTEN = "it is in the log, and the answer has its offset"
     RETRY = "try again: it may succeed later"
     SPLIT = "too large as a whole, perhaps not in parts"
-    RESTART = "the broker does not know this producer's last sequence: a new producer epoch is needed"
+    NEW_PRODUCER_EPOCH = "the broker does not know this producer's last sequence: a new producer epoch is needed"
     FENCED = "this producer's identity belongs to another producer"
     FAIL = "it will never succeed"
 
@@ -29,7 +29,7 @@ def decide_produce(code: ErrorCode, record_count: int) -> ProduceDecision:
     if code is ErrorCode.NONE:
         return ProduceDecision.WRITTEN
     if code in (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID):
-        return ProduceDecision.RESTART
+        return ProduceDecision.NEW_PRODUCER_EPOCH
     if code is ErrorCode.INVALID_PRODUCER_EPOCH:
         return ProduceDecision.FENCED
     if code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
@@ -66,7 +66,7 @@ def backoff_ms(attempt: int, base_ms: float, max_ms: float, unit_random: float) 
     return pause * (1.0 - JITTER + 2.0 * JITTER * unit_random)
 
 
-def search_pause_ms(waited_ms: float, base_ms: float, max_ms: float, unit_random: float) -> float:
+def poll_pause_ms(waited_ms: float, base_ms: float, max_ms: float, unit_random: float) -> float:
     """Pause before the next request for something that should appear soon: a quarter of the time waited so far. So it
     is found at most a quarter later than possible, and a long search still costs little. Bounded and jittered."""
     pause = min(max_ms, max(base_ms, waited_ms / 4))

@@ -110,7 +110,7 @@ class ProduceToken(Protocol):
     records: bytearray
     header: BatchHeader
 
-    def settle(
+    def resolve(
         self, error_code: ErrorCode, base_offset: int | None, message: str | None, partition: "Partition"
     ) -> None:
         """The core's answer."""
@@ -400,7 +400,7 @@ class Partition:
     def _answer_produce(self, effect: ev.AnswerProduce) -> None:
         base_offset = effect.base_offset
         for item in effect.tokens:
-            item.settle(effect.error_code, base_offset, effect.error_message, self)
+            item.resolve(effect.error_code, base_offset, effect.error_message, self)
             if base_offset is not None:
                 base_offset += item.header.record_count
 

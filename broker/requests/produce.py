@@ -47,7 +47,7 @@ are accepted by their CRC and count, and a consumer that cannot decode one repor
 class ProduceItem:
     """One batch of one request: the token that the core returns with its answer."""
 
-    __slots__ = ("_pending", "answer", "header", "index", "name", "records", "retry", "settled")
+    __slots__ = ("_pending", "answer", "header", "index", "is_answered", "name", "records", "retry")
 
     def __init__(self, pending: "PendingProduce", name: str, data: ProducePartition) -> None:
         self._pending = pending
@@ -57,9 +57,11 @@ class ProduceItem:
         self.records = data.records
         self.retry = data.retry
         self.header: BatchHeader
-        self.settled = False
+        self.is_answered = False
 
-    def settle(self, error_code: ErrorCode, base_offset: int | None, message: str | None, partition: Partition) -> None:
+    def resolve(
+        self, error_code: ErrorCode, base_offset: int | None, message: str | None, partition: Partition
+    ) -> None:
         """The core's answer."""
         hint: CurrentLeader | None = None
         if error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
@@ -87,14 +89,14 @@ class ProduceItem:
 
     def fail_storage(self, reason: str) -> None:
         """The append itself failed; nothing of it is in the log."""
-        if not self.settled:
+        if not self.is_answered:
             self.refuse(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}-{self.index}: {reason}")
 
     def _answer(self, response: ProducePartitionResponse) -> None:
-        assert not self.settled, "a batch is answered once"
-        self.settled = True
+        assert not self.is_answered, "a batch is answered once"
+        self.is_answered = True
         self.answer = response
-        self._pending.settled(response)
+        self._pending.item_answered(response)
 
 
 class PendingProduce:
@@ -110,7 +112,7 @@ class PendingProduce:
         self.items = [ProduceItem(self, topic.name, data) for topic in body.topic_data for data in topic.partition_data]
         self._remaining = len(self.items)
 
-    def settled(self, response: ProducePartitionResponse) -> None:
+    def item_answered(self, response: ProducePartitionResponse) -> None:
         """Another batch has its answer."""
         self.handler.counters.failed_produce += response.error_code != ErrorCode.NONE
         self._remaining -= 1
@@ -252,10 +254,10 @@ class ProduceHandler:
         while self._deadlines and (self._deadlines[0][2].done or self._deadlines[0][0] <= now_ms):
             _, _, pending = heapq.heappop(self._deadlines)
             for item in pending.items:
-                if item.settled:
+                if item.is_answered:
                     continue
                 partition = self._find_partition(TopicPartition(item.name, item.index))
                 if partition is not None:
                     partition.handle(ProduceExpired(token=item))
-                if not item.settled:
+                if not item.is_answered:
                     item.refuse(ErrorCode.REQUEST_TIMED_OUT)

@@ -263,15 +263,15 @@ class Accumulator:
         if batch.done:
             self._drop(queue, batch)
             decision = ProduceDecision.FAIL
-        elif decision is ProduceDecision.RESTART and not self.idempotent:
+        elif decision is ProduceDecision.NEW_PRODUCER_EPOCH and not self.idempotent:
             decision = ProduceDecision.FAIL
         elif decision is ProduceDecision.SPLIT and batch.maybe_written:
             decision = ProduceDecision.FAIL  # written by an earlier attempt, its parts would be written twice
-        elif decision in (ProduceDecision.RESTART, ProduceDecision.SPLIT) and (
+        elif decision in (ProduceDecision.NEW_PRODUCER_EPOCH, ProduceDecision.SPLIT) and (
             queue.attempted[0] is not batch or queue.in_flight
         ):
             decision = ProduceDecision.RETRY
-        if decision is ProduceDecision.RESTART:
+        if decision is ProduceDecision.NEW_PRODUCER_EPOCH:
             self._fail_maybe_written(queue, code, error)
             self._restart(queue)
             if not batch.done:

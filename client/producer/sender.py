@@ -83,7 +83,7 @@ class Sender:
         self._settings = settings
         timeout_ms = settings.request_timeout_ms
         self._broker_timeout_ms = timeout_ms - min(BROKER_GIVES_UP_EARLIER_MS, timeout_ms // 10)
-        self._look_after_ms = min(SLOW_ANSWER_MS, timeout_ms)
+        self._check_answer_after_ms = min(SLOW_ANSWER_MS, timeout_ms)
         """When to check a request for its answer, counted from its sending."""
         self._on_finished = on_finished
         self._on_packed = on_packed
@@ -91,9 +91,9 @@ class Sender:
         self._queues: list[PartitionQueue] = []
         self._channels: dict[BrokerId, _BrokerChannel] = {}
         self._timer = DeadlineTimer(self._tick)
-        self._look_at_ms: list[float] = []
+        self._wakeups_ms: list[float] = []
         """A heap of the times at which some queue may have something to send without a further event."""
-        self._last_looked_at_ms = 0.0
+        self._last_wakeup_ms = 0.0
         self._expiry_at_ms = math.inf
         """No batch expires before this."""
         self._soon = False
@@ -127,7 +127,7 @@ class Sender:
         elif self._accumulator.linger_ms <= 0 or self._accumulator.skips_linger:
             self.wake()
         else:
-            self._look_at(math.ceil(batch.created_ms + self._accumulator.linger_ms))
+            self._wake_at(math.ceil(batch.created_ms + self._accumulator.linger_ms))
 
     def batch_sealed(self, queue: PartitionQueue) -> None:
         """A batch is full: send it now, if its broker has room."""
@@ -238,7 +238,7 @@ class Sender:
             now_ms = self.now_ms()
             channel.in_flight[number] = _Sent(batches, connection, now_ms)
             connection.send(request, partial(self._on_reply, channel, number))
-            self._arm(now_ms + self._look_after_ms)
+            self._arm(now_ms + self._check_answer_after_ms)
         except ConnectionClosed as error:
             channel.in_flight.pop(self._sent_count, None)
             for batch in batches:
@@ -331,16 +331,16 @@ class Sender:
         if ready_at_ms is None:
             return
         if ready_at_ms > now_ms:
-            self._look_at(ready_at_ms)
+            self._wake_at(ready_at_ms)
         else:
             self.wake()
 
-    def _look_at(self, at_ms: float) -> None:
+    def _wake_at(self, at_ms: float) -> None:
         """Tick also at this time: earlier ticks must not drop it. Batches opened within the same millisecond share one
         tick."""
-        if at_ms != self._last_looked_at_ms:
-            self._last_looked_at_ms = at_ms
-            heapq.heappush(self._look_at_ms, at_ms)
+        if at_ms != self._last_wakeup_ms:
+            self._last_wakeup_ms = at_ms
+            heapq.heappush(self._wakeups_ms, at_ms)
             self._arm(at_ms)
 
     def _tick(self) -> None:
@@ -359,10 +359,10 @@ class Sender:
         next_ms = [
             channel_ms for channel in self._channels.values() for channel_ms in self._channel_times(channel, now_ms)
         ]
-        while self._look_at_ms and self._look_at_ms[0] <= now_ms + TIMER_SLACK_MS:
-            heapq.heappop(self._look_at_ms)
-            self._last_looked_at_ms = 0.0
-        next_ms.extend(self._look_at_ms[:1])
+        while self._wakeups_ms and self._wakeups_ms[0] <= now_ms + TIMER_SLACK_MS:
+            heapq.heappop(self._wakeups_ms)
+            self._last_wakeup_ms = 0.0
+        next_ms.extend(self._wakeups_ms[:1])
         if self._expiry_at_ms < math.inf:
             next_ms.append(self._expiry_at_ms)
         if next_ms:

@@ -260,7 +260,7 @@ def test_after_a_broker_forgot_the_producer_a_new_epoch_is_used(code: ErrorCode)
     sandbox = Sandbox()
     sandbox.fill()
     sandbox.send()
-    assert sandbox.refuse(code) is ProduceDecision.RESTART
+    assert sandbox.refuse(code) is ProduceDecision.NEW_PRODUCER_EPOCH
     assert sandbox.send() is None
     assert sandbox.accumulator.identity_wanted
     sandbox.settle()

@@ -8,7 +8,7 @@ from minibroker.client.errors import InvalidCall
 from minibroker.client.limits import parse_servers
 from minibroker.client.metadata_cache import Address, MetadataCache
 from minibroker.client.producer.partitioner import murmur2, murmur2_partitioner, positive_murmur2
-from minibroker.client.retry import ProduceDecision, backoff_ms, decide_produce, search_pause_ms
+from minibroker.client.retry import ProduceDecision, backoff_ms, decide_produce, poll_pause_ms
 from minibroker.protocol.errors import RETRIABLE, ErrorCode
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import (
@@ -57,7 +57,7 @@ def test_back_off_grows_to_a_bound(attempt: int, unit_random: float) -> None:
 def test_a_search_ends_at_most_a_third_late_and_costs_few_requests(found_at_ms: float, unit_random: float) -> None:
     looked_at_ms, rounds = 0.0, 1
     while looked_at_ms < found_at_ms:
-        looked_at_ms += search_pause_ms(looked_at_ms, 20, 400, unit_random)
+        looked_at_ms += poll_pause_ms(looked_at_ms, 20, 400, unit_random)
         rounds += 1
     assert looked_at_ms <= found_at_ms * 1.3 + 24
     assert rounds <= 32
