@@ -132,8 +132,8 @@ class Broker:
             self.runtime.random,
             self.events,
             on_registered=self._on_registered,
-            on_session_lost=self._on_session_lost,
-            on_fenced=self._on_session_lost,
+            on_epoch_ended=self._stop_serving,
+            on_fenced=self._stop_serving,
         )
         cluster_id = await self.registration.prepare(config.zookeeper_connection_timeout_ms)
         self.secret = SharedSecret(self.coordination, self.runtime.random, self.events, on_changed=self._identify)
@@ -350,7 +350,8 @@ class Broker:
         self.controller.registered(broker_epoch, self.registration.incarnation_id)
         self._link.registered()
 
-    def _on_session_lost(self) -> None:
+    def _stop_serving(self) -> None:
+        """The broker epoch has ended, or may have ended unnoticed."""
         self.manager.fence()
         if self.registration.broker_epoch is None:
             self.dialer.unregistered()

@@ -28,7 +28,7 @@ def is_local(master: str | None) -> bool:
     return re.match(r"local($|[\[-])", master or "") is not None
 
 
-def reach_master(master: str) -> str | None:
+def local_address_towards(master: str) -> str | None:
     """The address under which this host reaches a standalone master (its executors call the driver there); None for
     other masters. Spark would try for a minute and hide the reason."""
     if not master.startswith(STANDALONE):
@@ -61,14 +61,14 @@ class ExecutorWatch:
         self._limit_s = limit_s
         self._last_executor_at: float = clock()
         self._had_executors = False
-        self.complaint: str | None = None
+        self.problem: str | None = None
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Record how many executors there are now; after too long without any, cancel the running jobs."""
         if count_executors(self._context) > 0:
             self._last_executor_at, self._had_executors = self._clock(), True
-        elif self.complaint is None and self._clock() - self._last_executor_at > self._limit_s:
-            self.complaint = self._what_is_wrong()
+        elif self.problem is None and self._clock() - self._last_executor_at > self._limit_s:
+            self.problem = self._what_is_wrong()
             self._context.cancelAllJobs()
 
     def _what_is_wrong(self) -> str:
@@ -90,17 +90,17 @@ def watched_executors(context: "SparkContext") -> Iterator[None]:
     watch, done = ExecutorWatch(context, limit_s=EXECUTOR_SECONDS), threading.Event()
 
     def watch_until_done() -> None:
-        while not done.wait(LOOK_SECONDS) and watch.complaint is None:
+        while not done.wait(LOOK_SECONDS) and watch.problem is None:
             with suppress(Exception):  # the JVM is gone: the running job reports it
-                watch.look()
+                watch.poll()
 
     watcher = threading.Thread(target=watch_until_done, name="audit executors", daemon=True)
     watcher.start()
     try:
         yield
     except Exception:
-        if watch.complaint is not None:
-            raise AuditError(watch.complaint) from None
+        if watch.problem is not None:
+            raise AuditError(watch.problem) from None
         raise
     finally:
         done.set()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from minibroker.audit.errors import AuditError
 from minibroker.audit.spark.prerequisites import check_spark, package_root
 from minibroker.audit.spark.ship_package import ship
-from minibroker.audit.spark.spark_cluster import is_local, reach_master, wanted_master, watched_executors
+from minibroker.audit.spark.spark_cluster import is_local, local_address_towards, wanted_master, watched_executors
 from minibroker.audit.spark.spark_failures import sentence_of, start_sentence
 
 if TYPE_CHECKING:
@@ -235,7 +235,7 @@ def _start(wanted: str, standard_error: Any) -> "SparkContext":
     if not conf.contains("spark.master"):
         conf.setMaster(wanted)
     elif is_submitted():
-        reach_master(conf.get("spark.master") or wanted)
+        local_address_towards(conf.get("spark.master") or wanted)
     on_interrupt = signal.getsignal(signal.SIGINT)
     context = SparkContext(conf=conf)
     if threading.current_thread() is threading.main_thread():
@@ -246,7 +246,7 @@ def _start(wanted: str, standard_error: Any) -> "SparkContext":
 
 
 def _launch_settings(master: str) -> dict[str, str]:
-    address = reach_master(master)
+    address = local_address_towards(master)
     if is_local(master):
         return {"spark.master": master, **LOCAL_SETTINGS}
     if address is not None and "SPARK_LOCAL_IP" not in os.environ:

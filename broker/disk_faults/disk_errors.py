@@ -62,7 +62,7 @@ class DiskErrors:
         self._notice: asyncio.Handle | None = None
         self._logged_reason: str | None = None
         """The reason that was logged last."""
-        self._resting: dict[TopicPartition, Partition | None] = {}
+        self._waiting_for_descriptor: dict[TopicPartition, Partition | None] = {}
         """Replicas that wait for a file descriptor; None: its log could not even be created."""
         self._shortage_reported_ms: int | None = None
         health = self._directory.health
@@ -77,7 +77,7 @@ class DiskErrors:
         """An effect of a replica could not be performed."""
         if isinstance(error, OutOfDescriptors):
             partition.report(ReplicaWaitsForDescriptor)
-            self.rest(partition.topic_partition, partition)
+            self.wait_for_descriptor(partition.topic_partition, partition)
         else:
             self.read_failed(partition, error)
 
@@ -102,9 +102,9 @@ class DiskErrors:
             self._directory.mark_offline(error)
         self._take_all_offline()
 
-    def rest(self, topic_partition: TopicPartition, partition: Partition | None) -> None:
+    def wait_for_descriptor(self, topic_partition: TopicPartition, partition: Partition | None) -> None:
         """Stop this replica alone until there is a descriptor (None: its log could not be created)."""
-        self._resting[topic_partition] = partition
+        self._waiting_for_descriptor[topic_partition] = partition
         if partition is not None:
             self._take_offline(partition)
             self.on_changed()
@@ -143,9 +143,9 @@ class DiskErrors:
         self._logged_reason = None
         self._offer_again(list(self._partitions.values()))
 
-    def try_resting(self) -> None:
+    def offer_those_waiting_for_descriptor(self) -> None:
         """Offer the replicas that waited for a file descriptor again, if there is one."""
-        if not self._resting or self._directory.full or self._directory.offline:
+        if not self._waiting_for_descriptor or self._directory.full or self._directory.offline:
             return
         try:
             self._directory.require_descriptor()
@@ -154,16 +154,16 @@ class DiskErrors:
         except DiskError as error:
             self.failed(error)
             return
-        resting, self._resting = self._resting, {}
+        waiting, self._waiting_for_descriptor = self._waiting_for_descriptor, {}
         known = self._partitions
-        self._offer_again([each for name, each in resting.items() if each is not None and known.get(name) is each])
+        self._offer_again([each for name, each in waiting.items() if each is not None and known.get(name) is each])
 
     def _offer_again(self, partitions: list[Partition]) -> None:
         for partition in partitions:
             try:
                 partition.log_healed()
             except OutOfDescriptors:
-                self._resting[partition.topic_partition] = partition
+                self._waiting_for_descriptor[partition.topic_partition] = partition
             except DiskError as error:
                 self.failed(error)
                 return

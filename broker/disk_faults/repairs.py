@@ -105,7 +105,7 @@ class Repairs:
             self._partition_changed(damaged)
             partition = self._opened(topic_partition, topic_id, topic_config)
         except OutOfDescriptors:
-            self._disk.rest(topic_partition, None)
+            self._disk.wait_for_descriptor(topic_partition, None)
             return damaged
         except DiskError as error:
             self._disk.failed(error)

@@ -117,9 +117,9 @@ class BrokerIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """Cluster that the log directory belongs to; None: a fresh directory."""
 
 
-def draw_id(source: random.Random) -> str:
+def draw_id(rng: random.Random) -> str:
     """A random id that no other start, directory or cluster will draw."""
-    return f"{source.getrandbits(128):032x}"
+    return f"{rng.getrandbits(128):032x}"
 
 
 async def open_session(
@@ -163,17 +163,17 @@ class Registration:
         observer: Observer = UNOBSERVED,
         *,
         on_registered: Callable[[BrokerEpoch], None] = lambda broker_epoch: None,
-        on_session_lost: Callable[[], None] = lambda: None,
+        on_epoch_ended: Callable[[], None] = lambda: None,
         on_fenced: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_registered` is called each time a new broker epoch begins. `on_session_lost`: each time one ends
+        """`on_registered` is called each time a new broker epoch begins. `on_epoch_ended`: each time one ends
         unintentionally; stop serving, answer all waiting requests. `on_fenced`: when the session's deadline passes
         while registered; answer all waiting requests. If ZooKeeper kept the session, the broker epoch continues, and
         `is_fenced` is false again."""
         self.identity = identity
         self.cluster_id = ""
         self._on_registered = on_registered
-        self._on_session_lost = on_session_lost
+        self._on_epoch_ended = on_epoch_ended
         self._on_fenced = on_fenced
         self._observer = observer
         self._coordination = coordination
@@ -182,7 +182,7 @@ class Registration:
         self._path = broker_path(identity.broker_id)
         self._endpoints: tuple[BrokerEndpoint, ...] = ()
         self._broker_epoch: BrokerEpoch | None = None
-        self._youngest_epoch: BrokerEpoch = -1
+        self._highest_epoch: BrokerEpoch = -1
         """Newest broker epoch of this process; ZooKeeper's numbers only grow, unless it loses data."""
         self._was_registered = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -224,7 +224,7 @@ class Registration:
         assert endpoints, "a broker without an address"
         self._endpoints = tuple(endpoints)
         self._loop = asyncio.get_running_loop()
-        await self.retrying(self._settle, wait_ms)
+        await self.retrying(self._ensure_registered, wait_ms)
         assert self._broker_epoch is not None
         return self._broker_epoch
 
@@ -238,7 +238,7 @@ class Registration:
                 await self._attention.wait()
                 self._attention.clear()
                 try:
-                    await self._settle()
+                    await self._ensure_registered()
                 except TRANSIENT_ERRORS:
                     await asyncio.sleep(RETRY_SECONDS)
                     self._attention.set()
@@ -332,12 +332,12 @@ class Registration:
             )
 
     # --------------------------------------------------------------------------------------------------- our node
-    async def _settle(self) -> None:
+    async def _ensure_registered(self) -> None:
         """Read our node, and write until it is ours under the current session."""
         for _ in range(CONFLICTS_MAX):
             found = await self._read_node()
             if found is None:
-                self._lost("its registration is gone")
+                self._end_broker_epoch("its registration is gone")
                 if self._was_registered:  # ZooKeeper may have lost its data meanwhile
                     await self._agree_on_cluster(self.cluster_id)
                     await self._check_permanent_nodes()
@@ -347,7 +347,7 @@ class Registration:
             if self._is_ours(node) and stat.ephemeral_owner == self._coordination.session_id:
                 self._registered(stat)
                 return
-            self._lost("another registration stands in its place")
+            self._end_broker_epoch("another registration stands in its place")
             if not self._may_replace(node):
                 await self._wait_until_gone(node)
                 continue
@@ -441,21 +441,21 @@ class Registration:
     def _registered(self, stat: Stat) -> None:
         if self._broker_epoch == stat.czxid:
             return
-        self._lost("it was registered again")
-        if stat.czxid < self._youngest_epoch:
+        self._end_broker_epoch("it was registered again")
+        if stat.czxid < self._highest_epoch:
             raise ClusterMismatch(
                 f"ZooKeeper's data is older than what this broker has seen there (its broker epoch was"
-                f" {self._youngest_epoch}, and would be {stat.czxid} now): it was restored from an older copy. Stop all"
+                f" {self._highest_epoch}, and would be {stat.czxid} now): it was restored from an older copy. Stop all"
                 " brokers, restore the youngest copy that there is, and start them"
             )
-        self._broker_epoch = self._youngest_epoch = stat.czxid
+        self._broker_epoch = self._highest_epoch = stat.czxid
         self._was_registered = True
         shown = ", ".join(f"{each.listener}://{each.host}:{each.port}" for each in self._endpoints)
         registered = BrokerRegistered(broker=self.identity.broker_id, broker_epoch=stat.czxid, address=shown)
         self._observer.notify(registered)
         self._on_registered(stat.czxid)
 
-    def _lost(self, reason: str) -> None:
+    def _end_broker_epoch(self, reason: str) -> None:
         """End the broker epoch; no effect if there is none."""
         if self._broker_epoch is None:
             return
@@ -463,17 +463,17 @@ class Registration:
         self._observer.notify(lost)
         self._broker_epoch = None
         self._has_reported_fence = False
-        self._on_session_lost()
+        self._on_epoch_ended()
 
     def observe_removal(self) -> None:
         """Another reader in this process, on the same session, has seen that our node is gone. ZooKeeper answers a
         session in order, so everything we read before is older: from now on this broker serves nothing."""
-        self._lost("its registration is gone")
+        self._end_broker_epoch("its registration is gone")
         self._attention.set()
 
     def _on_session_event(self, event: SessionEvent) -> None:
         self._observer.notify(SessionChanged(state=event.kind))
         if event.kind in ("expired", "new-session"):
-            self._lost("its ZooKeeper session is over")
+            self._end_broker_epoch("its ZooKeeper session is over")
         if event.kind != "suspended":
             self._attention.set()

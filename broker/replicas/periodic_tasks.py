@@ -154,7 +154,7 @@ class PeriodicTasks:
         if was_full and not directory.full and not directory.offline:
             manager.disk.healed()
         manager.repairs.go_on()
-        manager.disk.try_resting()
+        manager.disk.offer_those_waiting_for_descriptor()
 
     async def _apply_retention(self) -> None:
         await self._manager.log_starts.apply_retention(self._clock)

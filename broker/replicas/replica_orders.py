@@ -121,7 +121,7 @@ class ReplicaOrders:
         try:
             partition = replicas.opened(topic_partition, topic.topic_id, topic_config)
         except OutOfDescriptors:
-            self._disk.rest(topic_partition, None)
+            self._disk.wait_for_descriptor(topic_partition, None)
             return ErrorCode.KAFKA_STORAGE_ERROR
         except DiskError as error:
             self._disk.failed(error)

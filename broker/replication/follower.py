@@ -47,8 +47,8 @@ ALIGNMENTS_WITHOUT_PROGRESS_MAX = 2
 """Alignments that changed nothing: an answer in flight may cause one, only damage causes a second."""
 
 
-def report_end(state: ReplicaState, effects: list[ReplicaEffect]) -> None:
-    """A fetch reports this log's end, so with flushing on everything is synced before it (hardening rule 2)."""
+def fetch_once_synced(state: ReplicaState, effects: list[ReplicaEffect]) -> None:
+    """Fetch next; with flushing on once everything is synced, for a fetch reports this log's end (hardening rule 2)."""
     is_unsafe = state.config.counts_only_synced and state.synced_end_offset < state.log_end_offset
     effects.append(SyncLog() if is_unsafe else FetchNext())
 
@@ -68,12 +68,12 @@ def _align(state: ReplicaState, effects: list[ReplicaEffect]) -> None:
     latest = state.epoch_history.latest_epoch
     if state.config.truncation_rule is TruncationRule.HIGH_WATERMARK:
         state.phase = Fetching()
-        report_end(state, effects)
+        fetch_once_synced(state, effects)
     elif latest is None:
         state.phase = Fetching()
         if state.log_end_offset > state.high_watermark:
             _truncate(state, state.high_watermark, "no epoch is known for this log", effects)
-        report_end(state, effects)
+        fetch_once_synced(state, effects)
     else:
         state.phase = AskingEpochEnd(latest)
         effects.append(AskEpochEnd(leader_epoch=state.leader_epoch, epoch=latest))
@@ -81,7 +81,7 @@ def _align(state: ReplicaState, effects: list[ReplicaEffect]) -> None:
 
 def _align_again(state: ReplicaState, effects: list[ReplicaEffect]) -> None:
     """The leader reported a divergence after an alignment: align at once the first time, then with a back-off."""
-    if _is_alignment_stuck(state, effects):
+    if _report_if_stuck(state, effects):
         return
     latest = state.epoch_history.latest_epoch
     if state.alignments_without_progress == 0 or latest is None:
@@ -91,9 +91,9 @@ def _align_again(state: ReplicaState, effects: list[ReplicaEffect]) -> None:
     effects.append(BackOff(error_code=ErrorCode.CORRUPT_MESSAGE))
 
 
-def _is_alignment_stuck(state: ReplicaState, effects: list[ReplicaEffect]) -> bool:
-    """Whether the two logs diverge at one place again and again: then the epoch history of one of them contradicts its
-    batches. The leader's log counts, so this one is reported as damaged."""
+def _report_if_stuck(state: ReplicaState, effects: list[ReplicaEffect]) -> bool:
+    """Count an alignment after which the logs diverge again. At one place again and again the epoch history of one of
+    them contradicts its batches. The leader's log counts, so this one is reported as damaged; then True."""
     place = (state.log_end_offset, state.epoch_history.latest_epoch)
     state.alignments_without_progress = state.alignments_without_progress + 1 if place == state.diverged_at else 0
     state.diverged_at = place
@@ -113,7 +113,7 @@ def retry_phase(state: ReplicaState, effects: list[ReplicaEffect]) -> None:
     elif isinstance(state.phase, AskingLeaderEnds):
         effects.append(AskLeaderEnds(leader_epoch=state.leader_epoch))
     elif isinstance(state.phase, Fetching):
-        report_end(state, effects)
+        fetch_once_synced(state, effects)
 
 
 def _is_stale(state: ReplicaState, leader_epoch: int) -> bool:
@@ -137,7 +137,7 @@ def on_epoch_end_answered(state: ReplicaState, event: EpochEndAnswered, effects:
     if next_question is None:
         state.phase = Fetching()
         _truncate(state, end_offset, f"epoch {event.asked_epoch} ended there at the leader", effects)
-        report_end(state, effects)
+        fetch_once_synced(state, effects)
     else:
         state.phase = AskingEpochEnd(next_question)
         _truncate(state, end_offset, f"epoch {event.asked_epoch} is unknown to the leader", effects)
@@ -224,7 +224,7 @@ def on_fetch_answered(state: ReplicaState, event: FetchAnswered, effects: list[R
         effects.append(LowerStart(log_start_offset=event.log_start_offset))  # before an append that would leave a gap
     elif not _fits(state, event.batches):
         effects.append(Warn(message=f"leader sent batches that do not continue log end {state.log_end_offset}"))
-        if not _is_alignment_stuck(state, effects):
+        if not _report_if_stuck(state, effects):
             effects.append(BackOff(error_code=ErrorCode.CORRUPT_MESSAGE))
     elif event.batches:
         _note_comparison(state, event)
@@ -264,7 +264,7 @@ def on_start_lowered(state: ReplicaState, event: StartLowered, effects: list[Rep
     state.log_start_offset = min(state.log_start_offset, event.log_start_offset)
     state.low_watermark = min(state.low_watermark, state.log_start_offset)
     if event.log_start_offset <= event.wanted:
-        report_end(state, effects)
+        fetch_once_synced(state, effects)
     elif event.log_start_offset == state.log_end_offset:
         assert state.leader_epoch is not None
         state.phase = AskingLeaderEnds()
@@ -298,7 +298,7 @@ def on_fetched_appended(state: ReplicaState, event: FetchedAppended, effects: li
     if learned:
         effects += (WriteEpochHistory(), SyncEpochHistorySoon())
     _follow_leader_offsets(state, event, effects)
-    report_end(state, effects)
+    fetch_once_synced(state, effects)
 
 
 def _follow_leader_offsets(

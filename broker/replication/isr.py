@@ -16,7 +16,7 @@ from minibroker.broker.replication.events import (
     SyncLog,
     Warn,
 )
-from minibroker.broker.replication.follower import report_end
+from minibroker.broker.replication.follower import fetch_once_synced
 from minibroker.broker.replication.high_watermark import (
     advance_high_watermark,
     answer_synced_waiters,
@@ -60,7 +60,7 @@ def on_synced(state: ReplicaState, event: Synced, effects: list[ReplicaEffect]) 
     state.synced_end_offset = max(state.synced_end_offset, end_offset)
     if not state.is_leader:
         if isinstance(state.phase, Fetching) and state.config.counts_only_synced:
-            report_end(state, effects)
+            fetch_once_synced(state, effects)
         return
     answer_synced_waiters(state, effects)
     advance_high_watermark(state, event.now_ms, effects)

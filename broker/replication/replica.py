@@ -13,13 +13,13 @@ from minibroker.broker.replication.damage import act_on_damage, on_log_damaged
 from minibroker.broker.replication.epoch_history import EpochHistory
 from minibroker.broker.replication.follower import (
     begin_following,
+    fetch_once_synced,
     on_epoch_end_answered,
     on_fetch_answered,
     on_fetched_appended,
     on_leader_ends_answered,
     on_log_truncated,
     on_start_lowered,
-    report_end,
     retry_phase,
 )
 from minibroker.broker.replication.high_watermark import (
@@ -245,7 +245,7 @@ def _on_config_changed(state: ReplicaState, event: ev.ConfigChanged, effects: li
     flushing_changed = state.config.counts_only_synced is not event.config.counts_only_synced
     state.config = event.config
     if flushing_changed and isinstance(state.phase, Fetching):
-        report_end(state, effects)  # a sync that it waits for reports no end any more, or one is missing
+        fetch_once_synced(state, effects)  # a sync that it waits for reports no end any more, or one is missing
     if state.is_leader:
         refuse_waiters_below_minimum(state, effects)
         advance_high_watermark(state, event.now_ms, effects)

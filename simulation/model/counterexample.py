@@ -103,7 +103,7 @@ def _in_flight(world: ModelWorld, state: ModelState) -> list[str]:
             lines.append(f"notice {broker_id}: its registration is gone")
     for index, (asker, _, proposal) in enumerate(state.proposals):
         lines.append(f"alter {index}: {asker} proposes {','.join(str(each) for each, _ in proposal[3])}")
-    for index, (broker_id, _, message) in enumerate(state.strays):
+    for index, (broker_id, _, message) in enumerate(state.delayed_requests):
         order = world.messages.values[message][2]
         lines.append(f"arrive {index}: to {broker_id}, {'brokers' if order is None else f'epoch {order[2]}'}")
     for index, (receiver, _, stimulus) in enumerate(state.late):

@@ -138,7 +138,7 @@ def _of_control(world: ModelWorld, state: ModelState) -> Iterator[Move]:
 
 
 def _of_held(state: ModelState) -> Iterator[Move]:
-    for index in range(len(state.strays)):
+    for index in range(len(state.delayed_requests)):
         yield ("arrive", index)
     for index in range(len(state.late)):
         yield ("deliver", index)
@@ -190,7 +190,7 @@ def _may_lose(world: ModelWorld, state: ModelState, replica: ModelReplica) -> bo
 # --------------------------------------------------------------------------------------------------- clients, followers
 def _produce(world: ModelWorld, state: ModelState, broker_id: int) -> ModelState:
     value = chr(ord("a") + world.bounds.budget["records"] - world.left(state, "records"))
-    return world.touch(world.spend(state, "records"), broker_id, ("produce", value))[0]
+    return world.apply_to_replica(world.spend(state, "records"), broker_id, ("produce", value))[0]
 
 
 def _fetch(world: ModelWorld, state: ModelState, broker_id: int, fate: str = "") -> ModelState:
@@ -201,7 +201,7 @@ def _fetch(world: ModelWorld, state: ModelState, broker_id: int, fate: str = "")
     request = ("fetched", broker_id, replica.broker_epoch, core.leader_epoch, end, last_epoch)
     if fate == "late":
         return _hold(world, world.spend(state, "late"), core.leader_id, request)
-    state, reply = world.touch(state, core.leader_id, request)
+    state, reply = world.apply_to_replica(state, core.leader_id, request)
     return _answer(world, state, broker_id, reply, fate)
 
 
@@ -211,7 +211,7 @@ def _ask(world: ModelWorld, state: ModelState, broker_id: int, fate: str = "") -
     question: Stimulus = ("ends?", core.leader_epoch)
     if isinstance(core.phase, AskingEpochEnd):
         question = ("epoch_end?", core.leader_epoch, core.phase.epoch)
-    _, reply = world.touch(state, core.leader_id, question)
+    _, reply = world.apply_to_replica(state, core.leader_id, question)
     return _answer(world, state, broker_id, reply, fate)
 
 
@@ -221,7 +221,7 @@ def _answer(world: ModelWorld, state: ModelState, broker_id: int, reply: Stimulu
         return _hold(world, world.spend(state, "late"), broker_id, reply)
     if fate == "reply-lost":
         return world.spend(state, "lost")
-    return world.touch(state, broker_id, reply)[0]
+    return world.apply_to_replica(state, broker_id, reply)[0]
 
 
 def _hold(world: ModelWorld, state: ModelState, receiver: int, stimulus: Stimulus) -> ModelState:
@@ -233,11 +233,11 @@ def _deliver(world: ModelWorld, state: ModelState, index: int) -> ModelState:
     """A held message arrives. The answer to a late fetch finds no waiting fetch."""
     receiver, _, stimulus = state.late[index]
     state = state._replace(late=(*state.late[:index], *state.late[index + 1 :]))
-    return world.touch(state, receiver, stimulus)[0]
+    return world.apply_to_replica(state, receiver, stimulus)[0]
 
 
 def _lag(world: ModelWorld, state: ModelState, broker_id: int) -> ModelState:
-    return world.touch(world.spend(state, "lags"), broker_id, ("lag",))[0]
+    return world.apply_to_replica(world.spend(state, "lags"), broker_id, ("lag",))[0]
 
 
 # ---------------------------------------------------------------------------------------------------------- controllers
@@ -248,31 +248,31 @@ def _send(world: ModelWorld, state: ModelState, broker_id: int, fate: str = "") 
         state = world.stray(world.spend(state, fate), broker_id, message)
     if fate == "late":
         return state
-    return world.touch(state, broker_id, ("control", *world.messages.values[message]))[0]
+    return world.apply_to_replica(state, broker_id, ("control", *world.messages.values[message]))[0]
 
 
 def _arrive(world: ModelWorld, state: ModelState, index: int) -> ModelState:
-    broker_id, broker_epoch, message = state.strays[index]
-    state = state._replace(strays=(*state.strays[:index], *state.strays[index + 1 :]))
+    broker_id, broker_epoch, message = state.delayed_requests[index]
+    state = state._replace(delayed_requests=(*state.delayed_requests[:index], *state.delayed_requests[index + 1 :]))
     if world.replica(state, broker_id).broker_epoch != broker_epoch:
         return state
-    return world.touch(state, broker_id, ("control", *world.messages.values[message]))[0]
+    return world.apply_to_replica(state, broker_id, ("control", *world.messages.values[message]))[0]
 
 
 def _look(world: ModelWorld, state: ModelState) -> ModelState:
     registrations = _registrations(world, state)
-    return world.govern(state, ("look", registrations), controller.look(registrations))[0]
+    return world.apply_to_controller(state, ("look", registrations), controller.look(registrations))[0]
 
 
 def _rebalance(world: ModelWorld, state: ModelState) -> ModelState:
-    return world.govern(world.spend(state, "moves"), "rebalance", controller.rebalance())[0]
+    return world.apply_to_controller(world.spend(state, "moves"), "rebalance", controller.rebalance())[0]
 
 
 def _suspect(world: ModelWorld, state: ModelState, broker_id: int) -> ModelState:
     """The controller has confirmed that the broker failed."""
     epoch = world.active_of(state).epoch_of(broker_id)
     events = controller.failure_confirmed(broker_id, epoch)
-    return world.govern(world.spend(state, "fences"), ("failure_confirmed", broker_id, epoch), events)[0]
+    return world.apply_to_controller(world.spend(state, "fences"), ("failure_confirmed", broker_id, epoch), events)[0]
 
 
 def _succeed(world: ModelWorld, state: ModelState, broker_id: int) -> ModelState:
@@ -296,7 +296,7 @@ def _next_controller(world: ModelWorld, state: ModelState) -> ModelState:
     state = state._replace(
         deposed=state.active, active=world.controllers.add(after), pending=tuple(0 for _ in world.brokers)
     )
-    return world.govern(state, "took over", controller.took_over())[0]
+    return world.apply_to_controller(state, "took over", controller.took_over())[0]
 
 
 def _alter(world: ModelWorld, state: ModelState, index: int, fate: str = "") -> ModelState:
@@ -310,11 +310,11 @@ def _alter(world: ModelWorld, state: ModelState, index: int, fate: str = "") -> 
         state = world.spend(state, fate)
         if fate == "lost":
             state = state._replace(proposals=rest)
-        return world.touch(state, asker, unanswered)[0] if is_waiting else state
+        return world.apply_to_replica(state, asker, unanswered)[0] if is_waiting else state
     state = world.spend(state, "twice") if fate == "twice" else state._replace(proposals=rest)
     event = controller.alter_partition_requested(asker, broker_epoch, proposal)
     name = ("alter_partition_requested", asker, broker_epoch, proposal)
-    state, decision = world.govern(state, name, event, by_old=fate == "old-controller")
+    state, decision = world.apply_to_controller(state, name, event, by_old=fate == "old-controller")
     answer = unanswered if decision.answer is None else ("altered", proposal[0], *decision.answer)
     if not is_waiting:
         return state
@@ -322,7 +322,7 @@ def _alter(world: ModelWorld, state: ModelState, index: int, fate: str = "") -> 
         return _hold(world, world.spend(state, "late"), asker, answer)
     if fate == "reply-lost":
         state, answer = world.spend(state, "lost"), unanswered
-    return world.touch(state, asker, answer)[0]
+    return world.apply_to_replica(state, asker, answer)[0]
 
 
 # ------------------------------------------------------------------------------------------------------------ processes
@@ -342,25 +342,27 @@ def _stop_all(world: ModelWorld, state: ModelState, how: str, last: int = 0) -> 
         replica = world.replica(state, broker_id)
         if how == "term":
             name = ("shut down", broker_id, replica.broker_epoch)
-            state = world.govern(state, name, controller.shut_down(broker_id, replica.broker_epoch))[0]
+            state = world.apply_to_controller(state, name, controller.shut_down(broker_id, replica.broker_epoch))[0]
         state = _end(world, state, broker_id, len(replica.log) if how == "power" else None, how == "term")
     return state
 
 
 def _damage_disk(verb: str) -> Callable[..., ModelState]:
     def perform_it(world: ModelWorld, state: ModelState, broker_id: int, *keep: int) -> ModelState:
-        return _registered(world, world.touch(world.spend(state, "disks"), broker_id, (verb, *keep))[0], broker_id)
+        return _registered(
+            world, world.apply_to_replica(world.spend(state, "disks"), broker_id, (verb, *keep))[0], broker_id
+        )
 
     return perform_it
 
 
 def _end(world: ModelWorld, state: ModelState, broker_id: int, keep: int | None, is_clean: bool = False) -> ModelState:
-    return _registered(world, world.touch(state, broker_id, ("end", keep, is_clean))[0], broker_id)
+    return _registered(world, world.apply_to_replica(state, broker_id, ("end", keep, is_clean))[0], broker_id)
 
 
 def _revive(verb: str) -> Callable[[ModelWorld, ModelState, int], ModelState]:
     def perform_it(world: ModelWorld, state: ModelState, broker_id: int) -> ModelState:
-        return _registered(world, world.touch(state, broker_id, (verb,))[0], broker_id)
+        return _registered(world, world.apply_to_replica(state, broker_id, (verb,))[0], broker_id)
 
     return perform_it
 
@@ -371,7 +373,7 @@ def _expire(world: ModelWorld, state: ModelState, broker_id: int) -> ModelState:
 
 def _notice(world: ModelWorld, state: ModelState, broker_id: int) -> ModelState:
     """It learns that its registration is gone."""
-    return _registered(world, world.touch(state, broker_id, ("expire",))[0], broker_id)
+    return _registered(world, world.apply_to_replica(state, broker_id, ("expire",))[0], broker_id)
 
 
 def _registered(world: ModelWorld, state: ModelState, broker_id: int) -> ModelState:

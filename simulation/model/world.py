@@ -48,7 +48,7 @@ class ModelState(NamedTuple):
     """A deposed controller that has not noticed yet; 0 for none."""
     pending: tuple[int, ...]
     """The control request that waits for each broker; 0 for none. Later decisions are merged into it."""
-    strays: tuple[tuple[int, int, int], ...]
+    delayed_requests: tuple[tuple[int, int, int], ...]
     """Control requests that are held up: (broker, its epoch, message)."""
     proposals: tuple[tuple[int, int, Any], ...]
     """AlterPartition requests in flight: (proposer, its epoch, proposal)."""
@@ -114,18 +114,18 @@ class ModelWorld:
             active=self.controllers.add(first),
             deposed=0,
             pending=tuple(0 for _ in self.brokers),
-            strays=(),
+            delayed_requests=(),
             proposals=(),
             late=(),
             committed=(),
             leaders=(bounds.leader,),
             budget=tuple(bounds.budget.get(kind, 0) for kind in KINDS),
         )
-        state, _ = self.govern(state, "took over", controller.took_over())
+        state, _ = self.apply_to_controller(state, "took over", controller.took_over())
         for each in self.brokers:
             message = state.pending[each - 1]
             state = state._replace(pending=put(state.pending, each, 0))
-            state, _ = self.touch(state, each, ("control", *self.messages.values[message]))
+            state, _ = self.apply_to_replica(state, each, ("control", *self.messages.values[message]))
         return state
 
     def replica(self, state: ModelState, broker_id: int) -> ModelReplica:
@@ -144,7 +144,9 @@ class ModelWorld:
         return self.replicas.add(replica, freeze(replica))
 
     # ------------------------------------------------------------------------------------------------------ two effects
-    def touch(self, state: ModelState, broker_id: int, stimulus: Stimulus) -> tuple[ModelState, Stimulus | None]:
+    def apply_to_replica(
+        self, state: ModelState, broker_id: int, stimulus: Stimulus
+    ) -> tuple[ModelState, Stimulus | None]:
         """Apply a stimulus to one replica; returns its reply, too."""
         number = state.replicas[broker_id - 1]
         known = self._outcomes.get((number, stimulus))
@@ -173,7 +175,7 @@ class ModelWorld:
         violation = checker.check_step(before, stimulus, outcome)
         return self._number(outcome.replica), outcome.reply, outcome.proposals, outcome.shown, violation
 
-    def govern(
+    def apply_to_controller(
         self, state: ModelState, name: Any, events: tuple[ControllerEvent, ...], by_old: bool = False
     ) -> tuple[ModelState, ControllerDecision]:
         """Apply events to a controller. `name` stands for the events in the cache."""
@@ -208,12 +210,12 @@ class ModelWorld:
             pending = put(pending, broker_id, self._merged(pending[broker_id - 1], message))
         state = state._replace(pending=pending)
         if decision.is_gathering:
-            state, _ = self.govern(state, "answers due", controller.answers_due())
+            state, _ = self.apply_to_controller(state, "answers due", controller.answers_due())
         elif decision.waits_for_answers:
-            state, _ = self.govern(state, "answered", controller.answered(decision.controller))
+            state, _ = self.apply_to_controller(state, "answered", controller.answered(decision.controller))
         if decision.asks_logs and not (isinstance(name, tuple) and name[0] == "logs"):
             logs = self._logs(state, decision.controller)
-            state, _ = self.govern(state, ("logs", logs), controller.logs_reported(logs))
+            state, _ = self.apply_to_controller(state, ("logs", logs), controller.logs_reported(logs))
         return state, decision
 
     def _logs(self, state: ModelState, asking: ModelController) -> tuple[controller.Log, ...]:
@@ -237,8 +239,8 @@ class ModelWorld:
     def stray(self, state: ModelState, broker_id: int, message: int) -> ModelState:
         """A control request leaves its queue and is held up in the network."""
         known = self.active_of(state).epoch_of(broker_id)
-        strays = {*state.strays, (broker_id, known, message)}
-        return state._replace(strays=tuple(sorted(strays, key=self._order_of)))
+        delayed_requests = {*state.delayed_requests, (broker_id, known, message)}
+        return state._replace(delayed_requests=tuple(sorted(delayed_requests, key=self._order_of)))
 
     def _order_of(self, stray: tuple[int, int, int]) -> str:
         return repr((*stray[:2], self.messages.values[stray[2]]))
@@ -256,8 +258,10 @@ class ModelWorld:
     def settle(self, state: ModelState) -> ModelState:
         """Drop messages that can have no effect, whatever the code under test does: the receiver is gone, or refuses
         them before the core is asked. Raises InvariantBroken where the state breaks an invariant."""
-        if state.strays:
-            state = state._replace(strays=tuple(each for each in state.strays if self._may_arrive(state, each)))
+        if state.delayed_requests:
+            state = state._replace(
+                delayed_requests=tuple(each for each in state.delayed_requests if self._may_arrive(state, each))
+            )
         if state.late:
             kept = {each for each in state.late if self.replica(state, each[0]).starts == each[1]}
             if len(kept) < len(state.late):
@@ -284,7 +288,7 @@ class ModelWorld:
                 continue
             is_named = any(each[0] == broker_id for each in state.proposals)
             if not is_named and not any(each[0] == broker_id and each[2][0] == "altered" for each in state.late):
-                state, _ = self.touch(state, broker_id, ("renumber",))
+                state, _ = self.apply_to_replica(state, broker_id, ("renumber",))
         return state
 
     def _may_arrive(self, state: ModelState, stray: tuple[int, int, int]) -> bool:

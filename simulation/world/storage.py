@@ -105,7 +105,7 @@ class FileNode:
         if self.synced_size < len(self.content):
             self.cached_only.append((self.synced_size, len(self.content)))
 
-    def scribble(self, position: int, data: bytes) -> None:
+    def overwrite_on_platter(self, position: int, data: bytes) -> None:
         """Bytes change on stable storage without a write to this file."""
         data = data[: max(0, len(self.content) - position)]
         self.content[position : position + len(data)] = data
@@ -282,7 +282,7 @@ class SimulatedStorage:
         if others:
             name, file = self.random.choice(others)
             position = self.random.randrange(len(file.content))
-            file.scribble(position, data)
+            file.overwrite_on_platter(position, data)
             self.trace.record("misdirected", self.host, path, name, position)
 
     def check_fault(self, call: str, path: str) -> None:
@@ -380,7 +380,7 @@ class SimulatedStorage:
     def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
         """Bit rot: on stable storage, too."""
         file = self.find_file(path)
-        file.scribble(position, bytes([file.content[position] ^ (1 << bit)]))
+        file.overwrite_on_platter(position, bytes([file.content[position] ^ (1 << bit)]))
 
     def rot(self, path_prefix: str = "/") -> tuple[str, int] | None:
         """Flip one bit of a file below this path: (its path, position), or None if there is no byte."""

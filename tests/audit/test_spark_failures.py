@@ -14,7 +14,7 @@ import pytest
 from minibroker.audit.errors import AuditError
 from minibroker.audit.spark import spark_cluster
 from minibroker.audit.spark.ship_package import build_archive
-from minibroker.audit.spark.spark_cluster import ExecutorWatch, is_local, reach_master
+from minibroker.audit.spark.spark_cluster import ExecutorWatch, is_local, local_address_towards
 from minibroker.audit.spark.spark_failures import LENGTH_MAX, sentence_of, start_sentence
 
 ABORTED = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
@@ -77,15 +77,15 @@ def test_an_unreachable_master_is_reported_at_once() -> None:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
     with pytest.raises(AuditError, match=f"cannot be reached .127.0.0.1:{port}: Connection refused"):
-        reach_master(f"spark://127.0.0.1:{port}")
+        local_address_towards(f"spark://127.0.0.1:{port}")
     with pytest.raises(AuditError, match="is no address"):
-        reach_master("spark://somewhere")
+        local_address_towards("spark://somewhere")
 
 
 def test_the_drivers_address_is_the_one_that_reaches_the_master() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        assert reach_master(f"spark://127.0.0.1:{server.getsockname()[1]}") == "127.0.0.1"
-    assert reach_master("yarn") is None
+        assert local_address_towards(f"spark://127.0.0.1:{server.getsockname()[1]}") == "127.0.0.1"
+    assert local_address_towards("yarn") is None
 
 
 @pytest.mark.parametrize(
@@ -117,15 +117,15 @@ def test_a_job_without_executors_is_cancelled_with_the_reason(
     now = [0.0]
     context: Any = FakeContext()
     watch = ExecutorWatch(context, clock=lambda: now[0], limit_s=30.0)
-    watch.look()
+    watch.poll()
     counts["executors"] = 0
     for now[0] in (10.0, 29.0):
-        watch.look()
-    assert (context.cancelled, watch.complaint) == (0, None)
+        watch.poll()
+    assert (context.cancelled, watch.problem) == (0, None)
     for now[0] in (31.0, 32.0):
-        watch.look()
+        watch.poll()
     assert context.cancelled == 1
-    assert words in (watch.complaint or "")
+    assert words in (watch.problem or "")
 
 
 def test_the_archive_contains_everything_a_worker_needs(tmp_path: Path) -> None:

@@ -100,9 +100,9 @@ async def test_a_replica_that_finds_no_descriptor_when_it_is_offered_again_is_of
     errors, _ = await disk_errors(first, second)
     errors.healed()
     assert (first.healed, second.healed, errors.noted) == (0, 1, [])
-    errors.try_resting()
+    errors.offer_those_waiting_for_descriptor()
     assert (first.healed, second.healed) == (1, 1)
-    errors.try_resting()
+    errors.offer_those_waiting_for_descriptor()
     assert (first.healed, second.healed) == (1, 1), "once"
 
 
@@ -116,6 +116,6 @@ async def test_replicas_rest_until_there_is_a_descriptor(error: DiskError) -> No
         raise error
 
     directory.require_descriptor = require_descriptor
-    errors.try_resting()
+    errors.offer_those_waiting_for_descriptor()
     assert replica.healed == 0
     assert errors.noted == ([] if isinstance(error, OutOfDescriptors) else [error])

@@ -41,7 +41,7 @@ class Broker:
             identity,
             world.random,
             on_registered=lambda epoch: self.events.append("registered"),
-            on_session_lost=lambda: self.events.append("lost"),
+            on_epoch_ended=lambda: self.events.append("lost"),
             on_fenced=lambda: self.events.append("fenced"),
         )
         self.keeping: asyncio.Task[None] | None = None

@@ -57,8 +57,8 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "broker.disk_faults.disk_errors",
-                "        self._resting[topic_partition] = partition\n        if partition is not None:\n",
-                "        if partition is not None:\n            self._resting[topic_partition] = partition\n",
+                "        self._waiting_for_descriptor[topic_partition] = partition\n        if partition is not None:\n",
+                "        if partition is not None:\n            self._waiting_for_descriptor[topic_partition] = partition\n",
             ),
         ),
         schedule=Schedule("disk_errors:topic_is_made_without_descriptors"),

@@ -92,7 +92,7 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "broker.membership.registration",
-                '                self._lost("its registration is gone")\n',
+                '                self._end_broker_epoch("its registration is gone")\n',
                 "",
             ),
         ),

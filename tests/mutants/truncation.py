@@ -11,7 +11,7 @@ FETCH_WITHOUT_ASKING = Edit(
     '        _truncate(state, state.high_watermark, "high-watermark rule", effects)\n    _align(state, effects)\n',
     '        _truncate(state, state.high_watermark, "high-watermark rule", effects)\n'
     "    state.phase = Fetching()\n"
-    "    report_end(state, effects)\n",
+    "    fetch_once_synced(state, effects)\n",
 )
 """Following begins with a fetch, as in KIP-595, and the epoch request comes only after a diverging answer. Harmless on
 its own: the check of the fetch finds the difference. It makes diverging answers common, which B11 and B13 need."""

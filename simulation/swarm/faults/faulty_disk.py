@@ -85,7 +85,7 @@ class FaultyDisk:
         storage = self._injector.storage(self.broker)
         node = storage.find_file(path)
         before = node.content[position]
-        node.scribble(position, bytes([after]))
+        node.overwrite_on_platter(position, bytes([after]))
         storage.trace.record("bit-rot", storage.host, path, position)
         earlier = [each for each in self.rot if each.node is node and each.position == position]
         if earlier and earlier[-1].after == before:
@@ -119,7 +119,7 @@ class FaultyDisk:
             storage.keep_forgotten()
         rest = [each for each in self.remaining() if not each.is_scrubbed(storage)]
         for each in reversed(rest):
-            each.node.scribble(each.position, bytes([each.before]))
+            each.node.overwrite_on_platter(each.position, bytes([each.before]))
         self.rot = [each for each in self.rot if each not in rest]
         return len(rest)
 

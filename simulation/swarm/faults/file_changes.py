@@ -96,7 +96,7 @@ class FileChanges:
         if found is None:
             return None
         path, file = self._random.choice([each for each in found[1] if each[1].content])
-        file.scribble(0, bytes(len(file.content)))
+        file.overwrite_on_platter(0, bytes(len(file.content)))
         return path
 
     def newest_segments_gone(self, storage: SimulatedStorage) -> str | None:
