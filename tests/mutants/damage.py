@@ -10,7 +10,7 @@ READS = (
     Mutant(
         name="D03a",
         title="a read does not check its first batch",
-        origin="found by hand: a bit of a base offset, which lies outside of the CRC",
+        origin="fault injection: a bit of a base offset, which lies outside of the CRC",
         rule="the first batch of a read holds the requested offset, and each batch follows the one before (section 12)",
         breaks=("I22",),
         edits=(
@@ -25,7 +25,7 @@ READS = (
     Mutant(
         name="D03b",
         title="a read does not check the epochs of the batches",
-        origin="found by hand: a bit of a leader epoch, which lies outside of the CRC",
+        origin="fault injection: a bit of a leader epoch, which lies outside of the CRC",
         rule="a batch that is read has the epoch that the epoch history gives for its offset (section 12)",
         breaks=("I16",),
         edits=(NO_EPOCH_CHECK,),
@@ -37,7 +37,7 @@ REPAIR = (
     Mutant(
         name="D03j",
         title="a leader with a damaged log never hands over",
-        origin="found by hand: CORRUPT_MESSAGE for ever, with two sound replicas in sync",
+        origin="fault injection: CORRUPT_MESSAGE for ever, with two sound replicas in sync",
         rule="a damaged leader goes offline alone where another in-sync replica can take over (section 12)",
         breaks=("I23",),
         edits=(
@@ -145,7 +145,7 @@ OTHERS = (
     Mutant(
         name="D10",
         title="a log that matches its leader's nowhere is aligned for ever",
-        origin="found by hand: a flipped epoch bit made alignment spin at round-trip speed",
+        origin="fault injection: a flipped epoch bit made alignment spin at round-trip speed",
         rule="an alignment that changes nothing backs off, and the second one drops the log (section 4)",
         breaks=("I38",),
         edits=(
@@ -163,7 +163,7 @@ OTHERS = (
     Mutant(
         name="D16b",
         title="an entry that cannot be used stops the broker",
-        origin="found by hand: a directory named as a segment",
+        origin="fault injection: a directory named as a segment",
         rule="a bad entry in a partition's directory stops that partition alone (section 1)",
         breaks=("crash", "I36"),
         edits=(

@@ -171,7 +171,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D28",
         title="an entry that cannot be renamed takes the log directory offline",
-        origin="found from outside: a partition's directory behind a link was deleted, and all replicas went offline",
+        origin="external review: a partition's directory behind a link was deleted, and all replicas went offline",
         rule="an entry that cannot be used, renamed or removed concerns its partition alone (section 12)",
         breaks=("I36",),
         edits=(
@@ -186,7 +186,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D28b",
         title="a directory with a number too large for any message counts as a partition",
-        origin="found from outside: `lines-4294967296` made a broker's DescribeReplicaState unreadable for all clients",
+        origin="external review: `lines-4294967296` made a broker's DescribeReplicaState unreadable for all clients",
         rule="a name that no message can carry is no partition, and is left alone (section 12)",
         breaks=("I42",),
         edits=(
@@ -201,7 +201,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D29",
         title="a file beyond its size limit prevents the broker's start",
-        origin="found from outside: a checkpoint file of 30 GiB ended the process at every start",
+        origin="external review: a checkpoint file of 30 GiB ended the process at every start",
         rule="a small file beyond its limit is not read, and counts as unreadable (section 12)",
         breaks=("crash", "I36"),
         edits=(

@@ -30,7 +30,7 @@ ANSWERS = (
     Mutant(
         name="D24b",
         title="a leader accepts any version of its state",
-        origin="found from outside: after one absurd answer each later order counted as late",
+        origin="external review: after one absurd answer each later order counted as late",
         rule="success commits the proposed set at the version it was proposed on, or the next one (section 6)",
         breaks=("I36", "I37"),
         edits=(
@@ -45,7 +45,7 @@ ANSWERS = (
     Mutant(
         name="D24c",
         title="an answer that does not match its proposal ends the retries",
-        origin="found from outside: a proposal that was pending for ever",
+        origin="external review: a proposal that was pending for ever",
         rule="a proposal is sent again until a matching answer, an error or an order settles it (hardening rule 6)",
         breaks=("I36",),
         edits=(

@@ -2,9 +2,9 @@
 
 from tests.mutants.mutant import CannotApply, Edit, Mutant, UnitTest
 
-FOUND = "found from outside: a search of short histories in which each disk call of a log is interrupted"
+FOUND = "external review: a search of short histories in which each disk call of a log is interrupted"
 TESTS = "tests/broker/log/test_interrupted_steps.py"
-MADE_AGAIN = "found from outside: random histories of one disk with topics made again, each disk call interrupted"
+MADE_AGAIN = "external review: random histories of one disk with topics made again, each disk call interrupted"
 TESTS_MADE_AGAIN = "tests/broker/log/test_topics_made_again.py"
 
 MUTANTS: tuple[Mutant, ...] = (

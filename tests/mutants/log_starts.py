@@ -9,7 +9,7 @@ MUTANTS = (
     Mutant(
         name="D01",
         title="segments in front of a gap below the recovery point count as the rest of a deletion",
-        origin="found by hand: one bit of a base offset, 63 of 65 records lost on all replicas",
+        origin="fault injection: one bit of a base offset, 63 of 65 records lost on all replicas",
         rule="a contradiction is damage; only segments below the recorded log start are the rest of a deletion (section 11)",
         breaks=("I21", "I39"),
         edits=(
@@ -27,7 +27,7 @@ MUTANTS = (
     Mutant(
         name="D04",
         title="the log start of another topic is trusted",
-        origin="found by hand: a topic made again under its name, and a kill within a second",
+        origin="fault injection: a topic made again under its name, and a kill within a second",
         rule="a log start carries the topic id; with another one it explains nothing, and the log is damaged (section 11)",
         breaks=("I21", "I39"),
         edits=(
@@ -42,7 +42,7 @@ MUTANTS = (
     Mutant(
         name="D11",
         title="every replica applies retention by its own clock",
-        origin="found by hand: a follower whose clock runs ahead deletes what the others keep",
+        origin="fault injection: a follower whose clock runs ahead deletes what the others keep",
         rule="the leader alone raises a log start (section 1)",
         breaks=("I39",),
         edits=(
@@ -62,7 +62,7 @@ MUTANTS = (
     Mutant(
         name="D13",
         title="a log starts at its first segment, whatever start is recorded",
-        origin="found by hand: the oldest segment of one replica was removed, 110 of 400 records were lost on all",
+        origin="fault injection: the oldest segment of one replica was removed, 110 of 400 records were lost on all",
         rule="a log that begins behind its recorded start has lost its head, and is damaged (section 11)",
         breaks=("I21", "I39"),
         edits=(Edit(RECOVERY, "            if first > self.start:\n", "            if False:\n"),),
@@ -71,7 +71,7 @@ MUTANTS = (
     Mutant(
         name="D13b",
         title="a replica joins wherever its log starts",
-        origin="found by hand: as D13",
+        origin="fault injection: as D13",
         rule="a replica joins only if its log starts where the leader's does (section 6)",
         breaks=("I39",),
         edits=(
@@ -132,7 +132,7 @@ MUTANTS = (
     Mutant(
         name="D24",
         title="a follower accepts any low watermark",
-        origin="found from outside: after one absurd answer the follower, as leader, let no replica join any more",
+        origin="external review: after one absurd answer the follower, as leader, let no replica join any more",
         rule="an answer with contradictory watermarks is refused; a low watermark is at most the own log start (section 11)",
         breaks=("crash", "I36"),
         edits=(
@@ -144,7 +144,7 @@ MUTANTS = (
     Mutant(
         name="D13d",
         title="a directory is taken for the log of the partition in its name",
-        origin="found by hand: two partitions of a topic exchanged on one disk, and each served as the other",
+        origin="fault injection: two partitions of a topic exchanged on one disk, and each served as the other",
         rule="a directory whose files name another partition is damaged, and none of its files counts (section 11)",
         breaks=("I2", "I16", "I21"),
         edits=(
@@ -159,7 +159,7 @@ MUTANTS = (
     Mutant(
         name="D13e",
         title="the log start of another partition of the topic is trusted",
-        origin="found by hand: as D13d, with the file alone; 50 records were deleted on all replicas",
+        origin="fault injection: as D13d, with the file alone; 50 records were deleted on all replicas",
         rule="a log start carries the partition number; with another one it explains nothing (section 11)",
         breaks=("I21", "I39"),
         edits=(

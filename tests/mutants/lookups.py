@@ -6,7 +6,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D23",
         title="a lookup by time calls a log damaged because of an undecodable batch",
-        origin="found from outside: each replica in turn dropped its sound log",
+        origin="external review: each replica in turn dropped its sound log",
         rule="a batch that does not decode under a sound CRC is the producer's fault, never damage (sections 5 and 12)",
         breaks=("I22",),
         edits=(
@@ -21,7 +21,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D25",
         title="a record's timestamp may exceed 64 bits",
-        origin="found from outside: the answers to lookups by time could not be encoded",
+        origin="external review: the answers to lookups by time could not be encoded",
         rule="a record whose timestamp does not fit into 64 bits does not decode, and is refused (section 3)",
         breaks=("I23",),
         edits=(
@@ -36,7 +36,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D26",
         title="a time index is trusted",
-        origin="found from outside: after one flipped bit a consumer that sought by time skipped records",
+        origin="external review: after one flipped bit a consumer that sought by time skipped records",
         rule="an entry of a time index counts only if its time is that of the batches before it (section 12)",
         breaks=("I22",),
         edits=(

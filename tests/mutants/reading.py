@@ -6,7 +6,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D03c",
         title="a consumer accepts any batch that ends beyond its position",
-        origin="found by attack",
+        origin="external review",
         rule="the first batch holds the requested offset, the others follow without a gap, epochs never fall (section 5)",
         breaks=("I22",),
         edits=(
@@ -23,7 +23,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D11c",
         title="a fetch identifies the topic by name alone",
-        origin="KIP-516, found by attack",
+        origin="KIP-516, external review",
         rule="a position belongs to a topic id; under another id it means nothing (section 5)",
         breaks=("I22",),
         edits=(

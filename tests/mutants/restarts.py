@@ -2,11 +2,9 @@
 
 from tests.mutants.mutant import CannotApply, CoreSchedule, Edit, Mutant, Schedule, UnitTest
 
-FOUND = "found from outside, by three reviewers: files of one disk removed between a kill of all and the start"
-STALE_EPOCH_FILE = "found from outside: a truncation or a power cut, and a later start called a sound log damaged"
-EPOCH_BIT = (
-    "found from outside: after one flipped bit of an epoch, which no CRC covers, 19 of 40 records were cut on all"
-)
+FOUND = "external review: files of one disk removed between a kill of all and the start"
+STALE_EPOCH_FILE = "external review: a truncation or a power cut, and a later start called a sound log damaged"
+EPOCH_BIT = "external review: after one flipped bit of an epoch, which no CRC covers, 19 of 40 records were cut on all"
 
 BOOT_ID_FIRST = (
     Edit(
@@ -49,7 +47,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D17c",
         title="the high watermarks of replicas outside of the ISR are ignored",
-        origin="found from outside: the only member of the ISR, on an older copy of its disk, made two others truncate",
+        origin="external review: the only member of the ISR, on an older copy of its disk, made two others truncate",
         rule="a member whose log ends below a high watermark of another replica has lost records",
         breaks=("I28", "I3"),
         edits=(
@@ -95,7 +93,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D18a",
         title="a log may end below its own high watermark, though the machine kept running",
-        origin="found from outside: the last segment of the only in-sync replica was missing",
+        origin="external review: the last segment of the only in-sync replica was missing",
         rule="if the machine kept running, a log reaches its last checkpointed high watermark, or is damaged",
         breaks=("I28", "I3"),
         edits=(
@@ -110,7 +108,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D18b",
         title="rot in the last segment is cut like a torn write, though the machine kept running",
-        origin="found from outside: after one flipped bit 58 of 60 records of the only in-sync replica were cut, then on all",
+        origin="external review: after one flipped bit 58 of 60 records of the only in-sync replica were cut, then on all",
         rule="if the machine kept running, only a batch that is cut off by the end of the file is a torn tail",
         breaks=("I28", "I3"),
         edits=(
@@ -125,7 +123,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D19",
         title="damage that a start finds is not noted on the disk",
-        origin="found from outside: the second start led with half of the log",
+        origin="external review: the second start led with half of the log",
         rule="damage is noted before its evidence is overwritten",
         breaks=("I28", "I3"),
         edits=(
@@ -140,7 +138,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D20",
         title="the new boot id is written before the chain of starts is removed",
-        origin="found from outside: a start that crashed between the two made a power cut look like a kill",
+        origin="external review: a start that crashed between the two made a power cut look like a kill",
         rule="a crash in between leaves no chain rather than a false one",
         breaks=("I3", "I21"),
         edits=(
@@ -177,7 +175,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D21",
         title="a member whose disk is full counts as having no records",
-        origin="found from outside: all records on a full disk, outvoted by a log that had lost its tail",
+        origin="external review: all records on a full disk, outvoted by a log that had lost its tail",
         rule="the election waits for a replica that is offline for another reason than damage",
         breaks=("I28",),
         edits=(
@@ -192,7 +190,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D22",
         title="after a clean stop the epoch file is trusted even if the batches contradict it",
-        origin="found from outside: an older copy of the file",
+        origin="external review: an older copy of the file",
         rule="the epoch of the last batch must be the file's last one before the log end (sections 8 and 11)",
         breaks=("I19", "I3"),
         edits=(
@@ -216,7 +214,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D54",
         title="recovery believes the epoch of a batch that the epoch file does not know yet",
-        origin="found from outside: a bit of the last batch's epoch rotted upward while all brokers were down",
+        origin="external review: a bit of the last batch's epoch rotted upward while all brokers were down",
         rule="unless the power was cut, the epoch file names the epoch of each batch (section 11)",
         breaks=("I17", "I20"),
         edits=(
@@ -280,7 +278,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D55c",
         title="an epoch without batches stays in the epoch file when batches of an earlier one follow",
-        origin="found from outside: a leader's first append found the disk full, the next leader had more of the epoch"
+        origin="external review: a leader's first append found the disk full, the next leader had more of the epoch"
         " before, and the next kill made a sound log look damaged",
         rule="an entry at or beyond the log end goes before a batch of another epoch is appended there (section 11)",
         breaks=("I44",),
@@ -315,7 +313,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D41",
         title="after a clean stop a segment may start anywhere behind the others",
-        origin="found from outside: an empty file with a segment's name, and records acknowledged behind a gap",
+        origin="external review: an empty file with a segment's name, and records acknowledged behind a gap",
         rule="after a clean stop there is no gap between segments (section 11)",
         breaks=("I19", "I28"),
         edits=(
@@ -330,7 +328,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D42",
         title="the epoch file of another partition is trusted",
-        origin="found from outside: a leader answered with the end of another log's epoch, and committed records were cut",
+        origin="external review: a leader answered with the end of another log's epoch, and committed records were cut",
         rule="an epoch file names its topic id and partition, or it is rebuilt from the batches (section 11)",
         breaks=("I32", "I13", "I19"),
         edits=(
@@ -345,7 +343,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D30",
         title="an operator's order elects the replica with the most records when it arrives",
-        origin="found from outside: the operator confirmed a replica with 20000 records, one with 5000 was elected",
+        origin="external review: the operator confirmed a replica with 20000 records, one with 5000 was elected",
         rule="an order repeats the offered election, and elects no replica if that has changed (hardening rule 16)",
         breaks=("I28", "I21"),
         edits=(
@@ -441,7 +439,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D32e",
         title="the log end of a clean stop is compared for the chain of starts only",
-        origin="found from outside: 20 of 40 records of an only copy with unreadable recovery points were gone",
+        origin="external review: 20 of 40 records of an only copy with unreadable recovery points were gone",
         rule="a log that ends below the end in `whole-since` is damaged (section 11)",
         breaks=("I28", "I3"),
         edits=(
@@ -456,7 +454,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D32f",
         title="after a power cut rot below both checkpoints counts as a torn tail",
-        origin="found from outside: after one flipped bit an only copy that had synced 40 records was cut to 20",
+        origin="external review: after one flipped bit an only copy that had synced 40 records was cut to 20",
         rule="records below both the recovery point and the high watermark on a disk were synced (section 11)",
         breaks=("I28", "I3"),
         edits=(
@@ -471,7 +469,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D32g",
         title="checkpoints name a deleted log for up to a minute",
-        origin="found from outside: a topic was deleted, all brokers were killed, and two of three waited for the last one",
+        origin="external review: a topic was deleted, all brokers were killed, and two of three waited for the last one",
         rule="a deletion is written to both checkpoints at once (section 11, hardening rule 16)",
         breaks=("I36",),
         edits=(Edit("broker.log.log_directory", "        self._checkpoints.name_was_deleted()\n", ""),),

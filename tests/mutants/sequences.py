@@ -23,7 +23,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D06",
         title="a broker without state accepts any sequence, and a client takes 'duplicate' for 'written'",
-        origin="KIP-360, found by attack",
+        origin="KIP-360, external review",
         rule="without state only sequence 0 is accepted; 'duplicate, offset unknown' proves nothing (section 10, hardening rule 12)",
         breaks=("I21",),
         edits=(ACCEPT_ANY, BELIEVE_DUPLICATE),
@@ -32,7 +32,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D06a",
         title="a broker without state accepts any sequence",
-        origin="KIP-360, found by attack",
+        origin="KIP-360, external review",
         rule="a broker without state of a producer accepts sequence 0 only (hardening rule 12)",
         breaks=("I25",),
         edits=(ACCEPT_ANY,),
@@ -41,7 +41,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D06b",
         title="a client takes 'duplicate' for 'written'",
-        origin="found by attack",
+        origin="external review",
         rule="'duplicate, offset unknown' proves nothing: the outcome is unknown (section 10)",
         breaks=("I21",),
         edits=(BELIEVE_DUPLICATE,),
@@ -50,7 +50,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D06c",
         title="producers expire by the timestamps of their records",
-        origin="found by attack",
+        origin="external review",
         rule="a producer's idle time counts from the append, by the broker's clock (hardening rule 12)",
         breaks=("I25",),
         edits=(
@@ -66,7 +66,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D06d",
         title="a batch in doubt is sent again under the next producer epoch",
-        origin="KIP-360, found by attack",
+        origin="KIP-360, external review",
         rule="a broker that does not know a batch proves nothing: a batch in doubt ends with an unknown outcome (section 10)",
         breaks=("I25",),
         edits=(
@@ -111,7 +111,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D15",
         title="undecodable records are accepted",
-        origin="found by attack",
+        origin="external review",
         rule="a leader decodes small batches before it accepts them: every consumer would stop at a bad one (section 3)",
         breaks=("I22",),
         edits=(
@@ -126,7 +126,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D27",
         title="a producer snapshot of another place is trusted",
-        origin="found from outside: with an older snapshot under the newest one's name a retry was written twice",
+        origin="external review: with an older snapshot under the newest one's name a retry was written twice",
         rule="a snapshot names topic, partition and offset; one of another place is not used (section 10)",
         breaks=("I25",),
         edits=(Edit("broker.replication.producer_state", "        if found != place:\n", "        if False:\n"),),
@@ -135,7 +135,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D14",
         title="other bytes under a known sequence are acknowledged as a duplicate",
-        origin="found by attack",
+        origin="external review",
         rule="a retry has the same bytes: the CRC is remembered with each sequence (hardening rule 12)",
         breaks=("I21",),
         edits=(

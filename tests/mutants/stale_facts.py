@@ -39,7 +39,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D46",
         title="the high watermark of a deleted topic is used for the next topic with its name",
-        origin="found from outside: no replica could join the ISR of the new topic",
+        origin="external review: no replica could join the ISR of the new topic",
         rule="recovery points and high watermarks count for the topic id that they name (section 11)",
         breaks=("I5",),
         edits=(

@@ -6,7 +6,7 @@ MUTANTS = (
     Mutant(
         name="W1",
         title="the end of the log is noted as committed",
-        origin="issue 13",
+        origin="decision 0023",
         rule="a committed point counts when the high watermark has reached it (decision 0023)",
         breaks=("witness",),
         edits=(
@@ -21,7 +21,7 @@ MUTANTS = (
     Mutant(
         name="W2",
         title="truncated batches stay in the digest",
-        origin="issue 13",
+        origin="decision 0023",
         rule="the digest of a segment covers exactly the batches in it (decision 0023)",
         breaks=("witness",),
         edits=(Edit("broker.log.segments.segment_digest", "            self._total -= lost\n", "            pass\n"),),
