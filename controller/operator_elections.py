@@ -1,7 +1,7 @@
-"""ElectLeaders: the outlook for partitions without a leader, and the elections that an operator orders.
+"""ElectLeaders: the preview for partitions without a leader, and the elections that an operator orders.
 
-Owns: this request from start to answer: it asks all live replicas for their logs again, answers with the outlook, and
-elects only what the order confirms of an earlier outlook. Leaves to others: the checks (`accepted_loss`).
+Owns: this request from start to answer: it asks all live replicas for their logs again, answers with the preview, and
+elects only what the order confirms of an earlier preview. Leaves to others: the checks (`accepted_loss`).
 """
 
 import asyncio
@@ -10,7 +10,7 @@ import contextlib
 from msgspec.structs import replace
 
 from minibroker.controller.active_controller import ActiveController
-from minibroker.controller.core.accepted_loss import Logs, choice_of, outlook
+from minibroker.controller.core.accepted_loss import Logs, choice_of, preview
 from minibroker.controller.core.controller_state import LossChoice
 from minibroker.controller.core.events import LossAccepted
 from minibroker.protocol.errors import ErrorCode
@@ -18,7 +18,7 @@ from minibroker.protocol.ids import NONE, BrokerId, TopicPartition, from_wire
 from minibroker.protocol.wire.messages import (
     PARTITIONS_MAX,
     ConfirmedElection,
-    ElectionOutlook,
+    ElectionPreview,
     ElectLeadersRequest,
     ElectLeadersResponse,
     Response,
@@ -29,25 +29,25 @@ ANSWER_SECONDS_MAX = 3.0
 
 
 async def elect_leaders(active: ActiveController, request: ElectLeadersRequest) -> Response:
-    """Answer with the outlook, and after an election with the leaders."""
+    """Answer with the preview, and after an election with the leaders."""
     await active.gathered()
     partitions = _asked_about(active, request)
     logs = await _logs(active, partitions)
     wanted = from_wire(request.leader)
-    outlooks = {each: outlook(active.state, each, logs, wanted) for each in partitions}
+    previews = {each: preview(active.state, each, logs, wanted) for each in partitions}
     if not request.confirmed:
-        return ElectLeadersResponse(partitions=list(outlooks.values()))
+        return ElectLeadersResponse(partitions=list(previews.values()))
     chosen = {
-        partition: choice_of(active.state, confirmed, outlooks[partition])
+        partition: choice_of(active.state, confirmed, previews[partition])
         for partition, confirmed in _confirmed(request).items()
-        if partition in outlooks
+        if partition in previews
     }
 
     async def elect() -> Response:
         choices = tuple(each for each in chosen.values() if isinstance(each, LossChoice))
         await active.process(LossAccepted(choices=choices))
         return ElectLeadersResponse(
-            partitions=[_result(active, outlooks[partition], each) for partition, each in chosen.items()]
+            partitions=[_result(active, previews[partition], each) for partition, each in chosen.items()]
         )
 
     return await active.run_queued(elect)
@@ -82,8 +82,8 @@ async def _logs(active: ActiveController, partitions: list[TopicPartition]) -> L
     return {broker_id: logs for answer in answers for broker_id, logs in answer.items()}
 
 
-def _result(active: ActiveController, present: ElectionOutlook, choice: LossChoice | str) -> ElectionOutlook:
-    """The outlook; as an error if the cluster has changed since and no leader was elected."""
+def _result(active: ActiveController, present: ElectionPreview, choice: LossChoice | str) -> ElectionPreview:
+    """The preview; as an error if the cluster has changed since and no leader was elected."""
     partition = TopicPartition(present.topic_name, present.partition_index)
     leadership = active.state.leaderships.get(partition)
     if isinstance(choice, LossChoice) and leadership is not None and leadership.leader == choice.leader:

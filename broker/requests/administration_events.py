@@ -85,5 +85,5 @@ def _config_of(resource: m.AlterConfigsResource | m.AlterConfigsResult) -> str:
     return f"{kind}:{_quoted(resource.resource_name)}"
 
 
-def _partition(election: m.ElectionOutlook | m.ConfirmedElection) -> str:
+def _partition(election: m.ElectionPreview | m.ConfirmedElection) -> str:
     return f"partition:{_quoted(election.topic_name)}-{election.partition_index}"

@@ -20,12 +20,12 @@ from minibroker.controller.core.election import PartitionChange, change_to
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import NONE, BrokerId, TopicPartition
 from minibroker.protocol.wire.message_types import clipped
-from minibroker.protocol.wire.messages import ConfirmedElection, ElectionCandidate, ElectionOutlook
+from minibroker.protocol.wire.messages import ConfirmedElection, ElectionCandidate, ElectionPreview
 
 Logs = Mapping[BrokerId, Mapping[TopicPartition, ReplicaLog]]
 
 
-def outlook(state: ControllerState, partition: TopicPartition, logs: Logs, wanted: BrokerId | None) -> ElectionOutlook:
+def preview(state: ControllerState, partition: TopicPartition, logs: Logs, wanted: BrokerId | None) -> ElectionPreview:
     """Which replicas could lead this partition, and which is best; `wanted` is the operator's own choice."""
     leadership = state.leaderships.get(partition)
     if leadership is None or state.is_being_deleted(partition.topic):
@@ -41,7 +41,7 @@ def outlook(state: ControllerState, partition: TopicPartition, logs: Logs, wante
     if wanted is not None:
         best = wanted if wanted in able else None
     choice = restarted_members.choose(state, partition, leadership)
-    return ElectionOutlook(
+    return ElectionPreview(
         topic_name=partition.topic,
         partition_index=partition.partition,
         error_code=ErrorCode.NONE if best is not None else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
@@ -54,8 +54,8 @@ def outlook(state: ControllerState, partition: TopicPartition, logs: Logs, wante
     )
 
 
-def _refusal(partition: TopicPartition, code: ErrorCode, text: str) -> ElectionOutlook:
-    return ElectionOutlook(
+def _refusal(partition: TopicPartition, code: ErrorCode, text: str) -> ElectionPreview:
+    return ElectionPreview(
         topic_name=partition.topic, partition_index=partition.partition, error_code=code, error_message=text
     )
 
@@ -90,7 +90,7 @@ def _candidate(state: ControllerState, partition: TopicPartition, logs: Logs, br
     )
 
 
-def choice_of(state: ControllerState, confirmed: ConfirmedElection, now: ElectionOutlook) -> LossChoice | str:
+def choice_of(state: ControllerState, confirmed: ConfirmedElection, now: ElectionPreview) -> LossChoice | str:
     """The election that the operator confirmed, or what has changed since. The operator accepts one named loss: with
     another leader, or another log of this one, the loss would be another."""
     partition = TopicPartition(now.topic_name, now.partition_index)

@@ -17,7 +17,7 @@ from minibroker.command_line import (
 )
 
 if TYPE_CHECKING:
-    from minibroker.protocol.wire.messages import ElectionOutlook, ElectLeadersRequest, ElectLeadersTopic
+    from minibroker.protocol.wire.messages import ElectionPreview, ElectLeadersRequest, ElectLeadersTopic
 
 COMMANDS = {
     "elect": (
@@ -63,11 +63,11 @@ def elect(
     chosen = -1 if leader is None else leader
     timeout_ms = round(timeout_s * 1000)
     question = ElectLeadersRequest(topics=topics, leader=chosen, timeout_ms=timeout_ms)
-    outlooks = run_async(_ask(bootstrap_servers, question, timeout_s), timeout_s + 5, "partition elect")
+    previews = run_async(_ask(bootstrap_servers, question, timeout_s), timeout_s + 5, "partition elect")
     if not as_json or (accept_loss and not yes):
-        for each in outlooks:
+        for each in previews:
             _describe(each, accept_loss, leader)
-    able = [each for each in outlooks if not each.error_code]
+    able = [each for each in previews if not each.error_code]
     if accept_loss and able and not yes and not _accepts(len(able)):
         click.echo("no leader is elected: the loss was not accepted (--yes accepts it without a question)", err=True)
         accept_loss = False
@@ -75,14 +75,14 @@ def elect(
         confirmed = [confirmation_of(each) for each in able]
         order = ElectLeadersRequest(confirmed=confirmed, leader=chosen, timeout_ms=timeout_ms)
         elected = run_async(_ask(bootstrap_servers, order, timeout_s), timeout_s + 5, "partition elect")
-        outlooks = [*(each for each in outlooks if each.error_code), *elected]
+        previews = [*(each for each in previews if each.error_code), *elected]
         able = []
         for each in elected if not as_json else ():
             _print_election(each)
     if as_json:
-        for each in outlooks:
+        for each in previews:
             _print_json(each, accept_loss)
-    failed = [each for each in outlooks if each.error_code and not _is_led(each)]
+    failed = [each for each in previews if each.error_code and not _is_led(each)]
     return EXIT_FOUND_WRONG if failed or able else EXIT_FINE
 
 
@@ -110,7 +110,7 @@ def _topics(names: tuple[str, ...]) -> "list[ElectLeadersTopic] | None":
     return topics or None
 
 
-async def _ask(servers: str, request: "ElectLeadersRequest", timeout_s: float) -> "list[ElectionOutlook]":
+async def _ask(servers: str, request: "ElectLeadersRequest", timeout_s: float) -> "list[ElectionPreview]":
     """The controller's answer."""
     from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
 
@@ -121,7 +121,7 @@ async def _ask(servers: str, request: "ElectLeadersRequest", timeout_s: float) -
         raise CommandFailed(str(error)) from None
 
 
-def _describe(each: "ElectionOutlook", accepts_loss: bool, leader: int | None) -> None:
+def _describe(each: "ElectionPreview", accepts_loss: bool, leader: int | None) -> None:
     """Print the replicas, and what an election would lose. `leader`: the only broker that may be elected."""
     name = f"{each.topic_name}-{each.partition_index}"
     if not each.reason:
@@ -139,7 +139,7 @@ def _describe(each: "ElectionOutlook", accepts_loss: bool, leader: int | None) -
     click.echo(f"  {'will elect' if accepts_loss else 'could elect'} broker {each.chosen}; {_loss(each)}")
 
 
-def _why_none(each: "ElectionOutlook", leader: int | None) -> str:
+def _why_none(each: "ElectionPreview", leader: int | None) -> str:
     able = [found.broker_id for found in each.candidates if found.problem is None]
     if able:
         why = next((found.problem for found in each.candidates if found.broker_id == leader), "has no replica of it")
@@ -149,7 +149,7 @@ def _why_none(each: "ElectionOutlook", leader: int | None) -> str:
     return f"no replica can be elected now{cure}"
 
 
-def _loss(each: "ElectionOutlook") -> str:
+def _loss(each: "ElectionPreview") -> str:
     """What an election of the chosen broker loses."""
     end = next(found.log_end_offset for found in each.candidates if found.broker_id == each.chosen)
     others = [found for found in each.candidates if found.is_in_sync and found.broker_id != each.chosen]
@@ -165,12 +165,12 @@ def _loss(each: "ElectionOutlook") -> str:
     return "; ".join(parts) or f"acknowledged records from offset {end} on, if any, are lost"
 
 
-def _print_election(each: "ElectionOutlook") -> None:
+def _print_election(each: "ElectionPreview") -> None:
     name = f"{each.topic_name}-{each.partition_index}"
     click.echo(each.error_message if each.error_code else f"{name}: broker {each.chosen} is elected")
 
 
-def _print_json(each: "ElectionOutlook", accepts_loss: bool) -> None:
+def _print_json(each: "ElectionPreview", accepts_loss: bool) -> None:
     import msgspec
 
     name = f"{each.topic_name}-{each.partition_index}"
@@ -180,7 +180,7 @@ def _print_json(each: "ElectionOutlook", accepts_loss: bool) -> None:
     print_json(facts | msgspec.to_builtins(each))
 
 
-def _is_led(each: "ElectionOutlook") -> bool:
+def _is_led(each: "ElectionPreview") -> bool:
     from minibroker.protocol.errors import ErrorCode
 
     return each.error_code == ErrorCode.ELECTION_NOT_NEEDED

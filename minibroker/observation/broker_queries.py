@@ -15,7 +15,7 @@ from minibroker.protocol.wire.messages import (
     DescribeClusterResponse,
     DescribeReplicaStateRequest,
     DescribeReplicaStateResponse,
-    ElectionOutlook,
+    ElectionPreview,
     ElectLeadersRequest,
     ElectLeadersResponse,
     MetadataRequest,
@@ -102,7 +102,7 @@ class BrokerQueries:
 
     async def elections(
         self, servers: str, request: ElectLeadersRequest, timeout_s: float = ASK_TIMEOUT_S
-    ) -> list[ElectionOutlook]:
+    ) -> list[ElectionPreview]:
         """Ask the controller about partitions without a leader, or order their elections."""
         described = await self.describe_cluster(servers, timeout_s)
         address = next(

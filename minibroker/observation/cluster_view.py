@@ -117,10 +117,10 @@ async def _waits(
     if controller is None or not leaderless:
         return {}
     try:
-        outlooks = await queries.elections(controller, ElectLeadersRequest(), timeout_s)
+        previews = await queries.elections(controller, ElectLeadersRequest(), timeout_s)
     except NoAnswer:
         return {}
-    return {TopicPartition(each.topic_name, each.partition_index): each.reason for each in outlooks}
+    return {TopicPartition(each.topic_name, each.partition_index): each.reason for each in previews}
 
 
 def partitions_of(metadata: MetadataResponse) -> dict[TopicPartition, MetadataPartition]:

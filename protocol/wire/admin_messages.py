@@ -164,7 +164,7 @@ class ElectLeadersTopic(Message, frozen=True, kw_only=True):
 
 
 class ConfirmedElection(Message, frozen=True, kw_only=True):
-    """The election of one partition that an operator accepts: the leader of an outlook, and what it held."""
+    """The election of one partition that an operator accepts: the leader of a preview, and what it held."""
 
     topic_name: Topic
     partition_index: I32
@@ -179,7 +179,7 @@ class ElectLeadersRequest(Request, frozen=True, kw_only=True):
 
     topics: Annotated[list[ElectLeadersTopic], Meta(max_length=TOPICS_MAX)] | None = None  # about: None: all
     leader: I32 = -1  # about: ours: elect this broker; -1: the one with the largest log
-    # about: ours: elect these, each only if the outlook still holds; empty: elect no leader, answer with the outlook
+    # about: ours: elect these, each only if the preview still holds; empty: elect no leader, answer with the preview
     confirmed: Annotated[list[ConfirmedElection], Meta(max_length=PARTITIONS_MAX)] = []
     timeout_ms: I32 = 30_000
 
@@ -196,7 +196,7 @@ class ElectionCandidate(Message, frozen=True, kw_only=True):
     last_epoch: I32 = -1  # about: leader epoch of its last record
 
 
-class ElectionOutlook(Message, frozen=True, kw_only=True):
+class ElectionPreview(Message, frozen=True, kw_only=True):
     topic_name: Topic
     partition_index: I32
     error_code: I16 = 0
@@ -209,21 +209,21 @@ class ElectionOutlook(Message, frozen=True, kw_only=True):
     chosen: I32 = -1  # about: the leader now, or the one to be; -1: none can lead
 
 
-def confirmation_of(outlook: ElectionOutlook) -> ConfirmedElection:
-    """The part that an order repeats of an outlook in which a replica can be elected."""
-    chosen = next(each for each in outlook.candidates if each.broker_id == outlook.chosen)
+def confirmation_of(preview: ElectionPreview) -> ConfirmedElection:
+    """The part that an order repeats of a preview in which a replica can be elected."""
+    chosen = next(each for each in preview.candidates if each.broker_id == preview.chosen)
     return ConfirmedElection(
-        topic_name=outlook.topic_name,
-        partition_index=outlook.partition_index,
-        leader=outlook.chosen,
-        leader_epoch=outlook.leader_epoch,
+        topic_name=preview.topic_name,
+        partition_index=preview.partition_index,
+        leader=preview.chosen,
+        leader_epoch=preview.leader_epoch,
         log_end_offset=chosen.log_end_offset,
         last_epoch=chosen.last_epoch,
     )
 
 
 class ElectLeadersResponse(Response, frozen=True, kw_only=True):
-    partitions: Annotated[list[ElectionOutlook], Meta(max_length=PARTITIONS_MAX)] = []
+    partitions: Annotated[list[ElectionPreview], Meta(max_length=PARTITIONS_MAX)] = []
 
 
 # -------------------------------------------------------------------------------------------------- DescribeCluster

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 
 from minibroker.protocol.wire.messages import (
-    ElectionOutlook,
+    ElectionPreview,
     ElectLeadersRequest,
     ElectLeadersResponse,
     confirmation_of,
@@ -28,7 +28,7 @@ LOOK_SECONDS = 1.0
 async def accept_loss(
     injector: FaultInjector,
     is_done: Callable[[], bool],
-    accepts: Callable[[ElectionOutlook], bool] = lambda outlook: True,
+    accepts: Callable[[ElectionPreview], bool] = lambda preview: True,
 ) -> bool:
     """Whether `is_done` came true. Offered elections are confirmed if `accepts` returns True."""
     for _ in range(ORDERS_MAX):
@@ -38,7 +38,7 @@ async def accept_loss(
     return False
 
 
-async def _order(injector: FaultInjector, accepts: Callable[[ElectionOutlook], bool]) -> None:
+async def _order(injector: FaultInjector, accepts: Callable[[ElectionPreview], bool]) -> None:
     controller = injector.cluster.controller()
     network = injector.cluster.client_runtime().network
     dial = partial(connect, network, f"broker-{controller}", PORT, client_id="operator", timeout_ms=ORDER_TIMEOUT_MS)

@@ -21,7 +21,7 @@ from minibroker.protocol.files.checkpoints import (
 )
 from minibroker.protocol.ids import NONE, TopicPartition
 from minibroker.protocol.record_batch import read_header
-from minibroker.protocol.wire.messages import ElectionOutlook
+from minibroker.protocol.wire.messages import ElectionPreview
 from minibroker.runtime.ports import FileMissing
 from minibroker.simulation.swarm.accepting import accept_loss
 from minibroker.simulation.swarm.faults.disk_faults import DiskFaults
@@ -206,10 +206,10 @@ class OnlyCopy:
     async def _elect(self, last: int) -> None:
         injector, ends = self.injector, dict(self._guarded)
 
-        def accepts(outlook: ElectionOutlook) -> bool:
-            chosen = next(each for each in outlook.candidates if each.broker_id == outlook.chosen)
-            partition = TopicPartition(outlook.topic_name, outlook.partition_index)
-            return outlook.chosen != last and chosen.log_end_offset >= ends.get(partition, 0)
+        def accepts(preview: ElectionPreview) -> bool:
+            chosen = next(each for each in preview.candidates if each.broker_id == preview.chosen)
+            partition = TopicPartition(preview.topic_name, preview.partition_index)
+            return preview.chosen != last and chosen.log_end_offset >= ends.get(partition, 0)
 
         injector.note("an operator accepts the loss")
         self._guarded.clear()

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import msgspec
 
-from minibroker.controller.core.accepted_loss import Logs, choice_of, elect_as_chosen, outlook
+from minibroker.controller.core.accepted_loss import Logs, choice_of, elect_as_chosen, preview
 from minibroker.controller.core.controller_state import ControllerState, LossChoice
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.wire.messages import confirmation_of
 from tests.controller.facts import T0, broker, cluster_state, leadership, log
 
 
-def test_outlook_offers_the_largest_log_in_the_isr_or_not() -> None:
+def test_preview_offers_the_largest_log_in_the_isr_or_not() -> None:
     replaced = broker(3, incarnation="new", directory="blank")
     state = cluster_state(1, 2, replaced, now=leadership(None, 3))
     logs = {1: {T0: log(90)}, 2: {T0: log(100)}, 3: {T0: log(0, exists=False)}}
-    offer = outlook(state, T0, logs, None)
+    offer = preview(state, T0, logs, None)
     assert (offer.error_code, offer.chosen, offer.isr) == (0, 2, [3])
     assert [each.is_on_its_directory for each in offer.candidates] == [True, True, False]
-    assert outlook(state, T0, logs, 1).chosen == 1
+    assert preview(state, T0, logs, 1).chosen == 1
 
 
 def test_a_possibly_corrupt_epoch_outvotes_no_undisturbed_log() -> None:
@@ -26,44 +26,44 @@ def test_a_possibly_corrupt_epoch_outvotes_no_undisturbed_log() -> None:
     again = [broker(each, incarnation=f"n{each}") for each in (1, 2)]
     state = cluster_state(*again, now=leadership(None, 1, 2, 3))
     undisturbed = log(40, epoch=2, undisturbed_since=frozenset(["i1"]))
-    assert outlook(state, T0, {1: {T0: undisturbed}, 2: {T0: log(20, epoch=258)}}, None).chosen == 1
-    assert outlook(state, T0, {1: {T0: undisturbed}, 2: {T0: log(60, epoch=3)}}, None).chosen == 2
+    assert preview(state, T0, {1: {T0: undisturbed}, 2: {T0: log(20, epoch=258)}}, None).chosen == 1
+    assert preview(state, T0, {1: {T0: undisturbed}, 2: {T0: log(60, epoch=3)}}, None).chosen == 2
 
 
 def test_a_log_that_ends_below_what_another_knows_to_be_committed_is_not_offered_first() -> None:
     again = [broker(each, incarnation=f"n{each}") for each in (1, 2)]
     state = cluster_state(*again, now=leadership(None, 1, 2, 3))
     logs = {1: {T0: log(40, epoch=2, high_watermark=40)}, 2: {T0: log(20, epoch=258)}}
-    assert outlook(state, T0, logs, None).chosen == 1
+    assert preview(state, T0, logs, None).chosen == 1
 
 
 def test_a_log_of_the_topic_that_had_the_name_before_is_not_offered() -> None:
     """It once was: after an accepted loss, records of another topic would have been served."""
     state = cluster_state(1, 2, now=leadership(None, 3))
     logs = {1: {T0: log(5)}, 2: {T0: msgspec.structs.replace(log(100), topic_id="former")}}
-    offer = outlook(state, T0, logs, None)
+    offer = preview(state, T0, logs, None)
     assert (offer.chosen, offer.candidates[1].problem) == (1, "has a log of another topic of this name")
-    assert outlook(state, T0, logs, 2).error_code == ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+    assert preview(state, T0, logs, 2).error_code == ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
 
 
-def test_outlook_offers_no_replica_that_cannot_lead() -> None:
+def test_preview_offers_no_replica_that_cannot_lead() -> None:
     state = cluster_state(2, 3, now=leadership(None, 3))
-    offer = outlook(state, T0, {2: {T0: log(9, damage="a hole")}}, None)
+    offer = preview(state, T0, {2: {T0: log(9, damage="a hole")}}, None)
     assert offer.error_code == ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
     problems = [each.problem for each in offer.candidates]
     assert problems == ["is not registered", "has a damaged log: a hole", "does not answer"]
 
 
-def test_outlook_of_an_unregistered_broker_does_not_report_another_directory() -> None:
+def test_preview_of_an_unregistered_broker_does_not_report_another_directory() -> None:
     state = cluster_state(2, now=leadership(None, 3))
-    offer = outlook(state, T0, {2: {T0: log(9)}}, None)
+    offer = preview(state, T0, {2: {T0: log(9)}}, None)
     (absent,) = [each for each in offer.candidates if each.broker_id == 3]
     assert (absent.problem, absent.is_on_its_directory) == ("is not registered", True)
 
 
 def test_a_partition_with_a_leader_needs_no_ordered_election() -> None:
     state = cluster_state(1, 2, now=leadership(1, 1, 2))
-    assert outlook(state, T0, {}, None).error_code == ErrorCode.ELECTION_NOT_NEEDED
+    assert preview(state, T0, {}, None).error_code == ErrorCode.ELECTION_NOT_NEEDED
 
 
 def test_a_confirmed_loss_is_elected_only_while_epochs_and_leader_match() -> None:
@@ -77,18 +77,18 @@ def test_a_confirmed_loss_is_elected_only_while_epochs_and_leader_match() -> Non
     assert elect_as_chosen(state, (msgspec.structs.replace(choice, broker_epoch=1),)) == []
 
 
-def test_an_order_is_refused_when_the_outlook_has_changed() -> None:
+def test_an_order_is_refused_when_the_preview_has_changed() -> None:
     """Otherwise another replica, or another log of this one, would lead, with a loss that was not accepted."""
     state = cluster_state(1, 2, now=leadership(None, 3, epoch=6))
     logs = {1: {T0: log(5)}, 2: {T0: log(20)}}
-    offer = outlook(state, T0, logs, None)
+    offer = preview(state, T0, logs, None)
     order = confirmation_of(offer)
     chosen = choice_of(state, order, offer)
     assert isinstance(chosen, LossChoice)
     assert (chosen.leader, order.log_end_offset) == (2, 20)
 
     def refusal(state: ControllerState, logs: Logs) -> object:
-        return choice_of(state, order, outlook(state, T0, logs, None))
+        return choice_of(state, order, preview(state, T0, logs, None))
 
     gone = cluster_state(1, now=leadership(None, 3, epoch=6))
     assert refusal(gone, {1: {T0: log(5)}}) == "broker 2 is not registered"

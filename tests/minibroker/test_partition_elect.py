@@ -11,9 +11,9 @@ from msgspec import structs
 from minibroker.__main__ import minibroker
 from minibroker.commands import partition
 from minibroker.protocol.errors import ErrorCode
-from minibroker.protocol.wire.messages import ConfirmedElection, ElectionCandidate, ElectionOutlook, ElectLeadersRequest
+from minibroker.protocol.wire.messages import ConfirmedElection, ElectionCandidate, ElectionPreview, ElectLeadersRequest
 
-OUTLOOK = ElectionOutlook(
+PREVIEW = ElectionPreview(
     topic_name="t",
     partition_index=0,
     leader_epoch=3,
@@ -32,14 +32,14 @@ CHANGED = "t-0 has changed since you were told: broker 2 is not registered; no l
 class Controller:
     """Answers instead of a controller."""
 
-    def __init__(self, outcome: ElectionOutlook, outlook: ElectionOutlook = OUTLOOK) -> None:
+    def __init__(self, outcome: ElectionPreview, preview: ElectionPreview = PREVIEW) -> None:
         self.outcome = outcome
-        self.outlook = outlook
+        self.preview = preview
         self.requests: list[ElectLeadersRequest] = []
 
-    async def ask(self, servers: str, request: ElectLeadersRequest, timeout_s: float) -> list[ElectionOutlook]:
+    async def ask(self, servers: str, request: ElectLeadersRequest, timeout_s: float) -> list[ElectionPreview]:
         self.requests.append(request)
-        return [self.outcome if request.confirmed else self.outlook]
+        return [self.outcome if request.confirmed else self.preview]
 
 
 def run(monkeypatch: pytest.MonkeyPatch, controller: Controller, *arguments: str, typed: str = "y\n") -> Result:
@@ -49,7 +49,7 @@ def run(monkeypatch: pytest.MonkeyPatch, controller: Controller, *arguments: str
 
 @pytest.mark.parametrize("arguments", [(), ("--yes",), ("--yes", "--json"), ("--leader", "2")])
 def test_the_order_repeats_what_was_shown(monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]) -> None:
-    controller = Controller(OUTLOOK)
+    controller = Controller(PREVIEW)
     result = run(monkeypatch, controller, "--accept-loss", *arguments)
     assert result.exit_code == 0
     question, order = controller.requests
@@ -63,7 +63,7 @@ def test_the_order_repeats_what_was_shown(monkeypatch: pytest.MonkeyPatch, argum
 
 
 def test_a_question_alone_orders_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    controller = Controller(OUTLOOK)
+    controller = Controller(PREVIEW)
     result = run(monkeypatch, controller)
     assert (result.exit_code, len(controller.requests)) == (10, 1)
     assert "could elect broker 2; records from offset 20000 on that brokers [1] hold may be lost" in result.output
@@ -71,7 +71,7 @@ def test_a_question_alone_orders_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("typed", ["n\n", ""])
 def test_no_leader_is_elected_if_the_loss_is_not_accepted(monkeypatch: pytest.MonkeyPatch, typed: str) -> None:
-    controller = Controller(OUTLOOK)
+    controller = Controller(PREVIEW)
     result = run(monkeypatch, controller, "--accept-loss", typed=typed)
     assert (result.exit_code, len(controller.requests)) == (10, 1)
     assert "no leader is elected: the loss was not accepted" in result.stderr
@@ -81,7 +81,7 @@ def test_no_leader_is_elected_if_the_loss_is_not_accepted(monkeypatch: pytest.Mo
 def test_a_given_leader_that_cannot_be_elected_is_named_with_those_that_can(
     monkeypatch: pytest.MonkeyPatch, leader: str, why: str
 ) -> None:
-    refused = structs.replace(OUTLOOK, chosen=-1, error_code=ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)
+    refused = structs.replace(PREVIEW, chosen=-1, error_code=ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)
     result = run(monkeypatch, Controller(refused, refused), "--leader", leader, "--accept-loss")
     assert result.exit_code == 10
     assert f"broker {leader} cannot be elected now: it {why}; [2, 3] can (--leader)" in result.stdout
@@ -89,23 +89,23 @@ def test_a_given_leader_that_cannot_be_elected_is_named_with_those_that_can(
 
 def test_a_damaged_log_that_is_the_only_copy_has_a_cure(monkeypatch: pytest.MonkeyPatch) -> None:
     damaged = ElectionCandidate(broker_id=1, is_in_sync=True, problem="has a damaged log: a hole")
-    outlook = structs.replace(
-        OUTLOOK, chosen=-1, candidates=[damaged], error_code=ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+    preview = structs.replace(
+        PREVIEW, chosen=-1, candidates=[damaged], error_code=ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
     )
-    result = run(monkeypatch, Controller(outlook, outlook))
+    result = run(monkeypatch, Controller(preview, preview))
     assert "no replica can be elected now; stop one with a damaged log: `minibroker log repair`" in result.stdout
 
 
 @pytest.mark.parametrize("as_json", [False, True])
 def test_a_refusal_is_printed_and_exits_with_10(monkeypatch: pytest.MonkeyPatch, as_json: bool) -> None:
-    refused = ElectionOutlook(
+    refused = ElectionPreview(
         topic_name="t",
         partition_index=0,
         error_code=ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
         error_message=CHANGED,
         leader_epoch=3,
-        reason=OUTLOOK.reason,
-        candidates=OUTLOOK.candidates,
+        reason=PREVIEW.reason,
+        candidates=PREVIEW.candidates,
     )
     result = run(monkeypatch, Controller(refused), "--accept-loss", "--yes", *(["--json"] if as_json else []))
     assert result.exit_code == 10

@@ -355,8 +355,8 @@ MUTANTS: tuple[Mutant, ...] = (
             ),
             Edit(
                 "controller.core.accepted_loss",
-                "import ConfirmedElection, ElectionCandidate, ElectionOutlook\n",
-                "import ConfirmedElection, ElectionCandidate, ElectionOutlook, confirmation_of\n",
+                "import ConfirmedElection, ElectionCandidate, ElectionPreview\n",
+                "import ConfirmedElection, ElectionCandidate, ElectionPreview, confirmation_of\n",
             ),
         ),
         schedule=Schedule("restarts:candidate_changes_before_the_operator_confirms"),

@@ -12,7 +12,7 @@ from minibroker.client.producer.producer import Producer
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import (
-    ElectionOutlook,
+    ElectionPreview,
     ElectLeadersRequest,
     ElectLeadersResponse,
     confirmation_of,
@@ -93,7 +93,7 @@ class Stop:
             self.cluster.start(broker_id)
             await asyncio.sleep(pause_seconds)
 
-    async def elections(self, request: ElectLeadersRequest) -> list[ElectionOutlook]:
+    async def elections(self, request: ElectLeadersRequest) -> list[ElectionPreview]:
         """Send the controller an operator's request."""
         network, controller = self.cluster.client_runtime().network, self.cluster.controller()
         connection = await connect(network, f"broker-{controller}", PORT, client_id="me", timeout_ms=1_000)
@@ -136,12 +136,12 @@ def test_operator_elects_despite_the_loss_after_the_last_members_disk_was_replac
         stop.replace_disk(3)
         await stop.start(1, 2, 3, pause_seconds=1.0)
         await asyncio.sleep(2)
-        (outlook,) = await stop.elections(ElectLeadersRequest())
-        assert (outlook.error_code, outlook.isr, outlook.waits_for, outlook.chosen) == (0, [3], [], 1)
-        assert "broker 3 has another log directory now" in outlook.reason
-        assert [each.log_end_offset for each in outlook.candidates] == [RECORDS, RECORDS, 0]
+        (preview,) = await stop.elections(ElectLeadersRequest())
+        assert (preview.error_code, preview.isr, preview.waits_for, preview.chosen) == (0, [3], [], 1)
+        assert "broker 3 has another log directory now" in preview.reason
+        assert [each.log_end_offset for each in preview.candidates] == [RECORDS, RECORDS, 0]
         assert stop.cluster.leader(TOPIC) is None, "a query elects no leader"
-        (elected,) = await stop.elections(ElectLeadersRequest(confirmed=[confirmation_of(outlook)]))
+        (elected,) = await stop.elections(ElectLeadersRequest(confirmed=[confirmation_of(preview)]))
         assert (elected.error_code, elected.chosen) == (0, 1)
         await stop.until_whole()
         assert await stop.elections(ElectLeadersRequest()) == []
@@ -150,7 +150,7 @@ def test_operator_elects_despite_the_loss_after_the_last_members_disk_was_replac
 
 
 def test_operators_order_elects_the_named_replica_or_none() -> None:
-    """The outlook names the replica with all records; it goes away before the order comes, and the one with few must
+    """The preview names the replica with all records; it goes away before the order comes, and the one with few must
     not lead."""
 
     async def story(stop: Stop) -> None:
@@ -159,9 +159,9 @@ def test_operators_order_elects_the_named_replica_or_none() -> None:
         stop.shorten(3, 0.5)
         await stop.start(1, 2, 3, pause_seconds=1.0)
         await asyncio.sleep(2)
-        (outlook,) = await stop.elections(ElectLeadersRequest())
-        assert (outlook.chosen, [each.broker_id for each in outlook.candidates]) == (2, [1, 2, 3])
-        order = ElectLeadersRequest(confirmed=[confirmation_of(outlook)])
+        (preview,) = await stop.elections(ElectLeadersRequest())
+        assert (preview.chosen, [each.broker_id for each in preview.candidates]) == (2, [1, 2, 3])
+        order = ElectLeadersRequest(confirmed=[confirmation_of(preview)])
         await stop.stop(2)
         await asyncio.sleep(1)
         (refused,) = await stop.elections(order)
@@ -293,9 +293,9 @@ def test_the_only_member_does_not_lead_with_less_than_the_others_know_to_be_comm
         await stop.start(2, 3, 1, pause_seconds=4.0)
         await stop.until_refused()
         assert stop.ends()[1] < RECORDS == stop.ends()[2] == stop.ends()[3]
-        (outlook,) = await stop.elections(ElectLeadersRequest())
-        assert "has lost records" in outlook.reason
-        await stop.elections(ElectLeadersRequest(confirmed=[confirmation_of(outlook)]))
+        (preview,) = await stop.elections(ElectLeadersRequest())
+        assert "has lost records" in preview.reason
+        await stop.elections(ElectLeadersRequest(confirmed=[confirmation_of(preview)]))
         await stop.until_whole()
 
     Stop().play(story)

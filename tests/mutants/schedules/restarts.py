@@ -6,7 +6,7 @@ from minibroker.client.admin import AdminClient
 from minibroker.protocol.files.checkpoints import format_epoch_checkpoint, parse_epochs_and_owner
 from minibroker.protocol.wire.messages import (
     ApiKey,
-    ElectionOutlook,
+    ElectionPreview,
     ElectLeadersRequest,
     ElectLeadersResponse,
     ElectLeadersTopic,
@@ -387,7 +387,7 @@ async def topic_was_deleted_before_all_are_killed(directed: DirectedRun) -> None
     await directed.until_isr(1, 2, 3)
 
 
-async def _outlook(directed: DirectedRun) -> ElectionOutlook:
+async def _preview(directed: DirectedRun) -> ElectionPreview:
     answer = await send_to(directed, directed.controller, ElectLeadersRequest())
     assert isinstance(answer, ElectLeadersResponse)
     (told,) = answer.partitions
@@ -418,7 +418,7 @@ async def candidate_changes_before_the_operator_confirms(directed: DirectedRun) 
         cluster.start(broker_id)
     await asyncio.sleep(START_SECONDS)
     directed.reference.allows_unclean_election = True
-    told = await _outlook(directed)
+    told = await _preview(directed)
     assert told.chosen == 2, told
     await stop(2)
     await send_to(directed, directed.controller, ElectLeadersRequest(confirmed=[confirmation_of(told)]))
@@ -428,7 +428,7 @@ async def candidate_changes_before_the_operator_confirms(directed: DirectedRun) 
     await asyncio.sleep(START_SECONDS)
     if cluster.leader(TOPIC) is None:
         await send_to(
-            directed, directed.controller, ElectLeadersRequest(confirmed=[confirmation_of(await _outlook(directed))])
+            directed, directed.controller, ElectLeadersRequest(confirmed=[confirmation_of(await _preview(directed))])
         )
     await directed.until_isr(1, 2, 3)
 
@@ -447,7 +447,7 @@ async def operator_elects_beside_a_rotten_epoch(directed: DirectedRun) -> None:
     for broker_id in (1, 2):
         directed.cluster.start(broker_id)
     await asyncio.sleep(START_SECONDS)
-    told = await _outlook(directed)
+    told = await _preview(directed)
     if told.chosen != 2:
         report(directed, "I28", f"broker {told.chosen} is offered, broker 2 has more: {told.candidates}")
     directed.cluster.start(3)
