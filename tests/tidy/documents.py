@@ -35,12 +35,18 @@ def check_links(page: Path, root: Path) -> list[str]:
 
 
 def check_files(page: Path, root: Path, files: frozenset[str]) -> list[str]:
-    """A file that a page names in backticks, by its path or the end of it, exists."""
-    names = sorted(
-        {code for code in re.findall(r"`([^`\n]*)`", FENCE.sub("", page.read_text())) if FILE.fullmatch(code)}
-    )
-    missing = [name for name in names if not any(f"/{file}".endswith(f"/{name}") for file in files)]
-    return [f"{page.relative_to(root)}: `{name}`: no such file" for name in missing]
+    """A file that a page names in backticks, by its path or the end of it, exists. The end of the paths of several
+    files of the product is one of them only if the page names that one by its path, too."""
+    names = {code for code in re.findall(r"`([^`\n]*)`", FENCE.sub("", page.read_text())) if FILE.fullmatch(code)}
+    problems = []
+    for name in sorted(names):
+        found = sorted(file for file in files if f"/{file}".endswith(f"/{name}"))
+        meant = {file for file in found if file.endswith(".py") and not file.startswith("tests/")}
+        if not found:
+            problems.append(f"{page.relative_to(root)}: `{name}`: no such file")
+        elif name not in meant and len(meant) > 1 and len(meant & names) != 1:
+            problems.append(f"{page.relative_to(root)}: `{name}`: which of {', '.join(sorted(meant))}?")
+    return problems
 
 
 def check_identifiers(page: Path, root: Path, words: frozenset[str]) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.tidy.cycles import check_cycles, check_type_checking
 from tests.tidy.docstrings import check_docstrings
-from tests.tidy.documents import anchors, check_links
+from tests.tidy.documents import anchors, check_files, check_links
 from tests.tidy.hazards import check_hash_order, check_iteration, check_patching, check_sleep
 from tests.tidy.imports import check_imports
 from tests.tidy.purity import check_ports, check_purity
@@ -360,3 +360,12 @@ def test_a_docstring_that_names_what_does_not_exist_is_named() -> None:
         ["protocol/messages.py:3", "`ReadFrame`"],
         ["protocol/messages.py", "`session`"],
     ]
+
+
+def test_a_file_name_that_several_files_have_is_named(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    files = frozenset({"broker/log.py", "client/log.py", "tests/log.py", "client/errors.py", "docs/page.md"})
+    page.write_text("`log.py` and `errors.py`, `gone.py`")
+    assert [problem.split(": ")[1] for problem in check_files(page, tmp_path, files)] == ["`gone.py`", "`log.py`"]
+    page.write_text("`broker/log.py`, then `log.py`")
+    assert check_files(page, tmp_path, files) == []
