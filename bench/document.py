@@ -100,7 +100,7 @@ def decode(data: bytes) -> Document:
     """Raises BadDocument."""
     try:
         found = msgspec.json.decode(data, type=Document)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadDocument(f"it is not a document of `minibroker bench`: {error}") from None
     if found.format != FORMAT:
         raise BadDocument(f"it has format {found.format}, this minibroker reads {FORMAT}")

@@ -87,6 +87,10 @@ def parse_servers(servers: str | Sequence[str]) -> list[Address]:
     return list(dict.fromkeys(addresses))
 
 
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 5 and 0 < int(text) < 65_536
+
+
 def _parse_server(text: str) -> Address:
     host, separator, port_text = text.rpartition(":")
     if not separator or text.endswith("]"):
@@ -94,7 +98,7 @@ def _parse_server(text: str) -> Address:
     elif ":" in host and not host.startswith("["):
         host, port_text = text, str(DEFAULT_PORT)  # a bare IPv6 address
     host = host.strip("[]")
-    if not host or not port_text.isdigit() or not 0 < int(port_text) < 65_536:
+    if not host or not _is_port(port_text):
         raise InvalidCall(f"bootstrap server {text!r} is not HOST:PORT")
     return Address(host, int(port_text))
 

@@ -7,6 +7,8 @@ Exit codes: 0 fine, 1 failed, 2 wrong usage, 10 a check found a problem, 130 sto
 SIGTERM while the command starts or owns a cluster.
 """
 
+import errno
+import math
 import os
 import signal
 import sys
@@ -29,6 +31,9 @@ JSON_OPTIONS = frozenset({"--json", "-J"})
 PROGRESS_AFTER_S = 2.0
 """Progress of shorter work would be gone before it could be read."""
 PROGRESS_EVERY_S = 0.2
+SECONDS_MAX = 2_147_483
+"""Longest time of an option, 24 days: a request has 32 bits for its milliseconds."""
+NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -92,6 +97,7 @@ def _unknown_command(name: str, known: Sequence[str]) -> str:
 
 def run_command_line(command: click.Command) -> NoReturn:
     """Run `command` with this process's arguments and exit with its code; user errors print no traceback."""
+    open_standard_streams()
     stdout = sys.stdout
     try:
         code = command.main(prog_name="minibroker", standalone_mode=False)
@@ -110,6 +116,12 @@ def run_command_line(command: click.Command) -> NoReturn:
         code = EXIT_COULD_NOT
     except BrokenPipeError:
         code = EXIT_FINE  # the reader (head, less) has read enough
+    except OSError as error:
+        _show(_failed_call(error))
+        code = EXIT_COULD_NOT
+    except UnicodeEncodeError as error:
+        _show(WrongUsage(f"{error.object!a:.80} cannot be written as {error.encoding}: give text in UTF-8"))
+        code = EXIT_USAGE
     except SystemExit:
         if sys.stdout is stdout:  # click replaces it when the pipe is broken
             raise
@@ -119,14 +131,41 @@ def run_command_line(command: click.Command) -> NoReturn:
     _leave(code)
 
 
-def _show(error: click.ClickException) -> None:
-    """Print an error on stderr; as JSON if an argument asks for it, even if the arguments could not be parsed."""
-    if not JSON_OPTIONS.intersection(sys.argv[1:]):
-        error.show()
-        return
-    import json
+def open_standard_streams() -> None:
+    """Open /dev/null for stdin, stdout and stderr where the process was started without them (`>&-`). Otherwise the
+    next socket or file gets the number: uvloop then ends the process, and a child's output goes into that file."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free, which is this one
+    sys.stdin = sys.stdin or os.fdopen(0, "r", closefd=False)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
-    click.echo(json.dumps({"error": error.format_message(), "exit_code": error.exit_code}), err=True)
+
+def _failed_call(error: OSError) -> CommandFailed:
+    """A call of the operating system that no command expected to fail: an output on a full disk, a path."""
+    reason = error.strerror or str(error)
+    if error.filename is not None:
+        return CommandFailed(f"{os.fsdecode(error.filename)}: {reason}: check the path")
+    if error.errno in NO_SPACE:
+        return CommandFailed(f"the output could not be written: {reason}: free space, or write it elsewhere")
+    return CommandFailed(f"reading or writing failed: {reason}: check the input and the output")
+
+
+def _show(error: click.ClickException) -> None:
+    """Print an error on stderr, if that can be written; as JSON if an argument asks for it, even if the arguments could
+    not be parsed."""
+    try:
+        if not JSON_OPTIONS.intersection(sys.argv[1:]):
+            error.show()
+            return
+        import json
+
+        click.echo(json.dumps({"error": error.format_message(), "exit_code": error.exit_code}), err=True)
+    except OSError:
+        pass  # the exit code is left
 
 
 def exit_with(code: object, **parameters: object) -> None:
@@ -136,11 +175,15 @@ def exit_with(code: object, **parameters: object) -> None:
 
 
 def _leave(code: int) -> NoReturn:
-    try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except (BrokenPipeError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that the interpreter's own last flush finds no broken pipe
+    for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
+        try:
+            stream.flush()
+        except (OSError, ValueError) as error:
+            # so that the interpreter's own last flush finds neither a broken pipe nor a full disk
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+            if code == EXIT_FINE and isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
+                _show(_failed_call(error))
+                code = EXIT_COULD_NOT
     raise SystemExit(code)
 
 
@@ -169,7 +212,7 @@ def default_servers() -> str:
 
             brokers = json.load(file)["brokers"]
             return ",".join(f"127.0.0.1:{int(brokers[number]['port'])}" for number in sorted(brokers))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return DEFAULT_BOOTSTRAP_SERVERS
 
 
@@ -185,9 +228,25 @@ def with_port(server: str, port: int = 9092) -> str:
     host, colon, text = server.rpartition(":")
     if not colon or server.endswith("]"):
         return f"{server}:{port}"
-    if not text.isdigit() or not 0 < int(text) < 65536 or not host:
+    if not is_whole_number(text) or not 0 < int(text) < 65536 or not host:
         raise click.BadParameter(f"'{server}' is not HOST:PORT")
     return server
+
+
+def is_whole_number(text: str) -> bool:
+    """Whether `int` takes it: it refuses some other digits (`²`) and thousands of them. At most
+    18, so that sums and lengths fit into 64 bits."""
+    return text.isascii() and text.isdigit() and len(text) <= 18
+
+
+class Seconds(click.FloatRange):
+    """A finite time of at most SECONDS_MAX; click lets `nan` pass."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        if math.isnan(found):
+            self.fail(f"{value} is not a number of seconds.", param, ctx)
+        return found
 
 
 def timeout_option(default: float, text: str = "Give up after this many seconds.") -> Callable[[F], F]:
@@ -196,7 +255,7 @@ def timeout_option(default: float, text: str = "Give up after this many seconds.
         "--timeout",
         "timeout_s",
         metavar="SECONDS",
-        type=click.FloatRange(min=0, min_open=True),
+        type=Seconds(min=0, max=SECONDS_MAX, min_open=True),
         default=default,
         show_default=True,
         help=text,

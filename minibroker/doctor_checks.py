@@ -262,7 +262,7 @@ async def check_zookeeper(connect: str) -> DoctorFinding:
     """Whether one of the servers reports that it serves."""
     for server in connect.split("/")[0].split(","):
         host, _, port = server.strip().rpartition(":")
-        if not port.isdigit():
+        if not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) < 65_536):
             return DoctorFinding("zookeeper", False, f"'{server}' is not HOST:PORT", "give --zookeeper HOST:PORT")
         answer = await zookeeper_process.ask_zookeeper(int(port), "srvr", host or "127.0.0.1")
         mode = next((line for line in answer.splitlines() if line.startswith("Mode:")), None)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from minibroker.command_line import CommandFailed, ProgressLine, json_option, note
+from minibroker.command_line import SECONDS_MAX, CommandFailed, ProgressLine, json_option, note
 
 if TYPE_CHECKING:
     from minibroker.audit.reports.report import AuditReport
@@ -37,7 +37,9 @@ def _note_if_interrupted() -> Iterator[None]:
 @click.option("--allow-unproven", is_flag=True, help="Exit code 0 also if some offsets are unproven.")
 @click.option("--master", help="Spark's master.  [default: $SPARK_MASTER, else local[*]]")
 @click.option("--ship-package", is_flag=True, help="Send this package to Spark workers that lack it.")
-@click.option("--timeout", "timeout_s", type=click.IntRange(1), default=3600, show_default=True, metavar="SECONDS")
+@click.option(
+    "--timeout", "timeout_s", type=click.IntRange(1, SECONDS_MAX), default=3600, show_default=True, metavar="SECONDS"
+)
 @json_option
 @_note_if_interrupted()
 def audit(

@@ -69,7 +69,7 @@ def produce(
     acknowledged.
     """
     options = _Options(
-        partition, _delimiter(key_delimiter), key.encode() if key is not None else None, _headers(headers)
+        partition, _delimiter(key_delimiter), _bytes(key) if key is not None else None, _headers(headers)
     )
     descriptor = _open(file)
     report = _open_report(report_file)
@@ -130,12 +130,19 @@ def _delimiter(text: str | None) -> bytes | None:
 
 def _headers(texts: tuple[str, ...]) -> Headers:
     pairs = [text.partition("=") for text in texts]
-    return tuple((name, value.encode() if equals else None) for name, equals, value in pairs)
+    return tuple((name, _bytes(value) if equals else None) for name, equals, value in pairs)
+
+
+def _bytes(argument: str) -> bytes:
+    """As they were on the command line: keys and values need not be text."""
+    return argument.encode(errors="surrogateescape")
 
 
 def _open(file: str) -> int:
     if file == "-":
         return sys.stdin.fileno()
+    if os.path.isdir(file):
+        raise CommandFailed(f"{file} is a directory: name a file, or - for stdin")
     try:
         return os.open(file, os.O_RDONLY)
     except OSError as error:

@@ -11,6 +11,7 @@ from minibroker.command_line import (
     EXIT_FOUND_WRONG,
     ProgressLine,
     WrongUsage,
+    is_whole_number,
     json_option,
     note,
     print_json,
@@ -130,7 +131,7 @@ def _first_seed(text: str) -> int:
 
 def _parse(seeds: str, first_seed: int) -> range:
     first, dash, last = seeds.partition("-")
-    if not first.isdigit() or (dash and not last.isdigit()):
+    if not is_whole_number(first) or (dash and not is_whole_number(last)):
         raise WrongUsage(f"--seeds {seeds}: give a number, as in 1000, or a range, as in 17-99")
     found = range(int(first), int(last) + 1) if dash else range(first_seed, first_seed + int(first))
     if not found:

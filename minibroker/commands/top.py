@@ -13,7 +13,9 @@ import click
 from minibroker.command_line import (
     EXIT_FINE,
     EXIT_INTERRUPTED,
+    SECONDS_MAX,
     CommandFailed,
+    Seconds,
     bootstrap_option,
     json_option,
     print_json,
@@ -33,7 +35,7 @@ EVENTS_SHOWN = 12
 @bootstrap_option
 @click.option("-t", "--topic", "topics", multiple=True, help="Only these topics.")
 @click.option(
-    "--interval", "interval_s", type=click.FloatRange(0.05), default=0.5, show_default=True, metavar="SECONDS"
+    "--interval", "interval_s", type=Seconds(0.05, SECONDS_MAX), default=0.5, show_default=True, metavar="SECONDS"
 )
 @click.option("-n", "--looks", type=click.IntRange(1), help="End after this many updates.  [default: at Ctrl-C]")
 @timeout_option(10, "Give up when no broker has answered for this many seconds.")

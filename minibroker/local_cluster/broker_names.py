@@ -7,7 +7,7 @@ from minibroker.protocol.files.checkpoints import parse_partition_directory_name
 
 async def resolve(cluster: LocalCluster, name: str) -> int:
     """The broker meant by '2', 'controller' or 'leader:TOPIC-PARTITION'. Raises ClusterFailed, NoAnswer."""
-    if name.isdigit():
+    if name.isascii() and name.isdigit() and len(name) <= 10:
         broker_id = int(name)
     elif name == "controller":
         broker_id = (await cluster.look()).controller_id

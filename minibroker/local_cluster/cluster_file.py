@@ -127,7 +127,7 @@ def read_cluster_file(data_directory: Path) -> ClusterRecord:
         raise ClusterMissing(
             f"{data_directory} holds no cluster: start one with `minibroker cluster up`, or name its --data-dir"
         ) from None
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ClusterMissing(
             f"{path} cannot be read ({error}): remove it and start the cluster again with its former --brokers, --port,"
             " --zookeeper-port and --set (see broker-ID.properties next to it): its data is used again"

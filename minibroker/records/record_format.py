@@ -102,7 +102,7 @@ def compile_format(text: str) -> Callable[[ReadRecord], bytes]:
             steps.append(literal)
             position += used
         else:
-            steps.append(character.encode())
+            steps.append(character.encode(errors="surrogateescape"))
             position += 1
     return _by_template(steps) if _PLAIN.keys() & {*steps} else _step_by_step(steps)
 
@@ -151,7 +151,7 @@ def parse_delimiter(text: str) -> bytes:
         if text[position] == "\\" and position + 1 < len(text):
             literal, used = _escape(text, position)
         else:
-            literal, used = text[position].encode(), 1
+            literal, used = text[position].encode(errors="surrogateescape"), 1
         parts.append(literal)
         position += used
     return b"".join(parts)

@@ -47,13 +47,12 @@ def parse_start(text: str) -> StartingPoint:
 
 
 def _milliseconds(text: str) -> int:
-    if text.isascii() and text.isdigit():
-        return int(text)
     try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
+        if text.isascii() and text.isdigit():
+            return int(text)
+        return round(datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError):  # also a year that the clock does not have, and thousands of digits
         raise BadStartingPoint(f"'@{text}' is not a time: give milliseconds since 1970 or ISO-8601") from None
-    return round(moment.timestamp() * 1000)
 
 
 async def find_offsets(

@@ -15,6 +15,8 @@ from click.testing import CliRunner
 
 from minibroker import __version__
 from minibroker.__main__ import minibroker
+from minibroker.client.errors import InvalidCall
+from minibroker.client.limits import parse_servers
 from minibroker.command_line import (
     EXIT_COULD_NOT,
     EXIT_FINE,
@@ -29,7 +31,7 @@ from minibroker.command_line import (
     run_async,
     run_command_line,
 )
-from minibroker.local_cluster.cluster_file import write_cluster_file
+from minibroker.local_cluster.cluster_file import ClusterMissing, read_cluster_file, write_cluster_file
 from minibroker.local_cluster.local_cluster import LocalCluster
 
 
@@ -184,6 +186,92 @@ def test_interrupt_leaves_with_130_and_no_traceback(capsys: pytest.CaptureFixtur
 def test_callback_decides_the_exit_code() -> None:
     assert leave(lambda: 10) == 10
     assert leave(lambda: None) == EXIT_FINE
+
+
+def run_in_shell(line: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(["bash", "-c", f"{sys.executable} {line}"], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_standard_stream_becomes_the_null_device_and_no_socket(closed: str) -> None:
+    script = "import asyncio, sys, minibroker.command_line as c; c.open_standard_streams(); sys.stdin.read(); "
+    script += "print(1, flush=True); print(1, file=sys.stderr); c.run_async(asyncio.sleep(0), fast_loop=True)"
+    run = run_in_shell(f"-c '{script}' </dev/null {closed}")
+    assert run.returncode == 0, run.stderr
+    run = run_in_shell(f"-m minibroker --version {closed}")
+    assert (run.returncode, run.stderr) == (EXIT_FINE, "")
+
+
+@pytest.mark.parametrize("full", [">/dev/full", ">/dev/full 2>/dev/full"])
+@pytest.mark.parametrize("arguments", ["--version", "--help", "bench list", "bench list --json"])
+def test_a_full_disk_for_the_output_is_one_sentence(arguments: str, full: str) -> None:
+    run = run_in_shell(f"-m minibroker {arguments} {full}")
+    assert run.returncode == EXIT_COULD_NOT
+    assert run.stderr.count("\n") == (0 if "2>" in full else 1)
+    assert "2>" in full or "could not be written: No space left" in run.stderr
+
+
+def test_what_is_only_buffered_on_a_full_disk_is_a_failure_too() -> None:
+    script = "import click, sys, minibroker.command_line as c; "
+    script += 'c.run_command_line(click.Command("x", callback=lambda: sys.stdout.write("x") and None))'
+    run = run_in_shell(f"-c '{script}' >/dev/full")
+    assert (run.returncode, run.stderr.count("\n")) == (EXIT_COULD_NOT, 1)
+
+
+def test_an_unexpected_error_of_a_file_names_it(tmp_path: Path) -> None:
+    path = tmp_path / "no" / "file"
+    script = "import click, minibroker.command_line as c; "
+    script += f'c.run_command_line(click.Command("x", callback=lambda: open("{path}", "w")))'
+    run = run_in_shell(f"-c '{script}'")
+    assert run.returncode == EXIT_COULD_NOT
+    assert run.stderr == f"error: {path}: No such file or directory: check the path\n"
+
+
+def test_a_name_that_is_no_text_is_one_sentence() -> None:
+    run = run_in_shell("-m minibroker topic create -t $'x\\xff' --partitions 1 -b 127.0.0.1:1 --timeout 1")
+    assert run.returncode in (EXIT_COULD_NOT, EXIT_USAGE)
+    assert "Traceback" not in run.stderr
+
+
+def test_options_take_only_finite_times() -> None:
+    for name, command in all_commands():
+        for param in command.params:
+            if isinstance(param.type, click.FloatRange):
+                for text in ("nan", "inf", "1e308", "1e9"):
+                    with pytest.raises(click.BadParameter):
+                        param.type.convert(float(text), param, None)
+                        pytest.fail(f"{name} {param.name} takes {text}")
+
+
+@pytest.mark.parametrize("server", ["h:²", "h:٣", "h:" + "1" * 5000])
+def test_ports_are_short_ascii_numbers(server: str) -> None:
+    result = CliRunner().invoke(minibroker, ["topic", "list", "-b", server])
+    assert (result.exit_code, "HOST:PORT" in result.output) == (EXIT_USAGE, True)
+    with pytest.raises(InvalidCall):
+        parse_servers(server)
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, '{"brokers":{"1":{"port":1e400}}}', '{"brokers":' * 50_000])
+def test_a_damaged_cluster_file_names_no_servers(content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cluster.json").write_text(content)
+    monkeypatch.setenv("MINIBROKER_DATA_DIR", str(tmp_path))
+    assert default_servers() == "localhost:9092"
+    with pytest.raises(ClusterMissing):
+        read_cluster_file(tmp_path)
+    result = CliRunner().invoke(minibroker, ["bench", "report", str(tmp_path / "cluster.json")])
+    assert result.exit_code == EXIT_COULD_NOT
+    assert "is not a document" in result.output
+
+
+@pytest.mark.parametrize("seeds", ["²", "1²", "9" * 30, "1-" + "9" * 30])
+def test_absurd_numbers_of_seeds_are_wrong_usage(seeds: str) -> None:
+    result = CliRunner().invoke(minibroker, ["simulate", "--seeds", seeds])
+    assert (result.exit_code, "give a number" in result.output) == (EXIT_USAGE, True)
+
+
+def test_a_directory_is_no_input(tmp_path: Path) -> None:
+    result = CliRunner().invoke(minibroker, ["produce", "-t", "t", str(tmp_path)])
+    assert (result.exit_code, "is a directory" in result.output) == (EXIT_COULD_NOT, True)
 
 
 def test_a_closed_pipe_is_no_failure() -> None:

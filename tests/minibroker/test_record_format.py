@@ -32,6 +32,7 @@ class Read(msgspec.Struct):
         ("%o\\x25%T", b"42%1700000000123"),
         ("\\t\\x41\\\\", b"\tA\\"),
         ("\u00fc", "ü".encode()),
+        ("\udcff", b"\xff"),  # as Python gives a byte of the command line that is no UTF-8
     ],
 )
 def test_tokens_print_what_kcat_prints(text: str, expected: bytes) -> None:

@@ -21,7 +21,9 @@ def test_valid_starting_points_are_parsed(text: str, point: StartingPoint) -> No
     assert parse_start(text) == point
 
 
-@pytest.mark.parametrize("text", ["", "middle", "--1", "1e3", "@", "@yesterday", "9" * 20, "٣"])
+@pytest.mark.parametrize(
+    "text", ["", "middle", "--1", "1e3", "@", "@yesterday", "9" * 20, "٣", "@0001-01-01", "@" + "9" * 5000]
+)
 def test_invalid_starting_points_are_refused(text: str) -> None:
     with pytest.raises(BadStartingPoint):
         parse_start(text)
