@@ -6,7 +6,7 @@ cannot have heard of a newer one. Leaves to others: whether the replicas use it.
 
 from msgspec import Struct
 
-from minibroker.protocol.znodes import ConfigNode, broker_config_path, topic_config_path
+from minibroker.protocol.znodes import CONTROLLER, ConfigNode, broker_config_path, topic_config_path
 from minibroker.simulation.checks.checker import Checker, WorldHandlers
 from minibroker.simulation.checks.undisturbed import Undisturbed
 from minibroker.simulation.cluster import SimulatedCluster
@@ -44,6 +44,7 @@ class WantedSettings(Checker):
         self._undisturbed = undisturbed
         self._settings = settings
         self._wanted: dict[tuple[int, str, str], WantedValue] = {}
+        self._controller_since = 0.0
         self.bound_seconds = REACTION_SECONDS + int(settings.get("request.timeout.ms", "30000")) / 1000
         """Time for a change to reach every broker that is up and well."""
 
@@ -62,12 +63,14 @@ class WantedSettings(Checker):
         return {wanted.value, *wanted.ended}
 
     def could_know(self, broker_id: int) -> bool:
-        """The controller and this broker have been well for so long that every change has reached it in time."""
+        """There has been one controller, and it and this broker have been well, for so long that every change has
+        reached the broker in time. One that starts without a controller knows no topic's settings (seed 17271494)."""
         controller, undisturbed = self._cluster.controller(), self._undisturbed
         if controller is None:
             return False
         known_since = self._cluster.world.loop.elapsed - self.bound_seconds
-        since = [undisturbed.since, undisturbed.fit_since(broker_id), undisturbed.fit_since(controller)]
+        fit_since = (undisturbed.fit_since(broker_id), undisturbed.fit_since(controller))
+        since = (undisturbed.since, self._controller_since, *fit_since)
         return all(each is not None and each <= known_since for each in since)
 
     def _stored(self, broker_id: int, topic: str, name: str) -> str:
@@ -82,6 +85,8 @@ class WantedSettings(Checker):
         return {} if node is None else ConfigNode.decode(node.data).config
 
     def _on_nodes_written(self, event: NodesWritten) -> None:
+        if any(operation.path == CONTROLLER for operation in event.operations):
+            self._controller_since = self._cluster.world.loop.elapsed
         if not any(operation.path.startswith(CONFIG) for operation in event.operations):
             return
         for key, known in self._wanted.items():

@@ -11,7 +11,7 @@ from minibroker.broker.replication import events as ev
 from minibroker.protocol.files.checkpoints import LogStartReason
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader, build_batch, read_header
-from minibroker.protocol.znodes import ConfigNode, topic_config_path
+from minibroker.protocol.znodes import CONTROLLER, ConfigNode, topic_config_path
 from minibroker.runtime.ports import CreateOp, SetOp
 from minibroker.simulation.checks.checker import checking
 from minibroker.simulation.checks.control.topic_settings import TopicSettingsChecker
@@ -114,3 +114,18 @@ def test_nothing_is_judged_before_the_cluster_is_up() -> None:
     TopicSettingsChecker(case.cluster, case.reference, case.settings).sample()
     assert not case.settings.could_know(1)
     assert case.reference.findings == []
+
+
+@pytest.mark.invariant("I45")
+def test_nothing_is_judged_after_a_change_of_the_controller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two controllers a broker that starts is told no topic's settings (seed 17271494)."""
+    case = Case({})
+    long_ago = -2 * case.settings.bound_seconds
+    monkeypatch.setattr(case.cluster, "controller", lambda: 1)
+    always_well = SimpleNamespace(since=long_ago, fit_since=lambda broker_id: long_ago)
+    monkeypatch.setattr(case.settings, "_undisturbed", always_well)
+    monkeypatch.setattr(case.settings, "_controller_since", long_ago)
+    assert case.settings.could_know(1)
+    with checking(case.cluster, case.reference, case.settings):
+        case.cluster.world.zookeeper.tree.transact([CreateOp(path=CONTROLLER, data=b"")], 0)
+    assert not case.settings.could_know(1)
