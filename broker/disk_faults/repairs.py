@@ -36,7 +36,7 @@ is faulty, and fetching the log again forever would only wear out both."""
 
 
 class InterruptedRepair(NamedTuple):
-    """A replica that could not begin its repair, and the parameters to begin it with."""
+    """A replica that could not begin its repair yet, and the parameters to begin it with."""
 
     partition: Partition
     topic_id: str
@@ -71,7 +71,8 @@ class Repairs:
         self._begun_ms: dict[TopicPartition, list[int]] = {}
         """Recent times at which repairs began, by replica."""
         self._interrupted: dict[TopicPartition, InterruptedRepair] = {}
-        """Damaged replicas that could not begin their repair for lack of room on the disk."""
+        """Damaged replicas that could not begin their repair for lack of room on the disk, or while a checkpoint was
+        being written."""
 
     def loaded(self, partition: Partition) -> None:
         """A replica was loaded at the start, possibly damaged."""
@@ -98,6 +99,9 @@ class Repairs:
         topic_partition = damaged.topic_partition
         if self._is_hopeless(topic_partition):
             damaged.report(RepairGivenUp, times=REPAIRS_MAX + 1)
+            return damaged
+        if not self._directory.may_set_aside:
+            self._interrupted[topic_partition] = InterruptedRepair(damaged, topic_id, topic_config)
             return damaged
         try:
             self._directory.set_log_aside(topic_partition)
@@ -137,8 +141,8 @@ class Repairs:
         return found
 
     def go_on(self) -> None:
-        """If there is room again, begin the interrupted repairs. The controller sends no second order for them, because
-        to it the replica is still offline."""
+        """If there is room again, begin the interrupted repairs, also those that waited for a checkpoint. The
+        controller sends no second order for them, because to it the replica is still offline."""
         me = self._broker_id
         if not self._interrupted or self._directory.full or self._directory.offline:
             return

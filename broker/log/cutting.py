@@ -36,7 +36,7 @@ def restart_empty_at(log: OpenLog, offset: int, producers: ProducerStates) -> No
     """Drop all segments; the log is then empty at `offset`, which may lie anywhere. Before the first file goes it is
     recorded that the log is started anew: at no lower offset than the files that are still there begin at.
     `producers`: their states at `offset`."""
-    log.is_cut_unfinished = True
+    log.is_cut_unfinished, is_lower = True, offset < log.log_start_offset
     log.record_at_once(max(offset, log.log_start_offset), LogStartReason.STARTED_ANEW)
     while len(log.segments) > 1:
         drop_newest(log)
@@ -47,6 +47,8 @@ def restart_empty_at(log: OpenLog, offset: int, producers: ProducerStates) -> No
     log.recovery_point = offset
     log.set_end(offset)
     log.cut_is_unsynced = False
+    if is_lower:  # first: a segment that a power cut brings back would begin behind the recorded start
+        log.health.disk.sync_directory(log.directory)
     log.record_if_changed()
     discard_indexes(log, last)
     log.health.disk.sync_directory(log.directory)

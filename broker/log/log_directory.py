@@ -301,14 +301,20 @@ class LogDirectory:
         self._checkpoints.lower_high_watermark(log.topic_partition, log.log_end_offset)
 
     def set_log_aside(self, partition: TopicPartition) -> None:
-        """Take a damaged log away by renaming its directory. It is kept until `remove_set_aside` of the partition that
-        its files name: it may be the only copy of another partition that was put here by mistake."""
+        """If `may_set_aside`, take a damaged log away by renaming its directory. It is kept until `remove_set_aside` of
+        the partition that its files name: it may be the only copy of another partition that was put here by
+        mistake."""
         self._checkpoints.reset_offsets(partition)
         owner = ownership.named_owner(self._disk, self._directory_of(partition), partition)
         target = self._take_away(partition, damaged_directory_name, owner)
         if target is not None:
             self._renamed.set_aside.setdefault(owner, []).append(target)
             logger.warning("%s: the damaged log is set aside in %s", partition, target)
+
+    @property
+    def may_set_aside(self) -> bool:
+        """Not while a checkpoint is being written with what the damaged log had synced."""
+        return not self._checkpoints.is_writing
 
     def read_set_aside(self, partition: TopicPartition, offset: int, max_bytes: int) -> memoryview | None:
         """Sound batches from `offset` on from the partition's damaged logs; None if they have none."""

@@ -207,11 +207,12 @@ class OpenLog:
     def recorded_start_offset(self) -> int:
         """Below it nothing is promised any more, even after a crash. Not above the log's start."""
         known = self.start_record.known
-        return 0 if known is None else min(known.offset, self.log_start_offset)
+        is_known = known is not None and self.start_record.is_certain
+        return min(known.offset, self.log_start_offset) if known is not None and is_known else 0
 
     @property
     def is_start_recorded(self) -> bool:
-        return self.start_record.known == self.start_to_record()
+        return self.start_record.is_certain and self.start_record.known == self.start_to_record()
 
     def start_to_record(self) -> LogStart | None:
         """The log's current start; None while the topic id is unknown."""

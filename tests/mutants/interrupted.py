@@ -150,5 +150,54 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         schedule=UnitTest(f"{TESTS_MADE_AGAIN}::test_the_checkpoints_name_the_owner_of_a_log_that_lost_its_names"),
     ),
+    Mutant(
+        name="D59a",
+        title="a log start whose write failed half way counts as not written",
+        origin=MADE_AGAIN,
+        rule="after a failed write a log start file may hold either start, and is written again (section 11)",
+        breaks=("I21",),
+        edits=(
+            Edit("broker.log.side_files.log_start_file", "        self.is_certain = False\n", ""),
+            Edit(
+                "broker.log.side_files.log_start_file",
+                "                self.is_certain = self.is_certain and self._change != change\n",
+                "",
+            ),
+        ),
+        schedule=UnitTest(
+            "tests/broker/log/test_log_starts.py"
+            "::test_a_start_whose_write_failed_half_way_does_not_count_after_the_next_start"
+        ),
+    ),
+    Mutant(
+        name="D59b",
+        title="a lower start is recorded before the later segments are durably gone",
+        origin=MADE_AGAIN,
+        rule="the names that a reset removed are synced before it records a lower start (section 11)",
+        breaks=("I44",),
+        edits=(
+            Edit(
+                "broker.log.cutting",
+                "        log.health.disk.sync_directory(log.directory)\n    log.record_if_changed()\n",
+                "        pass\n    log.record_if_changed()\n",
+            ),
+        ),
+        schedule=UnitTest(f"{TESTS}::test_a_kill_within_a_reset_to_an_earlier_start_is_no_damage"),
+    ),
+    Mutant(
+        name="D59c",
+        title="a repair begins while a checkpoint is written with what the damaged log had",
+        origin="derived from D58a",
+        rule="a damaged log is not set aside while a checkpoint is being written (section 12)",
+        breaks=("I44",),
+        edits=(
+            Edit(
+                "broker.disk_faults.repairs", "        if not self._directory.may_set_aside:\n", "        if False:\n"
+            ),
+        ),
+        schedule=UnitTest(
+            "tests/simulation/test_damage.py::test_a_repair_waits_for_a_checkpoint_that_is_being_written"
+        ),
+    ),
 )
 CANNOT_APPLY: tuple[CannotApply, ...] = ()

@@ -10,6 +10,7 @@ from minibroker.broker.replicas.partition import Partition
 from minibroker.client.consumer.consumer import Consumer
 from minibroker.client.errors import MinibrokerError
 from minibroker.harness.simulated import SimulatedHarness
+from minibroker.protocol.files.checkpoints import HIGH_WATERMARK_CHECKPOINT
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import read_header
 from minibroker.simulation.world.storage import SimulatedStorage
@@ -124,6 +125,25 @@ async def test_a_replica_that_had_no_room_to_repair_itself_does_so_later(c: Simu
     await c.wait_in_sync(TOPIC)
     await asyncio.sleep(3)
     assert c.simulation.brokers[leader].counters.repairs_done == 1
+    assert (await c.audit(acked)).success
+
+
+@pytest.mark.invariant("I44")
+@simulated(brokers=3, seed=3, settings=SETTINGS)
+async def test_a_repair_waits_for_a_checkpoint_that_is_being_written(c: SimulatedHarness) -> None:
+    """It says what the damaged log had committed, and would replace what the repair writes."""
+    await c.create_topic(TOPIC)
+    acked = await produce(c, 45)
+    leader, _ = await followers(c)
+    broker = c.simulation.brokers[leader]
+    rot(c, leader, 0, 1, PAYLOAD)
+    async with broker.log_directory._checkpoints._writing[HIGH_WATERMARK_CHECKPOINT]:
+        assert await read(c, 45) == {m.offset: value for m, value in acked}
+        await asyncio.sleep(3)
+        assert (broker.counters.damaged_logs, broker.counters.repairs_begun) == (1, 0)
+    await c.wait_in_sync(TOPIC)
+    await asyncio.sleep(3)
+    assert broker.counters.repairs_done == 1
     assert (await c.audit(acked)).success
 
 

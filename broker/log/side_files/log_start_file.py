@@ -46,6 +46,8 @@ class StartRecord:
     def __init__(self, disk: Disk, directory: str, known: tuple[LogStart, int] | None) -> None:
         self.known: LogStart | None = None if known is None else known[0]
         """The file's content; on stable storage, unless the log is so new that nothing of it was ever synced."""
+        self.is_certain = True
+        """False after a failed write: the file may hold `known`, or what should have replaced it."""
         self._change = -1 if known is None else known[1]
         self._disk = disk
         self._path = f"{directory}/{LOG_START}"
@@ -70,8 +72,9 @@ class StartRecord:
     def write_at_once(self, start: LogStart) -> None:
         """Write and sync on the event loop, which is rare."""
         self._change += 1
+        self.is_certain = False
         self._write(start, self._change)
-        self.known = start
+        self.known, self.is_certain = start, True
 
     async def write(self, start: LogStart) -> None:
         """Write and sync off the event loop; a start written meanwhile by `write_at_once` stays."""
@@ -85,10 +88,11 @@ class StartRecord:
             try:
                 await self._disk.in_background(lambda: None if is_void() else self._write(start, change))
             except DiskError:
+                self.is_certain = self.is_certain and self._change != change
                 if not self._closed:
                     raise
             if not is_void():
-                self.known = start
+                self.known, self.is_certain = start, True
 
     def _write(self, start: LogStart, change: int) -> None:
         try:

@@ -132,8 +132,9 @@ class OffsetCheckpoints:
 
     def reset_offsets(self, partition: TopicPartition) -> None:
         """Durably set both offsets to 0 before a new log takes the place of this one: otherwise records that the new
-        one has not synced yet would count as synced after a power cut. On the event loop, which is rare. Raises
-        DiskError."""
+        one has not synced yet would count as synced after a power cut. On the event loop, which is rare; never while
+        `is_writing`. Raises DiskError."""
+        assert not self.is_writing, "the older content would replace this one"
         self.lower_high_watermark(partition, 0)
         self.recovery_points[partition] = 0
         self._health.urgent |= {RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT}
@@ -214,6 +215,11 @@ class OffsetCheckpoints:
         if self._is_out_of_date(HIGH_WATERMARK_CHECKPOINT):
             await self.write_high_watermarks({})
         self._forget_former_logs()
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether one of the files is being written off the event loop."""
+        return any(lock.locked() for lock in self._writing.values())
 
     def _is_out_of_date(self, name: str) -> bool:
         """Whether old entries that could do harm may be on the disk: also while the write that replaces them runs."""

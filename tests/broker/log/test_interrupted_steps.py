@@ -131,7 +131,8 @@ def test_a_clean_marker_that_a_killed_start_removed_does_not_return(seed: int, i
 
 @pytest.mark.invariant("I44")
 @pytest.mark.parametrize("target", [4, 10])
-def test_a_kill_within_a_reset_to_an_earlier_start_is_no_damage(target: int) -> None:
+@pytest.mark.parametrize("is_power_cut", [False, True])
+def test_a_kill_within_a_reset_to_an_earlier_start_is_no_damage(target: int, is_power_cut: bool) -> None:
     for call in range(1, CALLS_MAX):
         machine = Machine()
         directory, log = machine.open_log(SMALL)
@@ -141,6 +142,8 @@ def test_a_kill_within_a_reset_to_an_earlier_start_is_no_damage(target: int) -> 
         drive(directory.maintain(0))
         drive(directory.record_log_starts())
         killed = is_killed_at(machine, call, lambda log=log: reset(log, target))  # type: ignore[misc]
+        if is_power_cut:
+            machine.lose_power()
         log = machine.open_log(SMALL)[1]
         assert log.damage is None
         check_log(log)

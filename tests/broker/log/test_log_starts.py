@@ -13,6 +13,7 @@ from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.protocol.files.checkpoints import LogStart, LogStartReason, format_log_start, parse_log_start
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import iterate_headers
+from minibroker.runtime.ports import OutOfDescriptors
 from tests.broker.log.machine import PARTITION, PATH, TOPIC_ID, Machine, append, drive, read_all, reset, retain
 
 CONFIG = LogConfig(segment_bytes=600, index_interval_bytes=100)
@@ -239,3 +240,26 @@ def test_an_older_recovery_point_does_not_damage_a_reset_log(machine: Machine) -
     drive(log.record_start(10, LogStartReason.RETENTION))
     machine.lose_power()
     assert machine.open_log(CONFIG)[1].damage is None
+
+
+@pytest.mark.invariant("I21")
+@pytest.mark.parametrize("is_reset", [True, False])
+def test_a_start_whose_write_failed_half_way_does_not_count_after_the_next_start(
+    machine: Machine, is_reset: bool
+) -> None:
+    """A torn file is replaced, and its name cannot be synced for want of a descriptor. The log stays as it was."""
+    directory, log = synced(machine)
+    drive(directory.close(clean=True, high_watermarks={}))
+    machine.kill()
+    machine.edit("log-start", machine.content("log-start")[:5_000])
+    directory, log = machine.open_log(CONFIG)
+    whole, end = read_all(log), log.log_end_offset
+    machine.storage.fail("sync_directory", log.directory, times=1, no_descriptor=True)
+    with pytest.raises(OutOfDescriptors):
+        log.reset_to(end + 20) if is_reset else drive(log.record_start(end, LogStartReason.RETENTION))
+    log.finish_cut()
+    drive(directory.record_log_starts())
+    drive(directory.close(clean=True, high_watermarks={}))
+    log = restart(machine)
+    assert (log.log_start_offset, log.log_end_offset, log.damage) == (0, end, None)
+    assert read_all(log) == whole
