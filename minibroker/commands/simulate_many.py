@@ -197,6 +197,9 @@ def _print_coverage(coverage: "CoverageReport", *, is_named: bool) -> None:
     traced = f"{', '.join(shares)}; {possible}" if coverage.folders else "not traced (slipcover is not installed)"
     click.echo(f"lines that ran: {traced}")
     never = f"never entered: {len(coverage.never_entered)}, and {len(coverage.excused)} more with a reason"
-    click.echo(never if is_named or not coverage.never_entered else f"{never} (--coverage and --json name them)")
+    never += f" ({len(coverage.waiting)} of them wait for a load or a fault)" if coverage.waiting else ""
+    click.echo(never if is_named or not coverage.never_entered else f"{never}; --coverage and --json name them")
+    if is_named and coverage.needless:
+        click.echo(f"entered though it has a reason not to be: {', '.join(coverage.needless)}")
     for where, names in coverage.grouped.items() if is_named else ():
         click.echo(f"  {where}: {', '.join(names)}")

@@ -1,4 +1,8 @@
-"""What no swarm has to enter, with the reason of each."""
+"""What no swarm has to enter, with the reason of each.
+
+Owns: that list. An entry leaves it when a load or a fault is made for it; `is_open` marks those that wait for one, and
+the report counts them.
+"""
 
 import msgspec
 
@@ -9,6 +13,199 @@ class Excuse(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     names: tuple[str, ...]
     """As a report has them; `*` stands for any text."""
+    is_open: bool = False
+    """A swarm could enter it, and no load or fault does."""
 
 
-EXCUSED: tuple[Excuse, ...] = ()
+def in_file(path: str, *functions: str) -> tuple[str, ...]:
+    """Names of functions of one file."""
+    return tuple(f"function {path}:{name}" for name in functions)
+
+
+PROCESS = Excuse(
+    reason="of a real process: signals, standard streams, memory, the page of metrics",
+    names=(
+        *in_file(
+            "broker/__main__.py", "run", "_start", "_settle_memory", "run_broker", "_main", "_end_process", "main"
+        ),
+        *in_file("broker/broker.py", "Broker.gauges"),
+        *in_file("broker/monitoring/gauges.py", "*"),
+        *in_file("broker/monitoring/http_endpoint.py", "*"),
+        *in_file("broker/monitoring/prometheus_page.py", "*"),
+        *in_file("broker/membership/metadata_image.py", "MetadataImage.all_partitions"),
+        *in_file("broker/replicas/replica_manager.py", "ReplicaManager.states"),
+        *in_file("broker/replicas/witness.py", "WitnessWriter.age_ms"),
+        *in_file("broker/requests/delayed_fetches.py", "DelayedFetches.count"),
+        *in_file("broker/requests/fetch.py", "FetchHandler.delayed_count"),
+        *in_file("client/default_runtime.py", "_unknown"),
+        "setting metrics.listener",
+    ),
+)
+COMMAND_LINE = Excuse(
+    reason="for the command line, the configuration file, the audit, or the pages of docs/",
+    names=(
+        *in_file("broker/configuration/config.py", "describe", "_shown", "_variable", "_place", "expected_value"),
+        *in_file("broker/configuration/config.py", "nearest_name"),
+        *in_file("broker/configuration/config_docs.py", "*"),
+        *in_file("broker/configuration/config_table.py", "BrokerConfig.source"),
+        *in_file("broker/configuration/config_values.py", "expected", "_parse_map"),
+        *in_file("protocol/events/cluster_events.py", "*"),
+        *in_file("protocol/files/acked_list.py", "*"),
+        *in_file("protocol/files/cluster_state.py", "*"),
+        *in_file("protocol/files/checkpoints.py", "encode_index_entry", "encode_time_index_entry"),
+        *in_file("protocol/record_batch.py", "decode_values", "build_batch"),
+        *in_file("protocol/witness.py", "broker_witness_path"),
+    ),
+)
+TEXT = Excuse(
+    reason="texts and comparisons for people and tests",
+    names=(
+        "function *.__len__",
+        "function *.__repr__",
+        "function *.__str__",
+        "function *.__eq__",
+        "function *.__iter__",
+        *in_file("broker/replication/producer_state.py", "ProducerStates.copy", "ProducerStates.clear"),
+        *in_file("controller/core/controller_state.py", "ControllerState.status"),
+        *in_file("controller/core/events.py", "Report.text", "Report.is_warning"),
+        *in_file("controller/service.py", "ControllerService.controller_epoch", "_any_value"),
+    ),
+)
+ONE_VALUE = Excuse(
+    reason="one value is allowed, or it names addresses and secrets of a real network",
+    names=(
+        "setting advertised.listeners",
+        "setting listener.security.protocol.map",
+        "setting zookeeper.digest.credentials",
+        "setting auto.create.topics.enable",
+        "setting log.cleanup.policy",
+        "topic setting cleanup.policy",
+        "changed topic setting cleanup.policy",
+    ),
+)
+BREAKS_THE_PROMISE = Excuse(
+    reason="it loses acknowledged records on purpose: `--beyond` and the scenarios have it",
+    names=(
+        "setting unclean.leader.election.enable",
+        "setting replica.truncation.rule",
+        "topic setting unclean.leader.election.enable",
+        "changed topic setting unclean.leader.election.enable",
+    ),
+)
+OTHER_TOOLS = Excuse(
+    reason="another program, or an operator, wrote to ZooKeeper, or a file is of another version",
+    names=(
+        "event cluster_secret_replaced",
+        "event node_ignored",
+        "event node_missing",
+        "event node_unreadable",
+        "event partition_state_reread",
+        "event setting_ignored",
+        *in_file("controller/cluster_reader.py", "ClusterReader._ignore", "ClusterReader._leave_state_alone", "shown"),
+        *in_file("controller/cluster_reader.py", "ClusterReader._check_controller_epoch"),
+        *in_file("controller/cluster_store.py", "ClusterStore._create_unless_there", "ClusterStore._clear"),
+        *in_file("controller/cluster_store.py", "ClusterStore._below", "ClusterStore._paths_in"),
+        *in_file("controller/core/change_text.py", "state_reread"),
+        *in_file("controller/core/left_alone.py", "LeftAlone.add"),
+        *in_file("protocol/files/checkpoints.py", "OtherVersion.__init__", "require_version"),
+    ),
+)
+
+NO_LOAD = Excuse(
+    is_open=True,
+    reason="no load does it yet",
+    names=(
+        "API DESCRIBE_EVENTS",
+        "changed setting *",
+        "changed topic setting segment.index.bytes",
+        "changed topic setting file.delete.delay.ms",
+        "changed topic setting flush.ms",
+        "event settings_changed",
+        "call AdminClient.list_offsets",
+        "call Consumer.assignment",
+        "call Consumer.connection_state",
+        "call Consumer.partitions_for",
+        "call Deliveries.__await__",
+        "call Deliveries.done",
+        "call Deliveries.first_error",
+        "call Producer.partitions_for",
+        "call RecordBatch.__len__",
+        *in_file("broker/configuration/dynamic_config.py", "accepted_broker_value"),
+        *in_file("broker/monitoring/recent_events.py", "RecentEvents.answer"),
+        *in_file("broker/requests/delayed_fetches.py", "DelayedFetches._answer_later", "DelayedFetches._answer_large"),
+        *in_file("broker/log/segments/warm_segments.py", "WarmSegments.*"),
+        *in_file("broker/log/segments/segment.py", "Segment.drop_index"),
+        *in_file("broker/log/segments/tail_cache.py", "LogTail.start_offset"),
+        *in_file("broker/log/errors.py", "CorruptLog.__init__"),
+        *in_file("broker/replication/producer_state.py", "_other_bytes"),
+        *in_file("client/errors.py", "DeliveryAborted.*", "TopicMadeAgain.__init__", "BrokerError.broker_id"),
+        *in_file("client/producer/outcomes.py", "not_acknowledged"),
+        *in_file("client/producer/record_input.py", "as_bytes"),
+        *in_file("client/connections.py", "Connections.abort", "Connections.ever_connected"),
+        *in_file("client/metadata_cache.py", "MetadataCache.partitions_of"),
+        *in_file("client/producer/batches.py", "Batch.observe"),
+        *in_file("client/retry.py", "refreshes_metadata"),
+        *in_file("controller/core/topic_creation.py", "_given_assignment"),
+        *in_file("controller/core/accepted_loss.py", "_refusal"),
+        *in_file("controller/send_queue.py", "compact"),
+        *in_file("controller/log_inquiry.py", "_named"),
+    ),
+)
+NO_DRAW = Excuse(
+    is_open=True,
+    reason="the draw leaves it at its default",
+    names=(
+        "setting zookeeper.connection.timeout.ms",
+        "setting num.partitions",
+        "setting delete.topic.enable",
+        "setting replica.fetch.min.bytes",
+        "setting log.retention.ms",
+        "setting log.scrub.bytes.per.second",
+        "setting queued.max.request.bytes",
+        "setting max.connections",
+        "setting controlled.shutdown.enable",
+        "setting controlled.shutdown.max.retries",
+        "setting leader.imbalance.per.broker.percentage",
+    ),
+)
+NO_FAULT = Excuse(
+    is_open=True,
+    reason="no fault leads there yet",
+    names=(
+        "event damaged_batch_received",
+        "event descriptors_exhausted",
+        "event records_salvaged",
+        "event repair_given_up",
+        "event replica_waits_for_descriptor",
+        "event unresponsive_broker_replaced",
+        "call LogTruncated.__init__",
+        *in_file("broker/broker.py", "Broker.observe_removal"),
+        *in_file(
+            "broker/disk_faults/disk_errors.py", "DiskErrors.wait_for_descriptor", "DiskErrors._note_no_descriptor"
+        ),
+        *in_file("broker/disk_faults/repairs.py", "Repairs.salvage"),
+        *in_file("broker/log/log_directory.py", "LogDirectory.read_set_aside", "LogDirectory.mark_offline"),
+        *in_file("broker/log/log_directory.py", "LogDirectory.require_descriptor"),
+        *in_file("broker/log/ownership.py", "may_be_of"),
+        *in_file("broker/log/partition_log.py", "PartitionLog.check_at"),
+        *in_file("broker/log/renamed_directories.py", "RenamedDirectories.read_set_aside"),
+        *in_file("broker/log/segments/segment.py", "Segment.end_at"),
+        *in_file("broker/log/segments/segment_digest.py", "SegmentDigest.complete"),
+        *in_file("broker/log/segments/segment_tail.py", "_is_followed"),
+        *in_file("broker/log/side_files/directory_files.py", "unusable"),
+        *in_file("broker/log/side_files/set_aside.py", "read_set_aside"),
+        *in_file("broker/membership/metadata_image.py", "MetadataImage.is_alive"),
+        *in_file("broker/membership/registration.py", "Registration.observe_removal"),
+        *in_file("broker/replicas/replica_fetcher.py", "ReplicaFetcher._on_session_error"),
+        *in_file("broker/replication/follower.py", "_align_again", "_report_if_stuck", "_is_empty_behind"),
+        *in_file("client/consumer/cursor.py", "Cursor._truncated_unread"),
+        *in_file("client/consumer/fetcher.py", "Fetcher._where", "Fetcher._unfit"),
+        *in_file("client/errors.py", "CorruptRecords.__init__", "UndecodableRecords.__init__", "_known"),
+        *in_file("protocol/wire/codec.py", "MalformedMessage.__init__"),
+        *in_file("protocol/wire/framing.py", "FrameReceiver._check_large"),
+    ),
+)
+EXCUSED: tuple[Excuse, ...] = (
+    *(PROCESS, COMMAND_LINE, TEXT, ONE_VALUE, BREAKS_THE_PROMISE, OTHER_TOOLS),
+    *(NO_LOAD, NO_DRAW, NO_FAULT),
+)

@@ -56,6 +56,10 @@ class CoverageReport(msgspec.Struct, frozen=True, kw_only=True):
     """Without an excuse, as in `API FETCH` or `function broker/broker.py:Broker.serve`."""
     excused: dict[str, str]
     """What was never entered, with its reason."""
+    waiting: tuple[str, ...]
+    """Those of the excused that a load or a fault could enter, if there were one."""
+    needless: tuple[str, ...]
+    """Entries of the list of excuses that were entered: the list can do without them."""
     reached: dict[str, int]
     """How often events, APIs and settings came."""
 
@@ -83,6 +87,8 @@ class CoverageReport(msgspec.Struct, frozen=True, kw_only=True):
             "lines": {each.folder: {"lines": each.lines, "run": each.run, "excused": each.excused} for each in shown},
             "never_entered": list(self.never_entered),
             "excused": self.excused,
+            "waiting": list(self.waiting),
+            "needless_excuses": list(self.needless),
             "reached": self.reached,
         }
 
@@ -95,21 +101,26 @@ def report(
     excuses: Iterable[Excuse] = EXCUSED,
 ) -> CoverageReport:
     """`lines`: those that ran, by path; None: they were not traced, so functions and calls are not judged."""
+    catalogue, excuses = [*catalogue], [*excuses]
     files = [] if lines is None else [*(read_sources() if sources is None else sources)]
     never = [name for name in catalogue if not reached.get(name)]
     never_run: dict[str, SourceFunction] = {}
     for file in files:
         ran = (lines or {}).get(file.path, frozenset())
         never_run |= {name_of(file, each): each for each in file.functions if not each.lines & ran}
-    reasons = {name: reason for name in (*never, *never_run) if (reason := excuse_of(name, excuses)) is not None}
+    found = {name: each for name in (*never, *never_run) if (each := excuse_of(name, excuses)) is not None}
+    entered = {name for name in catalogue if reached.get(name)}
+    entered |= {name_of(file, each) for file in files for each in file.functions} - {*never_run}
     excused_lines = {path: 0 for path in FOLDERS}
     for file in files:
-        of_file = [never_run[name].lines for each in file.functions if (name := name_of(file, each)) in reasons]
+        of_file = [never_run[name].lines for each in file.functions if (name := name_of(file, each)) in found]
         excused_lines[file.path.partition("/")[0]] += len(frozenset().union(*of_file) & file.lines)
     return CoverageReport(
         folders=tuple(_folder(folder, files, lines or {}, excused_lines[folder]) for folder in FOLDERS if files),
-        never_entered=tuple(name for name in (*never, *never_run) if name not in reasons),
-        excused=reasons,
+        never_entered=tuple(name for name in (*never, *never_run) if name not in found),
+        excused={name: each.reason for name, each in found.items()},
+        waiting=tuple(name for name, each in found.items() if each.is_open),
+        needless=tuple(like for each in excuses for like in each.names if like in entered),
         reached={name: count for name, count in sorted(reached.items()) if count},
     )
 
@@ -129,6 +140,6 @@ def name_of(file: SourceFile, function: SourceFunction) -> str:
     return f"{FUNCTION} {file.path}:{function.name}"
 
 
-def excuse_of(name: str, excuses: Iterable[Excuse]) -> str | None:
+def excuse_of(name: str, excuses: Iterable[Excuse]) -> Excuse | None:
     """Why a swarm need not enter it; None if there is no reason."""
-    return next((each.reason for each in excuses if any(fnmatchcase(name, like) for like in each.names)), None)
+    return next((each for each in excuses if any(fnmatchcase(name, like) for like in each.names)), None)

@@ -127,7 +127,7 @@ def test_few_runs_tell_how_much_they_never_entered_and_name_it_on_request(runs: 
     assert "never entered" not in found.stdout
     assert runs.options["trace_lines"] is False
     found = simulate("--seeds", "2")
-    assert "(--coverage and --json name them)" in found.stdout
+    assert "; --coverage and --json name them" in found.stdout
     found = simulate("--seeds", "2", "--coverage")
     assert "  API: PRODUCE, FETCH" in found.stdout
     assert found.exit_code == EXIT_FINE

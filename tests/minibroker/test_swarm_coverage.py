@@ -23,7 +23,8 @@ SOURCES = (
         functions=(SourceFunction(name="Producer.send", lines=frozenset({2, 3})),),
     ),
 )
-REAL = Excuse(reason="a real disk", names=("function broker/a.py:A.r?al",))
+REAL = Excuse(reason="a real disk", names=("function broker/a.py:A.r*l",))
+WAITING = Excuse(reason="no load does it yet", names=("API FETCH",), is_open=True)
 
 
 def everything() -> SwarmSummary:
@@ -53,6 +54,14 @@ def test_excused_function_is_not_missing_and_its_lines_are_told() -> None:
     assert found.folders[0].excused == 2
     assert found.folders[0].percent == 10
     assert found.folders[0].percent_of_possible == 12.5
+
+
+def test_what_waits_for_a_load_is_told_apart() -> None:
+    found = report(["API FETCH"], {}, {"broker/a.py": {4}, "client/b.py": {2}}, SOURCES, (REAL, WAITING))
+    assert found.never_entered == ()
+    assert {*found.excused} == {"API FETCH", "function broker/a.py:A.real"}
+    assert found.waiting == ("API FETCH",)
+    assert report(["API FETCH"], {"API FETCH": 3}, None, SOURCES, (REAL, WAITING)).needless == ("API FETCH",)
 
 
 def test_call_of_a_client_has_its_public_name() -> None:
