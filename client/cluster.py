@@ -17,6 +17,7 @@ from minibroker.client.errors import (
     CallTimedOut,
     ClientClosed,
     ClusterUnreachable,
+    InvalidCall,
     MinibrokerError,
     Where,
     broker_error,
@@ -30,11 +31,14 @@ from minibroker.client.limits import (
     METADATA_BACKOFF_MAX_MS,
     METADATA_TIMEOUT_MS,
     Deadline,
+    check_topic,
+    is_utf8,
 )
 from minibroker.client.metadata_cache import Address, MetadataCache
 from minibroker.client.retry import poll_pause_ms
 from minibroker.protocol.errors import ErrorCode, error_code
 from minibroker.protocol.ids import BrokerId, TopicPartition
+from minibroker.protocol.wire.codec import CLIENT_ID_MAX_LENGTH
 from minibroker.protocol.wire.messages import MetadataRequest, MetadataRequestTopic, MetadataResponse, Request, Response
 from minibroker.runtime.ports import Runtime
 from minibroker.runtime.rpc import RequestTimedOut, RpcConnection, RpcError
@@ -55,6 +59,11 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
     retry_backoff_max_ms: int = 1_000
     metadata_max_age_ms: int = 300_000
     bootstrap_timeout_ms: int = BOOTSTRAP_TIMEOUT_MS
+
+    def __post_init__(self) -> None:
+        name = self.client_id
+        if not isinstance(name, str) or len(name) > CLIENT_ID_MAX_LENGTH or not is_utf8(name):
+            raise InvalidCall(f"client_id is {name!r:.300}; it must be text of up to {CLIENT_ID_MAX_LENGTH} characters")
 
 
 class Cluster:
@@ -122,8 +131,11 @@ class Cluster:
         self._listeners.append(listener)
 
     def want_topics(self, topics: Iterable[str]) -> None:
-        """Keep these topics in the cache from now on; fetched soon if they are new."""
+        """Keep these topics in the cache from now on; fetched soon if they are new. Raises InvalidCall for a name that
+        no request can carry."""
         new = [topic for topic in topics if topic not in self._topics]
+        for topic in new:
+            check_topic(topic)
         if new:
             self._topics.update(dict.fromkeys(new))
             self._new_topics.set()
@@ -282,6 +294,8 @@ class Cluster:
         timeout_ms = deadline.at_most(self.settings.request_timeout_ms)
         try:
             reply = await connection.request(body, timeout_ms)
+        except (OverflowError, UnicodeEncodeError) as error:  # no message holds such a number or text
+            raise InvalidCall(f"{type(body).__name__} cannot be sent: {error}") from None
         except RpcError as error:
             if isinstance(error, RequestTimedOut) and timeout_ms >= self.settings.request_timeout_ms:
                 connection.abort()  # TCP may take minutes to notice that the peer is gone; a new one is opened soon

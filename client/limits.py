@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from minibroker.client.errors import InvalidCall
 from minibroker.client.metadata_cache import Address
+from minibroker.protocol.ids import MAX_INT32, TOPIC_NAME_MAX_LENGTH, TopicPartition
 
 DEFAULT_PORT = 9092
 BOOTSTRAP_SERVERS_MAX = 100
@@ -42,6 +43,8 @@ BUFFER_ROOM_BYTES = 128 * 1024
 YIELD_BYTES = 64 * 1024
 """After batches of this size the loop has to run before the next one is begun, so that a caller that never waits does
 not starve the sender."""
+NUMBER_MAX = 2**63 - 1
+"""A message has 64 bits for an offset."""
 FAILURES_REMEMBERED = 1_000
 """Failed batches that flush() can still report in detail; beyond it they are only counted."""
 
@@ -52,8 +55,7 @@ class Deadline:
     __slots__ = ("_at", "_loop", "timeout_ms")
 
     def __init__(self, timeout_ms: float) -> None:
-        if timeout_ms < 0:
-            raise InvalidCall(f"timeout_ms is {timeout_ms}; it must not be negative")
+        check_at_least(0, timeout_ms=timeout_ms)
         self._loop = asyncio.get_running_loop()
         self.timeout_ms = timeout_ms
         self._at = self._loop.time() + timeout_ms / 1000
@@ -104,7 +106,33 @@ def _parse_server(text: str) -> Address:
 
 
 def check_at_least(minimum: float, **values: float) -> None:
-    """Each named parameter must be a number of at least `minimum`."""
+    """Each named parameter must be a number of at least `minimum`, which clocks and messages can hold."""
     for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or value < minimum:
-            raise InvalidCall(f"{name} is {value!r}; it must be a number of at least {minimum}")
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not minimum <= value <= NUMBER_MAX:  # so nan is refused, too
+            what = f"a number of at least {minimum}" if not is_number or not value > minimum else "below 2**63"
+            raise InvalidCall(f"{name} is {value!r:.80}; it must be {what}")
+
+
+def check_topic(name: object) -> None:
+    """A name that a request can carry: otherwise no metadata would come for any other topic of this client."""
+    if not isinstance(name, str) or not 0 < len(name) <= TOPIC_NAME_MAX_LENGTH or not is_utf8(name):
+        raise InvalidCall(f"{name!r:.300} is no name of a topic: give text of 1 to {TOPIC_NAME_MAX_LENGTH} characters")
+
+
+def check_partition(partition: TopicPartition) -> TopicPartition:
+    """The partition, if a request can name it."""
+    check_topic(partition.topic)
+    index = partition.partition
+    if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index <= MAX_INT32:
+        raise InvalidCall(f"{index!r:.80} is no number of a partition of topic {partition.topic!r}")
+    return partition
+
+
+def is_utf8(text: str) -> bool:
+    """False for text with half of a surrogate pair, as file names and arguments of other encodings have."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

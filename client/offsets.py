@@ -12,7 +12,7 @@ import msgspec
 from minibroker.client.cluster import Cluster
 from minibroker.client.consumer.partition_watch import LOG_WAIT_AFTER_MS
 from minibroker.client.errors import CallTimedOut, MinibrokerError, broker_error
-from minibroker.client.limits import UNKNOWN_TOPIC_GRACE_MS, Deadline
+from minibroker.client.limits import UNKNOWN_TOPIC_GRACE_MS, Deadline, check_partition
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition, from_wire, to_wire
 from minibroker.protocol.wire.messages import (
@@ -43,7 +43,7 @@ async def list_offsets(
     Raises CallTimedOut with the last error of a partition that got no answer in time, or at once an error that waiting
     does not end.
     """
-    cluster.want_topics({partition.topic: None for partition in wanted})
+    cluster.want_topics({check_partition(partition).topic: None for partition in wanted})
     found: dict[TopicPartition, OffsetAndTimestamp] = {}
     grace = Deadline(min(UNKNOWN_TOPIC_GRACE_MS, deadline.timeout_ms))
     quiet, is_logged = Deadline(LOG_WAIT_AFTER_MS), False

@@ -32,6 +32,8 @@ from minibroker.client.limits import (
     CALL_TIMEOUT_MS,
     Deadline,
     check_at_least,
+    check_partition,
+    check_topic,
 )
 from minibroker.client.offsets import OffsetAndTimestamp, list_offsets
 from minibroker.client.producer.record_input import check_timestamp
@@ -97,8 +99,8 @@ class Consumer:
             bootstrap_timeout_ms=bootstrap_timeout_ms,
         )
         self._settings.check()
-        if not all(isinstance(topic, str) and topic for topic in topics):
-            raise InvalidCall("topics are names; servers go into bootstrap_servers=")
+        for topic in topics:
+            check_topic(topic)  # a server's address belongs into bootstrap_servers=
         self._topics = tuple(dict.fromkeys(topics))
         self._cluster_settings = self._settings.for_cluster()
         self._reader = ChunkReader(check_crcs, on_undecodable == "skip", lambda each: self._cluster.where(each))
@@ -159,9 +161,9 @@ class Consumer:
 
     # ----------------------------------------------------------------------------------------------------- assignment
     def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
-        """Read exactly these partitions from now on; those assigned before keep their position."""
+        """Read exactly these from now on; those assigned before keep their position. InvalidCall changes nothing."""
         self._check_open()
-        wanted = [TopicPartition(topic, index) for topic, index in partitions]
+        wanted = [check_partition(TopicPartition(topic, index)) for topic, index in partitions]
         self._forget_current()
         cursors = {
             partition: self._cursors.get(partition)

@@ -6,6 +6,7 @@ from operator import add
 from typing import Any, TypeAlias
 
 from minibroker.client.errors import InvalidCall
+from minibroker.client.limits import is_utf8
 from minibroker.client.producer.batches import PartitionQueue
 from minibroker.client.producer.producer_topic import ProducerTopic
 from minibroker.protocol.record_batch import (
@@ -37,6 +38,8 @@ def checked_headers(headers: Headers) -> tuple[Header, ...]:
     for header in headers:
         if len(header) != 2 or not isinstance(header[0], str) or not isinstance(header[1], bytes | None):
             raise InvalidCall(f"header {header!r} is not a pair of str and bytes (or None)")
+        if not is_utf8(header[0]):
+            raise InvalidCall(f"the name of header {header!r} is no text: it cannot be written as UTF-8")
     return tuple((name, content) for name, content in headers)
 
 

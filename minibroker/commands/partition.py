@@ -36,7 +36,7 @@ def partition() -> None:
 @bootstrap_option
 @click.argument("names", nargs=-1, metavar="[TOPIC-PARTITION]...")
 @click.option("--accept-loss", is_flag=True, help="Elect the replica that lost least, after a question.")
-@click.option("--leader", type=click.IntRange(0), help="Elect this broker instead.")
+@click.option("--leader", type=click.IntRange(0, 2**31 - 1), help="Elect this broker instead.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @timeout_option(30)
 @json_option

@@ -1,0 +1,113 @@
+"""Arguments that no message can carry: refused at once, and nothing else suffers from them."""
+
+import math
+from typing import Any
+
+import pytest
+
+from minibroker.client.admin import AdminClient, NewTopic
+from minibroker.client.consumer.consumer import Consumer
+from minibroker.client.errors import InvalidCall
+from minibroker.client.limits import check_at_least
+from minibroker.client.producer.producer import Producer
+from minibroker.protocol.ids import TopicPartition
+from minibroker.runtime.ports import Runtime
+from tests.client.fake_cluster import FakeCluster
+
+ABSURD_TOPICS: list[Any] = ["", "x\udcff", "a" * 250, 5, None, b"t", 2**70]
+ABSURD_INDEXES: list[Any] = [-1, 2**31, 2**70, 1.0, True, "0", None]
+
+
+@pytest.mark.parametrize("topic", ABSURD_TOPICS)
+def test_a_name_that_no_request_carries_does_not_stop_other_topics(cluster: FakeCluster, topic: Any) -> None:
+    """Such a name in the request for metadata made every later round fail, for all topics of the client."""
+
+    async def main(runtime: Runtime) -> None:
+        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+            with pytest.raises(InvalidCall, match="name of a topic"):
+                await producer.send(topic, b"x")
+            with pytest.raises(InvalidCall, match="name of a topic"):
+                await producer.send_many(topic, [b"x"])
+            with pytest.raises(InvalidCall, match="name of a topic"):
+                await producer.partitions_for(topic)
+            await producer.send_and_wait("t", b"sent")
+        with pytest.raises(InvalidCall):
+            Consumer(topic, bootstrap_servers=cluster.bootstrap, runtime=runtime)
+
+    cluster.run(main, seconds_max=5)
+    assert cluster.partition("t").values() == [b"sent"]
+
+
+@pytest.mark.parametrize(
+    "partition",
+    [TopicPartition(topic, 0) for topic in ABSURD_TOPICS] + [TopicPartition("t", index) for index in ABSURD_INDEXES],
+)
+def test_a_partition_that_no_request_names_changes_no_assignment(
+    cluster: FakeCluster, partition: TopicPartition
+) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+            await producer.send_and_wait("t", b"sent")
+        async with Consumer(
+            "t", bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest", runtime=runtime
+        ) as consumer:
+            assigned = consumer.assignment()
+            with pytest.raises(InvalidCall):
+                consumer.assign([("t", 0), partition])
+            with pytest.raises(InvalidCall):
+                await consumer.end_offsets([partition])
+            assert consumer.assignment() == assigned
+            assert (await consumer.getone(1_000)).value == b"sent"
+
+    cluster.run(main, seconds_max=5)
+
+
+def test_the_name_of_a_header_is_text(cluster: FakeCluster) -> None:
+    """A batch with another one could not be packed: its records, and all later ones, had no outcome."""
+
+    async def main(runtime: Runtime) -> None:
+        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+            with pytest.raises(InvalidCall, match="UTF-8"):
+                await producer.send("t", b"x", headers=[("x\udcff", b"")])
+            with pytest.raises(InvalidCall, match="UTF-8"):
+                await producer.send_many("t", [b"x"], headers=[("x\udcff", b"")])
+            await producer.send_and_wait("t", b"sent")
+
+    cluster.run(main, seconds_max=5)
+    assert cluster.partition("t").values() == [b"sent"]
+
+
+@pytest.mark.parametrize("timeout_ms", [math.nan, math.inf, 1e308, 10**400, -1, "1", None, True])
+def test_a_time_is_a_number_that_a_clock_can_hold(cluster: FakeCluster, timeout_ms: Any) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with Consumer("t", bootstrap_servers=cluster.bootstrap, runtime=runtime) as consumer:
+            with pytest.raises(InvalidCall, match="timeout_ms"):
+                await consumer.partitions_for("t", timeout_ms)
+        with pytest.raises(InvalidCall, match="max_block_ms"):
+            Producer(cluster.bootstrap, max_block_ms=timeout_ms)
+
+    cluster.run(main, seconds_max=5)
+
+
+def test_an_offset_of_64_bits_is_a_number() -> None:
+    check_at_least(0, offset=2**63 - 1)
+    with pytest.raises(InvalidCall, match="below 2"):
+        check_at_least(0, offset=2**63)
+
+
+@pytest.mark.parametrize("client_id", ["x" * 257, "x\udcff", 5, None])
+def test_a_client_id_is_text_that_a_broker_takes(client_id: Any) -> None:
+    for client in (Producer, Consumer, AdminClient):
+        with pytest.raises(InvalidCall, match="client_id"):
+            client(bootstrap_servers="localhost", client_id=client_id)
+
+
+def test_what_cannot_be_sent_to_a_broker_is_a_wrong_call(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with AdminClient(cluster.bootstrap, runtime=runtime) as admin:
+            wrong_topics = [NewTopic(name="x\udcff"), NewTopic(name="a", partitions=2**70)]
+            for wrong in (*wrong_topics, NewTopic(name="a", configs={"a": "\udcff"})):
+                with pytest.raises(InvalidCall):
+                    await admin.create_topics([wrong])
+
+    cluster.run(main, seconds_max=5)
