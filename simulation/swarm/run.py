@@ -42,6 +42,7 @@ from minibroker.simulation.swarm.outcome import ELECTIONS_MIN, TRUNCATIONS_MIN, 
 from minibroker.simulation.swarm.recreated_topic import compare_recreated_topic
 from minibroker.simulation.swarm.rereader import Rereader
 from minibroker.simulation.swarm.workload import Workload
+from minibroker.simulation.world.node import ProcessDead
 from minibroker.simulation.world.world import ProcessCrashed, SimulatedWorld
 
 BROKERS = 3
@@ -206,7 +207,7 @@ def _perform(
     try:
         with outcome.coverage.listening(observers, cluster.world.trace), observers.subscribed(outcome.reached.observe):
             cluster.world.run(drive(cluster, outcome, narrator), seconds_max=SECONDS_MAX)
-    except Exception as error:  # whatever it is, it is a finding of this seed
+    except (Exception, ProcessDead) as error:  # whatever it is, it is a finding of this seed
         if not isinstance(error, ProcessCrashed):
             outcome.findings.append(crash_finding(error, None))
     outcome.findings += [crash_finding(error, None, name) for name, error in cluster.world.crashes]

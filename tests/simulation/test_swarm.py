@@ -20,6 +20,7 @@ from minibroker.simulation.checks.finding import CheckerFinding
 from minibroker.simulation.swarm.beyond import detection_errors
 from minibroker.simulation.swarm.narrator import NarratedLine
 from minibroker.simulation.swarm.run import run_beyond, run_seed
+from minibroker.simulation.world.node import ProcessDead
 from minibroker.swarm_runs import RUNS_TO_SEE_ALL, RunResult, SwarmSummary, run_many
 from tests.simulation.fresh_seeds import ALWAYS, SAID, fresh_seeds
 
@@ -194,3 +195,13 @@ def test_history_of_a_finding_is_short_and_about_its_partition() -> None:
     history = outcome.narrator.shortest_history(finding)
     assert 0 < len(history) < len(lines)
     assert {line.partition for line in history} <= {None, last.partition}
+
+
+def test_a_check_of_a_dead_process_is_a_finding_and_ends_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ProcessDead is no Exception: once it ended a worker, and `simulate` waited for its result for ever."""
+
+    async def die(*_: object) -> None:
+        raise ProcessDead("broker-3")
+
+    monkeypatch.setattr("minibroker.simulation.swarm.run._drive", die)
+    assert [str(each.text) for each in run_seed(1).findings] == ["the run ended with ProcessDead: broker-3"]
