@@ -113,9 +113,12 @@ class SimulatedCluster:
         return [b for b in self.broker_ids if self.world.is_alive(f"broker-{b}")]
 
     def replica(self, broker_id: int, topic: str, partition: int = 0) -> Partition | None:
-        """A living broker's replica."""
+        """A living broker's replica. A process that has just been started has none: until it runs, `brokers` holds the
+        broker of the one before."""
         broker = self.brokers.get(broker_id)
-        if broker is None or not self.world.is_alive(f"broker-{broker_id}") or not hasattr(broker, "manager"):
+        if broker is None or broker_id in self.starting or not self.world.is_alive(f"broker-{broker_id}"):
+            return None
+        if not hasattr(broker, "manager"):
             return None
         return broker.manager.partitions.get(TopicPartition(topic, partition))
 

@@ -81,3 +81,22 @@ def test_cluster_survives_the_loss_of_a_leader_which_rejoins(fault: Fault) -> No
     cluster.world.run(live(), seconds_max=SECONDS_MAX)
     assert len(epochs) > 1
     assert read == written
+
+
+def test_a_process_that_was_just_started_shows_nothing_of_the_one_before() -> None:
+    """Once a cluster looked converged by the replicas of a broker that had been killed and started at that moment."""
+    cluster = SimulatedCluster(1)
+
+    async def live() -> None:
+        cluster.start_all()
+        await cluster.until_ready()
+        ports, servers = cluster.client_runtime(), cluster.bootstrap_servers
+        async with AdminClient(bootstrap_servers=servers, runtime=ports) as admin:
+            await admin.create_topic(TOPIC, replication_factor=3)
+        await cluster.until(lambda: cluster.replica(3, TOPIC) is not None, 5, "its replica")
+        cluster.kill(3)
+        cluster.start(3)
+        assert cluster.replica(3, TOPIC) is None
+        await cluster.until(lambda: cluster.replica(3, TOPIC) is not None, 5, "its replica again")
+
+    cluster.world.run(live(), seconds_max=SECONDS_MAX)
