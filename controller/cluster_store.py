@@ -73,7 +73,8 @@ class ClusterStore(ClusterReader):
         return results[1:]
 
     async def write_leaderships(self, changes: Sequence[PartitionChange]) -> LeadershipsWritten:
-        """Write each of these changes if its partition is still as it expects."""
+        """Write each of these changes if its partition is still as it expects. Says nothing of those whose topic
+        another tool has removed."""
         batches = [changes[at : at + PARTITIONS_PER_MULTI] for at in range(0, len(changes), PARTITIONS_PER_MULTI)]
         parts: list[LeadershipsWritten] = []
         for at in range(0, len(batches), MULTIS_IN_FLIGHT_MAX):
@@ -107,10 +108,17 @@ class ClusterStore(ClusterReader):
                     pending.append(change)
                 else:
                     lost[change.partition] = now
-            changes = pending
+            changes = await self._of_topics_that_exist(pending)
             await self._make_partition_nodes(changes)
             with_parents = False
         return LeadershipsWritten(written=tuple(written), lost=lost, unreadable=broken)
+
+    async def _of_topics_that_exist(self, changes: list[PartitionChange]) -> list[PartitionChange]:
+        """Another tool may have removed a topic: its states cannot be written, and the watch of the topics says why."""
+        topics = sorted({change.partition.topic for change in changes})
+        found = await self.all([znodes.topic_path(topic) for topic in topics], self.exists)
+        there = {topic for topic, is_there in zip(topics, found, strict=True) if is_there}
+        return [change for change in changes if change.partition.topic in there]
 
     async def _make_partition_nodes(self, changes: Sequence[PartitionChange]) -> None:
         """Create missing znodes above the states (a topic that another tool created has none)."""

@@ -243,3 +243,23 @@ async def test_a_forged_controller_epoch_is_refused_with_the_cure(cluster: Clust
     assert not candidate.service.is_active
     await cluster.observer.set(znodes.CONTROLLER_EPOCH, znodes.format_number(7))
     await cluster.until(lambda: candidate.service.controller_epoch == 8)
+
+
+@simulated
+async def test_a_topic_that_another_tool_removes_during_its_election_stops_no_failover(cluster: Cluster) -> None:
+    await cluster.start(1, 2, 3)
+    controller = await cluster.controller()
+    await cluster.create(controller, "removed", [[1, 2, 3]])
+    await cluster.create(controller, "lines", [[1, 2, 3]])
+    hold = cluster.world.zookeeper.hold("controller", lambda request: request.kind == "write", times=1)
+    await cluster.kill_broker(1)
+    await hold.caught()
+    partition = TopicPartition("removed", 0)
+    paths = [znodes.partition_state_path(partition), znodes.partition_path(partition)]
+    for path in [*paths, znodes.partitions_path("removed"), znodes.topic_path("removed")]:
+        await cluster.observer.delete(path)
+    hold.release()
+    await cluster.until(lambda: cluster.brokers[2].leader_and_isr("lines", 0)[-1:] and is_led_by_2(cluster))
+    await cluster.kill_broker(2)
+    await cluster.until(lambda: cluster.brokers[3].leader_and_isr("lines", 0)[-1].leader == 3)
+    assert await cluster.observer.exists(znodes.topic_path("removed")) is None
