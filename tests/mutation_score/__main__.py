@@ -22,6 +22,16 @@ EXIT_BELOW_GOAL = 10
 @click.command()
 @click.option("--sample", type=click.IntRange(1), default=400, show_default=True, help="How many mutants.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Draws them.")
+@click.option(
+    "--folder", "folders", multiple=True, metavar="NAME", help="Draw only from this, as broker.log (repeatable)."
+)
+@click.option(
+    "--tests",
+    "tests_below",
+    multiple=True,
+    metavar="PATH",
+    help="Try only tests below this, as tests/broker/log (repeatable).",
+)
 @click.option("--tests-only", is_flag=True, help="Do not try the survivors on seeds of the swarm.")
 @click.option("--report", "report_only", is_flag=True, help="Try nothing; report what is known of this sample.")
 @click.option("--mutant", "names", multiple=True, metavar="NAME", help="Only this mutant of the sample (repeatable).")
@@ -31,6 +41,8 @@ EXIT_BELOW_GOAL = 10
 def main(
     sample: int,
     seed: int,
+    folders: tuple[str, ...],
+    tests_below: tuple[str, ...],
     tests_only: bool,
     report_only: bool,
     names: tuple[str, ...],
@@ -42,11 +54,11 @@ def main(
 
     Exits with 10 if a folder is below its goal."""
     started, progress = time.monotonic(), ProgressLine()
-    mutants = [each for each in kept_draw(ROOT, sample, seed) if not names or each.name in names]
+    mutants = [each for each in kept_draw(ROOT, sample, seed, folders) if not names or each.name in names]
     if not mutants:
         raise click.UsageError(f"this sample has no mutant {' '.join(names)}")
     survivors = load_survivors()
-    scoring = Scoring(mutants, survivors)
+    scoring = Scoring(mutants, survivors, tests_below)
 
     def on_result(result: Result) -> None:
         progress.clear()

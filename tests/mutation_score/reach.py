@@ -73,11 +73,18 @@ def _digests() -> dict[str, str]:
     return {**digests, **dict.fromkeys(SEEDS, code)}
 
 
-async def measured_reach(processes: int, progress: Callable[[str], None], with_seeds: bool) -> list[KillerReach]:
-    """From the kept file, and measured anew where that does not hold."""
+async def measured_reach(
+    processes: int, progress: Callable[[str], None], with_seeds: bool, tests_below: Sequence[str] = ()
+) -> list[KillerReach]:
+    """From the kept file, and measured anew where that does not hold. `tests_below`: paths that hold the only tests to
+    measure; all of them if there is none."""
     KEPT.mkdir(exist_ok=True)
     kept_file, digests = KEPT / "reach.jsonl", _digests()
-    wanted = {name: digest for name, digest in digests.items() if with_seeds or name not in SEEDS}
+    wanted = [
+        name
+        for name in digests
+        if (with_seeds if name in SEEDS else not tests_below or name.startswith(tuple(tests_below)))
+    ]
     found: dict[str, KeptReach] = {}
     if kept_file.exists():
         for line in kept_file.read_bytes().splitlines():

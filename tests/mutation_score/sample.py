@@ -8,7 +8,7 @@ comparison would count seven times as much as a forgotten call.
 import difflib
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -47,9 +47,15 @@ def stratum(module: str) -> str:
     return next(each for each in STRATA if module.startswith(each + "."))
 
 
-def draw(root: Path, size: int, seed: int) -> list[DrawnMutant]:
-    """`size` mutants, or all there are; each folder's share is its share of all sites."""
-    sources = {module: path.read_text(encoding="utf-8") for module, path in module_paths(root).items()}
+def is_below(module: str, folders: Sequence[str]) -> bool:
+    """Whether one of `folders`, `broker.log` or a module, holds this module. No folders are all."""
+    return not folders or any(f"{module}.".startswith(f"{folder}.") for folder in folders)
+
+
+def draw(root: Path, size: int, seed: int, folders: Sequence[str] = ()) -> list[DrawnMutant]:
+    """`size` mutants, or all there are, from these folders; each folder's share is its share of all sites."""
+    paths = {module: path for module, path in module_paths(root).items() if is_below(module, folders)}
+    sources = {module: path.read_text(encoding="utf-8") for module, path in paths.items()}
     found: dict[str, list[tuple[bytes, Site]]] = defaultdict(list)
     for module, source in sources.items():
         for key, site in _keyed(module, source, seed):
@@ -61,13 +67,14 @@ def draw(root: Path, size: int, seed: int) -> list[DrawnMutant]:
     return drawn
 
 
-def kept_draw(root: Path, size: int, seed: int) -> list[DrawnMutant]:
+def kept_draw(root: Path, size: int, seed: int, folders: Sequence[str] = ()) -> list[DrawnMutant]:
     """The same, drawn once for each state of the code: that takes half a minute."""
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in module_paths(root).values())).hexdigest()[:16]
+    texts = [path.read_bytes() for path in module_paths(root).values()]
+    digest = hashlib.sha256(b"".join([*texts, *(folder.encode() for folder in folders)])).hexdigest()[:16]
     kept = root / KEPT_FOLDER / f"sample-{size}-{seed}-{digest}.json"
     if not kept.exists():
         kept.parent.mkdir(exist_ok=True)
-        kept.write_bytes(msgspec.json.encode(draw(root, size, seed)))
+        kept.write_bytes(msgspec.json.encode(draw(root, size, seed, folders)))
     return msgspec.json.decode(kept.read_bytes(), type=list[DrawnMutant])
 
 

@@ -27,16 +27,19 @@ SECONDS_PER_TEST_MIN = 120.0
 
 
 class Scoring:
-    """One sample."""
+    """One sample, tried on the tests below some paths; on all tests if there is no path."""
 
-    def __init__(self, mutants: Sequence[DrawnMutant], survivors: dict[str, Survivor]) -> None:
+    def __init__(
+        self, mutants: Sequence[DrawnMutant], survivors: dict[str, Survivor], tests_below: Sequence[str] = ()
+    ) -> None:
         self.mutants = mutants
         self._survivors = survivors
         self._modules = {module: digest_of([path]) for module, path in module_paths(ROOT).items()}
         code = code_digest()
         tests = digest_of(path for folder in KILLER_FOLDERS for path in (ROOT / "tests" / folder).rglob("*.py"))
-        self.results = Results(KEPT / "results.jsonl", {"tests": f"{code}-{tests}", "seeds": code})
-        self._worlds: dict[Stage, str] = {"tests": f"{code}-{tests}", "seeds": code}
+        self._tests_below = tuple(tests_below)
+        self._worlds: dict[Stage, str] = {"tests": "-".join([code, tests, *self._tests_below]), "seeds": code}
+        self.results = Results(KEPT / "results.jsonl", self._worlds)
         self.failed_killers: list[KillerReach] = []
 
     def result(self, mutant: DrawnMutant) -> Result | None:
@@ -51,7 +54,7 @@ class Scoring:
         self, processes: int, with_seeds: bool, progress: Callable[[str], None], on_result: Callable[[Result], None]
     ) -> None:
         """All that is left to do."""
-        reach = Reach(await measured_reach(processes, progress, with_seeds))
+        reach = Reach(await measured_reach(processes, progress, with_seeds, self._tests_below))
         self.failed_killers = reach.failed
         stages: tuple[Stage, ...] = ("tests", "seeds") if with_seeds else ("tests",)
         for stage in stages:

@@ -48,3 +48,10 @@ def test_a_mutant_says_what_it_changes(root: Path) -> None:
         lines = (root / mutant.place.partition(":")[0]).read_text().splitlines()
         assert mutant.before == lines[mutant.site.start[0] - 1].strip() != mutant.after
         assert mutant.after in source_of(root, mutant)
+
+
+def test_a_folder_or_a_module_can_be_drawn_from_alone(root: Path) -> None:
+    (root / "broker" / "logger.py").write_text("def f(a):\n    return a + 1\n")
+    assert {mutant.module for mutant in draw(root, 1_000, seed=1, folders=["broker.log"])} == {"broker.log.code"}
+    drawn = {mutant.module for mutant in draw(root, 1_000, seed=1, folders=["client.code", "broker.logger"])}
+    assert drawn == {"client.code", "broker.logger"}
