@@ -2,7 +2,7 @@
 
 Owns: the kinds of findings with their severity and the check each belongs to, the verdicts, and the results of one
 partition and of the whole audit as plain data. Leaves to others: how findings are made, run and printed.
-"""
+docs/QUESTIONS.md lists the steps that add a rule."""
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum

@@ -1,7 +1,7 @@
 """Single faults, one method each, named as `options` names them: each draws its victim and its intensity.
 
 Owns: what one fault is. Leaves to others: whether it may come now (`fault_injector`), and the order (`fault_sequences`,
-`fault_schedule`).
+`fault_schedule`). docs/QUESTIONS.md lists the steps that add one.
 """
 
 from minibroker.simulation.swarm.faults.fault_injector import FaultInjector, name_of
