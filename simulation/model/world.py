@@ -2,7 +2,7 @@
 remaining budget.
 
 Owns: the form of a state, the catalogues that turn replicas, controllers and messages into small numbers, and what a
-step changes. Leaves to others: the choice of steps (`moves`) and the checks (`checker`).
+step changes. Leaves to others: the choice of steps (`moves`) and the checks (`invariants`).
 
 Replicas and controllers are values in a catalogue, and the effect of one stimulus on one of them is computed once and
 then looked up. So a step of the whole cluster costs a few tuples, and the real core runs only for new combinations.
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 from minibroker.broker.replication.state import ReplicationConfig
 from minibroker.controller.core.controller_state import Leadership
 from minibroker.controller.core.events import ControllerEvent
-from minibroker.simulation.model import checker, controller
+from minibroker.simulation.model import controller, invariants
 from minibroker.simulation.model.bounds import KINDS, ModelBounds
 from minibroker.simulation.model.controller import ControllerDecision, Message, ModelController
 from minibroker.simulation.model.replica import (
@@ -172,7 +172,7 @@ class ModelWorld:
             outcome: StimulusOutcome = react(before, stimulus)
         except AssertionError as error:
             return number, None, (), (), f"assertion of replica {before.broker_id}: {error}"
-        violation = checker.check_step(before, stimulus, outcome)
+        violation = invariants.check_step(before, stimulus, outcome)
         return self._number(outcome.replica), outcome.reply, outcome.proposals, outcome.shown, violation
 
     def apply_to_controller(
@@ -196,9 +196,9 @@ class ModelWorld:
             return state._replace(deposed=0 if decision.is_deposed else after), decision
         state = state._replace(active=after)
         if decision.change is not None:
-            found = checker.check_write(decision.change, tuple(self.replica(state, each) for each in self.brokers))
+            found = invariants.check_write(decision.change, tuple(self.replica(state, each) for each in self.brokers))
             if not (isinstance(name, tuple) and name[0] == "shut down"):  # that leader asked to be replaced
-                found = found or checker.check_replacement(decision.change, state.registered)
+                found = found or invariants.check_replacement(decision.change, state.registered)
             if found is not None:
                 raise InvariantBroken(found)
             if decision.change.starts_epoch:
@@ -274,7 +274,7 @@ class ModelWorld:
         key = (state.replicas, self.reference(state), state.committed, state.leaders)
         if key not in self._checked:
             replicas = tuple(self.replica(state, each) for each in self.brokers)
-            self._checked[key] = checker.check_state(replicas, self.reference(state), state.committed, state.leaders)
+            self._checked[key] = invariants.check_state(replicas, self.reference(state), state.committed, state.leaders)
         found = self._checked[key]
         if found is not None:
             raise InvariantBroken(found)

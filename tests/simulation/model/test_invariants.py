@@ -3,8 +3,8 @@
 from minibroker.broker.replication.state import ReplicationConfig, Role
 from minibroker.controller.core.controller_state import Leadership
 from minibroker.controller.core.election import PartitionChange
-from minibroker.simulation.model.checker import check_state, check_step, check_write
 from minibroker.simulation.model.controller import PARTITION, incarnation
+from minibroker.simulation.model.invariants import check_state, check_step, check_write
 from minibroker.simulation.model.replica import ModelReplica, Record, StimulusOutcome, fresh
 
 A, B, OTHER_A = (0, "a"), (1, "b"), (0, "x")
