@@ -80,7 +80,7 @@ class PartitionServices(Protocol):
     @property
     def fetches(self) -> "FetchServices": ...
     @property
-    def log_starts(self) -> "LogStartServices": ...
+    def log_start_recorder(self) -> "LogStartServices": ...
     @property
     def disk(self) -> "DiskServices":
         """Handles errors of the disk."""
@@ -363,12 +363,12 @@ class Partition:
             self._cut(lambda: self.log.trim_before(effect.log_start_offset, effect.reason, drops_all=True))
         else:
             self.log.trim_before(effect.log_start_offset, effect.reason)
-        self.services.log_starts.record_soon(self)
+        self.services.log_start_recorder.record_soon(self)
 
     def lower_start(self, effect: ev.LowerStart) -> int:
         start = self.log.lower_start(effect.log_start_offset)
         self.report(LogStartLowered, offset=start)
-        self.services.log_starts.record_soon(self)
+        self.services.log_start_recorder.record_soon(self)
         return start
 
     def write_epoch_history(self, entries: Sequence[tuple[int, int]]) -> None:

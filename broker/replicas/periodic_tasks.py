@@ -149,7 +149,7 @@ class PeriodicTasks:
             except BadEntry as error:
                 manager.disk.log_failed(partition, error)
         manager.repairs.finish()
-        manager.log_starts.delete_heads()
+        manager.log_start_recorder.delete_heads()
         await directory.maintain(now_ms)
         if was_full and not directory.full and not directory.offline:
             manager.disk.healed()
@@ -157,7 +157,7 @@ class PeriodicTasks:
         manager.disk.offer_those_waiting_for_descriptor()
 
     async def _apply_retention(self) -> None:
-        await self._manager.log_starts.apply_retention(self._clock)
+        await self._manager.log_start_recorder.apply_retention(self._clock)
 
     async def _relieve_full_disk(self) -> None:
         await self._manager.full_disk.relieve(self._clock)

@@ -23,7 +23,7 @@ from minibroker.broker.membership.registration import Registration
 from minibroker.broker.monitoring.metrics import BrokerCounters
 from minibroker.broker.owned_tasks import OwnedTasks
 from minibroker.broker.replicas.alter_partition_sender import AlterPartitionSender
-from minibroker.broker.replicas.log_starts import LogStarts
+from minibroker.broker.replicas.log_start_recorder import LogStartRecorder
 from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replicas.replica_fetcher import FetcherConfig, ReplicaFetcher
 from minibroker.broker.replicas.replica_orders import ReplicaOrders
@@ -103,7 +103,7 @@ class ReplicaManager:
             observer=observer,
         )
         self.repairs = self._replica_repairs()
-        self.log_starts = LogStarts(self.partitions, self._tasks, self.disk.log_failed, self.fetch_next)
+        self.log_start_recorder = LogStartRecorder(self.partitions, self._tasks, self.disk.log_failed, self.fetch_next)
         self.orders = ReplicaOrders(self, log_directory, self.disk, self.repairs, observer)
         self.fetches = self._fetch_handler(reply_room)
 

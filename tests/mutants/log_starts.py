@@ -47,7 +47,7 @@ MUTANTS = (
         breaks=("I39",),
         edits=(
             Edit(
-                "broker.replicas.log_starts",
+                "broker.replicas.log_start_recorder",
                 "            if state.is_leader and not state.fenced:\n",
                 "            if True:\n",
             ),

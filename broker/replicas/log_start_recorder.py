@@ -17,10 +17,10 @@ from minibroker.protocol.files.checkpoints import LogStartReason
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.ports import BadEntry, Clock, DiskError
 
-log = logging.getLogger("minibroker.log_starts")
+log = logging.getLogger("minibroker.log_start_recorder")
 
 
-class LogStarts:
+class LogStartRecorder:
     """Records log starts and applies retention. Implements `partition.LogStartServices`."""
 
     def __init__(
