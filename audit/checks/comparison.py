@@ -91,7 +91,7 @@ def compare(contents: list[Content], commitment: Commitment, contradicted: froze
 def _counts(content: Content, commitment: Commitment, contents: list[Content]) -> bool:
     """Whether the replica should have been compared. A replica that is known to be out of sync and has no high
     watermark promises nothing yet. Nor does one that must hold only records that the in-sync replicas have all trimmed:
-    it starts from scratch."""
+    it is reset."""
     if commitment.in_sync is not None and content.replica.broker not in commitment.in_sync:
         starts = [each.replica.log_start_offset for each in contents if each.replica.broker in commitment.in_sync]
         if not content.high_watermark or (starts and commitment.must_hold(content) <= min(starts)):

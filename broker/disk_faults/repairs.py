@@ -94,7 +94,7 @@ class Repairs:
         self._partition_changed(partition)
         self._disk.on_changed()
 
-    def start_anew(self, damaged: Partition, topic_id: str, topic_config: TopicConfig) -> Partition:
+    def reset(self, damaged: Partition, topic_id: str, topic_config: TopicConfig) -> Partition:
         """Set the damaged log aside and begin with an empty one, to be fetched from the leader."""
         topic_partition = damaged.topic_partition
         if self._is_hopeless(topic_partition):
@@ -151,7 +151,7 @@ class Repairs:
             info = self._image.partition(topic_partition)
             is_same = self._partitions.get(topic_partition) is each.partition and info is not None
             if is_same and info is not None and info.leader not in (None, me) and me not in info.isr:
-                self.start_anew(each.partition, each.topic_id, each.topic_config)
+                self.reset(each.partition, each.topic_id, each.topic_config)
 
     def finish(self) -> None:
         """Remove the damaged log of a replica that is in sync again, according to the controller, in the epoch in which

@@ -28,22 +28,22 @@ def record_start_below_cut(log: OpenLog, end_offset: int) -> None:
     if known is None or known.offset <= segment.base_offset or known.offset <= (end := segment.end_at(end_offset)):
         return
     is_lowered = log.log_start_offset <= end
-    reason = log.start_reason if is_lowered else LogStartReason.STARTED_ANEW
+    reason = log.start_reason if is_lowered else LogStartReason.RESET
     log.record_at_once(min(log.log_start_offset, end), reason)
 
 
-def restart_empty_at(log: OpenLog, offset: int, producers: ProducerStates) -> None:
+def reset_to(log: OpenLog, offset: int, producers: ProducerStates) -> None:
     """Drop all segments; the log is then empty at `offset`, which may lie anywhere. Before the first file goes it is
-    recorded that the log is started anew: at no lower offset than the files that are still there begin at.
+    recorded that the log is reset: at no lower offset than the files that are still there begin at.
     `producers`: their states at `offset`."""
     log.is_cut_unfinished, is_lower = True, offset < log.log_start_offset
-    log.record_at_once(max(offset, log.log_start_offset), LogStartReason.STARTED_ANEW)
+    log.record_at_once(max(offset, log.log_start_offset), LogStartReason.RESET)
     while len(log.segments) > 1:
         drop_newest(log)
     last = log.segments[0]
     discard_batches(log, last)
     log.segments.append(log.new_segment(offset))
-    log.log_start_offset, log.start_reason = offset, LogStartReason.STARTED_ANEW
+    log.log_start_offset, log.start_reason = offset, LogStartReason.RESET
     log.recovery_point = offset
     log.set_end(offset)
     log.cut_is_unsynced = False

@@ -190,7 +190,7 @@ class OpenLog:
         if self.recovery_point < self.checkpointed_recovery_point:
             self.health.urgent.add(RECOVERY_POINT_CHECKPOINT)
         if end < self.log_start_offset:
-            self.log_start_offset, self.start_reason = end, LogStartReason.STARTED_ANEW
+            self.log_start_offset, self.start_reason = end, LogStartReason.RESET
             self.record_if_changed()
 
     def note_cut(self) -> None:
@@ -219,11 +219,11 @@ class OpenLog:
         return self._start_at(self.log_start_offset, self.start_reason)
 
     def _start_at(self, offset: int, reason: LogStartReason) -> LogStart | None:
-        """A restarted log keeps the reason STARTED_ANEW while an older recovery point on the disk exceeds its own."""
+        """A restarted log keeps the reason RESET while an older recovery point on the disk exceeds its own."""
         if self.topic_id is None:
             return None
         if self.recovery_point < self.checkpointed_recovery_point and self.start_record.was_restarted_empty:
-            reason = LogStartReason.STARTED_ANEW
+            reason = LogStartReason.RESET
         number = self.topic_partition.partition
         return LogStart(topic_id=self.topic_id, partition=number, offset=offset, reason=reason)
 

@@ -162,7 +162,7 @@ class PartitionLog(OpenLog):
         """Drop everything and start empty at `offset`, which may lie anywhere (KAFKA-9491). `producers`: another
         replica's states of producers that wrote below it."""
         self.health.require_online()
-        self._restart_empty_at(offset, ProducerStates() if producers is None else producers)
+        self._reset_to(offset, ProducerStates() if producers is None else producers)
 
     def trim_before(
         self, start_offset: int, reason: LogStartReason = LogStartReason.COPIED, drops_all: bool = False
@@ -175,7 +175,7 @@ class PartitionLog(OpenLog):
         if drops_all and self.segments[0].base_offset < self.log_end_offset:
             assert start_offset == self.log_end_offset
             self.health.require_online()
-            self._restart_empty_at(start_offset, self.producers)
+            self._reset_to(start_offset, self.producers)
         self.log_start_offset = start_offset
         self.start_reason = reason
 
@@ -198,16 +198,16 @@ class PartitionLog(OpenLog):
         except DiskError as error:
             raise self.failed(error) from None
 
-    def _restart_empty_at(self, offset: int, producers: ProducerStates) -> None:
+    def _reset_to(self, offset: int, producers: ProducerStates) -> None:
         try:
-            cutting.restart_empty_at(self, offset, producers)
+            cutting.reset_to(self, offset, producers)
         except DiskError as error:
             raise self.failed(error) from None
 
     # ------------------------------------------------------------------------------------------------------ retention
     def settle_start_reason(self) -> None:
         """No checkpoint on the disk describes the earlier log any more that this one has replaced."""
-        if self.start_reason is LogStartReason.STARTED_ANEW:
+        if self.start_reason is LogStartReason.RESET:
             self.start_reason = LogStartReason.CREATED
 
     async def record_start(self, offset: int | None = None, reason: LogStartReason = LogStartReason.RETENTION) -> None:

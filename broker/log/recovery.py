@@ -179,7 +179,7 @@ class _Loader:
             self._damaged(f"no segment is there, though the log once reached to {reached}")
 
     def _was_restarted_empty(self) -> bool:
-        return self.recorded_start is not None and self.recorded_start[0].reason is LogStartReason.STARTED_ANEW
+        return self.recorded_start is not None and self.recorded_start[0].reason is LogStartReason.RESET
 
     def _promised_end(self, context: LoadContext) -> int:
         """What is below both checkpoints was synced: no cut goes below the high watermark, and its checkpoint is never

@@ -19,7 +19,7 @@ from minibroker.broker.replicas.erased_replicas import ErasedReplicas
 from minibroker.broker.replicas.observations import OrderAdmitted
 from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replication import events as ev
-from minibroker.broker.replication.damage import may_start_empty
+from minibroker.broker.replication.damage import may_reset
 from minibroker.broker.replication.replica import is_stale
 from minibroker.broker.replication.state import ReplicationConfig
 from minibroker.protocol.errors import ErrorCode
@@ -135,8 +135,8 @@ class ReplicaOrders:
             in_sync_replicas=tuple(state.isr),
             assignment=tuple(state.replicas),
         )
-        if may_start_empty(partition.state, event):
-            partition = self._repairs.start_anew(partition, topic.topic_id, topic_config)
+        if may_reset(partition.state, event):
+            partition = self._repairs.reset(partition, topic.topic_id, topic_config)
         if partition.state.is_offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
         if is_stale(partition.state, event):

@@ -54,7 +54,7 @@ def _can_hand_over(state: ReplicaState) -> bool:
     )
 
 
-def may_start_empty(state: ReplicaState, order: ev.LeaderAndIsrReceived) -> bool:
+def may_reset(state: ReplicaState, order: ev.LeaderAndIsrReceived) -> bool:
     """Whether nothing rests on the damaged log any more. After a restart no epoch is known here, but the registration
     is new, and positions reported under an older one let no replica join (KIP-903)."""
     if state.damage is None or state.role is not Role.OFFLINE:

@@ -189,7 +189,7 @@ def on_leader_ends_answered(state: ReplicaState, event: LeaderEndsAnswered, effe
         state.epoch_history.clear()
         effects.append(ResetTo(offset=event.log_start_offset, producers=event.producers))
         effects += (WriteEpochHistory(), SyncEpochHistorySoon())
-        _begin_empty_at(state, event.log_start_offset)
+        _note_reset(state, event.log_start_offset)
     if (state.log_start_offset, state.log_end_offset) == before:
         _align_again(state, effects)  # in the leader's range, and yet refused: the leader does not know the epoch
     else:
@@ -329,7 +329,7 @@ def _truncate(state: ReplicaState, end_offset: int, reason: str, effects: list[R
     is_history_cut = state.epoch_history.truncate_to(min(end_offset, state.log_end_offset))
     if end_offset < state.log_start_offset:
         effects.append(ResetTo(offset=end_offset))
-        _begin_empty_at(state, end_offset)
+        _note_reset(state, end_offset)
     elif end_offset < state.log_end_offset:
         below = end_offset < state.high_watermark
         effects.append(TruncateTo(end_offset=end_offset, reason=reason, below_high_watermark=below))
@@ -344,7 +344,7 @@ def on_log_truncated(state: ReplicaState, event: LogWasCut) -> None:
     _set_log_offsets(state, event.log_start_offset, event.log_end_offset)
 
 
-def _begin_empty_at(state: ReplicaState, offset: int) -> None:
+def _note_reset(state: ReplicaState, offset: int) -> None:
     """No file is left; the next one begins at `offset`."""
     _set_log_offsets(state, offset, offset)
     state.low_watermark = offset

@@ -83,7 +83,7 @@ def _forget_position(
     state: ControllerState, partition: TopicPartition, broker_id: BrokerId, reason: str
 ) -> PartitionChange | None:
     """A new epoch also for a replica that goes offline outside the ISR: the position that it reported to its leader no
-    longer counts, no proposal based on it can be applied, and so a damaged replica may start from scratch."""
+    longer counts, no proposal based on it can be applied, and so a damaged replica may be reset."""
     before = state.leaderships.get(partition)
     if before is None or before.leader is None or broker_id in before.in_sync_replicas:
         return None

@@ -235,7 +235,7 @@ class _Examination:
             self._note("damaged", file, None, f"there is no segment, but the log once reached {self.known.reached}")
 
     def _started_over(self) -> bool:
-        return self.recorded_start is not None and self.recorded_start.reason is LogStartReason.STARTED_ANEW
+        return self.recorded_start is not None and self.recorded_start.reason is LogStartReason.RESET
 
     def _check_end(self) -> None:
         """Compare the log's end with the evidence, if nothing else is damaged."""

@@ -295,7 +295,7 @@ class LogStartReason(StrEnum):
 
     CREATED = "created"
     """The log began empty."""
-    STARTED_ANEW = "started-anew"
+    RESET = "started-anew"
     """The log began empty in place of another one, of which some data may remain on the disk."""
     RETENTION = "retention"
     """For the leader, the records below were too old or too many."""

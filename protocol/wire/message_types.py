@@ -71,7 +71,7 @@ Host = Annotated[
 ]
 Text = Annotated[str, Meta(max_length=TEXT_MAX)]
 PRODUCERS_BYTES_MAX = 512 * 1024
-"""Producer state in one answer to a follower, when its log begins from scratch: half of a frame without records."""
+"""Producer state in one answer to a follower, when its log is reset: half of a frame without records."""
 Snapshot = Annotated[bytes, Meta(max_length=PRODUCERS_BYTES_MAX)]
 Replicas = Annotated[list[BrokerId], Meta(max_length=REPLICAS_MAX)]
 Configs = Annotated[dict[Name, Text], Meta(max_length=CONFIGS_MAX)]

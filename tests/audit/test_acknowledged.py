@@ -170,7 +170,7 @@ def test_records_trimmed_by_the_survivor_while_others_were_down_are_no_loss(
 
 
 def test_a_log_that_started_from_scratch_explains_no_missing_record(cluster: PlantedCluster) -> None:
-    result = audited_partition(cluster, trim_the_survivor(cluster, LogStartReason.STARTED_ANEW))
+    result = audited_partition(cluster, trim_the_survivor(cluster, LogStartReason.RESET))
     assert [(item.offset, item.end_offset) for item in acked_errors(result)] == [(6, 12), (12, 24)]
 
 

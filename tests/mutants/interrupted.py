@@ -59,14 +59,13 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D57e",
         title="a reset to an earlier start is recorded once its files are gone",
         origin=FOUND,
-        rule="before the first file of a reset goes, the log start file says that the log is started anew (section 11)",
+        rule="before the first file of a reset goes, the log start file says that the log is reset (section 11)",
         breaks=("I44",),
         edits=(
             Edit(
                 "broker.log.cutting",
-                "    log.record_at_once(max(offset, log.log_start_offset), LogStartReason.STARTED_ANEW)\n",
-                "    if offset > log.log_start_offset:\n"
-                "        log.record_at_once(offset, LogStartReason.STARTED_ANEW)\n",
+                "    log.record_at_once(max(offset, log.log_start_offset), LogStartReason.RESET)\n",
+                "    if offset > log.log_start_offset:\n        log.record_at_once(offset, LogStartReason.RESET)\n",
             ),
         ),
         schedule=UnitTest(f"{TESTS}::test_a_kill_within_a_reset_to_an_earlier_start_is_no_damage"),

@@ -67,7 +67,7 @@ class StartRecord:
 
     @property
     def was_restarted_empty(self) -> bool:
-        return self.known is not None and self.known.reason is LogStartReason.STARTED_ANEW
+        return self.known is not None and self.known.reason is LogStartReason.RESET
 
     def write_at_once(self, start: LogStart) -> None:
         """Write and sync on the event loop, which is rare."""

@@ -60,10 +60,10 @@ class OffsetCheckpoints:
 
     def reason_to_start(self, partition: TopicPartition, topic_id: str) -> LogStartReason:
         """Why a new log starts. If the checkpoints promise records of this same topic, its earlier directory is missing
-        and the log is STARTED_ANEW: it does not owe what the earlier one had synced (seed 17004623)."""
+        and the log is RESET: it does not owe what the earlier one had synced (seed 17004623)."""
         has_point = bool(self.stored_recovery_point(partition, topic_id))
         is_promised = has_point or self.stored_high_watermark(partition, topic_id) > 0
-        return LogStartReason.STARTED_ANEW if is_promised else LogStartReason.CREATED
+        return LogStartReason.RESET if is_promised else LogStartReason.CREATED
 
     def own_high_watermarks(self) -> Offsets:
         """High watermarks of the existing logs; those of another topic were removed when the log was loaded."""

@@ -3,7 +3,7 @@
 import pytest
 
 from minibroker.broker.replication import events as ev
-from minibroker.broker.replication.damage import may_start_empty
+from minibroker.broker.replication.damage import may_reset
 from minibroker.broker.replication.replica import step, step_fetch
 from minibroker.broker.replication.state import ReplicaState, ReplicationConfig, Role
 from minibroker.protocol.errors import ErrorCode
@@ -170,10 +170,10 @@ def test_a_damaged_replica_starts_empty_only_when_no_replica_can_count_on_it(
     state = replica(2)
     step(state, order(1, (1,)))
     step(state, DAMAGED)
-    assert may_start_empty(state, received) is may
+    assert may_reset(state, received) is may
 
 
 def test_after_a_restart_any_epoch_allows_an_empty_start() -> None:
     state = ReplicaState(config=ReplicationConfig(broker_id=2), role=Role.OFFLINE, damage="head missing")
-    assert may_start_empty(state, order(1, (1,)))
-    assert not may_start_empty(state, order(1, (1, 2)))
+    assert may_reset(state, order(1, (1,)))
+    assert not may_reset(state, order(1, (1, 2)))
