@@ -85,17 +85,17 @@ def _append_fetched(port: LogPort, effect: ev.AppendFetched) -> None:
 
 def _truncate_to(port: LogPort, effect: ev.TruncateTo) -> None:
     port.truncate_to(effect)
-    _report_cut(port)
+    _report_truncation(port)
 
 
 def _reset_to(port: LogPort, effect: ev.ResetTo) -> None:
     port.reset_to(effect)
-    _report_cut(port)
+    _report_truncation(port)
 
 
-def _report_cut(port: LogPort) -> None:
+def _report_truncation(port: LogPort) -> None:
     """What is left may be less than the core asked for: a cut inside a batch drops the whole batch."""
-    port.decide(ev.LogWasCut(log_start_offset=port.log_start_offset, log_end_offset=port.log_end_offset))
+    port.decide(ev.TailTruncated(log_start_offset=port.log_start_offset, log_end_offset=port.log_end_offset))
 
 
 def _trim_before(port: LogPort, effect: ev.TrimBefore) -> None:

@@ -56,7 +56,7 @@ class BatchesLogged(Struct, frozen=True):
     batches: Sequence[tuple[BatchHeader, Buffer]]
 
 
-class LogCut(Struct, frozen=True):
+class LogShortened(Struct, frozen=True):
     """The tail of a log was truncated, or the whole log was dropped."""
 
     replica: ObservedReplica

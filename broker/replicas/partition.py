@@ -20,7 +20,7 @@ from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.monitoring.metrics import BrokerCounters
 from minibroker.broker.replicas.log_effects import LOG_EFFECTS
-from minibroker.broker.replicas.observations import BatchesLogged, LogCut, ReplicaLoaded, ReplicaStepped
+from minibroker.broker.replicas.observations import BatchesLogged, LogShortened, ReplicaLoaded, ReplicaStepped
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.epoch_history import EpochHistory
 from minibroker.broker.replication.leader import FetchGranted, FetchRefused
@@ -345,7 +345,7 @@ class Partition:
             has_failed = False
         finally:
             if self._observer.wants_details:
-                self._observer.notify(LogCut(self, has_failed))
+                self._observer.notify(LogShortened(self, has_failed))
 
     def _producers_from_leader(self, effect: ev.ResetTo) -> ProducerStates:
         """The producer states sent by the leader. Without them, a retry of records below the start would be written a

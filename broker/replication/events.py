@@ -248,7 +248,7 @@ class PhaseRetried(ReplicaEvent, frozen=True, kw_only=True):
     """The back-off of a follower's phase ended."""
 
 
-class LogWasCut(ReplicaEvent, frozen=True, kw_only=True):
+class TailTruncated(ReplicaEvent, frozen=True, kw_only=True):
     """TruncateTo or ResetTo was performed; these are the log's actual start and end now."""
 
     log_start_offset: int
@@ -317,7 +317,7 @@ class SyncEpochHistorySoon(ReplicaEffect, frozen=True, kw_only=True):
 
 
 class TruncateTo(ReplicaEffect, frozen=True, kw_only=True):
-    """Cut the tail, then report LogWasCut."""
+    """Truncate the tail, then report TailTruncated."""
 
     end_offset: int
     reason: str
@@ -326,7 +326,7 @@ class TruncateTo(ReplicaEffect, frozen=True, kw_only=True):
 
 
 class ResetTo(ReplicaEffect, frozen=True, kw_only=True):
-    """Delete everything, start empty at `offset`, then report LogWasCut."""
+    """Delete everything, start empty at `offset`, then report TailTruncated."""
 
     offset: int
     producers: bytes = b""

@@ -18,7 +18,6 @@ from minibroker.broker.replication.events import (
     FetchedAppended,
     FetchNext,
     LeaderEndsAnswered,
-    LogWasCut,
     LowerStart,
     ReplicaEffect,
     ReportDamage,
@@ -26,6 +25,7 @@ from minibroker.broker.replication.events import (
     StartLowered,
     SyncEpochHistorySoon,
     SyncLog,
+    TailTruncated,
     TruncateTo,
     Warn,
     WriteEpochHistory,
@@ -338,7 +338,7 @@ def _truncate(state: ReplicaState, end_offset: int, reason: str, effects: list[R
         effects += (WriteEpochHistory(), SyncEpochHistorySoon())
 
 
-def on_log_truncated(state: ReplicaState, event: LogWasCut) -> None:
+def on_tail_truncated(state: ReplicaState, event: TailTruncated) -> None:
     """Take over the log's actual offsets after a truncation: one inside a batch drops the whole batch."""
     state.epoch_history.truncate_to(event.log_end_offset)
     _set_log_offsets(state, event.log_start_offset, event.log_end_offset)

@@ -18,8 +18,8 @@ from minibroker.broker.replication.follower import (
     on_fetch_answered,
     on_fetched_appended,
     on_leader_ends_answered,
-    on_log_truncated,
     on_start_lowered,
+    on_tail_truncated,
     retry_phase,
 )
 from minibroker.broker.replication.high_watermark import (
@@ -234,7 +234,9 @@ def _on_log_healed(state: ReplicaState, event: ev.LogHealed, effects: list[ev.Re
         return
     state.role = Role.NONE
     state.epoch_history = EpochHistory(event.epoch_entries)
-    on_log_truncated(state, ev.LogWasCut(log_start_offset=event.log_start_offset, log_end_offset=event.log_end_offset))
+    on_tail_truncated(
+        state, ev.TailTruncated(log_start_offset=event.log_start_offset, log_end_offset=event.log_end_offset)
+    )
     if tuple(state.epoch_history.entries) != event.epoch_entries:
         effects.append(ev.WriteEpochHistory())
     state.low_watermark = max(state.low_watermark, min(event.first_offset, state.log_start_offset))
@@ -269,8 +271,8 @@ def _on_leader_stalled(state: ReplicaState, event: ev.LeaderStalled, effects: li
         remote.last_fetch_ms += event.stalled_ms
 
 
-def _on_log_truncated(state: ReplicaState, event: ev.LogWasCut, effects: list[ev.ReplicaEffect]) -> None:
-    on_log_truncated(state, event)
+def _on_tail_truncated(state: ReplicaState, event: ev.TailTruncated, effects: list[ev.ReplicaEffect]) -> None:
+    on_tail_truncated(state, event)
 
 
 def _on_phase_retried(state: ReplicaState, event: ev.PhaseRetried, effects: list[ev.ReplicaEffect]) -> None:
@@ -306,6 +308,6 @@ _HANDLERS: dict[type[ev.ReplicaEvent], Callable[[ReplicaState, Any, list[ev.Repl
     ev.LeaderEndsAnswered: on_leader_ends_answered,
     ev.FetchAnswered: on_fetch_answered,
     ev.FetchedAppended: on_fetched_appended,
-    ev.LogWasCut: _on_log_truncated,
+    ev.TailTruncated: _on_tail_truncated,
     ev.PhaseRetried: _on_phase_retried,
 }

@@ -11,7 +11,7 @@ from typing import Any
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.replicas.observations import (
     BatchesLogged,
-    LogCut,
+    LogShortened,
     ObservedReplica,
     OrderAdmitted,
     ReplicaLoaded,
@@ -45,8 +45,8 @@ class ReplicaListener:
     def appended(self, log: PartitionLog, batches: Sequence[BatchHeader]) -> None:
         """See `BatchesLogged`."""
 
-    def cut(self, log: PartitionLog, failed: bool) -> None:
-        """See `LogCut`."""
+    def shortened(self, log: PartitionLog, failed: bool) -> None:
+        """See `LogShortened`."""
 
     def observe(self, event: object) -> None:
         """An event of the observer port: call the method for its kind."""
@@ -54,8 +54,8 @@ class ReplicaListener:
             self.stepped(event.replica, event.event, event.effects, event.is_refused)
         elif type(event) is BatchesLogged:
             self.appended(event.replica.log, [header for header, _ in event.batches])
-        elif type(event) is LogCut:
-            self.cut(event.replica.log, event.has_failed)
+        elif type(event) is LogShortened:
+            self.shortened(event.replica.log, event.has_failed)
         elif type(event) is ReplicaLoaded:
             self.replica_loaded(event.replica)
         elif type(event) is OrderAdmitted:

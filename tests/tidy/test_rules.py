@@ -114,7 +114,7 @@ def test_each_cycle_is_named_once() -> None:
 @pytest.mark.parametrize(
     ("path", "imported", "count"),
     [
-        ("broker/replicas/partition.py", "from minibroker.broker.replicas.observations import LogCut", 1),
+        ("broker/replicas/partition.py", "from minibroker.broker.replicas.observations import LogShortened", 1),
         ("audit/spark/spark_job.py", "from pyspark import SparkContext", 0),
         ("audit/spark/spark_job.py", "from pyspark import SparkContext\n    import minibroker.audit.job", 1),
         ("broker/replicas/partition.py", "T = int", 1),

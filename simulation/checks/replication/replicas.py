@@ -198,7 +198,7 @@ class ReplicaChecker(Checker):
             checked.lineage.appended(checked.reference_log, batch, checked.writer)
             checked.reference_log.append(batch)
 
-    def cut(self, log: PartitionLog, failed: bool) -> None:
+    def shortened(self, log: PartitionLog, failed: bool) -> None:
         checked = self._logs.get(log)
         if checked is None:
             return

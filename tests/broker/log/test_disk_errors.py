@@ -260,7 +260,7 @@ def test_offsets_match_the_files_after_a_truncation_that_fails_halfway(call: str
 
 
 def follow_with_epochs(log: PartitionLog) -> None:
-    """Update the epochs as the core does on LogWasCut and HeadDeleted."""
+    """Update the epochs as the core does on TailTruncated and HeadDeleted."""
     is_empty = log.log_start_offset == log.log_end_offset
     kept = [] if is_empty else [each for each in log.epoch_entries() if each[1] < log.log_end_offset]
     log.write_epoch_entries(kept)

@@ -88,7 +88,7 @@ def test_a_copy_is_reported_with_all_that_the_leader_sent() -> None:
     [(ev.TruncateTo(end_offset=6, reason="a test"), 0, 4), (ev.ResetTo(offset=20), 20, 20)],
 )
 def test_a_cut_is_reported_with_what_is_left(effect: ev.ReplicaEffect, start: int, end: int) -> None:
-    assert perform(effect) == [ev.LogWasCut(log_start_offset=start, log_end_offset=end)]
+    assert perform(effect) == [ev.TailTruncated(log_start_offset=start, log_end_offset=end)]
 
 
 @pytest.mark.parametrize(("drops_all", "reported"), [(True, [ev.HeadDeleted(first_offset=8)]), (False, [])])
