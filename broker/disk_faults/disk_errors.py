@@ -69,7 +69,7 @@ class DiskErrors:
         health.on_offline.append(lambda _: self._check_soon())
         health.on_full = lambda _: self._check_soon()
         health.on_no_descriptor = self._note_no_descriptor
-        if health.unwell:  # found while the logs were loaded
+        if health.is_impaired:  # found while the logs were loaded
             self._check_soon()
 
     # ------------------------------------------------------------------------------------------------------- failing

@@ -119,7 +119,7 @@ class Scrubber:
         try:
             read = await health.disk.in_background(lambda: scrub.read_piece(health.disk, PIECE_BYTES, interval))
         except FileMissing as error:
-            health.failed(error)
+            health.record_error(error)
             if self._is_scrubbable(partition, segment):  # otherwise it was deleted meanwhile
                 self._report_damage(partition, str(error))
             return False

@@ -109,5 +109,5 @@ def delete_head(log: OpenLog, offset: int) -> int:
         if count > 0:
             log.snapshots.remove_below(log.segments[0].base_offset)
     except DiskError as error:
-        raise log.failed(error) from None
+        raise log.recorded(error) from None
     return log.segments[0].base_offset

@@ -28,11 +28,11 @@ class DirectoryHealth:
         self.path = path
         self.tail_cache = tail_cache
         self.segments = segments if segments is not None else WarmSegments()
-        self.unwell = False
+        self.is_impaired = False
         """Offline or full: the only flag that the hot path checks."""
         self.offline_reason: str | None = None
         self.full_reason: str | None = None
-        self.urgent: set[str] = set()
+        self.checkpoints_due: set[str] = set()
         """Names of checkpoints to write soon, because an offset in them fell; see offset_checkpoints."""
         self.on_offline: list[Callable[[str], None]] = []
         """Each is called in the middle of the failing operation, so it may only take note."""
@@ -65,7 +65,7 @@ class DirectoryHealth:
         if self.full_reason is not None:
             raise DiskFull(f"log directory {self.path} is full: {self.full_reason}")
 
-    def failed(self, error: DiskError) -> None:
+    def record_error(self, error: DiskError) -> None:
         """Draw the consequences of an error, which the caller raises again."""
         if isinstance(error, FileMissing) and not self.disk.exists(self.path):
             error = DiskError(f"{self.path} is gone: {error}")
@@ -74,7 +74,7 @@ class DirectoryHealth:
         if isinstance(error, OutOfDescriptors):
             self.on_no_descriptor(str(error))
             return
-        self.unwell = True
+        self.is_impaired = True
         if isinstance(error, DiskFull):
             if self.full_reason is None:
                 self.full_reason = str(error)
@@ -87,16 +87,16 @@ class DirectoryHealth:
 
     def own_file_failed(self, error: DiskError) -> None:
         """The same for a file of the directory itself, which it cannot do without."""
-        self.failed(DiskError(str(error)) if isinstance(error, BadEntry) else error)
+        self.record_error(DiskError(str(error)) if isinstance(error, BadEntry) else error)
 
     def try_heal(self) -> bool:
         """Whether records may be added; checks the free bytes of a full directory."""
-        if not self.unwell:
+        if not self.is_impaired:
             return True
         if self.offline or self.disk.free_bytes(self.path) < FREE_BYTES_TO_HEAL:
             return False
         self.full_reason = None
-        self.unwell = False
+        self.is_impaired = False
         if self.on_full is not None:
             self.on_full(False)
         return True

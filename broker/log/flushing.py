@@ -37,7 +37,7 @@ async def _sync(log: OpenLog, target: int) -> None:
                 for path in segment.index_paths:  # an earlier save may not be synced
                     log.unsynced.add(path)
     except DiskError as error:
-        raise log.failed(error) from None
+        raise log.recorded(error) from None
     log.cut_to = None
     unsynced = log.unsynced.take()
     disk = log.health.disk
@@ -47,12 +47,12 @@ async def _sync(log: OpenLog, target: int) -> None:
     except BaseException as error:
         log.unsynced.give_back(unsynced)
         if isinstance(error, DiskError) and not log.deleted:
-            log.failed(error)
+            log.recorded(error)
         raise
     replaced = log.deleted or log.cut_to is not None or any(segment not in log.segments for segment in segments)
     if missing is not None and not replaced:
         log.unsynced.give_back(unsynced)
-        raise log.failed(BadEntry(f"{missing} has vanished"))  # only this log is damaged; the disk works
+        raise log.recorded(BadEntry(f"{missing} has vanished"))  # only this log is damaged; the disk works
     log.note_synced()
     reached = target if log.cut_to is None else min(target, log.cut_to)
     log.recovery_point = max(log.recovery_point, min(reached, log.log_end_offset))

@@ -269,7 +269,7 @@ class LogDirectory:
             self._write_metadata(log, topic_id)
             log.unsynced.add_directory(self.path)
         except DiskError as error:
-            self.health.failed(error)
+            self.health.record_error(error)
             self._forget(partition)
             raise
         self._checkpoints.created(partition)
@@ -364,7 +364,7 @@ class LogDirectory:
     # --------------------------------------------------------------------------------------------------------- health
     def mark_offline(self, error: Exception) -> None:
         """After an IO error: nothing is read from or written to the directory any more."""
-        self.health.failed(error if isinstance(error, DiskError) else DiskError(str(error)))
+        self.health.record_error(error if isinstance(error, DiskError) else DiskError(str(error)))
 
     def require_descriptor(self) -> None:
         """Raise OutOfDescriptors unless a file can be opened."""
@@ -375,12 +375,12 @@ class LogDirectory:
         try:
             return self.health.try_heal()
         except DiskError as error:
-            self.health.failed(error)
+            self.health.record_error(error)
             return False
 
     async def maintain(self, now_ms: int) -> None:
         """The periodic tasks of every second or so: remove deleted files, check a full disk for room, sync closed
-        segments and metadata of new logs, write urgent checkpoints. A failure is noted in the directory's health
+        segments and metadata of new logs, write checkpoints that are due. A failure is noted in the directory's health
         (`DirectoryHealth.on_offline` and `on_full` report it) and does not stop the other tasks."""
         await self._try(self._remove_deleted(now_ms))
         if self.full:
@@ -402,7 +402,7 @@ class LogDirectory:
         except BadEntry as error:  # of one log: its next use finds it damaged
             logger.warning("%s", error)
         except DiskError as error:
-            self.health.failed(error)
+            self.health.record_error(error)
 
     async def _remove_deleted(self, now_ms: int) -> None:
         """Runs before other tasks, which may need the room. The directory of a deleted log goes after the checkpoints
@@ -434,7 +434,7 @@ class LogDirectory:
                 for log, files in taken:
                     log.unsynced.give_back(files)
                 if isinstance(error, DiskError):
-                    self.health.failed(error)
+                    self.health.record_error(error)
                 raise
             for log, _ in taken:
                 log.note_synced()
@@ -445,7 +445,7 @@ class LogDirectory:
             try:
                 log.store_epochs()
             except DiskError as error:
-                if not isinstance(log.failed(error), BadEntry):  # which concerns this log alone
+                if not isinstance(log.recorded(error), BadEntry):  # which concerns this log alone
                     raise
 
     async def _sync_all(self, files: Sequence[UnsyncedFiles]) -> None:
@@ -462,7 +462,7 @@ class LogDirectory:
             if clean and self._loaded and not self.offline:
                 await self._close_cleanly(high_watermarks, broker_epoch)
         except DiskError as error:
-            self.health.failed(error)
+            self.health.record_error(error)
             logger.error("log directory %s could not be closed cleanly, the next start recovers: %s", self.path, error)
         finally:
             for log in self.logs.values():

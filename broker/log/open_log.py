@@ -155,7 +155,7 @@ class OpenLog:
         try:
             self._roll()
         except DiskFull as error:
-            self.health.failed(error)
+            self.health.record_error(error)
             return False
         return True
 
@@ -177,7 +177,7 @@ class OpenLog:
             if not self.segments[-1].size:
                 self.segments[-1].file()
         except (DiskFull, OutOfDescriptors) as error:
-            self.health.failed(error)
+            self.health.record_error(error)
 
     def set_end(self, end: int) -> None:
         self.log_end_offset = end
@@ -188,7 +188,7 @@ class OpenLog:
         self.recovery_point = min(self.recovery_point, end)
         self.cut_to = end if self.cut_to is None else min(self.cut_to, end)
         if self.recovery_point < self.checkpointed_recovery_point:
-            self.health.urgent.add(RECOVERY_POINT_CHECKPOINT)
+            self.health.checkpoints_due.add(RECOVERY_POINT_CHECKPOINT)
         if end < self.log_start_offset:
             self.log_start_offset, self.start_reason = end, LogStartReason.RESET
             self.record_if_changed()
@@ -279,9 +279,9 @@ class OpenLog:
             self.are_digests_stored = True
 
     # ------------------------------------------------------------------------------------------------------------ end
-    def failed(self, error: DiskError) -> DiskError:
+    def recorded(self, error: DiskError) -> DiskError:
         """Report an error to the directory, which ignores a bad entry; the caller raises the returned error."""
-        self.health.failed(error)
+        self.health.record_error(error)
         return error
 
     def close(self) -> None:

@@ -59,7 +59,7 @@ class PartitionLog(OpenLog):
         try:
             found = segment.read(offset, max_bytes, end, self._epochs)
         except DiskError as error:
-            raise self.failed(error) from None
+            raise self.recorded(error) from None
         if found is None:
             return None
         data, base_offset, next_offset, epoch = found
@@ -71,14 +71,14 @@ class PartitionLog(OpenLog):
         try:
             return first_record_from(self.segments_with_ends(), timestamp_ms, self.log_start_offset, end_offset)
         except DiskError as error:
-            raise self.failed(error) from None
+            raise self.recorded(error) from None
 
     # ------------------------------------------------------------------------------------------------------ appending
     def append(self, batches: Sequence[tuple[BatchHeader, Buffer]]) -> None:
         """Write checked and stamped batches that continue the log, with few system calls. Only then does the log end
         move (KAFKA-698). The buffers are kept, so they must not change afterwards. After DiskError or DiskFull none of
         them is in the log."""
-        if self.health.unwell:
+        if self.health.is_impaired:
             self.health.require_writable()
         assert batches
         assert not self.deleted
@@ -100,7 +100,7 @@ class PartitionLog(OpenLog):
                 segment = self._roll()
             segment.append(batches, parts)
         except DiskError as error:
-            raise self.failed(error) from None
+            raise self.recorded(error) from None
         if epochs is not None:  # if the append failed, the file is ahead of the log, which does no harm
             self._epochs = epochs
             self._note_epoch_file()
@@ -127,14 +127,14 @@ class PartitionLog(OpenLog):
     def roll_if_aged(self, now_ms: int) -> None:
         """Close the active segment if its first batch is older than segment.ms (by this broker's clock)."""
         segment = self.segments[-1]
-        if segment.size == 0 or self.health.unwell or self.damage is not None:
+        if segment.size == 0 or self.health.is_impaired or self.damage is not None:
             return
         try:
             age_ms = now_ms - retention.first_append_ms(segment, self.health.disk)
             if age_ms >= self.config.segment_ms and self._may_roll(0, self.log_end_offset):
                 self._roll()
         except DiskError as error:
-            raise self.failed(error) from None
+            raise self.recorded(error) from None
 
     # -------------------------------------------------------------------------------------------------------- cutting
     def truncate_to(self, end_offset: int) -> None:
@@ -156,7 +156,7 @@ class PartitionLog(OpenLog):
             self.set_end(end)
             cutting.rebuild_producers(self)
         except DiskError as error:
-            raise self.failed(error) from None
+            raise self.recorded(error) from None
 
     def reset_to(self, offset: int, producers: ProducerStates | None = None) -> None:
         """Drop everything and start empty at `offset`, which may lie anywhere (KAFKA-9491). `producers`: another
@@ -196,13 +196,13 @@ class PartitionLog(OpenLog):
             self.record_if_changed()
             self.make_file()
         except DiskError as error:
-            raise self.failed(error) from None
+            raise self.recorded(error) from None
 
     def _reset_to(self, offset: int, producers: ProducerStates) -> None:
         try:
             cutting.reset_to(self, offset, producers)
         except DiskError as error:
-            raise self.failed(error) from None
+            raise self.recorded(error) from None
 
     # ------------------------------------------------------------------------------------------------------ retention
     def settle_start_reason(self) -> None:
@@ -219,7 +219,7 @@ class PartitionLog(OpenLog):
         try:
             await self.start_record.write(start)
         except DiskError as error:
-            raise self.failed(error) from None
+            raise self.recorded(error) from None
 
     def write_first_start(self) -> None:
         """Write the start file of a new log, or of a log that now has a known topic id."""
@@ -235,7 +235,7 @@ class PartitionLog(OpenLog):
         try:
             await self.health.disk.in_background(lambda: remove_files(self.health.disk, [path for path, _ in due]))
         except DiskError as error:
-            raise self.failed(error) from None
+            raise self.recorded(error) from None
         gone = set(due)
         self.discarded = [entry for entry in self.discarded if entry not in gone]
         return len(due)
@@ -256,7 +256,7 @@ class PartitionLog(OpenLog):
         except OutOfDescriptors:  # the next sync of metadata or of the log writes them
             self.unsynced.add(epoch_file_path(self.directory))
         except DiskError as error:
-            raise self.failed(error) from None
+            raise self.recorded(error) from None
 
     async def flush(self, *, closed_only: bool = False) -> int:
         """Sync everything appended before the call (`closed_only`: in segments that no longer grow), off the loop.

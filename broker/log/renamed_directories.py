@@ -50,7 +50,7 @@ class RenamedDirectories:
         try:
             self._disk.rename(directory, target)
         except DiskError as error:
-            self._health.failed(error)
+            self._health.record_error(error)
             if self._health.offline or not isinstance(error, FileMissing):
                 raise
             return None

@@ -23,7 +23,7 @@ def retention_start(log: OpenLog, high_watermark: int, now_ms: int) -> int:
     try:
         count = _count_expired(log, high_watermark, now_ms)
     except DiskError as error:
-        raise log.failed(error) from None
+        raise log.recorded(error) from None
     return max(log.log_start_offset, log.segment_end(count - 1) if count else 0)
 
 

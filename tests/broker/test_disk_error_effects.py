@@ -29,11 +29,11 @@ async def test_a_description_says_how_the_directory_is_and_why(c: SimulatedHarne
     await c.create_topic(TOPIC)
     health = c.simulation.brokers[1].manager.log_directory.health
     assert described_directory(c) == ("online", None)
-    health.failed(DiskFull("no space left"))
+    health.record_error(DiskFull("no space left"))
     assert described_directory(c) == ("full", "no space left")
     assert health.try_heal()
     assert described_directory(c) == ("online", None)
-    health.failed(DiskError("input/output error"))
+    health.record_error(DiskError("input/output error"))
     assert described_directory(c) == ("offline", "input/output error")
 
 
@@ -72,7 +72,7 @@ class NotedErrors(DiskErrors):
 
 async def disk_errors(*replicas: HealingReplica) -> tuple[NotedErrors, SimpleNamespace]:
     directory = SimpleNamespace(full=False, offline=False, path="/data/log", require_descriptor=lambda: None)
-    directory.health = SimpleNamespace(on_offline=[], unwell=False)
+    directory.health = SimpleNamespace(on_offline=[], is_impaired=False)
     errors = NotedErrors(
         log_directory=cast(Any, directory),
         partitions=cast(Any, {each.topic_partition: each for each in replicas}),

@@ -299,7 +299,7 @@ class Segment:
         try:
             self.save_index()
         except DiskError as error:
-            self._health.failed(error)
+            self._health.record_error(error)
             return False
         self._index = None
         return True

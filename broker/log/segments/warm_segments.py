@@ -2,9 +2,8 @@
 
 Owns: the two limits. Leaves to others: files and indexes.
 
-Theory: a broker holds thousands of partitions with many
-segments each, but a process may have only about a thousand open files, and an idle partition should cost almost
-nothing.
+Theory: a broker holds thousands of partitions with many segments each, but a process may have only about a thousand
+open files, and an idle partition should cost almost nothing.
 """
 
 from collections import OrderedDict

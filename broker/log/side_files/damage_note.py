@@ -22,7 +22,7 @@ def write_damage_note(health: DirectoryHealth, directory: str, reason: str) -> N
     try:
         replace_damage_note(health.disk, directory, reason)
     except SyncFailed as error:
-        health.failed(error)
+        health.record_error(error)
     except DiskError as error:
         logger.warning("no note of the damage in %s: %s", directory, error)
 

@@ -5,10 +5,9 @@ Leaves to others: how offsets move. The content is formatted on the event loop a
 
 Theory: an old entry is harmless while offsets only rise: more is scanned, a high watermark is learned again. It does
 harm when an offset falls, because of a truncation or because another topic got the name: then new records below the old
-offset would count as synced or as committed. So such a file is written soon (`urgent`), and until then a log with a
-lowered recovery point closes no segment (`checkpointed_recovery_point`). Log starts have a file for each log
-(`log_start_file`).
-"""
+offset would count as synced or as committed. So such a file is written soon (`checkpoints_due`), and until then a log
+with a lowered recovery point closes no segment (`checkpointed_recovery_point`). Log starts have a file for each log
+(`log_start_file`)."""
 
 import asyncio
 import contextlib
@@ -103,32 +102,32 @@ class OffsetCheckpoints:
 
     def name_was_deleted(self) -> None:
         """Rewrite both checkpoints soon: a log that they name and that does not exist would count as lost."""
-        self._health.urgent |= {RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT}
+        self._health.checkpoints_due |= {RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT}
 
     def loaded(self, log: PartitionLog) -> None:
         """Compare a log that was just loaded or created with the checkpoints' entries for its name."""
         stored = self.recovery_points.get(log.topic_partition, 0)
         log.checkpointed_recovery_point = max(stored, log.recovery_point)
         if log.recovery_point < stored:
-            self._health.urgent.add(RECOVERY_POINT_CHECKPOINT)
+            self._health.checkpoints_due.add(RECOVERY_POINT_CHECKPOINT)
         if self._is_of_another_topic(log):
             self.forget_high_watermark(log.topic_partition)  # else the next checkpoint would assign it to this topic
 
     def created(self, partition: TopicPartition) -> None:
         """A log was created: it has committed nothing yet, and the recovery point checkpoint must name it."""
         self.forget_high_watermark(partition)
-        self._health.urgent.add(RECOVERY_POINT_CHECKPOINT)
+        self._health.checkpoints_due.add(RECOVERY_POINT_CHECKPOINT)
 
     def forget_high_watermark(self, partition: TopicPartition) -> None:
         """Drop the entry: another topic may get the name."""
         if self.high_watermarks.pop(partition, 0):
-            self._health.urgent.add(HIGH_WATERMARK_CHECKPOINT)
+            self._health.checkpoints_due.add(HIGH_WATERMARK_CHECKPOINT)
 
     def lower_high_watermark(self, partition: TopicPartition, end: int) -> None:
         """The log was truncated to `end` or reset: a start would take an end below the high watermark for damage."""
         if self.high_watermarks.get(partition, 0) > end:
             self.high_watermarks[partition] = end
-            self._health.urgent.add(HIGH_WATERMARK_CHECKPOINT)
+            self._health.checkpoints_due.add(HIGH_WATERMARK_CHECKPOINT)
 
     def reset_offsets(self, partition: TopicPartition) -> None:
         """Durably set both offsets to 0 before a new log takes the place of this one: otherwise records that the new
@@ -137,7 +136,7 @@ class OffsetCheckpoints:
         assert not self.is_writing, "the older content would replace this one"
         self.lower_high_watermark(partition, 0)
         self.recovery_points[partition] = 0
-        self._health.urgent |= {RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT}
+        self._health.checkpoints_due |= {RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT}
         disk, path = self._health.disk, self._health.path
         points = {each: min(self.recovery_points.get(each, 0), log.recovery_point) for each, log in self._logs.items()}
         for name, found in (
@@ -174,20 +173,20 @@ class OffsetCheckpoints:
         this boot would take for damage. False if the disk has no room to write that."""
         ends = {partition: log.log_end_offset for partition, log in self._logs.items() if log.damage is None}
         lowered = {each: min(offset, ends.get(each, offset)) for each, offset in self.own_high_watermarks().items()}
-        urgent = self._health.urgent
-        if lowered == self.high_watermarks and HIGH_WATERMARK_CHECKPOINT not in urgent:
+        due = self._health.checkpoints_due
+        if lowered == self.high_watermarks and HIGH_WATERMARK_CHECKPOINT not in due:
             return True
         self.high_watermarks = lowered
         disk, path = self._health.disk, self._health.path
         async with self._writing[HIGH_WATERMARK_CHECKPOINT]:
-            urgent.discard(HIGH_WATERMARK_CHECKPOINT)
+            due.discard(HIGH_WATERMARK_CHECKPOINT)
             ids = self._ids_of(self.high_watermarks)
             write = directory_files.offsets_writer(disk, path, HIGH_WATERMARK_CHECKPOINT, self.high_watermarks, ids)
             try:
                 await disk.in_background(write)
             except DiskFull as error:
                 logger.warning("the high watermarks of %s stay above the log ends: %s", path, error)
-                urgent.add(HIGH_WATERMARK_CHECKPOINT)
+                due.add(HIGH_WATERMARK_CHECKPOINT)
                 return False
         return True
 
@@ -223,7 +222,7 @@ class OffsetCheckpoints:
 
     def _is_out_of_date(self, name: str) -> bool:
         """Whether old entries that could do harm may be on the disk: also while the write that replaces them runs."""
-        return name in self._health.urgent or self._writing[name].locked()
+        return name in self._health.checkpoints_due or self._writing[name].locked()
 
     def _forget_former_logs(self) -> None:
         """Once neither checkpoint names more than a restarted log holds, both describe this log alone: from then on it
@@ -239,13 +238,13 @@ class OffsetCheckpoints:
         health = self._health
         async with self._writing[name]:
             health.require_online()
-            health.urgent.discard(name)
+            health.checkpoints_due.discard(name)
             found = offsets()
             write = directory_files.offsets_writer(health.disk, health.path, name, found, self._ids_of(found))
             try:
                 await health.disk.in_background(write)
             except BaseException as error:
-                health.urgent.add(name)
+                health.checkpoints_due.add(name)
                 if isinstance(error, DiskError):
                     health.own_file_failed(error)
                 raise

@@ -62,7 +62,7 @@ class FailedSyncChecker(Checker):
             if machine.process in self._had_errors and machine.process not in self._reference.lost_files:
                 for actual in self._reference.states():
                     replica = self._cluster.replica(broker_id, actual.partition.topic, actual.partition.partition)
-                    if replica is not None and not replica.state.is_offline and not replica.log.health.unwell:
+                    if replica is not None and not replica.state.is_offline and not replica.log.health.is_impaired:
                         self._compare(machine.storage, replica)
 
     def _compare(self, storage: SimulatedStorage, replica: Partition) -> None:
