@@ -61,7 +61,7 @@ async def drive_beyond(
         await act()
         for broker_id in cluster.broker_ids:
             injector.start(broker_id)
-        injector.note("mended")
+        injector.note("repaired")
         await converge(cluster, options, reference, history)
         await asyncio.sleep(CALM_SECONDS)
         workload.stop.set()

@@ -19,14 +19,14 @@ from minibroker.simulation.checks.disks.witnessed import WitnessChecker
 from minibroker.simulation.checks.history.acknowledging import AcknowledgingChecker
 from minibroker.simulation.checks.history.client_history import EventLog
 from minibroker.simulation.checks.reference_state import ReferenceState
-from minibroker.simulation.checks.replication.incarnations import IncarnationChecker
 from minibroker.simulation.checks.replication.leaders_starts import LeaderStartChecker
 from minibroker.simulation.checks.replication.log_starts import LogStartChecker
+from minibroker.simulation.checks.replication.recreated_topics import RecreatedTopicChecker
 from minibroker.simulation.checks.replication.replicas import ReplicaChecker
 from minibroker.simulation.checks.replication.retention import RetentionChecker
 from minibroker.simulation.checks.replication.served import ServedChecker
 from minibroker.simulation.checks.replication.waiting import WaitingChecker
-from minibroker.simulation.checks.undisturbed import Undisturbed
+from minibroker.simulation.checks.stability import Stability
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.options import RunOptions
 
@@ -37,21 +37,21 @@ def checkers(
     options: RunOptions,
     events: EventLog,
     fencing: FencingChecker,
-    undisturbed: Undisturbed,
+    stability: Stability,
 ) -> Iterator[Checker]:
-    """Subscribe each with `checking` before the next is made. `events`: what the clients do. `fencing`, `undisturbed`:
+    """Subscribe each with `checking` before the next is made. `events`: what the clients do. `fencing`, `stability`:
     made by the run, which reads the counts of the one and tells the other of the faults."""
     yield fencing
-    yield undisturbed
-    settings = WantedSettings(cluster, undisturbed, options.settings)
+    yield stability
+    settings = WantedSettings(cluster, stability, options.settings)
     yield settings
     yield TopicSettingsChecker(cluster, reference, settings)
-    yield FailoverChecker(cluster, reference, undisturbed, options.settings)
-    yield AcknowledgingChecker(cluster, reference, undisturbed, events, settings, options.settings)
+    yield FailoverChecker(cluster, reference, stability, options.settings)
+    yield AcknowledgingChecker(cluster, reference, stability, events, settings, options.settings)
     yield WitnessChecker(cluster, reference)
     yield ReplicaChecker(cluster, reference, options.flushes)
     yield ServedChecker(reference)
-    yield IncarnationChecker(reference)
+    yield RecreatedTopicChecker(reference)
     yield FailedSyncChecker(cluster, reference)
     yield LogStartChecker(cluster, reference, settings)
     yield RetentionChecker(cluster, reference, settings)

@@ -14,7 +14,7 @@ from minibroker.simulation.checks.disks.audited_disks import audit_disks
 from minibroker.simulation.checks.finding import CheckerFinding, crash_finding
 from minibroker.simulation.checks.history.acknowledging import acknowledging_seconds
 from minibroker.simulation.checks.reference_state import ReferenceState
-from minibroker.simulation.checks.undisturbed import Undisturbed
+from minibroker.simulation.checks.stability import Stability
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.beyond import DISASTERS, beyond_options, drive_beyond
 from minibroker.simulation.swarm.checkers import checkers
@@ -57,14 +57,14 @@ LINES_PER_SECOND_MAX = 300
 async def _drive(cluster: SimulatedCluster, outcome: RunOutcome, narrator: Narrator | None) -> None:
     reference = ReferenceState(cluster, outcome.options.topics)
     fencing = FencingChecker(cluster, reference)
-    undisturbed, events = Undisturbed(cluster, reference), outcome.history.events
+    stability, events = Stability(cluster, reference), outcome.history.events
     with contextlib.ExitStack() as stack:
-        for checker in checkers(cluster, reference, outcome.options, events, fencing, undisturbed):
+        for checker in checkers(cluster, reference, outcome.options, events, fencing, stability):
             stack.enter_context(checking(cluster, reference, checker))
         if narrator is not None:
             stack.enter_context(cluster.world.observers.subscribed(narrator.observe))
             fencing.listeners.append(narrator.fault)
-        await _drive_checked(cluster, outcome, reference, undisturbed, narrator)
+        await _drive_checked(cluster, outcome, reference, stability, narrator)
     outcome.coverage.seen.update(fencing.counts)
 
 
@@ -72,12 +72,12 @@ async def _drive_checked(
     cluster: SimulatedCluster,
     outcome: RunOutcome,
     reference: ReferenceState,
-    undisturbed: Undisturbed,
+    stability: Stability,
     narrator: Narrator | None,
 ) -> None:
     options, history = outcome.options, outcome.history
     injector = await open_run(cluster, outcome, reference, narrator)
-    injector.listeners.append(undisturbed.note)
+    injector.listeners.append(stability.note)
     workload, endings = injector.workload, draw_endings(cluster.world)
     schedule = FaultSchedule(
         injector, lambda: reference.elections >= ELECTIONS_MIN and outcome.truncations >= TRUNCATIONS_MIN
@@ -104,9 +104,9 @@ async def _drive_checked(
             await schedule.run()
         else:
             await asyncio.gather(schedule.run(), disks.run())
-        await schedule.mend()
+        await schedule.repair()
         if disks is not None:
-            for what in await disks.mend():
+            for what in await disks.repair():
                 history.find("I20", f"rot that no broker repaired: {what}")
             schedule.forgive_crashes()
         if endings.is_quiet:
@@ -141,7 +141,7 @@ async def _drive_checked(
 async def _check_end(
     cluster: SimulatedCluster, outcome: RunOutcome, reference: ReferenceState, workload: Workload
 ) -> None:
-    """What must hold once all faults are mended and no client works any more."""
+    """What must hold once all faults are repaired and no client works any more."""
     history = outcome.history
     await take_records(cluster, workload, history)
     await stay_idle(cluster, history)

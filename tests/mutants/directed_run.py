@@ -28,13 +28,13 @@ from minibroker.simulation.checks.disks.sound_logs import SoundLogChecker
 from minibroker.simulation.checks.finding import CheckerFinding, crash_finding
 from minibroker.simulation.checks.history.acknowledging import AcknowledgingChecker
 from minibroker.simulation.checks.reference_state import ReferenceState
-from minibroker.simulation.checks.replication.incarnations import IncarnationChecker
 from minibroker.simulation.checks.replication.leaders_starts import LeaderStartChecker
 from minibroker.simulation.checks.replication.log_starts import LogStartChecker
+from minibroker.simulation.checks.replication.recreated_topics import RecreatedTopicChecker
 from minibroker.simulation.checks.replication.replicas import ReplicaChecker
 from minibroker.simulation.checks.replication.retention import RetentionChecker
 from minibroker.simulation.checks.replication.waiting import WaitingChecker
-from minibroker.simulation.checks.undisturbed import Undisturbed
+from minibroker.simulation.checks.stability import Stability
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.final_checks import (
     compare_history,
@@ -173,7 +173,7 @@ class DirectedRun:
         await self.until(lambda: self.cluster.leader(TOPIC) == broker_id, f"leader {broker_id}")
 
     # ------------------------------------------------------------------------------------------------------- the end
-    async def mend(self) -> None:
+    async def repair(self) -> None:
         """Faults stop: everything works, all brokers run."""
         world = self.world
         world.network.heal_all()
@@ -241,21 +241,21 @@ def _checkers(
     setup: ClusterSetup,
 ) -> Iterator[Checker]:
     """Those of the swarm (`simulation/swarm/checkers.py`) that a single scripted fault can concern."""
-    undisturbed, all_settings = Undisturbed(cluster, reference), {**SETTINGS, **options.settings}
-    settings = WantedSettings(cluster, undisturbed, all_settings)
+    stability, all_settings = Stability(cluster, reference), {**SETTINGS, **options.settings}
+    settings = WantedSettings(cluster, stability, all_settings)
     yield FencingChecker(cluster, reference)
-    yield undisturbed
+    yield stability
     yield settings
     if setup.judges_time:
-        yield FailoverChecker(cluster, reference, undisturbed, all_settings)
+        yield FailoverChecker(cluster, reference, stability, all_settings)
         yield TopicSettingsChecker(cluster, reference, settings)
         yield RetentionChecker(cluster, reference, settings)
-        yield AcknowledgingChecker(cluster, reference, undisturbed, history.events, settings, all_settings)
+        yield AcknowledgingChecker(cluster, reference, stability, history.events, settings, all_settings)
     yield ReplicaChecker(cluster, reference, options.flushes)
     yield LeaderStartChecker(cluster, reference)
     yield DiskRuleChecker(cluster, reference)
     yield WaitingChecker(reference)
-    yield IncarnationChecker(reference)
+    yield RecreatedTopicChecker(reference)
     if setup.deletes_nothing:
         yield LogStartChecker(cluster, reference, settings)
     if setup.sound_disks:
@@ -283,7 +283,7 @@ async def _run_script(
         except Exception as error:
             text = f"the script failed: {type(error).__name__}: {error}"
             findings.append(CheckerFinding(invariant=SCRIPT_FAILED, text=text, at_seconds=cluster.world.loop.elapsed))
-        await directed.mend()
+        await directed.repair()
         await converge(cluster, options, reference, history)
         await take_records(cluster, directed.workload, history)
         await stay_idle(cluster, history)

@@ -50,7 +50,7 @@ def test_mending_kills_no_broker_while_another_counts_for_what_it_lost() -> None
         assert leader is not None
         injector.broken_disks |= set(injector.others(leader))
         assert injector.cut_power({leader})
-        await FaultSchedule(injector, lambda: True).mend()
+        await FaultSchedule(injector, lambda: True).repair()
         assert was_weakened == [False, False]
 
     under_faults(case)

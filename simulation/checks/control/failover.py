@@ -1,14 +1,14 @@
 """How long a partition has no leader that serves, although another member of its ISR could lead (I37).
 
 Owns: the bound, from the settings and from how the leader ended, and since when each partition is without a leader.
-Judges only while nothing but dead processes disturbs the cluster (`undisturbed`). Leaves to others: which member is
+Judges only while nothing but dead processes disturbs the cluster (`stability`). Leaves to others: which member is
 elected (`reference_state`), leaders with a failed disk (`offline`).
 """
 
 from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.checks.checker import Checker
 from minibroker.simulation.checks.reference_state import ReferencePartition, ReferenceState
-from minibroker.simulation.checks.undisturbed import Undisturbed
+from minibroker.simulation.checks.stability import Stability
 from minibroker.simulation.cluster import SimulatedCluster
 
 REACTION_SECONDS = 2.0
@@ -38,11 +38,11 @@ class FailoverChecker(Checker):
     """Of one run."""
 
     def __init__(
-        self, cluster: SimulatedCluster, reference: ReferenceState, undisturbed: Undisturbed, settings: dict[str, str]
+        self, cluster: SimulatedCluster, reference: ReferenceState, stability: Stability, settings: dict[str, str]
     ) -> None:
         self._cluster = cluster
         self._reference = reference
-        self._undisturbed = undisturbed
+        self._stability = stability
         self._detects_connections = settings.get("broker.failure.detection", CONNECTION) == CONNECTION
         self._session_seconds = seconds_of(settings, "zookeeper.session.timeout.ms")
         self._request_seconds = seconds_of(settings, "request.timeout.ms")
@@ -55,7 +55,7 @@ class FailoverChecker(Checker):
         now = self._cluster.world.loop.elapsed
         for actual in self._reference.states():
             partition = actual.partition
-            if self._undisturbed.since is None or self._serves(actual) or not self._another_could_lead(actual):
+            if self._stability.since is None or self._serves(actual) or not self._another_could_lead(actual):
                 self._since.pop(partition, None)
                 self._slow.discard(partition)
                 continue
@@ -67,16 +67,16 @@ class FailoverChecker(Checker):
                 self._since[partition] = now
                 facts = (
                     f"ZooKeeper names leader {actual.leader} of epoch {actual.leader_epoch}, in sync: {actual.members}",
-                    f"brokers that are up and well: {sorted(self._undisturbed.fit)}",
+                    f"brokers that are up and well: {sorted(self._stability.fit)}",
                 )
                 self._reference.find("I37", f"no leader has served for {bound:.1f} s", partition, *facts)
 
     def _is_fast(self, actual: ReferencePartition, since: float) -> bool:
         """The leader refuses connections, and the controller and one more broker, which can see that, have been well
         for as long as anything of an earlier fault may last."""
-        controller, fit, calm = self._cluster.controller(), self._undisturbed.fit, self._undisturbed.since
+        controller, fit, calm = self._cluster.controller(), self._stability.fit, self._stability.since
         settled = since - self._session_seconds - self._request_seconds
-        witnesses = [b for b in fit if (self._undisturbed.fit_since(b) or 0.0) <= settled]
+        witnesses = [b for b in fit if (self._stability.fit_since(b) or 0.0) <= settled]
         return (
             self._detects_connections
             and calm is not None
@@ -88,7 +88,7 @@ class FailoverChecker(Checker):
 
     def _refuses(self, broker_id: int) -> bool:
         name, network = f"broker-{broker_id}", self._cluster.world.network
-        others = [f"broker-{b}" for b in self._undisturbed.fit]
+        others = [f"broker-{b}" for b in self._stability.fit]
         is_dead = broker_id in self._cluster.broker_ids and broker_id not in self._cluster.alive()
         is_reached = network.look_up(name) is not None and all(network.is_open(other, name) for other in others)
         return is_dead and network.is_up(name) and is_reached
@@ -101,4 +101,4 @@ class FailoverChecker(Checker):
         return state.is_leader and state.leader_epoch == actual.leader_epoch and not state.fenced
 
     def _another_could_lead(self, actual: ReferencePartition) -> bool:
-        return self._reference.has_sound_member(actual, self._undisturbed.fit - {actual.leader})
+        return self._reference.has_sound_member(actual, self._stability.fit - {actual.leader})

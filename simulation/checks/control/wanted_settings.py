@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from minibroker.protocol.znodes import CONTROLLER, ConfigNode, broker_config_path, topic_config_path
 from minibroker.simulation.checks.checker import Checker, WorldHandlers
-from minibroker.simulation.checks.undisturbed import Undisturbed
+from minibroker.simulation.checks.stability import Stability
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.world.observations import NodesWritten
 
@@ -39,9 +39,9 @@ class WantedValue(Struct):
 class WantedSettings(Checker):
     """Notes each change at the moment at which ZooKeeper is written; reports nothing."""
 
-    def __init__(self, cluster: SimulatedCluster, undisturbed: Undisturbed, settings: dict[str, str]) -> None:
+    def __init__(self, cluster: SimulatedCluster, stability: Stability, settings: dict[str, str]) -> None:
         self._cluster = cluster
-        self._undisturbed = undisturbed
+        self._stability = stability
         self._settings = settings
         self._wanted: dict[tuple[int, str, str], WantedValue] = {}
         self._controller_since = 0.0
@@ -65,12 +65,12 @@ class WantedSettings(Checker):
     def could_know(self, broker_id: int) -> bool:
         """There has been one controller, and it and this broker have been well, for so long that every change has
         reached the broker in time. One that starts without a controller knows no topic's settings (seed 17271494)."""
-        controller, undisturbed = self._cluster.controller(), self._undisturbed
+        controller, stability = self._cluster.controller(), self._stability
         if controller is None:
             return False
         known_since = self._cluster.world.loop.elapsed - self.bound_seconds
-        fit_since = (undisturbed.fit_since(broker_id), undisturbed.fit_since(controller))
-        since = (undisturbed.since, self._controller_since, *fit_since)
+        fit_since = (stability.fit_since(broker_id), stability.fit_since(controller))
+        since = (stability.since, self._controller_since, *fit_since)
         return all(each is not None and each <= known_since for each in since)
 
     def _stored(self, broker_id: int, topic: str, name: str) -> str:

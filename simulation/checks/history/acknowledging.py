@@ -1,7 +1,7 @@
 """How long a partition acknowledges nothing, although enough of its replicas are up (I37): also while one is down.
 
 Owns: since when each partition has unanswered writes with acks=all and none acknowledged, and the bound. Judges only
-while nothing but dead processes disturbs the cluster (`undisturbed`). Leaves to others: what is acknowledged.
+while nothing but dead processes disturbs the cluster (`stability`). Leaves to others: what is acknowledged.
 """
 
 from minibroker.protocol.ids import TopicPartition
@@ -10,7 +10,7 @@ from minibroker.simulation.checks.control.failover import seconds_of, slow_failo
 from minibroker.simulation.checks.control.wanted_settings import WantedSettings
 from minibroker.simulation.checks.history.client_history import EventLog, HistoryEvent
 from minibroker.simulation.checks.reference_state import ReferencePartition, ReferenceState
-from minibroker.simulation.checks.undisturbed import Undisturbed
+from minibroker.simulation.checks.stability import Stability
 from minibroker.simulation.cluster import SimulatedCluster
 
 CLIENT_SECONDS = 3.0
@@ -37,14 +37,14 @@ class AcknowledgingChecker(Checker):
         self,
         cluster: SimulatedCluster,
         reference: ReferenceState,
-        undisturbed: Undisturbed,
+        stability: Stability,
         events: EventLog,
         wanted: WantedSettings,
         settings: dict[str, str],
     ) -> None:
         self._cluster = cluster
         self._reference = reference
-        self._undisturbed = undisturbed
+        self._stability = stability
         self._events = events.events
         self._wanted = wanted
         self._seen = 0
@@ -89,16 +89,16 @@ class AcknowledgingChecker(Checker):
             self._able_since[key] = now
             facts = (
                 f"{sum(1 for each in self._open.values() if each == key)} sends wait, the ISR is {actual.members}",
-                f"the minimum is {self._minimum(actual.partition)}, up and well are {sorted(self._undisturbed.fit)}",
+                f"the minimum is {self._minimum(actual.partition)}, up and well are {sorted(self._stability.fit)}",
             )
             text = f"nothing with acks=all is acknowledged for {self._bound_seconds:.1f} s"
             self._reference.find("I37", text, actual.partition, *facts)
 
     def _is_able(self, actual: ReferencePartition) -> bool:
         """Enough replicas are up, one of the ISR among them, and the others are dead, not half alive."""
-        fit = self._undisturbed.fit
+        fit = self._stability.fit
         return (
-            self._undisturbed.since is not None
+            self._stability.since is not None
             and set(self._cluster.alive()) <= fit
             and len(self._replicas(actual.partition) & fit) >= self._minimum(actual.partition)
             and self._reference.has_sound_member(actual, fit)

@@ -1,4 +1,4 @@
-"""When faults of the one faulty disk and of the whole cluster come, in addition to `fault_schedule`; and their mending.
+"""When faults of the one faulty disk and of the whole cluster come, in addition to `fault_schedule`; and their repair.
 
 Owns: the order, from a random stream of its own, so that runs without these faults stay the same. Leaves to others: how
 a fault is done.
@@ -94,8 +94,8 @@ class DiskFaultSchedule:
         self._injector.injected[f"disk {kind}"] += times
         return times > 0
 
-    # ------------------------------------------------------------------------------------------------------ mending
-    async def mend(self) -> list[str]:
+    # ------------------------------------------------------------------------------------------------------ repair
+    async def repair(self) -> list[str]:
         """After the other faults have stopped and all brokers were started. Returns the rot that the brokers should
         have repaired themselves, and did not."""
         injector, broker = self._injector, self.disk.broker

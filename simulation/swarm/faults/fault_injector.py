@@ -227,11 +227,11 @@ class FaultInjector:
         """As `later`; until then this broker's copy does not count."""
         self._impaired[broker_id] = self._impaired.get(broker_id, 0) + 1
 
-        def mended() -> None:
+        def repaired() -> None:
             self._impaired[broker_id] -= 1
             undo()
 
-        self.later(mended, seconds)
+        self.later(repaired, seconds)
 
     # ------------------------------------------------------------------------------------------- life of a process
     def start(self, broker_id: int) -> None:

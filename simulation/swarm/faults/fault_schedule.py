@@ -1,4 +1,4 @@
-"""The course of a run: which fault or sequence comes when, what a run still lacks, and the mending at the end.
+"""The course of a run: which fault or sequence comes when, what a run still lacks, and the repair at the end.
 
 Owns: the order. Leaves to others: how a fault is done (`faults`, `fault_sequences`), what the promise allows
 (`fault_injector`).
@@ -29,7 +29,7 @@ ENDINGS = ("DiskError", "DiskFull", "SyncFailed", "StorageOffline", "LogDirector
 
 
 class FaultSchedule:
-    """Injects faults for a while, then mends everything."""
+    """Injects faults for a while, then repairs everything."""
 
     def __init__(self, injector: FaultInjector, has_enough: Callable[[], bool]) -> None:
         """`has_enough`: whether the run has seen the elections and truncations that it needs to count."""
@@ -95,8 +95,8 @@ class FaultSchedule:
                 await self._leader_sequences.tail(partition, "bounce")
                 await self._injector.wait(self._has_enough, STAGED_SECONDS)
 
-    # ------------------------------------------------------------------------------------------------------ mending
-    async def mend(self) -> None:
+    # ------------------------------------------------------------------------------------------------------ repair
+    async def repair(self) -> None:
         """Faults stop: everything works, all brokers run."""
         world, injector = self._world, self._injector
         world.network.heal_all()
@@ -120,7 +120,7 @@ class FaultSchedule:
         await self._restart_broken_disks()
         for broker_id in injector.cluster.broker_ids:
             injector.start(broker_id)
-        injector.note("mended")
+        injector.note("repaired")
 
     async def _restart_broken_disks(self) -> None:
         """Once no broker counts for bytes that it lost: else the broker that has them would fail, too."""

@@ -24,7 +24,7 @@ from minibroker.simulation.checks.disks.sound_logs import SoundLogChecker
 from minibroker.simulation.checks.reference_state import ReferencePartition, ReferenceState
 from minibroker.simulation.checks.replication.log_starts import BatchSizes, LogStartChecker
 from minibroker.simulation.checks.replication.served import ServedChecker
-from minibroker.simulation.checks.undisturbed import Undisturbed
+from minibroker.simulation.checks.stability import Stability
 from minibroker.simulation.cluster import SimulatedCluster
 
 A = TopicPartition("a", 0)
@@ -81,7 +81,7 @@ def test_bytes_of_a_fork_are_counted_once_for_each_offset() -> None:
 
 
 def wanted(case: Case, settings: dict[str, str]) -> WantedSettings:
-    return WantedSettings(case.cluster, Undisturbed(case.cluster, case.reference), settings)
+    return WantedSettings(case.cluster, Stability(case.cluster, case.reference), settings)
 
 
 @pytest.mark.invariant("I43")

@@ -18,7 +18,7 @@ from minibroker.simulation.checks.control.topic_settings import TopicSettingsChe
 from minibroker.simulation.checks.control.wanted_settings import WantedSettings
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.checks.replication.retention import RetentionChecker
-from minibroker.simulation.checks.undisturbed import Undisturbed
+from minibroker.simulation.checks.stability import Stability
 from minibroker.simulation.cluster import SimulatedCluster
 
 A = TopicPartition("a", 0)
@@ -40,7 +40,7 @@ class Case:
     def __init__(self, settings: dict[str, str]) -> None:
         self.cluster = SimulatedCluster(0, brokers=1)
         self.reference = ReferenceState(self.cluster, {"a": (1, 1, 1)})
-        self.settings = WantedSettings(self.cluster, Undisturbed(self.cluster, self.reference), settings)
+        self.settings = WantedSettings(self.cluster, Stability(self.cluster, self.reference), settings)
         self.checker = RetentionChecker(self.cluster, self.reference, self.settings)
         self.process = self.cluster.world.process("broker-1")
         self.replica = Replica()
@@ -123,7 +123,7 @@ def test_nothing_is_judged_after_a_change_of_the_controller(monkeypatch: pytest.
     long_ago = -2 * case.settings.bound_seconds
     monkeypatch.setattr(case.cluster, "controller", lambda: 1)
     always_well = SimpleNamespace(since=long_ago, fit_since=lambda broker_id: long_ago)
-    monkeypatch.setattr(case.settings, "_undisturbed", always_well)
+    monkeypatch.setattr(case.settings, "_stability", always_well)
     monkeypatch.setattr(case.settings, "_controller_since", long_ago)
     assert case.settings.could_know(1)
     with checking(case.cluster, case.reference, case.settings):

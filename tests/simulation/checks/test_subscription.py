@@ -11,7 +11,7 @@ from minibroker.simulation.checks.checker import Checker, WorldHandlers, checkin
 from minibroker.simulation.checks.control.fencing import FencingChecker
 from minibroker.simulation.checks.history.client_history import EventLog
 from minibroker.simulation.checks.reference_state import ReferenceState
-from minibroker.simulation.checks.undisturbed import Undisturbed
+from minibroker.simulation.checks.stability import Stability
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.checkers import checkers
 from minibroker.simulation.swarm.options import draw_options
@@ -32,8 +32,8 @@ def test_a_run_has_every_checker() -> None:
     cluster = SimulatedCluster(1)
     reference = ReferenceState(cluster, {})
     fencing = FencingChecker(cluster, reference)
-    options, undisturbed = draw_options(cluster.world.random("options")), Undisturbed(cluster, reference)
-    made = [type(each) for each in checkers(cluster, reference, options, EventLog(), fencing, undisturbed)]
+    options, stability = draw_options(cluster.world.random("options")), Stability(cluster, reference)
+    made = [type(each) for each in checkers(cluster, reference, options, EventLog(), fencing, stability)]
     assert len(made) == len(set(made))
     assert set(made) == checker_classes(), "name a new checker in simulation/swarm/checkers.py"
 

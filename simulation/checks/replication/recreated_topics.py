@@ -14,7 +14,7 @@ CRC = slice(17, 21)
 """Of a batch: it covers producer, times and records, so no two batches of one partition share it."""
 
 
-class IncarnationChecker(Checker):
+class RecreatedTopicChecker(Checker):
     """Of one run."""
 
     def __init__(self, reference: ReferenceState) -> None:

@@ -13,11 +13,11 @@ from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.world.node import Process
 from minibroker.simulation.world.storage import CAPACITY_BYTES
 
-OF_PROCESSES = ("kill", "power loss", "start", "restart", "mended", "staged", "address gone")
+OF_PROCESSES = ("kill", "power loss", "start", "restart", "repaired", "staged", "address gone")
 """Faults that only end or start processes."""
 
 
-class Undisturbed(Checker):
+class Stability(Checker):
     """Reports nothing; subscribe it before those that ask it."""
 
     def __init__(self, cluster: SimulatedCluster, reference: ReferenceState) -> None:
