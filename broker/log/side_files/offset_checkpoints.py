@@ -114,8 +114,10 @@ class OffsetCheckpoints:
             self.forget_high_watermark(log.topic_partition)  # else the next checkpoint would assign it to this topic
 
     def created(self, partition: TopicPartition) -> None:
-        """A log was created: it has committed nothing yet, and the recovery point checkpoint must name it."""
-        self.forget_high_watermark(partition)
+        """A log was created: it has committed nothing yet, and both checkpoints must name it. One that replaces a
+        damaged log was named before (KAFKA-769)."""
+        self.lower_high_watermark(partition, 0)
+        self.high_watermarks[partition] = 0
         self._health.checkpoints_due.add(RECOVERY_POINT_CHECKPOINT)
 
     def forget_high_watermark(self, partition: TopicPartition) -> None:

@@ -322,7 +322,7 @@ def test_offsets_of_a_deleted_topic_do_not_apply_to_the_next_of_its_name(machine
     directory = machine.open()
     log = directory.logs[PARTITION]
     assert (log.log_start_offset, log.recovery_point) == (0, 0)
-    assert directory.read_high_watermarks() == {}
+    assert directory.read_high_watermarks() == {PARTITION: 0}
 
 
 @pytest.mark.invariant("I35")

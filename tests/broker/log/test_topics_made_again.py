@@ -10,6 +10,7 @@ import pytest
 from minibroker.broker.log.log_directory import LogDirectory, gather_all
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.log.side_files.directory_files import read_offsets
+from minibroker.protocol.files.checkpoints import HIGH_WATERMARK_CHECKPOINT
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.ports import DiskError
 from minibroker.simulation.world.storage import CHANGES, SimulatedStorage
@@ -230,3 +231,15 @@ def test_the_checkpoints_name_the_owner_of_a_log_that_lost_its_names(machine: Ma
     machine.kill()
     log = machine.open().create_log(PARTITION, topic_id, SMALL)
     assert (log.damage, log.log_end_offset) == (None, end)
+
+
+@pytest.mark.invariant("I11")
+def test_the_high_watermark_checkpoint_goes_on_to_name_a_log_that_was_replaced(machine: Machine) -> None:
+    """The new log has no role yet, so only the directory can name it (seed 17280484)."""
+    directory, _ = committed(machine)
+    directory.set_log_aside(PARTITION)
+    directory.create_log(PARTITION, TOPIC_ID, SMALL)
+    drive(directory.checkpoint_high_watermarks({}))
+    stored = read_offsets(machine.disk(), PATH, HIGH_WATERMARK_CHECKPOINT)
+    assert stored is not None
+    assert stored.offsets == {PARTITION: 0}
