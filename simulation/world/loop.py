@@ -14,6 +14,7 @@ import contextlib
 import contextvars
 import gc
 import heapq
+import inspect
 import threading
 import time
 from asyncio import events
@@ -340,7 +341,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     ) -> VirtualTask[Any]:
         process = PROCESS.get() if context is None else context.get(PROCESS)
         if process is not None and not process.alive:
-            coro.close()
+            close_coroutine(coro)
         task = VirtualTask(coro, loop=self, name=None if name is None else str(name), context=context)
         if process is not None and not process.alive:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
@@ -390,7 +391,13 @@ def describe_origin(error: BaseException | None) -> str:
 
 
 def close_coroutine(coroutine: "Coroutine[Any, Any, Any] | Generator[Any, Any, Any]") -> None:
-    """Close it even if its cleanup awaits again and again."""
+    """Close it even if its cleanup awaits again and again. One that was never started has not awaited the coroutines
+    that it was given: they are closed with it, or each would be reported as forgotten."""
+    if inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+        assert coroutine.cr_frame is not None
+        for given in coroutine.cr_frame.f_locals.values():
+            if inspect.iscoroutine(given):
+                close_coroutine(given)
     for _ in range(100):
         try:
             coroutine.close()

@@ -5,10 +5,20 @@ import gc
 import itertools
 import threading
 import time
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
 
-from minibroker.simulation.world.loop import Livelock, RealWaiting, Stuck, VirtualFuture, VirtualLoop, VirtualTask
+from minibroker.simulation.world.loop import (
+    Livelock,
+    RealWaiting,
+    Stuck,
+    VirtualFuture,
+    VirtualLoop,
+    VirtualTask,
+    close_coroutine,
+)
 
 
 def test_a_virtual_day_takes_no_time() -> None:
@@ -178,6 +188,18 @@ def test_errors_of_forgotten_tasks_fail_the_run() -> None:
 
     with pytest.raises(AssertionError, match="forgotten"):
         VirtualLoop().run(main())
+
+
+@pytest.mark.filterwarnings("error")
+def test_coroutines_that_a_closed_one_was_given_are_not_reported_as_forgotten() -> None:
+    async def given() -> None:
+        pass
+
+    async def perform(work: Coroutine[Any, Any, None]) -> None:
+        await work
+
+    close_coroutine(perform(given()))
+    gc.collect()
 
 
 def test_real_waiting_is_refused() -> None:
