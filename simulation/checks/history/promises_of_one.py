@@ -38,14 +38,10 @@ def lost_in_its_epoch(view: HistoryView, promise: Promise) -> Iterator[Anomaly]:
             continue
         for sent in event.sent:
             log, offset = logs[sent.key], sent.offset
-            if (
-                offset is None
-                or offset < promise.log_starts.get(sent.key, 0)
-                or not log
-                or sent.value in view.read_ok[sent.key]
-            ):
+            if offset is None or not log or sent.value in view.read_ok[sent.key]:
                 continue
-            if offset not in log and (not promise.is_final or offset < max(log)):
+            gone_below = max(max(log), promise.log_starts.get(sent.key, 0))
+            if offset not in log and (not promise.is_final or offset < gone_below):
                 continue  # no reader was there, or retention has deleted it
             last = log[max(log)]
             held = log.get(offset, last)

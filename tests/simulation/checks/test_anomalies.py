@@ -228,6 +228,24 @@ def test_retention_explains_what_is_skipped_and_unseen() -> None:
     assert check_history(script.log.events, promise) == []
 
 
+def test_retention_explains_a_record_of_one_replica_above_all_that_was_read() -> None:
+    """Everything was deleted before a reader came."""
+    script = Script()
+    script.send(("x", 5), kind="info")
+    script.poll(("y", 0))
+    retained = Promise(log_starts={"a-0": 6}, deleting=frozenset({"a-0"}))
+    assert check_history(script.log.events, retained) == []
+
+
+@pytest.mark.invariant("I21")
+def test_retention_does_not_explain_another_record_at_the_offset_of_one_replicas() -> None:
+    script = Script()
+    script.send(("x", 0), kind="info")
+    script.poll(("y", 0))
+    retained = Promise(log_starts={"a-0": 6}, deleting=frozenset({"a-0"}))
+    assert [found.name for found in check_history(script.log.events, retained)] == ["lost-in-its-epoch"]
+
+
 @pytest.mark.invariant("I21")
 def test_retention_does_not_explain_an_acknowledgement_without_an_offset() -> None:
     """A duplicate's answer is no proof: no reader ever saw the record."""
