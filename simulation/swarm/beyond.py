@@ -6,7 +6,8 @@ logs really lack. The loss itself is no finding. The cluster must still converge
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Literal
 
 from minibroker.protocol.ids import NONE, TopicPartition
 from minibroker.protocol.record_batch import decode_records
@@ -17,6 +18,8 @@ from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.accepting import accept_loss
 from minibroker.simulation.swarm.faults.fault_injector import FaultInjector
 from minibroker.simulation.swarm.final_checks import compare_history, compare_replicas, converge, log_bytes
+from minibroker.simulation.swarm.history import History
+from minibroker.simulation.swarm.loads.mirror_reader import MirrorReader
 from minibroker.simulation.swarm.narrator import Narrator
 from minibroker.simulation.swarm.opening import open_run
 from minibroker.simulation.swarm.options import RunOptions
@@ -24,8 +27,8 @@ from minibroker.simulation.swarm.outcome import RunOutcome
 from minibroker.simulation.swarm.workload import Workload
 
 DISASTERS = ("all_lose_power", "in_sync_disks_replaced", "unclean_election", "last_member_loses_power")
-NOT_A_LOSS = frozenset({"I20", "I36", "I37", "crash"})
-"""Identical replicas, convergence and running brokers are required here, too."""
+NOT_A_LOSS = frozenset({"I20", "I36", "I37", "crash", "client: LogTruncated"})
+"""Identical replicas, convergence, running brokers and readers that learn of the loss are required here, too."""
 CALM_SECONDS = 1.5
 OFFSET = re.compile(r"offset (\d+)")
 
@@ -53,6 +56,10 @@ async def drive_beyond(
     injector = await open_run(cluster, outcome, reference, narrator)
     workload = injector.workload
     working = asyncio.create_task(workload.run())
+    seen, names = outcome.coverage.seen, workload.partitions
+    kinds: tuple[Literal["raise", "reset"], ...] = ("raise", "reset")
+    mirrors = [MirrorReader(cluster, history, names, kind, seen) for kind in kinds]
+    mirroring = [asyncio.create_task(mirror.run()) for mirror in mirrors]
     try:
         await asyncio.sleep(CALM_SECONDS)
         injector.note("disaster", disaster)
@@ -68,13 +75,19 @@ async def drive_beyond(
         await working
         await converge(cluster, options, reference, history)
         compare_replicas(cluster, workload, history)
-        lost = lost_records(cluster, workload, outcome)
+        logs = records_by_partition(cluster, workload)
+        lost = lost_records(logs, history)
+        for mirror, task in zip(mirrors, mirroring, strict=True):
+            await mirror.finish(task, {each: max(log, default=-1) + 1 for each, log in logs.items()})
+            for partition, log in sorted(logs.items()):
+                mirror.compare(partition, log)
         await compare_history(cluster, workload, history)
         audited = audit_disks(cluster, reference.states(), history.acked)
     finally:
-        working.cancel()
-        if working.done() and not working.cancelled() and working.exception() is not None:
-            outcome.findings.append(crash_finding(working.exception() or AssertionError(), None))
+        for task in (working, *mirroring):
+            task.cancel()
+            if task.done() and not task.cancelled() and task.exception() is not None:
+                outcome.findings.append(crash_finding(task.exception() or AssertionError(), None))
     outcome.elections, outcome.isr_changes, outcome.readers = (
         reference.elections,
         reference.isr_changes,
@@ -107,6 +120,10 @@ class Disasters:
         await injector.wait(lambda: all(broker_id not in s.members for s in injector.reference.states()), 10.0)
         await asyncio.sleep(CALM_SECONDS / 2)
 
+    def _all_are_led(self) -> bool:
+        """By living brokers: ZooKeeper still names a leader that has just ended."""
+        return all(self.injector.reference.leads(state.leader, state) for state in self.injector.reference.states())
+
     async def all_lose_power(self) -> None:
         """Every replica loses what it has not synced."""
         self._cut_power(list(self.injector.cluster.broker_ids))
@@ -134,18 +151,25 @@ class Disasters:
         await asyncio.sleep(CALM_SECONDS)
 
     async def last_member_loses_power(self) -> None:
-        """The ISR has shrunk to one replica, as min.insync.replicas allows, and that replica loses power."""
+        """The ISR has shrunk to one replica, as min.insync.replicas allows, and that replica loses power. It leads
+        again, unless its disk shows what it lost: then an operator accepts the loss (seed 3)."""
         injector, last = self.injector, self.injector.broker()
         for other in injector.others(last):
             await self._leave(other)
         self._cut_power([last])
         injector.start(last)
-        await injector.wait(lambda: all(s.leader == last for s in injector.reference.states()), 10.0)
+        if await injector.wait(self._all_are_led, CALM_SECONDS * 4):
+            return
+        for other in injector.others(last):
+            injector.start(other)
+        await accept_loss(injector, self._all_are_led)
 
 
-def lost_records(cluster: SimulatedCluster, workload: Workload, outcome: RunOutcome) -> set[Place]:
-    """Acknowledged records missing from their partition's log. Replicas are identical by now."""
-    lost: set[Place] = set()
+def records_by_partition(
+    cluster: SimulatedCluster, workload: Workload
+) -> dict[TopicPartition, dict[int, bytes | None]]:
+    """What the leader of each partition holds, by offset. Replicas are identical by now."""
+    logs: dict[TopicPartition, dict[int, bytes | None]] = {}
     for partition in workload.partitions:
         leader = cluster.leader(partition.topic, partition.partition)
         replica = None if leader is None else cluster.replica(leader, partition.topic, partition.partition)
@@ -156,12 +180,17 @@ def lost_records(cluster: SimulatedCluster, workload: Workload, outcome: RunOutc
             records = decode_records(content, position)
             held.update({record.offset: record.value for record in records})
             position += 12 + int.from_bytes(content[position + 8 : position + 12], "big")
-        lost |= {
-            (where, offset)
-            for (where, offset), value in outcome.history.acked.items()
-            if where == partition and held.get(offset) != value
-        }
-    return lost
+        logs[partition] = held
+    return logs
+
+
+def lost_records(logs: Mapping[TopicPartition, Mapping[int, bytes | None]], history: History) -> set[Place]:
+    """Acknowledged records missing from their partition's log."""
+    return {
+        (partition, offset)
+        for (partition, offset), value in history.acked.items()
+        if partition in logs and logs[partition].get(offset) != value
+    }
 
 
 def detection_errors(
