@@ -129,15 +129,17 @@ class SwarmSummary(msgspec.Struct, kw_only=True):
         from minibroker.simulation.swarm.coverage import MUST_SEE, RARELY_SEEN
         from minibroker.simulation.swarm.faults.disk_options import CLUSTER_SEQUENCES, DISK_FAULTS
         from minibroker.simulation.swarm.loads.load_options import LOAD_ACTS
+        from minibroker.simulation.swarm.loads.mirror_reader import READER_ACTS
         from minibroker.simulation.swarm.options import ADDRESS_GONE, FAULTS, SEQUENCES
 
         if self.runs < RUNS_TO_SEE_ALL:
             return []
         if self.beyond:
-            return [f"disaster {each}" for each in DISASTERS if not self.injected[f"disaster {each}"]]
+            missing = [f"disaster {each}" for each in DISASTERS if not self.injected[f"disaster {each}"]]
+            return missing + [each for each in READER_ACTS if not self.seen[each]]
         kinds = [*(f"disk {each}" for each in DISK_FAULTS), *(f"cluster {each}" for each in CLUSTER_SEQUENCES)]
         kinds = [] if self.disk_faults is False else kinds
-        kinds += [f"load {each}" for each in LOAD_ACTS] if self.loads else []
+        kinds += [f"load {each}" for each in LOAD_ACTS] if self.loads is not False else []
         kinds += [*(f"fault {each}" for each in (*FAULTS, ADDRESS_GONE)), *(f"sequence {each}" for each in SEQUENCES)]
         events = [*MUST_SEE, *(RARELY_SEEN if self.runs >= RUNS_TO_SEE_RARE else ())]
         return [each for each in events if not self.seen[each]] + [each for each in kinds if not self.injected[each]]

@@ -35,6 +35,7 @@ from minibroker.simulation.swarm.final_checks import (
 from minibroker.simulation.swarm.history import History
 from minibroker.simulation.swarm.loads.all_loads import open_loads
 from minibroker.simulation.swarm.loads.load_options import draw_load_options
+from minibroker.simulation.swarm.loads.load_scene import LoadScene
 from minibroker.simulation.swarm.narrator import NarratedLine, Narrator
 from minibroker.simulation.swarm.opening import open_run
 from minibroker.simulation.swarm.options import RunOptions, draw_options
@@ -97,7 +98,8 @@ async def _drive_checked(
     if disks is not None:
         workload.other_clients.append(Rereader(cluster, workload, history).run)
     if options.loads is not None:
-        workload.other_clients += open_loads(cluster, reference, workload, history, options, injector.injected)
+        scene = LoadScene(cluster, reference, workload, history, options, injector.injected)
+        workload.other_clients += open_loads(scene)
     sampling, working = asyncio.create_task(sample()), asyncio.create_task(workload.run())
     try:
         if disks is None:
@@ -164,8 +166,8 @@ def run_seed(
     loads: bool | None = None,
 ) -> RunOutcome:
     """One run; violations are in `findings`. `on_line` gets each line of the run as it happens. The seed decides
-    whether a disk may be faulty and whole clusters end, unless `disk_faults` does. Loads besides the steady one are
-    there only with `loads`, because what they find is not sorted yet (docs/PLAN.md)."""
+    whether a disk may be faulty and whole clusters end, unless `disk_faults` does, and whether there are loads besides
+    the steady one, unless `loads` does."""
     world = SimulatedWorld(seed)
     disks = draw_disk_options(world.random("disk options"), disk_faults)
     drawn_loads = draw_load_options(world.random("load options"), loads, brokers, disks is not None)

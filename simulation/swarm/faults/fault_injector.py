@@ -14,6 +14,7 @@ from minibroker.broker.replicas.partition import Partition
 from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.checks.reference_state import ReferencePartition, ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
+from minibroker.simulation.swarm.loads.load_options import REMADE
 from minibroker.simulation.swarm.options import ADDRESS_GONE, RunOptions
 from minibroker.simulation.swarm.workload import Workload
 from minibroker.simulation.world.node import Process
@@ -124,9 +125,9 @@ class FaultInjector:
             self._uninformed[broker_id] -= 1
 
     def guarded_states(self) -> list[ReferencePartition]:
-        """Of all topics whose records are under promise, the recreated one included."""
-        recreated = self.reference.state(RECREATED)
-        return [*self.reference.states(), *(() if recreated is None else (recreated,))]
+        """Of all topics whose records are under promise, those that are made again included."""
+        made_again = (self.reference.state(RECREATED), self.reference.state(REMADE))
+        return [*self.reference.states(), *(state for state in made_again if state is not None)]
 
     def may_fail(self, *victims: int) -> bool:
         """Whether all of these may fail at once. While one disk is faulty, each partition of its broker keeps another
@@ -157,7 +158,7 @@ class FaultInjector:
     def is_in_every_isr(self, broker_id: int) -> bool:
         """Under its current incarnation."""
         replicas = {name: count for name, (_, count, _) in self.options.topics.items()}
-        everywhere = min(3, len(self.cluster.broker_ids))  # the recreated topic
+        everywhere = min(3, len(self.cluster.broker_ids))  # the topics that are made again
         return self.is_alive(broker_id) and all(
             state.incarnations.get(str(broker_id)) == self.reference.incarnation(broker_id)
             if broker_id in state.members

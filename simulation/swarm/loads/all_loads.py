@@ -4,20 +4,15 @@ Owns: which class is which load. Leaves to others: the draw (`load_options`).
 """
 
 import random
-from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
-from minibroker.simulation.checks.reference_state import ReferenceState
-from minibroker.simulation.cluster import SimulatedCluster
-from minibroker.simulation.swarm.history import History
 from minibroker.simulation.swarm.loads.describer import Describer
 from minibroker.simulation.swarm.loads.load_scene import LoadScene
 from minibroker.simulation.swarm.loads.record_reader import SeekingReader
 from minibroker.simulation.swarm.loads.record_writer import RecordWriter
 from minibroker.simulation.swarm.loads.settings_changer import SettingsChanger
-from minibroker.simulation.swarm.options import RunOptions
-from minibroker.simulation.swarm.workload import Workload
+from minibroker.simulation.swarm.loads.topic_maker import TopicMaker
 
 
 class Load(Protocol):
@@ -32,18 +27,12 @@ CLASSES: dict[str, Callable[[LoadScene, random.Random], Load]] = {
     "settings_changer": SettingsChanger,
     "record_writer": RecordWriter,
     "record_reader": SeekingReader,
+    "topic_maker": TopicMaker,
 }
 
 
-def open_loads(
-    cluster: SimulatedCluster,
-    reference: ReferenceState,
-    workload: Workload,
-    history: History,
-    options: RunOptions,
-    done: Counter[str],
-) -> list[Callable[[], Coroutine[Any, Any, None]]]:
-    """What to run until the workload ends. `done` counts what the loads did."""
-    scene = LoadScene(cluster, reference, workload, history, options, done)
-    loads = [CLASSES[name](scene, cluster.world.random(f"load/{name}")) for name in scene.options.clients]
+def open_loads(scene: LoadScene) -> list[Callable[[], Coroutine[Any, Any, None]]]:
+    """What to run until the workload ends."""
+    world = scene.cluster.world
+    loads = [CLASSES[name](scene, world.random(f"load/{name}")) for name in scene.options.clients]
     return [load.run for load in loads]

@@ -7,9 +7,13 @@ import random
 
 import msgspec
 
-LOADS = ("record_writer", "record_reader", "settings_changer", "describer")
+from minibroker.protocol.ids import TopicPartition
+
+LOADS = ("record_writer", "record_reader", "settings_changer", "describer", "topic_maker")
 """What a client does; each is a module of this folder."""
 LOADS_MIN = 1
+LOADS_SHARE = 0.5
+"""Of the runs."""
 
 LOAD_ACTS = (
     "try_send",
@@ -41,6 +45,9 @@ LOAD_ACTS = (
     "describe_replica_state",
     "list_topics",
     "offsets",
+    "topic made again",
+    "records of a topic made again read",
+    "TopicMadeAgain",
 )
 """What loads do and see; a swarm must have had each."""
 
@@ -48,6 +55,9 @@ TOPIC = "load"
 """Topic of the loads; the steady workload writes and reads it, too, and its records are under promise."""
 SINGLE_TOPIC = "single"
 """A second topic, with one replica. Only where no disk is faulty: its one copy may not be."""
+
+REMADE = TopicPartition("remade", 0)
+"""A topic that is deleted and made again; what is acknowledged in its present life is under promise (`topic_maker`)."""
 
 MESSAGE_BYTES = (None, None, "1024", "2048", "8192")
 """max.message.bytes; the smallest are smaller than the batches of most producers, which split them."""
@@ -120,8 +130,9 @@ class LoadOptions(msgspec.Struct, kw_only=True):
 def draw_load_options(
     rng: random.Random, wanted: bool | None, brokers: int = 3, has_disk_faults: bool = False
 ) -> LoadOptions | None:
-    """None: a run without loads, unless they are wanted."""
-    return _draw(rng, brokers, has_disk_faults) if wanted else None
+    """None: a run without loads. `wanted`: whether the run has any; None: the seed decides."""
+    is_drawn = rng.random() < LOADS_SHARE
+    return _draw(rng, brokers, has_disk_faults) if (is_drawn if wanted is None else wanted) else None
 
 
 def _draw(rng: random.Random, brokers: int, has_disk_faults: bool) -> LoadOptions:

@@ -59,6 +59,8 @@ class LoadScene:
             for topic in options.loads.topics
         }
         """Every max.message.bytes that each topic may have in this run."""
+        self.placed: dict[tuple[str, str, bytes], int] = {}
+        """(partitioner, topic, key): the partition of the first record with it."""
 
     @property
     def now(self) -> float:
@@ -79,6 +81,11 @@ class LoadScene:
     def find(self, promise: str, text: str, partition: TopicPartition | None = None, *facts: str) -> None:
         """A promise of the client library did not hold."""
         self.history.find(f"client: {promise}", text, partition, *facts)
+
+    def had_one_leadership(self, partition: TopicPartition) -> bool:
+        """Whether it has been in its first leader epoch all the time: no new leader knew less."""
+        state = self.reference.state(partition)
+        return state is not None and state.leader_epoch == 0
 
     async def attempt(self, client: str, work: Awaitable[None]) -> None:
         """One round of a load. Its clients may find no broker, and its calls may fail while faults last."""

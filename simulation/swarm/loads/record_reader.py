@@ -125,7 +125,9 @@ class SeekingReader:
         """Ask for the first record since some time, and go on there."""
         rng, partition = self._random, self._partition()
         now_ms = self._scene.cluster.client_runtime().clock.now_ms()
-        asked_ms = rng.choice((0, now_ms, now_ms - rng.randint(0, HOUR_MS), now_ms - rng.randint(0, 8_000), 2**61))
+        known_ms = self._consumer.last_read_ms.get(partition, now_ms)
+        guessed_ms = (now_ms, now_ms - rng.randint(0, HOUR_MS), now_ms - rng.randint(0, 8_000))
+        asked_ms = rng.choice((0, *guessed_ms, known_ms, known_ms, 2**61))
         offset = await self._consumer.look_up(partition, asked_ms)
         if offset is not None:
             self._consumer.seek(partition, offset)

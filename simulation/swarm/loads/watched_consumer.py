@@ -30,6 +30,8 @@ class WatchedConsumer:
         self._paused: set[TopicPartition] = set()
         self._ends: dict[TopicPartition, int] = {}
         """The highest end that this consumer was told."""
+        self.last_read_ms: dict[TopicPartition, int] = {}
+        """Timestamp of the last record read of each partition."""
 
     async def __aenter__(self) -> Self:
         await self._consumer.start()
@@ -86,11 +88,17 @@ class WatchedConsumer:
             for record in records:
                 self._check_place(partition, record.offset)
                 self._next[partition] = record.offset + 1
+                self.last_read_ms[partition] = record.timestamp_ms
                 history.reads(partition, record.offset, record.value)
-            high_watermark = self._consumer.highwater(partition)
-            if records and (high_watermark is None or high_watermark <= records[-1].offset):
-                text = f"offset {records[-1].offset} was read below the high watermark {high_watermark}"
-                self._scene.find("highwater", text, partition)
+            if records:
+                self._check_high_watermark(partition, records[-1].offset)
+
+    def _check_high_watermark(self, partition: TopicPartition, offset: int) -> None:
+        """What was read is below the high watermark of its fetch. A later fetch from a new leader, which may not know
+        yet how far its predecessor had committed, says less."""
+        told = self._consumer.highwater(partition)
+        if told is None or (told <= offset and self._scene.had_one_leadership(partition)):
+            self._scene.find("highwater", f"offset {offset} was read, and the high watermark is {told}", partition)
 
     def _check_place(self, partition: TopicPartition, offset: int) -> None:
         wanted = self._next.get(partition)

@@ -49,7 +49,7 @@ class DrawnRecord(msgspec.Struct, kw_only=True):
         return len(self.key or b"") + len(self.value or b"") + headers
 
 
-class _Taken(msgspec.Struct, frozen=True, kw_only=True):
+class _Taken(msgspec.Struct, kw_only=True, eq=False):
     """A record that the producer took."""
 
     record: DrawnRecord
@@ -76,6 +76,8 @@ class WatchedProducer:
         self._producer = scene.producer(**settings)
         self._open: list[_Taken] = []
         """Not awaited yet."""
+        self._awaited: dict[_Taken, None] = {}
+        """Their tasks wait for them."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
@@ -178,6 +180,7 @@ class WatchedProducer:
         scene.history.takes(operation, partition, record.name)
         taken = _Taken(record=record, delivery=delivery, operation=operation, at_seconds=scene.now)
         if self._is_awaited:
+            self._awaited[taken] = None
             task = asyncio.create_task(self._wait(taken))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -189,7 +192,10 @@ class WatchedProducer:
         count = scene.options.topics[record.topic][0]
         wanted = record.partition
         if wanted is None and record.key is not None:
-            wanted = self._settings["partitioner"](record.key, count)
+            partitioner = self._settings["partitioner"]
+            wanted = scene.placed.setdefault(
+                (partitioner.__name__, record.topic, record.key), partitioner(record.key, count)
+            )
         if partition.topic != record.topic or (wanted is not None and partition.partition != wanted):
             scene.find("partition", f"{record.name} went to {partition}, not to {record.topic}-{wanted}")
 
@@ -203,6 +209,7 @@ class WatchedProducer:
         if waited_ms > self._settings["delivery_timeout_ms"] + LATE_MS_MAX:
             text = f"{taken.record.name} had no outcome for {waited_ms:.0f} ms"
             self._scene.find("delivery_timeout_ms", text, taken.delivery.topic_partition)
+        del self._awaited[taken]
         self._settle(taken)
 
     def _settle(self, taken: _Taken) -> MinibrokerError | None:
@@ -254,6 +261,7 @@ class WatchedProducer:
     async def _checked_flush(self, flush: Any) -> None:
         """`flush` or `close`: each record that was taken has an outcome, and a failure that was not awaited is told."""
         before, told = self._open, False
+        taken_before = [*before, *self._awaited]
         self._open = []
         try:
             await flush()
@@ -261,7 +269,7 @@ class WatchedProducer:
             told = True
         except FlushTimedOut as error:
             self._scene.find("flush", f"records had no outcome at their deadline: {error}")
-        for taken in before:
+        for taken in taken_before:
             if not taken.delivery.done:
                 self._scene.find("flush", f"{taken.record.name} has no outcome after a flush")
         failed = [self._settle(taken) is not None for taken in before if taken.delivery.done]

@@ -1,0 +1,160 @@
+"""An operator that deletes a topic with records and makes it again under its name, and readers that stay meanwhile.
+
+Owns: the lives of that topic, and what each must be: it begins empty, and holds what was acknowledged in this life,
+at its offsets, in order, and nothing of an earlier one; a reader does not carry its position over. Leaves to others:
+what brokers do with a deleted topic's files (`checks.replication.incarnations`).
+"""
+
+import asyncio
+import random
+
+import msgspec
+
+from minibroker.client.admin import AdminClient
+from minibroker.client.consumer.consumer import Consumer
+from minibroker.client.consumer.records import Record
+from minibroker.client.errors import MinibrokerError, TopicMadeAgain, UnknownTopicOrPartition
+from minibroker.simulation.swarm.loads.load_options import REMADE
+from minibroker.simulation.swarm.loads.load_scene import LoadScene
+
+PAUSE_SECONDS_MAX = 2.0
+ANSWER_MS = 4_000
+CALL_MS = 1_000
+READ_SECONDS = 8.0
+"""Longer than an election; a life that could not be read by then is not judged."""
+LOOK_SECONDS = 0.05
+RECORDS_MAX = 12
+SETTINGS: tuple[dict[str, str], ...] = ({}, {"segment.bytes": "1024"}, {"flush.messages": "1"})
+
+
+class TopicLife(msgspec.Struct, kw_only=True):
+    """One topic of the name, from its creation to its deletion."""
+
+    topic_id: str
+    acknowledged: dict[int, bytes] = msgspec.field(default_factory=dict)
+    in_doubt: set[bytes] = msgspec.field(default_factory=set)
+    """Their errors said that they may be there."""
+
+    def wrong(self, found: list[tuple[int, bytes | None]]) -> list[str]:
+        """What a reader of the whole topic got, against what was sent. `found`: offsets and values."""
+        complaints = []
+        if [offset for offset, _ in found] != list(range(len(found))):
+            complaints.append(f"its offsets are {[offset for offset, _ in found]}")
+        held = dict(found)
+        for offset, value in sorted(self.acknowledged.items()):
+            if held.get(offset) != value:
+                complaints.append(f"{value!r} was acknowledged at {offset}, which holds {held.get(offset)!r}")
+        sent = {*self.acknowledged.values(), *self.in_doubt}
+        complaints += [f"{value!r} at {offset} was not written to it" for offset, value in found if value not in sent]
+        values = [value for _, value in found]
+        complaints += [f"{value!r} is there twice" for value in sorted(sent) if values.count(value) > 1]
+        return complaints
+
+
+class TopicMaker:
+    """Start `run` as a task; it ends with the workload."""
+
+    def __init__(self, scene: LoadScene, rng: random.Random) -> None:
+        self._scene = scene
+        self._random = rng
+        self._lives = 0
+        self._topic_ids: set[str] = set()
+
+    async def run(self) -> None:
+        while not self._scene.is_over:
+            await self._scene.until_writable()
+            await self._scene.attempt("topic maker", self._round())
+            await asyncio.sleep(self._random.uniform(0.0, PAUSE_SECONDS_MAX))
+
+    async def _round(self) -> None:
+        """Some lives, one after the other, with one reader that stays."""
+        reset = self._random.choice(("earliest", "none"))
+        async with self._scene.admin() as admin:
+            await self._delete(admin)
+            life = await self._create(admin)
+            async with self._scene.consumer(auto_offset_reset=reset) as stayer:
+                stayer.assign([REMADE])
+                stayer.seek(REMADE, 0)
+                while not self._scene.is_over:
+                    await self._live(admin, life, stayer)
+                    await self._scene.until_writable()
+                    if self._scene.is_over:
+                        return
+                    await self._delete(admin)
+                    life = await self._create(admin)
+
+    async def _delete(self, admin: AdminClient) -> None:
+        try:
+            await admin.delete_topic(REMADE.topic, timeout_ms=ANSWER_MS)
+        except UnknownTopicOrPartition:
+            return
+
+    async def _create(self, admin: AdminClient) -> TopicLife:
+        replicas = min(3, len(self._scene.cluster.broker_ids))
+        configs = self._random.choice(SETTINGS)
+        created = await admin.create_topic(
+            REMADE.topic, partitions=1, replication_factor=replicas, configs=configs, timeout_ms=ANSWER_MS
+        )
+        if created.topic_id in self._topic_ids:
+            self._scene.find("create_topic", f"topic id {created.topic_id} was that of an earlier topic", REMADE)
+        self._topic_ids.add(created.topic_id)
+        self._lives += 1
+        if self._lives > 1:
+            self._scene.did("topic made again")
+        return TopicLife(topic_id=created.topic_id)
+
+    async def _live(self, admin: AdminClient, life: TopicLife, stayer: Consumer) -> None:
+        """Write and read. Only what was read while the topic was still this one is judged: a request to delete it that
+        was sent twice may come late."""
+        await self._write(life)
+        found = await self._read_on(stayer, max(life.acknowledged, default=-1) + 1)
+        if found is None or not await self._is_alive(admin, life):
+            return
+        for complaint in life.wrong(found):
+            self._scene.find("topic made again", f"life {self._lives}: {complaint}", REMADE)
+        self._scene.did("records of a topic made again read")
+
+    async def _write(self, life: TopicLife) -> None:
+        async with self._scene.producer(delivery_timeout_ms=ANSWER_MS, request_timeout_ms=CALL_MS) as producer:
+            for number in range(self._random.randint(1, RECORDS_MAX)):
+                await self._scene.until_writable()
+                value = b"life-%d-%d" % (self._lives, number)
+                try:
+                    found = await producer.send_and_wait(REMADE.topic, value, partition=0)
+                except MinibrokerError as error:
+                    self._scene.history.note_error("topic maker", error)
+                    if error.maybe_written:
+                        life.in_doubt.add(value)
+                    continue
+                last = max(life.acknowledged, default=-1)
+                if found.offset is None or found.offset <= last:
+                    text = f"{value!r} is acknowledged at {found.offset}, after {last}"
+                    self._scene.find("topic made again", text, REMADE)
+                else:
+                    life.acknowledged[found.offset] = value
+
+    async def _read_on(self, stayer: Consumer, end: int) -> list[tuple[int, bytes | None]] | None:
+        """What the reader that stayed gets, up to that offset at least; None if it does not get there in time."""
+        found: list[Record] = []
+        try:
+            async with asyncio.timeout(READ_SECONDS):
+                while not found or found[-1].offset < end - 1:
+                    try:
+                        found += (await stayer.getmany(timeout_ms=CALL_MS)).get(REMADE, [])
+                    except TopicMadeAgain:
+                        self._scene.did("TopicMadeAgain")
+                        stayer.seek(REMADE, 0)
+                    except UnknownTopicOrPartition:  # it has not heard of the new topic yet
+                        await asyncio.sleep(LOOK_SECONDS)
+                    if end == 0:
+                        break
+        except TimeoutError:
+            return None
+        return [(record.offset, record.value) for record in found]
+
+    async def _is_alive(self, admin: AdminClient, life: TopicLife) -> bool:
+        try:
+            found = await admin.describe_topics([REMADE.topic], timeout_ms=ANSWER_MS)
+        except UnknownTopicOrPartition:
+            return False
+        return found[REMADE.topic].topic_id == life.topic_id
