@@ -11,6 +11,7 @@ from tests.mutants import (
     high_watermark,
     in_sync_replicas,
     interrupted,
+    loads,
     log_starts,
     lookups,
     producer,
@@ -48,6 +49,7 @@ THEMES = (
     stale_facts,
     witness,
     promises,
+    loads,
 )
 
 MUTANTS: tuple[Mutant, ...] = tuple(

@@ -19,12 +19,12 @@ def test_every_load_is_drawn_and_has_a_class() -> None:
     assert {name for each in drawn if each is not None for name in each.clients} == set(LOADS) == set(CLASSES)
 
 
-def test_half_of_the_seeds_have_loads_and_a_wish_decides_for_all() -> None:
+def test_half_of_the_seeds_have_loads_and_an_option_decides_for_all() -> None:
     for wanted, least, most in ((None, 80, 120), (True, 200, 200), (False, 0, 0)):
         drawn = [draw_load_options(random.Random(seed), wanted) for seed in range(200)]
         assert least <= sum(each is not None for each in drawn) <= most
 
 
-def test_a_wish_changes_nothing_else_in_the_draw() -> None:
+def test_the_option_changes_nothing_else_in_the_draw() -> None:
     drawn = next(each for seed in range(9) if (each := draw_load_options(random.Random(seed), None)) is not None)
     assert drawn in [draw_load_options(random.Random(seed), True) for seed in range(9)]
