@@ -22,7 +22,7 @@ RUNS_TO_SEE_ALL = 200
 """A kind of event that this many runs never saw is a gap in the swarm; fewer runs may miss a rare one."""
 RUNS_TO_SEE_RARE = 1_000
 RUNS_TO_ENTER_ALL = 300
-"""The same of a function, a typed event, an API, a setting, a call of the clients: half of the runs have loads."""
+"""The same of a function, a typed event, an API, a setting, a call of the clients, in runs with loads."""
 RUNS_PER_PROCESS = 100
 """Then a worker is replaced, so that memory leaked by earlier runs is freed."""
 MUST_COUNT_SHARE = 0.95
@@ -139,7 +139,7 @@ class SwarmSummary(msgspec.Struct, kw_only=True):
             return missing + [each for each in READER_ACTS if not self.seen[each]]
         kinds = [*(f"disk {each}" for each in DISK_FAULTS), *(f"cluster {each}" for each in CLUSTER_SEQUENCES)]
         kinds = [] if self.disk_faults is False else kinds
-        kinds += [f"load {each}" for each in LOAD_ACTS] if self.loads is not False else []
+        kinds += [f"load {each}" for each in LOAD_ACTS] if self.loads else []
         kinds += [*(f"fault {each}" for each in (*FAULTS, ADDRESS_GONE)), *(f"sequence {each}" for each in SEQUENCES)]
         events = [*MUST_SEE, *(RARELY_SEEN if self.runs >= RUNS_TO_SEE_RARE else ())]
         return [each for each in events if not self.seen[each]] + [each for each in kinds if not self.injected[each]]

@@ -2,6 +2,9 @@
 
 import random
 
+import pytest
+
+from minibroker.simulation.swarm.loads import load_options
 from minibroker.simulation.swarm.loads.all_loads import CLASSES
 from minibroker.simulation.swarm.loads.load_options import LOADS, draw_load_options
 from minibroker.simulation.swarm.run import run_seed
@@ -19,12 +22,17 @@ def test_every_load_is_drawn_and_has_a_class() -> None:
     assert {name for each in drawn if each is not None for name in each.clients} == set(LOADS) == set(CLASSES)
 
 
-def test_half_of_the_seeds_have_loads_and_an_option_decides_for_all() -> None:
-    for wanted, least, most in ((None, 80, 120), (True, 200, 200), (False, 0, 0)):
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_a_share_of_the_seeds_has_loads_and_an_option_decides_for_all(
+    monkeypatch: pytest.MonkeyPatch, share: float
+) -> None:
+    monkeypatch.setattr(load_options, "LOADS_SHARE", share)
+    for wanted, least, most in ((None, 160 * share, 240 * share), (True, 200, 200), (False, 0, 0)):
         drawn = [draw_load_options(random.Random(seed), wanted) for seed in range(200)]
         assert least <= sum(each is not None for each in drawn) <= most
 
 
-def test_the_option_changes_nothing_else_in_the_draw() -> None:
+def test_the_option_changes_nothing_else_in_the_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load_options, "LOADS_SHARE", 0.5)
     drawn = next(each for seed in range(9) if (each := draw_load_options(random.Random(seed), None)) is not None)
     assert drawn in [draw_load_options(random.Random(seed), True) for seed in range(9)]
