@@ -146,6 +146,26 @@ def unread_at_10_of_epoch_3() -> Cursor:
     return cursor
 
 
+@pytest.mark.invariant("I22")
+@pytest.mark.parametrize("halt", [True, False])
+def test_a_truncation_below_what_was_read_after_a_reset_is_an_error(halt: bool) -> None:
+    cursor = Cursor(PARTITION, OffsetReset.LATEST, 1_000)
+    cursor.learn_leader(1, 3)
+    assert cursor.settle_reset(cursor.generation, 10, 3)
+    cursor.read_since_move = True
+    cursor.learn_leader(2, 4)
+    problem = validate(cursor, 2, 7, halt=halt)
+    assert problem is not None
+    assert problem.divergent_offset == 7
+    assert (cursor.halted is problem) is halt
+
+
+def test_a_truncation_below_an_unread_position_of_the_users_choice_is_an_error() -> None:
+    cursor = cursor_at(10, 3)
+    cursor.learn_leader(2, 4)
+    assert validate(cursor, 2, 7) is not None
+
+
 def test_a_position_found_under_an_older_epoch_is_validated_before_the_first_fetch() -> None:
     cursor = Cursor(PARTITION, OffsetReset.LATEST, 1_000)
     cursor.learn_leader(1, 3)

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import random
 import tracemalloc
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from minibroker.broker.log.config import LogConfig
+from minibroker.broker.log.cutting import delete_head
 from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.log.segments.tail_cache import TailCache
@@ -14,7 +20,8 @@ from minibroker.broker.log.segments.warm_segments import WarmSegments
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.adapters.clock import RealClock
 from minibroker.runtime.adapters.disk import RealDisk
-from tests.broker.log.machine import SMALL, Machine, append, check_log, drive, read_all
+from minibroker.simulation.world.disk import SimulatedDisk, SimulatedFile
+from tests.broker.log.machine import SMALL, Machine, append, check_log, drive, read_all, reset, truncate
 
 CONFIG = LogConfig(segment_bytes=2_000, index_interval_bytes=10, retention_ms=None)
 
@@ -53,6 +60,94 @@ def test_released_index_entries_are_read_back_from_their_files(machine: Machine)
     for log in directory.logs.values():
         assert log.log_end_offset == 60
         check_log(log)
+
+
+# -------------------------------------------------------------------------------------- what is gone holds nothing
+class CountingDisk:
+    """Counts the files that are open."""
+
+    def __init__(self, inner: SimulatedDisk) -> None:
+        self._inner = inner
+        self.open_paths: Counter[str] = Counter()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def open(self, path: str, create: bool = False) -> SimulatedFile:
+        file = self._inner.open(path, create)
+        close, is_open = file.close, [True]
+        self.open_paths[path] += 1
+
+        def counted_close() -> None:
+            if is_open:
+                is_open.clear()
+                self.open_paths[path] -= 1
+            close()
+
+        file.close = counted_close  # type: ignore[method-assign]
+        return file
+
+
+def truncates(directory: LogDirectory, log: PartitionLog) -> None:
+    truncate(log, log.segments[1].base_offset)
+
+
+def starts_anew(directory: LogDirectory, log: PartitionLog) -> None:
+    reset(log, 1_000)
+
+
+def deletes_its_head(directory: LogDirectory, log: PartitionLog) -> None:
+    log.trim_before(log.segments[-1].base_offset)
+    drive(log.record_start())
+    delete_head(log, log.log_start_offset)
+
+
+def drops_all(directory: LogDirectory, log: PartitionLog) -> None:
+    log.trim_before(log.log_end_offset, drops_all=True)
+
+
+def is_damaged(directory: LogDirectory, log: PartitionLog) -> None:
+    log.mark_damaged("rot")
+
+
+def is_deleted(directory: LogDirectory, log: PartitionLog) -> None:
+    directory.delete_log(log.topic_partition)
+
+
+def is_set_aside(directory: LogDirectory, log: PartitionLog) -> None:
+    directory.set_log_aside(log.topic_partition)
+
+
+def is_closed(directory: LogDirectory, log: PartitionLog) -> None:
+    drive(directory.close(True, {}))
+
+
+WAYS = (truncates, starts_anew, deletes_its_head, drops_all, is_damaged, is_deleted, is_set_aside, is_closed)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_leaves_a_log_holds_no_descriptor_and_no_index(
+    machine: Machine, way: Callable[[LogDirectory, PartitionLog], None]
+) -> None:
+    """A removed file keeps its space on the disk as long as it is open."""
+    segments = WarmSegments()
+    directory, _ = logs_with(machine, segments, 0)
+    disk: Any = CountingDisk(machine.disk())
+    directory.health.disk = disk
+    log = directory.create_log(TopicPartition("t", 0), "id", CONFIG)
+    append(log, 60)
+    read_all(log)
+    for segment in log.segments:
+        segment._loaded_index()
+    left = list(log.segments)
+    assert len(left) >= 3
+    assert sum(count for path, count in disk.open_paths.items() if path.endswith(".log")) == len(left)
+    way(directory, log)
+    kept = {segment.log_path for segment in log.segments} if way in WAYS[:4] else set[str]()
+    is_open = {path for path, count in disk.open_paths.items() if count and path.endswith(".log")}
+    assert is_open <= kept
+    assert segments.open_files == len(is_open)
+    assert {segment.log_path for segment in segments._indexes} <= kept  # type: ignore[attr-defined]
 
 
 async def test_an_idle_partition_costs_little_memory(tmp_path: Path) -> None:

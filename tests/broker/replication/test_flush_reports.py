@@ -93,3 +93,47 @@ def test_without_flushing_a_follower_fetches_without_a_sync() -> None:
     state = cluster.replicas[2].state
     assert state.synced_end_offset == 0
     assert _kinds(step(state, ev.PhaseRetried())) == {"FetchNext"}
+
+
+# -------------------------------------------------------------------------------------- acks=1 waits for the own sync
+def _leader_with_an_unsynced_record() -> tuple[ReplicaState, ev.BatchesAppended]:
+    cluster = CoreCluster(2, flush=True)
+    cluster.elect(1)
+    state = cluster.replicas[1].state
+    return state, ev.BatchesAppended(tokens=("p",), acks=1, base_offset=0, end_offset=1, now_ms=cluster.now_ms)
+
+
+def _answers(effects: list[ev.ReplicaEffect]) -> list[tuple[tuple[object, ...], ErrorCode]]:
+    return [(each.tokens, each.error_code) for each in effects if isinstance(each, ev.AnswerProduce)]
+
+
+def test_acks_1_is_answered_by_the_sync_that_covers_the_record() -> None:
+    state, appended = _leader_with_an_unsynced_record()
+    assert _answers(step(state, appended)) == []
+    assert _answers(step(state, ev.Synced(end_offset=0, now_ms=1))) == []
+    assert _answers(step(state, ev.Synced(end_offset=1, now_ms=1))) == [(("p",), ErrorCode.NONE)]
+    assert _answers(step(state, ev.Synced(end_offset=1, now_ms=2))) == [], "each request is answered once"
+
+
+def test_acks_1_times_out_when_no_sync_comes() -> None:
+    state, appended = _leader_with_an_unsynced_record()
+    step(state, appended)
+    assert _answers(step(state, ev.ProduceExpired(token="p"))) == [(("p",), ErrorCode.REQUEST_TIMED_OUT)]
+    assert _answers(step(state, ev.Synced(end_offset=1, now_ms=1))) == []
+
+
+def test_acks_1_is_refused_when_the_leadership_ends_before_the_sync() -> None:
+    cluster = CoreCluster(2, flush=True)
+    cluster.elect(1)
+    state = cluster.replicas[1].state
+    step(state, ev.BatchesAppended(tokens=("p",), acks=1, base_offset=0, end_offset=1, now_ms=cluster.now_ms))
+    effects = step(state, _leadership(cluster, leader=2, epoch=1))
+    assert _answers(effects) == [(("p",), ErrorCode.NOT_LEADER_OR_FOLLOWER)]
+    assert _answers(step(state, ev.Synced(end_offset=1, now_ms=1))) == []
+    assert _answers(step(state, _leadership(cluster, leader=1, epoch=2))) == [], "each request is answered once"
+
+
+def test_acks_1_of_a_synced_record_is_answered_at_once() -> None:
+    state, appended = _leader_with_an_unsynced_record()
+    state.synced_end_offset = 1
+    assert _answers(step(state, appended)) == [(("p",), ErrorCode.NONE)]

@@ -6,6 +6,7 @@ from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.replica import step
 from minibroker.broker.replication.state import ReplicaState, Role
 from minibroker.protocol.errors import ErrorCode
+from minibroker.simulation.model.replica import header_for
 from tests.broker.replication.core_cluster import CoreCluster
 
 
@@ -97,3 +98,46 @@ def test_the_epoch_of_a_new_leader_is_synced_early_and_a_trimmed_history_waits_f
     state.epoch_history.entries = [(2, 0), (3, 5)]
     state.log_end_offset = state.high_watermark = state.log_start_offset = 5
     assert step(state, ev.HeadDeleted(first_offset=5)) == [ev.WriteEpochHistory()]
+
+
+def _follower_without_an_epoch() -> tuple[ReplicaState, ev.LeaderAndIsrReceived]:
+    state = CoreCluster(2).replicas[2].state
+    order = ev.LeaderAndIsrReceived(
+        now_ms=0,
+        controller_epoch=1,
+        leader_id=1,
+        leader_epoch=3,
+        partition_epoch=0,
+        in_sync_replicas=(1,),
+        assignment=(1, 2),
+    )
+    return state, order
+
+
+def test_epochs_that_a_follower_learns_from_batches_are_stored_once() -> None:
+    """A restart that finds no epochs could not be aligned with the next leader."""
+    state, order = _follower_without_an_epoch()
+    step(state, order)
+    for offset, epoch, is_new in ((0, 1, True), (1, 1, False), (2, 3, True)):
+        batches = (header_for(offset, epoch),)
+        appended = ev.FetchedAppended(batches=batches, high_watermark=0, log_start_offset=0)
+        assert (ev.WriteEpochHistory() in step(state, appended)) is is_new
+    both = (header_for(3, 3), header_for(4, 3))
+    appended = ev.FetchedAppended(batches=both, high_watermark=0, log_start_offset=0)
+    assert ev.WriteEpochHistory() not in step(state, appended)
+    state.leader_epoch = 4
+    mixed = (header_for(5, 4), header_for(6, 4))
+    assert ev.WriteEpochHistory() in step(
+        state, ev.FetchedAppended(batches=mixed, high_watermark=0, log_start_offset=0)
+    ), "the epoch of the first batch is new, that of the last is not"
+
+
+@pytest.mark.parametrize(("high_watermark", "cuts"), [(1, True), (3, False)])
+def test_a_follower_that_knows_no_epoch_of_its_records_keeps_the_committed_ones(
+    high_watermark: int, cuts: bool
+) -> None:
+    state, order = _follower_without_an_epoch()
+    state.log_end_offset, state.high_watermark = 3, high_watermark
+    effects = step(state, order)
+    assert [each.end_offset for each in effects if isinstance(each, ev.TruncateTo)] == ([1] if cuts else [])
+    assert state.log_end_offset == high_watermark
