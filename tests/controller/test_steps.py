@@ -15,6 +15,7 @@ from minibroker.controller.core.events import (
     LeadershipsWritten,
     OpenChannel,
     RegistrationsChanged,
+    ReplicasFailed,
     Send,
     TookOver,
     WriteLeaderships,
@@ -151,3 +152,25 @@ def test_steps_are_repeatable() -> None:
     event = RegistrationsChanged(brokers={3: broker(3), 2: broker(2)})
     other = RegistrationsChanged(brokers={2: broker(2), 3: broker(3)})
     assert repr(step(forward, event)) == repr(step(backward, other))
+
+
+def failed_on_broker_3(state: ControllerState) -> list[tuple[int, tuple[int, ...], int | None]]:
+    """Leader epoch, ISR and leader of each change after the replica of broker 3 failed."""
+    effects = step(state, ReplicasFailed(broker_id=3, broker_epoch=30, partitions=(T0,)))
+    changes = [change for effect in effects if isinstance(effect, WriteLeaderships) for change in effect.changes]
+    return [(each.after.leader_epoch, each.after.in_sync_replicas, each.after.leader) for each in changes]
+
+
+def test_a_replica_that_fails_outside_the_isr_begins_a_new_epoch_once() -> None:
+    """Its leader must not count the position that it reported before, nor propose it any more."""
+    state = cluster_state(1, 2, 3, now=leadership(1, 1, 2, epoch=5))
+    assert failed_on_broker_3(state) == [(6, (1, 2), 1)]
+    assert failed_on_broker_3(state) == []
+
+
+def test_a_replica_that_fails_in_the_isr_leaves_it() -> None:
+    assert failed_on_broker_3(cluster_state(1, 2, 3, now=leadership(1, 1, 2, 3, epoch=5))) == [(6, (1, 2), 1)]
+
+
+def test_a_replica_that_fails_while_there_is_no_leader_changes_nothing() -> None:
+    assert failed_on_broker_3(cluster_state(2, 3, now=leadership(None, 1, epoch=5))) == []

@@ -72,3 +72,18 @@ def test_an_answer_that_does_not_fit_the_proposal_settles_nothing(absurd: dict[s
     assert (leader.state.partition_epoch, leader.state.in_sync_replicas) == (before, (1, 2))
     step(leader.state, fitting)
     assert (leader.state.partition_epoch, set(leader.state.in_sync_replicas)) == (before + 1, {1, 2, 3})
+
+
+def test_the_lag_check_alone_ends_the_wait_for_a_joiner_that_stopped() -> None:
+    """Nobody else fetches from the only member of the ISR: without this, the producer waits until its timeout."""
+    cluster = CoreCluster(2)
+    cluster.elect(1, isr=(1,))
+    cluster.fetch(2)
+    cluster.alter(1, "INELIGIBLE_REPLICA")
+    state = cluster.replicas[1].state
+    cluster.produce(1, "a")
+    lag_ms = state.config.replica_lag_time_max_ms
+    assert state.high_watermark == 0, "it must not outrun the joiner"
+    effects = step(state, ev.LagChecked(now_ms=cluster.now_ms + lag_ms + 1))
+    assert [type(effect) for effect in effects] == [ev.HighWatermarkRose, ev.AnswerProduce]
+    assert state.high_watermark == 1
