@@ -75,7 +75,7 @@ def test_an_answer_that_does_not_fit_the_proposal_settles_nothing(absurd: dict[s
 
 
 def test_the_lag_check_alone_ends_the_wait_for_a_joiner_that_stopped() -> None:
-    """Nobody else fetches from the only member of the ISR: without this, the producer waits until its timeout."""
+    """No other broker fetches from the only member of the ISR: without this, the producer waits until its timeout."""
     cluster = CoreCluster(2)
     cluster.elect(1, isr=(1,))
     cluster.fetch(2)
