@@ -65,6 +65,8 @@ class AlterPartitionSender:
         self._failure_logged_ms: int | None = None
         self._unanswered_since_ms: int | None = None
         self._failed_ms = 0
+        self._failed_under: int | None = None
+        """The registration, as broker epoch, to which these failures belong."""
 
     def propose(self, partition: Partition, proposal: ProposeIsr) -> None:
         """Send it soon; a retry waits `after_ms` first."""
@@ -76,8 +78,11 @@ class AlterPartitionSender:
 
     def unreachable_ms(self) -> int:
         """How long requests have been failing, 0 if none was sent lately. A leader that the controller can reach, but
-        that cannot reach the controller, receives all updates and yet cannot change an ISR (hardening rule 17)."""
+        that cannot reach the controller, receives all updates and yet cannot change an ISR (hardening rule 17).
+        Failures under a former registration have had their consequence: it may have been removed for them."""
         since, now_ms = self._unanswered_since_ms, self._now_ms()
+        if self._failed_under != self._broker_epoch():
+            return 0
         return 0 if since is None or now_ms - self._failed_ms > STILL_FAILING_MS else now_ms - since
 
     def controller_changed(self) -> None:
@@ -118,8 +123,8 @@ class AlterPartitionSender:
             return
         except RequestFailed as error:
             self._failed_ms = self._now_ms()
-            if self._unanswered_since_ms is None:
-                self._unanswered_since_ms = self._failed_ms
+            if self._unanswered_since_ms is None or self._failed_under != broker_epoch:
+                self._unanswered_since_ms, self._failed_under = self._failed_ms, broker_epoch
             self._log_failure(f"got no answer: {error}")
             self._lost(proposals)
             return

@@ -33,6 +33,7 @@ from minibroker.runtime.ports import CheckOp, CreateOp, DeleteOp, NoNode, Operat
 from minibroker.simulation.checks.checker import Checker, WorldHandlers
 from minibroker.simulation.checks.reference_state import ReferencePartition, ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
+from minibroker.simulation.world.node import PROCESS, Process
 from minibroker.simulation.world.observations import (
     AnswerArrived,
     DeletedNode,
@@ -102,6 +103,7 @@ class FencingChecker(Checker):
         self._registered_at: dict[int, float] = {}
         self._slow_at: dict[frozenset[str], float] = {}
         self._without_zookeeper_at: dict[int, float] = {}
+        self._unanswered_since: dict[tuple[Process, TopicPartition], float] = {}
         self._changed_at: dict[int, float] = {}
         self._offline_at: dict[tuple[int, TopicPartition], float] = {}
         self._stopping_at: dict[int, float] = {}
@@ -228,6 +230,8 @@ class FencingChecker(Checker):
     def _is_silent(self, observer: str, broker_id: int) -> bool:
         """Whether it has owed the suspecting broker an answer for too long, or gets none from it: this replaces the
         confirmation (hardening rule 17)."""
+        if self._waits_for_controller(broker_id):
+            return True
         back = self._network.contact(name_of(broker_id), observer)
         now = self._loop.time()
         since, until = self._network.last_cut(name_of(broker_id), observer) or (math.inf, -math.inf)
@@ -245,6 +249,13 @@ class FencingChecker(Checker):
         may_owe_answers = self._was_slow(observer, broker_id) or self._was_without_zookeeper(broker_id)
         has_never_answered = silent > since_registration or may_owe_answers
         return silent >= SILENT_SECONDS or (has_never_answered and since_registration >= NEVER_ANSWERED_SECONDS)
+
+    def _waits_for_controller(self, broker_id: int) -> bool:
+        """Whether an AlterPartition of this leader has had no answer for so long that it reports to be cut off from its
+        controller. Other answers may have arrived meanwhile (seed 17290212)."""
+        process = self._cluster.world.machine(name_of(broker_id)).process
+        long_ago = self._loop.elapsed - SILENT_SECONDS
+        return any(of is process and since <= long_ago for (of, _), since in self._unanswered_since.items())
 
     def _was_slow(self, observer: str, broker_id: int) -> bool:
         """Whether their links were so slow that a first order cannot be answered in time, though the connection or
@@ -329,7 +340,13 @@ class FencingChecker(Checker):
         self, replica: ObservedReplica, event: ev.ReplicaEvent, effects: Sequence[ev.ReplicaEffect], refused: bool
     ) -> None:
         """Catch what happens between two samples: a full disk may have room again after a
-        millisecond (seed 8000487)."""
+        millisecond (seed 8000487). Note since when a proposal has been unanswered."""
+        process, partition = PROCESS.get(), replica.topic_partition
+        if process is not None:
+            if replica.state.pending_isr is None or isinstance(event, ev.AlterPartitionAnswered):
+                self._unanswered_since.pop((process, partition), None)
+            else:
+                self._unanswered_since.setdefault((process, partition), self._loop.elapsed)
         if replica.state.role is Role.OFFLINE:
             self._offline_at[replica.state.config.broker_id, replica.topic_partition] = self._loop.elapsed
 
