@@ -35,6 +35,7 @@ from minibroker.runtime.server.server_limits import (
     REQUESTS_IN_FLIGHT_MAX,
     SMALL_WAIT_BYTES,
     SWEEP_INTERVAL_MS,
+    TURN_COST,
     UNREAD_ALLOWED_BYTES,
 )
 from minibroker.runtime.server.waiting_requests import Charge
@@ -210,6 +211,10 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._resume()
         self._has_slot = False
 
+    def take_turn(self) -> None:
+        """The next of its requests that found nothing left of an iteration may be handled now."""
+        self._resume_if_due()
+
     def resume_soon(self) -> None:
         """A reason to wait may be gone. Resume in a later callback: this may run inside another connection's
         handler."""
@@ -284,13 +289,14 @@ class ServerConnection(asyncio.BufferedProtocol):
         """In order, until nothing is left or the next request must wait."""
         handled = 0
         receiver = self._receiver
+        turn_ends_at = self._server.iteration.left - TURN_COST
         self._handling = True
         try:
             while receiver.has_partial_frame and not self._must_wait():
                 frame = receiver.next_frame()
                 if frame is None:
                     break
-                if not self.is_broker and not self._may_begin(frame):
+                if not self.is_broker and not self._may_begin(frame, turn_ends_at):
                     break
                 self._on_frame(frame)
                 handled += 1
@@ -320,17 +326,17 @@ class ServerConnection(asyncio.BufferedProtocol):
             )
         )
 
-    def _may_begin(self, frame: memoryview) -> bool:
-        """Whether the request may be handled in this loop iteration; else it waits for the next one, or for the heavy
-        slot."""
+    def _may_begin(self, frame: memoryview, turn_ends_at: int) -> bool:
+        """Whether the request may be handled now; else it waits for this connection's next turn, or for the heavy
+        slot. The turn ends when no more than `turn_ends_at` is left of the iteration's allowance, if others wait."""
         iteration = self._server.iteration
         if iteration.left <= 0 and iteration.handshakes_left > 0 and is_handshake(frame):
             iteration.handshakes_left -= 1
             return True
-        if iteration.left <= 0:
+        if iteration.left <= 0 or (iteration.queue and iteration.left <= turn_ends_at):
             self._receiver.put_back(frame)
             self._resume_scheduled = True
-            self._loop.call_soon(self._resume_if_due)
+            iteration.queue.append(self)
             return False
         if not is_heavy(frame) or self._has_slot or self._server.heavy.begin(self, len(frame)):
             return True

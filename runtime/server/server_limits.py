@@ -12,6 +12,8 @@ SWEEP_INTERVAL_MS = 2_000
 """How often the deadlines of all connections are checked; one timer for all of them."""
 ITERATION_COST = 64 * KIB
 """What clients may request within one loop iteration, in bytes of requests without records: some 20 ms of work."""
+TURN_COST = KIB
+"""What one connection may request in a row while others wait: at least one request, and not many small ones."""
 HANDSHAKES_PER_ITERATION = 32
 """Steps of authentications handled in an iteration whose allowance for clients is used up: a broker counts as a client
 until it is authenticated, and must not wait behind a flood. Each step takes some microseconds."""

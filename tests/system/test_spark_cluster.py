@@ -71,9 +71,9 @@ def test_an_audit_survives_the_kill_of_one_of_two_workers(tmp_path: Path, long_l
 def test_the_kill_of_the_last_worker_is_reported_in_one_sentence(
     tmp_path: Path, long_log: PlantedCluster, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(spark_cluster, "EXECUTOR_SECONDS", 5.0)
+    monkeypatch.setattr(spark_cluster, "EXECUTOR_SECONDS", 15.0)
     with standalone_spark(tmp_path, workers=1) as spark:
-        words = f"the last executor of {spark.url} is gone, and no other has registered within 5 s"
+        words = f"the last executor of {spark.url} is gone, and no other has registered within 15 s"
         with pytest.raises(AuditError, match=f"^{re.escape(words)}$"):
             audit_and_kill(long_log, spark, r"^Spark: [1-9]\d* of \d+ portions")
     assert capfd.readouterr() == ("", "")
