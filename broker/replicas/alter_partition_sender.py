@@ -9,6 +9,8 @@ Source: KIP-497; hardening rule 6 (half of replica.lag.time.max.ms, and a change
 import asyncio
 from collections.abc import Callable
 
+import msgspec
+
 from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replication.events import AlterPartitionAnswered, AlterPartitionLost, ProposeIsr
 from minibroker.protocol.errors import ErrorCode, error_code
@@ -34,6 +36,22 @@ STILL_FAILING_MS = 5_000
 """Requests that failed longer ago are over: a proposal that is still wanted is sent again sooner than this."""
 FAILURE_LOG_INTERVAL_MS = 10_000
 """A controller that does not answer, or refuses, is asked twenty times a second; one line per interval is enough."""
+
+
+class Silence(msgspec.Struct, frozen=True):
+    """Requests that got no answer, one after another. They belong to one registration: those of a former one have had
+    their consequence, for it may have been removed because of them (seed 17290212)."""
+
+    broker_epoch: int
+    since_ms: int
+    last_ms: int
+    """When the last of them failed."""
+
+    def lasting_ms(self, broker_epoch: int | None, now_ms: int) -> int:
+        """For how long now, 0 if it is over."""
+        if broker_epoch != self.broker_epoch or now_ms - self.last_ms > STILL_FAILING_MS:
+            return 0
+        return now_ms - self.since_ms
 
 
 class AlterPartitionSender:
@@ -63,10 +81,7 @@ class AlterPartitionSender:
         self._channel = RequestChannel(self._dial)
         self._connected_to: tuple[int, str, int] | None = None
         self._failure_logged_ms: int | None = None
-        self._unanswered_since_ms: int | None = None
-        self._failed_ms = 0
-        self._failed_under: int | None = None
-        """The registration, as broker epoch, to which these failures belong."""
+        self._silence: Silence | None = None
 
     def propose(self, partition: Partition, proposal: ProposeIsr) -> None:
         """Send it soon; a retry waits `after_ms` first."""
@@ -78,17 +93,13 @@ class AlterPartitionSender:
 
     def unreachable_ms(self) -> int:
         """How long requests have been failing, 0 if none was sent lately. A leader that the controller can reach, but
-        that cannot reach the controller, receives all updates and yet cannot change an ISR (hardening rule 17).
-        Failures under a former registration have had their consequence: it may have been removed for them."""
-        since, now_ms = self._unanswered_since_ms, self._now_ms()
-        if self._failed_under != self._broker_epoch():
-            return 0
-        return 0 if since is None or now_ms - self._failed_ms > STILL_FAILING_MS else now_ms - since
+        that cannot reach the controller, receives all updates and yet cannot change an ISR (hardening rule 17)."""
+        return 0 if self._silence is None else self._silence.lasting_ms(self._broker_epoch(), self._now_ms())
 
     def controller_changed(self) -> None:
         """Stop waiting for the old controller; its failures do not count against the new one."""
         if self._controller_address() != self._connected_to:
-            self._unanswered_since_ms = None
+            self._end_silence()
             self._channel.hang_up()
 
     def _enqueue(self, partition: Partition, proposal: ProposeIsr) -> None:
@@ -117,20 +128,29 @@ class AlterPartitionSender:
         try:
             response = await self._channel.ask(request, AlterPartitionResponse, self._request_timeout_ms)
         except RequestRefused as error:
-            self._unanswered_since_ms = None
+            self._end_silence()
             self._log_failure(f"was refused: {error}")
             self._lost(proposals)
             return
         except RequestFailed as error:
-            self._failed_ms = self._now_ms()
-            if self._unanswered_since_ms is None or self._failed_under != broker_epoch:
-                self._unanswered_since_ms, self._failed_under = self._failed_ms, broker_epoch
+            self._note_silence(broker_epoch)
             self._log_failure(f"got no answer: {error}")
             self._lost(proposals)
             return
-        self._unanswered_since_ms = None
+        self._end_silence()
         self._failure_logged_ms = None
         self._settle(proposals, response)
+
+    def _note_silence(self, broker_epoch: int) -> None:
+        known, now_ms = self._silence, self._now_ms()
+        if known is None or known.broker_epoch != broker_epoch:
+            self._silence = Silence(broker_epoch, since_ms=now_ms, last_ms=now_ms)
+        else:
+            self._silence = Silence(broker_epoch, since_ms=known.since_ms, last_ms=now_ms)
+
+    def _end_silence(self) -> None:
+        """The controller answered, or another one is asked from now on."""
+        self._silence = None
 
     def _log_failure(self, what: str) -> None:
         now_ms = self._now_ms()

@@ -120,7 +120,7 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "broker.replicas.alter_partition_sender",
-                "        return 0 if since is None or now_ms - self._failed_ms > STILL_FAILING_MS else now_ms - since\n",
+                "        return now_ms - self.since_ms\n",
                 "        return 0\n",
             ),
         ),

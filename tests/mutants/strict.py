@@ -281,8 +281,8 @@ STRICTER = (
             ),
             Edit(
                 "broker.replicas.alter_partition_sender",
-                "            self._unanswered_since_ms = None\n            self._channel.hang_up()\n",
-                "            self._unanswered_since_ms = None\n",
+                "            self._end_silence()\n            self._channel.hang_up()\n",
+                "            self._end_silence()\n",
             ),
         ),
         schedule=Schedule("strict:controller_never_answers_a_proposal"),
