@@ -1,6 +1,6 @@
 """Which replica may lead after a start: replaced disks, logs that may be short, brokers that do not answer."""
 
-from tests.mutants.mutant import CannotApply, CoreSchedule, Edit, Mutant, Schedule
+from tests.mutants.mutant import CannotApply, CoreSchedule, Edit, Mutant, Schedule, UnitTest
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -125,6 +125,28 @@ MUTANTS: tuple[Mutant, ...] = (
             ),
         ),
         schedule=Schedule("elections:leader_does_not_reach_the_controller"),
+    ),
+    Mutant(
+        name="D07e",
+        title="the time for which a leader's AlterPartition got no answer goes on under its next registration",
+        origin="found by seed 17290212",
+        rule="a leader reports no failures of a former registration, which has been removed for them",
+        breaks=("hardening rule 11",),
+        edits=(
+            Edit(
+                "broker.replicas.alter_partition_sender",
+                "        if broker_epoch != self.broker_epoch or now_ms - self.last_ms > STILL_FAILING_MS:\n",
+                "        if now_ms - self.last_ms > STILL_FAILING_MS:\n",
+            ),
+            Edit(
+                "broker.replicas.alter_partition_sender",
+                "        if known is None or known.broker_epoch != broker_epoch:\n",
+                "        if known is None:\n",
+            ),
+        ),
+        schedule=UnitTest(
+            "tests/broker/test_alter_partition_sender.py::test_failures_under_a_former_registration_do_not_count",
+        ),
     ),
     Mutant(
         name="D12e",
