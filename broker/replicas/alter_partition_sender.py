@@ -47,11 +47,10 @@ class Silence(msgspec.Struct, frozen=True):
     last_ms: int
     """When the last of them failed."""
 
-    def lasting_ms(self, broker_epoch: int | None, now_ms: int) -> int:
-        """For how long now, 0 if it is over."""
-        if broker_epoch != self.broker_epoch or now_ms - self.last_ms > STILL_FAILING_MS:
-            return 0
-        return now_ms - self.since_ms
+    def lasts(self, broker_epoch: int | None, now_ms: int) -> bool:
+        """Whether a request that fails now continues it. Long after the last one it does not: this broker led nothing
+        meanwhile, or nothing that changed its ISR (seed 17300988)."""
+        return broker_epoch == self.broker_epoch and now_ms - self.last_ms <= STILL_FAILING_MS
 
 
 class AlterPartitionSender:
@@ -94,7 +93,10 @@ class AlterPartitionSender:
     def unreachable_ms(self) -> int:
         """How long requests have been failing, 0 if none was sent lately. A leader that the controller can reach, but
         that cannot reach the controller, receives all updates and yet cannot change an ISR (hardening rule 17)."""
-        return 0 if self._silence is None else self._silence.lasting_ms(self._broker_epoch(), self._now_ms())
+        silence, now_ms = self._silence, self._now_ms()
+        if silence is None or not silence.lasts(self._broker_epoch(), now_ms):
+            return 0
+        return now_ms - silence.since_ms
 
     def controller_changed(self) -> None:
         """Stop waiting for the old controller; its failures do not count against the new one."""
@@ -143,10 +145,8 @@ class AlterPartitionSender:
 
     def _note_silence(self, broker_epoch: int) -> None:
         known, now_ms = self._silence, self._now_ms()
-        if known is None or known.broker_epoch != broker_epoch:
-            self._silence = Silence(broker_epoch, since_ms=now_ms, last_ms=now_ms)
-        else:
-            self._silence = Silence(broker_epoch, since_ms=known.since_ms, last_ms=now_ms)
+        since_ms = known.since_ms if known is not None and known.lasts(broker_epoch, now_ms) else now_ms
+        self._silence = Silence(broker_epoch, since_ms, last_ms=now_ms)
 
     def _end_silence(self) -> None:
         """The controller answered, or another one is asked from now on."""

@@ -3,7 +3,7 @@
 import asyncio
 from typing import cast
 
-from minibroker.broker.replicas.alter_partition_sender import AlterPartitionSender
+from minibroker.broker.replicas.alter_partition_sender import STILL_FAILING_MS, AlterPartitionSender
 from minibroker.protocol.wire.messages import ApiKey
 from minibroker.runtime.broker_dialer import BrokerDialer
 from minibroker.runtime.ports import NetworkError
@@ -50,22 +50,54 @@ class Unreachable:
         raise NetworkError("refused")
 
 
+class FailingSender:
+    """A sender whose requests all fail, at the times and under the registrations that a test sets."""
+
+    def __init__(self) -> None:
+        self.broker_epoch = 7
+        self.now_ms = 0
+        self.sender = AlterPartitionSender(
+            dialer=cast(BrokerDialer, Unreachable()),
+            broker_id=1,
+            broker_epoch=lambda: self.broker_epoch,
+            controller_address=lambda: (2, "controller", 9092),
+            request_timeout_ms=1_000,
+            now_ms=lambda: self.now_ms,
+        )
+
+    def fail_at(self, now_ms: int) -> None:
+        self.now_ms = now_ms
+        asyncio.run(self.sender._send([]))
+
+    def unreachable_ms_at(self, now_ms: int) -> int:
+        self.now_ms = now_ms
+        return self.sender.unreachable_ms()
+
+
 def test_failures_under_a_former_registration_do_not_count() -> None:
     """A leader that was unregistered for them and led again was unregistered again (seed 17290212)."""
-    broker_epoch, now_ms = 7, 0
-    sender = AlterPartitionSender(
-        dialer=cast(BrokerDialer, Unreachable()),
-        broker_id=1,
-        broker_epoch=lambda: broker_epoch,
-        controller_address=lambda: (2, "controller", 9092),
-        request_timeout_ms=1_000,
-        now_ms=lambda: now_ms,
-    )
-    asyncio.run(sender._send([]))
-    now_ms = 3_000
-    assert sender.unreachable_ms() == 3_000
-    broker_epoch = 8
-    assert sender.unreachable_ms() == 0
-    asyncio.run(sender._send([]))
-    now_ms = 4_000
-    assert sender.unreachable_ms() == 1_000
+    failing = FailingSender()
+    failing.fail_at(0)
+    assert failing.unreachable_ms_at(3_000) == 3_000
+    failing.broker_epoch = 8
+    assert failing.unreachable_ms_at(3_000) == 0
+    failing.fail_at(3_000)
+    assert failing.unreachable_ms_at(4_000) == 1_000
+
+
+def test_failures_of_a_former_leadership_do_not_count() -> None:
+    """A leader whose first request got no answer was unregistered for one that had failed ten seconds before, when it
+    led the last time (seed 17300988)."""
+    failing = FailingSender()
+    failing.fail_at(0)
+    assert failing.unreachable_ms_at(STILL_FAILING_MS) == STILL_FAILING_MS
+    assert failing.unreachable_ms_at(STILL_FAILING_MS + 1) == 0
+    failing.fail_at(10_000)
+    assert failing.unreachable_ms_at(10_001) == 1
+
+
+def test_failures_in_a_row_count_from_the_first() -> None:
+    failing = FailingSender()
+    for now_ms in (0, STILL_FAILING_MS, 2 * STILL_FAILING_MS):
+        failing.fail_at(now_ms)
+    assert failing.unreachable_ms_at(2 * STILL_FAILING_MS) == 2 * STILL_FAILING_MS

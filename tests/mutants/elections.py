@@ -120,7 +120,7 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "broker.replicas.alter_partition_sender",
-                "        return now_ms - self.since_ms\n",
+                "        return now_ms - silence.since_ms\n",
                 "        return 0\n",
             ),
         ),
@@ -135,17 +135,29 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "broker.replicas.alter_partition_sender",
-                "        if broker_epoch != self.broker_epoch or now_ms - self.last_ms > STILL_FAILING_MS:\n",
-                "        if now_ms - self.last_ms > STILL_FAILING_MS:\n",
-            ),
-            Edit(
-                "broker.replicas.alter_partition_sender",
-                "        if known is None or known.broker_epoch != broker_epoch:\n",
-                "        if known is None:\n",
+                "        return broker_epoch == self.broker_epoch and now_ms - self.last_ms <= STILL_FAILING_MS\n",
+                "        return now_ms - self.last_ms <= STILL_FAILING_MS\n",
             ),
         ),
         schedule=UnitTest(
             "tests/broker/test_alter_partition_sender.py::test_failures_under_a_former_registration_do_not_count",
+        ),
+    ),
+    Mutant(
+        name="D07f",
+        title="the time for which a leader's AlterPartition got no answer begins with one of a former leadership",
+        origin="found by seed 17300988",
+        rule="failures that are not in a row with the present ones do not count",
+        breaks=("hardening rule 11",),
+        edits=(
+            Edit(
+                "broker.replicas.alter_partition_sender",
+                "known is not None and known.lasts(broker_epoch, now_ms)",
+                "known is not None and known.broker_epoch == broker_epoch",
+            ),
+        ),
+        schedule=UnitTest(
+            "tests/broker/test_alter_partition_sender.py::test_failures_of_a_former_leadership_do_not_count",
         ),
     ),
     Mutant(

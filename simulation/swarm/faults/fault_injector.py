@@ -132,7 +132,8 @@ class FaultInjector:
     def may_fail(self, *victims: int) -> bool:
         """Whether all of these may fail at once. While one disk is faulty, each partition of its broker keeps another
         in-sync replica that is up: damage may be found at any moment, and a damaged replica alone in its ISR can
-        neither lead nor be repaired."""
+        neither lead nor be repaired. To lose its session counts, too: it leaves the ISR (seed 17301877).
+        """
         if self.kept_down:
             return False  # a broker is down on purpose, and maybe all will be
         if not self.faulty_disks:

@@ -163,6 +163,8 @@ class Faults:
     # ---------------------------------------------------------------------------------------------------- ZooKeeper
     def zk_cut(self) -> None:
         injector, victim = self.injector, self.injector.broker()
+        if not injector.may_fail(victim):
+            return
         injector.note("zookeeper cut from", victim)
         injector.zookeeper.cut(name_of(victim))
         injector.impair(
@@ -205,6 +207,8 @@ class Faults:
 
     def zk_expire(self) -> None:
         injector, victim = self.injector, self.injector.broker()
+        if not injector.may_fail(victim):
+            return
         injector.note("zookeeper session expired", victim)
         for session in injector.zookeeper.sessions_of(name_of(victim)):
             injector.zookeeper.expire_session(session)
