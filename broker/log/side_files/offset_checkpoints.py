@@ -117,7 +117,7 @@ class OffsetCheckpoints:
         """A log was created: it has committed nothing yet, and both checkpoints must name it. One that replaces a
         damaged log was named before (KAFKA-769)."""
         self.lower_high_watermark(partition, 0)
-        self.high_watermarks[partition] = 0
+        self.high_watermarks.setdefault(partition, 0)
         self._health.checkpoints_due.add(RECOVERY_POINT_CHECKPOINT)
 
     def forget_high_watermark(self, partition: TopicPartition) -> None:
