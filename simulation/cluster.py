@@ -11,6 +11,7 @@ from minibroker.broker.__main__ import compose
 from minibroker.broker.broker import Broker
 from minibroker.broker.configuration.config import load_config
 from minibroker.broker.replicas.partition import Partition
+from minibroker.broker.replicas.replica_manager import ReplicaManager
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.znodes import (
     BROKER_TOPICS,
@@ -112,15 +113,24 @@ class SimulatedCluster:
     def alive(self) -> list[int]:
         return [b for b in self.broker_ids if self.world.is_alive(f"broker-{b}")]
 
+    def manager(self, broker_id: int) -> ReplicaManager | None:
+        """Of the broker's process, or of the one before if it has not run yet; it may be dead. None until it got so far
+        in its start."""
+        broker = self.brokers.get(broker_id)
+        return broker.manager if broker is not None and hasattr(broker, "manager") else None
+
+    def has_offline_directory(self, broker_id: int) -> bool:
+        """Whether its log directory failed: until it is started again (seed 17290369)."""
+        manager = self.manager(broker_id)
+        return manager is not None and manager.log_directory.offline
+
     def replica(self, broker_id: int, topic: str, partition: int = 0) -> Partition | None:
         """A living broker's replica. A process that has just been started has none: until it runs, `brokers` holds the
         broker of the one before."""
-        broker = self.brokers.get(broker_id)
-        if broker is None or broker_id in self.starting or not self.world.is_alive(f"broker-{broker_id}"):
+        if broker_id in self.starting or not self.world.is_alive(f"broker-{broker_id}"):
             return None
-        if not hasattr(broker, "manager"):
-            return None
-        return broker.manager.partitions.get(TopicPartition(topic, partition))
+        manager = self.manager(broker_id)
+        return None if manager is None else manager.partitions.get(TopicPartition(topic, partition))
 
     def leader(self, topic: str, partition: int = 0) -> int | None:
         """The living leader with the highest epoch."""

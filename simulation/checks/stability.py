@@ -71,9 +71,8 @@ class Stability(Checker):
             return False
         if storage.ignores_sync or storage.lacks_descriptors or storage.holds_forgotten:
             return False
-        broker = cluster.brokers.get(broker_id)
-        if broker is not None and hasattr(broker, "manager") and broker.manager.log_directory.offline:
-            return False  # after a failed disk call, until it is started again (seed 17290369)
+        if cluster.has_offline_directory(broker_id):
+            return False
         node = cluster.world.zookeeper.tree.nodes.get(broker_path(broker_id))
         incarnation = self._reference.incarnation(broker_id)
         return node is not None and BrokerRegistration.decode(node.data).incarnation_id == incarnation

@@ -327,14 +327,14 @@ class FencingChecker(Checker):
 
     def _is_offline(self, broker_id: int, partition: TopicPartition) -> bool:
         """Whether its replica is offline, or the disk on which the replica could not even be created (seed 3134)."""
-        broker = self._cluster.brokers.get(broker_id)
-        if broker is None or not hasattr(broker, "manager"):
+        manager = self._cluster.manager(broker_id)
+        if manager is None:
             return False
-        replica, directory = broker.manager.partitions.get(partition), broker.manager.log_directory
+        replica = manager.partitions.get(partition)
         if replica is not None:
             return replica.state.role is Role.OFFLINE
-        failed_at = self._disk_failed_at.get(broker_id, -math.inf)
-        return directory.offline or directory.full or self._loop.elapsed - failed_at < UNMADE_SECONDS
+        is_offline = self._cluster.has_offline_directory(broker_id) or manager.log_directory.full
+        return is_offline or self._loop.elapsed - self._disk_failed_at.get(broker_id, -math.inf) < UNMADE_SECONDS
 
     def stepped(
         self, replica: ObservedReplica, event: ev.ReplicaEvent, effects: Sequence[ev.ReplicaEffect], refused: bool

@@ -206,8 +206,8 @@ class WholeCluster:
         )
 
     def _last_end(self, broker_id: int, partition: TopicPartition) -> int:
-        broker = self.injector.cluster.brokers[broker_id]
-        replica = broker.manager.partitions.get(partition) if hasattr(broker, "manager") else None
+        manager = self.injector.cluster.manager(broker_id)
+        replica = None if manager is None else manager.partitions.get(partition)
         return 0 if replica is None else replica.log.log_end_offset
 
     def _replace(self, victim: int) -> bool:
