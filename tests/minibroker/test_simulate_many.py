@@ -13,24 +13,7 @@ from minibroker.__main__ import minibroker
 from minibroker.code_version import code_digest, commit_of, fresh_seed
 from minibroker.command_line import EXIT_FINE, EXIT_FOUND_WRONG, WrongUsage
 from minibroker.swarm_runs import RUNS_TO_ENTER_ALL, RunResult
-
-
-def result(seed: int, *findings: str, injected: dict[str, int] | None = None) -> RunResult:
-    return RunResult(
-        seed=seed,
-        findings=[*findings],
-        missing=[],
-        losses=0,
-        trace_hash="",
-        acknowledged=200,
-        read=200,
-        virtual_seconds=1.0,
-        real_seconds=1.0,
-        deliveries=1,
-        events=1,
-        seen={},
-        injected=injected or {},
-    )
+from tests.minibroker.run_results import run_result
 
 
 class PlantedRuns:
@@ -51,7 +34,7 @@ class PlantedRuns:
                 raise KeyboardInterrupt
             self.ran.append(seed)
             findings = [self.findings[seed]] if seed in self.findings else []
-            yield result(seed, *findings, injected=self.injected)
+            yield run_result(seed, *findings, injected=self.injected)
 
 
 @pytest.fixture

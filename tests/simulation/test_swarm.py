@@ -22,7 +22,8 @@ from minibroker.simulation.swarm.loads.mirror_reader import READER_ACTS
 from minibroker.simulation.swarm.narrator import NarratedLine
 from minibroker.simulation.swarm.run import run_beyond, run_seed
 from minibroker.simulation.world.node import ProcessDead
-from minibroker.swarm_runs import RUNS_TO_SEE_ALL, RunResult, SwarmSummary, run_many
+from minibroker.swarm_runs import RUNS_TO_SEE_ALL, SwarmSummary, run_many
+from tests.minibroker.run_results import run_result
 from tests.simulation.fresh_seeds import ALWAYS, SAID, fresh_seeds
 
 SEEDS_FILE = Path(__file__).parents[2] / "simulation" / "seeds.txt"
@@ -153,31 +154,12 @@ def test_loss_that_a_detector_does_not_name_is_a_finding() -> None:
 
 
 # ------------------------------------------------------------------------------------------------ the swarm's summary
-def result(seed: int = 1, findings: tuple[str, ...] = (), **changed: dict[str, int]) -> RunResult:
-    facts: dict[str, dict[str, int]] = {"seen": {}, "injected": {}, **changed}
-    return RunResult(
-        seed=seed,
-        findings=list(findings),
-        missing=[],
-        losses=0,
-        trace_hash="",
-        acknowledged=200,
-        read=200,
-        virtual_seconds=1.0,
-        real_seconds=1.0,
-        deliveries=1,
-        events=1,
-        seen=facts["seen"],
-        injected=facts["injected"],
-    )
-
-
 def test_kind_of_event_that_many_runs_never_saw_is_a_failure_of_the_swarm() -> None:
     total = SwarmSummary()
     for seed in range(RUNS_TO_SEE_ALL - 1):
-        total.add(result(seed, seen={"election": 1}))
+        total.add(run_result(seed, seen={"election": 1}))
     assert total.complaints == []
-    total.add(result(seen={"election": 1}))
+    total.add(run_result(seen={"election": 1}))
     assert "election" not in total.never_seen
     assert any("never seen in 200 runs: ISR shrunk" in each for each in total.complaints)
     assert any("sequence tail" in each for each in total.never_seen)
@@ -185,7 +167,7 @@ def test_kind_of_event_that_many_runs_never_saw_is_a_failure_of_the_swarm() -> N
 
 def test_failed_run_is_a_complaint_with_its_seed() -> None:
     total = SwarmSummary()
-    total.add(result(17, ("I21 lost",)))
+    total.add(run_result(17, "I21 lost"))
     assert total.complaints == ["seed 17: I21 lost"]
 
 
