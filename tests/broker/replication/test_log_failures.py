@@ -25,6 +25,19 @@ def _about_to_cut() -> tuple[ReplicaState, ev.EpochEndAnswered]:
     return state, answer
 
 
+def _led_by_1(*assignment: int) -> ev.LeaderAndIsrReceived:
+    """Broker 1 leads epoch 3, alone in the ISR."""
+    return ev.LeaderAndIsrReceived(
+        now_ms=0,
+        controller_epoch=1,
+        leader_id=1,
+        leader_epoch=3,
+        partition_epoch=0,
+        in_sync_replicas=(1,),
+        assignment=assignment,
+    )
+
+
 def test_the_log_is_truncated_before_its_epoch_history_is_stored() -> None:
     state, answer = _about_to_cut()
     kinds = [type(effect).__name__ for effect in step(state, answer)]
@@ -83,16 +96,7 @@ def test_a_leader_with_a_failed_log_does_not_lead_again_in_that_epoch() -> None:
 def test_the_epoch_of_a_new_leader_is_synced_early_and_a_trimmed_history_waits_for_the_flush() -> None:
     """No batch may ever name the new epoch; the entries in front of deleted segments are gone from the files, too."""
     state = CoreCluster(1).replicas[1].state
-    order = ev.LeaderAndIsrReceived(
-        now_ms=0,
-        controller_epoch=1,
-        leader_id=1,
-        leader_epoch=3,
-        partition_epoch=0,
-        in_sync_replicas=(1,),
-        assignment=(1,),
-    )
-    effects = step(state, order)
+    effects = step(state, _led_by_1(1))
     written = effects.index(ev.WriteEpochHistory())
     assert effects[written + 1] == ev.SyncEpochHistorySoon()
     state.epoch_history.entries = [(2, 0), (3, 5)]
@@ -101,17 +105,7 @@ def test_the_epoch_of_a_new_leader_is_synced_early_and_a_trimmed_history_waits_f
 
 
 def _follower_without_an_epoch() -> tuple[ReplicaState, ev.LeaderAndIsrReceived]:
-    state = CoreCluster(2).replicas[2].state
-    order = ev.LeaderAndIsrReceived(
-        now_ms=0,
-        controller_epoch=1,
-        leader_id=1,
-        leader_epoch=3,
-        partition_epoch=0,
-        in_sync_replicas=(1,),
-        assignment=(1, 2),
-    )
-    return state, order
+    return CoreCluster(2).replicas[2].state, _led_by_1(1, 2)
 
 
 def test_epochs_that_a_follower_learns_from_batches_are_stored_once() -> None:
