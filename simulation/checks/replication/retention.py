@@ -93,10 +93,12 @@ class RetentionChecker(Checker):
     def _kept_by_size(self, broker_id: int, partition: TopicPartition, held: list[HeldBatch]) -> int:
         """The highest offset with at least retention.bytes behind it."""
         limits = self._limits(broker_id, partition, "retention.bytes")
-        starts = [
-            batch.base_offset for batch in held if limits and self._bytes_from(held, batch.base_offset) >= min(limits)
-        ]
-        return max(starts, default=0)
+        behind = 0
+        for batch in reversed(held) if limits else ():
+            behind += batch.size_bytes
+            if behind >= min(limits):
+                return batch.base_offset
+        return 0
 
     def _kept_by_age(self, broker_id: int, partition: TopicPartition, held: list[HeldBatch], start: int) -> int:
         """The highest offset up to `start` with a batch older than retention.ms right in front. A segment is as old as
