@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from minibroker.protocol.znodes import CONTROLLER, ConfigNode, broker_config_path, topic_config_path
 from minibroker.simulation.checks.checker import Checker, WorldHandlers
+from minibroker.simulation.checks.control.failover import seconds_of
 from minibroker.simulation.checks.stability import Stability
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.world.observations import NodesWritten
@@ -45,7 +46,7 @@ class WantedSettings(Checker):
         self._settings = settings
         self._wanted: dict[tuple[int, str, str], WantedValue] = {}
         self._controller_since = 0.0
-        self.bound_seconds = REACTION_SECONDS + int(settings.get("request.timeout.ms", "30000")) / 1000
+        self.bound_seconds = REACTION_SECONDS + seconds_of(settings, "request.timeout.ms")
         """Time for a change to reach every broker that is up and well."""
 
     def world_events(self) -> WorldHandlers:
