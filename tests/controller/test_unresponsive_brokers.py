@@ -11,6 +11,7 @@ from minibroker.controller.core.events import (
     BrokerAnswered,
     BrokerSilent,
     ControllerEffect,
+    LeaderCutOff,
     RegistrationsChanged,
     Resign,
     TookOver,
@@ -29,6 +30,11 @@ def answered(broker_id: int) -> BrokerAnswered:
 
 def silent(broker_id: int, seconds: float) -> BrokerSilent:
     return BrokerSilent(broker_id=broker_id, broker_epoch=10 * broker_id, seconds=seconds)
+
+
+def cut_off(broker_id: int, seconds: float, broker_epoch: int | None = None) -> LeaderCutOff:
+    epoch = 10 * broker_id if broker_epoch is None else broker_epoch
+    return LeaderCutOff(broker_id=broker_id, broker_epoch=epoch, seconds=seconds)
 
 
 def leaders(effects: list[ControllerEffect]) -> list[int | None]:
@@ -122,3 +128,20 @@ def test_a_controller_that_most_brokers_do_not_answer_resigns() -> None:
     step(state, silent(3, LONG / 2))
     (resigns,) = step(state, silent(2, LONG))
     assert isinstance(resigns, Resign)
+
+
+# --------------------------------------------------------------------------------------- leaders that are cut off
+def test_leader_that_has_got_no_answer_for_too_long_is_unregistered() -> None:
+    state = cluster_state(1, 2, 3, now=leadership(2, 2, 3))
+    assert step(state, cut_off(2, LONG - 0.001)) == []
+    assert of(Unregister, step(state, cut_off(2, LONG))) == [Unregister(broker_id=2, broker_epoch=20)]
+
+
+def test_report_of_a_former_registration_unregisters_no_broker() -> None:
+    state = cluster_state(1, 2, 3, now=leadership(2, 2, 3))
+    assert step(state, cut_off(2, LONG, broker_epoch=19)) == []
+
+
+def test_leader_that_is_shutting_down_is_not_unregistered_for_its_report() -> None:
+    state = cluster_state(1, 2, 3, now=leadership(2, 2, 3), shutting_down=(2,))
+    assert step(state, cut_off(2, LONG)) == []
