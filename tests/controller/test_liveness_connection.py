@@ -4,7 +4,12 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import pytest
+
+from minibroker.controller.detection import liveness_connection
 from minibroker.controller.detection.liveness_connection import LivenessEvents, hold_liveness_connection
+from minibroker.runtime.ports import ConnectionRefused, Network, NetworkError
+from minibroker.runtime.rpc import RpcConnection, connect
 from minibroker.runtime.server.server import IncomingRequest, RpcServer, ServerLimits
 from minibroker.simulation.world.world import SimulatedWorld
 
@@ -186,3 +191,78 @@ def test_silence_without_a_refusal_is_not_reported() -> None:
         assert scene.events == ["lost"]
 
     scene.play(story)
+
+
+# -------------------------------------------------------------------------------------------------------- exact limits
+class Dials:
+    """Dials, in place of `connect`: those that `ends` names take so many seconds and fail, all others are real. Times
+    are binary fractions, so that differences between them are exact."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.hosts: list[str] = []
+        self.timeouts_ms: list[int] = []
+        self.ends: list[tuple[float, NetworkError]] = []
+        monkeypatch.setattr(liveness_connection, "connect", self._connect)
+
+    async def _connect(
+        self, network: Network, host: str, port: int, *, client_id: str, timeout_ms: int
+    ) -> RpcConnection:
+        self.hosts.append(host)
+        self.timeouts_ms.append(timeout_ms)
+        if not self.ends:
+            return await connect(network, host, port, client_id=client_id, timeout_ms=timeout_ms)
+        seconds, error = self.ends.pop(0)
+        await asyncio.sleep(seconds)
+        raise error
+
+
+@pytest.fixture
+def dials(monkeypatch: pytest.MonkeyPatch) -> Dials:
+    return Dials(monkeypatch)
+
+
+def _lose_the_connection(scene: Scene, dials: Dials, ends: list[tuple[float, NetworkError]], seconds: float) -> None:
+    """A connection that was held is lost, and the next dials end so; look at what happens within so many seconds."""
+
+    async def story() -> None:
+        await scene.serve()
+        await asyncio.sleep(5)
+        scene.reset()
+        dials.hosts.clear()
+        dials.timeouts_ms.clear()
+        dials.ends = ends
+        scene.world.network.reset_connections("controller", "broker")
+        await asyncio.sleep(seconds)
+
+    scene.play(story)
+
+
+def _dialled_every_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(liveness_connection, "REDIAL_SECONDS_MIN", liveness_connection.REDIAL_SECONDS_MAX)
+
+
+def test_silence_is_reported_up_to_two_seconds_after_the_refusal(dials: Dials, monkeypatch: pytest.MonkeyPatch) -> None:
+    _dialled_every_second(monkeypatch)
+    scene = Scene()
+    silence = (0.0, NetworkError("silence"))
+    _lose_the_connection(scene, dials, [(0.0, ConnectionRefused("refused")), silence, silence, silence], 3.5)
+    assert len(dials.hosts) == 4
+    assert scene.events == ["lost", "refused 1", "silent 2", "silent 3"]
+
+
+def test_dials_time_out_fast_up_to_two_seconds_after_the_loss(dials: Dials, monkeypatch: pytest.MonkeyPatch) -> None:
+    _dialled_every_second(monkeypatch)
+    _lose_the_connection(Scene(), dials, [(0.0, NetworkError("silence"))] * 4, 3.5)
+    assert dials.timeouts_ms == [200, 200, 200, 3_000]
+
+
+@pytest.mark.parametrize(("seconds", "is_reset"), [(0.25 - 1 / 64, True), (0.25, False)])
+def test_a_dial_that_fails_before_it_could_time_out_was_reset_and_is_repeated(
+    dials: Dials, monkeypatch: pytest.MonkeyPatch, seconds: float, is_reset: bool
+) -> None:
+    """The same IP address is dialled once more; after a silence the name is looked up again."""
+    monkeypatch.setattr(liveness_connection, "RECENT_CONNECT_TIMEOUT_MS", 250)
+    _lose_the_connection(Scene(), dials, [(seconds, NetworkError("reset or silence"))], 1)
+    lost_address, *others = dials.hosts
+    assert lost_address != "broker"
+    assert others == [lost_address if is_reset else "broker"]
