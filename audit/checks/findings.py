@@ -268,6 +268,7 @@ def sort_key(item: Finding) -> SortKey:
 _CAUSES_FIRST = {kind: number for number, kind in enumerate(kind for kinds in CHECKS.values() for kind in kinds)}
 """The checks are ordered from cause to consequence: what is absent, what is damaged on disk, what then differs between
 replicas, which promised records are gone."""
+assert set(_CAUSES_FIRST) == set(Kind), "every kind belongs to a check"
 _CAUSES_FIRST[Kind.WITNESS_DIFFERS] = _CAUSES_FIRST[Kind.DIVERGED_BELOW_HIGH_WATERMARK]
 """This kind only shows that something is wrong; a damaged batch or a missing file shows what."""
 

@@ -292,7 +292,8 @@ __all__ = [
 
 class ApiKey(IntEnum):
     """Number of an API: Kafka's where Kafka has the API, else minibroker's, from 1000 on. Number 127 is minibroker's,
-    too: `runtime/server/heavy_requests` queues keys of more than one byte, and CONFIRM_FAILURE must not queue."""
+    too: `runtime/server/heavy_requests` queues keys of more than one byte, and no request for brokers only may queue.
+    """
 
     PRODUCE = 0
     FETCH = 1

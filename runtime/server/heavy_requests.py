@@ -9,7 +9,7 @@ import heapq
 from collections.abc import Callable
 from typing import Protocol
 
-from minibroker.protocol.wire.messages import ApiKey
+from minibroker.protocol.wire.messages import APIS, ApiKey
 from minibroker.runtime.deadline import DeadlineTimer
 from minibroker.runtime.server.server_limits import (
     HANDSHAKE_MAX_BYTES,
@@ -24,19 +24,10 @@ HANDSHAKES = frozenset({ApiKey.SASL_HANDSHAKE.value, ApiKey.SASL_AUTHENTICATE.va
 LARGE_ANSWERS = frozenset({ApiKey.METADATA.value, ApiKey.DESCRIBE_CONFIGS.value, *range(0xCC, 0xD4)})
 """First byte of the packed api key; 0xcc to 0xd3 begin a number that takes more than one byte, as ours do (1000)."""
 
-NEVER_HEAVY = frozenset(
-    {
-        ApiKey.PRODUCE.value,
-        ApiKey.LEADER_AND_ISR.value,
-        ApiKey.STOP_REPLICA.value,
-        ApiKey.UPDATE_METADATA.value,
-        ApiKey.CONTROLLED_SHUTDOWN.value,
-        ApiKey.ALTER_PARTITION.value,
-        ApiKey.GET_REPLICA_LOG_INFO.value,
-    }
-)
+NEVER_HEAVY = frozenset({ApiKey.PRODUCE.value, *(key for key, api in APIS.items() if api.is_cluster_action)})
 """Produce's bytes are records, and it is the hot path. The cluster depends on the others, and a broker that sends its
 first request is not yet known to be a broker."""
+assert max(NEVER_HEAVY) < 0x80, "a larger key takes more than one byte, so its requests would queue"
 
 
 def is_handshake(frame: memoryview) -> bool:

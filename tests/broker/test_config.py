@@ -259,15 +259,26 @@ def test_configuration_document_matches_the_tables() -> None:
     )
 
 
+def test_every_setting_of_a_topic_is_used_somewhere() -> None:
+    """By its name in the controller, or as a field in the broker."""
+    root = Path(__file__).parents[2]
+    named = sources_in(root / "controller")
+    read = "".join(sources_in(root / "broker" / folder) for folder in ("log", "replicas", "replication", "requests"))
+    read += (root / "broker" / "configuration" / "topic_config.py").read_text()
+    unused = [name for name in TOPIC_SETTINGS if f'"{name}"' not in named and f".{name.replace('.', '_')}" not in read]
+    assert unused == ["cleanup.policy"], "it has one value"
+
+
+def sources_in(folder: Path) -> str:
+    return "".join(path.read_text() for path in sorted(folder.rglob("*.py")) if path.name != "config_table.py")
+
+
 PROPERTIES = {"log_dirs": "log_dir", "metrics_listener": "metrics_address"}
 """Settings that are read through a property of BrokerConfig."""
 
 
 def test_every_setting_is_used_somewhere() -> None:
-    root = Path(__file__).parents[2]
-    sources = "".join(
-        path.read_text() for path in sorted((root / "broker").rglob("*.py")) if path.name != "config_table.py"
-    )
+    sources = sources_in(Path(__file__).parents[2] / "broker")
     ignored = [
         setting.name
         for setting in SETTINGS.values()

@@ -13,6 +13,6 @@ def test_each_sequence_that_options_draw_is_in_the_table() -> None:
     assert tuple(table) == SEQUENCES
 
 
-def test_each_fault_that_options_draw_is_a_method() -> None:
-    assert [each for each in FAULTS if not callable(getattr(Faults, each, None))] == []
+def test_options_draw_each_method_that_is_a_fault() -> None:
+    assert {name for name in vars(Faults) if not name.startswith("_")} - {"restart"} == set(FAULTS)
     assert set(FAULTS) >= BENIGN

@@ -81,6 +81,9 @@ ENDS: dict[Key, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ("zookeeper-outage", "partitioned", LEADER_EPOCH): (("A HW 2: m0 m1", "B HW 2: m0 m1", "C HW 2: m0 m1"), ()),
 }
 
+NOT_PLAYED = {("epochs", ""), ("unclean-election", "false"), ("zookeeper-outage", "quiet")}
+"""Live acts without a test on real processes."""
+
 
 @pytest.fixture(scope="module")
 def played() -> dict[Key, PlayedAct | BaseException]:
@@ -120,9 +123,9 @@ def summary(key: Key, row: ReplicaRow) -> str:
     return f"{row.broker} {leadership}HW {row.high_watermark}: {records}"
 
 
-def test_every_expected_end_is_of_a_live_scenario() -> None:
+def test_every_live_act_has_an_expected_end_or_is_not_played() -> None:
     live = {(each.name, act.name) for each in all_scenarios() for act in each.acts if act.live}
-    assert {(name, act) for name, act, _ in ENDS} <= live
+    assert {(name, act) for name, act, _ in ENDS} | NOT_PLAYED == live
 
 
 def scenario_run(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
