@@ -329,6 +329,8 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _may_begin(self, frame: memoryview, turn_ends_at: int) -> bool:
         """Whether the request may be handled now; else it waits for this connection's next turn, or for the heavy
         slot. The turn ends when no more than `turn_ends_at` is left of the iteration's allowance, if others wait."""
+        if self._has_slot:  # it has had its wait, and a flood of light requests leaves nothing of any iteration
+            return True
         iteration = self._server.iteration
         if iteration.left <= 0 and iteration.handshakes_left > 0 and is_handshake(frame):
             iteration.handshakes_left -= 1
@@ -338,7 +340,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._resume_scheduled = True
             iteration.queue.append(self)
             return False
-        if not is_heavy(frame) or self._has_slot or self._server.heavy.begin(self, len(frame)):
+        if not is_heavy(frame) or self._server.heavy.begin(self, len(frame)):
             return True
         if not self.is_closed:  # closed at once if too much waits and this request is the largest
             self._receiver.put_back(frame)

@@ -3,8 +3,10 @@
 import pytest
 
 from minibroker.protocol.wire.framing import FrameReceiver
+from minibroker.protocol.wire.messages import ApiKey
+from minibroker.runtime.server.loop_iteration import LoopIteration
 from minibroker.runtime.server.server import ServerConnection
-from tests.runtime.wire_scene import PROBE, Scene, is_served, light, simulated, sized, until
+from tests.runtime.wire_scene import PROBE, Scene, is_served, light, packed, simulated, sized, until
 
 BUFFERFUL = [sized(500, n) for n in range(7)]
 """As many requests as fit in the buffer that every connection has."""
@@ -71,3 +73,17 @@ async def test_a_connection_that_closes_gives_up_its_turn(scene: Scene) -> None:
     await is_served(await scene.peer("newcomer"))
     assert len(scene.requests) == handled + 1
     assert not server.iteration.queue
+
+
+@simulated
+async def test_a_flood_of_light_requests_does_not_stop_heavy_ones(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Metadata is heavy. While light requests used up each iteration, a heavy one whose turn had come went back to the
+    end of two queues, again and again."""
+    server = await scene.serve()
+    monkeypatch.setattr(LoopIteration, "_renew", lambda iteration: None)
+    for connection in await crowd_of(scene, 3):
+        receive(connection, packed(ApiKey.METADATA, {}))
+    server.iteration.left = 0
+    await until(lambda: len(scene.requests) == 3)
