@@ -1,12 +1,29 @@
-"""One timer for many deadlines: it calls at the earliest of them.
+"""Deadlines: one timer for many of them, and a wait for one answer.
 
-Owns: the timer of the loop. Leaves to others: the deadlines. A timer for each of thousands of waiting requests, created
-and cancelled thousands of times a second, costs more than the requests: so their owner keeps them in order, and sets
-the next one when it is called.
+Owns: the timer of the loop, which calls at the earliest deadline. Leaves to others: the deadlines. A timer for each of
+thousands of waiting requests, created and cancelled thousands of times a second, costs more than the requests: so their
+owner keeps them in order, and sets the next one when it is called.
 """
 
 import asyncio
 from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+async def answer_within(answered: "asyncio.Future[T]", timeout_ms: int) -> T:
+    """Wait for an answer. Raises TimeoutError, and what the future was given.
+
+    A process that stood still finds the answer and the end of the wait in the same loop iteration. Then the answer
+    counts: it may say that this broker is fenced (seed 17312267)."""
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            return await answered
+    except TimeoutError:
+        if answered.done() and not answered.cancelled():
+            return answered.result()
+        raise
 
 
 class DeadlineTimer:

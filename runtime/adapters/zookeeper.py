@@ -34,6 +34,7 @@ from minibroker.runtime.adapters.kazoo_client import (
     readable_acl,
     secret_acl,
 )
+from minibroker.runtime.deadline import answer_within
 from minibroker.runtime.ports import (
     CoordinationError,
     CoordinationUnavailable,
@@ -386,8 +387,7 @@ class ZooKeeperCoordination:
 
         ask(self._client).rawlink(on_result)
         try:
-            async with asyncio.timeout(self._timeout_ms / 1000):
-                failure, value = await answered
+            failure, value = await answer_within(answered, self._timeout_ms)
         except TimeoutError:
             raise no_answer(is_write, f"{what}: no answer from ZooKeeper in {self._timeout_ms} ms") from None
         name = type(failure).__name__

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from minibroker.runtime.deadline import answer_within
 from minibroker.runtime.ports import (
     CoordinationError,
     CoordinationUnavailable,
@@ -109,8 +110,8 @@ class SimulatedCoordination(LinkOwner):
         if link is not None:
             ended: asyncio.Future[None] = self._loop.create_future()
 
-            def answer(result: Any, error: CoordinationError | None) -> None:
-                ended.cancel()
+            def answer(result: Any, error: CoordinationError | None) -> bool:
+                return ended.cancel()
 
             link.send(ZooKeeperRequest("close"), answer)
             await asyncio.wait([ended], timeout=self._timeout_ms / 1000)
@@ -235,18 +236,19 @@ class SimulatedCoordination(LinkOwner):
         answered: asyncio.Future[Any] = self._loop.create_future()
         self._unanswered[serial] = (sent_at, answered, is_write)
 
-        def answer(result: Any, error: CoordinationError | None) -> None:
+        def answer(result: Any, error: CoordinationError | None) -> bool:
             self._unanswered.pop(serial, None)
             self._last_answer_at = self._loop.time()
             self._zxid_seen = max(self._zxid_seen, self._server.tree.zxid)
             if session_id == self._session_id and not self._session_ended:
                 self._session_deadline = max(self._session_deadline, sent_at + self._granted_ms / 1000)
             if answered.done():
-                return
+                return False
             if error is None:
                 answered.set_result(result)
             else:
                 _set_error(answered, error)
+            return True
 
         link.send(request, answer)
         return answered
@@ -265,8 +267,7 @@ class SimulatedCoordination(LinkOwner):
             raise CoordinationUnavailable(f"{what}: no connection to ZooKeeper {self._servers}")
         answered = self._send(self._link, request, is_write)
         try:
-            async with asyncio.timeout(self._timeout_ms / 1000):
-                return await answered
+            return await answer_within(answered, self._timeout_ms)
         except TimeoutError:
             kind = WriteOutcomeUnknown if is_write else CoordinationUnavailable
             raise kind(f"{what}: no answer from ZooKeeper in {self._timeout_ms} ms") from None

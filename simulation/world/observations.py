@@ -38,6 +38,8 @@ class AnswerArrived(Struct, frozen=True):
     path: str
     result: Any
     error: CoordinationError | None
+    is_awaited: bool
+    """False: the process has given up waiting, so it learns nothing (seed 17312267)."""
 
 
 class DeletedNode(Struct, frozen=True):

@@ -50,7 +50,7 @@ class ZooKeeperRequest(msgspec.Struct, frozen=True):
     """The client's number for the watch to set."""
 
 
-Answer = Callable[[Any, CoordinationError | None], None]
+Answer = Callable[[Any, CoordinationError | None], bool]  # returns whether the process still waited for it
 
 
 class Session(msgspec.Struct):
@@ -120,10 +120,10 @@ class Pipe:
         self._context = context
         self._is_answers = is_answers
         self._is_held = False
-        self._waiting: deque[tuple[float, Callable[..., None], tuple[Any, ...]]] = deque()
+        self._waiting: deque[tuple[float, Callable[..., object], tuple[Any, ...]]] = deque()
         self._last_arrival = 0.0
 
-    def put(self, call: Callable[..., None], *arguments: Any) -> None:
+    def put(self, call: Callable[..., object], *arguments: Any) -> None:
         self._last_arrival = max(self._last_arrival, self._server.loop.time() + self._server.delay(self._host))
         self._waiting.append((self._last_arrival, call, arguments))
         self._server.loop.call_at(self._last_arrival, self.pump, context=self._context)
@@ -184,7 +184,7 @@ class Link:
     ) -> None:
         self._requests.put(self._server.connect, self, session_id, zxid_seen, timeout_ms, answer)
 
-    def deliver(self, call: Callable[..., None], *arguments: Any) -> None:
+    def deliver(self, call: Callable[..., object], *arguments: Any) -> None:
         """To the client."""
         self._answers.put(call, *arguments)
 
@@ -446,11 +446,12 @@ class SimulatedZooKeeper:
         link.deliver(self._reporting(host, request, answer), result, error)
 
     def _reporting(self, host: str, request: ZooKeeperRequest, answer: Answer) -> Answer:
-        """The same answer, which first reports that it has arrived."""
+        """The same answer, which also reports that it has arrived."""
 
-        def arrived(result: Any, error: CoordinationError | None) -> None:
-            self.observers.notify(AnswerArrived(host, request.kind, request.path, result, error))
-            answer(result, error)
+        def arrived(result: Any, error: CoordinationError | None) -> bool:
+            is_awaited = answer(result, error)
+            self.observers.notify(AnswerArrived(host, request.kind, request.path, result, error, is_awaited))
+            return is_awaited
 
         return arrived
 

@@ -1,9 +1,11 @@
-"""One timer for many deadlines: it calls once, at the earliest."""
+"""One timer for many deadlines calls once, at the earliest; an answer counts that comes together with its deadline."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from minibroker.runtime.deadline import DeadlineTimer
+import pytest
+
+from minibroker.runtime.deadline import DeadlineTimer, answer_within
 from minibroker.simulation.world.world import SimulatedWorld
 
 
@@ -75,3 +77,18 @@ def test_the_next_deadline_may_be_set_while_it_calls() -> None:
 
     scene = Repeating()
     assert scene.play(story) == [1, 2, 3]
+
+
+async def test_an_answer_counts_that_comes_together_with_its_deadline() -> None:
+    """A process that stood still finds both at once. It dropped the answer (seed 17312267)."""
+    loop = asyncio.get_running_loop()
+    answered: asyncio.Future[str] = loop.create_future()
+    loop.call_soon(answered.set_result, "gone")
+    assert await answer_within(answered, timeout_ms=0) == "gone"
+
+
+async def test_without_an_answer_the_wait_ends_at_its_deadline() -> None:
+    answered: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    with pytest.raises(TimeoutError):
+        await answer_within(answered, timeout_ms=1)
+    assert answered.cancelled()

@@ -86,6 +86,7 @@ def test_a_request_its_answer_and_the_end_of_a_session_are_reported() -> None:
     ]
     answer = reports[3]
     assert isinstance(answer, AnswerArrived) and (answer.host, answer.error) == ("broker-1", None)
+    assert answer.is_awaited
     assert reports[5] == SessionEnded(["/mine"])
 
 

@@ -368,7 +368,12 @@ class FencingChecker(Checker):
     def _on_answer_arrived(self, event: AnswerArrived) -> None:
         """Record when the broker learns what became of its registration."""
         parent, _, name = event.path.rpartition("/")
-        if event.kind not in ("get", "exists") or parent != BROKER_IDS or event.host != name_of(int(name)):
+        if (
+            not event.is_awaited
+            or event.kind not in ("get", "exists")
+            or parent != BROKER_IDS
+            or event.host != name_of(int(name))
+        ):
             return
         removal = self._removals.get(int(name))
         if removal is not None and removal.informed_at is None and self._denies(removal, event.result, event.error):

@@ -82,7 +82,7 @@ class Life:
         [session] = zookeeper.sessions_of(f"broker-{observer}")
         link = zookeeper.sessions[session].link
         assert link is not None
-        link.send(ZooKeeperRequest("exists", broker_path(broker_id)), lambda result, error: None)
+        link.send(ZooKeeperRequest("exists", broker_path(broker_id)), lambda result, error: True)
 
     async def lead(self, topic: str) -> int:
         """Create this topic; returns its leader, which is not the controller, so the controller has to be asked."""
