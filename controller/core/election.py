@@ -8,13 +8,17 @@ Theory (replication rules, section 9; hardening rule 1). Kafka runs an election 
 failed, one that returned, one that is shutting down, a failed log directory and a controller that has just taken over.
 So a half-done election of a failed controller is finished without knowing that it was begun. In order of preference:
 
-    1. the leader stays while it is usable; members that are not usable leave the ISR, in a new epoch
-    2. offline election: the first usable ISR member that answers, in assignment order; the others leave the ISR
+    1. the leader stays while it is usable; members that are not usable leave the ISR, in a new epoch. While a usable
+       leader does not answer, nothing changes
+    2. offline election: the first usable ISR member that answers, in assignment order; members that are not usable
+       leave the ISR. While none of the usable members answers, the election waits for the first answer; only a live
+       leader that is not usable as recorded (restarted, for example) is taken away meanwhile
     3. a leader that is shutting down stays if no other member can take over
     4. if no member that ran on is there, a restarted one (its log may be short), by what `restarted_members` knows of
        their logs; it alone is the ISR. A member that has another log directory now does not lead
-    5. unclean election, where it is allowed: the restarted member that lost least, without waiting for others; if none
-       has anything, the first eligible replica, one on its old log directory first. It alone is the ISR
+    5. unclean election, where it is allowed: the restarted member that lost least. It waits only for those that
+       must be asked first (`choose` with is_patient=False); if none has anything, the first
+       eligible replica, one on its old log directory first. It alone is the ISR
     6. no leader, a new epoch, and the ISR stays as it is, so it is never empty (KAFKA-708)
 """
 
