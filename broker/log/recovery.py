@@ -425,7 +425,8 @@ class _Loader:
         self.epochs.entries = front.entries + [entry for entry in entries if entry[0] > front.latest]
 
     def _headers(self, start: int, end: int) -> Iterator[BatchHeader]:
-        """Headers of the batches in [start, end), as far as the files can be read."""
+        """Headers of the batches in [start, end), as far as the files can be read: what follows from a part of them
+        would be wrong without a sign of it, and a producer's batch would be written twice. So the rest is damage."""
         for number, segment in enumerate(self.segments):
             following = self.segments[number + 1].base_offset if number + 1 < len(self.segments) else end
             if following <= start or segment.base_offset >= end:
@@ -438,7 +439,8 @@ class _Loader:
                     if header.base_offset >= start:
                         yield header
             except CorruptBatch as error:
-                logger.error("%s%s: producers and epochs may lack something: %s", segment.path, LOG_SUFFIX, error)
+                self._damaged(f"{segment.path}{LOG_SUFFIX} is damaged at position {error.position}: {error.reason}")
+                return
             finally:
                 file.close()
 

@@ -1,6 +1,6 @@
 """Idempotence where a broker forgets a producer, or two producers share an identity: no acknowledgement without proof."""
 
-from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule
+from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule, UnitTest
 
 ACCEPT_ANY = Edit(
     "broker.replication.producer_state",
@@ -131,6 +131,24 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I25",),
         edits=(Edit("broker.replication.producer_state", "        if found != place:\n", "        if False:\n"),),
         schedule=Schedule("sequences:older_snapshot_comes_back"),
+    ),
+    Mutant(
+        name="D27b",
+        title="producer states are rebuilt from the part of the batches that can be read",
+        origin="found by seed 17052830 with one more fault; a dry run of docs/QUESTIONS.md",
+        rule="a log whose producers cannot be rebuilt from all its batches is damaged (section 10)",
+        breaks=("I25",),
+        edits=(
+            Edit(
+                "broker.log.recovery",
+                '                self._damaged(f"{segment.path}{LOG_SUFFIX} is damaged at position {error.position}: {error.reason}")\n'
+                "                return\n",
+                "                pass\n",
+            ),
+        ),
+        schedule=UnitTest(
+            "tests/broker/log/test_producer_rebuild.py::test_producers_are_not_rebuilt_from_a_part_of_the_batches"
+        ),
     ),
     Mutant(
         name="D14",

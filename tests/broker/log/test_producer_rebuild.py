@@ -1,0 +1,48 @@
+"""Producer states that a start rebuilds from the batches of closed segments."""
+
+import pytest
+
+from minibroker.broker.log.config import LogConfig
+from tests.broker.log.machine import Machine, append, drive
+
+CONFIG = LogConfig(segment_bytes=600, index_interval_bytes=100)
+FIRST = f"{0:020d}.log"
+MAGIC_AT = 16
+
+
+def lose_snapshots(machine: Machine, stop: str) -> None:
+    """Producer 0 wrote in the first of several segments alone; the log is stopped, and its snapshots are gone."""
+    directory, log = machine.open_log(CONFIG)
+    append(log, 1, producer=(0, 0, 0))
+    append(log, 30)
+    drive(log.flush())
+    drive(directory.checkpoint_recovery_points())
+    if stop == "clean":
+        drive(directory.close(True, {}))
+    machine.kill()
+    machine.storage.boots += stop == "without power"
+    for name in machine.file_names(".snapshot"):
+        machine.disk().remove(f"{log.directory}/{name}")
+
+
+@pytest.mark.invariant("I25")
+@pytest.mark.parametrize("stop", ["clean", "killed", "without power"])
+def test_producers_are_not_rebuilt_from_a_part_of_the_batches(machine: Machine, stop: str) -> None:
+    """Producer 0 wrote in the first segment alone. A start without a usable snapshot left out what it could not read of
+    that segment, reported that, and served: a retry of that batch would have been written a second time."""
+    lose_snapshots(machine, stop)
+    content = bytearray(machine.content(FIRST))
+    content[MAGIC_AT] ^= 0xFF
+    machine.edit(FIRST, bytes(content))
+    log = machine.open_log(CONFIG)[1]
+    assert "magic is -78" in str(log.damage)
+
+
+@pytest.mark.invariant("I25")
+@pytest.mark.parametrize("stop", ["clean", "killed", "without power"])
+def test_producers_are_rebuilt_from_all_batches(machine: Machine, stop: str) -> None:
+    """Without any snapshot."""
+    lose_snapshots(machine, stop)
+    log = machine.open_log(CONFIG)[1]
+    assert log.damage is None
+    assert log.producers.get(0) is not None
