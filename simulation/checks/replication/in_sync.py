@@ -310,7 +310,9 @@ class InSyncRules:
             self._reference.find("I8", "an ISR that no leader proposed", after.partition, changed, last)
         leader = self._cluster.replica(after.leader, after.partition.topic, after.partition.partition)
         fell = len(after.members) < min(after.min_isr, after.replication_factor) <= len(before.members)
-        if fell and leader is not None and leader.log.recovery_point < leader.state.high_watermark:
+        # the proposal of a process that is dead by now says nothing about its successor's log (seed 158695320015)
+        still_leads = after.incarnations.get(str(after.leader)) == self._reference.incarnation(after.leader)
+        if fell and still_leads and leader is not None and leader.log.recovery_point < leader.state.high_watermark:
             facts = (
                 f"the leader has synced up to {leader.log.recovery_point}",
                 f"its high watermark is {leader.state.high_watermark}, and the ISR is {after.members} now",
