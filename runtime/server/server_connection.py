@@ -212,15 +212,16 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._has_slot = False
 
     def take_turn(self) -> None:
-        """The next of its requests that found nothing left of an iteration may be handled now."""
-        self._resume_if_due()
+        """Handle what waited for a later callback, or for a place in the iteration's queue."""
+        self._resume_scheduled = False
+        self._resume()
 
     def resume_soon(self) -> None:
         """A reason to wait may be gone. Resume in a later callback: this may run inside another connection's
         handler."""
         if self._paused and not self._resume_scheduled and not self.is_closed:
             self._resume_scheduled = True
-            self._loop.call_soon(self._resume_if_due)
+            self._loop.call_soon(self.take_turn)
 
     def check_deadlines(self, now: float) -> None:
         limits = self._server.limits
@@ -399,10 +400,6 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.close_because(f"it broke the protocol: {error}")
 
     # ---------------------------------------------------------------------------------------------------- reading
-    def _resume_if_due(self) -> None:
-        self._resume_scheduled = False
-        self._resume()
-
     def _resume(self) -> None:
         if not self.is_closed and not self._handling:
             self._handle_frames()
