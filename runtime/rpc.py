@@ -14,6 +14,7 @@ from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.wire.codec import decode_response_body, decode_response_frame, encode_request
 from minibroker.protocol.wire.framing import FrameReceiver
 from minibroker.protocol.wire.messages import API_OF_REQUEST, KEY_OF_REQUEST, Request, Response
+from minibroker.runtime.deadline import answer_within
 from minibroker.runtime.ports import Buffer, Network, Transport
 
 RESPONSE_MAX_BYTES = 128 * 1024 * 1024
@@ -124,8 +125,7 @@ class RpcConnection(asyncio.BufferedProtocol):
 
         correlation_id = self.send(body, settle)
         try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                return await future
+            return await answer_within(future, timeout_ms)
         except TimeoutError:
             api = API_OF_REQUEST[type(body)].key.name
             raise RequestTimedOut(f"{api} was not answered by {self.peer} within {timeout_ms} ms") from None

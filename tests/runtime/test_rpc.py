@@ -147,6 +147,23 @@ async def test_no_answer_within_the_deadline_names_api_and_peer(scene: Scene) ->
 
 
 @simulated
+async def test_a_reply_counts_that_comes_together_with_its_deadline(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that stood still finds both at once."""
+    await scene.serve()
+    connection = await scene.client()
+    send = connection.send
+
+    def answer_at_once(body: ApiVersionsRequest, on_reply: Any) -> int:
+        asyncio.get_running_loop().call_soon(on_reply, numbered(7))
+        return send(body, lambda reply: None)
+
+    monkeypatch.setattr(connection, "send", answer_at_once)
+    assert await connection.request(ApiVersionsRequest(), timeout_ms=0) == numbered(7)
+
+
+@simulated
 async def test_a_late_reply_is_dropped_and_the_connection_stays_usable(scene: Scene) -> None:
     await scene.serve(answers_at_once=False)
     connection = await scene.client()
