@@ -101,7 +101,7 @@ class AlterPartitionSender:
     def controller_changed(self) -> None:
         """Stop waiting for the old controller; its failures do not count against the new one."""
         if self._controller_address() != self._connected_to:
-            self._end_silence()
+            self._silence = None
             self._channel.hang_up()
 
     def _enqueue(self, partition: Partition, proposal: ProposeIsr) -> None:
@@ -130,7 +130,7 @@ class AlterPartitionSender:
         try:
             response = await self._channel.ask(request, AlterPartitionResponse, self._request_timeout_ms)
         except RequestRefused as error:
-            self._end_silence()
+            self._silence = None
             self._log_failure(f"was refused: {error}")
             self._lost(proposals)
             return
@@ -139,7 +139,7 @@ class AlterPartitionSender:
             self._log_failure(f"got no answer: {error}")
             self._lost(proposals)
             return
-        self._end_silence()
+        self._silence = None
         self._failure_logged_ms = None
         self._settle(proposals, response)
 
@@ -147,10 +147,6 @@ class AlterPartitionSender:
         known, now_ms = self._silence, self._now_ms()
         since_ms = known.since_ms if known is not None and known.lasts(broker_epoch, now_ms) else now_ms
         self._silence = Silence(broker_epoch, since_ms, last_ms=now_ms)
-
-    def _end_silence(self) -> None:
-        """The controller answered, or another one is asked from now on."""
-        self._silence = None
 
     def _log_failure(self, what: str) -> None:
         now_ms = self._now_ms()

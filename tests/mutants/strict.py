@@ -281,8 +281,8 @@ STRICTER = (
             ),
             Edit(
                 "broker.replicas.alter_partition_sender",
-                "            self._end_silence()\n            self._channel.hang_up()\n",
-                "            self._end_silence()\n",
+                "            self._silence = None\n            self._channel.hang_up()\n",
+                "            self._silence = None\n",
             ),
         ),
         schedule=Schedule("strict:controller_never_answers_a_proposal"),
