@@ -8,22 +8,13 @@ elected (`reference_state`), leaders with a failed disk (`offline`).
 from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.checks.checker import Checker
 from minibroker.simulation.checks.reference_state import ReferencePartition, ReferenceState
+from minibroker.simulation.checks.run_settings import seconds_of
 from minibroker.simulation.checks.stability import Stability
 from minibroker.simulation.cluster import SimulatedCluster
 
 REACTION_SECONDS = 2.0
 """Time to detect a refusal, ask a second broker, elect, and order, with a request or two repeated."""
 CONNECTION = "connection"
-DEFAULTS_MS = {
-    "zookeeper.session.timeout.ms": 3_000,
-    "request.timeout.ms": 30_000,
-    "replica.lag.time.max.ms": 30_000,
-}
-"""The session's is that of `SimulatedCluster`."""
-
-
-def seconds_of(settings: dict[str, str], name: str) -> float:
-    return int(settings.get(name, DEFAULTS_MS[name])) / 1000
 
 
 def slow_failover_seconds(settings: dict[str, str]) -> float:

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from minibroker.protocol.znodes import CONTROLLER, ConfigNode, broker_config_path, topic_config_path
 from minibroker.simulation.checks.checker import Checker, WorldHandlers
-from minibroker.simulation.checks.control.failover import seconds_of
+from minibroker.simulation.checks.run_settings import seconds_of
 from minibroker.simulation.checks.stability import Stability
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.world.observations import NodesWritten
