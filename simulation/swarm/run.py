@@ -146,6 +146,7 @@ async def _check_end(
     """What must hold once all faults are repaired and no client works any more."""
     history = outcome.history
     await take_records(cluster, workload, history)
+    await converge(cluster, outcome.options, reference, history)  # a member that still stood still is outside by now
     await stay_idle(cluster, history)
     await compare_witness(cluster, reference, history)
     compare_replicas(cluster, workload, history)
