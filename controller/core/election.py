@@ -16,9 +16,9 @@ So a half-done election of a failed controller is finished without knowing that 
     3. a leader that is shutting down stays if no other member can take over
     4. if no member that ran on is there, a restarted one (its log may be short), by what `restarted_members` knows of
        their logs; it alone is the ISR. A member that has another log directory now does not lead
-    5. unclean election, where it is allowed: the restarted member that lost least. It waits only for those that
-       must be asked first (`choose` with is_patient=False); if none has anything, the first
-       eligible replica, one on its old log directory first. It alone is the ISR
+    5. unclean election, where it is allowed: the restarted member that lost least. It waits only for those that must
+       be asked first (`choose` with is_patient=False). If none has anything: the first eligible replica, one on its old
+       log directory first. The leader alone is the ISR
     6. no leader, a new epoch, and the ISR stays as it is, so it is never empty (KAFKA-708)
 """
 
