@@ -19,7 +19,7 @@ offset or epoch, which the CRC does not cover, does not follow from the batch be
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from minibroker.broker.log.loaded_log import LoadContext, LoadedLog, RecoveryReport
 from minibroker.broker.log.segments.segment_digest import digest_of_headers
@@ -45,6 +45,9 @@ from minibroker.protocol.record_batch import BatchHeader, CorruptBatch
 from minibroker.runtime.ports import Disk, DiskFull, File
 
 logger = logging.getLogger(__name__)
+
+Walk = Callable[[File, int, int], Iterator[tuple[int, BatchHeader]]]
+"""Of `segments/walk.py`: (position, header) of each batch in [position, end) of a file."""
 
 PRODUCED_AT_ONCE = 4_096
 """Headers that a scan collects before it updates the producer states, which remember only the newest of them."""
@@ -405,11 +408,12 @@ class _Loader:
 
     # ----------------------------------------------------------------------------- states from the earlier segments
     def _replay_up_to(self, end: int) -> None:
-        """Restore producer states as of `end`, from the newest snapshot and later headers; keep epochs begun below."""
+        """Restore producer states as of `end`, from the newest snapshot and later batches; keep epochs begun below. The
+        snapshot is usually that of `end`: batches are read, with all checks, where it is lost."""
         self.epochs.keep_below(end)
         offset, self.producers = self.snapshots.newest(end)
         self.snapshots.remove_above(end)  # they may describe a tail that is lost
-        for header in self._headers(offset or 0, end):
+        for header in self._headers(offset or 0, end, scan_batches):
             if header.producer_id >= 0:
                 self.producers.update(header)
 
@@ -424,18 +428,22 @@ class _Loader:
                 front.assign(header.partition_leader_epoch, header.base_offset)
         self.epochs.entries = front.entries + [entry for entry in entries if entry[0] > front.latest]
 
-    def _headers(self, start: int, end: int) -> Iterator[BatchHeader]:
+    def _headers(self, start: int, end: int, walk: Walk = walk_headers) -> Iterator[BatchHeader]:
         """Headers of the batches in [start, end), as far as the files can be read: what follows from a part of them
         would be wrong without a sign of it, and a producer's batch would be written twice. So the rest is damage."""
         for number, segment in enumerate(self.segments):
             following = self.segments[number + 1].base_offset if number + 1 < len(self.segments) else end
             if following <= start or segment.base_offset >= end:
                 continue
+            expected = segment.base_offset
             file = self.disk.open(segment.path + LOG_SUFFIX)
             try:
-                for _, header in walk_headers(file, 0, segment.size):
-                    if header.base_offset >= end:
+                for position, header in walk(file, 0, segment.size):
+                    if expected >= end:
                         return
+                    if header.base_offset != expected:
+                        raise CorruptBatch(f"offset {header.base_offset} where {expected} belongs", position)
+                    expected += header.record_count
                     if header.base_offset >= start:
                         yield header
             except CorruptBatch as error:

@@ -151,6 +151,23 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
+        name="D27c",
+        title="producer states are rebuilt from headers, without a check of their CRCs",
+        origin="external review: one rotten producer id and lost snapshots, and a retry was written twice",
+        rule="a log whose producers cannot be rebuilt from all its batches is damaged (section 10)",
+        breaks=("I25",),
+        edits=(
+            Edit(
+                "broker.log.recovery",
+                "self._headers(offset or 0, end, scan_batches)",
+                "self._headers(offset or 0, end)",
+            ),
+        ),
+        schedule=UnitTest(
+            "tests/broker/log/test_producer_rebuild.py::test_producers_are_not_rebuilt_from_rotten_headers"
+        ),
+    ),
+    Mutant(
         name="D14",
         title="other bytes under a known sequence are acknowledged as a duplicate",
         origin="external review",

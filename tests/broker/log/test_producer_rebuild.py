@@ -8,6 +8,8 @@ from tests.broker.log.machine import Machine, append, drive
 CONFIG = LogConfig(segment_bytes=600, index_interval_bytes=100)
 FIRST = f"{0:020d}.log"
 MAGIC_AT = 16
+BASE_OFFSET_AT = 1
+PRODUCER_ID_AT = 47
 
 
 def lose_snapshots(machine: Machine, stop: str) -> None:
@@ -36,6 +38,22 @@ def test_producers_are_not_rebuilt_from_a_part_of_the_batches(machine: Machine, 
     machine.edit(FIRST, bytes(content))
     log = machine.open_log(CONFIG)[1]
     assert "magic is -78" in str(log.damage)
+
+
+@pytest.mark.invariant("I25")
+@pytest.mark.parametrize("stop", ["clean", "killed", "without power"])
+@pytest.mark.parametrize(
+    ("position", "why"), [(BASE_OFFSET_AT, "where 0 belongs"), (PRODUCER_ID_AT, "CRC")], ids=["offset", "producer"]
+)
+def test_producers_are_not_rebuilt_from_rotten_headers(machine: Machine, stop: str, position: int, why: str) -> None:
+    """A header may make sense and be wrong: the walk ended at an offset beyond the log's end without a word, and
+    without its CRC a batch counted for another producer."""
+    lose_snapshots(machine, stop)
+    content = bytearray(machine.content(FIRST))
+    content[position] ^= 0x10
+    machine.edit(FIRST, bytes(content))
+    log = machine.open_log(CONFIG)[1]
+    assert why in str(log.damage)
 
 
 @pytest.mark.invariant("I25")
