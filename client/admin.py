@@ -185,19 +185,29 @@ class AdminClient:
             topics=list(wanted.values()), timeout_ms=deadline.remaining_ms(), validate_only=validate_only
         )
         results: dict[str, CreatedTopic | BrokerError] = {}
+        made_before = []
         reply, in_doubt = await self._change(request, CreateTopicsResponse, deadline, _create_errors)
         for answer in reply.topics:
-            exists = answer.error_code == ErrorCode.TOPIC_ALREADY_EXISTS and in_doubt
-            if answer.error_code and not exists:
+            if answer.error_code == ErrorCode.TOPIC_ALREADY_EXISTS and in_doubt and not validate_only:
+                made_before.append(answer.name)
+            elif answer.error_code:
                 results[answer.name] = broker_error(answer.error_code, Where(topic=answer.name), answer.error_message)
             else:
                 results[answer.name] = CreatedTopic(
                     answer.name, answer.topic_id, answer.num_partitions, answer.replication_factor
                 )
-        created = [name for name, result in results.items() if isinstance(result, CreatedTopic)]
+        created = [name for name, result in results.items() if isinstance(result, CreatedTopic)] + made_before
         if created and not validate_only:
             await self._wait_until_propagated(created, deadline, present=True)
-        return results
+        return results | {name: await self._made_before(name, deadline) for name in made_before}
+
+    async def _made_before(self, name: str, deadline: Deadline) -> CreatedTopic | BrokerError:
+        """What a request whose answer was lost has created."""
+        try:
+            found = (await self.describe_topics([name], timeout_ms=deadline.remaining_ms()))[name]
+        except BrokerError as error:  # it was deleted meanwhile
+            return error
+        return CreatedTopic(name, found.topic_id, len(found.partitions), len(found.partitions[0].replicas))
 
     async def delete_topics(
         self, names: Iterable[str], *, timeout_ms: float = CALL_TIMEOUT_MS

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from minibroker.client.admin import AdminClient, NewTopic
+from minibroker.client.descriptions import CreatedTopic
 from minibroker.client.errors import (
     BrokerError,
     CallTimedOut,
@@ -142,13 +143,28 @@ def test_a_lost_answer_to_create_or_delete_is_no_failure(cluster: FakeCluster) -
     async def main(runtime: Runtime) -> None:
         async with AdminClient(cluster.bootstrap, runtime=runtime) as admin:
             administration.lose_answers = 1
-            await admin.create_topic("new")
+            created = await admin.create_topic("new", partitions=3)
+            described = (await admin.describe_topics(["new"]))["new"]
+            assert created == CreatedTopic("new", described.topic_id, 3, len(described.partitions[0].replicas))
             administration.lose_answers = 1
             await admin.delete_topic("new")
 
     cluster.run(main)
     assert cluster.asked(CreateTopicsRequest) == 2
     assert cluster.asked(DeleteTopicsRequest) == 2
+
+
+def test_a_lost_answer_to_a_validation_does_not_excuse_a_topic_that_exists(cluster: FakeCluster) -> None:
+    administration = Administration(cluster)
+
+    async def main(runtime: Runtime) -> None:
+        async with AdminClient(cluster.bootstrap, runtime=runtime) as admin:
+            administration.lose_answers = 1
+            results = await admin.create_topics([NewTopic(name="t")], validate_only=True)
+            assert isinstance(results["t"], TopicAlreadyExists)
+
+    cluster.run(main)
+    assert cluster.asked(CreateTopicsRequest) == 2
 
 
 @pytest.mark.parametrize("timeout_ms", [200, 5_000, 70_000])
