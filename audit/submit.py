@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
         from minibroker.audit.reports.terminal import print_report
         from minibroker.audit.run import run_audit
     except ImportError as error:
-        hint = "set PYSPARK_PYTHON and PYSPARK_DRIVER_PYTHON to one that has minibroker[audit]"
+        hint = "set PYSPARK_PYTHON and PYSPARK_DRIVER_PYTHON to one that has minibroker[spark]"
         print(f"audit could not run: the driver {sys.executable} lacks {error.name}; {hint}", file=sys.stderr)
         return CANNOT_RUN_EXIT
 

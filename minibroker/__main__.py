@@ -7,6 +7,7 @@ from minibroker.command_line import LazyGroup, exit_with, run_command_line
 
 COMMANDS = {
     "cluster": ("minibroker.commands.cluster:cluster", "Start, watch, break and stop a cluster on this machine."),
+    "zookeeper": ("minibroker.commands.zookeeper:zookeeper", "Install the ZooKeeper that `cluster up` starts."),
     "doctor": ("minibroker.commands.doctor:doctor", "Check this machine and cluster; one cure per problem."),
     "broker": ("minibroker.commands.broker:broker", "Run one broker in the foreground."),
     "topic": ("minibroker.commands.topic:topic", "Create, list, describe, alter and delete topics."),

@@ -112,7 +112,7 @@ def run_command_line(command: click.Command) -> NoReturn:
         if (error.name or "").partition(".")[0] == "minibroker":
             raise
         missing = f"the package {error.name} is not installed for {sys.executable}"
-        _show(CommandFailed(f"{missing}: run `make setup`, or pip install 'minibroker[audit]'"))
+        _show(CommandFailed(f"{missing}: run `make setup`, or pip install 'minibroker[spark]'"))
         code = EXIT_COULD_NOT
     except BrokenPipeError:
         code = EXIT_FINE  # the reader (head, less) has read enough

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from minibroker.local_cluster import zookeeper_process
+from minibroker.local_cluster import zookeeper_jars, zookeeper_process
 from minibroker.local_cluster.cluster_file import CLUSTER_FILE, ClusterMissing, read_cluster_file
 from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
 from minibroker.observation.cluster_view import ClusterView, partition_problems, view_cluster
@@ -36,7 +36,7 @@ BROKER_PACKAGES = ("uvloop", "msgpack", "msgspec", "kazoo", "crc32c", "click", "
 AUDIT_PACKAGES = {"pyspark": "4", "pyarrow": "18", "pandas": "2.2"}
 HEALS_CURE = "start the brokers that are down; where another replica leads, it recovers by itself"
 PARTITIONS_SHOWN = 10
-INSTALL_CURE = "run `make setup`, or pip install 'minibroker[audit]'"
+INSTALL_CURE = "run `make setup`, or pip install 'minibroker[spark]'"
 
 
 class DoctorFinding(msgspec.Struct, frozen=True):
@@ -80,10 +80,11 @@ def check_java() -> DoctorFinding:
 
 def check_zookeeper_jars() -> DoctorFinding:
     try:
-        jars = zookeeper_process.zookeeper_jars()
-    except zookeeper_process.MissingZooKeeper as error:
-        return DoctorFinding("zookeeper jars", False, str(error).partition(": ")[0], INSTALL_CURE)
-    return DoctorFinding("zookeeper jars", True, os.path.basename(jars[0]) + " among PySpark's jars")
+        jars = zookeeper_jars.zookeeper_jars()
+    except zookeeper_jars.MissingZooKeeper as error:
+        what, _, cure = str(error).partition(": ")
+        return DoctorFinding("zookeeper", False, what, cure)
+    return DoctorFinding("zookeeper", True, jars[0])
 
 
 def check_audit_packages(*, local_workers: bool = True) -> DoctorFinding:
@@ -217,9 +218,11 @@ def cluster_of_process(pid: int) -> Path | None:
     return None
 
 
-def checks_for_cluster(directory: Path, ports: Sequence[int]) -> list[DoctorFinding]:
-    """What `cluster up` needs."""
-    here = [check_python(), check_packages(), check_java(), check_zookeeper_jars()]
+def checks_for_cluster(directory: Path, ports: Sequence[int], *, own_zookeeper: bool = True) -> list[DoctorFinding]:
+    """What `cluster up` needs. Only a ZooKeeper of its own needs Java and jars."""
+    here = [check_python(), check_packages()]
+    if own_zookeeper:
+        here += [check_java(), check_zookeeper_jars()]
     if hard_limit() < LIMIT_MIN:  # between this and the limit it needs, a broker runs with a warning
         here.append(check_open_files())
     return [*here, check_disk(directory), *check_ports(ports, must_be_free=True)]

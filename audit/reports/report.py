@@ -228,7 +228,7 @@ def write_report(report: AuditReport, directory: str, html: Callable[[AuditRepor
     try:
         write_parquet(report, os.path.join(directory, PARQUET_FILE))
     except ImportError:
-        return [f"{PARQUET_FILE} was not written: pyarrow is missing (pip install 'minibroker[audit]')"]
+        return [f"{PARQUET_FILE} was not written: pyarrow is missing (pip install 'minibroker[spark]')"]
     return []
 
 

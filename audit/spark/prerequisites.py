@@ -16,7 +16,7 @@ PYTHON_WANTED = (3, 11)
 JAVA_WANTED = 17
 PYARROW_WANTED = 18
 PYSPARK_WANTED = 4
-INSTALL = "pip install 'minibroker[audit]'"
+INSTALL = "pip install 'minibroker[spark]'"
 NO_SPARK = "or run the same audit without Spark: minibroker audit --engine local"
 VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
 PROBE_SECONDS = 20
@@ -34,7 +34,7 @@ def check_spark(*, local_workers: bool = True) -> None:
 
 
 def check_libraries() -> None:
-    """The driver's Python and the libraries of the extra `audit`."""
+    """The driver's Python and the libraries of the extra `spark`."""
     if sys.version_info < PYTHON_WANTED:
         raise AuditError(f"the driver runs Python {sys.version.split()[0]}, Spark's audit needs 3.11 or later")
     for name, wanted in (("pyspark", PYSPARK_WANTED), ("pyarrow", PYARROW_WANTED)):

@@ -33,7 +33,7 @@ def _of_python(error: str) -> str | None:
     missing = _MISSING_MODULE.search(error)
     if missing:
         return (
-            f"a worker's Python lacks the module {missing[1]}: install minibroker[audit] there, or give {SHIP_OPTION}"
+            f"a worker's Python lacks the module {missing[1]}: install minibroker[spark] there, or give {SHIP_OPTION}"
         )
     versions = _PYTHON_VERSIONS.search(error)
     if versions or "PYTHON_VERSION_MISMATCH" in error:

@@ -5,7 +5,6 @@ from a lock file with hashes into a separate virtual environment, so that users 
 is missing is reported in one sentence with the remedy.
 """
 
-import os
 import shutil
 import subprocess
 import sys
@@ -13,10 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from minibroker.bench.peers.peer import PeerFailed
+from minibroker.local_cluster.zookeeper_jars import cache_directory
 from minibroker.local_cluster.zookeeper_process import MissingJava, find_java
 
 KAFKA_VERSION = "3.9.1"
-CACHE_VARIABLE = "MINIBROKER_CACHE_DIR"
 FETCH_TIMEOUT_S = 900.0
 """About 100 MB of jars over a slow connection."""
 POM = Path(__file__).with_name("kafka_pom.xml")
@@ -29,8 +28,7 @@ class KafkaInstallation:
     """Where Kafka and its clients are on this machine."""
 
     def __init__(self, cache: Path | None = None) -> None:
-        named = os.environ.get(CACHE_VARIABLE)
-        self.cache = cache or (Path(named) if named else Path.home() / ".cache" / "minibroker")
+        self.cache = cache or cache_directory()
         self.directory = self.cache / f"kafka-{KAFKA_VERSION}"
         self.jars = self.directory / "jars"
         self.python = self.directory / "clients" / "bin" / "python"

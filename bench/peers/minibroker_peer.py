@@ -20,7 +20,7 @@ from minibroker.bench.peers.peer import (
     TICK_MS,
     PeerFailed,
 )
-from minibroker.local_cluster import zookeeper_process
+from minibroker.local_cluster import zookeeper_jars, zookeeper_process
 from minibroker.local_cluster.cluster_file import ClusterFailed
 from minibroker.local_cluster.local_cluster import LocalCluster
 from minibroker.observation.cluster_view import ClusterView
@@ -29,7 +29,7 @@ CLUSTER_ERRORS = (
     ClusterFailed,
     MinibrokerError,
     zookeeper_process.MissingJava,
-    zookeeper_process.MissingZooKeeper,
+    zookeeper_jars.MissingZooKeeper,
     zookeeper_process.PortTaken,
     zookeeper_process.ZooKeeperFailed,
 )

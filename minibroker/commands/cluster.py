@@ -68,7 +68,8 @@ def run_on_cluster(work: Coroutine[Any, Any, Any], timeout_s: float, doing: str)
     """Run `work`; every error of the launcher becomes a CommandFailed."""
     from minibroker.local_cluster.cluster_file import ClusterBusy, ClusterFailed, ClusterMissing
     from minibroker.local_cluster.teardown import TeardownTimedOut
-    from minibroker.local_cluster.zookeeper_process import MissingJava, MissingZooKeeper, PortTaken, ZooKeeperFailed
+    from minibroker.local_cluster.zookeeper_jars import MissingZooKeeper
+    from minibroker.local_cluster.zookeeper_process import MissingJava, PortTaken, ZooKeeperFailed
     from minibroker.observation.broker_queries import NoAnswer
 
     not_there = (ClusterFailed, ClusterMissing, ClusterBusy, NoAnswer)
@@ -154,9 +155,11 @@ def _check_machine(local: "LocalCluster", data_dir: Path) -> None:
     from minibroker import doctor_checks
 
     ports = [broker.port for broker in local.record.brokers.values()]
+    own_zookeeper = local.record.zookeeper.port is not None
     ports += [local.record.zookeeper.port] if local.record.zookeeper.port else []
     held, _ = doctor_checks.ports_of_cluster_in(data_dir)
-    complaint = doctor_checks.complaint(doctor_checks.checks_for_cluster(data_dir, [] if held else ports))
+    checks = doctor_checks.checks_for_cluster(data_dir, [] if held else ports, own_zookeeper=own_zookeeper)
+    complaint = doctor_checks.complaint(checks)
     if complaint:
         raise CommandFailed(complaint)
 

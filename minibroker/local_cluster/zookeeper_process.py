@@ -1,13 +1,12 @@
-"""The real ZooKeeper as a background process, from the jars that PySpark contains.
+"""The real ZooKeeper as a background process.
 
-Owns: which Java and which jars, the configuration of a local ZooKeeper, and what 'ready' means. Leaves to others: the
-cluster around it; the launcher and the tests share this module. A ZooKeeper is identified by its pid, so that a later
-command can stop one that an earlier command started.
+Owns: which Java, the configuration of a local ZooKeeper, and what 'ready' means. Leaves to others: its jars
+(`zookeeper_jars`), the cluster around it; the launcher and the tests share this module. A ZooKeeper is identified by
+its pid, so that a later command can stop one that an earlier command started.
 """
 
 import asyncio
 import contextlib
-import importlib.util
 import os
 import re
 import shutil
@@ -21,6 +20,7 @@ from pathlib import Path
 import msgspec
 
 from minibroker.local_cluster.cluster_file import PRIVATE_DIRECTORY, PRIVATE_UMASK
+from minibroker.local_cluster.zookeeper_jars import zookeeper_jars
 
 JAVA_VERSION_MIN = 17
 """PySpark 4 needs 17, too: one Java serves ZooKeeper and the audit."""
@@ -28,18 +28,6 @@ JAVA_VERSION_MIN = 17
 JAVA_CURE = "apt-get install -y openjdk-17-jre-headless"
 
 MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-
-JAR_NAMES = (
-    "zookeeper",
-    "zookeeper-jute",
-    "metrics-core",
-    "snappy-java",
-    "slf4j-api",
-    "log4j-slf4j2-impl",
-    "log4j-api",
-    "log4j-core",
-)
-"""The jars that a standalone server needs, without their versions; all of PySpark's jars would cost a second."""
 
 JVM_OPTIONS = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dlog4j2.level=ERROR")
 """80 MB resident and up in a second, instead of 300 MB and four."""
@@ -54,10 +42,6 @@ STOP_SECONDS = 5.0
 
 class MissingJava(Exception):
     """There is no Java that ZooKeeper and Spark can use. The message is one sentence with the cure."""
-
-
-class MissingZooKeeper(Exception):
-    """PySpark, which contains ZooKeeper's jars, is not installed. The message is one sentence with the cure."""
 
 
 class PortTaken(Exception):
@@ -110,27 +94,6 @@ def java_version(path: str) -> int | None:
         return None
     found = re.search(r'version "(?:1\.)?(\d+)', run.stderr + run.stdout)
     return int(found.group(1)) if found else None
-
-
-def zookeeper_jars() -> list[str]:
-    """The jars that a standalone ZooKeeper needs, from PySpark, which is not imported. Raises MissingZooKeeper."""
-    spec = importlib.util.find_spec("pyspark")
-    places = list(spec.submodule_search_locations or []) if spec is not None else []
-    if not places:
-        raise MissingZooKeeper("PySpark, which contains ZooKeeper, is not installed: pip install 'minibroker[audit]'")
-    directory = os.path.join(places[0], "jars")
-    try:
-        present = sorted(os.listdir(directory))
-    except OSError:
-        present = []
-    jars = []
-    for name in JAR_NAMES:
-        pattern = re.compile(rf"{re.escape(name)}-\d[\w.]*\.jar")
-        found = [jar for jar in present if pattern.fullmatch(jar)]
-        if not found:
-            raise MissingZooKeeper(f"{directory} holds no {name}-*.jar: reinstall pyspark")
-        jars.append(os.path.join(directory, found[-1]))
-    return jars
 
 
 # ------------------------------------------------------------------------------------------------------- ports

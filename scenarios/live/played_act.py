@@ -12,14 +12,8 @@ from minibroker.audit.errors import AuditError
 from minibroker.client.errors import MinibrokerError
 from minibroker.local_cluster.cluster_file import ClusterFailed
 from minibroker.local_cluster.teardown import TeardownTimedOut
-from minibroker.local_cluster.zookeeper_process import (
-    MissingJava,
-    MissingZooKeeper,
-    PortTaken,
-    ZooKeeperFailed,
-    find_java,
-    zookeeper_jars,
-)
+from minibroker.local_cluster.zookeeper_jars import MissingZooKeeper, zookeeper_jars
+from minibroker.local_cluster.zookeeper_process import MissingJava, PortTaken, ZooKeeperFailed, find_java
 from minibroker.observation.broker_queries import NoAnswer
 from minibroker.runtime.ports import CoordinationError
 from minibroker.scenarios.live.stage import LiveStage

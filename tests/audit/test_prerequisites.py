@@ -93,5 +93,5 @@ def test_the_drivers_own_python_is_accepted_as_worker(monkeypatch: pytest.Monkey
 
 def test_a_missing_library_names_the_extra_and_the_local_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prerequisites, "version", lambda name: "3.5.1")
-    with pytest.raises(AuditError, match=r"pyspark 3\.5\.1 is too old.*minibroker\[audit\].*--engine local"):
+    with pytest.raises(AuditError, match=r"pyspark 3\.5\.1 is too old.*minibroker\[spark\].*--engine local"):
         prerequisites.check_libraries()

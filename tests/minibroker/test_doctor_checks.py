@@ -29,6 +29,12 @@ def test_this_machine_passes_all_checks() -> None:
     )
 
 
+def test_an_external_zookeeper_needs_no_java_and_no_jars(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    assert doctor_checks.complaint(doctor_checks.checks_for_cluster(tmp_path, [], own_zookeeper=False)) is None
+    assert "JAVA_HOME" in (doctor_checks.complaint(doctor_checks.checks_for_cluster(tmp_path, [])) or "")
+
+
 def test_too_few_open_files_are_named_with_a_cure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor_checks, "hard_limit", lambda: 1_024)
     assert doctor_checks.check_open_files(max_connections=500).well

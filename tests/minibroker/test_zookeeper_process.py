@@ -1,4 +1,4 @@
-"""The background ZooKeeper: which Java, which jars, the port's owner, and when it is ready."""
+"""The background ZooKeeper: which Java, the port's owner, and when it is ready."""
 
 import asyncio
 import os
@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from minibroker.local_cluster.zookeeper_process import (
-    JAR_NAMES,
     MissingJava,
     PortTaken,
     ZooKeeperFailed,
@@ -22,7 +21,6 @@ from minibroker.local_cluster.zookeeper_process import (
     find_port_owner,
     refuse_taken_port,
     start_zookeeper,
-    zookeeper_jars,
 )
 from tests.zookeeper_fixture import free_port
 
@@ -59,15 +57,6 @@ def test_missing_java_is_reported_with_the_cure(tmp_path: Path) -> None:
         find_java({"PATH": str(tmp_path)})
     with pytest.raises(MissingJava, match="JAVA_HOME is /nowhere"):
         find_java({"JAVA_HOME": "/nowhere", "PATH": os.environ["PATH"]})
-
-
-def test_jars_are_found_without_importing_pyspark() -> None:
-    assert len(zookeeper_jars()) == len(JAR_NAMES) <= 10
-    code = (
-        "import sys; from minibroker.local_cluster.zookeeper_process import zookeeper_jars; zookeeper_jars(); "
-        "assert 'pyspark' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
 
 
 def test_taken_port_is_named_with_its_owner() -> None:

@@ -1,0 +1,222 @@
+"""The jars of ZooKeeper: which ones, where they are on this machine, and fetching them once.
+
+Owns: their Maven coordinates with checksums, the cache folder, and fetching them, by `mvn` or from a Maven repository.
+Leaves to others: starting ZooKeeper (`zookeeper_process`). PySpark contains the same jars, which are used if none
+were fetched.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import msgspec
+
+CACHE_VARIABLE = "MINIBROKER_CACHE_DIR"
+FETCH_TIMEOUT_S = 900.0
+"""About 7 MB over a slow connection, and Maven's own plugins."""
+SILENCE_TIMEOUT_S = 30.0
+INSTALL_COMMAND = "minibroker zookeeper install"
+WAYS = (
+    f"run `{INSTALL_COMMAND}`, or use a ZooKeeper that runs already by --zookeeper HOST:PORT, or docker-compose.yml"
+    " (docs/DOCKER.md), or pip install 'minibroker[spark]', which contains it"
+)
+
+
+class MissingZooKeeper(Exception):
+    """ZooKeeper's jars are not on this machine. The message is one sentence with the cures."""
+
+
+class CannotFetch(Exception):
+    """The jars could not be fetched, or are not the pinned ones. The message is one sentence with the cure."""
+
+
+class Jar(msgspec.Struct, frozen=True):
+    """One jar by its Maven coordinates."""
+
+    group: str
+    artifact: str
+    version: str
+    sha256: str
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.artifact}-{self.version}.jar"
+
+    @property
+    def path(self) -> str:
+        """In a Maven repository."""
+        return f"{self.group.replace('.', '/')}/{self.artifact}/{self.version}/{self.file_name}"
+
+
+JARS = (
+    Jar(
+        "org.apache.zookeeper",
+        "zookeeper",
+        "3.9.5",
+        "936d025db1a85f085edea25048c3f5b3de5fc29329c371a10925e3b78b0b38a0",
+    ),
+    Jar(
+        "org.apache.zookeeper",
+        "zookeeper-jute",
+        "3.9.5",
+        "abcbc7f9d6c493daa118da6fa3061a201e2c521217526e8535adfb56b629e52a",
+    ),
+    Jar(
+        "io.dropwizard.metrics",
+        "metrics-core",
+        "4.2.37",
+        "3c70d19049d10f474ab803706b9c0677bcf5fd9e1afeb4f6c496f62e38b27678",
+    ),
+    Jar(
+        "org.xerial.snappy",
+        "snappy-java",
+        "1.1.10.8",
+        "50485d06037fea3d6e40c968386feeca6338cc9872e25549593ff3eb352cefcc",
+    ),
+    Jar("org.slf4j", "slf4j-api", "2.0.17", "7b751d952061954d5abfed7181c1f645d336091b679891591d63329c622eb832"),
+    Jar(
+        "org.apache.logging.log4j",
+        "log4j-slf4j2-impl",
+        "2.25.4",
+        "dd897abc5eb3a6d965426c7937b92dd43e67c82d9819bea5d19f311516c68be3",
+    ),
+    Jar(
+        "org.apache.logging.log4j",
+        "log4j-api",
+        "2.25.4",
+        "c4b642a7f047275215de117e0e3847eb2c7711d84a0aa7433e7b3c096daf341d",
+    ),
+    Jar(
+        "org.apache.logging.log4j",
+        "log4j-core",
+        "2.25.4",
+        "10fee2c0485d54fa44ee75d314f6295508f7b932281873db61a91b88073200e6",
+    ),
+)
+"""What a standalone server needs, its own jar first; all of PySpark's jars would cost a second at each start."""
+
+
+# -------------------------------------------------------------------------------------------------- where they are
+def cache_directory() -> Path:
+    """The user's folder for what is fetched once. The environment variable MINIBROKER_CACHE_DIR names another one."""
+    named = os.environ.get(CACHE_VARIABLE)
+    return Path(named) if named else Path.home() / ".cache" / "minibroker"
+
+
+def installed_directory() -> Path:
+    return cache_directory() / f"zookeeper-{JARS[0].version}"
+
+
+def zookeeper_jars() -> list[str]:
+    """The jars that were installed, else PySpark's, which is not imported. Raises MissingZooKeeper."""
+    installed = [installed_directory() / jar.file_name for jar in JARS]
+    if all(path.is_file() for path in installed):
+        return [str(path) for path in installed]
+    spec = find_spec("pyspark")
+    places = list(spec.submodule_search_locations or []) if spec is not None else []
+    if not places:
+        raise MissingZooKeeper(f"ZooKeeper is not installed: {WAYS}")
+    directory = os.path.join(places[0], "jars")
+    try:
+        present = sorted(os.listdir(directory))
+    except OSError:
+        present = []
+    jars = []
+    for jar in JARS:
+        pattern = re.compile(rf"{re.escape(jar.artifact)}-\d[\w.]*\.jar")
+        found = [name for name in present if pattern.fullmatch(name)]
+        if not found:
+            raise MissingZooKeeper(f"{directory} holds no {jar.artifact}-*.jar: run `{INSTALL_COMMAND}`")
+        jars.append(os.path.join(directory, found[-1]))
+    return jars
+
+
+# ------------------------------------------------------------------------------------------------------- fetching
+def install_jars(mirror: str | None, progress: Callable[[str], None]) -> Path:
+    """Fetch all jars, compare each with its checksum, and return their folder, which is complete or not there.
+
+    `mirror` is the address of a Maven repository (http, https or file); without one, `mvn` fetches them from where it
+    is set up to look. `progress` gets a line for each step. Raises CannotFetch.
+    """
+    target = installed_directory()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="fetching-", dir=target.parent) as name:
+        fresh = Path(name) / "jars"
+        fresh.mkdir()
+        if mirror is None:
+            progress(f"fetching {len(JARS)} jars by mvn")
+            _fetch_by_maven(Path(name), fresh)
+        else:
+            for jar in JARS:
+                progress(f"fetching {jar.file_name}")
+                _fetch_from(mirror.rstrip("/"), jar, fresh)
+        for jar in JARS:
+            found = hashlib.sha256((fresh / jar.file_name).read_bytes()).hexdigest()
+            if found != jar.sha256:
+                raise CannotFetch(
+                    f"{jar.file_name} has the SHA-256 {found}, not {jar.sha256}: it was damaged or replaced on its way,"
+                    " and nothing was installed; try another --mirror"
+                )
+        shutil.rmtree(target, ignore_errors=True)
+        fresh.rename(target)
+    return target
+
+
+def _fetch_by_maven(directory: Path, target: Path) -> None:
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise CannotFetch(
+            "mvn, which fetches the jars, is not on PATH: apt-get install -y maven, or name a Maven repository that"
+            " this machine reaches, by --mirror URL"
+        )
+    (directory / "pom.xml").write_text(_pom(), encoding="utf-8")
+    command = [maven, "-q", "-B", "-f", str(directory / "pom.xml"), "dependency:copy-dependencies"]
+    try:
+        done = subprocess.run(
+            [*command, f"-DoutputDirectory={target}"],
+            capture_output=True,
+            text=True,
+            timeout=FETCH_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CannotFetch(f"mvn cannot fetch the jars ({error}): check the network, or give --mirror URL") from None
+    if done.returncode or any(not (target / jar.file_name).is_file() for jar in JARS):
+        lines = [line.strip() for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+        reason = next((line for line in lines if "ERROR" in line), lines[-1] if lines else "no reason given")
+        raise CannotFetch(f"mvn cannot fetch the jars ({reason[:300]}): check the network, or give --mirror URL")
+
+
+def _pom() -> str:
+    exclusions = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
+    dependencies = "".join(
+        f"<dependency><groupId>{jar.group}</groupId><artifactId>{jar.artifact}</artifactId>"
+        f"<version>{jar.version}</version>{exclusions}</dependency>"
+        for jar in JARS
+    )
+    return (
+        "<project><modelVersion>4.0.0</modelVersion><groupId>minibroker</groupId><artifactId>zookeeper</artifactId>"
+        f"<version>1</version><dependencies>{dependencies}</dependencies></project>"
+    )
+
+
+def _fetch_from(mirror: str, jar: Jar, directory: Path) -> None:
+    import urllib.request  # costs 30 ms, and only this needs it
+
+    address = f"{mirror}/{jar.path}"
+    if not address.startswith(("http://", "https://", "file://")):
+        raise CannotFetch(f"--mirror {mirror} is no address of http://, https:// or file://")
+    try:
+        with (
+            urllib.request.urlopen(address, timeout=SILENCE_TIMEOUT_S) as answer,  # noqa: S310 - checked above
+            open(directory / jar.file_name, "wb") as file,
+        ):
+            shutil.copyfileobj(answer, file)
+    except (OSError, ValueError) as error:
+        raise CannotFetch(f"{address} cannot be fetched ({error}): try another --mirror") from None

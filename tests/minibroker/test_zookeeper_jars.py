@@ -1,0 +1,143 @@
+"""ZooKeeper's jars: fetched from a Maven repository or by mvn, checked, kept in a cache folder, found again.
+
+The repository is a server of this test that serves PySpark's jars: they are byte for byte Maven's.
+"""
+
+import hashlib
+import http.server
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from minibroker.commands.zookeeper import install
+from minibroker.local_cluster import zookeeper_jars as jars
+from minibroker.local_cluster.zookeeper_jars import JARS, CannotFetch, Jar, MissingZooKeeper, install_jars
+
+CONTENT = b"the content of a jar"
+SMALL = tuple(
+    Jar("org.example", name, "1.2", hashlib.sha256(CONTENT + name.encode()).hexdigest()) for name in ("zk", "log")
+)
+SERVED = {f"/maven2/org/example/{name}/1.2/{name}-1.2.jar": CONTENT + name.encode() for name in ("zk", "log")}
+
+
+class Repository(http.server.BaseHTTPRequestHandler):
+    files: dict[str, bytes]
+
+    def do_GET(self) -> None:
+        content = self.files.get(self.path)
+        if content is None:
+            self.send_error(404)
+            return
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None: ...
+
+
+@pytest.fixture
+def mirror(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
+    """The address of a Maven repository with two small jars, which are the pinned ones; an empty cache folder."""
+    monkeypatch.setattr(jars, "JARS", SMALL)
+    monkeypatch.setenv(jars.CACHE_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setattr(Repository, "files", dict(SERVED), raising=False)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Repository) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/maven2"
+        server.shutdown()
+        thread.join()
+
+
+def test_jars_come_from_the_mirror_and_are_then_found(mirror: str, tmp_path: Path) -> None:
+    told: list[str] = []
+    directory = install_jars(f"{mirror}/", told.append)
+    assert directory == tmp_path / "cache" / "zookeeper-1.2"
+    assert jars.zookeeper_jars() == [str(directory / "zk-1.2.jar"), str(directory / "log-1.2.jar")]
+    assert told == ["fetching zk-1.2.jar", "fetching log-1.2.jar"]
+
+
+def test_a_mirror_may_be_a_folder(mirror: str, tmp_path: Path) -> None:
+    for path, content in SERVED.items():
+        file = tmp_path / path.removeprefix("/maven2/")
+        file.parent.mkdir(parents=True)
+        file.write_bytes(content)
+    assert install_jars(tmp_path.as_uri(), lambda _: None).is_dir()
+
+
+def test_a_second_installation_replaces_the_first(mirror: str) -> None:
+    directory = install_jars(mirror, lambda _: None)
+    (directory / "zk-1.2.jar").write_bytes(b"damaged later")
+    install_jars(mirror, lambda _: None)
+    assert (directory / "zk-1.2.jar").read_bytes() == CONTENT + b"zk"
+
+
+def test_a_wrong_checksum_installs_nothing(mirror: str, tmp_path: Path) -> None:
+    Repository.files["/maven2/org/example/log/1.2/log-1.2.jar"] = b"foreign"
+    with pytest.raises(CannotFetch, match=r"log-1.2.jar has the SHA-256 .* nothing was installed"):
+        install_jars(mirror, lambda _: None)
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_a_missing_jar_is_named_with_its_address(mirror: str) -> None:
+    del Repository.files["/maven2/org/example/log/1.2/log-1.2.jar"]
+    with pytest.raises(CannotFetch, match=r"/maven2/org/example/log/1.2/log-1.2.jar cannot be .* 404"):
+        install_jars(mirror, lambda _: None)
+
+
+@pytest.mark.parametrize("address", ["ftp://example.org", "example.org/maven2", "http://127.0.0.1:1"])
+def test_a_mirror_that_cannot_be_used_is_named(mirror: str, address: str) -> None:
+    with pytest.raises(CannotFetch, match="mirror"):
+        install_jars(address, lambda _: None)
+
+
+def test_the_command_says_where_the_jars_are(mirror: str, tmp_path: Path) -> None:
+    done = CliRunner().invoke(install, ["--mirror", mirror])
+    assert done.stdout == f"ZooKeeper 1.2 is in {tmp_path / 'cache' / 'zookeeper-1.2'}; its checksums are right\n"
+
+
+def test_without_a_mirror_maven_fetches(mirror: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    maven = tmp_path / "bin" / "mvn"
+    maven.parent.mkdir()
+    writes = "\n".join(f"printf %s '{CONTENT.decode()}{name}' > $folder/{name}-1.2.jar" for name in ("zk", "log"))
+    maven.write_text(f'#!/bin/sh\nfor word; do folder="${{word#-DoutputDirectory=}}"; done\n{writes}\n')
+    maven.chmod(maven.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{maven.parent}:/bin:/usr/bin")
+    assert install_jars(None, lambda _: None).is_dir()
+    maven.write_text("#!/bin/sh\necho '[ERROR] no network'; exit 1\n")
+    with pytest.raises(CannotFetch, match=r"mvn cannot fetch the jars \(\[ERROR\] no network\).*--mirror"):
+        install_jars(None, lambda _: None)
+
+
+def test_without_maven_and_mirror_both_are_named(mirror: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(CannotFetch, match=r"apt-get install -y maven, or .* --mirror URL"):
+        install_jars(None, lambda _: None)
+
+
+def test_without_jars_the_error_names_all_ways(mirror: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jars, "find_spec", lambda name: None)
+    with pytest.raises(MissingZooKeeper) as caught:
+        jars.zookeeper_jars()
+    for way in ("minibroker zookeeper install", "--zookeeper HOST:PORT", "docs/DOCKER.md", "minibroker[spark]"):
+        assert way in str(caught.value)
+
+
+def test_pysparks_jars_are_the_pinned_ones_and_are_found_without_importing_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(jars.CACHE_VARIABLE, str(tmp_path))
+    found = [Path(path) for path in jars.zookeeper_jars()]
+    assert [hashlib.sha256(path.read_bytes()).hexdigest() for path in found] == [jar.sha256 for jar in JARS]
+    code = (
+        "import sys; from minibroker.local_cluster.zookeeper_jars import zookeeper_jars; zookeeper_jars(); "
+        "assert 'pyspark' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
