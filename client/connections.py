@@ -113,12 +113,6 @@ class Connections:
                 await server.connection.close()
                 server.connection = None
 
-    def abort(self) -> None:
-        """Drop every connection at once (a last resort for a cancelled close)."""
-        for server in self._servers.values():
-            if server.connection is not None:
-                server.connection.abort()
-
     # ------------------------------------------------------------------------------------------------------ attempts
     def _open_one(self, address: Address) -> RpcConnection | None:
         server = self._servers.get(address)

@@ -128,11 +128,6 @@ class MetadataCache:
             return UNKNOWN_PARTITION
         return topic.partitions.get(partition.partition, UNKNOWN_PARTITION)
 
-    def partitions_of(self, topic: str) -> list[int]:
-        """Sorted numbers; empty if the topic is not known."""
-        info = self.topics.get(topic)
-        return list(info.partitions) if info is not None else []
-
 
 def _newer_partition(known: CachedPartition | None, update: MetadataPartition) -> CachedPartition:
     epoch = from_wire(update.leader_epoch)

@@ -6,7 +6,7 @@ others: what is retried. Randomness is passed in as a number, so that one seed g
 
 from enum import Enum
 
-from minibroker.protocol.errors import REFRESHES_METADATA, RETRIABLE, ErrorCode
+from minibroker.protocol.errors import RETRIABLE, ErrorCode
 
 JITTER = 0.2
 """A fifth up or down: clients that failed together should not return together (as in Kafka)."""
@@ -49,11 +49,6 @@ MAYBE_WRITTEN_AFTER = frozenset(
 )
 """After these codes a produced batch may be in some log all the same. NOT_LEADER_OR_FOLLOWER is among them: a deposed
 leader answers with it after it has appended."""
-
-
-def refreshes_metadata(code: ErrorCode) -> bool:
-    """Whether the client should request the leaders again."""
-    return code in REFRESHES_METADATA
 
 
 def backoff_ms(attempt: int, base_ms: float, max_ms: float, unit_random: float) -> float:

@@ -121,9 +121,6 @@ class MetadataImage:
     def live_broker_ids(self) -> tuple[BrokerId, ...]:
         return tuple(sorted(self._brokers))
 
-    def is_alive(self, broker_id: BrokerId) -> bool:
-        return broker_id in self._brokers
-
     def broker_epoch(self, broker_id: BrokerId) -> BrokerEpoch | None:
         broker = self._brokers.get(broker_id)
         return None if broker is None else broker.broker_epoch

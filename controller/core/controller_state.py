@@ -17,7 +17,6 @@ the tail of its log, however short its absence.
 """
 
 from collections.abc import Iterable
-from enum import Enum
 
 import msgspec
 
@@ -112,12 +111,6 @@ class Deletion(msgspec.Struct, frozen=True, kw_only=True):
     """Every replica is gone; the topic's znodes may be removed."""
     erased: frozenset[tuple[int, BrokerId]] = frozenset()
     """(partition, broker): the broker has answered that the replica is gone."""
-
-
-class PartitionStatus(Enum):
-    NEW = "new"
-    ONLINE = "online"
-    OFFLINE = "offline"
 
 
 class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -237,12 +230,6 @@ class ControllerState(msgspec.Struct, kw_only=True):
     def partitions_on(self, broker_ids: "frozenset[BrokerId] | set[BrokerId]") -> list[TopicPartition]:
         """Partitions that have a replica on any of these brokers, sorted."""
         return [each for each in self.partitions() if not broker_ids.isdisjoint(self.assignment(each))]
-
-    def status(self, partition: TopicPartition) -> PartitionStatus:
-        leadership = self.leaderships.get(partition)
-        if leadership is None:
-            return PartitionStatus.NEW
-        return PartitionStatus.OFFLINE if leadership.leader is None else PartitionStatus.ONLINE
 
     def is_being_deleted(self, topic: str) -> bool:
         """Its deletion has started: no leader may be elected for it."""

@@ -200,7 +200,8 @@ def test_leader_and_isr_adds_brokers_and_removes_none() -> None:
     request = leader_and_isr(leader=3, brokers=[live(3, epoch=5), live(2, epoch=7)])
     assert image.apply_leader_and_isr(request, OWN_EPOCH).partitions_changed == (LINES_0,)
     assert image.leader_hint(LINES_0) == CurrentLeader(leader_id=3, leader_epoch=1)
-    assert (image.broker_epoch(3), image.broker_epoch(2), image.is_alive(1)) == (5, 100, True)
+    assert (image.broker_epoch(3), image.broker_epoch(2)) == (5, 100)
+    assert image.live_broker_ids() == (1, 2, 3)
 
 
 def test_elections_of_this_broker_are_counted_once_and_unclean_ones_apart() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from minibroker.controller.core.controller_state import ControllerState, Deletion, Leadership, PartitionStatus, Topic
+from minibroker.controller.core.controller_state import ControllerState, Deletion, Leadership, Topic
 from minibroker.controller.core.election import elect, elect_all, elect_preferred, imbalanced_partitions
 from minibroker.protocol.ids import TopicPartition
 from tests.controller.facts import T0, broker, cluster_state, leadership, log
@@ -21,7 +21,7 @@ def elected(state: ControllerState) -> Leadership:
 @pytest.mark.invariant("I1", "I9", "I28")
 def test_new_partition_is_led_by_the_first_live_replica_with_all_live_ones_in_sync() -> None:
     state = cluster_state(2, 3, replicas=(1, 2, 3))
-    assert state.status(T0) is PartitionStatus.NEW
+    assert T0 not in state.leaderships
     after = elected(state)
     assert (after.leader, after.leader_epoch, after.in_sync_replicas) == (2, 0, (2, 3))
     assert after.incarnations == ((2, "i2"), (3, "i3"))

@@ -335,6 +335,7 @@ class Segment:
     def _loaded_index(self) -> SegmentIndex:
         index = self._index
         if index is not None:
+            self._health.segments.index_used(self)
             return index
         try:
             self._index = read_index(self._health.disk, self.path, self.size, self._interval_bytes)

@@ -66,11 +66,6 @@ class LogTail:
         self._batches: list[CachedBatch | None] = []
         self._head = 0
 
-    @property
-    def start_offset(self) -> int | None:
-        """First offset held; None if empty."""
-        return self._bases[self._head] if self._head < len(self._bases) else None
-
     def append(self, batches: Sequence[tuple[BatchHeader, Buffer]], size_bytes: int) -> None:
         """Add batches that were just appended to the log."""
         cache, bases, held = self._cache, self._bases, self._batches

@@ -65,7 +65,8 @@ class WarmSegments:
                 total -= freed
 
     def index_used(self, segment: WarmSegment) -> None:
-        self._indexes.move_to_end(segment)
+        if segment in self._indexes:  # that of an empty segment is not
+            self._indexes.move_to_end(segment)
 
     def forget(self, segment: WarmSegment) -> None:
         """The segment is gone (deleted or closed)."""

@@ -15,6 +15,7 @@ from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.cutting import delete_head
 from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.broker.log.segments.segment_index import ENTRY_BYTES_IN_MEMORY
 from minibroker.broker.log.segments.tail_cache import TailCache
 from minibroker.broker.log.segments.warm_segments import WarmSegments
 from minibroker.protocol.ids import TopicPartition
@@ -60,6 +61,17 @@ def test_released_index_entries_are_read_back_from_their_files(machine: Machine)
     for log in directory.logs.values():
         assert log.log_end_offset == 60
         check_log(log)
+
+
+def test_the_index_that_was_not_used_for_longest_is_released(machine: Machine) -> None:
+    segments = WarmSegments(index_bytes_max=ENTRY_BYTES_IN_MEMORY)
+    _, logs = logs_with(machine, segments, 3)
+    for log in logs[:2]:
+        append(log, 1)
+        append(log, 1)  # the first batch of a segment has no entry
+    read_all(logs[0])
+    append(logs[2], 1)
+    assert [log.segments[-1].index_bytes > 0 for log in logs[:2]] == [True, False]
 
 
 # -------------------------------------------------------------------------------------- what is gone holds nothing
