@@ -14,10 +14,12 @@ from pathlib import Path
 
 import msgspec
 
+from minibroker.command_line import DEFAULT_DATA_DIRECTORY
 from minibroker.local_cluster import zookeeper_jars, zookeeper_process
 from minibroker.local_cluster.cluster_file import CLUSTER_FILE, ClusterMissing, read_cluster_file
+from minibroker.local_cluster.local_cluster import LocalCluster
 from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
-from minibroker.observation.cluster_view import ClusterView, partition_problems, view_cluster
+from minibroker.observation.cluster_view import ZOOKEEPER_CURE, ClusterView, partition_problems, view_cluster
 from minibroker.offline import cures
 from minibroker.protocol.files.checkpoints import parse_partition_directory_name
 from minibroker.protocol.wire.messages import (
@@ -242,10 +244,15 @@ def complaint(findings: Iterable[DoctorFinding]) -> str | None:
     for finding in findings:
         if not finding.well:
             by_cure.setdefault(finding.cure, []).append(finding)
-    sentences = [
-        f"{', '.join(finding.check for finding in wrong)}: {wrong[0].what} ({cure})" for cure, wrong in by_cure.items()
-    ]
-    return "; ".join(sentences) or None
+    return "; ".join(f"{_together(wrong)} ({cure})" for cure, wrong in by_cure.items()) or None
+
+
+def _together(wrong: list[DoctorFinding]) -> str:
+    """Findings with one cure; the same words are said once."""
+    by_words: dict[str, list[str]] = {}
+    for finding in wrong:
+        by_words.setdefault(finding.what, []).append(finding.check)
+    return ", ".join(f"{', '.join(checks)}: {what}" for what, checks in by_words.items())
 
 
 # -------------------------------------------------------------------------------------------------------- a cluster
@@ -259,6 +266,34 @@ def ports_of_cluster_in(directory: Path) -> tuple[list[int], str | None]:
     if record.zookeeper.process is not None and record.zookeeper.process.is_alive() and record.zookeeper.port:
         held.append(record.zookeeper.port)
     return held, record.zookeeper.connect
+
+
+def check_local_brokers(directory: Path) -> list[DoctorFinding]:
+    """Brokers of the cluster in this directory that ended by themselves, or are down while others run."""
+    try:
+        local = LocalCluster.open(directory)
+    except ClusterMissing:
+        return []
+    found = []
+    for broker_id in local.broker_ids:
+        state = local.process_state(broker_id)
+        if state == "dead" or (state == "down" and local.is_running()):
+            what = "; ".join(local.ended_by_themselves(broker_id)) or f"broker {broker_id} is down"
+            cure = "" if local.data_directory == Path(DEFAULT_DATA_DIRECTORY).absolute() else f" --data-dir {directory}"
+            found.append(
+                DoctorFinding(f"broker {broker_id}", False, what, f"minibroker cluster start {broker_id}{cure}")
+            )
+    return found
+
+
+def known_ports(directory: Path) -> list[int]:
+    """All ports of the cluster in this directory, also while it is down; ZooKeeper's last."""
+    try:
+        record = read_cluster_file(directory)
+    except ClusterMissing:
+        return []
+    own = [record.zookeeper.port] if record.zookeeper.port else []
+    return [broker.port for broker in record.brokers.values()] + own
 
 
 async def check_zookeeper(connect: str) -> DoctorFinding:
@@ -277,7 +312,7 @@ async def check_zookeeper(connect: str) -> DoctorFinding:
                 return DoctorFinding("zookeeper", True, f"{server} answers (srvr is not in its 4lw.commands.whitelist)")
             return DoctorFinding("zookeeper", False, f"{server} says: {first}", "wait for its quorum, or see its log")
     return DoctorFinding(
-        "zookeeper", False, f"{connect} does not answer", "start it, or give another --zookeeper HOST:PORT"
+        "zookeeper", False, f"{connect} does not answer", f"{ZOOKEEPER_CURE}, or give another --zookeeper HOST:PORT"
     )
 
 
@@ -324,7 +359,7 @@ async def _check_listener(queries: BrokerQueries, broker: MetadataBroker) -> Doc
         cure = f"set the advertised.listeners of broker {broker.node_id} to its own address"
         return DoctorFinding(name, False, f"advertises {server}, where broker {state.broker_id} answers", cure)
     if state.fenced:
-        return DoctorFinding(name, False, f"{server} is fenced: it has lost ZooKeeper", "check whether ZooKeeper runs")
+        return DoctorFinding(name, False, f"{server} is fenced, because it has lost ZooKeeper", ZOOKEEPER_CURE)
     if state.log_directory != "online":
         cure = cures.of_log_directory(state.log_directory, state.log_directory_reason)
         return DoctorFinding(

@@ -217,7 +217,7 @@ def _checked_name(name: str, source: str) -> str:
         )
     near = nearest_name(name, list(SETTINGS))
     hint = f" Did you mean {near}?" if near else " docs/CONFIGURATION.md lists what there is."
-    raise ConfigError(f"{source}: {name!r:.200} is no setting of a broker.{hint}")
+    raise ConfigError(f"{source}: {name!r:.200} is not a broker setting.{hint}")
 
 
 def _parse(setting: Setting, text: str, source: str) -> Any:

@@ -41,7 +41,7 @@ def accepted_broker_value(config: BrokerConfig, name: str, value: str) -> str:
     setting = SETTINGS.get(name)
     if setting is None:
         near = nearest_name(name, list(SETTINGS))
-        raise BadValue(f"{name!r:.200} is no setting of a broker." + (f" Did you mean {near}?" if near else ""))
+        raise BadValue(f"{name!r:.200} is not a broker setting." + (f" Did you mean {near}?" if near else ""))
     if not setting.key.dynamic:
         raise BadValue(f"{name} cannot be changed while a broker runs: set it in its configuration and restart it.")
     try:

@@ -71,3 +71,14 @@ def broker(
         else:
             click.echo(f"{setting.name}={setting.value}  # {setting.source}")
     return EXIT_FINE
+
+
+def problem_of_settings(settings: list[str]) -> str | None:
+    """Why a broker would refuse these settings, each name=value; None if it would start."""
+    from minibroker.broker.configuration.config import ConfigError, load_config
+
+    try:
+        load_config(settings=settings)
+    except ConfigError as error:
+        return str(error)
+    return None

@@ -14,6 +14,7 @@ from minibroker.command_line import (
     CommandFailed,
     LazyGroup,
     ProgressLine,
+    WrongUsage,
     bootstrap_option,
     json_option,
     note,
@@ -39,7 +40,7 @@ COMMANDS = {
     "pause": ("minibroker.commands.cluster_broker:pause", "SIGSTOP a broker: it hangs."),
     "resume": ("minibroker.commands.cluster_broker:resume", "SIGCONT a paused broker."),
     "stop": ("minibroker.commands.cluster_broker:stop", "Stop a broker cleanly: it hands leadership over."),
-    "start": ("minibroker.commands.cluster_broker:start", "Start a broker that is down."),
+    "start": ("minibroker.commands.cluster_broker:start", "Start what is down: all, or the named brokers."),
     "down": ("minibroker.commands.cluster:down", "Stop everything; --wipe removes the data."),
 }
 
@@ -118,6 +119,7 @@ def up(
     )
     with _telling_what_is_stopped() as tell:
         local, is_old = _local_cluster(data_dir, requested)
+        _check_settings(local)
         _check_machine(local, data_dir)
         kept = {key: value for key, value in local.record.settings.items() if key not in requested.settings}
         if is_old and kept and not local.is_running():
@@ -148,6 +150,17 @@ def _telling_what_is_stopped() -> Iterator[Callable[[str], None]]:
         if not told:
             note("interrupted: nothing was started")
         raise
+
+
+def _check_settings(local: "LocalCluster") -> None:
+    """Raise WrongUsage where a broker would refuse its settings."""
+    from minibroker.commands.broker import problem_of_settings
+    from minibroker.local_cluster.broker_process import broker_settings
+
+    for broker_id in local.broker_ids:
+        problem = problem_of_settings(broker_settings(local.data_directory, local.record, broker_id))
+        if problem is not None:
+            raise WrongUsage(f"broker {broker_id} would not start: {problem}")
 
 
 def _check_machine(local: "LocalCluster", data_dir: Path) -> None:
@@ -192,18 +205,29 @@ def _parse_settings(settings: tuple[str, ...]) -> dict[str, str]:
     return dict(setting.split("=", 1) for setting in settings)
 
 
-def _print_brokers(local: "LocalCluster", view: "ClusterView | None") -> None:
+def _broker_rows(
+    local: "LocalCluster", view: "ClusterView | None"
+) -> list[tuple[int, str, str, int | None, int | None, str]]:
+    """ID, state, address, pid while it lives, partitions that it leads, role."""
     rows = []
     for broker_id in local.broker_ids:
         process = local.record.brokers[broker_id].process
         led = sum(1 for p in view.partitions.values() if p.leader_id == broker_id) if view else None
         role = "controller" if view is not None and view.controller_id == broker_id else ""
-        pid = process.pid if process else None
-        rows.append((broker_id, local.process_state(broker_id), local.server(broker_id), pid, led, role))
-    print_table(("BROKER", "STATE", "ADDRESS", "PID", "LEADS", ""), rows)
+        state = local.process_state(broker_id)
+        pid = process.pid if process and state in ("running", "paused") else None
+        rows.append((broker_id, state, local.server(broker_id), pid, led, role))
+    return rows
+
+
+def _print_brokers(local: "LocalCluster", view: "ClusterView | None") -> None:
+    print_table(("BROKER", "STATE", "ADDRESS", "PID", "LEADS", ""), _broker_rows(local, view))
     zookeeper = local.record.zookeeper
-    state = "running" if local.zookeeper.is_running() else ("down" if zookeeper.port else "external")
-    click.echo(f"zookeeper {state} at {zookeeper.connect}; data in {local.data_directory}")
+    click.echo(f"zookeeper {_zookeeper_state(local)} at {zookeeper.connect}; data in {local.data_directory}")
+
+
+def _zookeeper_state(local: "LocalCluster") -> str:
+    return "external" if local.record.zookeeper.port is None else "down" if local.zookeeper.is_down() else "running"
 
 
 @click.command()
@@ -216,7 +240,7 @@ def status(data_dir: Path, timeout_s: float, as_json: bool) -> int:
     Exit code 10 unless the cluster is healthy.
     """
     from minibroker.local_cluster.cluster_file import ClusterFailed
-    from minibroker.local_cluster.local_cluster import START_CURE, LocalCluster
+    from minibroker.local_cluster.local_cluster import LocalCluster
     from minibroker.observation.broker_queries import NoAnswer
     from minibroker.observation.cluster_view import health_problems
 
@@ -224,10 +248,9 @@ def status(data_dir: Path, timeout_s: float, as_json: bool) -> int:
         local = LocalCluster.open(data_dir)
         try:
             view = await local.look()
-            ended = [f"{each}; {START_CURE}" for each in local.ended_by_themselves(*local.broker_ids)]
-            return local, view, ended + health_problems(view, len(local.record.brokers))
+            return local, view, local.process_problems() + health_problems(view, len(local.record.brokers))
         except (NoAnswer, ClusterFailed) as error:
-            return local, None, [str(error)]
+            return local, None, [*local.process_problems(), str(error)]
 
     local, view, reasons = run_on_cluster(look(), timeout_s, "cluster status")
     if as_json:
@@ -237,8 +260,13 @@ def status(data_dir: Path, timeout_s: float, as_json: bool) -> int:
                 "reasons": reasons,
                 "bootstrap_servers": local.bootstrap_servers,
                 "controller": view.controller_id if view else None,
-                "brokers": {broker_id: local.process_state(broker_id) for broker_id in local.broker_ids},
+                "brokers": {
+                    broker_id: {"state": state, "address": address, "pid": pid, "leads": leads}
+                    for broker_id, state, address, pid, leads, _ in _broker_rows(local, view)
+                },
+                "zookeeper": {"state": _zookeeper_state(local), "address": local.record.zookeeper.connect},
                 "partitions": len(view.partitions) if view else None,
+                "leaders": {str(name): each.leader_id for name, each in view.partitions.items()} if view else None,
             }
         )
     else:

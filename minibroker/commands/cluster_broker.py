@@ -1,4 +1,4 @@
-"""`minibroker cluster kill|pause|resume|stop|start`: commands for one broker of a cluster on this machine."""
+"""`minibroker cluster kill|pause|resume|stop|start`: commands for brokers of a cluster on this machine."""
 
 from collections.abc import Callable, Coroutine
 from functools import wraps
@@ -83,9 +83,40 @@ async def stop(local: "LocalCluster", broker_id: int, timeout_s: float) -> dict[
 
 
 @click.command()
-@_on_broker("started")
-async def start(local: "LocalCluster", broker_id: int, timeout_s: float) -> dict[str, Any]:
-    """Start a broker that is down."""
-    local.zookeeper.require()
-    await local.start(broker_id, timeout_s)
-    return {"address": local.server(broker_id)}
+@click.argument("names", nargs=-1, metavar="[ID|controller|leader:TOPIC-PARTITION|zookeeper]...")
+@data_dir_option
+@timeout_option(40)
+@json_option
+def start(names: tuple[str, ...], data_dir: Path, timeout_s: float, as_json: bool) -> int:
+    """Start what is down: all, or the named brokers."""
+
+    async def begin() -> list[tuple[str, str]]:
+        import asyncio
+
+        from minibroker.local_cluster.broker_names import resolve
+        from minibroker.local_cluster.local_cluster import LocalCluster
+
+        local = LocalCluster.open(data_dir)
+        wants_zookeeper = "zookeeper" in names or (not names and local.zookeeper.is_down())
+        down = [each for each in local.broker_ids if local.process_state(each) in ("down", "dead")]
+        ids = [await resolve(local, name) for name in names if name != "zookeeper"] if names else down
+        if wants_zookeeper:
+            await local.start_zookeeper(timeout_s)
+        local.zookeeper.require()
+        await asyncio.gather(*(local.start(broker_id, timeout_s) for broker_id in dict.fromkeys(ids)))
+        started = [("zookeeper", local.record.zookeeper.connect)] if wants_zookeeper else []
+        return started + [(str(broker_id), local.server(broker_id)) for broker_id in dict.fromkeys(ids)]
+
+    started = run_on_cluster(begin(), timeout_s + 5, "cluster start")
+    for name, address in started:
+        if as_json:
+            print_json(
+                {"broker": int(name), "action": "started", "address": address}
+                if name.isdigit()
+                else {"zookeeper": address, "action": "started"}
+            )
+        else:
+            click.echo(f"{f'broker {name}' if name.isdigit() else name}: started, address: {address}")
+    if not started and not as_json:
+        click.echo("nothing is down")
+    return EXIT_FINE

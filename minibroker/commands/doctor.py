@@ -57,13 +57,15 @@ def doctor(
             *doctor_checks.check_open_files_of_brokers(directory),
             doctor_checks.check_disk(directory),
             *doctor_checks.check_ports(
-                sorted(ours) or [zookeeper_port, *range(port, port + brokers)], must_be_free=False
+                doctor_checks.known_ports(directory) or [zookeeper_port, *range(port, port + brokers)],
+                must_be_free=False,
             ),
         ]
         if zookeeper or ours:
             findings.append(
                 await doctor_checks.check_zookeeper(zookeeper or known_zookeeper or f"127.0.0.1:{zookeeper_port}")
             )
+        findings += doctor_checks.check_local_brokers(directory)
         findings += await doctor_checks.check_listeners(bootstrap_servers)
         return findings + await doctor_checks.check_partitions(bootstrap_servers)
 

@@ -181,7 +181,7 @@ class ClusterHarness(ABC):
         """Start a broker that is down, over its old files."""
         match await self._condition(self._known(broker_id)):
             case "running":
-                raise Misuse(f"broker {broker_id} runs already: `await c.restart({broker_id})` restarts it")
+                raise Misuse(f"broker {broker_id} is already running: `await c.restart({broker_id})` restarts it")
             case "paused":
                 raise Misuse(f"broker {broker_id} is paused: `await c.resume({broker_id})` lets it run on")
         await self._start(broker_id)
@@ -255,7 +255,7 @@ class ClusterHarness(ABC):
     async def start_zookeeper(self) -> None:
         """Start ZooKeeper again."""
         if await self._zookeeper_runs():
-            raise Misuse("ZooKeeper runs already: `await c.stop_zookeeper()` stops it")
+            raise Misuse("ZooKeeper is already running: `await c.stop_zookeeper()` stops it")
         await self._start_zookeeper()
 
     # ------------------------------------------------------------------------------- what fits, for the verbs above

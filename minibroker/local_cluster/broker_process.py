@@ -23,7 +23,13 @@ _CHILDREN: list["subprocess.Popen[bytes]"] = []
 
 
 def configuration_text(data_directory: Path, record: ClusterRecord, broker_id: int) -> str:
-    """The broker's configuration: the local defaults, overridden by `cluster up --set`."""
+    """The broker's configuration file."""
+    lines = ["# Written by `minibroker cluster up`; give other values with its --set."]
+    return "\n".join(lines + broker_settings(data_directory, record, broker_id)) + "\n"
+
+
+def broker_settings(data_directory: Path, record: ClusterRecord, broker_id: int) -> list[str]:
+    """The local defaults, overridden by `cluster up --set`: name=value."""
     count = len(record.brokers)
     values = (
         {
@@ -40,8 +46,7 @@ def configuration_text(data_directory: Path, record: ClusterRecord, broker_id: i
         | record.settings
         | record.brokers[broker_id].settings
     )
-    lines = ["# Written by `minibroker cluster up`; give other values with its --set."]
-    return "\n".join(lines + [f"{key}={value}" for key, value in values.items()]) + "\n"
+    return [f"{key}={value}" for key, value in values.items()]
 
 
 def configuration_file(data_directory: Path, broker_id: int) -> Path:

@@ -32,16 +32,22 @@ class ClusterZooKeeper:
 
     def require(self) -> None:
         """Raise ClusterFailed if the cluster's own ZooKeeper does not run: no broker would start."""
-        if self._record().port is not None and not self.is_running():
-            raise ClusterFailed(
-                f"ZooKeeper of the cluster in {self._directory.parent} does not run: `minibroker cluster up` starts it,"
-                " and all brokers that are down"
-            )
+        if self.is_down():
+            raise ClusterFailed(self.down_text())
+
+    def is_down(self) -> bool:
+        """Does the cluster's own one not run?"""
+        return self._record().port is not None and not self.is_running()
+
+    def down_text(self) -> str:
+        """That it is down, with the cure."""
+        return f"ZooKeeper at {self._record().connect} is down: `minibroker cluster start zookeeper` starts it"
 
     def refuse_running(self) -> None:
         """Raise ClusterFailed if there is nothing to start."""
         if self._record().port is None or self.is_running():
-            raise ClusterFailed(f"ZooKeeper at {self._record().connect} runs already, or is external")
+            state = "is external" if self._record().port is None else "is already running"
+            raise ClusterFailed(f"ZooKeeper at {self._record().connect} {state}")
 
     def spawn(self) -> None:
         """Start it, unless it is external."""

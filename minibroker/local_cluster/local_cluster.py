@@ -11,6 +11,7 @@ processes outlive this one; a later `LocalCluster.open` finds them again. Leaves
 
 import asyncio
 import contextlib
+import re
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -53,7 +54,9 @@ STOP_TIMEOUT_S = 30.0
 KILL_TIMEOUT_S = 10.0
 PORT_TIMEOUT_S = 5.0
 POLL_S = 0.1
-START_CURE = "after the repair, `minibroker cluster start ID` starts it"
+START_CURE = "`minibroker cluster start` starts it again"
+ORDINARY_LINE = re.compile(r"^\S+ \S+ (DEBUG|INFO|WARNING) |\"level\": ?\"(DEBUG|INFO|WARNING)\"")
+"""Of a broker's log, in both formats. A broker that ends by itself writes an error last."""
 
 
 class LocalCluster:
@@ -178,7 +181,9 @@ class LocalCluster:
             states = [self.process_state(broker_id) for broker_id in self.broker_ids]
             if keep_running and "running" in states and isinstance(error, ClusterFailed):
                 all_run = all(state == "running" for state in states)
-                rest = "it keeps running" if all_run else f"the other brokers keep running; {START_CURE}"
+                rest = (
+                    "it keeps running" if all_run else f"the other brokers keep running; after a repair, {START_CURE}"
+                )
                 raise ClusterFailed(f"{error}; {rest}: see `minibroker cluster status`") from None
             if isinstance(error, asyncio.CancelledError):
                 tell(f"interrupted: stopping the brokers and ZooKeeper in {self.data_directory}")
@@ -208,8 +213,9 @@ class LocalCluster:
         zookeeper = earlier.record.zookeeper
         is_used = zookeeper.connect == self.record.zookeeper.connect
         if earlier.running_brokers() or (earlier.zookeeper.is_running() and not is_used):
-            down = [each for each in earlier.broker_ids if each not in earlier.running_brokers()]
-            some = f"start broker {', '.join(map(str, down))} with `minibroker cluster start ID`, " if down else ""
+            down = [f"broker {each}" for each in earlier.broker_ids if each not in earlier.running_brokers()]
+            down += ["ZooKeeper"] if earlier.zookeeper.is_down() else []
+            some = f"start what is down ({', '.join(down)}) with `minibroker cluster start`, " if down else ""
             raise ClusterFailed(
                 f"a cluster already runs in {self.data_directory} ({earlier.bootstrap_servers}):"
                 f" {some}stop it with `minibroker cluster down`, or choose another --data-dir"
@@ -218,8 +224,8 @@ class LocalCluster:
             self.record.zookeeper.process = zookeeper.process
         if len(earlier.record.brokers) > len(self.record.brokers):
             raise ClusterFailed(
-                f"{self.data_directory} holds the data of {len(earlier.record.brokers)} brokers: start as many,"
-                " or remove it with `minibroker cluster down --wipe`"
+                f"{self.data_directory} holds the data of {len(earlier.record.brokers)} brokers: give --brokers"
+                f" {len(earlier.record.brokers)} or none, or remove the data with `minibroker cluster down --wipe`"
             )
 
     async def down(self, *, timeout_s: float = STOP_TIMEOUT_S, wipe: bool = False) -> list[str]:
@@ -307,12 +313,17 @@ class LocalCluster:
 
     def _refuse_running(self, broker_id: int) -> None:
         if self.process_state(broker_id) in ("running", "paused"):
-            raise ClusterFailed(f"broker {broker_id} runs already")
+            raise ClusterFailed(f"broker {broker_id} is already running")
 
     def _refuse_dead(self, *broker_ids: int) -> None:
         ended = self.ended_by_themselves(*broker_ids)
         if ended:
             raise ClusterFailed("; ".join(ended))
+
+    def process_problems(self) -> list[str]:
+        """Processes that ended although no command ended them, each with its cure."""
+        found = [f"{each}; {START_CURE}" for each in self.ended_by_themselves(*self.broker_ids)]
+        return [*found, *([self.zookeeper.down_text()] if self.zookeeper.is_down() else [])]
 
     def ended_by_themselves(self, *broker_ids: int) -> list[str]:
         """Which of these brokers ended by themselves, with the end of their logs."""
@@ -322,7 +333,9 @@ class LocalCluster:
     def _end_of_log(self, broker_id: int) -> str:
         path = self.process_log(broker_id)
         lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
-        return f"{path} ends with: {' | '.join(lines[-2:]) or '(nothing)'}"
+        if lines and ORDINARY_LINE.search(lines[-1]):
+            return f"{path} names no reason, so it was killed (SIGKILL, or no memory was left)"
+        return f"{path} ends with: {lines[-1] if lines else '(nothing)'}"
 
     # ------------------------------------------------------------------------------------------------ one broker
     async def start(self, broker_id: int, timeout_s: float = UP_TIMEOUT_S) -> None:

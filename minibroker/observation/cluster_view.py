@@ -26,6 +26,7 @@ LEFT_ALONE_CURE = (
     "correct the node, or delete it if nothing uses it; then delete /controller in ZooKeeper: the next controller"
     " reads everything again"
 )
+ZOOKEEPER_CURE = "start ZooKeeper with `minibroker cluster start zookeeper`, or repair the network to it"
 COPIES_CURE = "start the brokers that hold a copy, or cut the log with `minibroker log repair` if none does"
 ELECT_CURE = "shows what each replica holds; with --accept-loss it elects one of them"
 
@@ -155,6 +156,9 @@ def health_problems(view: ClusterView, brokers_expected: int | None = None) -> l
 
 def partition_problems(view: ClusterView) -> list[HealthProblem]:
     """Problems of partitions, of their replicas and of the controller."""
+    answers = [broker.description for broker in view.brokers if broker.description is not None]
+    if answers and all(each.fenced for each in answers):  # what they know of partitions is old
+        return [HealthProblem("no broker leads a partition, because all have lost ZooKeeper", ZOOKEEPER_CURE)]
     found = []
     if view.broker(view.controller_id) is None:
         found.append(
@@ -193,7 +197,7 @@ def _broker_problems(view: ClusterView, broker: BrokerView) -> list[str]:
         return [f"broker {broker.broker_id} does not answer: {broker.problem}{which}"]
     reasons = []
     if description.fenced:
-        reasons.append(f"broker {broker.broker_id} is fenced: it has lost ZooKeeper")
+        reasons.append(f"broker {broker.broker_id} is fenced, because it has lost ZooKeeper ({ZOOKEEPER_CURE})")
     if description.log_directory != "online":
         state, reason = description.log_directory, description.log_directory_reason
         what = f"log directory of broker {broker.broker_id} is {state}: {reason}"

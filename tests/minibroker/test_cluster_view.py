@@ -153,3 +153,16 @@ def test_lag_is_counted_from_the_leader() -> None:
 def test_lag_of_a_silent_broker_comes_from_the_leader() -> None:
     row = replica_rows(view(three=broker(3, None), isr=(1, 2)))[2]
     assert (row.role, row.lag, row.in_sync, row.log_end_offset) == ("no answer", 3, False, None)
+
+
+def test_without_zookeeper_the_cure_is_zookeeper_and_no_election() -> None:
+    """Once `partition elect` was named as the cure."""
+    fenced = []
+    for described in view().brokers:
+        assert described.description is not None
+        answer = msgspec.structs.replace(described.description, fenced=True)
+        fenced.append(msgspec.structs.replace(described, description=answer))
+    reasons = health_problems(msgspec.structs.replace(view(leader=-1), brokers=fenced))
+    assert len(reasons) == 4
+    assert all("`minibroker cluster start zookeeper`" in reason for reason in reasons)
+    assert not any("elect" in reason for reason in reasons)

@@ -32,6 +32,7 @@ from minibroker.command_line import (
     run_command_line,
 )
 from minibroker.local_cluster.cluster_file import ClusterMissing, read_cluster_file, write_cluster_file
+from minibroker.local_cluster.cluster_zookeeper import ClusterZooKeeper
 from minibroker.local_cluster.local_cluster import LocalCluster
 
 
@@ -328,3 +329,40 @@ def test_a_missing_configuration_file_is_reported_in_one_sentence(tmp_path: Path
     result = CliRunner().invoke(minibroker, ["broker", "--config", str(tmp_path / "none")])
     assert result.exit_code == 1
     assert "none cannot be read: No such file or directory. Give the broker's settings with --config" in result.output
+
+
+def test_cluster_start_starts_what_is_named_or_all_that_is_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once it took one broker only, and there was no way to start ZooKeeper again."""
+    write_cluster_file(tmp_path, LocalCluster(tmp_path, 3, port=19_092, zookeeper_port=12_181).record)
+    started: list[object] = []
+
+    async def start(_: LocalCluster, broker_id: int, timeout_s: float) -> None:
+        started.append(broker_id)
+
+    async def start_zookeeper(_: LocalCluster, timeout_s: float) -> None:
+        started.append("zookeeper")
+        monkeypatch.setattr(ClusterZooKeeper, "is_running", lambda _: True)
+
+    monkeypatch.setattr(LocalCluster, "start", start)
+    monkeypatch.setattr(LocalCluster, "start_zookeeper", start_zookeeper)
+    command = ["cluster", "start", "--data-dir", str(tmp_path)]
+    assert "ZooKeeper at 127.0.0.1:12181 is down" in CliRunner().invoke(minibroker, [*command, "2"]).output
+    result = CliRunner().invoke(minibroker, command)
+    assert started == ["zookeeper", 1, 2, 3]
+    assert "zookeeper: started, address: 127.0.0.1:12181\nbroker 1: started" in result.output
+    started.clear()
+    CliRunner().invoke(minibroker, [*command, "3", "1", "3"])
+    assert started == [3, 1]
+
+
+def test_a_setting_that_no_broker_takes_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Once brokers were started, and the setting was kept: it failed the next `up`, too."""
+    directory = tmp_path / "data"
+    result = CliRunner().invoke(
+        minibroker, ["cluster", "up", "--data-dir", str(directory), "--set", "flush.messages=1"]
+    )
+    assert result.exit_code == EXIT_USAGE
+    assert "broker 1 would not start: --set: flush.messages is a setting of topics" in result.output
+    assert not directory.exists()

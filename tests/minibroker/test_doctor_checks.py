@@ -11,8 +11,9 @@ from msgspec import structs
 
 from minibroker import doctor_checks
 from minibroker.doctor_checks import DoctorFinding
-from minibroker.local_cluster.cluster_file import BrokerRecord, ClusterRecord, ZooKeeperRecord
-from minibroker.local_cluster.processes import identify
+from minibroker.local_cluster.cluster_file import BrokerRecord, ClusterRecord, ZooKeeperRecord, write_cluster_file
+from minibroker.local_cluster.local_cluster import LocalCluster
+from minibroker.local_cluster.processes import ProcessIdentity, identify
 from tests.minibroker.test_cluster_view import broker, replica, view, without_replica
 
 
@@ -105,6 +106,24 @@ def test_complaint_joins_problems_with_the_same_cure() -> None:
         DoctorFinding("disk", True, "fine"),
     ]
     assert doctor_checks.complaint(findings) == "java: no Java (install it); port 1, port 2: held by x (end x)"
+
+
+def test_a_broker_that_ended_by_itself_is_a_problem(tmp_path: Path) -> None:
+    """Once the doctor found nothing wrong with a cluster whose brokers had all been killed."""
+    assert doctor_checks.check_local_brokers(tmp_path) == []
+    local = LocalCluster(tmp_path, 2, port=19_092, zookeeper_port=12_181)
+    local.record.brokers[1].process = ProcessIdentity(1, "long ago")
+    write_cluster_file(tmp_path, local.record)
+    (dead,) = doctor_checks.check_local_brokers(tmp_path)  # broker 2 was stopped, with all others
+    assert (dead.check, dead.well) == ("broker 1", False)
+    assert dead.cure == f"minibroker cluster start 1 --data-dir {tmp_path}"
+    assert doctor_checks.known_ports(tmp_path) == [19_092, 19_093, 12_181]
+
+
+def test_a_complaint_names_the_owner_of_each_port() -> None:
+    """Once one pid was named for all ports."""
+    held = [DoctorFinding(f"port {port}", False, f"held by pid {port}", "end it") for port in (1, 2)]
+    assert doctor_checks.complaint(held) == "port 1: held by pid 1, port 2: held by pid 2 (end it)"
 
 
 async def test_silent_zookeeper_is_named() -> None:

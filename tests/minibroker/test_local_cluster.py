@@ -119,7 +119,7 @@ async def test_a_broker_that_refuses_its_disk_does_not_end_the_others(
     message = str(failure.value)
     assert "broker 1 has ended by itself: " in message
     assert "it is a directory; move that entry away; the other brokers keep running; " in message
-    assert "`minibroker cluster start ID` starts it" in message
+    assert "after a repair, `minibroker cluster start` starts it again" in message
     assert ended == []
 
 
@@ -164,7 +164,7 @@ async def test_up_uses_the_running_zookeeper_of_killed_brokers(tmp_path: Path, m
 
 
 def test_without_its_zookeeper_a_broker_is_not_started(tmp_path: Path) -> None:
-    with pytest.raises(ClusterFailed, match="`minibroker cluster up` starts it"):
+    with pytest.raises(ClusterFailed, match="`minibroker cluster start zookeeper` starts it"):
         LocalCluster(tmp_path).zookeeper.require()
 
 
@@ -191,6 +191,25 @@ async def test_fewer_brokers_than_the_data_directory_has_are_refused(tmp_path: P
     write_cluster_file(tmp_path, LocalCluster(tmp_path, 3).record)
     with pytest.raises(ClusterFailed, match="holds the data of 3 brokers"):
         await LocalCluster.resumed(tmp_path, RequestedCluster(brokers=2)).up()
+
+
+def test_a_broker_that_was_killed_is_not_said_to_need_a_repair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once status quoted ordinary lines of its log as the reason."""
+    cluster = LocalCluster(tmp_path, 1, zookeeper="other:2181")
+    monkeypatch.setattr(cluster, "process_state", lambda _: "dead")
+    log = cluster.process_log(1)
+    for line in ("2026-11-24 18:10:46,392 INFO minibroker.events: t-0: leader", '{"time": 1, "level": "INFO"}'):
+        log.write_text(f"{line}\n")
+        (problem,) = cluster.process_problems()
+        assert f"{log} names no reason, so it was killed" in problem
+        assert problem.endswith("`minibroker cluster start` starts it again")
+    log.write_text("error: broker.log: it is a directory\n")
+    assert "ends with: error: broker.log: it is a directory" in cluster.process_problems()[0]
+
+
+def test_a_zookeeper_that_is_down_is_a_problem_at_once(tmp_path: Path) -> None:
+    """Once status was healthy until the sessions had ended."""
+    assert "`minibroker cluster start zookeeper` starts it" in LocalCluster(tmp_path, 1).process_problems()[0]
 
 
 # ---------------------------------------------------------------------------------------- foreign processes and files

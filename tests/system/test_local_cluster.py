@@ -161,7 +161,7 @@ def test_command_line_kills_restarts_and_audits_a_cluster(own_cluster: LocalClus
     minibroker.run("produce", "-t", "t", "--report", report, stdin=b"a\nb\n")
     killed = json.loads(minibroker.run("cluster", "kill", "leader:t-0", "--json"))["broker"]
     unhealthy = json.loads(minibroker.run("cluster", "status", "--json", code=10))
-    assert unhealthy["brokers"][str(killed)] == "down"
+    assert (unhealthy["brokers"][str(killed)]["state"], unhealthy["brokers"][str(killed)]["pid"]) == ("down", None)
     minibroker.run("produce", "-t", "t", stdin=b"c\n")
     minibroker.run("cluster", "start", str(killed))
     minibroker.run("cluster", "wait", "--brokers", "3")
