@@ -221,7 +221,8 @@ class Cluster:
         if reply is None or attempts.server is None:
             reasons = "; ".join(str(reason) for reason in attempts.failures.values())
             raise ClusterUnreachable(
-                f"no broker answers; tried {reasons}. Start the brokers or check bootstrap_servers"
+                f"no broker answered: {reasons}. Start one with `minibroker cluster up`, or pass the right address"
+                " (bootstrap_servers, or -b on the command line)"
             )
         self.metadata.update(reply, asyncio.get_running_loop().time() * 1000)
         self._answered_by = attempts.server

@@ -184,16 +184,21 @@ class DeliveryAborted(MinibrokerError):
     @classmethod
     def by_close(cls, partition: str, maybe_written: bool) -> "DeliveryAborted":
         """For records that the producer's `close` gave up."""
-        fate = "it may be in the log all the same" if maybe_written else "nothing was written"
+        fate = "it may still have been written" if maybe_written else "nothing was written"
         text = f"the producer was closed before records for {partition} were acknowledged ({fate})"
         return cls(text, maybe_written=maybe_written)
+
+
+def records(count: int) -> str:
+    """'1 record', '2 records'."""
+    return "1 record" if count == 1 else f"{count} records"
 
 
 class UndeliveredRecords(MinibrokerError):
     """Records failed, and the program has not looked at their deliveries."""
 
     def __init__(self, record_count: int, first: Exception) -> None:
-        super().__init__(f"{record_count} records could not be delivered; the first failure: {first}")
+        super().__init__(f"{records(record_count)} could not be delivered; the first failure: {first}")
         self.record_count = record_count
         self.first = first
 
@@ -289,6 +294,8 @@ class BrokerError(MinibrokerError):
         self.retriable = self.code in RETRIABLE
         self.refreshes_metadata = self.code in REFRESHES_METADATA
         name = self.code.name if self.code == code else f"error {code}"
+        if message and "ISR=" in message:  # the broker's is newer than what this client knew
+            where = msgspec.structs.replace(where, isr=None)
         text = f"{name} {where}".rstrip()
         if message:
             text += f": {message}"
@@ -388,7 +395,7 @@ ADVICE: dict[ErrorCode, str] = {
     ErrorCode.LEADER_NOT_AVAILABLE: "no replica may lead now; `minibroker cluster status` names the missing brokers",
     ErrorCode.NOT_LEADER_OR_FOLLOWER: "the leader moved; the client asks the new one (`minibroker cluster status`"
     " names the leader, if this lasts)",
-    ErrorCode.NOT_ENOUGH_REPLICAS: "nothing was written; start the missing brokers or repair their disks (`minibroker"
+    ErrorCode.NOT_ENOUGH_REPLICAS: "start the missing brokers or repair their disks (`minibroker"
     " replicas` says what is wrong), or lower min.insync.replicas",
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "it is in the leader's log, not committed; see `minibroker replicas`",
     ErrorCode.KAFKA_STORAGE_ERROR: "a log directory failed or its disk is full; see that broker's log",

@@ -1,13 +1,17 @@
-"""Waiting until a topic is known, as producer and consumer must before they use it."""
+"""Whether a topic is known: producer and consumer wait for that before they use it."""
 
+import asyncio
 import logging
+from collections.abc import Sequence
 
 from minibroker.client.cluster import Cluster
 from minibroker.client.consumer.partition_watch import LOG_WAIT_AFTER_MS
 from minibroker.client.errors import MinibrokerError, Where, broker_error
-from minibroker.client.limits import UNKNOWN_TOPIC_GRACE_MS, Deadline
+from minibroker.client.limits import METADATA_TIMEOUT_MS, UNKNOWN_TOPIC_GRACE_MS, Deadline
 from minibroker.client.metadata_cache import CachedTopic
 from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import BrokerId
+from minibroker.protocol.wire.messages import MetadataRequest, MetadataResponse
 
 _log = logging.getLogger("minibroker.client")
 
@@ -37,3 +41,28 @@ async def known_topic(cluster: Cluster, name: str, deadline: Deadline) -> Cached
         except MinibrokerError as failure:
             if not failure.retriable or deadline.passed:
                 raise
+
+
+async def unknown_topics(cluster: Cluster, names: Sequence[str], deadline: Deadline) -> tuple[list[str], list[str]]:
+    """The topics among `names` that no broker knows, and if there are any, the names of all topics.
+
+    For commands, which must not wait for a misspelt topic to appear. A broker that has just started may not know a
+    topic yet, so a topic that one broker does not know is looked for at all of them. Raises MinibrokerError.
+    """
+    cluster.want_topics(names)
+    await cluster.refresh(deadline)
+    topics = cluster.metadata.topics
+    unknown = [name for name in names if name in topics and topics[name].error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    if not unknown:
+        return [], []
+
+    async def topics_of(broker_id: BrokerId) -> set[str]:
+        limit = Deadline(deadline.at_most(METADATA_TIMEOUT_MS))
+        try:
+            reply = await cluster.ask(broker_id, MetadataRequest(topics=None), MetadataResponse, limit)
+        except MinibrokerError:
+            return set()
+        return {topic.name for topic in reply.topics if not topic.error_code}
+
+    known = set[str]().union(*await asyncio.gather(*map(topics_of, sorted(cluster.metadata.brokers))))
+    return [name for name in unknown if name not in known], sorted(known)

@@ -8,6 +8,7 @@ SIGTERM while the command starts or owns a cluster.
 """
 
 import errno
+import functools
 import math
 import os
 import signal
@@ -15,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from importlib import import_module
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, cast
 
 import click
 
@@ -45,7 +46,7 @@ class CommandFailed(click.ClickException):
     exit_code = EXIT_COULD_NOT
 
     def show(self, file: Any = None) -> None:
-        click.echo(f"{click.style('error:', fg='red')} {self.message}", err=True)
+        click.echo(f"{click.style('error:', fg='red')} {self.message}", err=True, color=_colour())
 
 
 class WrongUsage(CommandFailed):
@@ -89,10 +90,21 @@ class LazyGroup(click.Group):
 
 
 def _unknown_command(name: str, known: Sequence[str]) -> str:
+    return f"there is no command '{name}'{_suggestion(name, known)}"
+
+
+def unknown_topic(name: str, known: Sequence[str]) -> str:
+    """The message for a topic that does not exist; `known` are those that do."""
+    suggestion = _suggestion(name, known) or "."
+    cures = f"`minibroker topic list` prints all topics; `minibroker topic create -t {name}` creates this one"
+    return f"there is no topic '{name}'{suggestion} {cures}"
+
+
+def _suggestion(name: str, known: Sequence[str]) -> str:
     from difflib import get_close_matches
 
     near = get_close_matches(name, known, n=1)
-    return f"there is no command '{name}'" + (f"; did you mean '{near[0]}'?" if near else "")
+    return f"; did you mean '{near[0]}'?" if near else ""
 
 
 def run_command_line(command: click.Command) -> NoReturn:
@@ -100,7 +112,7 @@ def run_command_line(command: click.Command) -> NoReturn:
     open_standard_streams()
     stdout = sys.stdout
     try:
-        code = command.main(prog_name="minibroker", standalone_mode=False)
+        code = command.main(prog_name="minibroker", standalone_mode=False, color=_colour())
         sys.stdout.flush()
     except click.ClickException as error:
         _show(error)
@@ -129,6 +141,11 @@ def run_command_line(command: click.Command) -> NoReturn:
     if isinstance(code, bool) or not isinstance(code, int):
         code = EXIT_FINE
     _leave(code)
+
+
+def _colour() -> bool | None:
+    """For click: none with NO_COLOR (no-color.org), else on a terminal only."""
+    return False if os.environ.get("NO_COLOR") else None
 
 
 def open_standard_streams() -> None:
@@ -225,6 +242,8 @@ def _check_servers(ctx: click.Context, param: click.Parameter, value: str) -> st
 
 def with_port(server: str, port: int = 9092) -> str:
     """`host` or `host:port` as host:port. Raises BadParameter unless the port is a number from 1 to 65535."""
+    if "://" in server:
+        raise click.BadParameter(f"'{server}' is a URL: give HOST:PORT alone, e.g. localhost:9092")
     host, colon, text = server.rpartition(":")
     if not colon or server.endswith("]"):
         return f"{server}:{port}"
@@ -260,6 +279,26 @@ def timeout_option(default: float, text: str = "Give up after this many seconds.
         show_default=True,
         help=text,
     )
+
+
+def topics_option(*, required: bool = True, one: bool = False) -> Callable[[F], F]:
+    """`-t TOPIC`, or TOPIC alone: the command gets `topics`, each of them once."""
+
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def with_topics(*arguments: Any, topics: tuple[str, ...], named: tuple[str, ...], **options: Any) -> Any:
+            found = tuple(dict.fromkeys((*topics, *named)))
+            if required and not found:
+                raise click.UsageError("which topic? Give -t TOPIC")
+            if one and len(found) > 1:
+                raise click.BadParameter(f"{', '.join(found)}: one topic at a time", param_hint="-t")
+            return function(*arguments, topics=found, **options)
+
+        count = "Exactly one." if one else "May be given several times." if required else "[default: all topics]"
+        argument = click.argument("named", nargs=-1, metavar="[TOPIC]" if one else "[TOPIC]...")(with_topics)
+        return cast("F", click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC", help=count)(argument))
+
+    return decorate
 
 
 class ExistingPath(click.Path):

@@ -1,21 +1,34 @@
 """A client that a command opens: shows the user when no broker answers at first, and the client's later warnings.
 
-Owns: these messages. A client tries to reach a first broker for ten seconds, even if all refuse, because a cluster may
-be starting; without a message the command would seem to hang, also if the leader of a partition refuses to serve it.
+Owns: these messages, how long a command looks for a first broker, and the check that topics exist. A client waits for a
+broker and for a topic, because both may be starting. Who types a command has rather misspelt an address or a name, and
+wants to hear that.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from typing import TypeVar
 
-from minibroker.command_line import ProgressLine, warn
+from minibroker.client.cluster import Cluster
+from minibroker.client.limits import Deadline
+from minibroker.client.topics import unknown_topics
+from minibroker.command_line import CommandFailed, ProgressLine, unknown_topic, warn
 
 LOOKING_AFTER_S = 1.0
 """A healthy broker answers a client's first request in milliseconds."""
+FIRST_ANSWER_MS = 3_000
+"""How long a command looks for a first broker. A paused broker costs a quarter of a second, then the next is asked."""
 
 T = TypeVar("T")
+
+
+async def require_topics(cluster: Cluster, names: Sequence[str], timeout_ms: float) -> None:
+    """Raise CommandFailed, with a similar name, if no broker knows one of these topics. Raises MinibrokerError."""
+    unknown, known = await unknown_topics(cluster, names, Deadline(timeout_ms))
+    if unknown:
+        raise CommandFailed(unknown_topic(unknown[0], known))
 
 
 @asynccontextmanager

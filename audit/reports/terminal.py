@@ -1,5 +1,6 @@
 """The report on a terminal: verdict, a table of partitions, the findings. rich is imported only here."""
 
+import sys
 from typing import TYPE_CHECKING
 
 from minibroker.audit.checks.findings import PartitionResult, PartitionVerdict, ReplicaSummary, Severity
@@ -9,6 +10,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 PARTITIONS_SHOWN = 40
+PIPED_WIDTH = 200
+"""A file or a pipe has no width; rich would fold cells at 80 columns."""
 FINDINGS_SHOWN = 40
 OUTCOME_STYLE = {
     AuditOutcome.CONSISTENT: "bold green",
@@ -30,7 +33,7 @@ def print_report(report: AuditReport, console: "Console | None" = None) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = console or Console()
+    console = console or Console(width=None if sys.stdout.isatty() else PIPED_WIDTH)
     table = Table(box=None, pad_edge=False)
     for heading, justify in (("PARTITION", "left"), ("VERDICT", "left"), ("JUDGED", "right"), ("ACKED", "right")):
         table.add_column(heading, justify="right" if justify == "right" else "left", overflow="fold")

@@ -380,7 +380,7 @@ class Accumulator:
 
 
 def _in_doubt(message: str | None) -> str:
-    doubt = "an attempt went unanswered, and this leader does not know it: it may be in the log all the same"
+    doubt = "an attempt went unanswered, and this leader does not know it: it may still have been written"
     return f"{message}; {doubt}" if message else doubt
 
 

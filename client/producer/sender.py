@@ -17,7 +17,7 @@ from functools import partial
 import msgspec
 
 from minibroker.client.cluster import Cluster
-from minibroker.client.errors import BrokerUnreachable, DeliveryTimedOut, broker_error
+from minibroker.client.errors import BrokerUnreachable, DeliveryTimedOut, broker_error, records
 from minibroker.client.limits import LEADER_CHANGE_BACKOFF_MS, Deadline
 from minibroker.client.metadata_cache import Address
 from minibroker.client.producer.accumulator import Accumulator
@@ -397,10 +397,11 @@ class Sender:
         if last is None:
             last = self._cluster.leader_problem(partition)
         maybe_written = batch.maybe_written or batch.in_flight
-        fate = "it may be in the log all the same" if maybe_written else "nothing was written"
+        which = "it" if batch.record_count == 1 else "they"
+        fate = f"{which} may still have been written" if maybe_written else "nothing was written"
         return DeliveryTimedOut(
-            f"{batch.record_count} records for {partition} timed out after {self._settings.delivery_timeout_ms} ms "
-            f"and {batch.attempts} attempts ({fate})",
+            f"{records(batch.record_count)} for {partition} timed out after "
+            f"{self._settings.delivery_timeout_ms / 1000:g} s and {batch.attempts} attempts ({fate})",
             last,
             maybe_written=maybe_written,
         )

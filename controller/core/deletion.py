@@ -103,7 +103,7 @@ def waiting_for(state: ControllerState, topic: str) -> str:
         return ""
     missing = missing_brokers(state, topic)
     if missing:
-        return f", which waits for brokers {missing}: start them, it then goes on by itself"
+        return f", which waits for brokers {missing}: it goes on by itself once they run again"
     erased = state.deletions.get(topic, Deletion()).erased
     unconfirmed = sorted(
         {

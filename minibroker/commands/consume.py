@@ -51,6 +51,7 @@ def consume(
     @TIME is milliseconds since 1970 or ISO-8601; -N starts N records before the end of each partition.
     """
     from minibroker.client.consumer.consumer import Consumer
+    from minibroker.opened_client import FIRST_ANSWER_MS
     from minibroker.records.starting_point import BadStartingPoint, parse_start
 
     if len(topics) > 1:
@@ -67,7 +68,7 @@ def consume(
         return Consumer(
             bootstrap_servers=bootstrap_servers,
             client_id="minibroker-consume",
-            bootstrap_timeout_ms=min(10_000, timeout_ms),
+            bootstrap_timeout_ms=min(FIRST_ANSWER_MS, timeout_ms),
             auto_offset_reset="none",
             on_undecodable="skip" if skip_undecodable else "raise",
         )
@@ -107,12 +108,13 @@ async def _consume(
     timeout_ms: int,
 ) -> None:
     from minibroker.client.errors import MinibrokerError
-    from minibroker.opened_client import opened
+    from minibroker.opened_client import opened, require_topics
     from minibroker.records.record_reader import RecordReader
 
     consumer = open_consumer()
     try:
         async with opened(consumer, servers):
+            await require_topics(consumer._cluster, [topic], timeout_ms)
             reader = RecordReader(consumer, topic, partitions, point, timeout_ms)
             await reader.start()
             await (

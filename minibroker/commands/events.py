@@ -33,7 +33,10 @@ SHOWN_FIRST = 20
     "--broker", "brokers", type=int, multiple=True, help="Only events that this broker reported, or that name it."
 )
 @click.option(
-    "--last", type=click.IntRange(min=0), default=SHOWN_FIRST, show_default=True, help="Begin with this many."
+    "--last",
+    type=click.IntRange(min=0),
+    show_default=f"{SHOWN_FIRST}; with --once all",
+    help="Begin with this many of the stored events.",
 )
 @click.option("--once", is_flag=True, help="Print the events that brokers keep, and exit.")
 @json_option
@@ -42,7 +45,7 @@ def events(
     kinds: tuple[str, ...],
     topics: tuple[str, ...],
     brokers: tuple[int, ...],
-    last: int,
+    last: int | None,
     once: bool,
     as_json: bool,
 ) -> int:
@@ -60,7 +63,7 @@ def events(
     return EXIT_FINE
 
 
-async def _show(servers: str, wanted: Filters, last: int, once: bool, as_json: bool) -> None:
+async def _show(servers: str, wanted: Filters, last: int | None, once: bool, as_json: bool) -> None:
     from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
     from minibroker.observation.event_stream import EventStream
 
@@ -74,7 +77,8 @@ async def _show(servers: str, wanted: Filters, last: int, once: bool, as_json: b
         for text in await _unknown(queries, servers, wanted, stream.brokers, reported):
             warn(text)
         kept = [event for event in reported if event.concerns(*wanted)]
-        for event in kept if once else kept[len(kept) - min(last, len(kept)) :]:
+        count = last if last is not None else len(kept) if once else SHOWN_FIRST
+        for event in kept[max(0, len(kept) - count) :]:
             _print(event, as_json)
         if once:
             return

@@ -60,7 +60,7 @@ async def _ask(
     from minibroker.client.consumer.consumer import Consumer
     from minibroker.client.errors import MinibrokerError
     from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
-    from minibroker.opened_client import opened
+    from minibroker.opened_client import FIRST_ANSWER_MS, opened, require_topics
     from minibroker.protocol.ids import TopicPartition
 
     timeout_ms = max(1, round(timeout_s * 1000))
@@ -68,8 +68,9 @@ async def _ask(
         if not topics:
             async with BrokerQueries() as queries:
                 topics = tuple(sorted(topic.name for topic in (await queries.metadata(servers)).topics))
-        client = Consumer(bootstrap_servers=servers, bootstrap_timeout_ms=min(10_000, timeout_ms))
+        client = Consumer(bootstrap_servers=servers, bootstrap_timeout_ms=min(FIRST_ANSWER_MS, timeout_ms))
         async with opened(client, servers) as consumer:
+            await require_topics(consumer._cluster, topics, timeout_ms)
             partitions = [
                 TopicPartition(topic, index)
                 for topic in topics

@@ -168,7 +168,7 @@ async def _produce(
 ) -> None:
     from minibroker.client.errors import MinibrokerError
     from minibroker.client.producer.producer import Producer
-    from minibroker.opened_client import opened
+    from minibroker.opened_client import FIRST_ANSWER_MS, opened, require_topics
     from minibroker.records.record_sender import RecordSender
 
     timeout_ms = max(1, round(timeout_s * 1000))
@@ -180,10 +180,11 @@ async def _produce(
         max_block_ms=timeout_ms,
         batch_size=BATCH_BYTES,
         linger_ms=min(5, timeout_ms),
-        bootstrap_timeout_ms=min(10_000, timeout_ms),
+        bootstrap_timeout_ms=min(FIRST_ANSWER_MS, timeout_ms),
     )
     try:
         async with opened(producer, servers):
+            await require_topics(producer._cluster, [topic], timeout_ms)
             account.sender = RecordSender(producer, topic, report=report, acks=acks)
             await _send_all(account.sender, descriptor, options)
             await account.sender.finish()

@@ -14,6 +14,7 @@ from minibroker.command_line import (
     print_table,
     run_async,
     timeout_option,
+    unknown_topic,
     warn,
 )
 
@@ -38,9 +39,6 @@ def replicas(bootstrap_servers: str, topics: tuple[str, ...], check: bool, timeo
     from minibroker.observation.replica_table import HEADER, replica_rows
 
     view = run_async(_look(bootstrap_servers, list(topics) or None), timeout_s, "replicas")
-    missing = sorted(set(topics) - {partition.topic for partition in view.partitions})
-    if missing:
-        raise CommandFailed(f"there is no topic {', '.join(missing)}: `minibroker topic list` prints all topics")
     rows = replica_rows(view)
     if as_json:
         for row in rows:
@@ -59,6 +57,11 @@ async def _look(servers: str, topics: list[str] | None) -> "ClusterView":
 
     async with BrokerQueries() as queries:
         try:
-            return await view_cluster(queries, servers, topics)
+            view = await view_cluster(queries, servers, topics)
+            missing = sorted({*(topics or ())} - {partition.topic for partition in view.partitions})
+            if missing:
+                known = [topic.name for topic in (await queries.metadata(servers)).topics]
+                raise CommandFailed(unknown_topic(missing[0], known))
+            return view
         except NoAnswer as error:
             raise CommandFailed(str(error)) from None

@@ -11,28 +11,33 @@ from minibroker.command_line import (
     CommandFailed,
     LazyGroup,
     bootstrap_option,
+    human_bytes,
     json_option,
     print_json,
     print_table,
     run_async,
     timeout_option,
+    topics_option,
     warn,
 )
 
 if TYPE_CHECKING:
-    from minibroker.client.admin import AdminClient, TopicDescription
+    from minibroker.client.admin import AdminClient, BrokerReplicas, TopicDescription
+    from minibroker.client.errors import MinibrokerError
+    from minibroker.protocol.ids import BrokerId
 
 T = TypeVar("T")
 
 COMMANDS = {
     "create": ("minibroker.commands.topic:create", "Create a topic."),
-    "list": ("minibroker.commands.topic:list_topics", "Print the names of all topics."),
+    "list": ("minibroker.commands.topic:list_topics", "List all topics."),
     "describe": ("minibroker.commands.topic:describe", "Print leaders, epochs, replicas, in-sync replicas, settings."),
-    "delete": ("minibroker.commands.topic:delete", "Delete a topic and its records."),
+    "delete": ("minibroker.commands.topic:delete", "Delete topics and their records."),
     "alter": ("minibroker.commands.topic:alter", "Change settings of a topic."),
 }
 
-topic_option = click.option("-t", "--topic", "name", required=True, metavar="TOPIC")
+DELETION_WARNING_MS = 3_000
+"""A deletion takes tenths of a second if every broker runs."""
 
 
 @click.group(cls=LazyGroup, lazy=COMMANDS)
@@ -44,18 +49,24 @@ def _ask(servers: str, timeout_s: float, work: "Callable[[AdminClient, float], A
     """Run `work(admin, timeout_ms)`; every error of the client becomes a CommandFailed."""
     from minibroker.client.admin import AdminClient
     from minibroker.client.errors import MinibrokerError
-    from minibroker.opened_client import opened
+    from minibroker.opened_client import FIRST_ANSWER_MS, opened
 
     async def ask() -> T:
         timeout_ms = max(1, round(timeout_s * 1000))
         try:
-            client = AdminClient(servers, bootstrap_timeout_ms=min(10_000, timeout_ms))
+            client = AdminClient(servers, bootstrap_timeout_ms=min(FIRST_ANSWER_MS, timeout_ms))
             async with opened(client, servers) as admin:
                 return await work(admin, timeout_ms)
         except MinibrokerError as error:
             raise CommandFailed(str(error)) from None
 
     return run_async(ask(), timeout_s + 10, "topic")
+
+
+async def _require_topics(admin: "AdminClient", names: tuple[str, ...], timeout_ms: float) -> None:
+    from minibroker.opened_client import require_topics
+
+    await require_topics(admin._cluster, names, timeout_ms)
 
 
 def _parse_configs(configs: tuple[str, ...]) -> dict[str, str]:
@@ -67,7 +78,7 @@ def _parse_configs(configs: tuple[str, ...]) -> dict[str, str]:
 
 @click.command()
 @bootstrap_option
-@topic_option
+@topics_option(one=True)
 @click.option("--partitions", type=click.IntRange(1), help="[default: num.partitions of the brokers]")
 @click.option("--replication-factor", type=click.IntRange(1), help="[default: default.replication.factor]")
 @click.option("--config", "configs", metavar="KEY=VALUE", multiple=True)
@@ -76,7 +87,7 @@ def _parse_configs(configs: tuple[str, ...]) -> dict[str, str]:
 @json_option
 def create(
     bootstrap_servers: str,
-    name: str,
+    topics: tuple[str],
     partitions: int | None,
     replication_factor: int | None,
     configs: tuple[str, ...],
@@ -91,6 +102,7 @@ def create(
     """
     from minibroker.client.errors import TopicAlreadyExists
 
+    (name,) = topics
     settings = _parse_configs(configs)
 
     async def work(admin: "AdminClient", timeout_ms: float) -> tuple[dict[str, Any], list[str]]:
@@ -111,7 +123,8 @@ def create(
         print_json(facts | {"warnings": risks})
     elif facts["created"]:
         count, factor = facts["partitions"], facts["replication_factor"]
-        click.echo(f"created {name}: {count} partitions, replication factor {factor}")
+        parts = "1 partition" if count == 1 else f"{count} partitions"
+        click.echo(f"created {name}: {parts}, replication factor {factor}")
     else:
         click.echo(f"{name} exists")
     for risk in risks if not as_json else ():
@@ -141,32 +154,71 @@ def _risks(name: str, replicas: int, values: Mapping[str, str | None]) -> list[s
 
 @click.command("list")
 @bootstrap_option
+@click.option("-l", "--long", "is_long", is_flag=True, help="Also partitions, replication factor, records and size.")
 @timeout_option(30)
 @json_option
-def list_topics(bootstrap_servers: str, timeout_s: float, as_json: bool) -> int:
-    """Print the names of all topics."""
+def list_topics(bootstrap_servers: str, is_long: bool, timeout_s: float, as_json: bool) -> int:
+    """List all topics.
 
-    async def work(admin: "AdminClient", timeout_ms: float) -> list[str]:
-        return await admin.list_topics(timeout_ms=timeout_ms)
+    RECORDS counts those that the leaders hold below their high watermarks, SIZE is that of the leaders' logs; '-' if a
+    leader does not answer.
+    """
 
-    for name in _ask(bootstrap_servers, timeout_s, work):
-        print_json({"topic": name}) if as_json else click.echo(name)
+    async def work(admin: "AdminClient", timeout_ms: float) -> list[dict[str, Any]]:
+        if not is_long:
+            return [{"topic": name} for name in await admin.list_topics(timeout_ms=timeout_ms)]
+        found = await admin.describe_topics(timeout_ms=timeout_ms)
+        replicas = await admin.describe_replica_state(timeout_ms=min(timeout_ms, 5_000))
+        return [_summary(found[name], replicas) for name in sorted(found)]
+
+    rows = _ask(bootstrap_servers, timeout_s, work)
+    if as_json:
+        for row in rows:
+            print_json(row)
+    elif is_long:
+        header = ("TOPIC", "PARTITIONS", "RF", "RECORDS", "SIZE")
+        sizes = [None if row["size_bytes"] is None else human_bytes(row["size_bytes"]) for row in rows]
+        print_table(header, [(*[*row.values()][:-1], size) for row, size in zip(rows, sizes, strict=True)])
+    else:
+        for row in rows:
+            click.echo(row["topic"])
     return EXIT_FINE
+
+
+def _summary(topic: "TopicDescription", replicas: "Mapping[BrokerId, BrokerReplicas]") -> dict[str, Any]:
+    from minibroker.protocol.ids import TopicPartition
+
+    logs = []
+    for partition in topic.partitions:
+        leader = None if partition.leader is None else replicas.get(partition.leader)
+        log = None if leader is None else leader.replicas.get(TopicPartition(topic.name, partition.partition))
+        if log is not None and log.high_watermark >= 0:
+            logs.append(log)
+    is_known = len(logs) == len(topic.partitions)
+    factor = max((len(partition.replicas) for partition in topic.partitions), default=0)
+    return {
+        "topic": topic.name,
+        "partitions": len(topic.partitions),
+        "replication_factor": factor,
+        "records": sum(log.high_watermark - log.log_start_offset for log in logs) if is_known else None,
+        "size_bytes": sum(log.size_bytes for log in logs) if is_known else None,
+    }
 
 
 @click.command()
 @bootstrap_option
-@click.option("-t", "--topic", "names", multiple=True, metavar="TOPIC", help="[default: all]")
+@topics_option(required=False)
 @click.option("--under-replicated", is_flag=True, help="Only partitions that lack replicas; exit code 10 if any.")
 @timeout_option(30)
 @json_option
 def describe(
-    bootstrap_servers: str, names: tuple[str, ...], under_replicated: bool, timeout_s: float, as_json: bool
+    bootstrap_servers: str, topics: tuple[str, ...], under_replicated: bool, timeout_s: float, as_json: bool
 ) -> int:
     """Print leaders, epochs, replicas, in-sync replicas, settings."""
 
     async def work(admin: "AdminClient", timeout_ms: float) -> "list[tuple[TopicDescription, dict[str, str]]]":
-        found = await admin.describe_topics(names or None, timeout_ms=timeout_ms)
+        await _require_topics(admin, topics, timeout_ms)
+        found = await admin.describe_topics(topics or None, timeout_ms=timeout_ms)
         described = []
         for name in sorted(found):
             entries = (await admin.describe_configs(topic=name, timeout_ms=timeout_ms)).values()
@@ -213,52 +265,82 @@ def _as_dict(partition: Any) -> dict[str, Any]:
 
 @click.command()
 @bootstrap_option
-@topic_option
-@click.option("--if-exists", is_flag=True, help="Succeed if the topic does not exist.")
+@topics_option()
+@click.option("--if-exists", is_flag=True, help="Succeed if a topic does not exist.")
 @timeout_option(30)
 @json_option
-def delete(bootstrap_servers: str, name: str, if_exists: bool, timeout_s: float, as_json: bool) -> int:
-    """Delete a topic and its records."""
+def delete(bootstrap_servers: str, topics: tuple[str, ...], if_exists: bool, timeout_s: float, as_json: bool) -> int:
+    """Delete topics and their records.
+
+    Returns when no broker has them any more. A broker that is down delays that, even beyond --timeout.
+    """
     from minibroker.client.errors import UnknownTopicOrPartition
 
-    async def work(admin: "AdminClient", timeout_ms: float) -> bool:
-        try:
-            await admin.delete_topic(name, timeout_ms=timeout_ms)
-        except UnknownTopicOrPartition:
-            if not if_exists:
-                raise
-            return False
-        return True
+    async def work(admin: "AdminClient", timeout_ms: float) -> "dict[str, MinibrokerError | None]":
+        if not if_exists:
+            await _require_topics(admin, topics, timeout_ms)
+        return await _delete(admin, topics, timeout_ms)
 
-    deleted = _ask(bootstrap_servers, timeout_s, work)
-    if as_json:
-        print_json({"topic": name, "deleted": deleted})
-    else:
-        click.echo(f"deleted {name}" if deleted else f"there was no {name}")
+    problems = []
+    for name, error in _ask(bootstrap_servers, timeout_s, work).items():
+        missing = isinstance(error, UnknownTopicOrPartition)
+        if error is not None and not (missing and if_exists):
+            problems.append(_reason(error))
+        elif as_json:
+            print_json({"topic": name, "deleted": not missing})
+        else:
+            click.echo(f"there was no {name}" if missing else f"deleted {name}")
+    if problems:
+        raise CommandFailed("; ".join(problems))
     return EXIT_FINE
+
+
+async def _delete(
+    admin: "AdminClient", names: tuple[str, ...], timeout_ms: float
+) -> "dict[str, MinibrokerError | None]":
+    """Each topic's error. A deletion that waits is requested twice, so that the user hears early why it waits."""
+    from minibroker.client.errors import UnknownTopicOrPartition
+    from minibroker.protocol.errors import ErrorCode
+
+    first_ms = min(DELETION_WARNING_MS, timeout_ms)
+    results: dict[str, MinibrokerError | None] = {**await admin.delete_topics(names, timeout_ms=first_ms)}
+    waiting = {name: error for name, error in results.items() if error and error.code is ErrorCode.REQUEST_TIMED_OUT}
+    if waiting and timeout_ms > first_ms:
+        for error in waiting.values():
+            warn(_reason(error))
+        for name, later in (await admin.delete_topics(waiting, timeout_ms=timeout_ms - first_ms)).items():
+            results[name] = None if isinstance(later, UnknownTopicOrPartition) else later
+    return results
+
+
+def _reason(error: "MinibrokerError") -> str:
+    """What the controller said, or else the error."""
+    return getattr(error, "broker_message", None) or str(error)
 
 
 @click.command()
 @bootstrap_option
-@topic_option
+@topics_option(one=True)
 @click.option("--config", "configs", metavar="KEY=VALUE", multiple=True, help="Set it.")
 @click.option("--unset", "unset", metavar="KEY", multiple=True, help="Go back to the brokers' default.")
 @timeout_option(30)
 @json_option
 def alter(
     bootstrap_servers: str,
-    name: str,
+    topics: tuple[str],
     configs: tuple[str, ...],
     unset: tuple[str, ...],
     timeout_s: float,
     as_json: bool,
 ) -> int:
     """Change settings of a topic."""
+    (name,) = topics
     changes: dict[str, str | None] = {**_parse_configs(configs), **dict.fromkeys(unset)}
     if not changes:
         raise click.UsageError("nothing to change: give --config KEY=VALUE or --unset KEY")
 
     async def work(admin: "AdminClient", timeout_ms: float) -> None:
+        await _require_topics(admin, topics, timeout_ms)
         await admin.alter_configs(changes, topic=name, timeout_ms=timeout_ms)
 
     _ask(bootstrap_servers, timeout_s, work)

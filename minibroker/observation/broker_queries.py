@@ -73,8 +73,8 @@ class BrokerQueries:
             except NoAnswer as error:
                 problems.append(str(error))
         raise NoAnswer(
-            f"no broker answers ({'; '.join(problems)}): start one with `minibroker cluster up`,"
-            " or give the right servers with -b"
+            f"no broker answered: {'; '.join(problems)}. Start one with `minibroker cluster up`, or pass the right"
+            " address with -b"
         )
 
     async def describe_cluster(self, servers: str, timeout_s: float = ASK_TIMEOUT_S) -> DescribeClusterResponse:

@@ -56,6 +56,14 @@ def test_a_refusal_names_partition_broker_epoch_isr_and_what_to_do() -> None:
     assert error.broker_id == 2
 
 
+def test_a_refusal_names_one_isr() -> None:
+    """Once it named what the client knew, and beside it what the broker knew."""
+    where = Where(topic_partition=TopicPartition("lines", 0), broker_id=2, leader_epoch=5, isr=(2, 3))
+    text = str(broker_error(ErrorCode.NOT_ENOUGH_REPLICAS, where, "ISR=[2] (size 1) < min.insync.replicas=2"))
+    assert "for lines-0 (epoch 5): ISR=[2]" in text
+    assert "nothing was written" not in text, "an earlier attempt may have written it"
+
+
 def test_a_timeout_carries_its_last_error_and_is_a_timeout_error() -> None:
     last = broker_error(ErrorCode.NOT_ENOUGH_REPLICAS)
     error = DeliveryTimedOut("too late", last)

@@ -328,7 +328,7 @@ def test_no_call_hangs_when_every_broker_is_down(cluster: FakeCluster) -> None:
             await producer.send("other", b"c")
         await producer.send("t", b"d")
         start = loop.time()
-        with pytest.raises(UndeliveredRecords, match="1 records could not be delivered"):
+        with pytest.raises(UndeliveredRecords, match="1 record could not be delivered"):
             await producer.close()
         assert loop.time() - start < 5.5
 
@@ -339,7 +339,7 @@ def test_start_without_any_broker_raises_each_servers_error(cluster: FakeCluster
     async def main(runtime: Runtime) -> None:
         producer = Producer("broker1:1,broker2:2", bootstrap_timeout_ms=1_500, runtime=runtime)
         start = asyncio.get_running_loop().time()
-        with pytest.raises(ClusterUnreachable, match=r"broker1:1.*broker2:2.*check bootstrap_servers"):
+        with pytest.raises(ClusterUnreachable, match=r"broker1:1.*broker2:2.*right address"):
             await producer.start()
         assert asyncio.get_running_loop().time() - start < 2
 

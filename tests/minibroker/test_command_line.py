@@ -30,6 +30,8 @@ from minibroker.command_line import (
     print_table,
     run_async,
     run_command_line,
+    topics_option,
+    unknown_topic,
 )
 from minibroker.local_cluster.cluster_file import ClusterMissing, read_cluster_file, write_cluster_file
 from minibroker.local_cluster.cluster_zookeeper import ClusterZooKeeper
@@ -99,6 +101,52 @@ def test_the_default_servers_are_those_of_the_local_cluster(monkeypatch: pytest.
 @pytest.mark.parametrize("servers", ["a:b", ":9092", "host:0", "host:70000", ","])
 def test_malformed_servers_are_usage_errors(servers: str) -> None:
     assert CliRunner().invoke(minibroker, ["replicas", "-b", servers]).exit_code == EXIT_USAGE
+
+
+def test_a_url_is_no_server() -> None:
+    """Once the host `http://127.0.0.1` was looked up for ten seconds."""
+    result = CliRunner().invoke(minibroker, ["topic", "list", "-b", "http://127.0.0.1:9092"])
+    assert result.exit_code == EXIT_USAGE
+    assert "is a URL: give HOST:PORT alone" in result.output
+
+
+def test_no_color_leaves_no_colour(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> None:
+        click.secho("red", fg="red")
+        raise CommandFailed("no")
+
+    monkeypatch.setattr(sys, "argv", ["minibroker"])
+    monkeypatch.setattr("click._compat._is_jupyter_kernel_output", lambda stream: True)  # colours for any output
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    leave(fail)
+    assert "\x1b[31m" in "".join(capsys.readouterr())
+    monkeypatch.setenv("NO_COLOR", "1")
+    leave(fail)
+    assert capsys.readouterr() == ("red\n", "error: no\n")
+
+
+def test_topics_are_named_with_and_without_their_option() -> None:
+    @click.command()
+    @topics_option()
+    def show(topics: tuple[str, ...]) -> None:
+        click.echo(",".join(topics))
+
+    assert CliRunner().invoke(show, ["a", "-t", "b", "-t", "b", "c"]).output == "b,a,c\n"
+    result = CliRunner().invoke(show, [])
+    assert (result.exit_code, "which topic?" in result.output) == (EXIT_USAGE, True)
+
+
+def test_one_topic_is_not_two() -> None:
+    """Once `topic delete -t a -t b` deleted b only."""
+    result = CliRunner().invoke(minibroker, ["topic", "create", "-t", "a", "-t", "b"])
+    assert (result.exit_code, "a, b: one topic at a time" in result.output) == (EXIT_USAGE, True)
+
+
+@pytest.mark.parametrize(("name", "start"), [("line", "; did you mean 'lines'? `"), ("x", ". `")])
+def test_an_unknown_topic_is_named_with_a_similar_one(name: str, start: str) -> None:
+    text = unknown_topic(name, ["lines", "orders"])
+    assert text.startswith(f"there is no topic '{name}'{start}minibroker topic list`")
+    assert f"`minibroker topic create -t {name}`" in text
 
 
 def leave(callback: object) -> int:

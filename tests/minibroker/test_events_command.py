@@ -48,6 +48,13 @@ def test_a_broker_that_does_not_answer_is_named_on_stderr_and_the_others_are_sho
     assert result.stderr == "warning: broker 2 does not answer: host:2\n"
 
 
+def test_once_prints_all_stored_events_or_the_last_of_them(brokers: FakeQueries) -> None:
+    """Once `--once --last 5` printed all."""
+    assert [line.split()[-1] for line in printed().stdout.splitlines()] == ["broker_joined", "broker_left"]
+    assert [line.split()[-1] for line in printed("--last", "1").stdout.splitlines()] == ["broker_left"]
+    assert printed("--last", "0").stdout == ""
+
+
 def test_a_broker_is_named_once_while_it_does_not_answer(
     brokers: FakeQueries, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,0 +1,45 @@
+"""Whether a topic is known, as commands ask: without waiting for a misspelt one."""
+
+import asyncio
+
+from minibroker.client.admin import AdminClient
+from minibroker.client.limits import Deadline
+from minibroker.client.topics import unknown_topics
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.wire.messages import MetadataBroker, MetadataResponse, MetadataTopic
+from minibroker.runtime.ports import Runtime
+from minibroker.simulation.world.world import SimulatedWorld
+from tests.client.fake_cluster import PORT, FakeCluster
+
+
+def ask(cluster: FakeCluster, *names: str) -> tuple[list[str], list[str], float]:
+    """The unknown topics, all topics, and the seconds that it took."""
+
+    async def main(runtime: Runtime) -> tuple[list[str], list[str], float]:
+        loop = asyncio.get_running_loop()
+        async with AdminClient(cluster.bootstrap, runtime=runtime) as admin:
+            start = loop.time()
+            unknown, known = await unknown_topics(admin._cluster, names, Deadline(5_000))
+            return unknown, known, loop.time() - start
+
+    return cluster.run(main)
+
+
+def test_a_misspelt_topic_is_unknown_at_once_and_the_others_are_listed() -> None:
+    cluster = FakeCluster(SimulatedWorld(seed=1))
+    cluster.add_topic("lines")
+    cluster.add_topic("orders")
+    unknown, known, seconds = ask(cluster, "line", "orders")
+    assert (unknown, known) == (["line"], ["lines", "orders"])
+    assert seconds < 0.2
+
+
+def test_a_topic_is_known_if_one_broker_knows_it() -> None:
+    """A broker that has just started does not know all topics yet."""
+    cluster = FakeCluster(SimulatedWorld(seed=1))
+    cluster.add_topic("lines")
+    brokers = [MetadataBroker(node_id=each, host=f"broker{each}", port=PORT) for each in cluster.brokers]
+    unknown = MetadataTopic(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name="lines")
+    for broker in (1, 2):
+        cluster.brokers[broker].metadata_of = MetadataResponse(brokers=brokers, topics=[unknown])
+    assert ask(cluster, "lines")[0] == []
