@@ -1,4 +1,4 @@
-"""Applies the house rules. The rules are in tests/tidy/, their reasons in CONTRIBUTING.md."""
+"""Applies the house rules. The rules are in tests/tidy/, with their reasons."""
 
 from __future__ import annotations
 

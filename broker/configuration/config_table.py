@@ -278,9 +278,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     log_flush_interval_messages: Annotated[
         int,
         ConfigKey(
-            doc="Records after which a log is synced to disk at the latest. With any number, a record does not count"
-            " for the high watermark and is not acknowledged before it survives power loss; a sync begins at once and"
-            " includes what came meanwhile. Default: never, the other replicas hold it.",
+            doc="With any number: a record does not count for the high watermark and is not acknowledged before it is"
+            " synced to disk and survives power loss. Every number acts like 1: a sync begins at once and includes what"
+            " came meanwhile. Default: no sync for each record, because the other replicas hold it.",
             minimum=1,
             maximum=NEVER,
             topic="flush.messages",
@@ -290,8 +290,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     log_flush_interval_ms: Annotated[
         int,
         ConfigKey(
-            doc="Age of an unsynced record at which its log is synced at the latest. Any number has the effects that"
-            " log.flush.interval.messages describes.",
+            doc="The same as log.flush.interval.messages: any number has the effects described there, and every number"
+            " acts like 1.",
             minimum=1,
             maximum=NEVER,
             topic="flush.ms",

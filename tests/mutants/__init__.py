@@ -4,12 +4,12 @@ A mutant is a `Mutant` (`mutant.py`) in the file of its theme, listed in `catalo
 
     Mutant(
         name="B05",                      # a variant of one bug has a letter: B04a
-        title="joins the ISR below the leader's epoch start",
+        title="a replica below the start of the leader's epoch joins the ISR",
         origin="KAFKA-7128",
-        rule="a joiner holds all records up to the high watermark and to the leader epoch's start (section 6)",
-        breaks=("I6", "I3"),             # the expected invariants; the table shows the found ones
+        rule="a joiner holds everything up to the high watermark and up to the leader epoch's start (section 6)",
+        breaks=("I6", "I3", "I19"),      # the expected invariants; the table shows the found ones
         edits=(Edit("broker.replication.isr", "exact text, once in the module", "the wrong text"),),
-        schedule=Schedule("membership:slow_third_replica"),     # or UnitTest, Search, CoreSchedule
+        schedule=Search("joining", 16),  # the small model; or UnitTest, CoreSchedule, Schedule
     )
 
 An import hook applies it in a process of its own (`patching.py`, `one_run.py`), so production code needs no switch, and
