@@ -1,8 +1,13 @@
-"""`minibroker produce`: the lines of a file or of stdin as records."""
+"""`minibroker produce`: the lines of a file or of stdin as records.
+
+Owns: the options, the numbers of lines in messages, and what is said at the end. Leaves to others: lines
+(`records/line_source`), JSON (`records/json_records`), and what became of each record (`records/record_sender`).
+"""
 
 import os
 import sys
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
@@ -23,10 +28,14 @@ from minibroker.command_line import (
 )
 
 if TYPE_CHECKING:
+    from minibroker.protocol.ids import TopicPartition
     from minibroker.records.record_sender import RecordSender, Tally
 
 BATCH_BYTES = 256 * 1024
 """Large for throughput; batches of a slow pipe are sent after 5 ms anyway."""
+
+MAX_REQUEST_BYTES = 8 * 1024 * 1024
+"""The producer's own limit."""
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -35,8 +44,17 @@ Headers = tuple[tuple[str, bytes | None], ...]
 @bootstrap_option
 @click.option("-t", "--topic", required=True)
 @click.option("-p", "--partition", type=click.IntRange(0), help="[default: by key, else batch by batch]")
+@click.option(
+    "--input",
+    "input_format",
+    type=click.Choice(["lines", "jsonl"]),
+    default="lines",
+    show_default=True,
+    help="jsonl: each line is an object with value, key, headers, partition, timestamp, or what `consume -J` prints.",
+)
 @click.option("-K", "--key-delimiter", metavar="DELIM", help="Each line is KEY DELIM VALUE; \\t and \\xNN are escapes.")
 @click.option("-k", "--key", help="One key for all records.")
+@click.option("-Z", "--empty-is-null", is_flag=True, help="An empty value is a null value (a tombstone).")
 @click.option("-H", "--header", "headers", metavar="NAME=VALUE", multiple=True, help="A header of every record.")
 @click.option("--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True)
 @click.option(
@@ -46,6 +64,15 @@ Headers = tuple[tuple[str, bytes | None], ...]
     metavar="FILE",
     help="List the acknowledged records there.",
 )
+@click.option("--offsets", "show_offsets", is_flag=True, help="Print topic, partition and offset of each record.")
+@click.option(
+    "--max-request-size",
+    metavar="BYTES",
+    type=click.IntRange(1_024, MAX_REQUEST_BYTES),
+    default=1_048_576,
+    show_default=True,
+    help="Largest record that is sent; the topic's max.message.bytes is a limit of its own.",
+)
 @timeout_option(120, "Time for each record to be acknowledged.")
 @json_option
 @click.argument("file", default="-", metavar="[FILE|-]")
@@ -53,11 +80,15 @@ def produce(
     bootstrap_servers: str,
     topic: str,
     partition: int | None,
+    input_format: str,
     key_delimiter: str | None,
     key: str | None,
+    empty_is_null: bool,
     headers: tuple[str, ...],
     acks: str,
     report_file: str | None,
+    show_offsets: bool,
+    max_request_size: int,
     timeout_s: float,
     as_json: bool,
     file: str,
@@ -68,26 +99,41 @@ def produce(
     offset and CRC-32C of every acknowledged record, for `minibroker audit --acked`. Exit code 1 unless every record was
     acknowledged.
     """
-    options = _Options(
-        partition, _delimiter(key_delimiter), _bytes(key) if key is not None else None, _headers(headers)
-    )
+    if input_format == "jsonl" and (key_delimiter is not None or key is not None or headers or empty_is_null):
+        raise click.UsageError("-K, -k, -H and -Z are for --input lines: an object names its own key and headers")
+    options = _Options()
+    options.servers, options.topic, options.partition, options.acks = bootstrap_servers, topic, partition, acks
+    options.is_json = input_format == "jsonl"
+    options.delimiter = _delimiter(key_delimiter)
+    options.key = _bytes(key) if key is not None else None
+    options.headers = _headers(headers)
+    options.empty_is_null = empty_is_null
+    options.show_offset = (_print_json_offset if as_json else _print_offset) if show_offsets else None
+    options.max_request_size = max_request_size
+    options.timeout_ms = max(1, round(timeout_s * 1000))
     descriptor = _open(file)
     report = _open_report(report_file)
+    if os.isatty(descriptor):
+        note("each line is a record; Ctrl-D ends the input")
     started = time.monotonic()
     account = _Account()
     interrupted = False
+    failure: CommandFailed | None = None
     try:
-        work = _produce(bootstrap_servers, topic, descriptor, options, acks, report, timeout_s, account)
-        run_async(work, fast_loop=True)
+        run_async(_produce(descriptor, options, report, account), fast_loop=True)
     except KeyboardInterrupt:
         interrupted = True
+    except CommandFailed as error:
+        failure = error
     finally:
         tally = account.closed()
         if report is not None:
             report.close()
         if descriptor != 0:
             os.close(descriptor)
-    code = EXIT_FINE if tally is None else _conclude(tally, time.monotonic() - started, as_json)
+    code = EXIT_FINE if tally is None else _conclude(tally, time.monotonic() - started, as_json, failure)
+    if failure is not None:
+        raise failure
     return EXIT_INTERRUPTED if interrupted else code
 
 
@@ -107,13 +153,20 @@ class _Account:
 
 
 class _Options:
-    """Options that apply to every record."""
+    """What the user asked for."""
 
-    def __init__(self, partition: int | None, delimiter: bytes | None, key: bytes | None, headers: Headers) -> None:
-        self.partition = partition
-        self.delimiter = delimiter
-        self.key = key
-        self.headers = headers
+    servers: str
+    topic: str
+    acks: str
+    partition: int | None
+    is_json: bool
+    delimiter: bytes | None
+    key: bytes | None
+    headers: Headers
+    empty_is_null: bool
+    show_offset: "Callable[[TopicPartition, int, int, int], None] | None"
+    max_request_size: int
+    timeout_ms: int
 
 
 def _delimiter(text: str | None) -> bytes | None:
@@ -156,58 +209,69 @@ def _open_report(file: str | None) -> BinaryIO | None:
         raise CommandFailed(f"{file} cannot be written: {error.strerror}") from None
 
 
-async def _produce(
-    servers: str,
-    topic: str,
-    descriptor: int,
-    options: _Options,
-    acks: str,
-    report: BinaryIO | None,
-    timeout_s: float,
-    account: "_Account",
-) -> None:
+def _print_offset(partition: "TopicPartition", offset: int, epoch: int, tag: int) -> None:
+    click.echo(f"{partition.topic}\t{partition.partition}\t{offset}")
+
+
+def _print_json_offset(partition: "TopicPartition", offset: int, epoch: int, tag: int) -> None:
+    print_json({"topic": partition.topic, "partition": partition.partition, "offset": offset})
+
+
+async def _produce(descriptor: int, options: _Options, report: BinaryIO | None, account: "_Account") -> None:
     from minibroker.client.errors import MinibrokerError
     from minibroker.client.producer.producer import Producer
     from minibroker.opened_client import FIRST_ANSWER_MS, opened, require_topics
     from minibroker.records.record_sender import RecordSender
 
-    timeout_ms = max(1, round(timeout_s * 1000))
     producer = Producer(
-        servers,
+        options.servers,
         client_id="minibroker-produce",
-        acks="all" if acks == "all" else 0 if acks == "0" else 1,
-        delivery_timeout_ms=timeout_ms,
-        max_block_ms=timeout_ms,
+        acks="all" if options.acks == "all" else 0 if options.acks == "0" else 1,
+        delivery_timeout_ms=options.timeout_ms,
+        max_block_ms=options.timeout_ms,
+        max_request_size=options.max_request_size,
         batch_size=BATCH_BYTES,
-        linger_ms=min(5, timeout_ms),
-        bootstrap_timeout_ms=min(FIRST_ANSWER_MS, timeout_ms),
+        linger_ms=min(5, options.timeout_ms),
+        bootstrap_timeout_ms=min(FIRST_ANSWER_MS, options.timeout_ms),
     )
     try:
-        async with opened(producer, servers):
-            await require_topics(producer._cluster, [topic], timeout_ms)
-            account.sender = RecordSender(producer, topic, report=report, acks=acks)
-            await _send_all(account.sender, descriptor, options)
+        async with opened(producer, options.servers):
+            await require_topics(producer._cluster, [options.topic], options.timeout_ms)
+            account.sender = RecordSender(
+                producer, options.topic, report=report, acks=options.acks, on_acknowledged=options.show_offset
+            )
+            problem: Exception | None = None
+            try:
+                await _send_all(account.sender, descriptor, options)
+            except (CommandFailed, MinibrokerError) as error:
+                problem = error
             await account.sender.finish()
+            if problem is not None:
+                raise problem
     except MinibrokerError as error:
         raise CommandFailed(str(error)) from None
 
 
 async def _send_all(sender: "RecordSender", descriptor: int, options: _Options) -> None:
-    """Send every line, until the input ends or a record fails."""
-    from minibroker.records.line_source import read_lines, split_key
+    """Send every line, until the input ends or a record fails. Raises CommandFailed with the number of a line that
+    cannot be sent; the lines before it were sent."""
+    from minibroker.client.errors import RecordTooLarge
+    from minibroker.records.line_source import read_lines
 
     progress = ProgressLine()
     started = time.monotonic()
     tally = sender.tally
-    delimiter = options.delimiter
-    async for values in read_lines(descriptor):
-        keys: list[bytes | None] | None = None
-        if delimiter is not None:
-            pairs = [split_key(line, delimiter) for line in values]
-            keys, values = [key for key, _ in pairs], [value for _, value in pairs]
-        elif options.key is not None:
-            keys = [options.key] * len(values)
-        await sender.send_many(values, keys, options.partition, options.headers)
+    async for lines in read_lines(descriptor):
+        if options.is_json or options.show_offset is not None:
+            await _send_each(sender, lines, options)
+        else:
+            try:
+                keys, values = _columns(lines, options)
+                await sender.send_many(values, keys, options.partition, options.headers)
+            except RecordTooLarge:  # none of these lines was sent
+                await _send_each(sender, lines, options)
+        if options.show_offset is not None:
+            await sender.finish()
         if progress.due():
             sender.collect()
             rate = tally.acknowledged_bytes / (time.monotonic() - started)
@@ -218,17 +282,59 @@ async def _send_all(sender: "RecordSender", descriptor: int, options: _Options) 
     progress.clear()
 
 
-def _conclude(tally: "Tally", seconds: float, as_json: bool) -> int:
+def _columns(lines: list[bytes], options: _Options) -> "tuple[list[bytes | None] | None, list[bytes | None]]":
+    """Keys (None if there are none) and values of some lines."""
+    from minibroker.records.line_source import split_key
+
+    keys: list[bytes | None] | None = None
+    values: list[bytes | None] = [*lines]
+    if options.delimiter is not None:
+        pairs = [split_key(line, options.delimiter) for line in lines]
+        keys, values = [key for key, _ in pairs], [value for _, value in pairs]
+    elif options.key is not None:
+        keys = [options.key] * len(lines)
+    return keys, [value or None for value in values] if options.empty_is_null else values
+
+
+async def _send_each(sender: "RecordSender", lines: list[bytes], options: _Options) -> None:
+    """Send some lines one by one."""
+    from minibroker.client.errors import MinibrokerError, RecordTooLarge
+    from minibroker.records.json_records import BadRecord, InputRecord, parse_json_record
+
+    for line in lines:
+        try:
+            if options.is_json:
+                record = parse_json_record(line)
+            else:
+                keys, values = _columns([line], options)
+                record = InputRecord(values[0], keys[0] if keys else None, options.headers)
+            partition = record.partition if options.partition is None else options.partition
+            await sender.send(record.value, record.key, partition, record.headers, timestamp_ms=record.timestamp_ms)
+        except BadRecord as error:
+            raise CommandFailed(f"line {sender.tally.sent + 1} {error}: mend it, or leave out --input") from None
+        except MinibrokerError as error:
+            cure = " [raise --max-request-size, and the topic's max.message.bytes]"
+            text = f"line {sender.tally.sent + 1}: {error}{cure if isinstance(error, RecordTooLarge) else ''}"
+            raise CommandFailed(text) from None
+
+
+def _conclude(tally: "Tally", seconds: float, as_json: bool, failure: CommandFailed | None = None) -> int:
+    """Say what was written. `failure` ended the sending, and is reported elsewhere."""
+    from minibroker.client.errors import records
+
     count, size = tally.acknowledged, tally.acknowledged_bytes
+    first = failure or tally.first_failure
     if as_json:
-        failure = None if tally.first_failure is None else str(tally.first_failure)
         facts = {"records": count, "bytes": size, "seconds": round(seconds, 3), "not_acknowledged": tally.in_doubt}
-        print_json(facts | ({"error": failure} if failure else {}))
+        print_json(facts | ({"error": str(first)} if first else {}))
     else:
         rate = f"{count / seconds:.0f} records/s, {human_bytes(size / seconds)}/s"
-        note(f"{count} records, {size} bytes acknowledged in {seconds:.2f} s ({rate})")
-    if tally.in_doubt:
-        why = f": {tally.first_failure}" if tally.first_failure is not None else ""
-        click.echo(f"error: {tally.in_doubt} of {tally.sent} records were not acknowledged{why}", err=True)
-        return EXIT_COULD_NOT
-    return EXIT_FINE
+        note(f"{records(count)}, {size} {'byte' if size == 1 else 'bytes'} acknowledged in {seconds:.2f} s ({rate})")
+    if not tally.in_doubt:
+        return EXIT_FINE
+    which = records(tally.in_doubt) if tally.in_doubt == tally.sent else f"{tally.in_doubt} of {records(tally.sent)}"
+    verb = "was" if tally.in_doubt == 1 else "were"
+    line = f"; the first is line {tally.first_failed}" if tally.first_failed is not None else ""
+    why = f": {tally.first_failure}" if tally.first_failure is not None else ""
+    click.echo(f"error: {which} {verb} not acknowledged{line}{why}", err=True)
+    return EXIT_COULD_NOT

@@ -7,6 +7,7 @@ Owns: parsing a format once into steps, and the JSON form of a record. Leaves to
     \\n \\r \\t \\0 \\\\ \\xNN
 """
 
+import base64
 import json
 import struct
 from collections.abc import Callable, Sequence
@@ -157,22 +158,35 @@ def parse_delimiter(text: str) -> bytes:
     return b"".join(parts)
 
 
-def record_as_json(record: StoredRecord) -> dict[str, object]:
-    """The fields of kcat -J. Bytes that are not UTF-8 are decoded with surrogate escapes, so nothing is lost."""
-    return {
+def record_as_json(record: StoredRecord, *, all_base64: bool = False) -> dict[str, object]:
+    """The fields of kcat -J. A key, a value or headers that are not UTF-8 are in base64, and the field `base64` names
+    them: JSON has no other way to hold all bytes. `all_base64`: they always are."""
+    values = [value for _, value in record.headers]
+    binary = [
+        name
+        for name, contents in (("key", [record.key]), ("payload", [record.value]), ("headers", values))
+        if (all_base64 and any(content is not None for content in contents)) or not all(map(_is_text, contents))
+    ]
+    shown = {
         "offset": record.offset,
         "tstype": "create",
         "ts": record.timestamp_ms,
-        "headers": [part for name, value in record.headers for part in (name, _text(value))],
-        "key": _text(record.key),
-        "payload": _text(record.value),
+        "headers": [part for name, value in record.headers for part in (name, _text(value, "headers" in binary))],
+        "key": _text(record.key, "key" in binary),
+        "payload": _text(record.value, "payload" in binary),
     }
+    return shown | ({"base64": binary} if binary else {})
 
 
-def consumed_as_json(record: ReadRecord) -> dict[str, object]:
+def consumed_as_json(record: ReadRecord, *, all_base64: bool = False) -> dict[str, object]:
     """The same, with topic, partition and leader epoch."""
     place = {"topic": record.topic, "partition": record.partition, "leader_epoch": record.leader_epoch}
-    return place | record_as_json(record)
+    return place | record_as_json(record, all_base64=all_base64)
+
+
+def base64_line(record: ReadRecord) -> bytes:
+    """`consumed_as_json` as one line, all in base64."""
+    return json.dumps(consumed_as_json(record, all_base64=True), separators=(",", ":")).encode() + b"\n"
 
 
 def json_line(record: ReadRecord) -> bytes:
@@ -216,5 +230,15 @@ def _strict_text(value: bytes | None) -> str | None:
     return None if value is None else value.decode()
 
 
-def _text(value: bytes | None) -> str | None:
-    return None if value is None else value.decode(errors="surrogateescape")
+def _is_text(value: bytes | None) -> bool:
+    try:
+        _strict_text(value)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _text(value: bytes | None, in_base64: bool) -> str | None:
+    if value is None:
+        return None
+    return base64.b64encode(value).decode() if in_base64 else value.decode()

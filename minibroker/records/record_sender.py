@@ -7,12 +7,12 @@ the Producer does.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import BinaryIO
 
 import msgspec
 
-from minibroker.client.errors import MinibrokerError
+from minibroker.client.errors import MinibrokerError, UndeliveredRecords
 from minibroker.client.producer.deliveries import Deliveries, Delivery, RecordMetadata
 from minibroker.client.producer.producer import Producer
 from minibroker.protocol.files.acked_list import AckedListWriter, record_checksum
@@ -33,7 +33,9 @@ class Tally(msgspec.Struct):
     acknowledged: int = 0
     acknowledged_bytes: int = 0
     failed: int = 0
-    first_failure: MinibrokerError | None = None
+    first_failure: Exception | None = None
+    first_failed: int | None = None
+    """Which record that was, in the order of sending; the first is 1."""
 
     @property
     def in_doubt(self) -> int:
@@ -61,15 +63,15 @@ class RecordSender:
         self._list: AckedListWriter | None = None
         self._topic_id: str | None = None
         self._on_acknowledged = on_acknowledged
-        self._waiting: dict[TopicPartition, deque[tuple[Delivery, int, int, int]]] = {}
-        """Per partition, in order: (delivery, bytes, checksum of the record, tag)."""
-        self._calls: deque[tuple[Deliveries, list[bytes]]] = deque()
-        """The calls of `send_many`, in order, with their values."""
+        self._waiting: dict[TopicPartition, deque[tuple[Delivery, int, int, int, int]]] = {}
+        """Per partition, in order: (delivery, bytes, checksum of the record, tag, number of the record)."""
+        self._calls: deque[tuple[Deliveries, Sequence[bytes | None], int]] = deque()
+        """The calls of `send_many`, in order, with their values and the number of the first record."""
         self._until_collect = COLLECT_EVERY
 
     async def send_many(
         self,
-        values: list[bytes],
+        values: Sequence[bytes | None],
         keys: list[bytes | None] | None = None,
         partition: int | None = None,
         headers: tuple[tuple[str, bytes | None], ...] = (),
@@ -92,7 +94,7 @@ class RecordSender:
     def _keep_many(
         self,
         deliveries: Deliveries,
-        values: list[bytes],
+        values: Sequence[bytes | None],
         keys: list[bytes | None] | None,
         headers: tuple[tuple[str, bytes | None], ...],
     ) -> None:
@@ -100,9 +102,9 @@ class RecordSender:
             for number, (delivery, value) in enumerate(zip(deliveries, values, strict=True)):
                 self._keep(delivery, value, keys[number] if keys is not None else None, headers, 0)
             return
-        self._calls.append((deliveries, values))
+        self._calls.append((deliveries, values, self.tally.sent + 1))
         self.tally.sent += len(values)
-        self.tally.sent_bytes += sum(map(len, values))
+        self.tally.sent_bytes += _size(values)
         self._until_collect -= len(values)
         if self._until_collect <= 0:
             self.collect()
@@ -110,19 +112,20 @@ class RecordSender:
     def _collect_calls(self) -> None:
         """Count the calls of which all records have an outcome."""
         while self._calls and self._calls[0][0].done:
-            deliveries, values = self._calls.popleft()
+            deliveries, values, first = self._calls.popleft()
             written = values
             if deliveries.first_error() is not None:
-                written = []
-                for delivery, value in zip(deliveries, values, strict=True):
+                acknowledged = []
+                for number, (delivery, value) in enumerate(zip(deliveries, values, strict=True), first):
                     try:
                         delivery.result()
                     except MinibrokerError as error:
-                        self._failed(error)
+                        self._failed(error, number)
                     else:
-                        written.append(value)
+                        acknowledged.append(value)
+                written = acknowledged
             self.tally.acknowledged += len(written)
-            self.tally.acknowledged_bytes += sum(map(len, written))
+            self.tally.acknowledged_bytes += _size(written)
 
     async def send(
         self,
@@ -131,12 +134,13 @@ class RecordSender:
         partition: int | None = None,
         headers: tuple[tuple[str, bytes | None], ...] = (),
         tag: int = 0,
+        timestamp_ms: int | None = None,
     ) -> None:
         """Send one record. Raises what Producer.send raises; then the record was not accepted."""
-        delivery = self._producer.try_send(self._topic, value, key, partition, headers)
+        delivery = self._producer.try_send(self._topic, value, key, partition, headers, timestamp_ms)
         if delivery is None:
             self.collect()
-            delivery = await self._producer.send(self._topic, value, key, partition, headers)
+            delivery = await self._producer.send(self._topic, value, key, partition, headers, timestamp_ms)
         self._keep(delivery, value, key, headers, tag)
 
     def _keep(
@@ -153,9 +157,9 @@ class RecordSender:
         waiting = self._waiting.get(name)
         if waiting is None:
             waiting = self._waiting[name] = deque()
-        waiting.append((delivery, size, checksum, tag))
         tally = self.tally
         tally.sent += 1
+        waiting.append((delivery, size, checksum, tag, tally.sent))
         tally.sent_bytes += size
         self._until_collect -= 1
         if self._until_collect <= 0:
@@ -169,11 +173,11 @@ class RecordSender:
             settled: list[tuple[int, RecordMetadata, int, int]] = []
             count = size_bytes = 0
             while waiting and waiting[0][0].done:
-                delivery, size, checksum, tag = waiting.popleft()
+                delivery, size, checksum, tag, number = waiting.popleft()
                 try:
                     metadata = delivery.result()
                 except MinibrokerError as error:
-                    self._failed(error)
+                    self._failed(error, number)
                     continue
                 count += 1
                 size_bytes += size
@@ -183,9 +187,10 @@ class RecordSender:
             self.tally.acknowledged_bytes += size_bytes
             self._report_settled(name, settled)
 
-    def _failed(self, error: MinibrokerError) -> None:
+    def _failed(self, error: MinibrokerError, number: int) -> None:
         self.tally.failed += 1
-        if self.tally.first_failure is None:
+        if self.tally.first_failed is None or number < self.tally.first_failed:
+            self.tally.first_failed = number
             self.tally.first_failure = error
 
     def _report_settled(self, name: TopicPartition, settled: list[tuple[int, RecordMetadata, int, int]]) -> None:
@@ -218,10 +223,18 @@ class RecordSender:
 
     async def finish(self, timeout_ms: float | None = None) -> Tally:
         """Wait for all outcomes. Failures are counted in the tally, not raised."""
+        problem: Exception | None = None
         try:
             await self._producer.flush(timeout_ms)
+        except UndeliveredRecords as error:
+            problem = error.first
         except MinibrokerError as error:
-            if self.tally.first_failure is None:
-                self.tally.first_failure = error
+            problem = error
         self.collect()
+        if self.tally.first_failure is None:
+            self.tally.first_failure = problem
         return self.tally
+
+
+def _size(values: Sequence[bytes | None]) -> int:
+    return sum(map(len, filter(None, values)))

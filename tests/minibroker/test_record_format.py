@@ -5,7 +5,14 @@ import json
 import msgspec
 import pytest
 
-from minibroker.records.record_format import BadFormat, compile_format, consumed_as_json, json_line, parse_delimiter
+from minibroker.records.record_format import (
+    BadFormat,
+    base64_line,
+    compile_format,
+    consumed_as_json,
+    json_line,
+    parse_delimiter,
+)
 
 
 class Read(msgspec.Struct):
@@ -62,9 +69,17 @@ def test_json_has_kcats_fields() -> None:
         "tstype": "create",
         "ts": 1_700_000_000_123,
         "headers": ["a", "1", "b", None],
-        "key": "k\udcff",
+        "key": "a/8=",
         "payload": "value",
+        "base64": ["key"],
     }
+    assert "base64" not in consumed_as_json(Read(key=b"k"))
+
+
+def test_json_is_all_base64_on_request() -> None:
+    shown = json.loads(base64_line(Read(key=None)))
+    assert (shown["key"], shown["payload"], shown["base64"]) == (None, "dmFsdWU=", ["payload", "headers"])
+    assert shown["headers"] == ["a", "MQ==", "b", None]
 
 
 @pytest.mark.parametrize(

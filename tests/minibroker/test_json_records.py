@@ -1,0 +1,54 @@
+"""The objects that `produce --input jsonl` takes."""
+
+import pytest
+
+from minibroker.records.json_records import BadRecord, InputRecord, parse_json_record
+from minibroker.records.record_format import json_line
+from tests.minibroker.test_record_format import Read
+
+
+@pytest.mark.parametrize(
+    ("line", "record"),
+    [
+        (b'{"value": "v"}', InputRecord(b"v")),
+        (b'{"value": null, "key": ""}', InputRecord(None, b"")),
+        (b'{"value": {"a": [1, null]}, "key": 7}', InputRecord(b'{"a":[1,null]}', b"7")),
+        (b'{"value": "", "headers": {"h": "1", "n": null}}', InputRecord(b"", headers=(("h", b"1"), ("n", None)))),
+        (b'{"payload": "v", "headers": ["h", "1", "h", null]}', InputRecord(b"v", headers=(("h", b"1"), ("h", None)))),
+        (b'{"value": "v", "partition": 3, "timestamp": 5}', InputRecord(b"v", partition=3, timestamp_ms=5)),
+        (b'{"value": "/w==", "key": "/w==", "base64": ["value"]}', InputRecord(b"\xff", b"/w==")),
+        (
+            b'{"value": "v", "headers": {"h": "/w=="}, "base64": ["headers"]}',
+            InputRecord(b"v", None, (("h", b"\xff"),)),
+        ),
+    ],
+)
+def test_fields_become_a_record(line: bytes, record: InputRecord) -> None:
+    assert parse_json_record(line) == record
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"x", "malformed"),
+        (b'{"vale": "v"}', "unknown field `vale`"),
+        (b"{}", "no field `value`"),
+        (b'{"value": "v", "partition": "3"}', "partition"),
+        (b'{"value": "?", "base64": ["value"]}', "is no record"),
+        (b'{"value": "v", "headers": ["h"]}', "a header without a value"),
+        (b'{"value": "v", "headers": [null, "h"]}', "a header without a name"),
+    ],
+)
+def test_other_lines_are_refused_with_the_reason(line: bytes, reason: str) -> None:
+    with pytest.raises(BadRecord, match=reason):
+        parse_json_record(line)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [Read(), Read(key=None, value=None, headers=()), Read(value=b"\xff\x00", key=b"k", headers=(("h", b"\x80"),))],
+)
+def test_what_consume_prints_as_json_can_be_produced_again(record: Read) -> None:
+    again = parse_json_record(json_line(record))
+    assert (again.key, again.value, again.headers) == (record.key, record.value, record.headers)
+    assert (again.partition, again.timestamp_ms) == (record.partition, record.timestamp_ms)
