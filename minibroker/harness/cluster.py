@@ -8,8 +8,10 @@ a back end cannot do raises UnsupportedByBackend.
 
 import asyncio
 import tempfile
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -33,6 +35,8 @@ Condition = Literal["running", "paused", "down"]
 """Of a broker."""
 
 WAIT_SECONDS = 30.0
+LEFTOVERS_SECONDS = 10.0
+"""For the tasks that a test left to end after their cancellation."""
 CHECKPOINT_MS = 500
 CHECKPOINTED_SECONDS = 1.2
 """The audit compares up to the high watermark on disk, which is written twice per second here."""
@@ -63,6 +67,10 @@ class UnsupportedByBackend(Exception):
 
 class Misuse(AssertionError):
     """The verb does not fit the cluster: there is no such party, or it is in another condition. Names the cure."""
+
+
+class LeftoverTasks(UserWarning):
+    """Tasks of the test still ran when its cluster ended; they were cancelled."""
 
 
 class ClusterHarness(ABC):
@@ -110,6 +118,33 @@ class ClusterHarness(ABC):
         async with self.admin() as admin:
             await admin.create_topic(topic, partitions=partitions, replication_factor=factor, configs=configs)
         await self.wait_in_sync(topic)
+
+    @asynccontextmanager
+    async def running(self, service: Coroutine[Any, Any, Any]) -> AsyncIterator["asyncio.Task[Any]"]:
+        """Run a service during the block: `async with c.running(order_service(..)):`. Leaving the block cancels it. If
+        it dies, the block is cancelled, and the error that it died of is raised."""
+        block = asyncio.current_task()
+        assert block is not None
+        ended_block = False
+
+        def end_block(task: "asyncio.Task[Any]") -> None:
+            nonlocal ended_block
+            if not task.cancelled() and task.exception() is not None:
+                ended_block = block.cancel()
+
+        task = asyncio.create_task(service)
+        task.add_done_callback(end_block)
+        try:
+            yield task
+        except asyncio.CancelledError:
+            if not ended_block or block.uncancel():
+                raise
+        finally:
+            task.remove_done_callback(end_block)
+            task.cancel()
+            await asyncio.wait([task])
+        if not task.cancelled():
+            task.result()
 
     # ---------------------------------------------------------------------------------------------------- questions
     @abstractmethod
@@ -355,10 +390,49 @@ class ClusterHarness(ABC):
             for line in self.describe():
                 error.add_note(line)
 
+    def note_tasks(self) -> None:
+        """Called when the cluster opens: these tasks are not the test's."""
+        self._former_tasks = asyncio.all_tasks()
+
+    async def end_leftovers(self) -> None:
+        """Called before the cluster ends: cancel the test's tasks that still run, and name them in one warning. The
+        service's tasks end first, because they close their clients."""
+        found = self.leftovers()
+        services = [task for task in found if not _is_a_clients(task)]
+        for tasks in (services, [task for task in found if _is_a_clients(task)]):
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks, timeout=LEFTOVERS_SECONDS)
+        if found:
+            names = [f"{task.get_name()}: {_place_of(task)}" for task in services] or ["a client that was not closed"]
+            names += [f"{task.get_name()} ignored that" for task in found if not task.done()]
+            warnings.warn(LeftoverTasks(f"cancelled at the end of the test: {'; '.join(names)}"), stacklevel=2)
+
+    def leftovers(self) -> "list[asyncio.Task[Any]]":
+        """The test's tasks that still run, by name."""
+        found = [task for task in asyncio.all_tasks() - self._former_tasks if self._is_the_tests(task)]
+        return sorted(found, key=lambda task: task.get_name())
+
+    def _is_the_tests(self, task: "asyncio.Task[Any]") -> bool:
+        return task is not asyncio.current_task()
+
     # -------------------------------------------------------------------------------------------------------- waits
     @property
     @abstractmethod
     def _poll_seconds(self) -> float: ...
+
+
+def _is_a_clients(task: "asyncio.Task[Any]") -> bool:
+    """Of the client's code, not of the service that uses the client."""
+    frame = getattr(task.get_coro(), "cr_frame", None)
+    return frame is not None and str(frame.f_globals.get("__name__")).startswith("minibroker.")
+
+
+def _place_of(task: "asyncio.Task[Any]") -> str:
+    coroutine: Any = task.get_coro()
+    code = coroutine.cr_code
+    return f"{coroutine.__qualname__} in {Path(code.co_filename).name}:{code.co_firstlineno}"
 
 
 def _write_promised(file: Path, acknowledged: Iterable[Acknowledged]) -> bool:

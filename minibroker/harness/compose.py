@@ -60,6 +60,7 @@ class ComposeHarness(WireHarness):
 
     async def __aenter__(self) -> Self:
         self.ownership.__enter__()
+        self.note_tasks()
         try:
             await self.up()
         except BaseException:
@@ -71,7 +72,10 @@ class ComposeHarness(WireHarness):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.explain(error)
-        await self._end()
+        try:
+            await self.end_leftovers()
+        finally:
+            await self._end()
 
     async def _end(self) -> None:
         try:

@@ -42,6 +42,7 @@ class ProcessHarness(WireHarness):
 
     async def __aenter__(self) -> Self:
         self.ownership.__enter__()
+        self.note_tasks()
         try:
             await self.up()
         except BaseException:
@@ -53,7 +54,10 @@ class ProcessHarness(WireHarness):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.explain(error)
-        await self._end()
+        try:
+            await self.end_leftovers()
+        finally:
+            await self._end()
 
     async def up(self, first: int | None = None) -> None:
         """Start everything; broker `first` before the others, so that it becomes the controller."""

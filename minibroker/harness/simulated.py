@@ -20,9 +20,13 @@ from minibroker.protocol.znodes import PartitionState
 from minibroker.runtime.ports import Runtime
 from minibroker.simulation.cluster import POLL_SECONDS, SimulatedCluster
 from minibroker.simulation.world.exported_disks import files_below
-from minibroker.simulation.world.loop import forbid_real_waiting
+from minibroker.simulation.world.loop import VirtualTask
+from minibroker.simulation.world.real_waiting import forbid_real_waiting
+from minibroker.simulation.world.streams import StreamCalls
 from minibroker.simulation.world.world import PROVISIONED_DIRECTORY
 
+CLIENT_MACHINE = "client"
+"""Where the test's clients and its own services run."""
 START_SECONDS = 30.0
 """Virtual seconds; a start takes about one."""
 
@@ -49,6 +53,7 @@ class SimulatedHarness(ClusterHarness):
             raise ClusterInUse("one simulated cluster at a time: leave the first before you open the second")
         self._guard.__enter__()
         self._lend_runtime()
+        self.note_tasks()
         self.simulation.start_all()
         try:
             await self.simulation.until_ready()
@@ -61,11 +66,19 @@ class SimulatedHarness(ClusterHarness):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.explain(error)
-        self.close(has_failed=error is not None)
+        try:
+            await self.end_leftovers()
+        finally:
+            ignoring = self.leftovers()
+            self._loop.discard_tasks(lambda task: task in ignoring)
+            for task in ignoring:
+                asyncio._unregister_task(task)
+            self.close(has_failed=error is not None)
 
     def close(self, has_failed: bool = False) -> None:
         """End everything. Raises ProcessCrashed if a broker crashed, unless the test has failed anyway."""
         default_runtime.open_default = self._runtime_before
+        self._loop.streams = None
         self._guard.__exit__(None, None, None)
         for line in self._loop.unhandled:
             logging.getLogger("asyncio").error("%s", line)
@@ -76,6 +89,10 @@ class SimulatedHarness(ClusterHarness):
             self.world.end()
         finally:
             self._forget_dead_tasks()
+
+    def _is_the_tests(self, task: "asyncio.Task[Any]") -> bool:
+        assert isinstance(task, VirtualTask)
+        return super()._is_the_tests(task) and (task.process is None or task.process.name == CLIENT_MACHINE)
 
     def _forget_dead_tasks(self) -> None:
         """Unregister the tasks of killed processes, which never end: closing the loop would wait for them."""
@@ -95,6 +112,7 @@ class SimulatedHarness(ClusterHarness):
         open_default.belongs_to = loop  # type: ignore[attr-defined]
         self._runtime_before = before
         default_runtime.open_default = open_default
+        loop.streams = StreamCalls(lambda: self.simulation.client_runtime().network)
 
     # ---------------------------------------------------------------------------------------------------- questions
     @property
@@ -247,4 +265,4 @@ class SimulatedHarness(ClusterHarness):
 
 
 def _machine(party: Party) -> str:
-    return "client" if party == CLIENTS else f"broker-{party}"
+    return CLIENT_MACHINE if party == CLIENTS else f"broker-{party}"

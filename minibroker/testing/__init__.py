@@ -16,6 +16,7 @@ With `backend="processes"` the same calls act on processes of this machine (whic
 
 from minibroker.harness.cluster import Acknowledged as Acknowledged
 from minibroker.harness.cluster import ClusterHarness as ClusterHarness
+from minibroker.harness.cluster import LeftoverTasks as LeftoverTasks
 from minibroker.harness.cluster import Misuse as Misuse
 from minibroker.harness.cluster import UnsupportedByBackend as UnsupportedByBackend
 from minibroker.testing.opening import ClusterOptions as ClusterOptions
@@ -29,6 +30,7 @@ __all__ = [
     "Acknowledged",
     "ClusterHarness",
     "ClusterOptions",
+    "LeftoverTasks",
     "Misuse",
     "NeedsRealTime",
     "NeedsVirtualTime",

@@ -6,6 +6,7 @@ only tests with the fixture `minibroker_cluster` or the mark `@pytest.mark.minib
 """
 
 import asyncio
+import difflib
 import functools
 import inspect
 from collections.abc import AsyncIterator, Callable, Generator, Mapping
@@ -21,6 +22,13 @@ if TYPE_CHECKING:
 MARKER = "minibroker"
 FIXTURE = "minibroker_cluster"
 CLUSTER = pytest.StashKey["ClusterHarness"]()
+EXPECTED = {
+    "brokers": "a number of brokers",
+    "seed": "a whole number",
+    "settings": "a dict of texts",
+    "backend": "simulated, processes or compose",
+    "virtual_seconds_max": "a number of seconds",
+}
 CURE = "pip install 'pytest-asyncio>=1.4', or decorate the test with @minibroker.testing.simulated instead"
 
 try:
@@ -65,18 +73,32 @@ def _options_of(node: pytest.Item, config: pytest.Config) -> "ClusterOptions | N
         return None
     from minibroker.testing.opening import ClusterOptions
 
-    given = {} if marker is None else dict(marker.kwargs)
-    if marker is not None and marker.args:
-        pytest.fail(f"{node.nodeid}: mark.{MARKER} takes keywords only", pytrace=False)
+    given = {} if marker is None or _misuse_of(marker) else dict(marker.kwargs)
     if config.getoption("minibroker_backend") is not None:
         given["backend"] = config.getoption("minibroker_backend")
     callspec = getattr(node, "callspec", None)
     if callspec is not None and SEED in callspec.params:
         given["seed"] = callspec.params[SEED]
-    try:
-        return msgspec.convert(given, ClusterOptions)
-    except msgspec.ValidationError as error:
-        pytest.fail(f"{node.nodeid}: mark.{MARKER}: {error}", pytrace=False)
+    return msgspec.convert(given, ClusterOptions)
+
+
+def _misuse_of(marker: pytest.Mark) -> str | None:
+    """What is wrong with a marker, in one sentence. Only its own test fails for it."""
+    from minibroker.testing.opening import ClusterOptions
+
+    if marker.args:
+        return f"mark.{MARKER} takes keywords only, as in mark.{MARKER}(brokers=3)"
+    fields = {field.name: field.type for field in msgspec.structs.fields(ClusterOptions)}
+    for name, value in marker.kwargs.items():
+        if name not in fields:
+            close = difflib.get_close_matches(name, fields, 1)
+            hint = f"did you mean {close[0]}?" if close else "there are"
+            return f"mark.{MARKER} has no option {name}: {hint} ({', '.join(fields)})"
+        try:
+            msgspec.convert(value, fields[name])
+        except msgspec.ValidationError:
+            return f"mark.{MARKER}: {name}={value!r} is not {EXPECTED[name]}"
+    return None
 
 
 # ------------------------------------------------------------------------------- which loop a test runs on
@@ -134,6 +156,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     options = _options_of(item, item.config)
     if options is None or not isinstance(item, pytest.Function):
         return
+    marker = item.get_closest_marker(MARKER)
+    if marker is not None and (misuse := _misuse_of(marker)):
+        pytest.fail(misuse, pytrace=False)
     if not inspect.iscoroutinefunction(item.obj):
         pytest.fail(f"{item.name} uses a minibroker cluster, so it must be `async def`", pytrace=False)
     if not has_loop_factories:

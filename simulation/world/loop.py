@@ -15,15 +15,17 @@ import contextvars
 import gc
 import heapq
 import inspect
+import signal
 import threading
-import time
 from asyncio import events
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from typing import Any, NoReturn, TypeVar, TypeVarTuple, cast
 
 from minibroker.simulation.world.node import PROCESS, Process, ProcessDead
+from minibroker.simulation.world.real_waiting import forbid_real_waiting, refuse
+from minibroker.simulation.world.streams import SimulatedServer, StreamCalls, hosts_of, refuse_unsimulated
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -57,10 +59,6 @@ class Livelock(AssertionError):
 
 class Unhandled(AssertionError):
     """A callback or a task raised an exception that was never handled; the first such exception is the cause."""
-
-
-class RealWaiting(AssertionError):
-    """Simulated code requested real time, a thread, or a socket."""
 
 
 class NodeHandle(events.Handle):
@@ -168,6 +166,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.unhandled: list[str] = []
         """Unhandled exceptions of callbacks and of tasks that were never awaited."""
         self._first_unhandled: BaseException | None = None
+        self.streams: StreamCalls | None = None
+        """What `asyncio.start_server` and `open_connection` use; None where no simulated network is open for them."""
+        self._signal_handlers_before: dict[int, Any] = {}
         self.set_exception_handler(self._record_unhandled)
 
     # ------------------------------------------------------------------------------------------------- running
@@ -361,11 +362,56 @@ class VirtualLoop(asyncio.BaseEventLoop):
     async def getaddrinfo(self, *args: Any, **kwargs: Any) -> NoReturn:
         refuse("name resolution")
 
-    async def create_connection(self, *args: Any, **kwargs: Any) -> NoReturn:
-        refuse("a socket (use the network port)")
+    # ------------------------------------------------------------------------------- a service's own connections
+    async def create_connection(  # type: ignore[override]
+        self,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        host: str | None = None,
+        port: int | None = None,
+        *,
+        ssl: object = None,
+        sock: object = None,
+        **options: Any,
+    ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+        refuse_unsimulated(ssl=ssl, sock=sock)
+        if self.streams is None or not host or port is None:
+            refuse("a socket (there is a network while a simulated cluster is open)")
+        return await self.streams.connect(protocol_factory, host, port)
 
-    async def create_server(self, *args: Any, **kwargs: Any) -> NoReturn:
-        refuse("a socket (use the network port)")
+    async def create_server(  # type: ignore[override]
+        self,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        host: str | Sequence[str] | None = None,
+        port: int | None = None,
+        *,
+        ssl: object = None,
+        sock: object = None,
+        start_serving: bool = True,
+        **options: Any,
+    ) -> SimulatedServer:
+        refuse_unsimulated(ssl=ssl, sock=sock)
+        if self.streams is None:
+            refuse("a socket (there is a network while a simulated cluster is open)")
+        server = self.streams.server(protocol_factory, hosts_of(host), port or 0)
+        if start_serving:
+            await server.start_serving()
+        return server
+
+    def add_signal_handler(self, sig: int, callback: Callable[[*Ts], object], *args: *Ts) -> None:
+        """A signal to this process, as `signal.raise_signal` sends, calls `callback` on this loop."""
+        before = signal.signal(sig, lambda *_: self.call_soon(callback, *args, context=WORLD))
+        self._signal_handlers_before.setdefault(sig, before)
+
+    def remove_signal_handler(self, sig: int) -> bool:
+        if sig not in self._signal_handlers_before:
+            return False
+        signal.signal(sig, self._signal_handlers_before.pop(sig))
+        return True
+
+    def close(self) -> None:
+        for sig in list(self._signal_handlers_before):
+            self.remove_signal_handler(sig)
+        super().close()
 
     def _record_unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error, task = context.get("exception"), context.get("future")
@@ -406,35 +452,6 @@ def close_coroutine(coroutine: "Coroutine[Any, Any, Any] | Generator[Any, Any, A
             continue
         except BaseException:
             return
-
-
-def refuse(what: str) -> NoReturn:
-    raise RealWaiting(f"simulated code asked for {what}")
-
-
-@contextlib.contextmanager
-def forbid_real_waiting() -> Iterator[None]:
-    """While a virtual loop runs, its thread may not sleep or start a thread: that would take real time. Threads that
-    already ran (of a test runner, of a user's program) are not affected."""
-    sleep, start, here = time.sleep, threading.Thread.start, threading.get_ident()
-
-    def guarded_sleep(seconds: Any, /) -> None:
-        if threading.get_ident() == here:
-            refuse(f"a real sleep of {seconds} s")
-        sleep(seconds)
-
-    def guarded_start(thread: threading.Thread) -> None:
-        if threading.get_ident() == here:
-            refuse(f"a thread ({thread.name})")
-        start(thread)
-
-    time.sleep = guarded_sleep
-    threading.Thread.start = guarded_start  # type: ignore[method-assign, assignment]
-    try:
-        yield
-    finally:
-        time.sleep = sleep
-        threading.Thread.start = start  # type: ignore[method-assign]
 
 
 @contextlib.contextmanager

@@ -233,8 +233,12 @@ class SimulatedListener:
     def port(self) -> int:
         return self._port
 
-    async def close(self) -> None:
+    def stop(self) -> None:
+        """Stop accepting at once."""
         self._fabric.unbind(self)
+
+    async def close(self) -> None:
+        self.stop()
         await asyncio.sleep(0)
 
 

@@ -72,6 +72,8 @@ class SimulatedTransport:
         self._opened = False
         self._lost = False
         self._closing = False
+        self._is_half_closing = False
+        self._is_finishing = False
         self._fin_sent = False
         self._reading = True
         self._pipe: deque[StreamSegment] = deque()
@@ -170,6 +172,8 @@ class SimulatedTransport:
             self.protocol.resume_writing()
         if self._closing and not self._buffer:
             self._finish_closing()
+        elif self._is_half_closing and not self._buffer:
+            self._send_end()
 
     # ------------------------------------------------------------------------------------------------- reading
     def pump_soon(self, seconds: float) -> None:
@@ -301,11 +305,22 @@ class SimulatedTransport:
         if not self._buffer:
             self._finish_closing()
 
+    def write_eof(self) -> None:
+        """Nothing more will be written; reading goes on."""
+        self._is_half_closing = True
+        if not self._buffer:
+            self._send_end()
+
+    def _send_end(self) -> None:
+        if not self._fin_sent:
+            self._fin_sent = True
+            self._send_segment(None, 0)
+
     def _finish_closing(self) -> None:
-        if self._fin_sent or self.is_gone:
+        if self._is_finishing or self.is_gone:
             return
-        self._fin_sent = True
-        self._send_segment(None, 0)
+        self._is_finishing = True
+        self._send_end()
         self._loop.call_soon(self._lose, None, context=self.process.context)
 
     def abort(self) -> None:

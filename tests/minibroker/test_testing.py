@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import signal
+import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -16,7 +18,7 @@ from minibroker.audit.checks.findings import Kind
 from minibroker.client import default_runtime
 from minibroker.harness.simulated import ClusterInUse, SimulatedHarness
 from minibroker.protocol.ids import TopicPartition
-from minibroker.simulation.world.loop import RealWaiting
+from minibroker.simulation.world.real_waiting import RealWaiting
 from minibroker.testing import Acknowledged, ClusterHarness, NeedsVirtualTime, cluster, run, simulated
 
 Acked = list[tuple[RecordMetadata, bytes]]
@@ -235,6 +237,8 @@ async def test_real_waiting_is_refused(c: ClusterHarness) -> None:
         time.sleep(1)  # noqa: ASYNC251
     with pytest.raises(RealWaiting, match="a thread"):
         await asyncio.to_thread(print)
+    with pytest.raises(RealWaiting, match="a blocking connection"):
+        socket.create_connection(("127.0.0.1", 1))
 
 
 def test_threads_that_ran_before_may_sleep_and_start_threads() -> None:
@@ -286,3 +290,127 @@ def test_the_decorated_function_keeps_its_other_arguments() -> None:
     suite = Suite()
     assert list(inspect.signature(suite.method).parameters) == ["fixture"]
     assert suite.method(fixture=3) == (suite, (1,), 3)
+
+
+# --------------------------------------------------------------------------------------------------- a whole service
+async def wait_for_death(c: ClusterHarness, error: Exception) -> None:
+    async def dies() -> None:
+        await asyncio.sleep(1)
+        raise error
+
+    async with c.running(dies()):
+        await asyncio.sleep(100)
+
+
+@simulated(brokers=1)
+async def test_a_running_service_ends_with_its_block(c: ClusterHarness) -> None:
+    async with c.running(asyncio.Event().wait()) as service:
+        await asyncio.sleep(1)
+        assert not service.done()
+    assert service.cancelled()
+    async with c.running(asyncio.sleep(1, "done")) as service:
+        assert await service == "done"
+
+
+@simulated(brokers=1)
+async def test_a_service_that_dies_ends_its_block_with_its_error(c: ClusterHarness) -> None:
+    began = asyncio.get_running_loop().time()
+    with pytest.raises(ZeroDivisionError, match="of the service"):
+        await wait_for_death(c, ZeroDivisionError("of the service"))
+    assert asyncio.get_running_loop().time() - began < 2
+    await asyncio.sleep(1)  # this task is not cancelled
+
+
+@simulated(brokers=1)
+async def test_the_blocks_own_error_is_raised_and_ends_the_service(c: ClusterHarness) -> None:
+    with pytest.raises(ValueError, match="of the block"):
+        async with c.running(asyncio.Event().wait()) as service:
+            raise ValueError("of the block")
+    assert service.cancelled()
+
+
+@simulated(brokers=1)
+async def test_a_signal_reaches_the_services_handler(c: ClusterHarness) -> None:
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_signal_handler(signal.SIGUSR1, stop.set)
+    signal.raise_signal(signal.SIGUSR1)
+    await stop.wait()
+    assert loop.remove_signal_handler(signal.SIGUSR1)
+    assert not loop.remove_signal_handler(signal.SIGUSR1)
+    assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
+
+
+async def order_server(servers: str, port: int) -> None:
+    """A user's service: takes a line, writes it to the log, answers with the offset."""
+    async with Producer(servers) as producer:
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            while line := await reader.readline():
+                written = await producer.send_and_wait("orders", line.rstrip())
+                writer.write(b"%d\n" % (written.offset or 0))
+                await writer.drain()
+            writer.close()
+
+        async with await asyncio.start_server(answer, "127.0.0.1", port) as server:
+            await server.serve_forever()
+
+
+@simulated(brokers=3, seed=5)
+async def test_a_services_own_connections_use_the_simulated_network(c: ClusterHarness) -> None:
+    await c.create_topic("orders")
+    async with c.running(order_server(c.bootstrap_servers, 8080)):
+        await asyncio.sleep(1)
+        reader, writer = await asyncio.open_connection("localhost", 8080)
+        answers = []
+        for number in range(3):
+            writer.write(b"order %d\n" % number)
+            answers.append(await reader.readline())
+            if number == 0:
+                await c.kill_leader("orders")
+        writer.write_eof()
+        assert await reader.read() == b""
+        writer.close()
+        await writer.wait_closed()
+    assert answers == [b"0\n", b"1\n", b"2\n"]
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("localhost", 8080)
+
+
+@simulated(brokers=1)
+async def test_a_server_tells_its_port_and_keeps_it_to_itself(c: ClusterHarness) -> None:
+    def ignore(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None: ...
+
+    server = await asyncio.start_server(ignore, port=0)
+    port = server.sockets[0].getsockname()[1]
+    with pytest.raises(OSError, match="in use"):
+        await asyncio.start_server(ignore, "0.0.0.0", port)
+    server.close()
+    await server.wait_closed()
+    assert not server.is_serving() and server.sockets == ()
+    with pytest.raises(OSError, match="unknown host"):
+        await asyncio.open_connection("db.example", 5432)
+    with pytest.raises(RealWaiting, match="TLS"):
+        await asyncio.open_connection("localhost", port, ssl=True)
+
+
+@simulated(brokers=1)
+async def test_a_slow_reader_holds_a_writer_up(c: ClusterHarness) -> None:
+    taken = asyncio.Event()
+
+    async def read_late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await taken.wait()
+        writer.write(b"%d" % len(await reader.read()))
+        writer.close()
+
+    async with await asyncio.start_server(read_late, "127.0.0.1", 8080):
+        reader, writer = await asyncio.open_connection("127.0.0.1", 8080)
+        data = bytearray(2_000_000)
+        writer.write(data)
+        data[:] = b"x" * len(data)  # as asyncio allows
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(writer.drain(), 5)
+        taken.set()
+        await writer.drain()
+        writer.write_eof()
+        assert await reader.read() == b"2000000"
+        writer.close()

@@ -63,9 +63,6 @@ async def test_failing(minibroker_cluster):
 @pytest.mark.minibroker(virtual_seconds_max=20)
 async def test_hanging(minibroker_cluster):
     await asyncio.Event().wait()
-
-@pytest.mark.minibroker(brokerz=2)
-async def test_misspelt(minibroker_cluster): ...
 """
 
 
@@ -83,7 +80,7 @@ def pytest_in(folder: Path, *arguments: str, before: Path | None = None) -> str:
 def project(tmp_path: Path) -> Path:
     settings = ["[pytest]", "asyncio_default_test_loop_scope = session", "addopts = --strict-markers"]
     (tmp_path / "pytest.ini").write_text("\n".join(settings))
-    (tmp_path / "test_orders.py").write_text(SUITE.replace("brokerz=2", "brokers=2"))
+    (tmp_path / "test_orders.py").write_text(SUITE)
     return tmp_path
 
 
@@ -91,7 +88,7 @@ def project(tmp_path: Path) -> Path:
 def test_a_users_suite_runs_in_either_mode(project: Path, mode: str) -> None:
     printed = pytest_in(project, f"--asyncio-mode={mode}", "-rA")
     passed = sorted(re.findall(r"^PASSED test_orders.py::(\S+)", printed, re.MULTILINE))
-    expected = ["TestInAClass::test_method", "test_decorated", "test_fixture", "test_inline", "test_misspelt"]
+    expected = ["TestInAClass::test_method", "test_decorated", "test_fixture", "test_inline"]
     assert passed == [*expected, "test_ordinary_tests_keep_their_loop"], printed
     assert "2 failed" in printed
     assert "TimeoutError: not done after 20 virtual seconds" in printed
@@ -110,10 +107,67 @@ def test_a_failure_is_found_by_many_seeds_and_replayed_by_one(project: Path) -> 
     assert hashes.findall(again) == [("4", by_seed["4"])], again
 
 
-def test_a_misspelt_option_is_named(tmp_path: Path) -> None:
-    (tmp_path / "test_orders.py").write_text(SUITE)
-    printed = pytest_in(tmp_path, "-k", "misspelt")
-    assert "mark.minibroker" in printed and "brokerz" in printed, printed
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ("brokerz=2", "mark.minibroker has no option brokerz: did you mean brokers?"),
+        ("brokers='3'", "mark.minibroker: brokers='3' is not a number of brokers"),
+        ("backend='procesess'", "backend='procesess' is not simulated, processes or compose"),
+        ("3", "takes keywords only, as in mark.minibroker(brokers=3)"),
+    ],
+)
+def test_a_wrong_marker_fails_its_own_test_only(tmp_path: Path, options: str, named: str) -> None:
+    (tmp_path / "test_orders.py").write_text(
+        f"import pytest\n@pytest.mark.minibroker({options})\nasync def test_wrong(minibroker_cluster): ...\n"
+        "def test_other(): ...\n"
+    )
+    printed = pytest_in(tmp_path, "--asyncio-mode=auto")
+    assert "1 passed, 1 error" in printed, printed
+    assert named in printed and "msgspec" not in printed, printed
+
+
+LEFTOVERS = """
+import asyncio
+from minibroker import Consumer
+
+async def service(servers):
+    async with Consumer("orders", bootstrap_servers=servers) as consumer:
+        async for record in consumer: ...
+
+async def test_service_runs_at_the_end(minibroker_cluster):
+    await minibroker_cluster.create_topic("orders")
+    task = asyncio.create_task(service(minibroker_cluster.bootstrap_servers), name="reader")
+    await asyncio.sleep(2)
+
+async def test_failing_while_the_service_runs(minibroker_cluster):
+    await test_service_runs_at_the_end(minibroker_cluster)
+    assert "this fails" == ""
+
+async def test_leaked_consumer(minibroker_cluster):
+    await minibroker_cluster.create_topic("orders")
+    await Consumer("orders", bootstrap_servers=minibroker_cluster.bootstrap_servers).start()
+
+async def test_task_that_cannot_be_cancelled(minibroker_cluster):
+    async def stubborn():
+        while True:
+            try:
+                await asyncio.sleep(1)
+            except asyncio.CancelledError: ...
+    task = asyncio.create_task(stubborn(), name="stubborn")
+    await asyncio.sleep(2)
+"""
+
+
+def test_leftover_tasks_are_cancelled_and_named_once(tmp_path: Path) -> None:
+    (tmp_path / "test_orders.py").write_text(LEFTOVERS)
+    printed = pytest_in(tmp_path, "--asyncio-mode=auto")
+    assert "1 failed, 3 passed, 4 warnings" in printed, printed
+    assert "LeftoverTasks: cancelled at the end of the test: reader: service in test_orders.py:5" in printed
+    assert "cancelled at the end of the test: a client that was not closed" in printed
+    assert "stubborn in test_orders.py" in printed and "; stubborn ignored that" in printed
+    assert "Stuck" not in printed
+    strict = pytest_in(tmp_path, "--asyncio-mode=auto", "-W", "error::minibroker.testing.LeftoverTasks", "-k", "leaked")
+    assert "1 passed, 3 deselected, 1 error" in strict, strict
 
 
 def test_without_pytest_asyncio_decorated_tests_run_and_others_name_the_cure(tmp_path: Path) -> None:

@@ -12,13 +12,13 @@ import pytest
 
 from minibroker.simulation.world.loop import (
     Livelock,
-    RealWaiting,
     Stuck,
     VirtualFuture,
     VirtualLoop,
     VirtualTask,
     close_coroutine,
 )
+from minibroker.simulation.world.real_waiting import RealWaiting
 
 
 def test_a_virtual_day_takes_no_time() -> None:

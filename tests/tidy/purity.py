@@ -32,8 +32,11 @@ PURE_CALLS = {"open", "print", "input", "breakpoint"}
 # Harmless parts of banned modules.
 EXEMPT = {"pathlib.PurePath", "pathlib.PurePosixPath", "random.Random", "io.BytesIO", "io.StringIO"}
 
-# The virtual loop blocks these for all code that runs on it, so it must name them.
-GUARDS = {"simulation/world/loop.py": {"threading", "time", "concurrent"}}
+# These block or replace what real code on the virtual loop would use, so they must name it.
+GUARDS = {
+    "simulation/world/loop.py": {"threading", "concurrent", "signal"},
+    "simulation/world/real_waiting.py": {"socket", "threading", "time"},
+}
 
 # Functions of asyncio that bypass the ports.
 LOOP_ESCAPES = {
