@@ -1,4 +1,4 @@
-"""asyncio's own network calls on the simulated network: asyncio.start_server, asyncio.open_connection, and what uses these.
+"""asyncio's own network calls on the simulated network: start_server, open_connection, and what uses these.
 
 Owns: the servers and transports that a user's service sees. Leaves to others: the network (`network.py`), and which
 process the service belongs to. A service that asyncio runs on sockets runs here unchanged, without TLS and without

@@ -167,7 +167,7 @@ PATCHING = re.compile(r"(?<!lambda: )\bsetattr\(|type: ignore\[[^\]]*method-assi
 """A lambda that sets a field of an instance is how a fault ends."""
 MAY_PATCH = {
     "scenarios/patches.py": "a scenario takes a rule out on purpose",
-    "simulation/world/real_waiting.py": "while virtual time runs, Python's own sleep and thread start refuse to be called",
+    "simulation/world/real_waiting.py": "while virtual time runs, Python's sleep and thread start refuse to be called",
 }
 
 
