@@ -2,7 +2,7 @@
 
 Owns: which files are believed. Leaves to others: the running log. Runs off the event loop, touches nothing shared.
 
-After a clean stop the files are trusted, and only the end of the last segment is read. After any other stop the
+After a clean stop the files are trusted, and only the ends of the segments are read. After any other stop the
 segments from the recovery point on, and always the last one, are read with all checks: the first invalid byte ends the
 log, later segments are removed, and indexes, producer states and leader epochs are rebuilt from the batches. This does
 not advance the recovery point: bytes that were read back need not be on the disk yet (KAFKA-10101).

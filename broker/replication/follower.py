@@ -351,7 +351,7 @@ def _note_reset(state: ReplicaState, offset: int) -> None:
 
 
 def _set_log_offsets(state: ReplicaState, log_start_offset: int, log_end_offset: int) -> None:
-    """The only place where a follower's high watermark falls: a cut takes it along."""
+    """The only place where a running replica's high watermark falls: a cut takes it along."""
     state.log_start_offset = log_start_offset
     state.low_watermark = min(state.low_watermark, log_start_offset)
     state.log_end_offset = log_end_offset

@@ -74,8 +74,8 @@ class Consumer:
     ) -> None:
         """Opens nothing; `start()` (or `async with`) does that. Raises InvalidCall for invalid values.
 
-        on_truncation: 'raise' raises LogTruncated for every truncation and keeps the position until `seek`; 'reset'
-        logs a warning and continues at the divergent offset.
+        on_truncation: 'raise' raises LogTruncated if records that were returned are gone, and keeps the position until
+        `seek`; 'reset' logs a warning and continues at the divergent offset, and raises only where that is unknown.
         on_undecodable: 'raise' raises UndecodableRecords for a batch that no reader can decode, and stays in front of
         it until `seek`; 'skip' logs a warning and continues behind it.
         """

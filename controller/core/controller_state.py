@@ -137,7 +137,8 @@ class ControllerState(msgspec.Struct, kw_only=True):
     brokers: dict[BrokerId, RegisteredBroker] = {}
     shutting_down: frozenset[BrokerId] = frozenset()
     offline_replicas: dict[BrokerId, frozenset[TopicPartition]] = {}
-    """Replicas in a failed or full log directory of a live broker (hardening rule 13)."""
+    """Replicas of live brokers that cannot serve: their log directory failed or is full (hardening rule 13), or their
+    log is damaged or waits for a descriptor."""
     lost_connections: dict[BrokerId, float] = {}
     """When the liveness connections to these registered brokers broke that are not open again (loop seconds)."""
     logs: dict[BrokerId, dict[TopicPartition, ReplicaLog]] = {}
@@ -173,7 +174,7 @@ class ControllerState(msgspec.Struct, kw_only=True):
 
     # ------------------------------------------------------------------------------------------------ replicas
     def is_online(self, partition: TopicPartition, broker_id: BrokerId) -> bool:
-        """Its broker is registered and its log directory works."""
+        """Its broker is registered and has not reported the replica as offline."""
         return broker_id in self.brokers and partition not in self.offline_replicas.get(broker_id, ())
 
     def is_eligible(self, partition: TopicPartition, broker_id: BrokerId) -> bool:

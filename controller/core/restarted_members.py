@@ -19,9 +19,9 @@ broker to come back would truncate good copies. So:
        are compared with each other only. A single one gives way to a disturbed log only if that is longer as well: a
        log that lost records is shorter than a whole copy, and an epoch may be a flipped bit (decision 0022)
     4. each registered replica, in the ISR or not, is asked up to where it knows the log to be committed, and an
-       election by rule 3 waits for each one that is not silent. A member whose log ends below that has lost
-       acknowledged records (a rolled-back disk, missing files): it has nothing. A later epoch in its log overrides only
-       what a replica outside the ISR knows
+       election by rule 3 waits for each one that is not silent, unless two undisturbed logs decide. A member whose log
+       ends below that has lost acknowledged records (a rolled-back disk, missing files): it has nothing. A later epoch
+       in its log overrides only what a replica outside the ISR knows
     5. no member leads if none has anything: only an operator may decide what is to be lost. But if all of several
        members are there and none ever had a log, the partition is as it was created
 

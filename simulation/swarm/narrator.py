@@ -7,11 +7,9 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.replicas.observations import ObservedReplica
 from minibroker.broker.replication import events as ev
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.record_batch import BatchHeader
 from minibroker.simulation.checks.checker import ReplicaListener
 from minibroker.simulation.checks.finding import CheckerFinding
 
@@ -59,7 +57,7 @@ class NarratedLine(NamedTuple):
 
 
 class Narrator(ReplicaListener):
-    """A listener (see `checks.listening`) that remembers the last state of each replica."""
+    """A listener (`simulation/checks/checker.py`) that remembers the last state of each replica."""
 
     def __init__(self, now: Callable[[], float], on_line: Callable[[NarratedLine], None]) -> None:
         self.lines: list[NarratedLine] = []
@@ -85,15 +83,6 @@ class Narrator(ReplicaListener):
         self, replica: ObservedReplica, event: ev.ReplicaEvent, effects: Sequence[ev.ReplicaEffect], refused: bool
     ) -> None:
         self._look(replica, "")
-
-    def appended(self, log: PartitionLog, batches: Sequence[BatchHeader]) -> None:
-        """The replica's next step shows it."""
-
-    def cut(self, log: PartitionLog, failed: bool) -> None:
-        """The replica's next step shows it."""
-
-    def ordered(self, controller_epoch: int) -> None:
-        """Its effect shows in the replica's state."""
 
     def _look(self, replica: ObservedReplica, why: str) -> None:
         state = replica.state

@@ -145,7 +145,14 @@ PROMISE = (
         _SYNCS,
     ),
     PromiseRow(
-        "a call to the disk fails (EIO, ENOSPC, EMFILE)",
+        "a sync fails, and the kernel has forgotten the pages",
+        Circumstance.ONLY_COPY,
+        Guarantee.MAY_LOSE,
+        "no other broker has the records. The directory is offline until the broker is started again, and that start"
+        " reads what the disk kept",
+    ),
+    PromiseRow(
+        "a call to the disk other than a sync fails (EIO, ENOSPC, EMFILE)",
         Circumstance.ANY,
         Guarantee.SURVIVES,
         "EIO takes the directory offline; a full disk refuses records until there is room; a lack of descriptors"

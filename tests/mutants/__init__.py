@@ -7,7 +7,7 @@ A mutant is a `Mutant` (`mutant.py`) in the file of its theme, listed in `catalo
         title="a replica below the start of the leader's epoch joins the ISR",
         origin="KAFKA-7128",
         rule="a joiner holds everything up to the high watermark and up to the leader epoch's start (section 6)",
-        breaks=("I6", "I3", "I19"),      # the expected invariants; the table shows the found ones
+        breaks=("I6", "I3", "I19"),      # the expected invariants, for readers; nothing compares them with what is found
         edits=(Edit("broker.replication.isr", "exact text, once in the module", "the wrong text"),),
         schedule=Search("joining", 16),  # the small model; or UnitTest, CoreSchedule, Schedule
     )
