@@ -1,7 +1,7 @@
 """A replica that starts from nothing."""
 
 from minibroker.scenarios.staging.rows import Expected
-from minibroker.scenarios.staging.scenario import Act, Cast, Ending, Page, Scenario
+from minibroker.scenarios.staging.scenario import Ending, Page, Scenario, Setup, Variant
 from minibroker.scenarios.staging.simulated import SimulatedStage
 
 
@@ -37,7 +37,7 @@ async def play(stage: SimulatedStage) -> Ending:
         A=Expected(isr="ABC"),
         C=Expected(leo=42, hw=42, epochs=[(0, 0), (1, 40)]),
     )
-    return Ending(moral="A new replica is a follower that is far behind. It needs no special rule.")
+    return Ending(lesson="A new replica is a follower that is far behind. It needs no special rule.")
 
 
 SETTINGS = {
@@ -49,7 +49,9 @@ SETTINGS = {
 SCENARIO = Scenario(
     name="bootstrapping-follower",
     title="A replica that starts from nothing",
-    acts=(Act(cast=Cast(brokers="ABCD", controller="D", min_insync_replicas=2, settings=SETTINGS), play=play),),
+    variants=(
+        Variant(setup=Setup(brokers="ABCD", controller="D", min_insync_replicas=2, settings=SETTINGS), play=play),
+    ),
     page=Page(
         summary="C's disk is replaced by an empty one.",
         rule=(

@@ -2,7 +2,7 @@
 
 from minibroker.scenarios import patches
 from minibroker.scenarios.staging.rows import Expected
-from minibroker.scenarios.staging.scenario import Act, Cast, Ending, Page, Scenario
+from minibroker.scenarios.staging.scenario import Ending, Page, Scenario, Setup, Variant
 from minibroker.scenarios.staging.simulated import SimulatedStage
 
 
@@ -31,7 +31,7 @@ async def play(stage: SimulatedStage) -> Ending:
             A=Expected(leo=last, hw=last, isr="ABC"),
         )
         return Ending(
-            moral="No number of messages fits: it is a long lag for a quiet topic and a moment for a busy one."
+            lesson="No number of messages fits: it is a long lag for a quiet topic and a moment for a busy one."
         )
     stage.check("the ISR stayed", changes == 0)
     await stage.step(
@@ -41,40 +41,40 @@ async def play(stage: SimulatedStage) -> Ending:
         B=Expected(leo=last),
         C=Expected(leo=last),
     )
-    return Ending(moral="Time behind the leader's LEO means the same for every topic.")
+    return Ending(lesson="Time behind the leader's LEO means the same for every topic.")
 
 
 LINK_SECONDS = 0.2
 EVERY_SECONDS = 0.55
 BURST = 20
 BURSTS = 20
-CAST = Cast(brokers="ABCD", controller="D", settings={"replica.lag.time.max.ms": "2000"})
+SETUP = Setup(brokers="ABCD", controller="D", settings={"replica.lag.time.max.ms": "2000"})
 
 SCENARIO = Scenario(
     name="burst-lag",
     title="Lag measured in messages makes the ISR flap; lag in time does not",
-    acts=(
-        Act(
+    variants=(
+        Variant(
             name="messages",
             title="replica.lag.max.messages, before 0.9",
-            cast=CAST,
+            setup=SETUP,
             play=play,
             patch=patches.lag_in_messages,
             patched=f"a follower is within its limit if it is at most {patches.LAG_MESSAGES} messages behind, not by"
             " time.",
         ),
-        Act(name="time", title="replica.lag.time.max.ms", cast=CAST, play=play),
+        Variant(name="time", title="replica.lag.time.max.ms", setup=SETUP, play=play),
     ),
     page=Page(
         summary=(
-            "Bursts of twenty records reach followers over a link of 200 ms. The first act uses the rule of before "
+            "Bursts of twenty records reach followers over a link of 200 ms. The first variant uses the rule of before "
             "0.9, the second one today's."
         ),
         rule="replica.lag.time.max.ms measures time, not messages.",
         source="KAFKA-1546, KIP-16; [section 2](../REPLICATION.md#2-replica-state-and-the-high-watermark).",
         old_texts=(
             "replica.lag.max.messages was removed in Kafka 0.9, but many texts still mention it. Its default was 4000; "
-            "here it is 10, for bursts of 20. The broker has no switch for it: the first act replaces the rule "
+            "here it is 10, for bursts of 20. The broker has no switch for it: the first variant replaces the rule "
             "while it runs."
         ),
     ),

@@ -2,7 +2,7 @@
 
 from minibroker.protocol.wire.messages import ApiKey
 from minibroker.scenarios.staging.rows import Expected
-from minibroker.scenarios.staging.scenario import Act, Cast, Ending, Page, Scenario
+from minibroker.scenarios.staging.scenario import Ending, Page, Scenario, Setup, Variant
 from minibroker.scenarios.staging.simulated import SimulatedStage
 from minibroker.simulation.world.message_holds import requests
 
@@ -45,13 +45,15 @@ async def play(stage: SimulatedStage) -> Ending:
     await stage.release("A", "B")
     await stage.settled(m2)
     await stage.step("B fetches m2: HW 3.", A=Expected(hw=3), B=Expected(leo=3, hw=3))
-    return Ending(moral="The HW never passes the LEO of a replica that may join: it must not lack committed records.")
+    return Ending(lesson="The HW never passes the LEO of a replica that may join: it must not lack committed records.")
 
 
 SCENARIO = Scenario(
     name="catching-up",
     title="A follower that has caught up but is not yet in the ISR",
-    acts=(Act(cast=Cast(replicas="AB", controller="C", settings={"replica.lag.time.max.ms": "2000"}), play=play),),
+    variants=(
+        Variant(setup=Setup(replicas="AB", controller="C", settings={"replica.lag.time.max.ms": "2000"}), play=play),
+    ),
     page=Page(
         summary=(
             "B was out of the ISR and has caught up. The controller has not added it yet, and a new record comes."

@@ -1,7 +1,7 @@
 """Two replicas hold different records at one offset for ever."""
 
 from minibroker.scenarios.staging.rows import Expected
-from minibroker.scenarios.staging.scenario import BOTH_RULES, Act, Cast, Ending, Page, Scenario
+from minibroker.scenarios.staging.scenario import BOTH_RULES, Ending, Page, Scenario, Setup, Variant
 from minibroker.scenarios.staging.simulated import SimulatedStage
 from minibroker.scenarios.staging.stage import Stage
 
@@ -77,7 +77,7 @@ async def _end(stage: Stage, epoch: int) -> Ending:
             A=Expected(role="follower", epoch=epoch, leo=2, hw=2, epochs=[(0, 0), (epoch, 1)], records="m0 m2"),
             B=Expected(leo=2, hw=2, isr="AB", records="m0 m2"),
         )
-        return Ending(moral="Both logs are the same: the epochs show where A's and B's histories diverged.")
+        return Ending(lesson="Both logs are the same: the epochs show where A's and B's histories diverged.")
     await stage.step(
         "A returns with HW 2 and truncates its log there, which removes nothing. It fetches from offset 2. Its LEO is"
         " B's LEO, so it joins the ISR. Offset 1 is m1 on A and m2 on B, for ever.",
@@ -91,25 +91,25 @@ async def _end(stage: Stage, epoch: int) -> Ending:
         B=Expected(leo=3, hw=3, records="m0 m2 m3"),
     )
     return Ending(
-        moral="What a consumer reads at offset 1 depends on who leads: the HW cannot tell two histories apart.",
+        lesson="What a consumer reads at offset 1 depends on who leads: the HW cannot tell two histories apart.",
         findings=("diverged-below-high-watermark",),
     )
 
 
-UNCLEAN = Cast(
+UNCLEAN = Setup(
     replicas="AB",
     controller="C",
     settings={"replica.lag.time.max.ms": "2000"},
     configs={"unclean.leader.election.enable": "true"},
 )
-POWER = Cast(replicas="AB", controller="C", configs={"unclean.leader.election.enable": "true"})
+POWER = Setup(replicas="AB", controller="C", configs={"unclean.leader.election.enable": "true"})
 
 SCENARIO = Scenario(
     name="divergence",
     title="Truncating at the high watermark leaves two histories at one offset",
-    acts=(
-        Act(name="unclean", title="B leads by an unclean election", cast=UNCLEAN, play=play_unclean, live=True),
-        Act(name="power", title="B leads after it lost its unsynced tail", cast=POWER, play=play_power),
+    variants=(
+        Variant(name="unclean", title="B leads by an unclean election", setup=UNCLEAN, play=play_unclean, live=True),
+        Variant(name="power", title="B leads after it lost its unsynced tail", setup=POWER, play=play_power),
     ),
     rules=BOTH_RULES,
     page=Page(
@@ -125,10 +125,10 @@ SCENARIO = Scenario(
         old_texts=(
             "Texts show this as a fault of replication alone. It needs more: an acknowledgement that does not "
             "wait for the ISR, or a lost unsynced tail. m1 is lost under both rules, because it was acknowledged "
-            "with acks=1. With min.insync.replicas=2 and acks=all, m1 of act 'unclean' would have been refused before "
-            "it was written. A sync before the acknowledgement (`flush.messages=1`) keeps m1 of act 'power', and so "
-            "does the default, under which B waits for A and the larger log leads (Kafka takes the first one that is "
-            "back)."
+            "with acks=1. With min.insync.replicas=2 and acks=all, m1 of variant 'unclean' would have been refused "
+            "before it was written. A sync before the acknowledgement (`flush.messages=1`) keeps m1 of variant "
+            "'power', and so does the default, under which B waits for A and the larger log leads (Kafka takes the "
+            "first one that is back)."
         ),
         limits=(
             "A simulated power loss keeps synced data; the scenario decides what the kernel had written back by then."

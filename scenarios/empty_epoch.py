@@ -1,7 +1,7 @@
 """An epoch without a record still has an entry in the epoch file (KAFKA-7415)."""
 
 from minibroker.scenarios.staging.rows import Expected
-from minibroker.scenarios.staging.scenario import Act, Cast, Ending, Page, Scenario
+from minibroker.scenarios.staging.scenario import Ending, Page, Scenario, Setup, Variant
 from minibroker.scenarios.staging.stage import Stage
 
 
@@ -50,13 +50,13 @@ async def play(stage: Stage) -> Ending:
         B=Expected(leo=2, hw=2, epochs=[(0, 0), (2, 1)], records="m0 m1"),
         C=Expected(leo=2, hw=2, epochs=[(0, 0), (2, 1)], records="m0 m1"),
     )
-    return Ending(moral="A broker writes the entry when it becomes leader, so every epoch has a start, empty or not.")
+    return Ending(lesson="A broker writes the entry when it becomes leader, so every epoch has a start, empty or not.")
 
 
 SCENARIO = Scenario(
     name="empty-epoch",
     title="An epoch without a record has an entry, too",
-    acts=(Act(cast=Cast(brokers="ABCD", replicas="ABC", controller="D"), play=play),),
+    variants=(Variant(setup=Setup(brokers="ABCD", replicas="ABC", controller="D"), play=play),),
     page=Page(
         summary=(
             "Two elections follow each other without a record in between. The old leader returns with a tail that "

@@ -1,7 +1,7 @@
 """The leader epoch shows a follower where its log diverges from the leader's."""
 
 from minibroker.scenarios.staging.rows import Expected
-from minibroker.scenarios.staging.scenario import BOTH_RULES, Act, Cast, Ending, Page, Scenario
+from minibroker.scenarios.staging.scenario import BOTH_RULES, Ending, Page, Scenario, Setup, Variant
 from minibroker.scenarios.staging.stage import Stage
 
 SHARED = [f"m{number}" for number in range(50)]
@@ -45,7 +45,7 @@ async def play(stage: Stage) -> Ending:
             B=Expected(leo=60, hw=60, isr="AB", epochs=[(0, 0), (1, 50)], records=" ".join(SHARED + ON_B)),
         )
         stage.check_noted("A asks B for OffsetForLeaderEpoch(0): (0, 50)")
-        return Ending(moral="Both logs and both epoch files are the same: epoch 0 ends at 50, epoch 1 begins there.")
+        return Ending(lesson="Both logs and both epoch files are the same: epoch 0 ends at 50, epoch 1 begins there.")
     await stage.step(
         "A returns with HW 200. B's log ends at 60, so A truncates to 60 only: it keeps its own records 50 to 59.",
         A=Expected(
@@ -54,12 +54,12 @@ async def play(stage: Stage) -> Ending:
         B=Expected(leo=60, hw=60, isr="AB", epochs=[(0, 0), (1, 50)], records=" ".join(SHARED + ON_B)),
     )
     return Ending(
-        moral="LEO and HW are the same on both, ten records are not: offsets alone do not tell histories apart.",
+        lesson="LEO and HW are the same on both, ten records are not: offsets alone do not tell histories apart.",
         findings=("diverged-below-high-watermark",),
     )
 
 
-CAST = Cast(
+SETUP = Setup(
     replicas="AB",
     controller="C",
     settings={"replica.lag.time.max.ms": "2000"},
@@ -69,7 +69,7 @@ CAST = Cast(
 SCENARIO = Scenario(
     name="epochs",
     title="The leader epoch shows where two histories diverge",
-    acts=(Act(cast=CAST, play=play, live=True),),
+    variants=(Variant(setup=SETUP, play=play, live=True),),
     rules=BOTH_RULES,
     page=Page(
         summary=(

@@ -2,7 +2,7 @@
 
 from minibroker.scenarios import patches
 from minibroker.scenarios.staging.rows import Expected
-from minibroker.scenarios.staging.scenario import Act, Cast, Ending, Page, Scenario
+from minibroker.scenarios.staging.scenario import Ending, Page, Scenario, Setup, Variant
 from minibroker.scenarios.staging.stage import Stage
 
 
@@ -15,7 +15,7 @@ async def play(stage: Stage) -> Ending:
         B=Expected(role="follower", epoch=3, leo=3, hw=3, epochs=[(0, 0), (3, 2)], records="m0 m1 m2"),
     )
     await _c_returns(stage)
-    return Ending(moral="The answer names the epoch that it is about, so the follower can step back, epoch by epoch.")
+    return Ending(lesson="The answer names the epoch that it is about, so the follower can step back, epoch by epoch.")
 
 
 async def play_patched(stage: Stage) -> Ending:
@@ -28,7 +28,7 @@ async def play_patched(stage: Stage) -> Ending:
     )
     await _c_returns(stage)
     return Ending(
-        moral="An end offset without its epoch lets a wrong tail survive.",
+        lesson="An end offset without its epoch lets a wrong tail survive.",
         findings=("diverged-below-high-watermark",),
     )
 
@@ -78,17 +78,17 @@ async def _c_returns(stage: Stage) -> None:
 
 
 SESSION_ENDED_SECONDS = 5.0
-CAST = Cast(brokers="ABCD", replicas="ABC", controller="D", configs={"unclean.leader.election.enable": "true"})
+SETUP = Setup(brokers="ABCD", replicas="ABC", controller="D", configs={"unclean.leader.election.enable": "true"})
 
 SCENARIO = Scenario(
     name="fast-failover",
     title="Leadership changes faster than records are copied",
-    acts=(
-        Act(name="kip-279", title="the answer carries the epoch", cast=CAST, play=play),
-        Act(
+    variants=(
+        Variant(name="kip-279", title="the answer carries the epoch", setup=SETUP, play=play),
+        Variant(
             name="kip-101",
             title="the answer is a bare offset",
-            cast=CAST,
+            setup=SETUP,
             play=play_patched,
             patch=patches.answers_without_epoch,
             patched="a follower takes the offset of the answer and ignores the epoch, as before KIP-279.",
@@ -106,12 +106,12 @@ SCENARIO = Scenario(
         ),
         source="KIP-279 (KAFKA-6361); [section 4](../REPLICATION.md#4-follower-fetch).",
         old_texts=(
-            "KIP-101 answered with a bare offset. The second act uses that rule: LEO and HW agree, but one record does "
-            "not."
+            "KIP-101 answered with a bare offset. The second variant uses that rule: LEO and HW agree, but one record "
+            "does not."
         ),
         limits=(
-            "The second act also switches off the check of the last record's epoch that fetches carry since KIP-595: "
-            "it would find the wrong tail later."
+            "The second variant also switches off the check of the last record's epoch that fetches carry since "
+            "KIP-595: it would find the wrong tail later."
         ),
     ),
 )

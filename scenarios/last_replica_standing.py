@@ -1,7 +1,7 @@
 """The ISR shrinks to one replica, and that one loses power."""
 
 from minibroker.scenarios.staging.rows import Expected
-from minibroker.scenarios.staging.scenario import Act, Cast, Ending, Page, Scenario
+from minibroker.scenarios.staging.scenario import Ending, Page, Scenario, Setup, Variant
 from minibroker.scenarios.staging.simulated import SimulatedStage
 
 
@@ -28,7 +28,7 @@ async def play_kept(stage: SimulatedStage) -> Ending:
         C=Expected(leo=2, hw=2, records="m0 m1"),
     )
     stage.check("m0 is still read", await stage.read() == ["m0", "m1"])
-    return Ending(moral="The disk itself may still fail. Only another copy protects against that.")
+    return Ending(lesson="The disk itself may still fail. Only another copy protects against that.")
 
 
 async def play_lost(stage: SimulatedStage) -> Ending:
@@ -53,7 +53,7 @@ async def play_lost(stage: SimulatedStage) -> Ending:
         C=Expected(leo=0, records=""),
     )
     return Ending(
-        moral="m0 was acknowledged with acks=all on three replicas, and is lost on all of them.",
+        lesson="m0 was acknowledged with acks=all on three replicas, and is lost on all of them.",
         findings=("acked-missing",),
     )
 
@@ -95,17 +95,17 @@ SETTINGS = {"replica.lag.time.max.ms": "3000", "zookeeper.session.timeout.ms": "
 SCENARIO = Scenario(
     name="last-replica-standing",
     title="The ISR shrinks to one replica, and that one loses power",
-    acts=(
-        Act(
+    variants=(
+        Variant(
             name="minimum-2",
             title="min.insync.replicas=2: a sync before the shrink, and a fixed HW below the minimum",
-            cast=Cast(brokers="ABCD", controller="D", min_insync_replicas=2, settings=SETTINGS),
+            setup=Setup(brokers="ABCD", controller="D", min_insync_replicas=2, settings=SETTINGS),
             play=play_kept,
         ),
-        Act(
+        Variant(
             name="minimum-1",
             title="min.insync.replicas=1 switches both protections off",
-            cast=Cast(brokers="ABCD", controller="D", min_insync_replicas=1, settings=SETTINGS),
+            setup=Setup(brokers="ABCD", controller="D", min_insync_replicas=1, settings=SETTINGS),
             play=play_lost,
         ),
     ),
@@ -127,7 +127,7 @@ SCENARIO = Scenario(
         ),
         limits=(
             "The last replica's disk may still fail. And with min.insync.replicas=1 this is as unsafe as in Kafka: the "
-            "second act needs no change of the brokers."
+            "second variant needs no change of the brokers."
         ),
     ),
 )

@@ -1,7 +1,7 @@
 """An acknowledged record is lost if followers truncate their logs at the high watermark."""
 
 from minibroker.scenarios.staging.rows import Expected
-from minibroker.scenarios.staging.scenario import BOTH_RULES, Act, Cast, Ending, Page, Scenario
+from minibroker.scenarios.staging.scenario import BOTH_RULES, Ending, Page, Scenario, Setup, Variant
 from minibroker.scenarios.staging.stage import Stage
 
 
@@ -29,10 +29,10 @@ async def play(stage: Stage) -> Ending:
     await stage.kill("C")
     if stage.by_epoch:
         await _goes_well(stage)
-        return Ending(moral="B kept m1 because it asked where epoch 0 had ended instead of trusting its own HW.")
+        return Ending(lesson="B kept m1 because it asked where epoch 0 had ended instead of trusting its own HW.")
     await _goes_wrong(stage)
     return Ending(
-        moral="m1 was acknowledged, and is lost everywhere: B trusted its HW, but a follower's HW is always outdated.",
+        lesson="m1 was acknowledged, and is lost everywhere: B trusted its HW, but a follower's HW is always outdated.",
         findings=("acked-missing",),
     )
 
@@ -94,12 +94,12 @@ async def _goes_wrong(stage: Stage) -> None:
     )
 
 
-CAST = Cast(brokers="ABCD", replicas="ABC", controller="D", min_insync_replicas=2)
+SETUP = Setup(brokers="ABCD", replicas="ABC", controller="D", min_insync_replicas=2)
 
 SCENARIO = Scenario(
     name="loss",
     title="Truncating at the high watermark loses an acknowledged record",
-    acts=(Act(cast=CAST, play=play, live=True),),
+    variants=(Variant(setup=SETUP, play=play, live=True),),
     rules=BOTH_RULES,
     page=Page(
         summary=(

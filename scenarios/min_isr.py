@@ -1,7 +1,7 @@
 """Too few in-sync replicas: writes with acks=all are refused."""
 
 from minibroker.scenarios.staging.rows import Expected
-from minibroker.scenarios.staging.scenario import Act, Cast, Ending, Page, Scenario
+from minibroker.scenarios.staging.scenario import Ending, Page, Scenario, Setup, Variant
 from minibroker.scenarios.staging.stage import Stage
 
 
@@ -48,10 +48,10 @@ async def play(stage: Stage) -> Ending:
         B=Expected(role="follower", leo=3, hw=3),
         C=Expected(role="follower", leo=3, hw=3, records="m0 m1 m3"),
     )
-    return Ending(moral="min.insync.replicas turns 'may be lost' into 'is refused', and only for acks=all.")
+    return Ending(lesson="min.insync.replicas turns 'may be lost' into 'is refused', and only for acks=all.")
 
 
-CAST = Cast(
+SETUP = Setup(
     min_insync_replicas=2,
     brokers="ABCD",
     controller="D",
@@ -62,7 +62,7 @@ CAST = Cast(
 SCENARIO = Scenario(
     name="min-isr",
     title="Too few in-sync replicas: writes with acks=all are refused",
-    acts=(Act(cast=CAST, play=play, live=True),),
+    variants=(Variant(setup=SETUP, play=play, live=True),),
     page=Page(
         summary="Two of three replicas are paused.",
         rule=(

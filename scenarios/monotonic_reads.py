@@ -1,7 +1,7 @@
 """What a consumer has read stays, even when the leader changes."""
 
 from minibroker.scenarios.staging.rows import Expected
-from minibroker.scenarios.staging.scenario import Act, Cast, Ending, Page, Scenario
+from minibroker.scenarios.staging.scenario import Ending, Page, Scenario, Setup, Variant
 from minibroker.scenarios.staging.stage import Stage
 
 
@@ -39,13 +39,13 @@ async def play(stage: Stage) -> Ending:
         B=Expected(leo=2, hw=2, isr="BC"),
         C=Expected(leo=2, hw=2),
     )
-    return Ending(moral="A record that was read was below the HW, so every later leader has it: reads never go back.")
+    return Ending(lesson="A record that was read was below the HW, so every later leader has it: reads never go back.")
 
 
 SCENARIO = Scenario(
     name="monotonic-reads",
     title="What a consumer has read stays, even when the leader changes",
-    acts=(Act(cast=Cast(brokers="ABCD", controller="D", min_insync_replicas=2), play=play),),
+    variants=(Variant(setup=Setup(brokers="ABCD", controller="D", min_insync_replicas=2), play=play),),
     page=Page(
         summary=(
             "A consumer has read a record; then the leader dies, and the new one does not know yet that the "

@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 
 from minibroker.scenarios.catalogue import NAMES, all_scenarios, find_scenario
-from minibroker.scenarios.staging.played_act import PlayedAct, perform
-from minibroker.scenarios.staging.scenario import Act, Scenario, TruncationRule
+from minibroker.scenarios.staging.played_variant import PlayedVariant, play_variant
+from minibroker.scenarios.staging.scenario import Scenario, TruncationRule, Variant
 from minibroker.scenarios.staging.slides import plain_lines
 
 FOLDER = Path("docs/scenarios")
@@ -42,9 +42,11 @@ minibroker.scenarios.pages`.
 
 
 @cache
-def played_act(scenario_name: str, act_name: str, rule: TruncationRule) -> PlayedAct:
-    """Each act is played once per process: every run is the same."""
-    return perform(next(act for act in find_scenario(scenario_name).acts if act.name == act_name), rule)
+def played_variant(scenario_name: str, variant_name: str, rule: TruncationRule) -> PlayedVariant:
+    """Each variant is played once per process: every run is the same."""
+    return play_variant(
+        next(variant for variant in find_scenario(scenario_name).variants if variant.name == variant_name), rule
+    )
 
 
 def page_names() -> list[str]:
@@ -61,7 +63,7 @@ def index(scenarios: list[Scenario]) -> str:
     rows = [
         f"| [{scenario.name}]({scenario.name}.md) | {scenario.title}"
         f" | {'both' if len(scenario.rules) > 1 else 'leader-epoch'}"
-        f" | {'yes' if any(act.live for act in scenario.acts) else ''} |"
+        f" | {'yes' if any(variant.live for variant in scenario.variants) else ''} |"
         for scenario in scenarios
     ]
     return "\n".join([INTRODUCTION, "| scenario | what it shows | truncation | live |", "|---|---|---|---|", *rows, ""])
@@ -95,13 +97,13 @@ def _runs(scenario: Scenario) -> Iterator[str]:
         option = f" --truncation {rule.value}" if len(scenario.rules) > 1 else ""
         yield f"## `minibroker scenario run {scenario.name}{option}`"
         yield ""
-        for act in scenario.acts:
-            yield from _run(scenario, act, rule)
+        for variant in scenario.variants:
+            yield from _run(scenario, variant, rule)
 
 
-def _run(scenario: Scenario, act: Act, rule: TruncationRule) -> Iterator[str]:
+def _run(scenario: Scenario, variant: Variant, rule: TruncationRule) -> Iterator[str]:
     yield "```text"
-    yield from plain_lines(scenario, act, rule, played_act(scenario.name, act.name, rule))
+    yield from plain_lines(scenario, variant, rule, played_variant(scenario.name, variant.name, rule))
     yield "```"
     yield ""
 

@@ -1,4 +1,4 @@
-"""Rules removed from the brokers while an act runs, to show why they exist.
+"""Rules removed from the brokers while a variant runs, to show why they exist.
 
 Owns: every such change; each is a context manager and undone at its end. Brokers have no switch for any of them, and
 only scenarios use them.

@@ -2,7 +2,7 @@
 
 from minibroker.protocol.wire.messages import ApiKey
 from minibroker.scenarios.staging.rows import Expected
-from minibroker.scenarios.staging.scenario import Act, Cast, Ending, Page, Scenario
+from minibroker.scenarios.staging.scenario import Ending, Page, Scenario, Setup, Variant
 from minibroker.scenarios.staging.simulated import SimulatedStage
 from minibroker.simulation.world.message_holds import responses
 
@@ -48,7 +48,7 @@ async def play_expand(stage: SimulatedStage) -> Ending:
         A=Expected(role="follower", leo=3, hw=3, records="m0 m1 m2"),
         B=Expected(leo=3, hw=3, isr="AB", records="m0 m1 m2"),
     )
-    return Ending(moral="Until the answer is known, every replica that may be in the ISR counts for the HW.")
+    return Ending(lesson="Until the answer is known, every replica that may be in the ISR counts for the HW.")
 
 
 async def play_shrink(stage: SimulatedStage) -> Ending:
@@ -73,17 +73,17 @@ async def play_shrink(stage: SimulatedStage) -> Ending:
     await stage.release("B", "A")
     await stage.release("A", "B")
     await stage.step("B returns.", A=Expected(isr="AB"), B=Expected(leo=2, hw=2, records="m0 m1"))
-    return Ending(moral="A replica stops counting for the HW once its removal is certain, not when it is proposed.")
+    return Ending(lesson="A replica stops counting for the HW once its removal is certain, not when it is proposed.")
 
 
-CAST = Cast(replicas="AB", controller="C", settings={"replica.lag.time.max.ms": "2000"})
+SETUP = Setup(replicas="AB", controller="C", settings={"replica.lag.time.max.ms": "2000"})
 
 SCENARIO = Scenario(
     name="pending-isr",
     title="A change of the ISR is pending, and the leader dies",
-    acts=(
-        Act(name="expand", title="the reply to an expansion is late", cast=CAST, play=play_expand),
-        Act(name="shrink", title="the reply to a shrink is late", cast=CAST, play=play_shrink),
+    variants=(
+        Variant(name="expand", title="the reply to an expansion is late", setup=SETUP, play=play_expand),
+        Variant(name="shrink", title="the reply to a shrink is late", setup=SETUP, play=play_shrink),
     ),
     page=Page(
         summary="The leader has proposed another ISR. The controller has decided; its reply is late.",

@@ -1,7 +1,7 @@
 """An acknowledged record can be read from the leader."""
 
 from minibroker.scenarios.staging.rows import Expected
-from minibroker.scenarios.staging.scenario import Act, Cast, Ending, Page, Scenario
+from minibroker.scenarios.staging.scenario import Ending, Page, Scenario, Setup, Variant
 from minibroker.scenarios.staging.stage import Stage
 
 
@@ -41,13 +41,13 @@ async def play(stage: Stage) -> Ending:
     )
     await stage.release("A", "B")
     await stage.step("The next reply carries HW 3 to B.", A=Expected(hw=3), B=Expected(hw=3))
-    return Ending(moral="A client that writes with acks=all and reads from the leader reads its own writes.")
+    return Ending(lesson="A client that writes with acks=all and reads from the leader reads its own writes.")
 
 
 SCENARIO = Scenario(
     name="read-your-writes",
     title="An acknowledged record can be read from the leader",
-    acts=(Act(cast=Cast(replicas="AB", controller="C", min_insync_replicas=2), play=play),),
+    variants=(Variant(setup=Setup(replicas="AB", controller="C", min_insync_replicas=2), play=play),),
     page=Page(
         summary="A producer reads what it wrote: after acks=all, and after acks=1.",
         rule="acks=all is answered when the HW has passed the record. A consumer reads from the leader, up to the HW.",

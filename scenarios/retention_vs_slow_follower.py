@@ -1,7 +1,7 @@
 """Retention deletes what a follower has not copied yet."""
 
 from minibroker.scenarios.staging.rows import Expected
-from minibroker.scenarios.staging.scenario import Act, Cast, Ending, Page, Scenario
+from minibroker.scenarios.staging.scenario import Ending, Page, Scenario, Setup, Variant
 from minibroker.scenarios.staging.stage import Stage
 
 
@@ -35,7 +35,7 @@ async def play(stage: Stage) -> Ending:
     )
     stage.check_noted("A refuses B's fetch: OFFSET_OUT_OF_RANGE")
     return Ending(
-        moral="Retention may delete committed records; a replica that comes too late begins at the log start."
+        lesson="Retention may delete committed records; a replica that comes too late begins at the log start."
     )
 
 
@@ -46,9 +46,9 @@ CONFIGS = {"segment.bytes": "1024", "retention.bytes": "2048"}
 SCENARIO = Scenario(
     name="retention-vs-slow-follower",
     title="Retention deletes what a follower has not copied yet",
-    acts=(
-        Act(
-            cast=Cast(replicas="AB", controller="C", settings=SETTINGS, configs=CONFIGS),
+    variants=(
+        Variant(
+            setup=Setup(replicas="AB", controller="C", settings=SETTINGS, configs=CONFIGS),
             play=play,
         ),
     ),

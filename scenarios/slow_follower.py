@@ -3,7 +3,7 @@
 import asyncio
 
 from minibroker.scenarios.staging.rows import Expected
-from minibroker.scenarios.staging.scenario import Act, Cast, Ending, Page, Scenario
+from minibroker.scenarios.staging.scenario import Ending, Page, Scenario, Setup, Variant
 from minibroker.scenarios.staging.simulated import SimulatedStage
 
 
@@ -35,7 +35,7 @@ async def play(stage: SimulatedStage) -> Ending:
         B=Expected(leo=LAST, hw=LAST),
         C=Expected(leo=LAST, hw=LAST),
     )
-    return Ending(moral="A slow follower costs the others nothing but redundancy; a burst costs nothing at all.")
+    return Ending(lesson="A slow follower costs the others nothing but redundancy; a burst costs nothing at all.")
 
 
 async def _write_on(stage: SimulatedStage) -> None:
@@ -58,7 +58,7 @@ SETTINGS = {
 SCENARIO = Scenario(
     name="slow-follower",
     title="A follower with a disk too slow for the load",
-    acts=(Act(cast=Cast(brokers="ABCD", controller="D", settings=SETTINGS), play=play),),
+    variants=(Variant(setup=Setup(brokers="ABCD", controller="D", settings=SETTINGS), play=play),),
     page=Page(
         summary=(
             "C's disk takes a second for each write. A burst does not matter; a stream that is faster than C does."

@@ -2,7 +2,7 @@
 
 from minibroker.protocol.wire.messages import ApiKey
 from minibroker.scenarios.staging.rows import Expected
-from minibroker.scenarios.staging.scenario import Act, Cast, Ending, Page, Scenario
+from minibroker.scenarios.staging.scenario import Ending, Page, Scenario, Setup, Variant
 from minibroker.scenarios.staging.simulated import SimulatedStage
 from minibroker.scenarios.staging.stage import Stage
 from minibroker.simulation.world.message_holds import requests
@@ -24,7 +24,7 @@ async def play_traffic(stage: Stage) -> Ending:
         B=Expected(leo=2, hw=2, records="m0 m1"),
     )
     stage.check_noted("A refuses the client's produce request: NOT_LEADER_OR_FOLLOWER")
-    return Ending(moral="A wrong address costs one refusal: elections need not be announced to clients.")
+    return Ending(lesson="A wrong address costs one refusal: elections need not be announced to clients.")
 
 
 async def play_idle(stage: SimulatedStage) -> Ending:
@@ -43,7 +43,7 @@ async def play_idle(stage: SimulatedStage) -> Ending:
         A=Expected(role="follower", leo=2, hw=2),
         B=Expected(leo=2, hw=2, records="m0 m1"),
     )
-    return Ending(moral="metadata.max.age.ms bounds how long an idle client's metadata is outdated.")
+    return Ending(lesson="metadata.max.age.ms bounds how long an idle client's metadata is outdated.")
 
 
 async def _leadership_moves(stage: Stage) -> None:
@@ -61,12 +61,14 @@ MAX_AGE_MS = 5_000
 SCENARIO = Scenario(
     name="stale-metadata",
     title="A client that still believes in the old leader",
-    acts=(
-        Act(name="traffic", title="it sends", cast=Cast(replicas="AB", controller="C"), play=play_traffic, live=True),
-        Act(
+    variants=(
+        Variant(
+            name="traffic", title="it sends", setup=Setup(replicas="AB", controller="C"), play=play_traffic, live=True
+        ),
+        Variant(
             name="idle",
             title="it is idle",
-            cast=Cast(replicas="AB", controller="C", metadata_max_age_ms=MAX_AGE_MS),
+            setup=Setup(replicas="AB", controller="C", metadata_max_age_ms=MAX_AGE_MS),
             play=play_idle,
         ),
     ),

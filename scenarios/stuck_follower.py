@@ -1,7 +1,7 @@
 """A follower that stops fetching leaves the ISR; an idle one does not."""
 
 from minibroker.scenarios.staging.rows import Expected
-from minibroker.scenarios.staging.scenario import Act, Cast, Ending, Page, Scenario
+from minibroker.scenarios.staging.scenario import Ending, Page, Scenario, Setup, Variant
 from minibroker.scenarios.staging.stage import Stage
 
 
@@ -40,7 +40,7 @@ async def play(stage: Stage) -> Ending:
         A=Expected(leo=3, hw=3, isr="ABC"),
         C=Expected(leo=3, hw=3, records="m0 m1 m2"),
     )
-    return Ending(moral="Lag is time behind the leader's LEO: a replica at the LEO has none, however long it is idle.")
+    return Ending(lesson="Lag is time behind the leader's LEO: a replica at the LEO has none, however long it is idle.")
 
 
 IDLE_SECONDS = 30.0
@@ -49,9 +49,9 @@ LAG = {"replica.lag.time.max.ms": "3000", "zookeeper.session.timeout.ms": "10000
 SCENARIO = Scenario(
     name="stuck-follower",
     title="A follower that stops fetching leaves the ISR; an idle one does not",
-    acts=(
-        Act(
-            cast=Cast(brokers="ABCD", controller="D", min_insync_replicas=2, settings=LAG),
+    variants=(
+        Variant(
+            setup=Setup(brokers="ABCD", controller="D", min_insync_replicas=2, settings=LAG),
             play=play,
             live=True,
         ),

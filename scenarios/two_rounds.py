@@ -1,7 +1,7 @@
 """Two rounds of fetching commit a record."""
 
 from minibroker.scenarios.staging.rows import Expected
-from minibroker.scenarios.staging.scenario import BOTH_RULES, Act, Cast, Ending, Page, Scenario
+from minibroker.scenarios.staging.scenario import BOTH_RULES, Ending, Page, Scenario, Setup, Variant
 from minibroker.scenarios.staging.stage import Stage
 
 
@@ -40,13 +40,13 @@ async def play(stage: Stage) -> Ending:
         A=Expected(hw=1),
         B=Expected(leo=1, hw=1, records="m0"),
     )
-    return Ending(moral="A record is committed after two rounds: one copies it, the next one confirms it.")
+    return Ending(lesson="A record is committed after two rounds: one copies it, the next one confirms it.")
 
 
 SCENARIO = Scenario(
     name="two-rounds",
     title="Two rounds of fetching commit a record",
-    acts=(Act(cast=Cast(brokers="ABC", replicas="AB", min_insync_replicas=2), play=play, live=True),),
+    variants=(Variant(setup=Setup(brokers="ABC", replicas="AB", min_insync_replicas=2), play=play, live=True),),
     rules=BOTH_RULES,
     page=Page(
         summary=(

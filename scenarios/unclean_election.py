@@ -1,7 +1,7 @@
 """No in-sync replica is alive: wait, or lose records."""
 
 from minibroker.scenarios.staging.rows import Expected
-from minibroker.scenarios.staging.scenario import Act, Cast, Ending, Page, Scenario
+from minibroker.scenarios.staging.scenario import Ending, Page, Scenario, Setup, Variant
 from minibroker.scenarios.staging.stage import Stage
 
 
@@ -23,7 +23,7 @@ async def play_wait(stage: Stage) -> Ending:
         A=Expected(role="leader", leo=2, hw=2, isr="AB", records="m0 m1"),
         B=Expected(role="follower", leo=2, hw=2, records="m0 m1"),
     )
-    return Ending(moral="Consistency was kept; the partition was unavailable until A was back.")
+    return Ending(lesson="Consistency was kept; the partition was unavailable until A was back.")
 
 
 async def play_lose(stage: Stage) -> Ending:
@@ -41,7 +41,7 @@ async def play_lose(stage: Stage) -> Ending:
         B=Expected(isr="AB"),
     )
     return Ending(
-        moral="The partition stayed available, but acknowledged records were lost: the audit names each.",
+        lesson="The partition stayed available, but acknowledged records were lost: the audit names each.",
         findings=("acked-changed", "acked-twice"),
     )
 
@@ -65,15 +65,15 @@ async def _until_a_dies(stage: Stage) -> None:
 
 LAG = {"replica.lag.time.max.ms": "2000"}
 UNCLEAN = {"unclean.leader.election.enable": "true"}
-WAIT = Cast(replicas="AB", controller="C", settings=LAG, delivery_timeout_ms=8_000)
-LOSE = Cast(replicas="AB", controller="C", settings=LAG, configs=UNCLEAN)
+WAIT = Setup(replicas="AB", controller="C", settings=LAG, delivery_timeout_ms=8_000)
+LOSE = Setup(replicas="AB", controller="C", settings=LAG, configs=UNCLEAN)
 
 SCENARIO = Scenario(
     name="unclean-election",
     title="No in-sync replica is alive: wait, or lose records",
-    acts=(
-        Act(name="false", title="unclean.leader.election.enable=false", cast=WAIT, play=play_wait, live=True),
-        Act(name="true", title="unclean.leader.election.enable=true", cast=LOSE, play=play_lose, live=True),
+    variants=(
+        Variant(name="false", title="unclean.leader.election.enable=false", setup=WAIT, play=play_wait, live=True),
+        Variant(name="true", title="unclean.leader.election.enable=true", setup=LOSE, play=play_lose, live=True),
     ),
     page=Page(
         summary="The only in-sync replica dies, and a replica that lags is alive.",

@@ -2,7 +2,7 @@
 
 from minibroker.protocol.wire.messages import ApiKey
 from minibroker.scenarios.staging.rows import Expected
-from minibroker.scenarios.staging.scenario import Act, Cast, Ending, Page, Scenario
+from minibroker.scenarios.staging.scenario import Ending, Page, Scenario, Setup, Variant
 from minibroker.scenarios.staging.simulated import SimulatedStage
 from minibroker.simulation.world.message_holds import requests
 
@@ -61,15 +61,15 @@ async def play(stage: SimulatedStage) -> Ending:
         B=Expected(leo=2, hw=2, isr="ABC"),
         C=Expected(role="follower", leo=2, hw=2),
     )
-    return Ending(moral="Two fences: ZooKeeper refuses the old controller's writes, brokers refuse its requests.")
+    return Ending(lesson="Two fences: ZooKeeper refuses the old controller's writes, brokers refuse its requests.")
 
 
 SCENARIO = Scenario(
     name="zombie-controller",
     title="A controller is paused in the middle of an election, and resumes",
-    acts=(
-        Act(
-            cast=Cast(brokers="ABCD", controller="D", settings=SETTINGS),
+    variants=(
+        Variant(
+            setup=Setup(brokers="ABCD", controller="D", settings=SETTINGS),
             play=play,
         ),
     ),

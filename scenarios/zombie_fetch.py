@@ -1,7 +1,7 @@
 """A follower that missed two elections is fenced (KIP-320)."""
 
 from minibroker.scenarios.staging.rows import Expected
-from minibroker.scenarios.staging.scenario import Act, Cast, Ending, Page, Scenario
+from minibroker.scenarios.staging.scenario import Ending, Page, Scenario, Setup, Variant
 from minibroker.scenarios.staging.stage import Stage
 
 BACK_OFF_SECONDS = 1.5
@@ -57,13 +57,13 @@ async def play(stage: Stage) -> Ending:
         A=Expected(leo=2, hw=2, isr="AB", remote={"B": 2}),
         B=Expected(role="follower", epoch=2, leo=2, hw=2, records="m0 m1"),
     )
-    return Ending(moral="A position counts only in the epoch in which it was reported.")
+    return Ending(lesson="A position counts only in the epoch in which it was reported.")
 
 
 SCENARIO = Scenario(
     name="zombie-fetch",
     title="A follower that missed two elections is fenced",
-    acts=(Act(cast=Cast(brokers="ABCD", replicas="ACB", controller="D"), play=play),),
+    variants=(Variant(setup=Setup(brokers="ABCD", replicas="ACB", controller="D"), play=play),),
     page=Page(
         summary=(
             "B misses two elections. It keeps trying the leader that it knows, A, which leads again by then, in a "

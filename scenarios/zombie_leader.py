@@ -1,7 +1,7 @@
 """A leader is paused for longer than its session, and resumes."""
 
 from minibroker.scenarios.staging.rows import Expected
-from minibroker.scenarios.staging.scenario import Act, Cast, Ending, Page, Scenario
+from minibroker.scenarios.staging.scenario import Ending, Page, Scenario, Setup, Variant
 from minibroker.scenarios.staging.stage import Stage
 
 
@@ -43,7 +43,7 @@ async def play(stage: Stage) -> Ending:
         B=Expected(leo=3, hw=3, isr="ABC", records=records),
         C=Expected(leo=3, hw=3),
     )
-    return Ending(moral="Two brokers may consider themselves leader; only the one with the newest epoch can commit.")
+    return Ending(lesson="Two brokers may consider themselves leader; only the one with the newest epoch can commit.")
 
 
 async def play_fetches(stage: Stage) -> Ending:
@@ -84,19 +84,19 @@ async def play_fetches(stage: Stage) -> Ending:
         B=Expected(leo=2, hw=2, isr="ABC"),
         C=Expected(role="follower", epoch=1, leo=2, hw=2, records="m0 m1"),
     )
-    return Ending(moral="A deposed leader serves no request: it refuses by its clock, then by the epoch.")
+    return Ending(lesson="A deposed leader serves no request: it refuses by its clock, then by the epoch.")
 
 
 BACK_OFF_SECONDS = 2.0
 """A follower that was refused asks again by then."""
-CAST = Cast(brokers="ABCD", controller="D", min_insync_replicas=2)
+SETUP = Setup(brokers="ABCD", controller="D", min_insync_replicas=2)
 
 SCENARIO = Scenario(
     name="zombie-leader",
     title="A leader is paused for longer than its session, and resumes",
-    acts=(
-        Act(name="writes", title="a producer waits at it", cast=CAST, play=play, live=True),
-        Act(name="fetches", title="a follower still asks it", cast=CAST, play=play_fetches),
+    variants=(
+        Variant(name="writes", title="a producer waits at it", setup=SETUP, play=play, live=True),
+        Variant(name="fetches", title="a follower still asks it", setup=SETUP, play=play_fetches),
     ),
     page=Page(
         summary=("The leader is paused with a record that no replica has copied. It resumes when another one leads."),

@@ -1,7 +1,7 @@
 """ZooKeeper is away for longer than any session."""
 
 from minibroker.scenarios.staging.rows import Expected
-from minibroker.scenarios.staging.scenario import Act, Cast, Ending, Page, Scenario
+from minibroker.scenarios.staging.scenario import Ending, Page, Scenario, Setup, Variant
 from minibroker.scenarios.staging.stage import Stage
 
 
@@ -29,7 +29,7 @@ async def play_quiet(stage: Stage) -> Ending:
         C=Expected(leo=2, hw=2, records="m0 m1"),
     )
     await stage.until(A=Expected(isr="ABC"))
-    return Ending(moral="No writes for a while, no split brain, and no operator has to do anything.")
+    return Ending(lesson="No writes for a while, no split brain, and no operator has to do anything.")
 
 
 async def play_partitioned(stage: Stage) -> Ending:
@@ -67,18 +67,18 @@ async def play_partitioned(stage: Stage) -> Ending:
         B=Expected(leo=2, hw=2, records="m0 m1"),
         C=Expected(leo=2, hw=2, records="m0 m1"),
     )
-    return Ending(moral="A broker that cannot reach ZooKeeper acknowledges nothing: two leaders never commit at once.")
+    return Ending(lesson="A broker that cannot reach ZooKeeper acknowledges nothing: two leaders never commit at once.")
 
 
 OUTAGE_SECONDS = 20.0
-CAST = Cast(brokers="ABCD", controller="D", min_insync_replicas=2)
+SETUP = Setup(brokers="ABCD", controller="D", min_insync_replicas=2)
 
 SCENARIO = Scenario(
     name="zookeeper-outage",
     title="ZooKeeper is away for longer than any session",
-    acts=(
-        Act(name="quiet", title="all brokers reach each other", cast=CAST, play=play_quiet, live=True),
-        Act(name="partitioned", title="the leader is also cut off", cast=CAST, play=play_partitioned, live=True),
+    variants=(
+        Variant(name="quiet", title="all brokers reach each other", setup=SETUP, play=play_quiet, live=True),
+        Variant(name="partitioned", title="the leader is also cut off", setup=SETUP, play=play_partitioned, live=True),
     ),
     page=Page(
         summary=(

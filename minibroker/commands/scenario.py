@@ -19,8 +19,8 @@ from minibroker.command_line import (
 )
 
 if TYPE_CHECKING:
-    from minibroker.scenarios.staging.played_act import PlayedAct
-    from minibroker.scenarios.staging.scenario import Act, Scenario, TruncationRule
+    from minibroker.scenarios.staging.played_variant import PlayedVariant
+    from minibroker.scenarios.staging.scenario import Scenario, TruncationRule, Variant
     from minibroker.scenarios.staging.stage import ScenarioStep
 
 COMMANDS = {
@@ -48,14 +48,16 @@ def list_scenarios(as_json: bool) -> int:
     if as_json:
         for each in scenarios:
             rules = [rule.value for rule in each.rules]
-            acts = [{"name": act.name, "title": act.title, "live": act.live} for act in each.acts]
-            print_json({"name": each.name, "title": each.title, "truncation": rules, "acts": acts})
+            variants = [
+                {"name": variant.name, "title": variant.title, "live": variant.live} for variant in each.variants
+            ]
+            print_json({"name": each.name, "title": each.title, "truncation": rules, "variants": variants})
         return EXIT_FINE
     rows = [
         (
             each.name,
             "both" if len(each.rules) > 1 else "either",
-            "yes" if any(act.live for act in each.acts) else "",
+            "yes" if any(variant.live for variant in each.variants) else "",
             each.title,
         )
         for each in scenarios
@@ -104,22 +106,27 @@ def run(name: str, truncation: str, lag_rule: str | None, live: bool, engine: st
     if rule not in found.rules:
         rules = ", ".join(each.value for each in found.rules)
         raise WrongUsage(f"{name} runs with --truncation {rules}: the rule makes no difference to it")
-    acts = [act for act in found.acts if lag_rule in (None, act.name)]
-    if not acts:
+    variants = [variant for variant in found.variants if lag_rule in (None, variant.name)]
+    if not variants:
         raise WrongUsage(f"--lag-rule belongs to burst-lag; leave it out for {name}")
     if live:
-        acts = [act for act in acts if act.live]
-        if not acts:
+        variants = [variant for variant in variants if variant.live]
+        if not variants:
             raise WrongUsage(f"{name} needs a simulation: run it without --live")
-    reached = [_play(found, act, rule, engine if live else None, by_step, as_json) for act in acts]
+    reached = [_play(found, variant, rule, engine if live else None, by_step, as_json) for variant in variants]
     return EXIT_FINE if all(reached) else EXIT_FOUND_WRONG
 
 
 def _play(
-    played: "Scenario", act: "Act", rule: "TruncationRule", live_engine: str | None, by_step: bool, as_json: bool
+    played: "Scenario",
+    variant: "Variant",
+    rule: "TruncationRule",
+    live_engine: str | None,
+    by_step: bool,
+    as_json: bool,
 ) -> bool:
     from minibroker.scenarios.staging import slides
-    from minibroker.scenarios.staging.played_act import perform
+    from minibroker.scenarios.staging.played_variant import play_variant
 
     on_terminal = sys.stdout.isatty()
     progress = ProgressLine(after_s=0.5)
@@ -141,13 +148,13 @@ def _play(
             click.echo("\r\x1b[K", err=True, nl=False)
 
     if as_json:
-        print_json(slides.act_as_json(played, act, rule))
+        print_json(slides.variant_as_json(played, variant, rule))
     else:
-        slides.print_heading(played, act, rule)
+        slides.print_heading(played, variant, rule)
     if live_engine is None:
-        result = perform(act, rule, show)
+        result = play_variant(variant, rule, show)
     else:
-        result = _perform_live(act, rule, show, live_engine, progress, wait_for_key if by_step else None)
+        result = _play_live(variant, rule, show, live_engine, progress, wait_for_key if by_step else None)
     if as_json:
         print_json(slides.ending_as_json(result))
     else:
@@ -155,20 +162,20 @@ def _play(
     return result.reached_its_end
 
 
-def _perform_live(
-    act: "Act",
+def _play_live(
+    variant: "Variant",
     rule: "TruncationRule",
     show: Callable[["ScenarioStep"], None],
     engine: str,
     progress: ProgressLine,
     pause: Callable[[], None] | None,
-) -> "PlayedAct":
+) -> "PlayedVariant":
     import asyncio
 
-    from minibroker.scenarios.live.played_act import CANNOT_PLAY, perform_live
+    from minibroker.scenarios.live.played_variant import CANNOT_PLAY, play_variant_live
 
     try:
-        return asyncio.run(perform_live(act, rule, show, engine=engine, report=progress.show, pause=pause))
+        return asyncio.run(play_variant_live(variant, rule, show, engine=engine, report=progress.show, pause=pause))
     except CANNOT_PLAY as error:
         raise CommandFailed(str(error)) from None
     finally:

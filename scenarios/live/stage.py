@@ -26,7 +26,7 @@ from minibroker.scenarios.staging.broker_events import letter
 from minibroker.scenarios.staging.client_stage import ClientStage, in_words, settings_of
 from minibroker.scenarios.staging.clients import PARTITION
 from minibroker.scenarios.staging.rows import Expected, ReplicaRow
-from minibroker.scenarios.staging.scenario import TOPIC, Cast
+from minibroker.scenarios.staging.scenario import TOPIC, Setup
 from minibroker.scenarios.staging.stage import EXPECTED_WITHIN_SECONDS, StepListener
 
 ANSWER_SECONDS = 1.0
@@ -41,7 +41,7 @@ ELECTED_WITHIN_SECONDS = 20.0
 RECONNECTED_WITHIN_SECONDS = 10.0
 """The observer's session timeout: it reconnects every second or so, less often on a busy machine."""
 PATIENCE_SECONDS = 8.0
-"""Where a simulated act waits for half a minute to make its point, twice a session timeout or lag limit is enough."""
+"""Where a simulated run waits for half a minute to make its point, twice a session timeout or lag limit is enough."""
 
 
 class LiveStage(ClientStage):
@@ -52,7 +52,7 @@ class LiveStage(ClientStage):
 
     def __init__(
         self,
-        cast: Cast,
+        setup: Setup,
         rule: TruncationRule,
         listener: StepListener,
         directory: Path,
@@ -62,17 +62,17 @@ class LiveStage(ClientStage):
         settings = {
             "replica.high.watermark.checkpoint.interval.ms": str(CHECKPOINT_MS),
             "replica.lag.time.max.ms": "30000",
-            **settings_of(cast, rule),
+            **settings_of(setup, rule),
         }
-        self.processes = ProcessHarness(len(cast.brokers), settings, directory=directory, log_format="json")
-        super().__init__(cast, rule, listener, self.processes)
+        self.processes = ProcessHarness(len(setup.brokers), settings, directory=directory, log_format="json")
+        super().__init__(setup, rule, listener, self.processes)
         self.cluster = self.processes.local
         self._report = report
         self._pause_after_step = pause
         self._queries = BrokerQueries(CLIENT_ID)
         self._observer: Coordination | None = None
         self._event_logs = {
-            broker: BrokerEventLog(self.cluster.process_log(self.number(broker))) for broker in cast.brokers
+            broker: BrokerEventLog(self.cluster.process_log(self.number(broker))) for broker in setup.brokers
         }
         self._last_states: dict[str, ReplicaStateDescription] = {}
         """The last description of each broker, shown while it is paused."""
@@ -85,7 +85,7 @@ class LiveStage(ClientStage):
         with self.processes.ownership:
             try:
                 self._report("starting ZooKeeper and brokers")
-                await self.processes.up(first=self.number(self.cast.controller or self.cast.brokers[-1]))
+                await self.processes.up(first=self.number(self.setup.controller or self.setup.brokers[-1]))
                 await self._open_observer()
                 await self._create_topic()
                 await self._until_led()
@@ -172,7 +172,7 @@ class LiveStage(ClientStage):
         for broker, event_log in self._event_logs.items():
             for line in event_log.new_phrases():
                 self.note(f"{broker}: {line}")
-        brokers = sorted(self.cast.replicas)
+        brokers = sorted(self.setup.replicas)
         return list(await asyncio.gather(*(self._row(broker) for broker in brokers)))
 
     async def _row(self, broker: str) -> ReplicaRow:

@@ -1,1 +1,1 @@
-"""How an act is played: the script's vocabulary, the stages it plays on, the table, the verdict, the printing."""
+"""How a variant is played: the script's vocabulary, the stages it plays on, the table, the verdict, the printing."""

@@ -1,7 +1,7 @@
 """What the stages of simulated and of real brokers share, because clients and ZooKeeper's data are the same there.
 
-Owns: broker ids, settings and topic of an act, the verbs that involve only the client, and those that the harness does.
-Leaves to others: what the brokers run on (`minibroker/harness/`), and the contents of the table.
+Owns: broker ids, settings and topic of a variant, the verbs that involve only the client, and those that the harness
+does. Leaves to others: what the brokers run on (`minibroker/harness/`), and the contents of the table.
 """
 
 import asyncio
@@ -16,15 +16,15 @@ from minibroker.protocol.znodes import PartitionState
 from minibroker.runtime.ports import Runtime
 from minibroker.scenarios.staging.broker_events import letter
 from minibroker.scenarios.staging.clients import StageClients
-from minibroker.scenarios.staging.scenario import TOPIC, Cast
+from minibroker.scenarios.staging.scenario import TOPIC, Setup
 from minibroker.scenarios.staging.stage import EXPECTED_WITHIN_SECONDS, Acks, SentBatch, Stage, StepListener
 
 
 class ClientStage(Stage):
-    def __init__(self, cast: Cast, rule: TruncationRule, listener: StepListener, harness: ClusterHarness) -> None:
-        super().__init__(cast, rule, listener)
+    def __init__(self, setup: Setup, rule: TruncationRule, listener: StepListener, harness: ClusterHarness) -> None:
+        super().__init__(setup, rule, listener)
         self.harness = harness
-        self._clients = StageClients(cast, self.note, self._servers, self._runtime)
+        self._clients = StageClients(setup, self.note, self._servers, self._runtime)
 
     def _runtime(self) -> Runtime:
         return self.harness.runtime
@@ -34,7 +34,7 @@ class ClientStage(Stage):
         """The bootstrap servers of a new client, without paused brokers."""
 
     def number(self, broker: str) -> int:
-        return self.cast.brokers.index(broker) + 1
+        return self.setup.brokers.index(broker) + 1
 
     @property
     def acknowledged(self) -> list[tuple[int, int]]:
@@ -46,8 +46,8 @@ class ClientStage(Stage):
 
     # ------------------------------------------------------------------------------------------------------ opening
     async def _create_topic(self) -> None:
-        assignment = {0: [self.number(broker) for broker in self.cast.replicas]}
-        topic = NewTopic(name=TOPIC, assignment=assignment, configs=self.cast.configs)
+        assignment = {0: [self.number(broker) for broker in self.setup.replicas]}
+        topic = NewTopic(name=TOPIC, assignment=assignment, configs=self.setup.configs)
         async with AdminClient(self._servers(), runtime=self._runtime()) as admin:
             for result in (await admin.create_topics([topic])).values():
                 if isinstance(result, MinibrokerError):
@@ -102,13 +102,13 @@ class ClientStage(Stage):
         await self.harness.start_zookeeper()
 
 
-def settings_of(cast: Cast, rule: TruncationRule) -> dict[str, str]:
-    """Settings of every broker of an act; the cast's own override the others."""
+def settings_of(setup: Setup, rule: TruncationRule) -> dict[str, str]:
+    """Settings of every broker of a variant; the setup's own override the others."""
     return {
         "auto.leader.rebalance.enable": "false",
         "replica.truncation.rule": rule.value,
-        "min.insync.replicas": str(cast.min_insync_replicas),
-        **cast.settings,
+        "min.insync.replicas": str(setup.min_insync_replicas),
+        **setup.settings,
     }
 
 

@@ -14,7 +14,7 @@ from minibroker.protocol.files.acked_list import record_checksum
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.ports import Runtime
 from minibroker.scenarios.staging.rows import shortened
-from minibroker.scenarios.staging.scenario import TOPIC, Cast
+from minibroker.scenarios.staging.scenario import TOPIC, Setup
 from minibroker.scenarios.staging.stage import Acks, ScenarioFailed, SentBatch
 
 PARTITION = TopicPartition(TOPIC, 0)
@@ -28,14 +28,14 @@ class StageClients:
 
     def __init__(
         self,
-        cast: Cast,
+        setup: Setup,
         note: Callable[[str], None],
         servers: Callable[[], list[str]],
         runtime: Callable[[], Runtime | None],
     ) -> None:
         self.acknowledged: list[tuple[int, int]] = []
         """(offset, checksum of the whole record) of records acknowledged with acks=all."""
-        self._cast = cast
+        self._setup = setup
         self._note = note
         self._servers = servers
         self._runtime = runtime
@@ -48,9 +48,9 @@ class StageClients:
             self._servers(),
             acks=acks,
             linger_ms=0,
-            delivery_timeout_ms=self._cast.delivery_timeout_ms,
-            request_timeout_ms=min(PRODUCER_REQUEST_TIMEOUT_MS, self._cast.delivery_timeout_ms),
-            metadata_max_age_ms=self._cast.metadata_max_age_ms,
+            delivery_timeout_ms=self._setup.delivery_timeout_ms,
+            request_timeout_ms=min(PRODUCER_REQUEST_TIMEOUT_MS, self._setup.delivery_timeout_ms),
+            metadata_max_age_ms=self._setup.metadata_max_age_ms,
             runtime=self._runtime(),
         )
         await producer.start()

@@ -1,4 +1,4 @@
-"""What a scenario is: acts with a cast and a script, the expected ending, and the text of its page.
+"""What a scenario is: variants with a setup and a script, the expected ending, and the text of its page.
 
 Owns: plain data. Leaves to others: stages and output.
 """
@@ -16,12 +16,12 @@ __all__ = [
     "HIGH_WATERMARK",
     "LEADER_EPOCH",
     "TOPIC",
-    "Act",
-    "Cast",
     "Ending",
     "Page",
     "Scenario",
+    "Setup",
     "TruncationRule",
+    "Variant",
 ]
 
 TOPIC = "lines"
@@ -29,8 +29,8 @@ LEADER_EPOCH, HIGH_WATERMARK = TruncationRule.LEADER_EPOCH, TruncationRule.HIGH_
 BOTH_RULES = (LEADER_EPOCH, HIGH_WATERMARK)
 
 
-class Cast(msgspec.Struct, frozen=True, kw_only=True):
-    """The brokers of an act and their settings. Brokers are letters: A is broker 1."""
+class Setup(msgspec.Struct, frozen=True, kw_only=True):
+    """The brokers of a variant and their settings. Brokers are letters: A is broker 1."""
 
     brokers: str = "ABC"
     replicas: str = "ABC"
@@ -48,30 +48,30 @@ class Cast(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
-    """What the audit must find on the disks, and the moral."""
+    """What the audit must find on the disks, and what the run teaches."""
 
-    moral: str
+    lesson: str
     findings: tuple[str, ...] = ()
     """Kinds of errors that the audit must find (`Kind` in audit/checks/findings.py), all of them and no others; empty:
     consistent."""
 
 
 Play = Callable[[Any], Awaitable[Ending]]
-"""Plays an act on a Stage, or on the one kind of stage that its verbs need."""
+"""Plays a variant on a Stage, or on the one kind of stage that its verbs need."""
 
 
-class Act(msgspec.Struct, frozen=True, kw_only=True):
-    """One played on a fresh cluster."""
+class Variant(msgspec.Struct, frozen=True, kw_only=True):
+    """One script, played on a fresh cluster. A scenario with several compares them."""
 
     name: str = ""
-    """Short; empty if the scenario has one act."""
+    """Short; empty if the scenario has one variant."""
     title: str = ""
-    cast: Cast
+    setup: Setup
     play: Play
     live: bool = False
     """Whether the script can also be played on real processes."""
     patch: Callable[[], AbstractContextManager[None]] | None = None
-    """Removes a rule from the brokers while the act runs, to show why it exists. No broker has a switch for it."""
+    """Removes a rule from the brokers while the variant runs, to show why it exists. No broker has a switch for it."""
     patched: str = ""
     """What the patch changes, as a sentence."""
 
@@ -93,7 +93,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     title: str
-    acts: tuple[Act, ...]
+    variants: tuple[Variant, ...]
     page: Page
     rules: tuple[TruncationRule, ...] = (LEADER_EPOCH,)
     """Truncation rules that it can be played under: both, if the rule makes a difference."""

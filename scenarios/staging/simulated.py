@@ -1,7 +1,7 @@
 """A stage of simulated brokers: the unmodified broker, controller and client code, in virtual time.
 
-Owns: how the verbs are done in a simulated world, further verbs that only a simulation can do, and `cluster` for acts
-that need more.
+Owns: how the verbs are done in a simulated world, further verbs that only a simulation can do, and `cluster` for
+variants that need more.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from minibroker.scenarios.staging.client_stage import ClientStage, in_words, set
 from minibroker.scenarios.staging.clients import PARTITION
 from minibroker.scenarios.staging.disks import read_disk, sync_all
 from minibroker.scenarios.staging.rows import ReplicaRow
-from minibroker.scenarios.staging.scenario import TOPIC, Cast
+from minibroker.scenarios.staging.scenario import TOPIC, Setup
 from minibroker.scenarios.staging.stage import StepListener
 from minibroker.scenarios.staging.wire import FrameObserver
 from minibroker.simulation.cluster import SimulatedCluster
@@ -37,12 +37,12 @@ class SimulatedStage(ClientStage):
     settle_seconds = 0.05
     poll_seconds = 0.02
 
-    def __init__(self, cast: Cast, rule: TruncationRule, listener: StepListener) -> None:
-        self.cluster = SimulatedCluster(SEED, brokers=len(cast.brokers), settings=settings_of(cast, rule))
+    def __init__(self, setup: Setup, rule: TruncationRule, listener: StepListener) -> None:
+        self.cluster = SimulatedCluster(SEED, brokers=len(setup.brokers), settings=settings_of(setup, rule))
         self.world = self.cluster.world
-        super().__init__(cast, rule, listener, SimulatedHarness(self.cluster))
+        super().__init__(setup, rule, listener, SimulatedHarness(self.cluster))
         self.patched = False
-        """A rule is removed for this act (`Act.patch`)."""
+        """A rule is removed for this variant (`Variant.patch`)."""
         self.isr_changes: list[str] = []
         self.world.network.count_frames(None, None, FrameObserver(self.note).observe)
 
@@ -53,16 +53,16 @@ class SimulatedStage(ClientStage):
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
         """Brokers run, the first replica leads an empty topic, producers are connected."""
-        cast, cluster = self.cast, self.cluster
-        first = cast.controller or cast.brokers[-1]
+        setup, cluster = self.setup, self.cluster
+        first = setup.controller or setup.brokers[-1]
         cluster.start(self.number(first))
         await cluster.until(lambda: cluster.controller() is not None, what="a controller")
-        for broker in cast.brokers:
+        for broker in setup.brokers:
             if broker != first:
                 cluster.start(self.number(broker))
         await cluster.until_ready()
         await self._create_topic()
-        await cluster.until(lambda: len(cluster.in_sync_replicas(TOPIC)) == len(cast.replicas), what="a full ISR")
+        await cluster.until(lambda: len(cluster.in_sync_replicas(TOPIC)) == len(setup.replicas), what="a full ISR")
         try:
             await self._open_producers()
             yield
@@ -70,7 +70,7 @@ class SimulatedStage(ClientStage):
             await self._clients.stop_waiting()
 
     def _servers(self) -> list[str]:
-        servers = dict(zip(self.cast.brokers, self.cluster.bootstrap_servers.split(","), strict=True))
+        servers = dict(zip(self.setup.brokers, self.cluster.bootstrap_servers.split(","), strict=True))
         awake = [b for b in servers if (process := self.world.machine(self.machine(b)).process) and not process.paused]
         return [servers[broker] for broker in awake]
 
@@ -97,7 +97,7 @@ class SimulatedStage(ClientStage):
         return self.world.loop.elapsed
 
     async def look(self) -> list[ReplicaRow]:
-        return [self._row(broker) for broker in sorted(self.cast.replicas)]
+        return [self._row(broker) for broker in sorted(self.setup.replicas)]
 
     def _row(self, broker: str) -> ReplicaRow:
         disk = read_disk(self.world.machine(self.machine(broker)).storage, PARTITION)
@@ -137,7 +137,7 @@ class SimulatedStage(ClientStage):
 
     # ------------------------------------------------------------------------------------------------------- faults
     async def cut_power(self, *brokers: str) -> None:
-        """Without torn writes: what is left of a log must be the same in each run of an act."""
+        """Without torn writes: what is left of a log must be the same in each run of a variant."""
         for broker in brokers:
             self.world.power_loss(self.machine(broker), tear=False)
 

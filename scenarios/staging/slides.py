@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from minibroker.scenarios.staging.played_act import PlayedAct
+from minibroker.scenarios.staging.played_variant import PlayedVariant
 from minibroker.scenarios.staging.rows import HEADER, ReplicaRow
-from minibroker.scenarios.staging.scenario import HIGH_WATERMARK, Act, Scenario, TruncationRule
+from minibroker.scenarios.staging.scenario import HIGH_WATERMARK, Scenario, TruncationRule, Variant
 from minibroker.scenarios.staging.stage import ScenarioStep
 
 WIDTH = 110
@@ -29,23 +29,23 @@ RULE_IN_WORDS = {
 }
 
 
-def heading(scenario: Scenario, act: Act, rule: TruncationRule) -> list[str]:
-    """The lines above the slides of an act."""
-    cast = act.cast
-    replicas = " ".join(cast.replicas)
-    others = [broker for broker in cast.brokers if broker not in cast.replicas]
+def heading(scenario: Scenario, variant: Variant, rule: TruncationRule) -> list[str]:
+    """The lines above the slides of a variant."""
+    setup = variant.setup
+    replicas = " ".join(setup.replicas)
+    others = [broker for broker in setup.brokers if broker not in setup.replicas]
     lines = [f"{scenario.name}: {scenario.title}"]
-    if act.title:
-        lines.append(f"Act '{act.name}': {act.title}")
+    if variant.title:
+        lines.append(f"Variant '{variant.name}': {variant.title}")
     lines.append(f"truncation rule {rule.value}: {RULE_IN_WORDS[rule.value]}")
     lines.append(
         f"replicas on {replicas} (broker 1 is A); "
         + (f"{' '.join(others)} holds none; " if others else "")
-        + f"min.insync.replicas={cast.min_insync_replicas}"
-        + "".join(f"; {name}={value}" for name, value in {**cast.settings, **cast.configs}.items())
+        + f"min.insync.replicas={setup.min_insync_replicas}"
+        + "".join(f"; {name}={value}" for name, value in {**setup.settings, **setup.configs}.items())
     )
-    if act.patched:
-        lines.append(f"Changed for this act alone: {act.patched}")
+    if variant.patched:
+        lines.append(f"Changed for this variant alone: {variant.patched}")
     return [line for text in (*lines, LEGEND) for line in textwrap.wrap(text, WIDTH)]
 
 
@@ -84,25 +84,25 @@ def shown_columns(rows: Sequence[ReplicaRow]) -> list[int]:
     return [column for column in range(len(HEADER)) if column != START_COLUMN or trimmed]
 
 
-def ending(played: PlayedAct) -> list[str]:
-    """The audit's verdict and the moral."""
+def ending(played: PlayedVariant) -> list[str]:
+    """The audit's verdict and the lesson."""
     verdict = played.verdict
     text = [
         f"audit of the disks: {verdict.outcome}" + (f" ({', '.join(verdict.findings)})" if verdict.findings else "")
     ]
     text += [f"  {sentence}" for sentence in verdict.sentences]
     if played.ending is not None:
-        text.append(f"moral: {played.ending.moral}")
+        text.append(f"lesson: {played.ending.lesson}")
     text.append("as scripted" if played.problem is None else f"NOT as scripted: {played.problem}")
     return [line for each in text for line in textwrap.wrap(each, WIDTH, subsequent_indent="    ")]
 
 
 # --------------------------------------------------------------------------------------------------------------- JSON
-def act_as_json(scenario: Scenario, act: Act, rule: TruncationRule) -> dict[str, Any]:
+def variant_as_json(scenario: Scenario, variant: Variant, rule: TruncationRule) -> dict[str, Any]:
     return {
-        "event": "act",
+        "event": "variant",
         "scenario": scenario.name,
-        "act": act.name,
+        "variant": variant.name,
         "title": scenario.title,
         "truncation": rule.value,
     }
@@ -137,13 +137,13 @@ def _row_as_json(row: ReplicaRow) -> dict[str, Any]:
     }
 
 
-def ending_as_json(played: PlayedAct) -> dict[str, Any]:
+def ending_as_json(played: PlayedVariant) -> dict[str, Any]:
     return {
         "event": "verdict",
         "audit": played.verdict.outcome,
         "findings": list(played.verdict.findings),
         "sentences": list(played.verdict.sentences),
-        "moral": None if played.ending is None else played.ending.moral,
+        "lesson": None if played.ending is None else played.ending.lesson,
         "reached_its_end": played.reached_its_end,
         "problem": played.problem,
         "trace_hash": played.trace_hash,
@@ -151,17 +151,17 @@ def ending_as_json(played: PlayedAct) -> dict[str, Any]:
 
 
 # ----------------------------------------------------------------------------------------------------------- terminal
-def plain_lines(scenario: Scenario, act: Act, rule: TruncationRule, played: PlayedAct) -> Iterator[str]:
-    """A whole act, for a file or a page."""
-    yield from heading(scenario, act, rule)
+def plain_lines(scenario: Scenario, variant: Variant, rule: TruncationRule, played: PlayedVariant) -> Iterator[str]:
+    """A whole variant, for a file or a page."""
+    yield from heading(scenario, variant, rule)
     yield ""
     for step in played.steps:
         yield from slide(step)
     yield from ending(played)
 
 
-def print_heading(scenario: Scenario, act: Act, rule: TruncationRule) -> None:
-    first, *rest = heading(scenario, act, rule)
+def print_heading(scenario: Scenario, variant: Variant, rule: TruncationRule) -> None:
+    first, *rest = heading(scenario, variant, rule)
     click.secho(first, bold=True)
     for line in rest:
         wrong = rule is HIGH_WATERMARK and line.startswith("truncation rule")
@@ -199,11 +199,11 @@ def print_slide(step: ScenarioStep, on_terminal: bool) -> None:
     console.print()
 
 
-def print_ending(played: PlayedAct) -> None:
+def print_ending(played: PlayedVariant) -> None:
     for line in ending(played):
         if line.startswith("audit"):
             click.secho(line, fg="green" if not played.verdict.findings else "red")
-        elif line.startswith("moral"):
+        elif line.startswith("lesson"):
             click.secho(line, bold=True)
         else:
             click.secho(line, fg="red" if line.startswith("NOT") else None)

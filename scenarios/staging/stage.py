@@ -12,7 +12,7 @@ import msgspec
 
 from minibroker.broker.replication.state import TruncationRule
 from minibroker.scenarios.staging.rows import Expected, ReplicaRow, changed_cells, problems_of, shortened
-from minibroker.scenarios.staging.scenario import Cast
+from minibroker.scenarios.staging.scenario import Setup
 
 Acks: TypeAlias = Literal["all", 0, 1]
 
@@ -37,7 +37,7 @@ class ScenarioStep(msgspec.Struct, frozen=True, kw_only=True):
     reference: str
     """Leader, epoch and ISR according to ZooKeeper; empty where they are unknown."""
     at_seconds: float
-    """Since the beginning of the act, in the stage's own time."""
+    """Since the beginning of the variant, in the stage's own time."""
 
 
 StepListener: TypeAlias = Callable[[ScenarioStep], None]
@@ -63,7 +63,7 @@ class SentBatch:
 
 
 class Stage(ABC):
-    """One act being played. Brokers are named by letter."""
+    """One variant being played. Brokers are named by letter."""
 
     notes_broker_logs = False
     """Whether relevant log lines of brokers become notes."""
@@ -71,8 +71,8 @@ class Stage(ABC):
     """By then messages in flight have arrived, unless they are held."""
     poll_seconds: float
 
-    def __init__(self, cast: Cast, rule: TruncationRule, listener: StepListener) -> None:
-        self.cast = cast
+    def __init__(self, setup: Setup, rule: TruncationRule, listener: StepListener) -> None:
+        self.setup = setup
         self.rule = rule
         self.steps: list[ScenarioStep] = []
         self._listener = listener
@@ -143,7 +143,7 @@ class Stage(ABC):
     # ------------------------------------------------------------------------------------------------------- verbs
     @abstractmethod
     def now(self) -> float:
-        """Seconds since the act began."""
+        """Seconds since the variant began."""
 
     @abstractmethod
     async def wait(self, seconds: float) -> None:

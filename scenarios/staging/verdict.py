@@ -1,4 +1,4 @@
-"""The audit's verdict on the disks at the end of an act.
+"""The audit's verdict on the disks at the end of a variant.
 
 Owns: the list of acknowledged records and the last known ISR in the audit's own formats, and running the audit over log
 directories. It is `minibroker audit`, unchanged: the check is independent of the scenario.

@@ -29,7 +29,7 @@ def test_a_scenario_prints_its_slides_and_the_verdict() -> None:
 
 def test_json_has_one_object_for_each_step() -> None:
     lines = [json.loads(line) for line in run("run", "two-rounds", "--json").output.splitlines()]
-    assert [line["event"] for line in lines] == ["act", *["step"] * 5, "verdict"]
+    assert [line["event"] for line in lines] == ["variant", *["step"] * 5, "verdict"]
     assert lines[4]["replicas"][0]["remote_ends"] == {"B": 1}
     assert lines[-1]["reached_its_end"] is True
 
@@ -60,7 +60,7 @@ def test_wrong_usage_says_what_is_right(arguments: tuple[str, ...], sentence: st
 
 def test_the_lag_rule_chooses_the_act() -> None:
     first = json.loads(run("run", "burst-lag", "--lag-rule", "time", "--json").output.splitlines()[0])
-    assert first["act"] == "time"
+    assert first["variant"] == "time"
 
 
 def test_a_broker_that_truncates_at_the_high_watermark_warns_at_its_start(caplog: pytest.LogCaptureFixture) -> None:

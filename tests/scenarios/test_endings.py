@@ -1,4 +1,4 @@
-"""How each scenario ends: the last rows and the audit's findings, by act and truncation rule.
+"""How each scenario ends: the last rows and the audit's findings, by variant and truncation rule.
 
 The scripts themselves expect much more on the way; these endings are recorded independently of them.
 """
@@ -6,7 +6,7 @@ The scripts themselves expect much more on the way; these endings are recorded i
 import pytest
 
 from minibroker.scenarios.catalogue import all_scenarios
-from minibroker.scenarios.pages import played_act
+from minibroker.scenarios.pages import played_variant
 from minibroker.scenarios.staging.rows import shortened
 from minibroker.scenarios.staging.scenario import HIGH_WATERMARK, LEADER_EPOCH, TruncationRule
 
@@ -297,19 +297,21 @@ ENDS: dict[Key, End] = {
     ),
 }
 
-PLAYED = [(each.name, act.name, rule) for each in all_scenarios() for act in each.acts for rule in each.rules]
+PLAYED = [
+    (each.name, variant.name, rule) for each in all_scenarios() for variant in each.variants for rule in each.rules
+]
 
 
-@pytest.mark.parametrize(("name", "act", "rule"), PLAYED, ids=lambda part: getattr(part, "value", part))
-def test_each_scenario_ends_as_recorded(name: str, act: str, rule: TruncationRule) -> None:
-    played = played_act(name, act, rule)
+@pytest.mark.parametrize(("name", "variant", "rule"), PLAYED, ids=lambda part: getattr(part, "value", part))
+def test_each_scenario_ends_as_recorded(name: str, variant: str, rule: TruncationRule) -> None:
+    played = played_variant(name, variant, rule)
     rows = tuple(
         f"{row.broker} {row.role} epoch {row.leader_epoch} LEO {row.log_end_offset} HW {row.high_watermark}:"
         f" {shortened(row.records)}"
         for row in played.steps[-1].rows
     )
     assert played.problem is None
-    assert (rows, played.verdict.findings) == ENDS[name, act, rule]
+    assert (rows, played.verdict.findings) == ENDS[name, variant, rule]
 
 
 def test_every_recorded_ending_is_played() -> None:

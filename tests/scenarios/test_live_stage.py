@@ -30,8 +30,8 @@ class ReconnectingObserver:
 
 
 def stage_of(directory: Path, refusals: int) -> LiveStage:
-    act = find_scenario("two-rounds").acts[0]
-    stage = LiveStage(act.cast, LEADER_EPOCH, cast(Any, lambda step: None), directory, lambda words: None)
+    variant = find_scenario("two-rounds").variants[0]
+    stage = LiveStage(variant.setup, LEADER_EPOCH, cast(Any, lambda step: None), directory, lambda words: None)
     stage.poll_seconds = 0
     stage._observer = cast(Coordination, ReconnectingObserver(refusals))
     return stage

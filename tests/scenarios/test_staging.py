@@ -4,9 +4,9 @@ import msgspec
 
 from minibroker.scenarios.catalogue import find_scenario
 from minibroker.scenarios.patches import answers_without_epoch
-from minibroker.scenarios.staging.played_act import perform
+from minibroker.scenarios.staging.played_variant import play_variant
 from minibroker.scenarios.staging.rows import Expected, ReplicaRow, changed_cells, shortened
-from minibroker.scenarios.staging.scenario import LEADER_EPOCH, Act, Cast, Ending
+from minibroker.scenarios.staging.scenario import LEADER_EPOCH, Ending, Setup, Variant
 from minibroker.scenarios.staging.slides import slide
 from minibroker.scenarios.staging.stage import ScenarioStep, Stage
 
@@ -16,32 +16,32 @@ ROW = ReplicaRow(broker="A", role="leader", leader_epoch=0, log_end_offset=1, hi
 async def expects_too_much(stage: Stage) -> Ending:
     await stage.write("m0")
     await stage.step("m0 is written.", within_seconds=2, A=Expected(leo=2))
-    return Ending(moral="never")
+    return Ending(lesson="never")
 
 
 async def expects_a_loss(stage: Stage) -> Ending:
     await stage.write("m0")
-    return Ending(moral="m0 is lost", findings=("acked-missing",))
+    return Ending(lesson="m0 is lost", findings=("acked-missing",))
 
 
-def play_alone(play: object) -> Act:
-    return Act(cast=Cast(brokers="A", replicas="A"), play=play)  # type: ignore[arg-type]
+def play_alone(play: object) -> Variant:
+    return Variant(setup=Setup(brokers="A", replicas="A"), play=play)  # type: ignore[arg-type]
 
 
 def test_an_expectation_that_never_comes_true_is_named_and_shown() -> None:
-    played = perform(play_alone(expects_too_much), LEADER_EPOCH)
+    played = play_variant(play_alone(expects_too_much), LEADER_EPOCH)
     assert played.problem == "A: LEO is 1, expected 2"
     assert played.steps[-1].rows[0].records == ("m0",)
 
 
 def test_an_audit_that_finds_less_than_expected_is_a_failure() -> None:
-    played = perform(play_alone(expects_a_loss), LEADER_EPOCH)
+    played = play_variant(play_alone(expects_a_loss), LEADER_EPOCH)
     assert played.problem == "the audit should find acked-missing, and found none"
 
 
 def test_a_broker_with_the_wrong_rule_fails_the_scenario() -> None:
     with answers_without_epoch():
-        played = perform(find_scenario("fast-failover").acts[0], LEADER_EPOCH)
+        played = play_variant(find_scenario("fast-failover").variants[0], LEADER_EPOCH)
     assert played.problem == "B: epoch file is (0, 0) (1, 1) (3, 2), expected (0, 0) (3, 2);" + (
         " B: records is m0 n1 m2, expected m0 m1 m2"
     )

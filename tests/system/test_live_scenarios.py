@@ -18,8 +18,8 @@ import pytest
 from minibroker.command_line import EXIT_COULD_NOT, EXIT_INTERRUPTED, EXIT_USAGE
 from minibroker.local_cluster.processes import identify
 from minibroker.scenarios.catalogue import all_scenarios, find_scenario
-from minibroker.scenarios.live.played_act import perform_live
-from minibroker.scenarios.staging.played_act import PlayedAct
+from minibroker.scenarios.live.played_variant import play_variant_live
+from minibroker.scenarios.staging.played_variant import PlayedVariant
 from minibroker.scenarios.staging.rows import ReplicaRow
 from minibroker.scenarios.staging.scenario import HIGH_WATERMARK, LEADER_EPOCH, TruncationRule
 
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
 
 AT_A_TIME = 3
 SECONDS_MAX = 60.0
-"""For one act; alone it takes less than half as long."""
+"""For one variant; alone it takes less than half as long."""
 
 Key = tuple[str, str, TruncationRule]
 
@@ -82,21 +82,21 @@ ENDS: dict[Key, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 
 NOT_PLAYED = {("epochs", ""), ("unclean-election", "false"), ("zookeeper-outage", "quiet")}
-"""Live acts without a test on real processes."""
+"""Live variants without a test on real processes."""
 
 
 @pytest.fixture(scope="module")
-def played() -> dict[Key, PlayedAct | BaseException]:
+def played() -> dict[Key, PlayedVariant | BaseException]:
     """Run all, `AT_A_TIME`; an exception fails the test of its scenario."""
     places = asyncio.Semaphore(AT_A_TIME)
 
-    async def play(key: Key) -> PlayedAct:
-        name, act_name, rule = key
-        act = next(act for act in find_scenario(name).acts if act.name == act_name)
+    async def play(key: Key) -> PlayedVariant:
+        name, variant_name, rule = key
+        variant = next(variant for variant in find_scenario(name).variants if variant.name == variant_name)
         async with places, asyncio.timeout(SECONDS_MAX):
-            return await perform_live(act, rule, lambda step: None, engine="local")
+            return await play_variant_live(variant, rule, lambda step: None, engine="local")
 
-    async def play_all() -> dict[Key, PlayedAct | BaseException]:
+    async def play_all() -> dict[Key, PlayedVariant | BaseException]:
         found = await asyncio.gather(*(play(key) for key in ENDS), return_exceptions=True)
         return dict(zip(ENDS, found, strict=True))
 
@@ -104,7 +104,7 @@ def played() -> dict[Key, PlayedAct | BaseException]:
 
 
 @pytest.mark.parametrize("key", ENDS, ids=lambda key: "-".join(filter(None, (key[0], key[1], key[2].value))))
-def test_a_live_scenario_ends_as_expected(key: Key, played: dict[Key, PlayedAct | BaseException]) -> None:
+def test_a_live_scenario_ends_as_expected(key: Key, played: dict[Key, PlayedVariant | BaseException]) -> None:
     result = played[key]
     if isinstance(result, BaseException):
         raise result
@@ -124,8 +124,8 @@ def summary(key: Key, row: ReplicaRow) -> str:
 
 
 def test_every_live_act_has_an_expected_end_or_is_not_played() -> None:
-    live = {(each.name, act.name) for each in all_scenarios() for act in each.acts if act.live}
-    assert {(name, act) for name, act, _ in ENDS} | NOT_PLAYED == live
+    live = {(each.name, variant.name) for each in all_scenarios() for variant in each.variants if variant.live}
+    assert {(name, variant) for name, variant, _ in ENDS} | NOT_PLAYED == live
 
 
 def scenario_run(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:

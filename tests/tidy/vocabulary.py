@@ -24,6 +24,7 @@ INSTEAD = {
     "hearsay": "observed",
     "incumbent": "active controller",
     "lifeline": "liveness connection",
+    "moral": "lesson",
     "nobody": "no broker, no client",
     "parked": "delayed",
     "reign": "leader epoch",

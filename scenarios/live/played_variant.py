@@ -1,6 +1,6 @@
-"""Runs an act on real processes: start, script, kill, audit.
+"""Runs a variant on real processes: start, script, kill, audit.
 
-Owns: one act's data directory, which is removed at the end. Leaves to others: printing.
+Owns: one variant's data directory, which is removed at the end. Leaves to others: printing.
 """
 
 import asyncio
@@ -17,8 +17,8 @@ from minibroker.local_cluster.zookeeper_process import MissingJava, PortTaken, Z
 from minibroker.observation.broker_queries import NoAnswer
 from minibroker.runtime.ports import CoordinationError
 from minibroker.scenarios.live.stage import LiveStage
-from minibroker.scenarios.staging.played_act import PlayedAct, play_script, played_act_of
-from minibroker.scenarios.staging.scenario import Act, TruncationRule
+from minibroker.scenarios.staging.played_variant import PlayedVariant, play_script, played_variant_of
+from minibroker.scenarios.staging.scenario import TruncationRule, Variant
 from minibroker.scenarios.staging.stage import ScenarioStep
 from minibroker.scenarios.staging.verdict import audit_disks, write_facts
 
@@ -34,30 +34,30 @@ CANNOT_PLAY = (
     TeardownTimedOut,
     ZooKeeperFailed,
 )
-"""Errors that say in one sentence why an act could not be played live."""
+"""Errors that say in one sentence why a variant could not be played live."""
 
 
-async def perform_live(
-    act: Act,
+async def play_variant_live(
+    variant: Variant,
     rule: TruncationRule,
     listener: Callable[[ScenarioStep], None],
     *,
     engine: str,
     report: Callable[[str], None] = lambda _: None,
     pause: Callable[[], None] | None = None,
-) -> PlayedAct:
+) -> PlayedVariant:
     """`listener` gets each step, `report` the progress in between; `pause` is called in a thread after each step.
     Raises one of CANNOT_PLAY."""
-    assert act.live
+    assert variant.live
     find_java()
     zookeeper_jars()
     with tempfile.TemporaryDirectory(prefix="minibroker-scenario-") as name:
-        stage = LiveStage(act.cast, rule, listener, Path(name), report, pause)
+        stage = LiveStage(variant.setup, rule, listener, Path(name), report, pause)
         async with stage.opened():
-            ending, problem = await play_script(act, stage)
+            ending, problem = await play_script(variant, stage)
             await stage.checkpointed()
             state = await stage.state_at_the_end()
         report(f"{engine} audit of the files")
         write_facts(Path(name), stage.acknowledged, state)
         verdict = await asyncio.to_thread(audit_disks, Path(name), engine)
-    return played_act_of(stage, ending, problem, verdict, trace_hash=None)
+    return played_variant_of(stage, ending, problem, verdict, trace_hash=None)

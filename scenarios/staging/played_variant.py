@@ -1,6 +1,6 @@
-"""Plays an act to its end, and checks whether it ends as scripted.
+"""Plays a variant to its end, and checks whether it ends as scripted.
 
-Owns: one act from an empty cluster to the audit's verdict. Leaves to others: printing.
+Owns: one variant from an empty cluster to the audit's verdict. Leaves to others: printing.
 """
 
 import contextlib
@@ -13,21 +13,21 @@ import msgspec
 from minibroker.broker.replication.state import TruncationRule
 from minibroker.scenarios.staging.broker_events import listening
 from minibroker.scenarios.staging.disks import export
-from minibroker.scenarios.staging.scenario import Act, Ending
+from minibroker.scenarios.staging.scenario import Ending, Variant
 from minibroker.scenarios.staging.simulated import SimulatedStage
 from minibroker.scenarios.staging.stage import ScenarioFailed, ScenarioStep, Stage
 from minibroker.scenarios.staging.verdict import AuditVerdict, audit_disks, write_facts
 
 
-class PlayedAct(msgspec.Struct, frozen=True, kw_only=True):
-    """One act, played."""
+class PlayedVariant(msgspec.Struct, frozen=True, kw_only=True):
+    """One variant, played."""
 
     steps: tuple[ScenarioStep, ...]
     ending: Ending | None
     """None: the script failed before its end."""
     verdict: AuditVerdict
     problem: str | None
-    """How the act deviated from its script."""
+    """How the variant deviated from its script."""
     trace_hash: str | None
     """None: real processes, where no two runs are the same."""
 
@@ -36,39 +36,41 @@ class PlayedAct(msgspec.Struct, frozen=True, kw_only=True):
         return self.problem is None
 
 
-def perform(act: Act, rule: TruncationRule, listener: Callable[[ScenarioStep], None] = lambda _: None) -> PlayedAct:
-    """Play an act on simulated brokers; `listener` gets each step as it happens."""
-    stage = SimulatedStage(act.cast, rule, listener)
+def play_variant(
+    variant: Variant, rule: TruncationRule, listener: Callable[[ScenarioStep], None] = lambda _: None
+) -> PlayedVariant:
+    """Play a variant on simulated brokers; `listener` gets each step as it happens."""
+    stage = SimulatedStage(variant.setup, rule, listener)
     ending: Ending | None = None
     problem: str | None = None
 
     async def play() -> None:
         nonlocal ending, problem
         async with stage.opened():
-            ending, problem = await play_script(act, stage)
+            ending, problem = await play_script(variant, stage)
             await stage.checkpointed()
 
-    patch = contextlib.nullcontext() if act.patch is None else act.patch()
-    stage.patched = act.patch is not None
+    patch = contextlib.nullcontext() if variant.patch is None else variant.patch()
+    stage.patched = variant.patch is not None
     with listening(stage.world.observers, stage.note_broker_log), patch:
         stage.world.run(play())
     verdict = _audit(stage)
-    return played_act_of(stage, ending, problem, verdict, stage.world.trace_hash)
+    return played_variant_of(stage, ending, problem, verdict, stage.world.trace_hash)
 
 
-async def play_script(act: Act, stage: Stage) -> tuple[Ending | None, str | None]:
+async def play_script(variant: Variant, stage: Stage) -> tuple[Ending | None, str | None]:
     """The ending that the script reached, or how it deviated."""
     try:
-        return await act.play(stage), None
+        return await variant.play(stage), None
     except ScenarioFailed as failure:
         return None, str(failure)
 
 
-def played_act_of(
+def played_variant_of(
     stage: Stage, ending: Ending | None, problem: str | None, verdict: AuditVerdict, trace_hash: str | None
-) -> PlayedAct:
+) -> PlayedVariant:
     """The steps and the ending, compared with the audit's verdict."""
-    return PlayedAct(
+    return PlayedVariant(
         steps=tuple(stage.steps),
         ending=ending,
         verdict=verdict,
@@ -88,7 +90,7 @@ def _problem_of(ending: Ending | None, verdict: AuditVerdict) -> str | None:
 def _audit(stage: SimulatedStage) -> AuditVerdict:
     with tempfile.TemporaryDirectory(prefix="minibroker-scenario-") as name:
         directory = Path(name)
-        for broker in stage.cast.replicas:
+        for broker in stage.setup.replicas:
             machine = stage.machine(broker)
             export(stage.world.machine(machine).storage, directory / machine)
         write_facts(directory, stage.acknowledged, stage.zookeeper_state())
