@@ -16,7 +16,7 @@ from typing import TypeVar
 from minibroker.controller.controller_election import ControllerFence
 from minibroker.controller.core.controller_state import Leadership, RegisteredBroker, Topic
 from minibroker.controller.core.events import TopicsChanged
-from minibroker.controller.core.left_alone import LeftAlone
+from minibroker.controller.core.ignored_nodes import IgnoredNodes
 from minibroker.protocol import znodes
 from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.events.broker_events import NodeMissing
@@ -78,7 +78,7 @@ class ClusterReader:
         self._fence = fence
         self._observer = observer
         self._on_broker_gone = on_broker_gone
-        self.left_alone = LeftAlone()
+        self.ignored_nodes = IgnoredNodes()
 
     async def is_still_active(self, watcher: Watcher) -> bool:
         stat = await self.patiently(lambda: self._coordination.exists(znodes.CONTROLLER, watcher))
@@ -86,7 +86,7 @@ class ClusterReader:
 
     async def read_brokers(self, watcher: Watcher) -> dict[BrokerId, RegisteredBroker]:
         names = sorted(await self._children(znodes.BROKER_IDS, watcher), key=lambda name: (len(name), name))
-        self.left_alone.listed(znodes.BROKER_IDS, names)
+        self.ignored_nodes.listed(znodes.BROKER_IDS, names)
         if len(names) > BROKERS_MAX:
             logger.error("%s: only the first %d of %d are known", znodes.BROKER_IDS, BROKERS_MAX, len(names))
         brokers = await self.all(names[:BROKERS_MAX], self._read_broker)
@@ -100,7 +100,7 @@ class ClusterReader:
 
     def _legal(self, path: str, names: Sequence[str]) -> list[str]:
         """The legal topic names among these: no order and no directory could carry another name."""
-        self.left_alone.listed(path, names)
+        self.ignored_nodes.listed(path, names)
         legal = [name for name in names if is_topic_name(name)]
         for name in sorted(set(names) - set(legal)):
             self._ignore(f"{path}/{name}", "no topic can have this name")
@@ -108,11 +108,11 @@ class ClusterReader:
 
     def _ignore(self, path: str, why: object) -> None:
         """Report it, and note it in DescribeCluster."""
-        self.left_alone.add(path, str(why))
+        self.ignored_nodes.add(path, str(why))
         self._observer.notify(NodeIgnored(path=shown(path), reason=str(why)))
 
     def _leave_state_alone(self, path: str, why: object) -> None:
-        self.left_alone.add(path, str(why))
+        self.ignored_nodes.add(path, str(why))
         self._observer.notify(NodeIgnored(path=path, reason=str(why)))
 
     async def read_begun(self, names: Sequence[str]) -> frozenset[str]:
@@ -145,14 +145,14 @@ class ClusterReader:
         try:
             content, stat = await self.patiently(lambda: self._coordination.get(path))
         except NoNode:
-            self.left_alone.remove(path)
+            self.ignored_nodes.remove(path)
             return {}, None
         try:
             config = ConfigNode.decode(content).config
         except ProtocolError as error:
             self._ignore(path, error)
             return {}, stat
-        self.left_alone.remove(path)
+        self.ignored_nodes.remove(path)
         return config, stat
 
     async def _children(self, path: str, watcher: Watcher) -> list[str]:
@@ -181,7 +181,7 @@ class ClusterReader:
         except ProtocolError as error:
             self._ignore(path, error)
             return None
-        self.left_alone.remove(path)
+        self.ignored_nodes.remove(path)
         listeners = registration.listeners()
         return RegisteredBroker(
             broker_id=broker_id,
@@ -201,7 +201,7 @@ class ClusterReader:
         except ProtocolError as error:
             self._ignore(path, error)
             return None
-        self.left_alone.remove(path)
+        self.ignored_nodes.remove(path)
         configs, _ = await self.read_config(znodes.topic_config_path(name))
         return Topic(topic_id=assignment.topic_id, assignment=assignment.replicas(), configs=configs)
 

@@ -156,9 +156,9 @@ class ControllerService:
         """The epoch of the active controller in this process, if any."""
         return None if self._fence is None else self._fence.controller_epoch
 
-    def left_alone(self) -> dict[str, str]:
+    def ignored_nodes(self) -> dict[str, str]:
         """Znodes that this controller leaves alone, and why; none unless it is active."""
-        return self._active.store.left_alone.nodes() if self._active is not None and self.is_active else {}
+        return self._active.store.ignored_nodes.nodes() if self._active is not None and self.is_active else {}
 
     async def run(self) -> None:
         """Run until cancelled. Raises only for bugs."""

@@ -32,7 +32,7 @@ class Kind(StrEnum):
     SEQUENCE_GAP = "sequence-gap"
     SEQUENCE_BACKWARDS = "sequence-backwards"
     SEQUENCE_MALFORMED = "sequence-malformed"
-    SEQUENCE_ANEW = "sequence-anew"
+    SEQUENCE_RESTARTED = "sequence-restarted"
     EPOCH_CHECKPOINT = "epoch-checkpoint"
     EPOCH_CHECKPOINT_BEHIND = "epoch-checkpoint-behind"
     INDEX_DAMAGE = "index-damage"
@@ -72,7 +72,7 @@ class Kind(StrEnum):
 
 NOTES = frozenset(
     {
-        Kind.SEQUENCE_ANEW,
+        Kind.SEQUENCE_RESTARTED,
         Kind.EPOCH_CHECKPOINT_BEHIND,
         Kind.INDEX_MISSING,
         Kind.INDEX_UNREADABLE,
@@ -117,7 +117,7 @@ CHECKS: dict[str, tuple[Kind, ...]] = {
         Kind.SEQUENCE_GAP,
         Kind.SEQUENCE_BACKWARDS,
         Kind.SEQUENCE_MALFORMED,
-        Kind.SEQUENCE_ANEW,
+        Kind.SEQUENCE_RESTARTED,
     ),
     "epoch histories fit the batches": (Kind.EPOCH_CHECKPOINT, Kind.EPOCH_CHECKPOINT_BEHIND),
     "producer snapshots name the log's batches": (Kind.PRODUCER_SNAPSHOT, Kind.PRODUCER_SNAPSHOT_UNUSED),

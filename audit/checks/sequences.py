@@ -135,7 +135,7 @@ class _SequenceWalk:
             return True
         if sequence == 0:
             text = f"begins again at 0{front}: its leader had forgotten the producer (silent for long, or too many)"
-            self._report(Kind.SEQUENCE_ANEW, row, self._description(row) + text)
+            self._report(Kind.SEQUENCE_RESTARTED, row, self._description(row) + text)
             return True
         if epoch < last.epoch:
             self._report(Kind.SEQUENCE_BACKWARDS, row, f"{self._description(row)}is of an earlier epoch{front}")

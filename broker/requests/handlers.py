@@ -59,7 +59,7 @@ class ControllerRole(Protocol):
         """Answer, or NOT_CONTROLLER."""
         ...
 
-    def left_alone(self) -> dict[str, str]:
+    def ignored_nodes(self) -> dict[str, str]:
         """Znodes that it leaves alone, and why; none unless it is the controller."""
         ...
 
@@ -237,12 +237,12 @@ class RequestHandlers:
 
     def _describe_cluster(self, request: IncomingRequest, body: m.DescribeClusterRequest) -> m.Response:
         """Only the controller's own broker can list the znodes that the controller leaves alone."""
-        left_alone = [
-            m.NodeLeftAlone(path=clipped(path), reason=clipped(reason))
-            for path, reason in self._controller.left_alone().items()
+        ignored_nodes = [
+            m.IgnoredNode(path=clipped(path), reason=clipped(reason))
+            for path, reason in self._controller.ignored_nodes().items()
         ]
         answer = self._image.answer_describe_cluster(request.connection.listener_name)
-        return replace(answer, left_alone=left_alone) if left_alone else answer
+        return replace(answer, ignored_nodes=ignored_nodes) if ignored_nodes else answer
 
     def _metadata(self, request: IncomingRequest, body: m.MetadataRequest) -> m.Response:
         if self._image.is_of_an_earlier_registration(self._registration.broker_epoch):

@@ -22,7 +22,7 @@ from minibroker.protocol.wire.messages import (
 NAMES_SHOWN = 5
 """Partitions named in one sentence."""
 
-LEFT_ALONE_CURE = (
+IGNORED_NODE_CURE = (
     "correct the node, or delete it if nothing uses it; then delete /controller in ZooKeeper: the next controller"
     " reads everything again"
 )
@@ -51,7 +51,7 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     waits: dict[TopicPartition, str] = {}
     """Why a partition has no leader, and which brokers it waits for, in the controller's words."""
     topic_ids: dict[str, str] = {}
-    left_alone: dict[str, str] = {}
+    ignored_nodes: dict[str, str] = {}
     """Znodes that the controller ignores because they cannot be parsed or are implausible; with its reason."""
 
     def broker(self, broker_id: int) -> BrokerView | None:
@@ -94,13 +94,13 @@ async def view_cluster(
         partitions=partitions,
         waits=await _waits(queries, addresses.get(metadata.controller_id), leaderless, timeout_s),
         topic_ids={topic.name: topic.topic_id for topic in metadata.topics},
-        left_alone=await _left_alone(queries, addresses.get(metadata.controller_id), timeout_s)
+        ignored_nodes=await _ignored_nodes(queries, addresses.get(metadata.controller_id), timeout_s)
         if topics is None
         else {},
     )
 
 
-async def _left_alone(queries: BrokerQueries, controller: str | None, timeout_s: float) -> dict[str, str]:
+async def _ignored_nodes(queries: BrokerQueries, controller: str | None, timeout_s: float) -> dict[str, str]:
     """Only the controller knows these; one that does not answer is itself a problem of the view."""
     if controller is None:
         return {}
@@ -108,7 +108,7 @@ async def _left_alone(queries: BrokerQueries, controller: str | None, timeout_s:
         described = await queries.describe_cluster(controller, timeout_s)
     except NoAnswer:
         return {}
-    return {node.path: node.reason for node in described.left_alone}
+    return {node.path: node.reason for node in described.ignored_nodes}
 
 
 async def _waits(
@@ -166,7 +166,7 @@ def partition_problems(view: ClusterView) -> list[HealthProblem]:
                 "no controller is elected", "start the brokers that are down, or check whether ZooKeeper runs"
             )
         )
-    found += _ignored_nodes(view)
+    found += _ignored_node_problems(view)
     for name, partition in view.partitions.items():
         replicas, isr = list(partition.replica_nodes), list(partition.isr_nodes)
         if view.broker(partition.leader_id) is None:
@@ -180,12 +180,12 @@ def partition_problems(view: ClusterView) -> list[HealthProblem]:
     return found + _replica_problems(view) + [HealthProblem(each) for each in _newer_epochs(view)]
 
 
-def _ignored_nodes(view: ClusterView) -> list[HealthProblem]:
+def _ignored_node_problems(view: ClusterView) -> list[HealthProblem]:
     named = [
-        HealthProblem(f"the controller ignores {path} in ZooKeeper: {reason}", LEFT_ALONE_CURE)
-        for path, reason in list(view.left_alone.items())[:NAMES_SHOWN]
+        HealthProblem(f"the controller ignores {path} in ZooKeeper: {reason}", IGNORED_NODE_CURE)
+        for path, reason in list(view.ignored_nodes.items())[:NAMES_SHOWN]
     ]
-    more = len(view.left_alone) - len(named)
+    more = len(view.ignored_nodes) - len(named)
     return [*named, HealthProblem(f"the controller ignores {more} more nodes in ZooKeeper")] if more else named
 
 

@@ -105,7 +105,7 @@ OTHER_TOOLS = Excuse(
         *in_file("controller/cluster_store.py", "ClusterStore._create_unless_there", "ClusterStore._clear"),
         *in_file("controller/cluster_store.py", "ClusterStore._below", "ClusterStore._paths_in"),
         *in_file("controller/core/change_text.py", "state_reread"),
-        *in_file("controller/core/left_alone.py", "LeftAlone.add"),
+        *in_file("controller/core/ignored_nodes.py", "IgnoredNodes.add"),
         *in_file("protocol/files/checkpoints.py", "OtherVersion.__init__", "require_version"),
     ),
 )

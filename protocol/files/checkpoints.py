@@ -68,7 +68,7 @@ LOG_START_SLOT_BYTES = 4_096
 _LOG_START = re.compile(
     rf"version: {LOG_START_VERSION}\nchange: ([0-9]{{1,18}})\n"
     r"topic_id: ([A-Za-z0-9_-]{1,64})\npartition: (0|[1-9][0-9]{0,9})\nlog_start_offset: ([0-9]{1,19})\n"
-    r"reason: (created|started-anew|retention|trim|copied-from-leader)\n"
+    r"reason: (created|reset|retention|trim|copied-from-leader)\n"
 )
 
 EPOCH_MAX = 2**31 - 1
@@ -295,7 +295,7 @@ class LogStartReason(StrEnum):
 
     CREATED = "created"
     """The log began empty."""
-    RESET = "started-anew"
+    RESET = "reset"
     """The log began empty in place of another one, of which some data may remain on the disk."""
     RETENTION = "retention"
     """For the leader, the records below were too old or too many."""

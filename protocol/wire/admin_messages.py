@@ -238,11 +238,11 @@ class DescribeClusterBroker(Message, frozen=True, kw_only=True):
     broker_epoch: I64 = -1
 
 
-LEFT_ALONE_MAX = 100
-"""Znodes in one answer: there may be any number of them, and an operator begins with the first."""
+IGNORED_NODES_MAX = 100
+"""Znodes in one answer. There may be any number of them, and an operator begins with the first."""
 
 
-class NodeLeftAlone(Message, frozen=True, kw_only=True):
+class IgnoredNode(Message, frozen=True, kw_only=True):
     """A znode that the controller cannot parse, or that holds impossible values."""
 
     path: Text
@@ -255,7 +255,7 @@ class DescribeClusterResponse(Response, frozen=True, kw_only=True):
     controller_epoch: I32 = -1
     brokers: Annotated[list[DescribeClusterBroker], Meta(max_length=BROKERS_MAX)] = []
     # about: ours: znodes that count as missing; only the controller lists them
-    left_alone: Annotated[list[NodeLeftAlone], Meta(max_length=LEFT_ALONE_MAX)] = []
+    ignored_nodes: Annotated[list[IgnoredNode], Meta(max_length=IGNORED_NODES_MAX)] = []
 
 
 # --------------------------------------------------------------------------------------------------- DescribeEvents

@@ -121,7 +121,7 @@ def test_a_forgotten_producer_that_begins_again_at_0_is_a_note(tmp_path: Path, e
     result = audited_partition(
         tmp_path, [*run(epoch=1, batches=3), Sent(7, epoch, 0, text="again"), Sent(7, epoch, 2, text="too")]
     )
-    assert found(result) == [(Kind.SEQUENCE_ANEW, Severity.NOTE, 6)]
+    assert found(result) == [(Kind.SEQUENCE_RESTARTED, Severity.NOTE, 6)]
 
 
 def test_a_sequence_without_producer_id_is_a_note_because_leaders_accept_it(tmp_path: Path) -> None:

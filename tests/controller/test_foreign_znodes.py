@@ -82,10 +82,10 @@ def test_an_unusable_znode_stops_no_failover(path: str, content: bytes, is_first
         if not is_first:
             await plant(cluster, path, content)
         await fails_over(cluster, controller)
-        assert path in controller.service.left_alone()
+        assert path in controller.service.ignored_nodes()
         await cluster.observer.delete(path)
         if not path.startswith("/admin"):
-            await cluster.until(lambda: path not in controller.service.left_alone())
+            await cluster.until(lambda: path not in controller.service.ignored_nodes())
 
     story()
 
@@ -114,9 +114,9 @@ def test_a_forged_state_stops_only_its_own_partition(fields: dict[str, Any], is_
             controller = await cluster.controller(name="next", broker_id=101)
         await fails_over(cluster, controller)
         assert controller.service.is_active
-        assert set(controller.service.left_alone()) <= {znodes.partition_state_path(FORGED)}
+        assert set(controller.service.ignored_nodes()) <= {znodes.partition_state_path(FORGED)}
         if is_first:
-            assert controller.service.left_alone()[znodes.partition_state_path(FORGED)]
+            assert controller.service.ignored_nodes()[znodes.partition_state_path(FORGED)]
 
     story()
 
@@ -127,10 +127,10 @@ async def test_only_the_active_controller_lists_the_znodes_that_it_leaves_alone(
     await plant(cluster, "/brokers/topics/broken", b"no assignment")
     controller = await cluster.controller()
     other = await cluster.candidate(name="other", broker_id=102)
-    await cluster.until(lambda: list(controller.service.left_alone()) == ["/brokers/topics/broken"])
-    assert other.service.left_alone() == {}
+    await cluster.until(lambda: list(controller.service.ignored_nodes()) == ["/brokers/topics/broken"])
+    assert other.service.ignored_nodes() == {}
     await controller.stop()
-    assert controller.service.left_alone() == {}
+    assert controller.service.ignored_nodes() == {}
 
 
 @simulated

@@ -67,8 +67,8 @@ def on_directory(healthy: BrokerView, state: str, reason: str) -> BrokerView:
 
 
 def test_of_many_ignored_znodes_the_first_are_named() -> None:
-    left_alone = {f"/brokers/topics/{number}": "why" for number in range(NAMES_SHOWN + 3)}
-    problems = health_problems(msgspec.structs.replace(view(), left_alone=left_alone))
+    ignored_nodes = {f"/brokers/topics/{number}": "why" for number in range(NAMES_SHOWN + 3)}
+    problems = health_problems(msgspec.structs.replace(view(), ignored_nodes=ignored_nodes))
     assert len(problems) == NAMES_SHOWN + 1
     assert problems[-1] == "the controller ignores 3 more nodes in ZooKeeper"
 
@@ -81,7 +81,7 @@ def test_healthy_cluster_has_no_problems() -> None:
     ("unhealthy", "reason"),
     [
         (
-            msgspec.structs.replace(view(), left_alone={"/brokers/topics/x": "'partitions' is missing"}),
+            msgspec.structs.replace(view(), ignored_nodes={"/brokers/topics/x": "'partitions' is missing"}),
             "the controller ignores /brokers/topics/x in ZooKeeper: 'partitions' is missing"
             " (correct the node, or delete it if nothing uses it; then delete /controller in ZooKeeper: the next"
             " controller reads everything again)",

@@ -1,4 +1,4 @@
-"""The znodes that a controller leaves alone because they cannot be parsed, or hold impossible values. Pure.
+"""The znodes that a controller ignores because they cannot be parsed, or hold impossible values. Pure.
 
 Owns: the list of these znodes with their reasons, for DescribeCluster. A broken znode affects only the topic, partition
 or broker that it is about: without this list, only the log would show it.
@@ -6,10 +6,10 @@ or broker that it is about: without this list, only the log would show it.
 
 from collections.abc import Collection
 
-from minibroker.protocol.wire.messages import LEFT_ALONE_MAX
+from minibroker.protocol.wire.messages import IGNORED_NODES_MAX
 
 
-class LeftAlone:
+class IgnoredNodes:
     """The list of one controller epoch."""
 
     def __init__(self) -> None:
@@ -17,7 +17,7 @@ class LeftAlone:
 
     def add(self, path: str, reason: str) -> None:
         """This znode counts as missing until it is corrected."""
-        if path in self._reasons or len(self._reasons) < LEFT_ALONE_MAX:
+        if path in self._reasons or len(self._reasons) < IGNORED_NODES_MAX:
             self._reasons[path] = reason
 
     def remove(self, path: str) -> None:
