@@ -160,6 +160,7 @@ class Broker:
             tail_cache=TailCache(config.log_tail_cache_bytes),
             incarnation_id=self.registration.incarnation_id,
             segments=WarmSegments(share_out(self.runtime.open_files_max, config.max_connections).log_files),
+            observer=self.events,
         )
         doubt = self.log_directory.wholeness.doubt
         if doubt is not None:

@@ -5,12 +5,17 @@ Owns: the steps of a cut at either end. Leaves to others: where a log is cut, an
 offsets in memory match the files.
 """
 
+import logging
+
 from minibroker.broker.log import retention
 from minibroker.broker.log.open_log import OpenLog
 from minibroker.broker.log.segments.segment import Segment
 from minibroker.broker.replication.producer_state import ProducerStates
+from minibroker.protocol.events.event_base import ClusterEvent
 from minibroker.protocol.files.checkpoints import LogStartReason
 from minibroker.runtime.ports import DiskError
+
+logger = logging.getLogger(__name__)
 
 
 def drop_newest(log: OpenLog) -> None:
@@ -85,10 +90,13 @@ def rebuild_producers(log: OpenLog) -> None:
     had_producers = len(log.producers) > 0
     log.snapshots.remove_above(end)
     if had_producers:  # else none can be missing, and the log need not be read
-        snapshot_offset, producers = log.snapshots.newest(end)
+        unusable: list[ClusterEvent] = []
+        snapshot_offset, producers = log.snapshots.newest(end, unusable)
         for header in log.headers(snapshot_offset or 0):
             producers.update(header)
         log.producers = producers
+        for each in unusable:
+            logger.warning("%s", each.text())
     log.is_cut_unfinished = False
 
 

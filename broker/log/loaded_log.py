@@ -11,6 +11,7 @@ from minibroker.broker.log.segments.segment_files import SegmentFile
 from minibroker.broker.log.side_files.epoch_file import EpochEntry
 from minibroker.broker.log.side_files.producer_snapshots import ProducerSnapshots
 from minibroker.broker.replication.producer_state import ProducerStates
+from minibroker.protocol.events.event_base import ClusterEvent
 from minibroker.protocol.files.checkpoints import LogStart
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.ports import Disk
@@ -27,6 +28,8 @@ class RecoveryReport(msgspec.Struct, kw_only=True):
     bytes_cut: int = 0
     reason: str | None = None
     """Why something was cut or removed."""
+    found: list[ClusterEvent] = []
+    """What is to be reported of the files beside the log. Loading runs off the loop, so it only collects."""
 
 
 class LoadedLog(msgspec.Struct, kw_only=True):

@@ -6,13 +6,11 @@ the directories of deleted and damaged logs (`renamed_directories`).
 After an IO error the directory is offline: nothing is written to it any more (KAFKA-10778).
 """
 
-import asyncio
 import logging
 import posixpath
 import random
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
-from functools import partial
 from typing import Any
 
 from minibroker.broker.log import ownership
@@ -28,7 +26,8 @@ from minibroker.broker.log.segments.warm_segments import WarmSegments
 from minibroker.broker.log.side_files import directory_files
 from minibroker.broker.log.side_files.offset_checkpoints import OffsetCheckpoints
 from minibroker.broker.log.side_files.wholeness import Wholeness
-from minibroker.broker.log.unsynced_files import UnsyncedFiles
+from minibroker.broker.log.unsynced_files import SYNCS_AT_ONCE, UnsyncedFiles, gather_all, sync_all
+from minibroker.protocol.events.replica_events import ReplicaRemoved
 from minibroker.protocol.files.checkpoints import (
     LOCK,
     PARTITION_METADATA,
@@ -41,6 +40,7 @@ from minibroker.protocol.files.checkpoints import (
 from minibroker.protocol.files.meta_properties import MetaProperties
 from minibroker.protocol.files.partition_metadata import PartitionMetadata, format_partition_metadata
 from minibroker.protocol.ids import MAX_PARTITION, TopicPartition
+from minibroker.runtime.observer import UNOBSERVED, Observer
 from minibroker.runtime.ports import (
     BadEntry,
     Clock,
@@ -51,9 +51,6 @@ from minibroker.runtime.ports import (
 )
 
 logger = logging.getLogger(__name__)
-
-SYNCS_AT_ONCE = 3
-"""Concurrent syncs share the disk's journal; one thread stays free for other callers."""
 
 
 class LogDirectory:
@@ -67,6 +64,7 @@ class LogDirectory:
         cluster_id: str,
         default_config: LogConfig,
         incarnation_id: str = "",
+        observer: Observer = UNOBSERVED,
     ) -> None:
         self.health = health
         self.path = health.path
@@ -88,7 +86,8 @@ class LogDirectory:
         self._loaded = False
         self._unnoted_boot: MetaProperties | None = None
         """What `meta.properties` must say before the next start may rely on this boot."""
-        self._checkpoints = OffsetCheckpoints(health, self.logs)
+        self._observer = observer
+        self._checkpoints = OffsetCheckpoints(health, self.logs, observer)
         self._renamed = RenamedDirectories(health)
 
     @property
@@ -125,6 +124,7 @@ class LogDirectory:
         tail_cache: TailCache | None = None,
         incarnation_id: str = "",
         segments: WarmSegments | None = None,
+        observer: Observer = UNOBSERVED,
     ) -> "LogDirectory":
         """Lock the directory, check its owner and load every log in it, off the loop. Raises LogDirectoryError with the
         reason and the cure, or DiskError."""
@@ -143,9 +143,11 @@ class LogDirectory:
         try:
             directory_files.require_usable(disk, path)
             health = DirectoryHealth(disk, clock, path, tail_cache if tail_cache is not None else TailCache(), segments)
-            directory = cls(health, lock, broker_id, cluster_id, default_config, incarnation_id)
+            directory = cls(health, lock, broker_id, cluster_id, default_config, incarnation_id, observer)
             stored = directory_files.read_claim(disk, path, broker_id, cluster_id)
-            meta, directory.same_boot = directory_files.claim_directory(disk, path, stored, broker_id, cluster_id, rng)
+            meta, directory.same_boot = directory_files.claim_directory(
+                disk, path, stored, broker_id, cluster_id, rng, observer
+            )
             directory.directory_id = meta.directory_id
             directory._unnoted_boot = meta if stored is not None and stored != meta else None
             await directory._load(on_progress)
@@ -159,8 +161,8 @@ class LogDirectory:
 
     async def _load(self, on_progress: Progress | None) -> None:
         disk, path = self._disk, self.path
-        self.wholeness.take()
-        self.was_clean, self.last_broker_epoch = directory_files.take_clean_marker(disk, path)
+        self.wholeness.take(self._observer)
+        self.was_clean, self.last_broker_epoch = directory_files.take_clean_marker(disk, path, self._observer)
         partitions: list[TopicPartition] = []
         for name in disk.list_directory(path):
             partition = parse_partition_directory_name(name)
@@ -172,6 +174,8 @@ class LogDirectory:
         listed = self._checkpoints.listed
         for done, partition in enumerate(partitions, start=1):
             loaded, topic_id = await self._load_partition(partition)
+            for each in loaded.report.found:
+                self._observer.notify(each)
             if topic_id is None and loaded.has_batches and loaded.damage is None:
                 self._remove_nameless(partition)
             else:
@@ -209,7 +213,8 @@ class LogDirectory:
     def _remove_nameless(self, partition: TopicPartition) -> None:
         """A power cut came before any of its files was synced, and by chance left batches without the owner's name. The
         topic may have been deleted and made again since: the next one of this name must not get them."""
-        logger.warning("%s: no file says which topic it is of, and nothing of it was ever synced: removed", partition)
+        reason = "no file says which topic it is of, and nothing of it was ever synced"
+        self._observer.notify(ReplicaRemoved(topic=partition.topic, partition=partition.partition, reason=reason))
         target = self._renamed.rename(self._directory_of(partition), partition, deleted_directory_name)
         if target is not None:
             self._renamed.sync_names()
@@ -231,7 +236,7 @@ class LogDirectory:
         """Side files and names that a killed process wrote, renamed or removed may be so only in the kernel's memory.
         They are synced before anything relies on them: an append, a deletion, what other replicas are told. Batches
         wait for the next flush."""
-        await self._sync_all([log.side_files() for log in self.logs.values() if log.damage is None])
+        await sync_all(self._disk, [log.side_files() for log in self.logs.values() if log.damage is None])
         await self._disk.in_background(lambda: self._disk.sync_directory(self.path))
 
     async def _settle_and_note_boot(self) -> None:
@@ -429,7 +434,7 @@ class LogDirectory:
             if not taken:
                 return
             try:
-                await self._sync_all([files for _, files in taken])
+                await sync_all(self._disk, [files for _, files in taken])
             except BaseException as error:
                 for log, files in taken:
                     log.unsynced.give_back(files)
@@ -447,10 +452,6 @@ class LogDirectory:
             except DiskError as error:
                 if not isinstance(log.recorded(error), BadEntry):  # which concerns this log alone
                     raise
-
-    async def _sync_all(self, files: Sequence[UnsyncedFiles]) -> None:
-        parts = [UnsyncedFiles.merged(files[start::SYNCS_AT_ONCE]) for start in range(SYNCS_AT_ONCE)]
-        await gather_all([self._disk.in_background(partial(part.sync, self._disk)) for part in parts if part])
 
     # -------------------------------------------------------------------------------------------------------- closing
     async def close(
@@ -482,14 +483,3 @@ class LogDirectory:
         ends = {partition: log.log_end_offset for partition, log in self.logs.items()}
         await self._disk.in_background(lambda: self.wholeness.write(ends))
         await self._disk.in_background(lambda: directory_files.write_clean_marker(self._disk, self.path, broker_epoch))
-
-
-async def gather_all(calls: Sequence[Coroutine[Any, Any, object]]) -> None:
-    """Wait for all of them, then raise the first error."""
-    if len(calls) == 1:
-        await calls[0]
-        return
-    results = await asyncio.gather(*calls, return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result

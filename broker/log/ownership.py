@@ -20,6 +20,8 @@ from minibroker.broker.log.errors import LogDirectoryError
 from minibroker.broker.log.loaded_log import LoadContext, LoadedLog, unreadable_log
 from minibroker.broker.log.recovery import load_log
 from minibroker.broker.log.side_files.damage_note import read_damage_note, replace_damage_note
+from minibroker.protocol.events.broker_events import FileNotUsed
+from minibroker.protocol.events.event_base import ClusterEvent
 from minibroker.protocol.files.checkpoints import (
     LOG_START,
     PARTITION_METADATA,
@@ -123,11 +125,12 @@ def load_own_log(
         foreign = why_foreign(claims, partition)
         if foreign is not None:
             return unreadable_log(disk, directory, foreign), None
-        topic_id = _settled_topic_id(disk, directory, partition, claims, named_elsewhere)
+        topic_id, found = _settled_topic_id(disk, directory, partition, claims, named_elsewhere)
         noted = read_damage_note(disk, directory)
         number = partition.partition
         context = msgspec.structs.replace(context_of(topic_id), damage=noted, topic_id=topic_id, partition=number)
         loaded = load_log(disk, directory, context, index_interval_bytes=index_interval_bytes)
+        loaded.report.found = found + loaded.report.found
         if topic_id is None and loaded.damage is None and (context.same_boot or context.clean):
             loaded.damage = _why_nameless(loaded)
         if loaded.damage is not None and noted is None:
@@ -154,19 +157,21 @@ def _why_nameless(loaded: LoadedLog) -> str | None:
 
 def _settled_topic_id(
     disk: Disk, directory: str, partition: TopicPartition, claims: Claims, named_elsewhere: str | None
-) -> str | None:
-    """The topic id from either file, or else from the checkpoints. If none names one (a power cut right after
-    creation), nothing of the log was ever synced: an empty one goes to the next topic of this name."""
+) -> tuple[str | None, list[ClusterEvent]]:
+    """The topic id from either file, or else from the checkpoints, and what is to be reported. If none names one (a
+    power cut right after creation), nothing of the log was ever synced: an empty one goes to the next topic of this
+    name."""
     if claims.metadata is not None:
-        return claims.metadata.topic_id
-    logger.warning("%s/%s cannot be used: %s", directory, PARTITION_METADATA, claims.why_no_metadata)
+        return claims.metadata.topic_id, []
     topic_id = claims.start.topic_id if claims.start is not None else named_elsewhere
+    consequence = f"the topic id is {topic_id}, by another file" if topic_id else "no other file names its topic"
+    path = f"{directory}/{PARTITION_METADATA}"
+    found: list[ClusterEvent] = [FileNotUsed(path=path, reason=claims.why_no_metadata, consequence=consequence)]
     if topic_id is None:
-        logger.warning("%s has no known owner: %s names none either", directory, LOG_START)
-        return None
+        return None, found
     metadata = PartitionMetadata(topic_id=topic_id, partition=partition.partition)
     try:
-        disk.replace_file(f"{directory}/{PARTITION_METADATA}", format_partition_metadata(metadata))
+        disk.replace_file(path, format_partition_metadata(metadata))
     except DiskFull as error:
         logger.warning("%s stays without %s: %s", directory, PARTITION_METADATA, error)
-    return metadata.topic_id
+    return metadata.topic_id, found

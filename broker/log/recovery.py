@@ -33,13 +33,15 @@ from minibroker.broker.log.side_files.epoch_file import (
     EpochEntry,
     EpochRebuild,
     contradicted_at,
+    epochs_not_used,
     read_epoch_file,
     truncate_epochs,
 )
 from minibroker.broker.log.side_files.log_start_file import read_log_start
 from minibroker.broker.log.side_files.producer_snapshots import ProducerSnapshots
 from minibroker.broker.replication.producer_state import ProducerStates
-from minibroker.protocol.files.checkpoints import LOG_START, LOG_SUFFIX, LogStartReason
+from minibroker.protocol.events.broker_events import FileNotUsed
+from minibroker.protocol.files.checkpoints import INDEX_SUFFIX, LOG_START, LOG_SUFFIX, LogStartReason
 from minibroker.protocol.log_digest import MODULUS, NOTHING, digest_of
 from minibroker.protocol.record_batch import BatchHeader, CorruptBatch
 from minibroker.runtime.ports import Disk, DiskFull, File
@@ -75,11 +77,12 @@ class _Loader:
         self.snapshots.set_owner(context.topic_id, context.partition)
         self.producers = ProducerStates()
         self.report = RecoveryReport(clean=False)
-        self.stored_epochs = read_epoch_file(disk, directory, context.topic_id, context.partition)
+        found = self.report.found
+        self.stored_epochs = read_epoch_file(disk, directory, found, context.topic_id, context.partition)
         self.epochs = EpochRebuild(self.stored_epochs)
         self.last_epoch = NO_EPOCH
         """Leader epoch of the last scanned batch."""
-        self.recorded_start = read_log_start(disk, directory)
+        self.recorded_start = read_log_start(disk, directory, found)
         self.promised_end = self._promised_end(context)
         self.start = self.recorded_start[0].offset if self.recorded_start is not None else 0
         self.synced_end = 0
@@ -158,7 +161,7 @@ class _Loader:
         """Take the recorded digests for segments that were not read."""
         if self.damage is not None or all(segment.digest is not None for segment in self.segments):
             return
-        recorded = read_digests(self.disk, self.directory, self.context.topic_id, self.context.partition)
+        recorded = self._read_digests()
         ends = [segment.base_offset for segment in self.segments[1:]] + [end]
         for segment, segment_end in zip(self.segments, ends, strict=True):
             found = recorded.get(segment.base_offset)
@@ -167,8 +170,12 @@ class _Loader:
 
     def _has_recorded_digest(self, segment: SegmentFile, end: int) -> bool:
         """Whether the headers in this segment, epochs included, are those of which the digest was recorded."""
-        recorded = read_digests(self.disk, self.directory, self.context.topic_id, self.context.partition)
+        recorded = self._read_digests()
         return recorded.get(segment.base_offset) == (end, digest_of_headers(self._headers(segment.base_offset, end)))
+
+    def _read_digests(self) -> dict[int, tuple[int, int]]:
+        owner = self.context.topic_id, self.context.partition
+        return read_digests(self.disk, self.directory, *owner, self.report.found)
 
     # --------------------------------------------------------------------------------------------- what must be there
     def _check_head(self) -> None:
@@ -222,6 +229,11 @@ class _Loader:
         tail = read_tail(self.disk, segment, self.interval_bytes)
         if tail.is_index_stale:
             segment.remove_indexes(self.disk)  # the segment rebuilds it
+            consequence = "the index is rebuilt from the batches"
+            path = segment.path + INDEX_SUFFIX
+            self.report.found.append(
+                FileNotUsed(path=path, reason="it does not fit the batches", consequence=consequence)
+            )
         return tail
 
     def _damaged(self, reason: str) -> None:
@@ -293,7 +305,7 @@ class _Loader:
         try:
             for _, header in walk_headers(file, 0, segment.size):
                 if earlier and header.partition_leader_epoch < earlier[-1]:
-                    logger.warning("rebuilding the leader epochs of %s: they contradict its batches", self.directory)
+                    self.report.found.append(epochs_not_used(self.directory, "it contradicts the batches"))
                     self.epochs = EpochRebuild([])
                 return
         except CorruptBatch:
@@ -319,7 +331,7 @@ class _Loader:
         self._check_epochs([(tail.last_epoch, last)], last, tail.end_offset)
         there = [epoch for epoch, start in self.stored_epochs if start < tail.end_offset]
         if not there or there[-1] != tail.last_epoch:
-            logger.warning("rebuilding the leader epochs of %s: they lack epoch %d", self.directory, tail.last_epoch)
+            self.report.found.append(epochs_not_used(self.directory, f"it lacks epoch {tail.last_epoch}"))
             self.epochs = EpochRebuild([])
 
     def _scan(self, segment: SegmentFile) -> tuple[int, bool]:
@@ -411,7 +423,7 @@ class _Loader:
         """Restore producer states as of `end`, from the newest snapshot and later batches; keep epochs begun below. The
         snapshot is usually that of `end`: batches are read, with all checks, where it is lost."""
         self.epochs.keep_below(end)
-        offset, self.producers = self.snapshots.newest(end)
+        offset, self.producers = self.snapshots.newest(end, self.report.found)
         self.snapshots.remove_above(end)  # they may describe a tail that is lost
         for header in self._headers(offset or 0, end, scan_batches):
             if header.producer_id >= 0:

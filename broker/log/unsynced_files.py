@@ -4,9 +4,15 @@ Files are synced by their paths, with handles of their own, so files that the ev
 not interfere. Leaves to others: when they are synced, and what counts as synced then (`flushing`).
 """
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Coroutine, Sequence
+from functools import partial
+from typing import Any
 
 from minibroker.runtime.ports import Disk, FileMissing
+
+SYNCS_AT_ONCE = 3
+"""Concurrent syncs share the disk's journal; one thread stays free for other callers."""
 
 
 class UnsyncedFiles:
@@ -80,3 +86,20 @@ def _sync_file(disk: Disk, path: str) -> bool:
     finally:
         file.close()
     return True
+
+
+async def sync_all(disk: Disk, files: Sequence[UnsyncedFiles]) -> None:
+    """Sync the files of several logs, off the event loop."""
+    parts = [UnsyncedFiles.merged(files[start::SYNCS_AT_ONCE]) for start in range(SYNCS_AT_ONCE)]
+    await gather_all([disk.in_background(partial(part.sync, disk)) for part in parts if part])
+
+
+async def gather_all(calls: Sequence[Coroutine[Any, Any, object]]) -> None:
+    """Wait for all of them, then raise the first error."""
+    if len(calls) == 1:
+        await calls[0]
+        return
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result

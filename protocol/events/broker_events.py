@@ -60,6 +60,28 @@ class LogScanned(PartitionEvent, frozen=True, kw_only=True):
     cut_bytes: int
 
 
+class FileNotUsed(ClusterEvent, frozen=True, kw_only=True):
+    """A start does without a file beside a log, or beside all logs: it is damaged, of another log, or contradicts the
+    batches."""
+
+    LEVEL: ClassVar[int] = WARNING
+    TEXT: ClassVar[str] = "{path} is not used: {reason}; {consequence}"
+    path: str
+    reason: str
+    consequence: str
+
+
+class DirectoryIdMissing(ClusterEvent, frozen=True, kw_only=True):
+    """A log directory has logs, but no `meta.properties`: its logs count as those of another disk."""
+
+    LEVEL: ClassVar[int] = ERROR
+    TEXT: ClassVar[str] = (
+        "{path} is missing, though there are logs; a new one is made. The logs count for nothing until they have"
+        " caught up with a leader; if they are the only copy, stop this broker and restore the old file"
+    )
+    path: str
+
+
 class LogDirectoryFailed(ClusterEvent, frozen=True, kw_only=True):
     """A log directory is offline or full: its replicas stop."""
 

@@ -37,10 +37,13 @@ of this list have the event `log` and a field `logger`. Names and fields stay; n
 
 An event tells of a change: of a replica, a log, a log directory, a broker's registration or session, its settings, the
 controller and what it decides; or of something that is wrong and may need an operator. Other lines of the log are
-diagnostics and no events: an attempt that failed and is made again (a connection, an order, a write to ZooKeeper); what
-a start repaired in the files beside a log (`log_scanned`, `replica_damaged` and `logs_doubted` tell what came of it);
+diagnostics and no events: an attempt that failed and is made again (a connection, an order, a write to ZooKeeper);
 warnings about settings and limits; refused connections; the trail of administration (logger
 `minibroker.administration`, [SECURITY.md](SECURITY.md)); and bugs.
+
+What a start finds: `file_not_used` for each file beside a log or beside all logs that it does without, and what it does
+instead; `log_scanned` for each log that was read, with the bytes of a torn tail that were cut; `replica_damaged` for a
+log that must not be used; `log_missing`, `directory_id_missing` and `logs_doubted` for what elections will distrust.
 
 This page is written by `python -m tests.docs.events_page`, from `protocol/events/`.
 

@@ -208,9 +208,9 @@ MUTANTS: tuple[Mutant, ...] = (
             Edit(
                 "broker.log.side_files.directory_files",
                 "    except (CorruptCheckpoint, FileTooLarge) as error:\n"
-                '        logger.warning("%s is damaged, the stop counts as unclean: %s", file, error)\n',
+                '        observer.notify(FileNotUsed(path=file, reason=str(error), consequence="the stop counts as unclean"))\n',
                 "    except CorruptCheckpoint as error:\n"
-                '        logger.warning("%s is damaged, the stop counts as unclean: %s", file, error)\n',
+                '        observer.notify(FileNotUsed(path=file, reason=str(error), consequence="the stop counts as unclean"))\n',
             ),
         ),
         schedule=Schedule("disk_errors:marker_of_a_clean_stop_is_huge"),

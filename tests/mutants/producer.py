@@ -45,7 +45,7 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "broker.log.cutting",
-                "        snapshot_offset, producers = log.snapshots.newest(end)\n"
+                "        snapshot_offset, producers = log.snapshots.newest(end, unusable)\n"
                 "        for header in log.headers(snapshot_offset or 0):\n"
                 "            producers.update(header)\n"
                 "        log.producers = producers\n",

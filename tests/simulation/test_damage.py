@@ -10,6 +10,8 @@ from minibroker.broker.replicas.partition import Partition
 from minibroker.client.consumer.consumer import Consumer
 from minibroker.client.errors import MinibrokerError
 from minibroker.harness.simulated import SimulatedHarness
+from minibroker.protocol.events.event_base import ERROR, ClusterEvent
+from minibroker.protocol.events.replica_events import LogMissing
 from minibroker.protocol.files.checkpoints import HIGH_WATERMARK_CHECKPOINT
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import read_header
@@ -238,10 +240,8 @@ async def test_a_restart_does_not_make_a_damaged_log_look_sound(c: SimulatedHarn
 
 
 @simulated(brokers=1, seed=3, settings=SETTINGS)
-async def test_a_partition_whose_directory_is_gone_at_a_start_is_an_error_of_its_brokers_log(
-    c: SimulatedHarness, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The only copy: there is no leader, and the broker used to log nothing."""
+async def test_a_partition_whose_directory_is_gone_at_a_start_is_reported_as_an_error(c: SimulatedHarness) -> None:
+    """The only copy: there is no leader, and the broker used to report nothing."""
     await c.create_topic(TOPIC)
     await produce(c, 5)
     await asyncio.sleep(2)
@@ -249,8 +249,8 @@ async def test_a_partition_whose_directory_is_gone_at_a_start_is_an_error_of_its
     await c.stop(1)
     parent, name = disk(c, 1).parent_of(directory)
     del parent.entries[name]
-    await c.start(1)
-    await asyncio.sleep(10)
-    errors = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
-    assert [each for each in errors if "orders-0: its directory is missing" in each] == errors
-    assert len(errors) == 1
+    events: list[object] = []
+    with c.world.observers.subscribed(events.append):
+        await c.start(1)
+        await asyncio.sleep(10)
+    assert [type(each) for each in events if isinstance(each, ClusterEvent) and each.level == ERROR] == [LogMissing]

@@ -10,6 +10,7 @@ from minibroker.client.descriptions import NewTopic
 from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer.producer import Producer
 from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.events.controller_events import PartitionsWithoutLeader
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import (
     ElectionPreview,
@@ -219,16 +220,21 @@ def test_largest_log_leads_after_a_power_cut_of_all(order: tuple[int, ...], paus
     Stop().play(story)
 
 
-def test_a_power_cut_of_all_waits_for_the_last_member(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_power_cut_of_all_waits_for_the_last_member() -> None:
+    events: list[object] = []
+
     async def story(stop: Stop) -> None:
         await lose_all_but(stop, 2)
         await stop.start(1, 3)
         await stop.until_refused()
-        assert "have no leader (t-0): waiting for brokers [2]: broker 2 is not registered" in caplog.text
+        waits = [each for each in events if isinstance(each, PartitionsWithoutLeader)]
+        assert ("t-0", "waiting for brokers [2]: broker 2 is not registered") in [(w.first, w.reason) for w in waits]
         await stop.start(2)
         await stop.until_whole()
 
-    Stop().play(story)
+    stop = Stop()
+    with stop.world.observers.subscribed(events.append):
+        stop.play(story)
 
 
 @pytest.mark.parametrize("order", [(1, 2, 3), (3, 2, 1), (2, 3, 1)])

@@ -12,6 +12,8 @@ power cut combines an older file with newer segments that are not read.
 import contextlib
 import logging
 
+from minibroker.protocol.events.broker_events import FileNotUsed
+from minibroker.protocol.events.event_base import ClusterEvent
 from minibroker.protocol.files.checkpoints import CorruptCheckpoint
 from minibroker.protocol.files.segment_digests import (
     DIGESTS,
@@ -25,20 +27,27 @@ from minibroker.runtime.ports import BadEntry, Disk, DiskFull, FileMissing, File
 logger = logging.getLogger(__name__)
 
 
-def read_digests(disk: Disk, directory: str, topic_id: str | None, partition: int) -> dict[int, tuple[int, int]]:
-    """(end offset, digest) by base offset; empty for a missing, damaged or foreign file: digests are unknown then."""
+def read_digests(
+    disk: Disk, directory: str, topic_id: str | None, partition: int, found: list[ClusterEvent]
+) -> dict[int, tuple[int, int]]:
+    """(end offset, digest) by base offset; empty for a missing, damaged or foreign file: digests are unknown then.
+    `found` gets an event for a file that is not used."""
     path = f"{directory}/{DIGESTS}"
     try:
         stored = parse_segment_digests(disk.read_file(path, DIGESTS_FILE_BYTES_MAX))
     except (FileMissing, BadEntry):
         return {}
     except (CorruptCheckpoint, FileTooLarge) as error:
-        logger.warning("%s is damaged and not used: %s", path, error)
+        found.append(_not_used(path, str(error)))
         return {}
     if (stored.topic_id, stored.partition) != (topic_id, partition):
-        logger.warning("%s is of another partition and not used", path)
+        found.append(_not_used(path, "it is of another partition"))
         return {}
     return dict(stored.segments)
+
+
+def _not_used(path: str, reason: str) -> FileNotUsed:
+    return FileNotUsed(path=path, reason=reason, consequence="the digests are computed from the segments")
 
 
 def write_digests(disk: Disk, directory: str, digests: SegmentDigests) -> str | None:

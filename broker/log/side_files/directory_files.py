@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from minibroker.broker.log.errors import LogDirectoryError
+from minibroker.protocol.events.broker_events import DirectoryIdMissing, FileNotUsed
 from minibroker.protocol.files.checkpoints import (
     CLEAN_SHUTDOWN,
     HIGH_WATERMARK_CHECKPOINT,
@@ -33,6 +34,7 @@ from minibroker.protocol.files.checkpoints import (
 )
 from minibroker.protocol.files.meta_properties import MetaProperties, format_meta_properties, parse_meta_properties
 from minibroker.protocol.ids import TopicPartition
+from minibroker.runtime.observer import Observer
 from minibroker.runtime.ports import BadEntry, Disk, DiskFull, FileMissing, FileTooLarge
 
 logger = logging.getLogger(__name__)
@@ -87,7 +89,13 @@ def read_claim(disk: Disk, path: str, broker_id: int, cluster_id: str) -> MetaPr
 
 
 def claim_directory(
-    disk: Disk, path: str, stored: MetaProperties | None, broker_id: int, cluster_id: str, rng: random.Random
+    disk: Disk,
+    path: str,
+    stored: MetaProperties | None,
+    broker_id: int,
+    cluster_id: str,
+    rng: random.Random,
+    observer: Observer,
 ) -> tuple[MetaProperties, bool]:
     """Claim a new directory, or renew the claim. Also returns whether the machine has run since the last use (same
     boot): then only a process ended, and written bytes are still there."""
@@ -95,11 +103,7 @@ def claim_directory(
     if stored is not None:
         return msgspec.structs.replace(stored, boot_id=boot_id), stored.boot_id == boot_id
     if any(parse_partition_directory_name(name) is not None for name in disk.list_directory(path)):
-        logger.error(
-            "%s/%s is missing, though there are logs; a new one is made. The logs count for nothing until they have"
-            " caught up with a leader; if they are the only copy, stop this broker and restore the old file",
-            *(path, META_PROPERTIES),
-        )
+        observer.notify(DirectoryIdMissing(path=f"{path}/{META_PROPERTIES}"))
     directory_id = f"{rng.getrandbits(128):032x}"
     meta = MetaProperties(broker_id=broker_id, cluster_id=cluster_id, directory_id=directory_id, boot_id=boot_id)
     disk.replace_file(f"{path}/{META_PROPERTIES}", format_meta_properties(meta))
@@ -131,7 +135,7 @@ def _require_own(stored: MetaProperties, path: str, broker_id: int, cluster_id: 
         )
 
 
-def take_clean_marker(disk: Disk, path: str) -> tuple[bool, int | None]:
+def take_clean_marker(disk: Disk, path: str, observer: Observer) -> tuple[bool, int | None]:
     """Whether the last stop was clean, and the broker epoch that it ended. The marker is durably removed before
     anything is loaded: a crash while loading must not look like a clean stop (KAFKA-10471)."""
     file = f"{path}/{CLEAN_SHUTDOWN}"
@@ -141,7 +145,7 @@ def take_clean_marker(disk: Disk, path: str) -> tuple[bool, int | None]:
     except FileMissing:
         return False, None
     except (CorruptCheckpoint, FileTooLarge) as error:
-        logger.warning("%s is damaged, the stop counts as unclean: %s", file, error)
+        observer.notify(FileNotUsed(path=file, reason=str(error), consequence="the stop counts as unclean"))
     disk.remove(file)
     disk.sync_directory(path)
     return was_clean, broker_epoch
@@ -159,7 +163,7 @@ class StoredOffsets(msgspec.Struct, frozen=True):
     """Topic ids of these partitions, as far as the checkpoint has them."""
 
 
-def read_offsets(disk: Disk, path: str, name: str) -> StoredOffsets | None:
+def read_offsets(disk: Disk, path: str, name: str, observer: Observer) -> StoredOffsets | None:
     """One offset checkpoint; empty when it is missing, None when it is damaged."""
     try:
         content = disk.read_file(f"{path}/{name}", OFFSETS_FILE_BYTES_MAX)
@@ -167,7 +171,8 @@ def read_offsets(disk: Disk, path: str, name: str) -> StoredOffsets | None:
     except FileMissing:
         return StoredOffsets()
     except (CorruptCheckpoint, FileTooLarge) as error:
-        logger.warning("%s/%s is damaged and not used: %s", path, name, error)
+        consequence = "the offsets in it count as unknown"
+        observer.notify(FileNotUsed(path=f"{path}/{name}", reason=str(error), consequence=consequence))
         return None
 
 

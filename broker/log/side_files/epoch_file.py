@@ -5,8 +5,9 @@ makes; it takes over these entries and passes back what is to be written.
 """
 
 import itertools
-import logging
 
+from minibroker.protocol.events.broker_events import FileNotUsed
+from minibroker.protocol.events.event_base import ClusterEvent
 from minibroker.protocol.files.checkpoints import (
     EPOCH_CHECKPOINT,
     EPOCHS_FILE_BYTES_MAX,
@@ -16,9 +17,16 @@ from minibroker.protocol.files.checkpoints import (
 )
 from minibroker.runtime.ports import Disk, FileMissing, FileTooLarge
 
-__all__ = ["EpochEntry", "EpochRebuild", "contradicted_at", "epoch_file_path", "read_epoch_file", "truncate_epochs"]
+__all__ = [
+    "EpochEntry",
+    "EpochRebuild",
+    "contradicted_at",
+    "epoch_file_path",
+    "epochs_not_used",
+    "read_epoch_file",
+    "truncate_epochs",
+]
 
-logger = logging.getLogger(__name__)
 NO_EPOCH = -1
 
 
@@ -26,24 +34,32 @@ def epoch_file_path(directory: str) -> str:
     return f"{directory}/{EPOCH_CHECKPOINT}"
 
 
-def read_epoch_file(disk: Disk, directory: str, topic_id: str | None = None, partition: int = -1) -> list[EpochEntry]:
+def epochs_not_used(directory: str, reason: str) -> FileNotUsed:
+    consequence = "the leader epochs are rebuilt from the batches"
+    return FileNotUsed(path=epoch_file_path(directory), reason=reason, consequence=consequence)
+
+
+def read_epoch_file(
+    disk: Disk, directory: str, found: list[ClusterEvent], topic_id: str | None = None, partition: int = -1
+) -> list[EpochEntry]:
     """The stored entries; none if there is no file, if it does not name this log as its own (when the topic id is
-    known), or if it makes no sense (entries must rise in both columns)."""
+    known), or if it makes no sense (entries must rise in both columns). `found` gets an event for a file that is not
+    used."""
     path = epoch_file_path(directory)
     try:
         entries, owner = parse_epochs_and_owner(disk.read_file(path, EPOCHS_FILE_BYTES_MAX))
     except FileMissing:
         return []
     except (CorruptCheckpoint, FileTooLarge) as error:
-        logger.warning("rebuilding %s from the batches: %s", path, error)
+        found.append(epochs_not_used(directory, str(error)))
         return []
     if topic_id is not None and owner != (topic_id, partition):
         reason = "it names no owner" if owner is None else "it is of partition {1} of topic id {0}".format(*owner)
-        logger.warning("rebuilding %s from the batches: %s", path, reason)
+        found.append(epochs_not_used(directory, reason))
         return []
     for (epoch, start), (later_epoch, later_start) in itertools.pairwise(entries):
         if epoch >= later_epoch or start >= later_start:
-            logger.warning("rebuilding %s from the batches: its entries do not rise", path)
+            found.append(epochs_not_used(directory, "its entries do not rise"))
             return []
     return entries
 

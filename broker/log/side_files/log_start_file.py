@@ -8,9 +8,10 @@ earlier start is appended. So a log that begins above its recorded start has los
 """
 
 import asyncio
-import logging
 
 from minibroker.broker.log.unsynced_files import UnsyncedFiles
+from minibroker.protocol.events.broker_events import FileNotUsed
+from minibroker.protocol.events.event_base import ClusterEvent
 from minibroker.protocol.files.checkpoints import (
     LOG_START,
     LOG_START_SLOT_BYTES,
@@ -24,19 +25,18 @@ from minibroker.protocol.files.checkpoints import (
 )
 from minibroker.runtime.ports import Disk, DiskError, FileMissing, FileTooLarge
 
-logger = logging.getLogger(__name__)
 
-
-def read_log_start(disk: Disk, directory: str) -> tuple[LogStart, int] | None:
+def read_log_start(disk: Disk, directory: str, found: list[ClusterEvent]) -> tuple[LogStart, int] | None:
     """(the start, how often it changed); None if the file is missing or damaged: then a log that begins at 0 is
-    complete, and one that begins higher has no explanation for it."""
+    complete, and one that begins higher has no explanation for it. `found` gets an event for a damaged file."""
     path = f"{directory}/{LOG_START}"
     try:
         return parse_log_start(disk.read_file(path, SMALL_FILE_BYTES_MAX))
     except FileMissing:
         return None
     except (CorruptCheckpoint, FileTooLarge) as error:
-        logger.warning("%s is damaged and not used: %s", path, error)
+        consequence = "a log that begins above offset 0 counts as damaged"
+        found.append(FileNotUsed(path=path, reason=str(error), consequence=consequence))
         return None
 
 

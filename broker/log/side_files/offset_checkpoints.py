@@ -20,6 +20,7 @@ from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.log.side_files import directory_files
 from minibroker.protocol.files.checkpoints import HIGH_WATERMARK_CHECKPOINT, RECOVERY_POINT_CHECKPOINT, LogStartReason
 from minibroker.protocol.ids import TopicPartition
+from minibroker.runtime.observer import Observer
 from minibroker.runtime.ports import BadEntry, DiskError, DiskFull, OutOfDescriptors
 
 Offsets = dict[TopicPartition, int]
@@ -30,11 +31,11 @@ logger = logging.getLogger(__name__)
 class OffsetCheckpoints:
     """Reads both files when constructed; `logs` is the log directory's own dictionary."""
 
-    def __init__(self, health: DirectoryHealth, logs: dict[TopicPartition, PartitionLog]) -> None:
+    def __init__(self, health: DirectoryHealth, logs: dict[TopicPartition, PartitionLog], observer: Observer) -> None:
         self._health = health
         self._logs = logs
         points, high = (
-            directory_files.read_offsets(health.disk, health.path, name)
+            directory_files.read_offsets(health.disk, health.path, name, observer)
             for name in (RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT)
         )
         self.recovery_points, self._ids_of_points = (

@@ -5,7 +5,6 @@ snapshot that is missing, damaged, or from another log or offset costs only time
 yield the same states.
 """
 
-import logging
 from bisect import bisect_right
 
 from minibroker.broker.replication.producer_state import (
@@ -14,10 +13,10 @@ from minibroker.broker.replication.producer_state import (
     ProducerStates,
     SnapshotPlace,
 )
+from minibroker.protocol.events.broker_events import FileNotUsed
+from minibroker.protocol.events.event_base import ClusterEvent
 from minibroker.protocol.files.checkpoints import SNAPSHOT_SUFFIX, segment_file_name
 from minibroker.runtime.ports import Disk, FileMissing, FileTooLarge
-
-logger = logging.getLogger(__name__)
 
 
 class ProducerSnapshots:
@@ -50,14 +49,16 @@ class ProducerSnapshots:
             self.offsets.insert(bisect_right(self.offsets, offset), offset)
         return path
 
-    def newest(self, end_offset: int) -> tuple[int | None, ProducerStates]:
-        """The newest sound snapshot at or below `end_offset` and its offset; (None, no states) if there is none."""
+    def newest(self, end_offset: int, found: list[ClusterEvent]) -> tuple[int | None, ProducerStates]:
+        """The newest sound snapshot at or below `end_offset` and its offset; (None, no states) if there is none.
+        `found` gets an event for each one that is not used."""
         for offset in reversed(self.offsets[: bisect_right(self.offsets, end_offset)]):
             try:
                 content = self._disk.read_file(self.path(offset), SNAPSHOT_BYTES_MAX)
                 return offset, ProducerStates.load(content, self._place(offset))
             except (CorruptSnapshot, FileMissing, FileTooLarge) as error:
-                logger.warning("%s is not used: %s", self.path(offset), error)
+                consequence = "the states of producers are read from an older snapshot, or from the batches"
+                found.append(FileNotUsed(path=self.path(offset), reason=str(error), consequence=consequence))
         return None, ProducerStates()
 
     def remove_above(self, offset: int) -> None:

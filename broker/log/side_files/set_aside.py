@@ -28,7 +28,7 @@ def read_set_aside(
     try:
         parsed = [parse_segment_file_name(name) for name in disk.list_directory(directory)]
         bases = [found[0] for found in parsed if found is not None and found[1] == LOG_SUFFIX and found[0] <= offset]
-        epochs = read_epoch_file(disk, directory)
+        epochs = read_epoch_file(disk, directory, [])
         if not bases or not epochs or offset < epochs[0][1]:
             return None
         size = disk.file_size(f"{directory}/{segment_file_name(bases[-1])}")

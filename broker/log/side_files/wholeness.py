@@ -20,6 +20,7 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.protocol.events.broker_events import FileNotUsed
 from minibroker.protocol.files.checkpoints import (
     OFFSETS_FILE_BYTES_MAX,
     WHOLE_SINCE,
@@ -29,6 +30,7 @@ from minibroker.protocol.files.checkpoints import (
     parse_whole_since,
 )
 from minibroker.protocol.ids import TopicPartition
+from minibroker.runtime.observer import Observer
 from minibroker.runtime.ports import Disk, DiskError, DiskFull, FileMissing, FileTooLarge
 
 INCARNATIONS_MAX = 100
@@ -57,14 +59,15 @@ class Wholeness:
         self.missing: frozenset[TopicPartition] = frozenset()
         """Logs of the last incarnation without a directory now: their records are lost, they were not empty."""
 
-    def take(self) -> None:
+    def take(self, observer: Observer) -> None:
         """Read the file of the last incarnation, and remove it."""
         try:
             self._before = parse_whole_since(self._disk.read_file(self._file, OFFSETS_FILE_BYTES_MAX))
         except FileMissing:
             return
         except (CorruptCheckpoint, FileTooLarge) as error:
-            logger.warning("%s is damaged: which starts these logs are whole since is not known: %s", self._file, error)
+            consequence = "the starts since which these logs are whole are unknown"
+            observer.notify(FileNotUsed(path=self._file, reason=str(error), consequence=consequence))
         self._remove()
 
     def clean_end(self, partition: TopicPartition) -> int:

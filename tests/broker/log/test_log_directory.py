@@ -10,6 +10,7 @@ from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.errors import LogDirectoryError
 from minibroker.broker.log.loaded_log import RecoveryReport
 from minibroker.broker.log.log_directory import LogDirectory
+from minibroker.protocol.events.broker_events import DirectoryIdMissing
 from minibroker.protocol.files.checkpoints import (
     SMALL_FILE_BYTES_MAX,
     LogStart,
@@ -21,6 +22,7 @@ from minibroker.protocol.files.partition_metadata import PartitionMetadata, pars
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.adapters.clock import RealClock
 from minibroker.runtime.adapters.disk import RealDisk
+from minibroker.runtime.observer import Observers
 from tests.broker.log.machine import PARTITION, PATH, SMALL, TOPIC_ID, Machine, append, check_log, drive, read_all
 
 OTHER = TopicPartition("a.topic_with-dashes", 11)
@@ -72,20 +74,19 @@ def test_an_identity_with_a_wrong_digit_is_refused(machine: Machine) -> None:
         machine.open()
 
 
-def test_missing_meta_properties_next_to_logs_is_logged_as_an_error(
-    machine: Machine, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_missing_meta_properties_next_to_logs_are_reported_as_an_error(machine: Machine) -> None:
     """The file was once replaced without a message, and the only copy waited for a leader."""
-    drive(machine.open().close(clean=True, high_watermarks={}))
-    assert not [each for each in caplog.records if each.levelname == "ERROR"]
-    directory, _ = machine.open_log()
+    events: list[object] = []
+    observer = Observers(events.append)
+    drive(machine.open(observer=observer).close(clean=True, high_watermarks={}))
+    directory, _ = machine.open_log(observer=observer)
+    assert events == []
     before = directory.directory_id
     drive(directory.close(clean=True, high_watermarks={}))
     machine.disk().remove(f"{PATH}/meta.properties")
-    directory = machine.open()
+    directory = machine.open(observer=observer)
     assert directory.directory_id != before
-    [message] = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
-    assert message.startswith(f"{PATH}/meta.properties is missing, though there are logs")
+    assert events == [DirectoryIdMissing(path=f"{PATH}/meta.properties")]
 
 
 def test_the_directory_keeps_its_id(machine: Machine) -> None:

@@ -7,11 +7,14 @@ from collections.abc import Callable
 
 import pytest
 
-from minibroker.broker.log.log_directory import LogDirectory, gather_all
+from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.log.side_files.directory_files import read_offsets
+from minibroker.broker.log.unsynced_files import gather_all
+from minibroker.protocol.events.replica_events import ReplicaRemoved
 from minibroker.protocol.files.checkpoints import HIGH_WATERMARK_CHECKPOINT
 from minibroker.protocol.ids import TopicPartition
+from minibroker.runtime.observer import UNOBSERVED, Observers
 from minibroker.runtime.ports import DiskError
 from minibroker.simulation.world.storage import CHANGES, SimulatedStorage
 from tests.broker.log.machine import PARTITION, PATH, SMALL, TOPIC_ID, Machine, append, check_log, drive
@@ -184,7 +187,7 @@ def test_the_recovery_point_of_a_deleted_topic_is_not_written_for_the_next_one(m
     append(directory.create_log(TopicPartition("lines", 1), "other", SMALL), 1)
     make_again(directory)
     directory.set_log_aside(TopicPartition("lines", 1))
-    found = read_offsets(machine.disk(), PATH, "recovery-point-offset-checkpoint")
+    found = read_offsets(machine.disk(), PATH, "recovery-point-offset-checkpoint", UNOBSERVED)
     assert found is not None
     assert (found.offsets[PARTITION], found.topic_ids[PARTITION]) == (0, NEXT_ID)
 
@@ -204,8 +207,10 @@ def test_batches_that_a_power_cut_left_without_an_owner_go_to_no_topic(machine: 
     for path in (log.directory, PATH):
         machine.disk().sync_directory(path)
     machine.lose_power()
-    directory = machine.open()
+    events: list[object] = []
+    directory = machine.open(observer=Observers(events.append))
     assert PARTITION not in directory.logs
+    assert any(isinstance(each, ReplicaRemoved) for each in events)
     assert directory.create_log(PARTITION, NEXT_ID, SMALL).log_end_offset == 0
 
 
@@ -240,6 +245,6 @@ def test_the_high_watermark_checkpoint_goes_on_to_name_a_log_that_was_replaced(m
     directory.set_log_aside(PARTITION)
     directory.create_log(PARTITION, TOPIC_ID, SMALL)
     drive(directory.checkpoint_high_watermarks({}))
-    stored = read_offsets(machine.disk(), PATH, HIGH_WATERMARK_CHECKPOINT)
+    stored = read_offsets(machine.disk(), PATH, HIGH_WATERMARK_CHECKPOINT, UNOBSERVED)
     assert stored is not None
     assert stored.offsets == {PARTITION: 0}
