@@ -163,8 +163,7 @@ def _awaits(body: list[ast.stmt]) -> bool:
     return any(isinstance(node, waits) for statement in body for node in ast.walk(statement))
 
 
-PATCHING = re.compile(r"(?<!lambda: )\bsetattr\(|type: ignore\[[^\]]*method-assign")
-"""A lambda that sets a field of an instance is how a fault ends."""
+PATCHING = re.compile(r"\bsetattr\(|type: ignore\[[^\]]*method-assign")
 MAY_PATCH = {
     "scenarios/patches.py": "a scenario takes a rule out on purpose",
     "simulation/world/real_waiting.py": "while virtual time runs, Python's sleep and thread start refuse to be called",

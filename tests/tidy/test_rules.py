@@ -163,6 +163,7 @@ def test_seeded_random_and_pure_paths_pass() -> None:
     [
         ("broker/broker.py", "tree.transact = watched  # type: ignore[method-assign]"),
         ("client/cluster.py", "setattr(module, 'send', other)"),
+        ("simulation/swarm/faults/faults.py", "end = lambda: setattr(disk, 'append', other)"),
         ("simulation/checks/control/fencing.py", "tree.transact = watched  # type: ignore[assignment, method-assign]"),
         ("simulation/checks/control/fencing.py", "def f(tree: Any):\n    def w(): ...\n    tree.transact = w"),
         ("simulation/swarm/run.py", "def f(disk: Any):\n    def w(call): ...\n    disk.check = w(disk.check)"),
@@ -176,7 +177,6 @@ def test_code_replaced_at_run_time_is_named(path: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("path", "text"),
     [
-        ("simulation/swarm/faults/faults.py", "end = lambda: setattr(cost, 'append', 0.0)"),
         ("simulation/checks/control/fencing.py", "def f(self):\n    def w(): ...\n    self.act = w"),
         ("simulation/checks/control/fencing.py", "def copied(x): ...\nstorage.root = copied(other)"),
     ],

@@ -67,10 +67,7 @@ class FailureDetectionSequences(SequenceSteps):
         if leader is None:
             return
         delay, seconds = self.random.choice((0.05, 0.2)), 2.0
-        injector.zookeeper.options.extra_delay = delay
-        injector.note("zookeeper slow", delay)
-        for broker_id in injector.cluster.broker_ids:
-            injector.impair(broker_id, lambda: setattr(injector.zookeeper.options, "extra_delay", 0.0), seconds)
+        injector.slow_zookeeper(delay, seconds)
         injector.reject(leader, injector.others(leader), self.random.choice((0.05, 0.3, seconds)))
         await self._write_for(partition, seconds / 2)
         await self._elected(partition, epoch)

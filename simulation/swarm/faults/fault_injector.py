@@ -235,6 +235,17 @@ class FaultInjector:
 
         self.later(repaired, seconds)
 
+    def slow_zookeeper(self, delay_seconds: float, seconds: float) -> None:
+        options = self.zookeeper.options
+        options.extra_delay = delay_seconds
+        self.note("zookeeper slow", delay_seconds)
+
+        def heal() -> None:
+            options.extra_delay = 0.0
+
+        for broker_id in self.cluster.broker_ids:
+            self.impair(broker_id, heal, seconds)
+
     # ------------------------------------------------------------------------------------------- life of a process
     def start(self, broker_id: int) -> None:
         if self.is_alive(broker_id) or broker_id in self.kept_down:

@@ -87,7 +87,11 @@ class Faults:
         cost = injector.storage(victim).cost
         cost.append = injector.random.choice((0.01, 0.1, 0.4))
         injector.note("slow disk", victim, cost.append)
-        injector.impair(victim, lambda: setattr(cost, "append", 0.0))
+
+        def heal() -> None:
+            cost.append = 0.0
+
+        injector.impair(victim, heal)
 
     # -------------------------------------------------------------------------------------------------------- links
     def isolate(self) -> None:
@@ -189,11 +193,8 @@ class Faults:
                 injector.impair(broker_id, injector.zookeeper.start, seconds)
 
     def zk_slow(self) -> None:
-        injector, options, seconds = self.injector, self.injector.zookeeper.options, self.injector.seconds()
-        options.extra_delay = injector.random.choice((0.05, 0.2, 0.5))
-        injector.note("zookeeper slow", options.extra_delay)
-        for broker_id in injector.cluster.broker_ids:
-            injector.impair(broker_id, lambda: setattr(options, "extra_delay", 0.0), seconds)
+        injector, seconds = self.injector, self.injector.seconds()
+        injector.slow_zookeeper(injector.random.choice((0.05, 0.2, 0.5)), seconds)
 
     def zk_lost_reply(self) -> None:
         victim = self.injector.broker()
