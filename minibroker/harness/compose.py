@@ -11,8 +11,6 @@ import signal
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from minibroker.harness.cluster import ZOOKEEPER, Condition, Link, NamedTimeout, Party, UnsupportedByBackend
 from minibroker.harness.compose_project import BROKERS, ComposeProject, service_of
@@ -58,30 +56,8 @@ class ComposeHarness(WireHarness):
         self._filters = PacketFilters(self.project)
         self.ownership = Ownership(self._remove_now)
 
-    async def __aenter__(self) -> Self:
-        self.ownership.__enter__()
-        self.note_tasks()
-        try:
-            await self.up()
-        except BaseException:
-            await self._end()
-            raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.explain(error)
-        try:
-            await self.end_leftovers()
-        finally:
-            await self._end()
-
-    async def _end(self) -> None:
-        try:
-            await self.ownership.finish(self.down(remove_image=True))
-        finally:
-            self.ownership.__exit__()
+    async def _down(self) -> None:
+        await self.down(remove_image=True)
 
     def _remove_now(self) -> None:
         self.project.remove_now()

@@ -10,8 +10,6 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from minibroker.harness.cluster import CLIENTS, Condition, Link, Party
 from minibroker.harness.wire_harness import LOG_LINES_SHOWN, WireHarness
@@ -40,35 +38,10 @@ class ProcessHarness(WireHarness):
         self._ports: dict[int, int] = {}
         self.ownership = Ownership(self._kill_all)
 
-    async def __aenter__(self) -> Self:
-        self.ownership.__enter__()
-        self.note_tasks()
-        try:
-            await self.up()
-        except BaseException:
-            await self._end()
-            raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.explain(error)
-        try:
-            await self.end_leftovers()
-        finally:
-            await self._end()
-
     async def up(self, first: int | None = None) -> None:
         """Start everything; broker `first` before the others, so that it becomes the controller."""
         await self.proxies.surround(self.local, self._ports)
         await self.local.up(first=first)
-
-    async def _end(self) -> None:
-        try:
-            await self.ownership.finish(self._down())
-        finally:
-            self.ownership.__exit__()
 
     async def _down(self) -> None:
         try:

@@ -1,15 +1,19 @@
 """What processes and containers share: every question is answered by the brokers themselves, over the wire.
 
-Owns: the questions. Leaves to others: starting and breaking brokers, and the addresses at which running ones answer.
+Owns: the questions, and that the cluster goes down when its block ends. Leaves to others: starting and breaking
+brokers, and the addresses at which running ones answer.
 """
 
 import asyncio
 from abc import abstractmethod
 from collections.abc import Collection, Mapping
+from types import TracebackType
+from typing import Self
 
 from minibroker.client.default_runtime import runtime_or_default
 from minibroker.harness.cluster import ZOOKEEPER, ClusterHarness, Misuse, NamedTimeout
 from minibroker.local_cluster.local_cluster import CLIENT_ID
+from minibroker.local_cluster.teardown import Ownership
 from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import DescribeReplicaStateResponse, ReplicaStateDescription
@@ -25,6 +29,42 @@ SESSION_EXPIRED_SECONDS = 30.0
 
 class WireHarness(ClusterHarness):
     """Answers come from the brokers that run; see `DescribeReplicaStateResponse`."""
+
+    ownership: Ownership
+    """Of the back end: it takes the cluster down, whatever signals come."""
+
+    async def __aenter__(self) -> Self:
+        self.ownership.__enter__()
+        self.note_tasks()
+        try:
+            await self.up()
+        except BaseException:
+            await self._end()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.explain(error)
+        try:
+            await self.end_leftovers()
+        finally:
+            await self._end()
+
+    async def _end(self) -> None:
+        try:
+            await self.ownership.finish(self._down())
+        finally:
+            self.ownership.__exit__()
+
+    @abstractmethod
+    async def up(self) -> None:
+        """Start everything, and wait until it is healthy."""
+
+    @abstractmethod
+    async def _down(self) -> None:
+        """Stop everything, and remove what `up` made."""
 
     @abstractmethod
     async def _running_servers(self) -> dict[int, str]:
