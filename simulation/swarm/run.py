@@ -102,15 +102,7 @@ async def _drive_checked(
         workload.other_clients += open_loads(scene)
     sampling, working = asyncio.create_task(sample()), asyncio.create_task(workload.run())
     try:
-        if disks is None:
-            await schedule.run()
-        else:
-            await asyncio.gather(schedule.run(), disks.run())
-        await schedule.repair()
-        if disks is not None:
-            for what in await disks.repair():
-                history.find("I20", f"rot that no broker repaired: {what}")
-            schedule.forgive_crashes()
+        await _run_faults(schedule, disks, history)
         if endings.is_quiet:
             await converge_without_load(injector, history)
         await converge(cluster, options, reference, history)
@@ -138,6 +130,19 @@ async def _drive_checked(
         for task in (sampling, working):
             if task.done() and not task.cancelled() and task.exception() is not None:
                 outcome.findings.append(crash_finding(task.exception() or AssertionError(), None))
+
+
+async def _run_faults(schedule: FaultSchedule, disks: DiskFaultSchedule | None, history: History) -> None:
+    """Until the last fault is over and repaired."""
+    if disks is None:
+        await schedule.run()
+    else:
+        await asyncio.gather(schedule.run(), disks.run())
+    await schedule.repair()
+    if disks is not None:
+        for what in await disks.repair():
+            history.find("I20", f"rot that no broker repaired: {what}")
+        schedule.forgive_crashes()
 
 
 async def _check_end(
