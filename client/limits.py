@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from minibroker.client.errors import InvalidCall
 from minibroker.client.metadata_cache import Address
 from minibroker.protocol.ids import MAX_INT32, TOPIC_NAME_MAX_LENGTH, TopicPartition
+from minibroker.protocol.record_batch import TIMESTAMP_MAX, TIMESTAMP_MIN
 
 DEFAULT_PORT = 9092
 BOOTSTRAP_SERVERS_MAX = 100
@@ -23,6 +24,8 @@ election, and costs a broker next to nothing."""
 LEADER_CHANGE_BACKOFF_MS = 20
 """First pause after an answer that a leader has changed, doubled like any other, and the shortest pause between two
 rounds of metadata. Elections take some tens of milliseconds, and brokers learn of them one after the other."""
+LOG_WAIT_AFTER_MS = 1_000.0
+"""A call that still waits logs for what: the name may be wrong, or the cluster slow."""
 UNKNOWN_TOPIC_GRACE_MS = 5_000
 """A topic that was just created reaches all brokers within this; after it an unknown topic is an error."""
 BOOTSTRAP_TIMEOUT_MS = 10_000
@@ -136,3 +139,11 @@ def is_utf8(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def check_timestamp(timestamp_ms: int | None) -> None:
+    """Batches and messages have 64 bits for it; None: the producer's clock decides."""
+    if timestamp_ms is None:
+        return
+    if not isinstance(timestamp_ms, int) or not TIMESTAMP_MIN <= timestamp_ms <= TIMESTAMP_MAX:
+        raise InvalidCall(f"timestamp_ms is {timestamp_ms!r}; it must be a whole number of ms that fits into 64 bits")

@@ -10,9 +10,8 @@ import logging
 import msgspec
 
 from minibroker.client.cluster import Cluster
-from minibroker.client.consumer.partition_watch import LOG_WAIT_AFTER_MS
 from minibroker.client.errors import CallTimedOut, MinibrokerError, broker_error
-from minibroker.client.limits import UNKNOWN_TOPIC_GRACE_MS, Deadline, check_partition
+from minibroker.client.limits import LOG_WAIT_AFTER_MS, UNKNOWN_TOPIC_GRACE_MS, Deadline, check_partition
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition, from_wire, to_wire
 from minibroker.protocol.wire.messages import (

@@ -5,9 +5,8 @@ import logging
 from collections.abc import Sequence
 
 from minibroker.client.cluster import Cluster
-from minibroker.client.consumer.partition_watch import LOG_WAIT_AFTER_MS
 from minibroker.client.errors import MinibrokerError, Where, broker_error
-from minibroker.client.limits import METADATA_TIMEOUT_MS, UNKNOWN_TOPIC_GRACE_MS, Deadline
+from minibroker.client.limits import LOG_WAIT_AFTER_MS, METADATA_TIMEOUT_MS, UNKNOWN_TOPIC_GRACE_MS, Deadline
 from minibroker.client.metadata_cache import CachedTopic
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import BrokerId

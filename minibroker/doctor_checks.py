@@ -18,9 +18,9 @@ from minibroker.command_line import DEFAULT_DATA_DIRECTORY
 from minibroker.local_cluster import zookeeper_jars, zookeeper_process
 from minibroker.local_cluster.cluster_file import CLUSTER_FILE, ClusterMissing, read_cluster_file
 from minibroker.local_cluster.local_cluster import LocalCluster
+from minibroker.observation import cures
 from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
 from minibroker.observation.cluster_view import ZOOKEEPER_CURE, ClusterView, partition_problems, view_cluster
-from minibroker.offline import cures
 from minibroker.protocol.files.checkpoints import parse_partition_directory_name
 from minibroker.protocol.wire.messages import (
     DescribeClusterRequest,

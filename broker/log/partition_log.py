@@ -10,10 +10,11 @@ Batches are never split: a cut inside a batch removes the whole batch.
 
 from collections.abc import Sequence
 
+import msgspec
+
 from minibroker.broker.log import cutting, retention
 from minibroker.broker.log.flushing import flush_log
 from minibroker.broker.log.open_log import OpenLog
-from minibroker.broker.log.segments.log_slice import LogSlice
 from minibroker.broker.log.segments.segment_files import remove_files
 from minibroker.broker.log.segments.time_lookup import first_record_from
 from minibroker.broker.log.side_files.damage_note import write_damage_note
@@ -24,6 +25,19 @@ from minibroker.protocol.files.checkpoints import (
 )
 from minibroker.protocol.record_batch import BatchHeader
 from minibroker.runtime.ports import Buffer, DiskError, OutOfDescriptors
+
+
+class LogSlice(msgspec.Struct, frozen=True):
+    """The result of reading: whole batches as they are stored, to be sent unchanged."""
+
+    parts: list[Buffer]
+    size_bytes: int
+    base_offset: int
+    """Of the first batch; it may lie below the requested offset."""
+    next_offset: int
+    """Where the next read continues; the requested offset if there is no batch."""
+    last_epoch: int | None
+    """Leader epoch of the last batch; None if there is no batch."""
 
 
 class PartitionLog(OpenLog):

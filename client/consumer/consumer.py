@@ -33,10 +33,10 @@ from minibroker.client.limits import (
     Deadline,
     check_at_least,
     check_partition,
+    check_timestamp,
     check_topic,
 )
 from minibroker.client.offsets import OffsetAndTimestamp, list_offsets
-from minibroker.client.producer.record_input import check_timestamp
 from minibroker.client.topics import known_topic
 from minibroker.protocol.ids import Offset, TopicPartition
 from minibroker.protocol.record_batch import BatchHeader

@@ -15,8 +15,6 @@ from minibroker.runtime.deadline import DeadlineTimer
 
 LOG_AFTER_MS = 3_000.0
 """A problem that lasts this long is logged: most elections and restarts are over by then, and users still wait."""
-LOG_WAIT_AFTER_MS = 1_000.0
-"""A call that still waits logs for what: the name may be wrong, or the cluster slow."""
 LOG_AGAIN_AFTER_MS = 60_000.0
 """The interval of repetition: often enough to be found at the end of a log, too seldom to fill it."""
 LOOK_EVERY_MS = 1_000.0

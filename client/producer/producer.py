@@ -26,15 +26,15 @@ from minibroker.client.limits import (
     CANCELLED_CLOSE_MS,
     FLUSH_SLACK_MS,
     Deadline,
+    check_timestamp,
 )
 from minibroker.client.producer.accumulator import Accumulator
 from minibroker.client.producer.batches import Batch
 from minibroker.client.producer.buffer_memory import BufferMemory
 from minibroker.client.producer.deliveries import Deliveries, Delivery, RecordMetadata
-from minibroker.client.producer.failures import Failures
 from minibroker.client.producer.loop_clock import LoopClock
 from minibroker.client.producer.open_batches import OpenBatches
-from minibroker.client.producer.outcomes import not_acknowledged, without_outcome
+from minibroker.client.producer.outcomes import Failures, not_acknowledged, without_outcome
 from minibroker.client.producer.partitioner import Partitioner, murmur2_partitioner
 from minibroker.client.producer.producer_metadata import ProducerMetadata
 from minibroker.client.producer.producer_settings import ProducerSettings
@@ -44,7 +44,6 @@ from minibroker.client.producer.record_input import (
     RecordBytes,
     RecordColumns,
     as_bytes,
-    check_timestamp,
     checked_headers,
 )
 from minibroker.client.producer.sender import Sender

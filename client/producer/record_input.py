@@ -12,8 +12,6 @@ from minibroker.client.producer.producer_topic import ProducerTopic
 from minibroker.protocol.record_batch import (
     EMPTY_BATCH_BYTES,
     EXTEND_VALUE_BYTES,
-    TIMESTAMP_MAX,
-    TIMESTAMP_MIN,
     Header,
     record_bytes_max,
 )
@@ -41,14 +39,6 @@ def checked_headers(headers: Headers) -> tuple[Header, ...]:
         if not is_utf8(header[0]):
             raise InvalidCall(f"the name of header {header!r} is no text: it cannot be written as UTF-8")
     return tuple((name, content) for name, content in headers)
-
-
-def check_timestamp(timestamp_ms: int | None) -> None:
-    """Batches and messages have 64 bits for it; None: the producer's clock decides."""
-    if timestamp_ms is None:
-        return
-    if not isinstance(timestamp_ms, int) or not TIMESTAMP_MIN <= timestamp_ms <= TIMESTAMP_MAX:
-        raise InvalidCall(f"timestamp_ms is {timestamp_ms!r}; it must be a whole number of ms that fits into 64 bits")
 
 
 def record_size(key: bytes | None, value: bytes | None, headers: Headers) -> int:

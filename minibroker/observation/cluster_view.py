@@ -8,8 +8,8 @@ import time
 
 import msgspec
 
+from minibroker.observation import cures
 from minibroker.observation.broker_queries import ASK_TIMEOUT_S, BrokerQueries, NoAnswer
-from minibroker.offline import cures
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import (
     DescribeReplicaStateResponse,

@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
+from minibroker.observation import cures
 from minibroker.observation.cluster_view import NAMES_SHOWN, BrokerView, ClusterView, health_problems
 from minibroker.observation.replica_table import replica_rows
-from minibroker.offline import cures
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import (
     DescribedReplicaTopic,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from minibroker.offline import cures
+from minibroker.observation import cures
 
 
 @pytest.mark.parametrize(
