@@ -22,7 +22,7 @@ from minibroker.scenarios.staging.wire import FrameObserver
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.world.message_holds import Match, MessageHold
 from minibroker.simulation.world.world import PROVISIONED_DIRECTORY
-from minibroker.simulation.world.zookeeper import RequestHold
+from minibroker.simulation.world.zookeeper_links import RequestHold
 
 SEED = 1
 OPERATOR_SESSION_MS = 4_000

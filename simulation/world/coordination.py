@@ -27,7 +27,8 @@ from minibroker.runtime.ports import (
 )
 from minibroker.runtime.refused_session import SessionRefusals
 from minibroker.simulation.world.node import Process
-from minibroker.simulation.world.zookeeper import REFUSED, Link, LinkOwner, SimulatedZooKeeper, ZooKeeperRequest
+from minibroker.simulation.world.zookeeper import SimulatedZooKeeper
+from minibroker.simulation.world.zookeeper_links import REFUSED, Link, LinkOwner, ZooKeeperRequest
 
 NEVER = float("-inf")
 HEARTBEATS_PER_SESSION = 6

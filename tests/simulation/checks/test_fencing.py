@@ -24,7 +24,7 @@ from minibroker.simulation.checks.control.fencing import (
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.world.message_holds import requests
-from minibroker.simulation.world.zookeeper import ZooKeeperRequest
+from minibroker.simulation.world.zookeeper_links import ZooKeeperRequest
 
 OLD_SECONDS = 5.0
 """No broker acts any more on the state from before the registrations."""
