@@ -11,7 +11,7 @@ from minibroker.broker.log import retention
 from minibroker.broker.log.open_log import OpenLog
 from minibroker.broker.log.segments.segment import Segment
 from minibroker.broker.replication.producer_state import ProducerStates
-from minibroker.protocol.events.event_base import ClusterEvent
+from minibroker.protocol.events.broker_events import FileNotUsed
 from minibroker.protocol.files.checkpoints import LogStartReason
 from minibroker.runtime.ports import DiskError
 
@@ -90,7 +90,7 @@ def rebuild_producers(log: OpenLog) -> None:
     had_producers = len(log.producers) > 0
     log.snapshots.remove_above(end)
     if had_producers:  # else none can be missing, and the log need not be read
-        unusable: list[ClusterEvent] = []
+        unusable: list[FileNotUsed] = []
         snapshot_offset, producers = log.snapshots.newest(end, unusable)
         for header in log.headers(snapshot_offset or 0):
             producers.update(header)

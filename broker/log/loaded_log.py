@@ -11,7 +11,7 @@ from minibroker.broker.log.segments.segment_files import SegmentFile
 from minibroker.broker.log.side_files.epoch_file import EpochEntry
 from minibroker.broker.log.side_files.producer_snapshots import ProducerSnapshots
 from minibroker.broker.replication.producer_state import ProducerStates
-from minibroker.protocol.events.event_base import ClusterEvent
+from minibroker.protocol.events.broker_events import FileNotUsed
 from minibroker.protocol.files.checkpoints import LogStart
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.ports import Disk
@@ -28,8 +28,16 @@ class RecoveryReport(msgspec.Struct, kw_only=True):
     bytes_cut: int = 0
     reason: str | None = None
     """Why something was cut or removed."""
-    found: list[ClusterEvent] = []
-    """What is to be reported of the files beside the log. Loading runs off the loop, so it only collects."""
+    found: list[FileNotUsed] = []
+    """Files beside the log that are not used. Loading runs off the loop, so it reports nothing itself."""
+
+    @property
+    def files_not_used(self) -> list[FileNotUsed]:
+        """One event for each file: the first reason."""
+        first: dict[str, FileNotUsed] = {}
+        for each in self.found:
+            first.setdefault(each.path, each)
+        return list(first.values())
 
 
 class LoadedLog(msgspec.Struct, kw_only=True):

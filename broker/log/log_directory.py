@@ -174,7 +174,7 @@ class LogDirectory:
         listed = self._checkpoints.listed
         for done, partition in enumerate(partitions, start=1):
             loaded, topic_id = await self._load_partition(partition)
-            for each in loaded.report.found:
+            for each in loaded.report.files_not_used:
                 self._observer.notify(each)
             if topic_id is None and loaded.has_batches and loaded.damage is None:
                 self._remove_nameless(partition)

@@ -21,7 +21,6 @@ from minibroker.broker.log.loaded_log import LoadContext, LoadedLog, unreadable_
 from minibroker.broker.log.recovery import load_log
 from minibroker.broker.log.side_files.damage_note import read_damage_note, replace_damage_note
 from minibroker.protocol.events.broker_events import FileNotUsed
-from minibroker.protocol.events.event_base import ClusterEvent
 from minibroker.protocol.files.checkpoints import (
     LOG_START,
     PARTITION_METADATA,
@@ -157,7 +156,7 @@ def _why_nameless(loaded: LoadedLog) -> str | None:
 
 def _settled_topic_id(
     disk: Disk, directory: str, partition: TopicPartition, claims: Claims, named_elsewhere: str | None
-) -> tuple[str | None, list[ClusterEvent]]:
+) -> tuple[str | None, list[FileNotUsed]]:
     """The topic id from either file, or else from the checkpoints, and what is to be reported. If none names one (a
     power cut right after creation), nothing of the log was ever synced: an empty one goes to the next topic of this
     name."""
@@ -166,7 +165,7 @@ def _settled_topic_id(
     topic_id = claims.start.topic_id if claims.start is not None else named_elsewhere
     consequence = f"the topic id is {topic_id}, by another file" if topic_id else "no other file names its topic"
     path = f"{directory}/{PARTITION_METADATA}"
-    found: list[ClusterEvent] = [FileNotUsed(path=path, reason=claims.why_no_metadata, consequence=consequence)]
+    found: list[FileNotUsed] = [FileNotUsed(path=path, reason=claims.why_no_metadata, consequence=consequence)]
     if topic_id is None:
         return None, found
     metadata = PartitionMetadata(topic_id=topic_id, partition=partition.partition)

@@ -13,7 +13,6 @@ import contextlib
 import logging
 
 from minibroker.protocol.events.broker_events import FileNotUsed
-from minibroker.protocol.events.event_base import ClusterEvent
 from minibroker.protocol.files.checkpoints import CorruptCheckpoint
 from minibroker.protocol.files.segment_digests import (
     DIGESTS,
@@ -28,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 def read_digests(
-    disk: Disk, directory: str, topic_id: str | None, partition: int, found: list[ClusterEvent]
+    disk: Disk, directory: str, topic_id: str | None, partition: int, found: list[FileNotUsed]
 ) -> dict[int, tuple[int, int]]:
     """(end offset, digest) by base offset; empty for a missing, damaged or foreign file: digests are unknown then.
     `found` gets an event for a file that is not used."""

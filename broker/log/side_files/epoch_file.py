@@ -7,7 +7,6 @@ makes; it takes over these entries and passes back what is to be written.
 import itertools
 
 from minibroker.protocol.events.broker_events import FileNotUsed
-from minibroker.protocol.events.event_base import ClusterEvent
 from minibroker.protocol.files.checkpoints import (
     EPOCH_CHECKPOINT,
     EPOCHS_FILE_BYTES_MAX,
@@ -40,7 +39,7 @@ def epochs_not_used(directory: str, reason: str) -> FileNotUsed:
 
 
 def read_epoch_file(
-    disk: Disk, directory: str, found: list[ClusterEvent], topic_id: str | None = None, partition: int = -1
+    disk: Disk, directory: str, found: list[FileNotUsed], topic_id: str | None = None, partition: int = -1
 ) -> list[EpochEntry]:
     """The stored entries; none if there is no file, if it does not name this log as its own (when the topic id is
     known), or if it makes no sense (entries must rise in both columns). `found` gets an event for a file that is not

@@ -11,7 +11,6 @@ import asyncio
 
 from minibroker.broker.log.unsynced_files import UnsyncedFiles
 from minibroker.protocol.events.broker_events import FileNotUsed
-from minibroker.protocol.events.event_base import ClusterEvent
 from minibroker.protocol.files.checkpoints import (
     LOG_START,
     LOG_START_SLOT_BYTES,
@@ -26,7 +25,7 @@ from minibroker.protocol.files.checkpoints import (
 from minibroker.runtime.ports import Disk, DiskError, FileMissing, FileTooLarge
 
 
-def read_log_start(disk: Disk, directory: str, found: list[ClusterEvent]) -> tuple[LogStart, int] | None:
+def read_log_start(disk: Disk, directory: str, found: list[FileNotUsed]) -> tuple[LogStart, int] | None:
     """(the start, how often it changed); None if the file is missing or damaged: then a log that begins at 0 is
     complete, and one that begins higher has no explanation for it. `found` gets an event for a damaged file."""
     path = f"{directory}/{LOG_START}"

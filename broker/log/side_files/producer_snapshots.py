@@ -14,7 +14,6 @@ from minibroker.broker.replication.producer_state import (
     SnapshotPlace,
 )
 from minibroker.protocol.events.broker_events import FileNotUsed
-from minibroker.protocol.events.event_base import ClusterEvent
 from minibroker.protocol.files.checkpoints import SNAPSHOT_SUFFIX, segment_file_name
 from minibroker.runtime.ports import Disk, FileMissing, FileTooLarge
 
@@ -49,7 +48,7 @@ class ProducerSnapshots:
             self.offsets.insert(bisect_right(self.offsets, offset), offset)
         return path
 
-    def newest(self, end_offset: int, found: list[ClusterEvent]) -> tuple[int | None, ProducerStates]:
+    def newest(self, end_offset: int, found: list[FileNotUsed]) -> tuple[int | None, ProducerStates]:
         """The newest sound snapshot at or below `end_offset` and its offset; (None, no states) if there is none.
         `found` gets an event for each one that is not used."""
         for offset in reversed(self.offsets[: bisect_right(self.offsets, end_offset)]):

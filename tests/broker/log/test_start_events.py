@@ -43,7 +43,7 @@ def test_a_start_reports_each_file_of_a_log_that_it_does_not_use(machine: Machin
     name = max(machine.file_names(".snapshot")) if name == "newest.snapshot" else name
     machine.edit(name, b"garbage")
     found = [each for each in start(machine) if isinstance(each, FileNotUsed)]
-    assert (f"{LOG}/{name}", consequence) in [(each.path, each.consequence) for each in found]
+    assert [(each.path, each.consequence) for each in found] == [(f"{LOG}/{name}", consequence)]
 
 
 def paths(events: list[object]) -> list[str]:
