@@ -78,6 +78,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._closed_at: float | None = None
         self._held: list[Buffer] = []
         self._written_bytes = 0
+        self._unread_allowed_bytes = UNREAD_ALLOWED_BYTES
         self._read_bytes = 0
         self._read_at = 0.0
         self._fault_logged = False
@@ -88,8 +89,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.is_broker = True
         self._receiver.privileged = True
         self._server.confirm_broker(self)
+        self._unread_allowed_bytes = BROKER_UNREAD_ALLOWED_BYTES
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.set_write_buffer_limits(high=BROKER_UNREAD_ALLOWED_BYTES)
+            self._transport.set_write_buffer_limits(high=self._unread_allowed_bytes)
 
     def mute(self, seconds: float) -> None:
         """Handle no further request for this long: the peer got its answer at once where it should have waited."""
@@ -129,6 +131,9 @@ class ServerConnection(asyncio.BufferedProtocol):
             return
         self._transport.writelines(pieces)
         self._written_bytes += sum(map(len, pieces))
+        if self._writing_paused_since is None and self._transport.get_write_buffer_size() > self._unread_allowed_bytes:
+            # asyncio's `writelines` in CPython 3.12 and 3.13 does not pause the protocol: this makes it look.
+            self._transport.set_write_buffer_limits(high=self._unread_allowed_bytes)
         if not self.is_broker:
             self._server.unread_replies.add(self)
 
@@ -242,7 +247,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._transport = transport
         peer = transport.get_extra_info("peername")
         self.peer = f"{peer[0]}:{peer[1]}" if peer else "?"
-        transport.set_write_buffer_limits(high=UNREAD_ALLOWED_BYTES)
+        transport.set_write_buffer_limits(high=self._unread_allowed_bytes)
         if not self._server.admit(self):
             self.abort()
 
@@ -417,7 +422,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             or self._server.lacks_buffers
             or self._must_wait()
             or not receiver.make_room()
-        ):  # the usual case, thousands of times a second: it is being read, and everything received is handled
+        ):  # the usual case, thousands of times per second: it is being read, and everything received is handled
             self.frame_began = None
             self.is_starved = False
             return
