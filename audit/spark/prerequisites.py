@@ -58,7 +58,7 @@ def find_java() -> str | None:
 def check_java() -> None:
     """Java 17 or later, with the vector module that Spark 4.3 requires (trimmed runtimes lack it)."""
     java = find_java()
-    cure = "install a JRE of version 17 or later (Debian, Ubuntu: apt install openjdk-17-jre-headless)"
+    cure = "install a JRE of version 17 or later (Debian, Ubuntu: apt install default-jre-headless)"
     if java is None:
         home = os.environ.get("JAVA_HOME")
         where = f"JAVA_HOME={home} holds no bin/java" if home else "no java on PATH and JAVA_HOME is not set"

@@ -25,7 +25,7 @@ from minibroker.local_cluster.zookeeper_jars import zookeeper_jars
 JAVA_VERSION_MIN = 17
 """PySpark 4 needs 17, too: one Java serves ZooKeeper and the audit."""
 
-JAVA_CURE = "apt-get install -y openjdk-17-jre-headless"
+JAVA_CURE = "apt-get install -y default-jre-headless"
 
 MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
@@ -33,7 +33,7 @@ JVM_OPTIONS = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dlog
 """80 MB resident and up in a second, instead of 300 MB and four."""
 
 TICK_MS = 500
-"""Sessions may last 2 to 20 ticks: 1 to 10 s. Kafka's usual 2 s a tick would not allow a session of 3 s."""
+"""Sessions may last 2 to 20 ticks: 1 to 10 s. Kafka's usual 2 s per tick would not allow a session of 3 s."""
 
 READY_POLL_SECONDS = 0.05
 ANSWER_SECONDS = 1.0
