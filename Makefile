@@ -70,6 +70,6 @@ bench-page: setup ## renew the tables and the chart of docs/PERFORMANCE.md (FILE
 lock: setup ## renew requirements/*.lock (UPGRADE=1, or PACKAGE=name, for newer versions)
 	@.ci/lock
 
-clean: ## remove what was built, .venv too; data directories stay
-	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse metastore_db derby.log
+clean: ## remove what was built, .venv and .venvs too; data directories stay
+	rm -rf .venv .venvs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse metastore_db derby.log
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
