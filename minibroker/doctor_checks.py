@@ -21,6 +21,7 @@ from minibroker.local_cluster.local_cluster import LocalCluster
 from minibroker.observation import cures
 from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
 from minibroker.observation.cluster_view import ZOOKEEPER_CURE, ClusterView, partition_problems, view_cluster
+from minibroker.protocol.counted import counted
 from minibroker.protocol.files.checkpoints import parse_partition_directory_name
 from minibroker.protocol.wire.messages import (
     DescribeClusterRequest,
@@ -106,6 +107,14 @@ def check_audit_packages(*, local_workers: bool = True) -> DoctorFinding:
     return DoctorFinding("spark", True, ", ".join(found))
 
 
+def check_spark() -> DoctorFinding:
+    """The audit's other engine works without it, so that its absence is no fault."""
+    if find_spec("pyspark") is None:
+        what = "not installed, and not needed by `minibroker audit --engine local`; minibroker[spark] contains it"
+        return DoctorFinding("spark", True, what)
+    return check_audit_packages()
+
+
 def _number(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
 
@@ -114,7 +123,7 @@ def check_open_files(max_connections: int = ServerLimits().connections_max) -> D
     """Of a broker started here, which raises its soft limit to the hard one."""
     limit = hard_limit()
     shares = share_out(limit, max_connections)
-    return _open_files("open files", f"{_some_files(limit)} a process", shares.shortage)
+    return _open_files("open files", f"{_some_files(limit)} per process", shares.shortage)
 
 
 def check_open_files_of_brokers(directory: Path) -> list[DoctorFinding]:
@@ -344,7 +353,7 @@ def partition_findings(view: ClusterView) -> list[DoctorFinding]:
         DoctorFinding("partitions", False, each.what, each.cure or HEALS_CURE) for each in wrong[:PARTITIONS_SHOWN]
     ]
     if len(wrong) > PARTITIONS_SHOWN:
-        more = f"{len(wrong) - PARTITIONS_SHOWN} more findings like these"
+        more = f"{counted(len(wrong) - PARTITIONS_SHOWN, 'more finding')} like these"
         shown.append(DoctorFinding("partitions", False, more, "see `minibroker replicas --check`"))
     return shown
 

@@ -52,7 +52,7 @@ def doctor(
             doctor_checks.check_packages(),
             doctor_checks.check_java(),
             doctor_checks.check_zookeeper_jars(),
-            doctor_checks.check_audit_packages(),
+            doctor_checks.check_spark(),
             doctor_checks.check_open_files(),
             *doctor_checks.check_open_files_of_brokers(directory),
             doctor_checks.check_disk(directory),

@@ -87,6 +87,12 @@ def test_java_home_without_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert str(tmp_path) in finding.what
 
 
+def test_spark_that_is_not_installed_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_checks, "find_spec", lambda name: None)
+    finding = doctor_checks.check_spark()
+    assert finding.well and "--engine local" in finding.what
+
+
 def test_worker_python_that_does_not_exist_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", "/not/there")
     finding = doctor_checks.check_audit_packages()
