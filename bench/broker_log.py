@@ -22,7 +22,7 @@ class LoggedEvent(msgspec.Struct, frozen=True):
 
 
 def parse_log(broker_id: int, text: str) -> list[LoggedEvent]:
-    """Lines that are no JSON objects (what Python prints when it crashes) are left out."""
+    """Lines that are not JSON objects (what Python prints when it crashes) are left out."""
     events = []
     for line in text.splitlines():
         fields = parse_json_line(line)

@@ -31,7 +31,7 @@ WARM_SECONDS_MIN, WARM_SECONDS_MAX = 30.0, 60.0
 """Until both 1 GB and 30 s are reached, at most a minute: a JVM compiles what was called often enough; meanwhile its
 CPU a GB falls to a quarter."""
 WARM_RECORDS = {16_384: 25_000, 131_072: 100_000}
-"""Records per step by batch size: small batches, too, because many calls happen once a batch."""
+"""Records per step by batch size: small batches, too, because many calls happen once per batch."""
 WARM_RECORD_BYTES = 1_000
 IDLE_SECONDS = 5.0
 """Clock ticks of 10 ms over this time resolve 0.2 % of a core."""

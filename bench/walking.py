@@ -14,6 +14,7 @@ import msgspec
 
 from minibroker.bench.case import CaseFailed
 from minibroker.bench.child import output_of
+from minibroker.protocol.counted import counted
 
 WALK_TIMEOUT_S = 600.0
 
@@ -55,7 +56,7 @@ async def walk(files: Sequence[Path], processes: int) -> WalkResult:
     reports = await asyncio.gather(*(_walk(share) for share in shares))
     wrong = sum(report["wrong"] for report in reports)
     if wrong or not reports:
-        raise CaseFailed(f"{wrong} batches have a wrong CRC, in {len(files)} files")
+        raise CaseFailed(f"wrong CRC of {counted(wrong, 'batch')}, in {counted(len(files), 'file')}")
     began = min(report["began"] for report in reports)
     ended = max(report["began"] + report["seconds"] for report in reports)
     return WalkResult(

@@ -120,7 +120,7 @@ def check_at_least(minimum: float, **values: float) -> None:
 def check_topic(name: object) -> None:
     """A name that a request can carry: otherwise no metadata would come for any other topic of this client."""
     if not isinstance(name, str) or not 0 < len(name) <= TOPIC_NAME_MAX_LENGTH or not is_utf8(name):
-        raise InvalidCall(f"{name!r:.300} is no name of a topic: give text of 1 to {TOPIC_NAME_MAX_LENGTH} characters")
+        raise InvalidCall(f"{name!r:.300} is not a topic name: give text of 1 to {TOPIC_NAME_MAX_LENGTH} characters")
 
 
 def check_partition(partition: TopicPartition) -> TopicPartition:
@@ -128,7 +128,7 @@ def check_partition(partition: TopicPartition) -> TopicPartition:
     check_topic(partition.topic)
     index = partition.partition
     if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index <= MAX_INT32:
-        raise InvalidCall(f"{index!r:.80} is no number of a partition of topic {partition.topic!r}")
+        raise InvalidCall(f"{index!r:.80} is not a partition number of topic {partition.topic!r}")
     return partition
 
 

@@ -94,6 +94,6 @@ def _result(active: ActiveController, present: ElectionPreview, choice: LossChoi
     return replace(
         present,
         error_code=present.error_code or ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
-        error_message=f"{partition} has changed since you were told{what}; no leader is elected, ask again",
+        error_message=f"{partition} has changed since it was shown to you{what}; no leader is elected, ask again",
         chosen=NONE,
     )

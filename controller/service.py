@@ -311,7 +311,7 @@ class ControllerService:
             async with asyncio.timeout(timeout_ms / 1000):
                 response = await self._dispatch(request)
         except TimeoutError:
-            text = "the controller did not come to it in time; it may still do it"
+            text = "the controller did not get to it in time; it may still be done"
             return Response(error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=text)
         return response
 

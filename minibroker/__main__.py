@@ -42,7 +42,8 @@ COMMANDS = {
 def minibroker() -> None:
     """A small replicated log: three brokers, leader epochs, in-sync replicas, and an audit that proves them equal.
 
-    Begin with `minibroker cluster up`. Exit codes: 0 fine, 1 failed, 2 wrong usage, 10 a check found a problem.
+    Begin with `minibroker cluster up`. Exit codes: 0 success, 1 failure, 2 usage error, 10 the
+    check ran and found a problem.
     """
 
 

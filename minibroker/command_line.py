@@ -3,7 +3,7 @@
 Owns: the conventions of the command line. Leaves to others: the commands, the client and the cluster. It imports no
 heavy package but click, because `minibroker --help` would pay for it (tests/minibroker/test_import_time.py).
 
-Exit codes: 0 fine, 1 failed, 2 wrong usage, 10 a check found a problem, 130 stopped by Ctrl-C, or by
+Exit codes: 0 success, 1 failure, 2 usage error, 10 the check ran and found a problem, 130 stopped by Ctrl-C, or by
 SIGTERM while the command starts or owns a cluster.
 """
 
@@ -236,7 +236,7 @@ def default_servers() -> str:
 def _check_servers(ctx: click.Context, param: click.Parameter, value: str) -> str:
     servers = [server.strip() for server in value.split(",") if server.strip()]
     if not servers:
-        raise click.BadParameter("names no server: give HOST:PORT,...")
+        raise click.BadParameter("does not name a server: give HOST:PORT,...")
     return ",".join(with_port(server) for server in servers)
 
 
@@ -302,7 +302,7 @@ def topics_option(*, required: bool = True, one: bool = False) -> Callable[[F], 
 
 
 class ExistingPath(click.Path):
-    """A path that must exist. If it does not, every command exits with 1: that is a failure, not wrong usage."""
+    """A path that must exist. If it does not, every command exits with 1: that is a failure, not a usage error."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(exists=True, **options)

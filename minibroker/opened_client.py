@@ -1,8 +1,8 @@
 """A client that a command opens: shows the user when no broker answers at first, and the client's later warnings.
 
 Owns: these messages, how long a command looks for a first broker, and the check that topics exist. A client waits for a
-broker and for a topic, because both may be starting. Who types a command has rather misspelt an address or a name, and
-wants to hear that.
+broker and for a topic, because both may be starting. A user who types a command has more likely misspelt an
+address or a name, and wants to know that.
 """
 
 import asyncio

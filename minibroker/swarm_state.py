@@ -11,6 +11,7 @@ from typing import Any, get_origin
 
 import msgspec
 
+from minibroker.protocol.counted import counted
 from minibroker.swarm_runs import SwarmSummary
 
 SAVE_SECONDS = 10
@@ -22,7 +23,7 @@ class OtherOptions(Exception):
 
 
 class NoState(Exception):
-    """The file is no state of a swarm."""
+    """The file is not the state of a swarm."""
 
 
 class SwarmState(msgspec.Struct, kw_only=True):
@@ -72,7 +73,7 @@ class StateFile:
         try:
             return msgspec.json.decode(content, type=SwarmState, dec_hook=_restore)
         except msgspec.MsgspecError as error:
-            raise NoState(f"{self.path} is no state of a swarm, or of another version: {error}") from None
+            raise NoState(f"{self.path} is not the state of a swarm, or is of another version: {error}") from None
 
     def set_aside(self, state: SwarmState) -> Path:
         """Give way to a swarm of other code; returns the new name."""
@@ -105,7 +106,7 @@ def continued(file: StateFile, new: SwarmState, say: Callable[[str], None]) -> S
     found = file.load()
     if found is None:
         return new
-    runs = f"{found.summary.runs} runs, {len(found.summary.failed)} failed"
+    runs = f"{counted(found.summary.runs, 'run')}, {len(found.summary.failed)} failed"
     if found.code != new.code:
         aside = file.set_aside(found)
         say(f"{file.path} is of other code (commit {found.commit[:12] or 'unknown'}; {runs}): kept as {aside}")

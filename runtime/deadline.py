@@ -1,8 +1,8 @@
 """Deadlines: one timer for many of them, and a wait for one answer.
 
 Owns: the timer of the loop, which calls at the earliest deadline. Leaves to others: the deadlines. A timer for each of
-thousands of waiting requests, created and cancelled thousands of times a second, costs more than the requests: so their
-owner keeps them in order, and sets the next one when it is called.
+thousands of waiting requests, created and cancelled thousands of times per second, costs more than the requests: so
+their owner keeps them in order, and sets the next one when it is called.
 """
 
 import asyncio

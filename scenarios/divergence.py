@@ -91,7 +91,7 @@ async def _end(stage: Stage, epoch: int) -> Ending:
         B=Expected(leo=3, hw=3, records="m0 m2 m3"),
     )
     return Ending(
-        lesson="What a consumer reads at offset 1 depends on who leads: the HW cannot tell two histories apart.",
+        lesson="What a consumer reads at offset 1 depends on the leader: the HW cannot tell two histories apart.",
         findings=("diverged-below-high-watermark",),
     )
 

@@ -23,7 +23,7 @@ INTRODUCTION = """\
 `minibroker scenario run NAME` plays a scenario: the real broker, controller and client code runs in one process and in
 virtual time, with control over every message. After each step, a table shows one row for each replica. At the end, the
 audit checks the disks. A scenario that departs from its script ends with exit code 10; `--step` waits for a key after
-each step, `--json` prints one object a line.
+each step, `--json` prints one object per line.
 
 Terms: LEO is the log end offset, the offset of the next record. HW is the high watermark, the first offset that a
 consumer may not read. Remote LEO is a follower's LEO as the leader knows it. The ISR is the set of in-sync replicas.

@@ -39,7 +39,7 @@ async def play(stage: SimulatedStage) -> Ending:
 
 
 async def _write_on(stage: SimulatedStage) -> None:
-    """Twenty records a second. One fetch of C returns fourteen, and takes a second to write."""
+    """Twenty records per second. One fetch of C returns fourteen, and takes a second to write."""
     for number in range(1 + BURST, LAST):
         await stage.produce(f"m{number}", acks=1, quietly=True)
         await stage.wait(0.05)

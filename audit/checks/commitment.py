@@ -150,7 +150,7 @@ def _too_short(
             continue
         unsynced = replica.may_lack_unsynced and longest >= wanted
         member = "was in the last known ISR" if commitment.is_member(content) else "was in sync before the stop"
-        state_source = source if wanted == commitment.committed else f"says {expected.source}"
+        state_source = source if wanted == commitment.committed else f"according to {expected.source}"
         why = (
             " (not stopped cleanly, and all that it had synced is there: a power cut may take the rest, and its next"
             " start fetches it from the others)"
@@ -175,11 +175,11 @@ def _too_short(
 def _source(expected: ExpectedPartition, commitment: Commitment, contents: Sequence[Content]) -> str:
     """Which source knows the committed offset."""
     if commitment.witness is not None and commitment.witness.committed_offset == commitment.committed:
-        return "says the witness"
+        return "according to the witness"
     if expected.committed_before == commitment.committed:
-        return f"says {expected.source}"
+        return f"according to {expected.source}"
     brokers = [each.replica.broker for each in contents if each.replica.facts.high_watermark == commitment.committed]
-    return f"says the high watermark of broker {', '.join(map(str, brokers))}"
+    return f"according to the high watermark of broker {', '.join(map(str, brokers))}"
 
 
 def _missing_heads(partition: TopicPartition, commitment: Commitment, contents: Sequence[Content]) -> list[Finding]:
@@ -199,10 +199,12 @@ def _missing_heads(partition: TopicPartition, commitment: Commitment, contents: 
         if not earlier or any(segment.vanished for segment in replica.segments):
             continue
         start = min(other.log_start_offset for other in earlier)
+        numbers = ", ".join(str(other.broker) for other in earlier)
+        others = f"that of broker {numbers}" if len(earlier) == 1 else f"those of brokers {numbers}"
         message = (
-            f"the log of broker {replica.broker} begins at offset {first}, in front of which broker(s)"
-            f" {[other.broker for other in earlier]}, also in sync, have recorded no deletion: they begin at offset"
-            f" {start}. Files are deleted only after all in-sync replicas recorded a later start: its head is missing"
+            f"the log of broker {replica.broker} begins at offset {first}, but {others}, also in"
+            f" sync, at offset {start} without a recorded deletion. Files are deleted only after all in-sync replicas"
+            " recorded a later start: its head is missing"
         )
         found.append(
             finding(

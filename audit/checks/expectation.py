@@ -172,8 +172,8 @@ def _expected_partition(
             holders[broker] = "its own checkpoint lists it"
     if witness is not None and witness.leader_epoch == snapshot.leader_epoch:
         holders.update({broker: "the witness counts it in sync" for broker in witness.isr})
-    holders.update({broker: f"in sync before the stop, says {source.source}" for broker in snapshot.isr_before})
-    holders.update({broker: f"in sync, says {source.source}" for broker in snapshot.isr})
+    holders.update({broker: f"in sync before the stop, according to {source.source}" for broker in snapshot.isr_before})
+    holders.update({broker: f"in sync, according to {source.source}" for broker in snapshot.isr})
     return ExpectedPartition(
         source=source.source,
         stopped=source.stopped,
@@ -215,16 +215,19 @@ def _brokers(
     for broker in sorted({*registered, *assigned} - present):
         names = assigned.get(broker, [])
         source = registered[broker][1] if broker in registered else expected[names[0]].source
-        count = f"{len(names)} partitions have" if len(names) != 1 else f"{names[0]} has"
-        what = f"{count} a replica on it" if names else "it is registered"
-        message = f"broker {broker} should be present ({what}, says {source}), but no log directory of it was given"
+        which = f"{len(names)} partitions have" if len(names) != 1 else f"{names[0]} has"
+        what = which + " a replica on it" if names else "it is registered"
+        message = (
+            f"broker {broker} should be present ({what}, according to {source}), but no log directory of it was given"
+        )
         found.append(finding(Kind.MISSING_BROKER, message, broker=broker))
     found += _directory_ids(logs, registered)
     for each in states:
         for log in logs:
             if each.stopped and log.broker in each.state.stopped_cleanly and not log.cleanly_stopped:
                 message = (
-                    f"broker {log.broker} was stopped cleanly, says {each.source}, but its clean-shutdown file is gone"
+                    f"broker {log.broker} was stopped cleanly, according to {each.source}, but its clean-shutdown file"
+                    " is gone"
                 )
                 found.append(finding(Kind.CHECKPOINT_DAMAGE, message, broker=log.broker, file=log.path))
             if each.state.cluster_id is not None and log.meta and log.meta.cluster_id != each.state.cluster_id:

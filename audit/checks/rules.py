@@ -206,7 +206,7 @@ class _OffsetWalk:
             kind = Kind.TORN_TAIL
         else:
             lost = "" if next_offset is None else f"; offsets {self.expected} to {next_offset - 1} are lost"
-            message = f"{length} bytes are no batch: {gap.reason}{lost}"
+            message = f"{length:,} bytes do not form a valid batch: {gap.reason}{lost}"
             if gap.reason.startswith(UNREADABLE):
                 message = f"the segment {gap.reason}{lost}"
             kind = Kind.CORRUPT_BATCH

@@ -51,8 +51,9 @@ def check_witness(
     for content in wrong:
         holders = f"; broker {', '.join(map(str, sorted(right)))} holds it" if right else "; nor does any other replica"
         message = (
-            f"broker {content.replica.broker} does not hold what broker(s) {list(witness.isr)} had committed at offsets"
-            f" {low} to {high - 1}, says the witness of epoch {witness.leader_epoch}: batches were lost, rewritten,"
+            f"broker {content.replica.broker} does not hold what the in-sync replicas {list(witness.isr)} had"
+            f" committed at offsets {low} to {high - 1} according to the witness of epoch {witness.leader_epoch}:"
+            " batches were lost, rewritten,"
             f" renumbered or replaced{holders}"
         )
         found.append(_finding(partition, Kind.WITNESS_DIFFERS, message, content.replica.broker, low, high))

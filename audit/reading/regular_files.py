@@ -36,7 +36,9 @@ def open_regular(path: str) -> int:
 
 def _refuse_others(mode: int, path: str) -> None:
     if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, f"it is {_KINDS.get(stat.S_IFMT(mode), 'something else')}, no regular file", path)
+        raise OSError(
+            errno.EINVAL, f"it is {_KINDS.get(stat.S_IFMT(mode), 'something else')}, not a regular file", path
+        )
 
 
 def read_regular(path: str, limit: int) -> bytes:

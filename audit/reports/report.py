@@ -19,6 +19,7 @@ from minibroker.audit.checks.findings import (
     cause_key,
 )
 from minibroker.audit.reports.timings import Timings
+from minibroker.protocol.counted import counted
 
 CONSISTENT_EXIT, FINDINGS_EXIT = 0, 10
 SAMPLE_MAX = 20
@@ -163,13 +164,18 @@ def _summary(
     if statistics.acked_records:
         acked = f"; {statistics.acked_in_place} of {statistics.acked_records} acknowledged records are in place"
     if outcome is AuditOutcome.INCONSISTENT:
-        return f"inconsistent: {statistics.errors} findings, first {findings[0].kind}; {compared}{acked}"
+        return f"inconsistent: {counted(statistics.errors, 'finding')}, first {findings[0].kind}; {compared}{acked}"
     if outcome is AuditOutcome.UNPROVEN:
         count = sum(1 for result in partitions if result.verdict is PartitionVerdict.UNPROVEN)
-        why = f"{count} partitions could not be compared" if count else "no source shows that everything is present"
+        why = (
+            f"{counted(count, 'partition')} could not be compared"
+            if count
+            else "no source shows that everything is present"
+        )
         return f"unproven: nothing contradicts, but {why}; {compared}{acked}"
     if outcome is AuditOutcome.UNDECODABLE:
-        return f"consistent, but {statistics.errors} batches hold records that cannot be decoded; {compared}{acked}"
+        what = f"{counted(statistics.errors, 'batch')} with records that cannot be decoded"
+        return f"consistent, but there {'is' if statistics.errors == 1 else 'are'} {what}; {compared}{acked}"
     if not any(len(result.replicas) > 1 for result in partitions):
         return f"consistent, but no partition has two replicas here: nothing was compared{acked}"
     return f"consistent: {compared}{acked}"
@@ -180,17 +186,19 @@ def _compared(partitions: tuple[PartitionResult, ...], statistics: Statistics, *
     compared = sum(len(result.compared_replicas) for result in partitions)
     partition_count = sum(1 for result in partitions if result.compared_replicas)
     text = (
-        f"{compared} replicas of {partition_count} partitions were compared below their committed offsets"
-        f" ({statistics.compared_offsets} of {statistics.total_offsets} offsets)"
+        f"{counted(compared, 'replica')} of {counted(partition_count, 'partition')} were compared below their"
+        f" committed offsets ({statistics.compared_offsets} of {statistics.total_offsets} offsets)"
         f"{', all agree' if agree else ''}"
     )
     witnessed = sum(1 for result in partitions if result.witnessed_replicas)
     if witnessed:
-        text += f"; {witnessed} of {len(partitions)} partitions hold what the witness noted"
+        hold = "holds" if witnessed == 1 else "hold"
+        text += f"; {witnessed} of {counted(len(partitions), 'partition')} {hold} what the witness noted"
     empty = sum(1 for result in partitions for each in result.replicas if each.batches == 0)
     left = max(0, statistics.replicas - compared - empty)
-    text += f"; {empty} replicas are empty" if empty else ""
-    return f"{text}; {left} replicas were compared with no other" if left else text
+    text += f"; {counted(empty, 'replica')} {'is' if empty == 1 else 'are'} empty" if empty else ""
+    were = "was" if left == 1 else "were"
+    return f"{text}; {counted(left, 'replica')} {were} compared with no other" if left else text
 
 
 def _check(check: str, kinds: tuple[Kind, ...], findings: tuple[Finding, ...]) -> CheckResult:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from minibroker.audit.checks.findings import PartitionResult, PartitionVerdict, ReplicaSummary, Severity
 from minibroker.audit.reports.report import AuditOutcome, AuditReport, describe
+from minibroker.protocol.counted import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -50,15 +51,18 @@ def print_report(report: AuditReport, console: "Console | None" = None) -> None:
         )
     console.print(table)
     if len(shown) > PARTITIONS_SHOWN:
-        console.print(f"and {len(shown) - PARTITIONS_SHOWN} more partitions, none of them worse")
+        console.print(f"and {counted(len(shown) - PARTITIONS_SHOWN, 'more partition')}, none worse than these")
     for item in report.findings[:FINDINGS_SHOWN]:
         style = "red" if item.severity is Severity.ERROR else "dim"
         console.print(f"{item.severity}: {describe(item)}", style=style, markup=False, highlight=False, soft_wrap=True)
     if len(report.findings) > FINDINGS_SHOWN:
-        console.print(f"and {len(report.findings) - FINDINGS_SHOWN} more findings: see the report files (--output)")
+        console.print(
+            f"and {counted(len(report.findings) - FINDINGS_SHOWN, 'more finding')}: see the report files (--output)"
+        )
     statistics = report.statistics
     console.print(
-        f"{statistics.replicas} replicas on {statistics.brokers} brokers, {statistics.batches} batches,"
+        f"{counted(statistics.replicas, 'replica')} on {counted(statistics.brokers, 'broker')},"
+        f" {counted(statistics.batches, 'batch')},"
         f" {statistics.bytes / 1e6:.1f} MB, engine {report.meta.engine}, {statistics.seconds:.1f} s",
         highlight=False,
         soft_wrap=True,

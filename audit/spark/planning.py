@@ -24,8 +24,8 @@ TASK_BYTES = 4 * 1024
 PORTIONS_PER_CORE = 4
 """Enough that no core waits long for the last one, few enough that starting them costs little (20 ms each, cold)."""
 SHARE_BYTES = 4 * 1024 * 1024 * 1024
-"""Log bytes that one task checks, if there are several partitions: it holds the rows of all of them at once (58 bytes a
-batch; with batches of 1 KB that is 250 MB)."""
+"""Log bytes that one task checks, if there are several partitions: it holds the rows of all of them at once (58 bytes
+per batch; with batches of 1 KB that is 250 MB)."""
 
 
 def range_bytes_for(total_bytes: int) -> int:
@@ -85,7 +85,7 @@ def portions(tasks: Iterable[RangeTask], portion_bytes: int) -> list[list[RangeT
 
 
 def comparison_shares(replicas: Iterable[ReplicaFacts], cores: int) -> dict[TopicPartition, int]:
-    """The share of each partition, numbered from 0: one share a core, or as many as keep each below SHARE_BYTES."""
+    """The share of each partition, numbered from 0: one share per core, or as many as keep each below SHARE_BYTES."""
     sizes: dict[TopicPartition, int] = {}
     for facts in replicas:
         partition = TopicPartition(facts.topic, facts.partition)

@@ -37,7 +37,7 @@ def local_address_towards(master: str) -> str | None:
     for place in master.removeprefix(STANDALONE).split(","):
         host, _, port = place.rpartition(":")
         if not host or not port.isdigit():
-            raise AuditError(f"Spark's master {master} is no address: use spark://HOST:PORT")
+            raise AuditError(f"Spark's master {master} is not an address: use spark://HOST:PORT")
         try:
             with socket.create_connection((host.strip("[]"), int(port)), REACH_SECONDS) as connection:
                 return str(connection.getsockname()[0])

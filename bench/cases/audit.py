@@ -20,7 +20,7 @@ from minibroker.bench.walking import segment_files, walk
 
 TOPIC = "audited"
 RECORDS = 2_000_000
-"""Of 1 KB: 2 GB a replica, 6 GB in all."""
+"""Of 1 KB: 2 GB per replica, 6 GB in all."""
 RECORD_BYTES = 1_000
 BATCH_BYTES = 16 * KIB
 ALTERNATIONS = 3

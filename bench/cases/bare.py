@@ -3,8 +3,8 @@ them.
 
 Owns: that both have the same work: as many bytes in frames of one size, into new files, on a machine in the state in
 which every round begins (the files of the previous measurement are removed, and that is written to the disk). Which one
-goes first changes with every round. The bare path gets whole frames, so minibroker is measured with a hundred records a
-call (send_many) and with one.
+goes first changes with every round. The bare path gets whole frames, so minibroker is measured with a hundred records
+per call (send_many) and with one.
 """
 
 import json
@@ -84,7 +84,7 @@ async def _bare_mb_s(folder: Path, total_bytes: int) -> float:
 CASES = [
     Case(
         name="share-of-bare",
-        title="produce 1 KB, 128 KiB batches, 100 a call, as a share of the bare data path",
+        title="produce 1 KB, 128 KiB batches, 100 per call, as a share of the bare data path",
         figure="share",
         unit="x",
         higher_is_better=True,

@@ -22,6 +22,7 @@ from minibroker.bench.load_process import LoadProcess, running_load
 from minibroker.bench.peers.compose_peer import ComposePeer
 from minibroker.bench.peers.minibroker_peer import MinibrokerPeer
 from minibroker.bench.peers.peer import BROKERS, Peer
+from minibroker.protocol.counted import counted
 
 RUNS = 20
 ABOUT_S = 7.0
@@ -115,7 +116,7 @@ def round_to_ms(value: float) -> float:
 
 
 def describe(run: FailoverRun) -> str:
-    """One line a run, to explain outliers."""
+    """One line per run, to explain outliers."""
     steps = ", ".join(
         f"{name.removesuffix('_ms')} {value:.0f}" for name, value in sorted(run.step_times.items(), key=_at)
     )
@@ -154,7 +155,7 @@ def checked_run(report: dict[str, Any], signalled_ns: int, steps: dict[str, floa
     if report["lost"]:
         raise CaseFailed(f"{report['lost']} acknowledged records are not in the log: {report['errors'][:2]}")
     if report["duplicates"]:
-        raise CaseFailed(f"{report['duplicates']} records of an idempotent producer are in the log twice")
+        raise CaseFailed(f"twice in the log: {counted(report['duplicates'], 'record')} of an idempotent producer")
     gap = longest_gap(report["acknowledged_ns"], signalled_ns)
     if gap is None:
         raise CaseFailed("nothing was acknowledged after the signal")

@@ -13,7 +13,7 @@ SLOW_PER_S = 1_000
 FAST_PER_S = 15_000
 """About half of what the slower peer takes in batches of 128 KiB on two cores of a small machine."""
 LINGER_MS = 5
-"""The default of both clients; at 1,000 a second both are set to 0."""
+"""The default of both clients; at 1,000 per second both are set to 0."""
 FIGURES = ("p50_ms", "p99_ms", "p999_ms", "max_ms", "samples")
 
 

@@ -21,7 +21,7 @@ from minibroker.bench.process_cost import use_of
 SECONDS = 600
 SECONDS_MIN = 60
 RECORDS = 300_000
-"""Of one topic: 0.3 GB a replica."""
+"""Of one topic: 0.3 GB per replica."""
 RECORD_BYTES = 1_000
 BATCH_BYTES = 128 * KIB
 SAMPLE_S = 1.0

@@ -67,7 +67,7 @@ CASES = [
     ),
     Case(
         name="produce-100b",
-        title=f"produce 100 B, 128 KiB batches, {MANY:,} a call",
+        title=f"produce 100 B, 128 KiB batches, {MANY:,} per call",
         figure="records_s",
         unit="records/s",
         higher_is_better=True,
@@ -76,7 +76,7 @@ CASES = [
     ),
     Case(
         name="produce-100b-single",
-        title="produce 100 B, 128 KiB batches, one a call",
+        title="produce 100 B, 128 KiB batches, one per call",
         figure="records_s",
         unit="records/s",
         higher_is_better=True,

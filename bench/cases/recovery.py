@@ -17,7 +17,7 @@ from minibroker.bench.peers.peer import BROKERS, Peer
 from minibroker.bench.walking import segment_files, walk
 
 RECORDS = 1_000_000
-"""Of 1 KB: 1 GB a replica."""
+"""Of 1 KB: 1 GB per replica."""
 RECORD_BYTES = 1_000
 BATCH_BYTES = 16 * KIB
 TOPIC = "recovered"

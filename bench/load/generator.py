@@ -142,7 +142,7 @@ class Pacer:
 
 
 def schedule(per_second: int, seconds: float, first_ns: int) -> list[tuple[int, int]]:
-    """Due times in monotonic nanoseconds, and how many records each; above 1,000 a second one time per millisecond."""
+    """Due times in monotonic nanoseconds, and how many records each; above 1,000 per second a time per millisecond."""
     count = round(per_second * seconds)
     if per_second * TICK_S <= 1:
         return [(first_ns + index * NS_PER_S // per_second, 1) for index in range(count)]

@@ -49,17 +49,17 @@ def print_hot_path(path: HotPath) -> None:
     """Three tables: layers, functions, system calls."""
     click.secho(f"\n{path.name}", bold=True)
     click.echo(
-        f"{path.us_per_request:.0f} us of CPU a request ({path.request}), {path.kernel_us_per_request:.0f} of them in"
+        f"{path.us_per_request:.0f} us of CPU per request ({path.request}), {path.kernel_us_per_request:.0f} of them in"
         f" the kernel; {path.requests_per_s:.0f} requests/s, {path.mb_per_s:.1f} MB/s,"
         f" {path.cpu_s_per_gb:.2f} CPU s/GB, busy {path.busy:.0%}"
     )
     tracer_note = "not counted" if path.tracer_cost is None else f"x{path.tracer_cost:.2f} while calls were counted"
-    click.echo(f"{path.samples} samples; CPU a request x{path.sampler_cost:.2f} while sampled, {tracer_note}\n")
+    click.echo(f"{path.samples} samples; CPU per request x{path.sampler_cost:.2f} while sampled, {tracer_note}\n")
     _print_costs("layer", path.layers)
     _print_costs("function", path.functions)
     if path.system_calls:
         print_table(
-            ("system call", "a request", "us each", "us a request", ""),
+            ("system call", "per request", "us each", "us per request", ""),
             [
                 (call.name, f"{call.calls:.2f}", f"{call.us_each:.1f}", f"{call.us:.1f}", "waits" if call.waits else "")
                 for call in path.system_calls

@@ -215,7 +215,7 @@ def _bytes_in(done: Counters) -> float:
 
 
 def _fetches(done: Counters) -> float:
-    """Two followers that wait for records fetch four times a second: a hundredth of a consumer's requests."""
+    """Two followers that wait for records fetch four times per second: a hundredth of a consumer's requests."""
     return done.fetches
 
 

@@ -43,7 +43,7 @@ RESERVED_VARIABLES: dict[str, str] = {
     "MINIBROKER_DATA_DIR": "command line: what --data-dir of `cluster` defaults to",
     "MINIBROKER_CONFIG": "command line: what --config of `broker` defaults to",
     "MINIBROKER_LOG_LEVEL": "every process: DEBUG, INFO, WARNING or ERROR",
-    "MINIBROKER_LOG_FORMAT": "every broker: text, or json (one object a line, see EVENTS.md)",
+    "MINIBROKER_LOG_FORMAT": "every broker: text, or json (one object per line, see EVENTS.md)",
     "MINIBROKER_HEALTH_PORT": "Docker image: port of its health check",
 }
 """Variables with the prefix of settings that are not settings: a broker ignores them."""
@@ -183,7 +183,7 @@ def _read_environment(environment: Mapping[str, str]) -> Texts:
         if name not in SETTINGS:
             near = nearest_name(variable, [*map(_variable, SETTINGS), *RESERVED_VARIABLES])
             hint = f" Did you mean {near}?" if near else ""
-            raise ConfigError(f"environment variable {variable} names no setting.{hint}")
+            raise ConfigError(f"environment variable {variable} does not name a setting.{hint}")
         texts[name] = (environment[variable], f"environment {variable}")
     return texts
 
@@ -268,7 +268,7 @@ def _advertised(config: BrokerConfig) -> str | None:
     for endpoint in _advertised_listeners(config):
         if endpoint.host in (ANY_HOST, "::"):
             return (
-                f"{endpoint.listener}://{endpoint.host} is no address that a client can connect to: set"
+                f"{endpoint.listener}://{endpoint.host} is not an address that a client can connect to: set"
                 f" advertised.listeners to what clients of that listener reach, as in"
                 f" {endpoint.listener}://localhost:{endpoint.port}"
             )

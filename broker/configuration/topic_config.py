@@ -65,7 +65,7 @@ def accepted_topic_value(name: str, value: str) -> str:
     if setting is None:
         near = nearest_name(name, list(TOPIC_SETTINGS))
         hint = f" Did you mean {near}?" if near else f" There are: {', '.join(TOPIC_SETTINGS)}."
-        raise BadValue(f"{name!r:.200} is no setting of a topic.{hint}")
+        raise BadValue(f"{name!r:.200} is not a topic setting.{hint}")
     try:
         return canonical_value(setting, value)
     except BadValue as problem:

@@ -331,9 +331,7 @@ class _Loader:
         self._check_epochs([(tail.last_epoch, last)], last, tail.end_offset)
         there = [epoch for epoch, start in self.stored_epochs if start < tail.end_offset]
         if not there or there[-1] != tail.last_epoch:
-            reason = (
-                f"it lacks epoch {tail.last_epoch}" if there else "it is missing or empty"
-            )
+            reason = f"it lacks epoch {tail.last_epoch}" if there else "it is missing or empty"
             self.report.found.append(epochs_not_used(self.directory, reason))
             self.epochs = EpochRebuild([])
 

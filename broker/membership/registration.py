@@ -247,7 +247,7 @@ class Registration:
             self._deadline_timer.cancel()
 
     def _check_deadline(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Runs on one timer, at the last known deadline: about once a session while ZooKeeper answers."""
+        """Runs on one timer, at the last known deadline: about once per session while ZooKeeper answers."""
         if not self.is_fenced():
             self._has_reported_fence = False
         elif self._broker_epoch is not None and not self._has_reported_fence:

@@ -35,7 +35,7 @@ CONNECT_TIMEOUT_MS = 2_000
 STILL_FAILING_MS = 5_000
 """Requests that failed longer ago are over: a proposal that is still wanted is sent again sooner than this."""
 FAILURE_LOG_INTERVAL_MS = 10_000
-"""A controller that does not answer, or refuses, is asked twenty times a second; one line per interval is enough."""
+"""A controller that does not answer, or refuses, is asked twenty times per second; one line per interval is enough."""
 
 
 class Silence(msgspec.Struct, frozen=True):

@@ -280,7 +280,7 @@ def _on_phase_retried(state: ReplicaState, event: ev.PhaseRetried, effects: list
 
 
 _DATA_PATH = frozenset({ev.ProduceReceived, ev.BatchesAppended, ev.FetchAnswered})
-"""Events that come thousands of times a second and cannot change a role, an ISR or the epoch history. A follower's
+"""Events that come thousands of times per second and cannot change a role, an ISR or the epoch history. A follower's
 fetch comes as often, but goes through `step_fetch`."""
 
 _HANDLERS: dict[type[ev.ReplicaEvent], Callable[[ReplicaState, Any, list[ev.ReplicaEffect]], None]] = {

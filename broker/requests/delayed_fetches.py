@@ -86,7 +86,7 @@ class DelayedFetches:
         self._large: dict[DelayedFetch, None] = {}
         self._watermark_updates: deque[tuple[float, DelayedFetch]] = deque()
         """Fetches with the time to answer them, in order, because all wait equally long. One that is answered earlier
-        is skipped: at thousands of fetches a second, setting and cancelling an alarm for each would cost more."""
+        is skipped: at thousands of fetches per second, setting and cancelling an alarm for each would cost more."""
         self._watermark_timer = DeadlineTimer(self._send_watermarks)
         self._flush_scheduled = False
         self._loop = asyncio.get_running_loop()

@@ -191,7 +191,7 @@ class RequestHandlers:
                 api = ApiKey(request.api_key).name
                 self.failed_reads.append(api)
                 log.exception("a bug: %s from %s cannot be answered: %.500r", api, request.connection.peer, body)
-                text = "this broker met a bug of its own; its log tells which"
+                text = "this broker met a bug of its own: see its log"
                 request.respond(m.Response(error_code=ErrorCode.UNKNOWN_SERVER_ERROR, error_message=text))
 
         return handle
@@ -246,7 +246,7 @@ class RequestHandlers:
 
     def _metadata(self, request: IncomingRequest, body: m.MetadataRequest) -> m.Response:
         if self._image.is_of_an_earlier_registration(self._registration.broker_epoch):
-            text = "this broker has registered anew, and no controller has told it anything since: ask another one"
+            text = "this broker has registered again, and has not heard from a controller since: ask another broker"
             return m.Response(error_code=ErrorCode.BROKER_NOT_AVAILABLE, error_message=text)
         listener, is_fenced = request.connection.listener_name, self._registration.is_fenced()
         response = self._image.answer_metadata(body, listener, is_fenced)

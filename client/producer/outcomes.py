@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from minibroker.client.errors import UndeliveredRecords
 from minibroker.client.limits import FAILURES_REMEMBERED, Deadline
 from minibroker.client.producer.batches import Batch
+from minibroker.protocol.counted import counted
 
 
 async def without_outcome(batches: Sequence[Batch], deadline: Deadline) -> list[Batch]:
@@ -36,7 +37,7 @@ def not_acknowledged(waiting: Sequence[Batch], deadline: Deadline) -> str:
     """The message about batches that still have no outcome."""
     partitions = sorted({str(batch.topic_partition) for batch in waiting})
     late = f"after {round(deadline.timeout_ms)} ms"
-    return f"{len(waiting)} batches for {', '.join(partitions[:5])} are not acknowledged {late}"
+    return f"{counted(len(waiting), 'batch')} for {', '.join(partitions[:5])} not acknowledged {late}"
 
 
 class Failures:

@@ -14,6 +14,7 @@ from minibroker.client.producer.producer_settings import ProducerSettings
 from minibroker.client.producer.producer_topic import ProducerTopic
 from minibroker.client.producer.sender import Sender
 from minibroker.client.topics import known_topic
+from minibroker.protocol.counted import counted
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
 
@@ -62,7 +63,9 @@ class ProducerMetadata:
             if partition not in state.queues:
                 where = Where(topic_partition=TopicPartition(name, partition))
                 raise broker_error(
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, where, f"the topic has {state.partition_count} partitions"
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    where,
+                    f"the topic has {counted(state.partition_count, 'partition')}",
                 )
         return state
 

@@ -37,7 +37,7 @@ def checked_headers(headers: Headers) -> tuple[Header, ...]:
         if len(header) != 2 or not isinstance(header[0], str) or not isinstance(header[1], bytes | None):
             raise InvalidCall(f"header {header!r} is not a pair of str and bytes (or None)")
         if not is_utf8(header[0]):
-            raise InvalidCall(f"the name of header {header!r} is no text: it cannot be written as UTF-8")
+            raise InvalidCall(f"the name of header {header!r} is not text that can be written as UTF-8")
     return tuple((name, content) for name, content in headers)
 
 

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 
 from minibroker.client.errors import BufferTimedOut
 from minibroker.client.limits import Deadline
+from minibroker.protocol.counted import counted
 
 
 class WaitingSends:
@@ -34,7 +35,8 @@ class WaitingSends:
                 async with asyncio.timeout(deadline.remaining_ms() / 1000):
                     await lock.acquire()
             except TimeoutError:
-                text = f"{self._lengths[topic] - 1} other calls of send for topic {topic!r} wait for room or metadata"
+                others = counted(self._lengths[topic] - 1, "other call")
+                text = f"send waits for room or metadata of topic {topic!r}, behind {others}"
                 raise BufferTimedOut(text) from None
             try:
                 yield

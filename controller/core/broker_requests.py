@@ -31,6 +31,7 @@ from minibroker.controller.core.events import (
     Report,
     RequestId,
 )
+from minibroker.protocol.counted import counted
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.events.controller_events import BrokerStopping, OfflineReplicasReported
 from minibroker.protocol.ids import BrokerId, TopicPartition
@@ -170,7 +171,11 @@ def _on_offline_partitions(
         TopicPartition(topic.topic_name, number) for topic in request.offline_partitions for number in topic.partitions
     )
     was_offline = bool(state.offline_replicas.get(broker_id))
-    reason = f"{len(offline)} replicas of broker {broker_id} are offline" if offline else f"broker {broker_id} is well"
+    reason = (
+        f"broker {broker_id} has {counted(len(offline), 'offline replica')}"
+        if offline
+        else f"broker {broker_id} is well"
+    )
     report = Report(event=OfflineReplicasReported(broker=broker_id, replicas=len(offline)))
     effects: list[ControllerEffect] = [report] if offline or was_offline else []
     effects += _set_offline(state, broker_id, offline, reason)

@@ -14,6 +14,7 @@ from minibroker.command_line import (
     json_option,
     print_json,
 )
+from minibroker.protocol.counted import counted
 
 if TYPE_CHECKING:
     from minibroker.offline.log_examination import ExaminedLog
@@ -72,7 +73,7 @@ def repair(log_dir: Path, is_applied: bool, cuts: tuple[str, ...], accept_loss: 
         words = [f"{len(damaged)} damaged"] if damaged else []
         words += ["a broker would not start"] if refused else []
         verdict = click.style(", ".join(words), fg="red") if words else click.style("fine", fg="green")
-        click.echo(f"{verdict}: {len(examined)} partitions, {sum(each.bytes for each in examined)} bytes")
+        click.echo(f"{verdict}: {counted(len(examined), 'partition')}, {sum(each.bytes for each in examined)} bytes")
         if damaged and not is_applied:
             click.echo("nothing was changed; repair with --apply")
     return EXIT_FOUND_WRONG if damaged or refused else EXIT_FINE

@@ -15,6 +15,7 @@ from minibroker.command_line import (
     run_async,
     timeout_option,
 )
+from minibroker.protocol.counted import counted
 
 if TYPE_CHECKING:
     from minibroker.protocol.wire.messages import ElectionPreview, ElectLeadersRequest, ElectLeadersTopic
@@ -59,7 +60,7 @@ def elect(
 
     topics = _topics(names)
     if accept_loss and topics is None and not yes:
-        raise click.UsageError("name the partitions to elect for, or say --yes to all that have no leader")
+        raise click.UsageError("name the partitions to elect for, or give --yes for all that have no leader")
     chosen = -1 if leader is None else leader
     timeout_ms = round(timeout_s * 1000)
     question = ElectLeadersRequest(topics=topics, leader=chosen, timeout_ms=timeout_ms)
@@ -89,7 +90,9 @@ def elect(
 def _accepts(partitions: int) -> bool:
     """No input means no; Ctrl-C interrupts."""
     try:
-        return click.confirm(f"Elect leaders of {partitions} partitions, with the loss named above?", err=True)
+        return click.confirm(
+            f"Elect leaders of {counted(partitions, 'partition')}, with the loss named above?", err=True
+        )
     except click.Abort as error:
         if isinstance(error.__context__, EOFError):
             return False
@@ -153,7 +156,7 @@ def _loss(each: "ElectionPreview") -> str:
     """What an election of the chosen broker loses."""
     end = next(found.log_end_offset for found in each.candidates if found.broker_id == each.chosen)
     others = [found for found in each.candidates if found.is_in_sync and found.broker_id != each.chosen]
-    known = [f"{found.log_end_offset - end} records of broker {found.broker_id}" for found in others]
+    known = [f"{counted(found.log_end_offset - end, 'record')} of broker {found.broker_id}" for found in others]
     known = [text for text, found in zip(known, others, strict=True) if found.log_end_offset > end]
     unknown = [found.broker_id for found in others if found.problem is not None or not found.is_on_its_directory]
     parts = [f"this loses {', '.join(known)}"] if known else []

@@ -311,7 +311,7 @@ async def _send_each(sender: "RecordSender", lines: list[bytes], options: _Optio
             partition = record.partition if options.partition is None else options.partition
             await sender.send(record.value, record.key, partition, record.headers, timestamp_ms=record.timestamp_ms)
         except BadRecord as error:
-            raise CommandFailed(f"line {sender.tally.sent + 1} {error}: mend it, or leave out --input") from None
+            raise CommandFailed(f"line {sender.tally.sent + 1} {error}: correct it, or leave out --input") from None
         except MinibrokerError as error:
             cure = " [raise --max-request-size, and the topic's max.message.bytes]"
             text = f"line {sender.tally.sent + 1}: {error}{cure if isinstance(error, RecordTooLarge) else ''}"

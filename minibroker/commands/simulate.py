@@ -18,6 +18,7 @@ from minibroker.command_line import (
     print_table,
 )
 from minibroker.commands.simulate_many import SEEDS_SHOWN, ManySeeds, SwarmOptions, run_seeds
+from minibroker.protocol.counted import counted
 
 if TYPE_CHECKING:
     from minibroker.simulation.checks.finding import CheckerFinding
@@ -135,7 +136,7 @@ def _parse(seeds: str, first_seed: int) -> range:
         raise WrongUsage(f"--seeds {seeds}: give a number, as in 1000, or a range, as in 17-99")
     found = range(int(first), int(last) + 1) if dash else range(first_seed, first_seed + int(first))
     if not found:
-        raise WrongUsage(f"--seeds {seeds} names no seed")
+        raise WrongUsage(f"--seeds {seeds} contains no seed")
     return found
 
 
@@ -243,7 +244,7 @@ def _print_outcome(outcome: "RunOutcome", real_seconds: float, command: str) -> 
         f"trace hash {outcome.trace_hash}"
     )
     if outcome.findings:
-        click.secho(f"{len(outcome.findings)} findings; replay with: {command}", fg="red", bold=True)
+        click.secho(f"{counted(len(outcome.findings), 'finding')}; replay with: {command}", fg="red", bold=True)
     else:
         lost = f"{len(outcome.losses)} acknowledged records are lost, each is named, and the replicas are identical"
         click.secho(lost if outcome.losses else "every invariant held", fg="green")

@@ -134,7 +134,7 @@ def _state(wanted: ManySeeds, file: "StateFile | None") -> "SwarmState":
 def _with_progress(
     results: "Iterable[RunResult]", total: "SwarmSummary", number: int, *, is_long: bool
 ) -> "Iterator[RunResult]":
-    """The results, with progress on a terminal; a long swarm shows it elsewhere, too, a line a minute."""
+    """The results, with progress on a terminal; a long swarm shows it elsewhere, too, a line per minute."""
     if not sys.stderr.isatty():
         yield from _with_lines(results, total, number) if is_long else results
         return
@@ -157,7 +157,9 @@ def _with_lines(results: "Iterable[RunResult]", total: "SwarmSummary", number: i
         if now - shown >= PROGRESS_SECONDS:
             shown, rate = now, (total.runs - before) / (now - began)
             left = (number - total.runs) / rate / 60
-            note(f"{total.runs} of {number} runs, {len(total.failed)} failed; {rate:.1f} a second, {left:.0f} min left")
+            note(
+                f"{total.runs} of {number} runs, {len(total.failed)} failed; {rate:.1f} per second, {left:.0f} min left"
+            )
 
 
 def _print_sum(total: "SwarmSummary", wanted: ManySeeds, seeds: range, real_seconds: float) -> None:
@@ -176,7 +178,7 @@ def _print_sum(total: "SwarmSummary", wanted: ManySeeds, seeds: range, real_seco
     )
     click.echo(
         f"{total.virtual_seconds:,.0f} virtual seconds in {real_seconds:,.0f} real ones "
-        f"({total.run_seconds / max(1, total.runs):.2f} s of one core a run); {total.deliveries / real_seconds:,.0f} "
+        f"({total.run_seconds / max(1, total.runs):.2f} s of one core per run); {total.deliveries / real_seconds:,.0f} "
         f"deliveries and {total.events / real_seconds:,.0f} events per real second"
     )
     for seed, missing in list(sorted(total.not_counted.items()))[:SEEDS_SHOWN]:

@@ -43,6 +43,7 @@ from minibroker.local_cluster.processes import ProcessIdentity, free_ports, wait
 from minibroker.local_cluster.teardown import Ownership, signals_held
 from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
 from minibroker.observation.cluster_view import ClusterView, health_problems, view_cluster
+from minibroker.protocol.counted import counted
 from minibroker.protocol.files.checkpoints import CLEAN_SHUTDOWN
 from minibroker.protocol.files.cluster_state import ClusterState
 
@@ -223,9 +224,10 @@ class LocalCluster:
         if is_used:
             self.record.zookeeper.process = zookeeper.process
         if len(earlier.record.brokers) > len(self.record.brokers):
+            count = len(earlier.record.brokers)
             raise ClusterFailed(
-                f"{self.data_directory} holds the data of {len(earlier.record.brokers)} brokers: give --brokers"
-                f" {len(earlier.record.brokers)} or none, or remove the data with `minibroker cluster down --wipe`"
+                f"{self.data_directory} holds the data of {counted(count, 'broker')}: give --brokers {count} or none,"
+                " or remove the data with `minibroker cluster down --wipe`"
             )
 
     async def down(self, *, timeout_s: float = STOP_TIMEOUT_S, wipe: bool = False) -> list[str]:

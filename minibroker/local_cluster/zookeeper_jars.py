@@ -211,7 +211,7 @@ def _fetch_from(mirror: str, jar: Jar, directory: Path) -> None:
 
     address = f"{mirror}/{jar.path}"
     if not address.startswith(("http://", "https://", "file://")):
-        raise CannotFetch(f"--mirror {mirror} is no address of http://, https:// or file://")
+        raise CannotFetch(f"--mirror {mirror} is not an http://, https:// or file:// address")
     try:
         with (
             urllib.request.urlopen(address, timeout=SILENCE_TIMEOUT_S) as answer,  # noqa: S310 - checked above

@@ -10,6 +10,7 @@ import msgspec
 
 from minibroker.observation import cures
 from minibroker.observation.broker_queries import ASK_TIMEOUT_S, BrokerQueries, NoAnswer
+from minibroker.protocol.counted import counted
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import (
     DescribeReplicaStateResponse,
@@ -149,7 +150,7 @@ def health_problems(view: ClusterView, brokers_expected: int | None = None) -> l
     reasons = []
     if brokers_expected is not None and len(view.brokers) < brokers_expected:
         ids = [broker.broker_id for broker in view.brokers]
-        reasons.append(f"{len(view.brokers)} of {brokers_expected} brokers are registered: {ids}")
+        reasons.append(f"{len(view.brokers)} of {counted(brokers_expected, 'broker')} are registered: {ids}")
     reasons += [reason for broker in view.brokers for reason in _broker_problems(view, broker)]
     return reasons + [str(each) for each in partition_problems(view)]
 
@@ -186,7 +187,9 @@ def _ignored_node_problems(view: ClusterView) -> list[HealthProblem]:
         for path, reason in list(view.ignored_nodes.items())[:NAMES_SHOWN]
     ]
     more = len(view.ignored_nodes) - len(named)
-    return [*named, HealthProblem(f"the controller ignores {more} more nodes in ZooKeeper")] if more else named
+    return (
+        [*named, HealthProblem(f"the controller ignores {counted(more, 'more node')} in ZooKeeper")] if more else named
+    )
 
 
 def _broker_problems(view: ClusterView, broker: BrokerView) -> list[str]:

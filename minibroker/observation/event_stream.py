@@ -194,7 +194,7 @@ def _fields_of(event: ReportedEvent) -> dict[str, Any]:
     except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict):
-        raise MalformedEvents(f"its event {event.number} is no JSON object: {event.content!a:.100}")
+        raise MalformedEvents(f"its event {event.number} is not a JSON object: {event.content!a:.100}")
     for name in ("event", "text"):
         if not isinstance(fields.get(name), str):
             raise MalformedEvents(f"its event {event.number} has no {name}: {event.content!a:.100}")

@@ -31,7 +31,7 @@ def read_small(file: Path) -> bytes:
     if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(file))
     if not stat.S_ISREG(found.st_mode):
-        raise OSError(errno.EINVAL, "is no regular file", str(file))
+        raise OSError(errno.EINVAL, "is not a regular file", str(file))
     if found.st_size > SMALL_FILE_BYTES_MAX:
         raise CorruptCheckpoint(f"is {found.st_size} bytes long, more than any such file")
     return file.read_bytes()

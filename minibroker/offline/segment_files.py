@@ -71,20 +71,20 @@ def owner_problems(segments: list[Path]) -> dict[Path, list[SegmentProblem]]:
 def open_segment(path: Path) -> Buffer:
     """The file's bytes, mapped where it is not empty. Raises OSError."""
     if path.exists() and not path.is_file() and not path.is_dir():
-        raise OSError(errno.EINVAL, "is no regular file", str(path))  # a pipe would block
+        raise OSError(errno.EINVAL, "is not a regular file", str(path))  # a pipe would block
     with path.open("rb") as file:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if path.stat().st_size else b""
 
 
 def walk(content: Buffer) -> Iterator[SegmentBatch | SegmentProblem]:
-    """Every batch of a segment, its CRC checked; ends with a SegmentProblem (file '') at bytes that are no batch."""
+    """Every batch of a segment, its CRC checked; ends with a SegmentProblem (file '') at bytes that do not form one."""
     position = 0
     while position < len(content):
         try:
             header = read_header(content[position : position + HEADER_BYTES])
         except CorruptBatch as error:
             yield SegmentProblem(
-                "", position, f"{len(content) - position} bytes at the end are no batch: {error.reason}"
+                "", position, f"the last {len(content) - position:,} bytes do not form a valid batch: {error.reason}"
             )
             return
         end = position + header.size_bytes

@@ -67,7 +67,7 @@ def parse_json_record(line: bytes) -> InputRecord:
             timestamp_ms=found.ts if found.timestamp is None else found.timestamp,
         )
     except (msgspec.MsgspecError, binascii.Error, UnicodeEncodeError) as error:
-        raise BadRecord(f"is no record: {error}") from None
+        raise BadRecord(f"is not a record: {error}") from None
 
 
 def _bytes(value: Any, is_base64: bool) -> bytes | None:

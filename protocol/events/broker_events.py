@@ -2,6 +2,9 @@
 
 from typing import ClassVar
 
+import msgspec
+
+from minibroker.protocol.counted import counted
 from minibroker.protocol.events.event_base import ERROR, INFO, WARNING, ClusterEvent, PartitionEvent
 
 
@@ -135,11 +138,14 @@ class DescriptorsExhausted(ClusterEvent, frozen=True, kw_only=True):
 class ScrubRoundEnded(ClusterEvent, frozen=True, kw_only=True):
     """The scrubber has read all logs once."""
 
-    TEXT: ClassVar[str] = "scrubbed {logs} logs: {scrubbed_bytes} bytes in {seconds} s, {damaged} found damaged"
+    TEXT: ClassVar[str] = "scrubbed {what}: {scrubbed_bytes} bytes in {seconds} s, {damaged} found damaged"
     logs: int
     scrubbed_bytes: int
     seconds: int
     damaged: int
+
+    def text(self) -> str:
+        return self.TEXT.format(what=counted(self.logs, "log"), **msgspec.structs.asdict(self))
 
 
 class SessionChanged(ClusterEvent, frozen=True, kw_only=True):
@@ -217,7 +223,7 @@ class NodeMissing(ClusterEvent, frozen=True, kw_only=True):
     """ZooKeeper has lost a node that every cluster has."""
 
     LEVEL: ClassVar[int] = ERROR
-    TEXT: ClassVar[str] = "{path} is missing in ZooKeeper, making it again"
+    TEXT: ClassVar[str] = "{path} is missing in ZooKeeper, creating it again"
     path: str
 
 

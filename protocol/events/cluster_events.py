@@ -2,7 +2,7 @@
 
 Owns: the names of all events, and their JSON. The text log, JSON lines (`--log-format json`) and `minibroker events`
 are made of them, so names and fields are an interface (docs/EVENTS.md). Leaves to others: the events
-themselves (beside this file), when one is reported, and who reads it. What only checkers want is in
+themselves (beside this file), when one is reported, and what reads it. What only checkers want is in
 `broker/replicas/observations.py`.
 """
 

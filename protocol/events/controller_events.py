@@ -4,6 +4,7 @@ from typing import ClassVar
 
 import msgspec
 
+from minibroker.protocol.counted import counted
 from minibroker.protocol.events.event_base import ERROR, INFO, WARNING, ClusterEvent, PartitionEvent
 
 
@@ -11,8 +12,8 @@ class ControllerElected(ClusterEvent, frozen=True, kw_only=True):
     """This broker is the active controller now."""
 
     TEXT: ClassVar[str] = (
-        "took over as controller of epoch {controller_epoch}: brokers {brokers}, {topics} topics, {partitions} "
-        "partitions, {deletions} deletions"
+        "took over as controller of epoch {controller_epoch}: brokers {brokers}, topics: {topics}, "
+        "partitions: {partitions}, deletions: {deletions}"
     )
     controller_epoch: int
     brokers: list[int]
@@ -132,12 +133,13 @@ class UnresponsiveBrokerReplaced(ClusterEvent, frozen=True, kw_only=True):
     """A broker that is registered does not do its work: it is unregistered, since others can lead its partitions."""
 
     LEVEL: ClassVar[int] = WARNING
-    TEXT: ClassVar[str] = (
-        "broker {broker} {reason} and leads {partitions} partitions that others can lead; its registration is removed"
-    )
+    TEXT: ClassVar[str] = "broker {broker} {reason} and leads {what} that others can lead; its registration is removed"
     broker: int
     reason: str
     partitions: int
+
+    def text(self) -> str:
+        return self.TEXT.format(what=counted(self.partitions, "partition"), **msgspec.structs.asdict(self))
 
 
 class BrokerStopping(ClusterEvent, frozen=True, kw_only=True):
@@ -150,12 +152,14 @@ class BrokerStopping(ClusterEvent, frozen=True, kw_only=True):
 class OfflineReplicasReported(ClusterEvent, frozen=True, kw_only=True):
     """A broker reported how many of its replicas are offline; none: all are well again."""
 
-    TEXT: ClassVar[str] = "{replicas} replicas of broker {broker} are offline"
+    TEXT: ClassVar[str] = "broker {broker} has {what}"
     broker: int
     replicas: int
 
     def text(self) -> str:
-        return super().text() if self.replicas else f"broker {self.broker} is well"
+        if not self.replicas:
+            return f"broker {self.broker} is well"
+        return self.TEXT.format(what=counted(self.replicas, "offline replica"), broker=self.broker)
 
     @property
     def level(self) -> int:
@@ -166,11 +170,14 @@ class PartitionsWithoutLeader(ClusterEvent, frozen=True, kw_only=True):
     """Partitions that no replica may lead, and what they wait for."""
 
     LEVEL: ClassVar[int] = WARNING
-    TEXT: ClassVar[str] = "{count} partitions have no leader ({first}): {reason}"
+    TEXT: ClassVar[str] = "no leader for {what} ({first}): {reason}"
     count: int
     first: str
     """The names of the first ones."""
     reason: str
+
+    def text(self) -> str:
+        return self.TEXT.format(what=counted(self.count, "partition"), first=self.first, reason=self.reason)
 
 
 class PartitionStateReread(PartitionEvent, frozen=True, kw_only=True):
@@ -183,9 +190,12 @@ class PartitionStateReread(PartitionEvent, frozen=True, kw_only=True):
 class TopicCreated(ClusterEvent, frozen=True, kw_only=True):
     """The controller knows a new topic."""
 
-    TEXT: ClassVar[str] = "topic {topic} was created with {partitions} partitions"
+    TEXT: ClassVar[str] = "topic {topic} was created with {what}"
     topic: str
     partitions: int
+
+    def text(self) -> str:
+        return self.TEXT.format(what=counted(self.partitions, "partition"), topic=self.topic)
 
 
 class TopicSettingsChanged(ClusterEvent, frozen=True, kw_only=True):

@@ -174,7 +174,7 @@ class IndexRebuilt(PartitionEvent, frozen=True, kw_only=True):
     """The scrubber found an index that does not fit its segment; no record is affected."""
 
     LEVEL: ClassVar[int] = WARNING
-    TEXT: ClassVar[str] = "{topic}-{partition}: making the index of {path} again: {reason}"
+    TEXT: ClassVar[str] = "{topic}-{partition}: rebuilding the index of {path}: {reason}"
     path: str
     reason: str
 

@@ -1,4 +1,4 @@
-"""The list of records acknowledged to a producer, one a line (docs/FORMATS.md). Pure.
+"""The list of records acknowledged to a producer, one per line (docs/FORMATS.md). Pure.
 
 Owns: the format of version 2 and its one writer, and what a record's checksum covers. Leaves to others: which producer
 writes it, and the comparison with the logs (`audit`).

@@ -273,7 +273,7 @@ def text_under_checksum(content: bytes) -> str:
     if not content.endswith(b"\n"):
         raise CorruptCheckpoint("the last line does not end: the file is cut")
     if _CHECKSUM_LINE.fullmatch(checksum) is None or (text and not text.endswith(b"\n")):
-        raise CorruptCheckpoint("the last line is no checksum")
+        raise CorruptCheckpoint("the last line is not a checksum")
     expected = f"{crc32c(text):08x}"
     if checksum[-9:-1] != expected.encode():
         raise CorruptCheckpoint(f"the checksum is {expected}, not {checksum[-9:-1].decode()}")
@@ -466,12 +466,12 @@ def encode_time_index_entry(timestamp_ms: int, relative_offset: int) -> bytes:
 def decode_index(content: bytes) -> list[IndexEntry]:
     """All entries of an `.index`; a length that is no multiple of an entry is corrupt."""
     if len(content) % INDEX_ENTRY_BYTES:
-        raise CorruptCheckpoint(f"{len(content)} bytes are no whole number of {INDEX_ENTRY_BYTES}-byte entries")
+        raise CorruptCheckpoint(f"{len(content)} bytes are not a whole number of {INDEX_ENTRY_BYTES}-byte entries")
     return [IndexEntry(*entry) for entry in _INDEX_ENTRY.iter_unpack(content)]
 
 
 def decode_time_index(content: bytes) -> list[TimeIndexEntry]:
     """All entries of a `.timeindex`; a length that is no multiple of an entry is corrupt."""
     if len(content) % TIME_INDEX_ENTRY_BYTES:
-        raise CorruptCheckpoint(f"{len(content)} bytes are no whole number of {TIME_INDEX_ENTRY_BYTES}-byte entries")
+        raise CorruptCheckpoint(f"{len(content)} bytes are not a whole number of {TIME_INDEX_ENTRY_BYTES}-byte entries")
     return [TimeIndexEntry(*entry) for entry in _TIME_INDEX_ENTRY.iter_unpack(content)]

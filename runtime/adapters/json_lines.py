@@ -11,7 +11,7 @@ from minibroker.protocol.events.cluster_events import as_json_fields, json_objec
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: `time` (UTC), `at_ms`, `level`, `event` and the event's fields; `text` is the sentence
+    """One JSON object per line: `time` (UTC), `at_ms`, `level`, `event` and the event's fields; `text` is the sentence
     that the text log shows. A line that is no event of the catalogue has the event `log`, and `logger`."""
 
     def __init__(self, broker_id: int | None = None) -> None:

@@ -44,7 +44,7 @@ async def look_up(host: str, port: int) -> list[tuple[int, SocketAddress]]:
     except OSError as error:
         raise NetworkError(f"cannot resolve {host}:{port}: {error.strerror or error}") from error
     except (ValueError, OverflowError) as error:  # UnicodeError of a label, NUL, port too large
-        raise NetworkError(f"cannot resolve {host!r:.300}:{port}: it is no host's name ({error})") from error
+        raise NetworkError(f"cannot resolve {host!r:.300}:{port}: it is not a host name ({error})") from error
     return list(dict.fromkeys((int(family), address) for family, _, _, _, address in found))
 
 

@@ -51,7 +51,7 @@ from minibroker.runtime.ports import (
 from minibroker.runtime.refused_session import WIPED, SessionRefusals
 
 HEARTBEATS_PER_SESSION = 6
-"""kazoo pings twice a session timeout and does not report when; six leave room for lost ones before the deadline."""
+"""kazoo pings twice per session timeout and does not report when; six leave room for lost ones before the deadline."""
 
 NEVER = float("-inf")
 

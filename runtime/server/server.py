@@ -156,7 +156,7 @@ class RpcServer:
     def _end_probation(self, now: float) -> None:
         for connection in tuple(self._on_probation):
             if (now - connection.opened_at) * 1000 >= PROBATION_MS:
-                connection.abort_because("all places are taken, and it is no broker", logging.INFO)
+                connection.abort_because("all places are taken, and it is not a broker", logging.INFO)
 
     def forget(self, connection: ServerConnection) -> None:
         """The connection has ended."""

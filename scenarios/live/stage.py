@@ -41,7 +41,7 @@ ELECTED_WITHIN_SECONDS = 20.0
 RECONNECTED_WITHIN_SECONDS = 10.0
 """The observer's session timeout: it reconnects every second or so, less often on a busy machine."""
 PATIENCE_SECONDS = 8.0
-"""Where a simulated run waits for half a minute to make its point, twice a session timeout or lag limit is enough."""
+"""Where a simulated run waits for half a minute to make its point, twice the session timeout or lag limit is enough."""
 
 
 class LiveStage(ClientStage):

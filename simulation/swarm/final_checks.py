@@ -76,7 +76,7 @@ async def stay_idle(cluster: SimulatedCluster, history: History) -> None:
     await asyncio.sleep(IDLE_SECONDS)
     rate = (loop.callbacks_run - before) / IDLE_SECONDS
     if rate > CALLBACKS_PER_IDLE_SECOND_MAX:
-        history.find("I36", f"an idle cluster runs {rate:.0f} callbacks a second")
+        history.find("I36", f"an idle cluster runs {rate:.0f} callbacks per second")
 
 
 async def compare_witness(cluster: SimulatedCluster, reference: ReferenceState, history: History) -> None:

@@ -86,7 +86,8 @@ def test_a_missing_replica_is_reported_with_the_source_that_expects_it(cluster: 
     (item,) = errors(report)
     assert (item.broker, item.topic, item.partition) == (2, "lines", 0)
     assert (
-        item.message == f"broker 2 should hold a replica (in sync, says {cluster.root}/cluster-state.json) and has none"
+        item.message
+        == f"broker 2 should hold a replica (in sync, according to {cluster.root}/cluster-state.json) and has none"
     )
     assert (report.partitions[0].verdict, report.partitions[0].absent_replicas) == (PartitionVerdict.INCONSISTENT, (2,))
 

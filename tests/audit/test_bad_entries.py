@@ -77,10 +77,10 @@ def as_huge_file(path: Path) -> None:
 
 
 OTHERS: dict[Callable[[Path], None], str] = {
-    as_pipe: "it is a named pipe (FIFO), no regular file",
-    as_socket: "it is a socket, no regular file",
-    as_device: "it is a device, no regular file",
-    as_directory: "it is a directory, no regular file",
+    as_pipe: "it is a named pipe (FIFO), not a regular file",
+    as_socket: "it is a socket, not a regular file",
+    as_device: "it is a device, not a regular file",
+    as_directory: "it is a directory, not a regular file",
     as_loop: "Too many levels of symbolic links",
     as_dangling_link: "it is a link to nothing",
 }

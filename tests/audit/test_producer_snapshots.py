@@ -157,7 +157,7 @@ def test_a_pipe_in_place_of_a_snapshot_does_not_block(cluster: PlantedCluster) -
     (found,) = findings(cluster)
     assert (found.kind, found.message) == (
         Kind.PRODUCER_SNAPSHOT,
-        "cannot be read: it is a named pipe (FIFO), no regular file; brokers skip it",
+        "cannot be read: it is a named pipe (FIFO), not a regular file; brokers skip it",
     )
 
 

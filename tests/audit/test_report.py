@@ -35,7 +35,7 @@ def test_a_consistent_cluster_exits_with_0_and_reports_how_much_was_compared(clu
     report = run_audit([str(cluster.root)], "local", str(cluster.write_acked(LINES, BATCHES)))
     assert report.exit_code == 0
     assert report.summary == (
-        "consistent: 3 replicas of 1 partitions were compared below their committed offsets (24 of 24 offsets), all"
+        "consistent: 3 replicas of 1 partition were compared below their committed offsets (24 of 24 offsets), all"
         " agree; 24 of 24 acknowledged records are in place"
     )
 
@@ -44,7 +44,7 @@ def test_findings_exit_with_10(cluster: PlantedCluster) -> None:
     damage.flip_bit(cluster.replica(BROKER, LINES))
     report = run_audit([str(cluster.root)], "local")
     assert report.exit_code == 10
-    assert report.summary.startswith("inconsistent: 1 findings, first corrupt-batch")
+    assert report.summary.startswith("inconsistent: 1 finding, first corrupt-batch")
     assert [each.check for each in report.results if not each.success] == ["every batch passes its CRC"]
 
 

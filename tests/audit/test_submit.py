@@ -57,7 +57,7 @@ def test_the_master_given_to_spark_submit_is_used(cluster: PlantedCluster) -> No
 def test_without_spark_submit_only_the_report_is_printed(cluster: PlantedCluster) -> None:
     ended = run([sys.executable, str(SUBMIT), str(cluster.root)])
     assert (ended.returncode, ended.stderr) == (0, "")
-    compared = "3 replicas of 1 partitions were compared below their committed offsets (24 of 24 offsets)"
+    compared = "3 replicas of 1 partition were compared below their committed offsets (24 of 24 offsets)"
     assert ended.stdout.splitlines()[-1] == f"consistent: {compared}, all agree"
 
 

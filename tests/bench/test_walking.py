@@ -52,5 +52,5 @@ async def test_processes_walk_the_files_of_all_partitions(tmp_path: Path) -> Non
 
 async def test_damaged_files_fail_the_walk(tmp_path: Path) -> None:
     (tmp_path / "0.log").write_bytes(BATCH[:-1] + bytes([BATCH[-1] ^ 1]))
-    with pytest.raises(CaseFailed, match="1 batches have a wrong CRC"):
+    with pytest.raises(CaseFailed, match="wrong CRC of 1 batch, in 1 file"):
         await walk([tmp_path / "0.log"], 1)

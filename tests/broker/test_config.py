@@ -230,7 +230,7 @@ def test_topic_config_has_exactly_the_topic_settings() -> None:
         ("cleanup.policy", "compact", "cleanup.policy='compact': expected delete."),
         ("min.insync.replicas", "0", "expected a number from 1 to 100"),
         ("min.insync", "2", "Did you mean min.insync.replicas?"),
-        ("num.partitions", "2", "is no setting of a topic"),
+        ("num.partitions", "2", "is not a topic setting"),
     ],
 )
 def test_topic_setting_is_checked(name: str, value: str, message: str | None) -> None:

@@ -280,7 +280,7 @@ def test_a_topic_that_was_just_created_is_waited_for(cluster: FakeCluster) -> No
 def test_a_partition_beyond_the_last_is_refused(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
         async with Producer(cluster.bootstrap, runtime=runtime) as producer:
-            with pytest.raises(UnknownTopicOrPartition, match=r"t-7.*has 1 partitions"):
+            with pytest.raises(UnknownTopicOrPartition, match=r"t-7.*has 1 partition"):
                 await producer.send("t", b"x", partition=7)
 
     cluster.run(main)
@@ -394,7 +394,7 @@ def test_flush_ends_at_its_deadline(cluster: FakeCluster) -> None:
         producer = Producer(cluster.bootstrap, runtime=runtime)
         await producer.start()
         delivery = await producer.send("t", b"x")
-        with pytest.raises(FlushTimedOut, match=r"1 batches for t-0 .* NOT_ENOUGH_REPLICAS"):
+        with pytest.raises(FlushTimedOut, match=r"1 batch for t-0 .* NOT_ENOUGH_REPLICAS"):
             await producer.flush(timeout_ms=500)
         with pytest.raises(FlushTimedOut):
             await producer.close(timeout_ms=500)

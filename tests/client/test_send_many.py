@@ -236,7 +236,7 @@ def test_with_one_wrong_record_none_is_taken(cluster: FakeCluster) -> None:
         (InvalidCall, "key is int", {"values": [b"a", b"b"], "keys": [b"k", 1]}),
         (InvalidCall, "2 values, but 3 keys", {"values": [b"a", b"b"], "keys": [None] * 3}),
         (InvalidCall, "not a pair", {"values": [b"a"], "headers": [("a", 1)]}),
-        (UnknownTopicOrPartition, "t-7.*has 1 partitions", {"values": [b"a"], "partition": 7}),
+        (UnknownTopicOrPartition, "t-7.*has 1 partition", {"values": [b"a"], "partition": 7}),
     ]
 
     async def main(runtime: Runtime) -> None:

@@ -366,5 +366,5 @@ def test_a_new_controller_reports_the_brokers_that_partitions_wait_for() -> None
     step(state, TookOver())
     (report,) = of(Report, step(state, AnswersDue()))
     assert isinstance(report, Report) and report.is_warning
-    assert "1 partitions have no leader (lines-0): waiting for brokers [1, 3]" in report.text
+    assert "no leader for 1 partition (lines-0): waiting for brokers [1, 3]" in report.text
     assert "broker 2 has another log directory now" in report.text

@@ -18,7 +18,7 @@ HEAD = """# Events
 What brokers and controllers report of themselves, as an interface. Each event has a name, fields, a level and a
 sentence. The same events are
 
-- the lines of a broker's log: the sentence (`broker --log-format text`, the default), or one JSON object a line
+- the lines of a broker's log: the sentence (`broker --log-format text`, the default), or one JSON object per line
   (`broker --log-format json`);
 - what `minibroker events` prints: it follows all brokers of a cluster, with filters by kind, topic and broker, and
   `--json`. A broker keeps its last 2,000 events for that, since its start, or the last megabyte of text if they are
@@ -26,10 +26,11 @@ sentence. The same events are
   Characters that a terminal would obey are escaped. A broker that does not answer, or sends what is no event, is named
   on stderr.
 
-`minibroker events` asks all brokers a few times a second, and prints what they answer in the order of the times, which
-are those of the brokers' clocks. It does not wait for a broker that is slow, paused or cut off: its earlier events are
-printed when it answers. `--broker N` shows what broker N reported, and what others reported of it: events with N in the
-fields `broker`, `brokers`, `confirmer`, `leader` or `leader_before`, and changes by which it joins or leaves an ISR.
+`minibroker events` asks all brokers a few times per second, and prints what they answer by their times, which are
+those of the brokers' clocks. It does not wait for a broker that is slow, paused or cut off: its earlier events are
+printed when it answers. `--broker N` shows what broker N reported, and what others reported of it: events with N in
+the fields `broker`, `brokers`, `confirmer`, `leader` or `leader_before`, and changes by which it joins or leaves an
+ISR.
 
 A JSON line has `time` (UTC) and `at_ms` (the same in milliseconds since 1970), `level`, `reported_by` (the broker),
 `event` (the name below), the fields of the event, and `text` (the sentence). Lines of the log that are no event

@@ -187,9 +187,9 @@ def test_an_event_is_about_the_brokers_that_it_names(fields: dict[str, Any], nam
 @pytest.mark.parametrize(
     ("content", "at_ms", "problem"),
     [
-        ("{", 1, "no JSON object"),
-        ("[]", 1, "no JSON object"),
-        ("[" * 30_000, 1, "no JSON object"),
+        ("{", 1, "not a JSON object"),
+        ("[]", 1, "not a JSON object"),
+        ("[" * 30_000, 1, "not a JSON object"),
         ('{"text": "t"}', 1, "has no event"),
         ('{"event": "e", "text": 5}', 1, "has no text"),
         ('{"event": "e", "text": "t"}', 1 << 62, "no possible time"),

@@ -71,7 +71,9 @@ def test_answers_that_are_no_events_end_in_one_sentence(brokers: FakeQueries) ->
     brokers.contents = {1: "{", 2: "{"}
     result = printed()
     assert result.exit_code == EXIT_COULD_NOT
-    assert result.stderr.startswith("error: broker 1 reports no events: its event 0 is no JSON object: '{'; broker 2")
+    assert result.stderr.startswith(
+        "error: broker 1 reports no events: its event 0 is not a JSON object: '{'; broker 2"
+    )
     assert result.stderr.count("\n") == 1
 
 

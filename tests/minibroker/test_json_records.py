@@ -34,7 +34,7 @@ def test_fields_become_a_record(line: bytes, record: InputRecord) -> None:
         (b'{"vale": "v"}', "unknown field `vale`"),
         (b"{}", "no field `value`"),
         (b'{"value": "v", "partition": "3"}', "partition"),
-        (b'{"value": "?", "base64": ["value"]}', "is no record"),
+        (b'{"value": "?", "base64": ["value"]}', "is not a record"),
         (b'{"value": "v", "headers": ["h"]}', "a header without a value"),
         (b'{"value": "v", "headers": [null, "h"]}', "a header without a name"),
     ],

@@ -78,7 +78,7 @@ def snapshot(log_dir: Path) -> dict[str, bytes]:
 
 def test_a_sound_directory_is_fine(log_dir: Path) -> None:
     assert (examine(log_dir).found, examine(log_dir).end_offset) == ((), 16)
-    assert run(str(log_dir), "--apply") == (0, f"fine: 1 partitions, {len(batch(0)) * 8} bytes\n")
+    assert run(str(log_dir), "--apply") == (0, f"fine: 1 partition, {len(batch(0)) * 8} bytes\n")
 
 
 @pytest.mark.parametrize("byte", [7, 15, -1])

@@ -26,7 +26,7 @@ PREVIEW = ElectionPreview(
     ],
     chosen=2,
 )
-CHANGED = "t-0 has changed since you were told: broker 2 is not registered; no leader is elected, ask again"
+CHANGED = "t-0 has changed since it was shown to you: broker 2 is not registered; no leader is elected, ask again"
 
 
 class Controller:

@@ -66,7 +66,7 @@ def test_same_code_goes_on_though_the_commit_is_another(tmp_path: Path) -> None:
     mine.summary.runs = 1
     file.save(mine)
     assert continued(file, state(commit="f00"), said.append) == mine
-    assert said == [f"{file.path}: going on after 1 runs, 0 failed"]
+    assert said == [f"{file.path}: going on after 1 run, 0 failed"]
 
 
 def test_other_code_begins_anew_and_keeps_the_old_file(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_other_options_are_refused(tmp_path: Path) -> None:
 
 def test_other_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "state.json").write_text('{"runs": 3}')
-    with pytest.raises(NoState, match="no state of a swarm"):
+    with pytest.raises(NoState, match="not the state of a swarm"):
         StateFile(tmp_path / "state.json").load()
 
 
@@ -104,5 +104,5 @@ def test_command_goes_on_from_its_file(tmp_path: Path) -> None:
     assert (code, json.loads(output)["runs"]) == (EXIT_FINE, 1)
     code, output, said = simulate("2")
     assert (code, json.loads(output)["runs"], json.loads(output)["seeds"]) == (EXIT_FINE, 2, [11, 12])
-    assert "going on after 1 runs" in said
+    assert "going on after 1 run" in said
     assert json.loads(simulate("2")[1])["virtual_seconds"] == json.loads(output)["virtual_seconds"]

@@ -334,7 +334,7 @@ def test_time_index_entries_are_timestamp_and_offset() -> None:
 
 
 def test_half_an_index_entry_is_refused() -> None:
-    with pytest.raises(CorruptCheckpoint, match="no whole number"):
+    with pytest.raises(CorruptCheckpoint, match="not a whole number"):
         checkpoints.decode_index(b"\x00" * 9)
-    with pytest.raises(CorruptCheckpoint, match="no whole number"):
+    with pytest.raises(CorruptCheckpoint, match="not a whole number"):
         checkpoints.decode_time_index(b"\x00" * 8)

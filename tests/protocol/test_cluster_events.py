@@ -40,5 +40,5 @@ def test_each_sentence_uses_fields_that_the_event_has(name: str) -> None:
 def test_the_level_of_some_events_follows_from_their_fields() -> None:
     assert (SessionChanged(state="expired").level, SessionChanged(state="new-session").level) == (WARNING, INFO)
     offline, well = (OfflineReplicasReported(broker=2, replicas=number) for number in (3, 0))
-    assert (offline.level, offline.text()) == (WARNING, "3 replicas of broker 2 are offline")
+    assert (offline.level, offline.text()) == (WARNING, "broker 2 has 3 offline replicas")
     assert (well.level, well.text()) == (INFO, "broker 2 is well")

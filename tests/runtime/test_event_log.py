@@ -1,4 +1,4 @@
-"""Typed events in the log: a sentence for people, an object a line for programs."""
+"""Typed events in the log: a sentence for people, an object per line for programs."""
 
 import json
 import logging

@@ -167,7 +167,7 @@ def test_operators_order_elects_the_named_replica_or_none() -> None:
         await asyncio.sleep(1)
         (refused,) = await stop.elections(order)
         assert refused.error_code == ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
-        assert "t-0 has changed since you were told: broker 2 is not registered" in str(refused.error_message)
+        assert "t-0 has changed since it was shown to you: broker 2 is not registered" in str(refused.error_message)
         assert (refused.chosen, stop.state().leader) == (-1, -1)
         await stop.start(2, pause_seconds=2.0)
         (elected,) = await stop.elections(order)

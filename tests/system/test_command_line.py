@@ -263,6 +263,6 @@ def test_top_prints_events_without_a_terminal(minibroker: CommandLine) -> None:
     time.sleep(1.0)
     create(minibroker, "appears")
     out, _ = process.communicate(timeout=30)
-    created = {"kind": "topic", "what": "topic appears was created with 1 partitions"}
+    created = {"kind": "topic", "what": "topic appears was created with 1 partition"}
     assert created.items() <= json.loads(out.splitlines()[0]).items()
     assert process.returncode == os.EX_OK

@@ -1,4 +1,4 @@
-"""Who may change a replica's state: the replication core, and nothing else.
+"""What may change a replica's state: the replication core, and nothing else.
 
 Owns: how the rule recognises such a state without types. A state is called `state`, or is an attribute of that name. A
 name that a function gives to it, or to a part of it, stands for it, too. Leaves to others: the controller, which has

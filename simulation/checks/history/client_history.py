@@ -1,6 +1,6 @@
 """What clients did and saw, as a list of events: the history that `anomalies` checks, and its file format.
 
-Owns: the form of an event, and its JSON lines (one event a line, in order; Jepsen's fields and a few more). Leaves to
+Owns: the form of an event, and its JSON lines (one event per line, in order; Jepsen's fields and a few more). Leaves to
 others: all checks. A `send` writes records, a `poll` reads some, an `assign` resets a reader's position.
 
 Completions: `ok`; `fail`: certainly nothing was written; `info`: unknown. Only acks=all promises anything: a send with

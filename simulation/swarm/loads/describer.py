@@ -1,6 +1,6 @@
 """An operator that asks brokers to describe topics, settings, replicas and the cluster, and compares the answers.
 
-Owns: the questions, and the check against what the run knows: how topics were made, who may have led them.
+Owns: the questions, and the check against what the run knows: how topics were made, which brokers may have led them.
 """
 
 import asyncio

@@ -57,7 +57,7 @@ def test_an_acknowledged_record_at_another_offset_is_lost_too() -> None:
 
 def test_a_record_that_is_written_twice_fails_the_run() -> None:
     twice = failover_report(acknowledged(), [], [*LOG, (3, b"%020d.." % 1)])
-    with pytest.raises(CaseFailed, match="1 records of an idempotent producer are in the log twice"):
+    with pytest.raises(CaseFailed, match="twice in the log: 1 record of an idempotent producer"):
         checked_run(twice, 5 * MS, {})
 
 
