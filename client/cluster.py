@@ -21,6 +21,7 @@ from minibroker.client.errors import (
     MinibrokerError,
     Where,
     broker_error,
+    no_broker_answered,
     where_of,
 )
 from minibroker.client.first_answer import first_answer
@@ -219,10 +220,9 @@ class Cluster:
             self._avoided.pop(server, None)
             self._avoided[server] = None
         if reply is None or attempts.server is None:
-            reasons = "; ".join(str(reason) for reason in attempts.failures.values())
             raise ClusterUnreachable(
-                f"no broker answered: {reasons}. Start one with `minibroker cluster up`, or pass the right address"
-                " (bootstrap_servers, or -b on the command line)"
+                f"{no_broker_answered(attempts.failures.items())}. Start one with `minibroker cluster up`, or pass the"
+                " right address (bootstrap_servers, or -b on the command line)"
             )
         self.metadata.update(reply, asyncio.get_running_loop().time() * 1000)
         self._answered_by = attempts.server

@@ -32,7 +32,7 @@ Owns: the classes and their wording. Leaves to others: when to raise them. Every
 broker, its leader epoch and the in-sync replicas as far as they are known, and says what to do.
 """
 
-from collections.abc import Awaitable, Generator, Sequence
+from collections.abc import Awaitable, Generator, Iterable, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -125,6 +125,18 @@ class ClusterUnreachable(MinibrokerError):
 
     retriable = True
     refreshes_metadata = True
+
+
+def no_broker_answered(failures: Iterable[tuple[object, object]]) -> str:
+    """The sentence about addresses and their reasons, as in 'no broker answered at host:9092 (connection refused)'."""
+    return f"no broker answered at {', '.join(f'{server} ({_why(server, reason)})' for server, reason in failures)}"
+
+
+def _why(server: object, reason: object) -> str:
+    """The reason without the address, which stands before it."""
+    text = str(reason)
+    rest = text.removeprefix(f"cannot connect to {server}: ").removeprefix(f"{server} ")
+    return text if rest == text else rest[:1].lower() + rest[1:]
 
 
 class BrokerUnreachable(ClusterUnreachable):

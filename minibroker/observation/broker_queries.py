@@ -10,6 +10,7 @@ from functools import partial
 from types import TracebackType
 from typing import TypeVar
 
+from minibroker.client.errors import no_broker_answered
 from minibroker.protocol.wire.messages import (
     DescribeClusterRequest,
     DescribeClusterResponse,
@@ -66,15 +67,14 @@ class BrokerQueries:
 
     async def ask_any(self, servers: str, request: Request, kind: type[R], timeout_s: float = ASK_TIMEOUT_S) -> R:
         """Ask each of 'HOST:PORT,..' in order; return the first answer. Raises NoAnswer naming all that failed."""
-        problems = []
+        problems: list[tuple[str, NoAnswer]] = []
         for server in servers.split(","):
             try:
                 return await self.ask(server, request, kind, timeout_s)
             except NoAnswer as error:
-                problems.append(str(error))
+                problems.append((server, error))
         raise NoAnswer(
-            f"no broker answered: {'; '.join(problems)}. Start one with `minibroker cluster up`, or pass the right"
-            " address with -b"
+            f"{no_broker_answered(problems)}. Start one with `minibroker cluster up`, or pass the right address with -b"
         )
 
     async def describe_cluster(self, servers: str, timeout_s: float = ASK_TIMEOUT_S) -> DescribeClusterResponse:

@@ -15,6 +15,7 @@ from minibroker.client.errors import (
     NotEnoughReplicas,
     Where,
     broker_error,
+    no_broker_answered,
 )
 from minibroker.protocol.errors import REFRESHES_METADATA, RETRIABLE, ErrorCode
 from minibroker.protocol.ids import TopicPartition
@@ -88,3 +89,10 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     program = "import sys, minibroker; print(*sorted(set(sys.modules) & {'asyncio', 'msgspec', 'uvloop', 'kazoo'}))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == []
+
+
+def test_addresses_without_answer_have_their_reasons() -> None:
+    failures = [("a:1", "cannot connect to a:1: Connection refused"), ("b:2", "b:2 accepts connections but is silent")]
+    assert no_broker_answered(failures) == (
+        "no broker answered at a:1 (connection refused), b:2 (accepts connections but is silent)"
+    )
