@@ -7,8 +7,7 @@ answer was lost is requested again; 'exists already' (or 'is gone already') then
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from types import TracebackType
-from typing import Self, TypeVar
+from typing import Never, TypeVar
 
 from minibroker.client.caller_check import CallerCheck
 from minibroker.client.cluster import Cluster, ClusterSettings
@@ -46,6 +45,7 @@ from minibroker.client.limits import (
 )
 from minibroker.client.metadata_cache import Address
 from minibroker.client.offsets import OffsetAndTimestamp, list_offsets
+from minibroker.client.public_client import PublicClient
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import BrokerId, TopicPartition, from_wire
 from minibroker.protocol.wire.messages import (
@@ -90,13 +90,13 @@ __all__ = [
 R = TypeVar("R", bound=Response)
 
 
-class AdminClient:
+class AdminClient(PublicClient):
     """Creates, describes and changes topics and settings. Use it as `async with AdminClient(...) as admin`."""
 
     def __init__(
         self,
+        *positional: Never,
         bootstrap_servers: str | Sequence[str] = "localhost:9092",
-        *,
         client_id: str = "minibroker-admin",
         request_timeout_ms: int = 30_000,
         retry_backoff_ms: int = 100,
@@ -104,8 +104,10 @@ class AdminClient:
         metadata_max_age_ms: int = 300_000,
         bootstrap_timeout_ms: int = BOOTSTRAP_TIMEOUT_MS,
         runtime: Runtime | None = None,
+        **unknown: Never,
     ) -> None:
         """Opens nothing; `start()` (or `async with`) does that. Raises InvalidCall for invalid values."""
+        self._check_arguments(positional, unknown)
         check_at_least(
             1,
             request_timeout_ms=request_timeout_ms,
@@ -143,15 +145,6 @@ class AdminClient:
             self._owner.check()
             await self._cluster.close()
         self._closed = True
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     # --------------------------------------------------------------------------------------------------------- topics
     async def create_topic(

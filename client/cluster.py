@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
+from minibroker.client.client_log import ClientLog
 from minibroker.client.connections import Connections
 from minibroker.client.errors import (
     BrokerUnreachable,
@@ -73,9 +74,10 @@ class Cluster:
     def __init__(self, runtime: Runtime, settings: ClusterSettings) -> None:
         self.runtime = runtime
         self.settings = settings
+        self.log = ClientLog(settings.client_id)
         self.metadata = MetadataCache()
         self.connections = Connections(
-            runtime, settings.client_id, settings.retry_backoff_ms, settings.retry_backoff_max_ms
+            runtime, settings.client_id, settings.retry_backoff_ms, settings.retry_backoff_max_ms, self.log
         )
         self.last_error: MinibrokerError | None = None
         """Why the last round of metadata failed; None after a success."""
@@ -103,6 +105,7 @@ class Cluster:
             while True:
                 try:
                     await self.refresh(deadline)
+                    self.log.info("started, with brokers %s", sorted(self.metadata.brokers))
                     return
                 except CallTimedOut as error:
                     raise self.last_error or error from None
@@ -115,6 +118,8 @@ class Cluster:
 
     async def close(self) -> None:
         """Stop the task and close every connection."""
+        if not self._closed:
+            self.log.info("%s", "closed")  # a line without arguments would keep the doubled % of a name
         self._closed = True
         if self._task is not None:
             self._task.cancel()
@@ -182,6 +187,7 @@ class Cluster:
                 await self._fetch_metadata()
             except MinibrokerError as failure:
                 error = failure
+                self.log.debug("metadata is asked for again: %s", failure)
                 self.request_refresh()
             except BaseException:
                 self._waiters.extend(waiters)  # close() ends them

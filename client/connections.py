@@ -7,6 +7,7 @@ others: which broker has which address (`cluster`), and the requests.
 import asyncio
 from collections.abc import Callable
 
+from minibroker.client.client_log import ClientLog
 from minibroker.client.errors import BrokerUnreachable, ClientClosed, MinibrokerError, NotMinibroker, broker_error
 from minibroker.client.limits import CONNECT_TIMEOUT_MS, Deadline
 from minibroker.client.metadata_cache import Address
@@ -39,9 +40,12 @@ class _Server:
 class Connections:
     """The connections of one client."""
 
-    def __init__(self, runtime: Runtime, client_id: str, backoff_base_ms: float, backoff_max_ms: float) -> None:
+    def __init__(
+        self, runtime: Runtime, client_id: str, backoff_base_ms: float, backoff_max_ms: float, log: ClientLog
+    ) -> None:
         self._runtime = runtime
         self._client_id = client_id
+        self._log = log
         self._backoff_base_ms = backoff_base_ms
         self._backoff_max_ms = backoff_max_ms
         self._servers: dict[Address, _Server] = {}
@@ -153,12 +157,14 @@ class Connections:
                 server.failures, self._backoff_base_ms, self._backoff_max_ms, self._runtime.random.random()
             )
             server.retry_at = loop.time() + pause_ms / 1000
+            self._log.debug("no connection to %s, attempt %d: %s", address, server.failures, error)
             raise
         server.failures = 0
         server.last_error = None
         server.ever_connected = True
         server.retry_at = 0.0
         server.connection = connection
+        self._log.info("connected to %s", address)
         connection.on_closed = lambda: self._lost(address, server, connection)
         return connection
 
@@ -166,6 +172,7 @@ class Connections:
         if server.connection is connection:
             server.connection = None
             if not self._closed:
+                self._log.info("lost the connection to %s", address)
                 self.on_change(address)
 
     async def _connect(self, address: Address) -> RpcConnection:

@@ -3,6 +3,7 @@
     MinibrokerError               .retriable  .refreshes_metadata  .code  .maybe_written
     |- InvalidCall                the call can never succeed as it is (also a ValueError)
     |  |- ClientClosed            used before start or after close
+    |  |- WrongArguments         a parameter that does not exist, or one that must be named (also a TypeError)
     |  |- ForeignCaller           used from another event loop, thread or process than it was started in
     |  `- RecordTooLarge          larger than max_request_size, or than the broker's max.message.bytes
     |- ClusterUnreachable         no known broker answers
@@ -25,6 +26,7 @@
     |- CorruptRecords             what a broker sent is damaged (CRC); names partition, offset and broker
     |  `- MisplacedRecords        intact batches that were not requested: wrong offsets, a gap, a falling epoch
     |- UndecodableRecords         an intact batch that no reader can decode: its producer encoded it like this
+    |- UndeserializableRecord     a deserializer of the program refused a key or a value
     |- LogTruncated               records that were read here have since been lost; names the divergent offset
     `- TopicMadeAgain             the topic that was read was deleted, and another one has its name
 
@@ -101,12 +103,27 @@ class TakenRecords(Protocol):
     def __await__(self) -> Generator[Any, None, Any]: ...
 
 
+class PlacedRecord(Protocol):
+    """The record that an error is about: a Record."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def offset(self) -> Offset: ...
+
+
 class InvalidCall(MinibrokerError, ValueError):
     """This call can never succeed as it is."""
 
 
 class ClientClosed(InvalidCall):
     """The client is not open: call `await start()` or use `async with` first; after close() it cannot be used again."""
+
+
+class WrongArguments(InvalidCall, TypeError):
+    """A parameter that does not exist, or one by position that must be named."""
 
 
 class ForeignCaller(InvalidCall):
@@ -253,6 +270,20 @@ class UndecodableRecords(MinibrokerError):
         super().__init__(
             f"offsets {offset} to {end_offset - 1} of {where.topic_partition} cannot be decoded by any reader: {reason}"
             f". The producer encoded them like this; seek({end_offset}), or read with on_undecodable='skip'"
+        )
+
+
+class UndeserializableRecord(MinibrokerError):
+    """A deserializer raised an error, which is this one's cause. The consumer stays in front of the record until
+    `seek`."""
+
+    def __init__(self, record: "PlacedRecord", cause: Exception) -> None:
+        self.topic_partition = TopicPartition(record.topic, record.partition)
+        self.record = record
+        """As it is in the log, with key and value in bytes."""
+        super().__init__(
+            f"offset {record.offset} of {self.topic_partition} cannot be deserialized: {cause!r:.500}. To read on"
+            f" behind it: seek(TopicPartition({record.topic!r}, {record.partition}), {record.offset + 1})"
         )
 
 

@@ -121,6 +121,11 @@ def check_topic(name: object) -> None:
     """A name that a request can carry: otherwise no metadata would come for any other topic of this client."""
     if not isinstance(name, str) or not 0 < len(name) <= TOPIC_NAME_MAX_LENGTH or not is_utf8(name):
         raise InvalidCall(f"{name!r:.300} is not a topic name: give text of 1 to {TOPIC_NAME_MAX_LENGTH} characters")
+    if ":" in name:
+        raise InvalidCall(
+            f"{name!r} is not a topic name: it looks like the address of a server, which is given as"
+            f" bootstrap_servers={name!r}"
+        )
 
 
 def check_partition(partition: TopicPartition) -> TopicPartition:

@@ -5,7 +5,6 @@ leader that does not know its end yet (OFFSET_NOT_AVAILABLE) is asked again unti
 """
 
 import asyncio
-import logging
 
 import msgspec
 
@@ -21,8 +20,6 @@ from minibroker.protocol.wire.messages import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-
-_log = logging.getLogger("minibroker.client")
 
 
 class OffsetAndTimestamp(msgspec.Struct, frozen=True):
@@ -64,7 +61,7 @@ async def list_offsets(
         names = ", ".join(str(partition) for partition in sorted(errors)[:5])
         if quiet.passed and not is_logged:
             is_logged = True
-            _log.warning("waiting up to %g s for the offsets of %s: %s", deadline.timeout_ms / 1000, names, last)
+            cluster.log.warning("waiting up to %g s for the offsets of %s: %s", deadline.timeout_ms / 1000, names, last)
         cluster.request_refresh()
         if not await deadline.pause(cluster.settings.retry_backoff_ms):
             raise CallTimedOut(f"offsets of {names} are not known after {round(deadline.timeout_ms)} ms", last)

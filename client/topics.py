@@ -1,7 +1,6 @@
 """Whether a topic is known: producer and consumer wait for that before they use it."""
 
 import asyncio
-import logging
 from collections.abc import Sequence
 
 from minibroker.client.cluster import Cluster
@@ -11,8 +10,6 @@ from minibroker.client.metadata_cache import CachedTopic
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import BrokerId
 from minibroker.protocol.wire.messages import MetadataRequest, MetadataResponse
-
-_log = logging.getLogger("minibroker.client")
 
 
 async def known_topic(cluster: Cluster, name: str, deadline: Deadline) -> CachedTopic:
@@ -34,7 +31,9 @@ async def known_topic(cluster: Cluster, name: str, deadline: Deadline) -> Cached
                 raise error
             if quiet.passed and not is_logged:
                 is_logged = True
-                _log.warning("waiting up to %g s for topic %r to appear: %s", grace.timeout_ms / 1000, name, error)
+                cluster.log.warning(
+                    "waiting up to %g s for topic %r to appear: %s", grace.timeout_ms / 1000, name, error
+                )
         try:
             await cluster.refresh(deadline)
         except MinibrokerError as failure:

@@ -18,10 +18,46 @@ if TYPE_CHECKING:
     from minibroker.client.consumer.records import Record as Record
     from minibroker.client.consumer.records import RecordBatch as RecordBatch
     from minibroker.client.descriptions import NewTopic as NewTopic
+    from minibroker.client.errors import BrokerError as BrokerError
+    from minibroker.client.errors import BrokerUnreachable as BrokerUnreachable
     from minibroker.client.errors import BufferTimedOut as BufferTimedOut
+    from minibroker.client.errors import CallTimedOut as CallTimedOut
+    from minibroker.client.errors import ClientClosed as ClientClosed
+    from minibroker.client.errors import ClusterUnreachable as ClusterUnreachable
+    from minibroker.client.errors import CorruptMessage as CorruptMessage
+    from minibroker.client.errors import CorruptRecords as CorruptRecords
+    from minibroker.client.errors import DeliveryAborted as DeliveryAborted
     from minibroker.client.errors import DeliveryTimedOut as DeliveryTimedOut
+    from minibroker.client.errors import FlushTimedOut as FlushTimedOut
+    from minibroker.client.errors import ForeignCaller as ForeignCaller
+    from minibroker.client.errors import InvalidCall as InvalidCall
+    from minibroker.client.errors import InvalidConfig as InvalidConfig
+    from minibroker.client.errors import InvalidPartitions as InvalidPartitions
+    from minibroker.client.errors import InvalidReplicationFactor as InvalidReplicationFactor
+    from minibroker.client.errors import InvalidTopic as InvalidTopic
+    from minibroker.client.errors import LeaderNotAvailable as LeaderNotAvailable
     from minibroker.client.errors import LogTruncated as LogTruncated
     from minibroker.client.errors import MinibrokerError as MinibrokerError
+    from minibroker.client.errors import MisplacedRecords as MisplacedRecords
+    from minibroker.client.errors import NotController as NotController
+    from minibroker.client.errors import NotEnoughReplicas as NotEnoughReplicas
+    from minibroker.client.errors import NotEnoughReplicasAfterAppend as NotEnoughReplicasAfterAppend
+    from minibroker.client.errors import NotLeaderOrFollower as NotLeaderOrFollower
+    from minibroker.client.errors import NotMinibroker as NotMinibroker
+    from minibroker.client.errors import OffsetNotAvailable as OffsetNotAvailable
+    from minibroker.client.errors import OffsetOutOfRange as OffsetOutOfRange
+    from minibroker.client.errors import OutcomeUnknown as OutcomeUnknown
+    from minibroker.client.errors import ProducerFenced as ProducerFenced
+    from minibroker.client.errors import RecordTooLarge as RecordTooLarge
+    from minibroker.client.errors import SequenceError as SequenceError
+    from minibroker.client.errors import StorageError as StorageError
+    from minibroker.client.errors import TopicAlreadyExists as TopicAlreadyExists
+    from minibroker.client.errors import TopicMadeAgain as TopicMadeAgain
+    from minibroker.client.errors import UndecodableRecords as UndecodableRecords
+    from minibroker.client.errors import UndeliveredRecords as UndeliveredRecords
+    from minibroker.client.errors import UndeserializableRecord as UndeserializableRecord
+    from minibroker.client.errors import UnknownTopicOrPartition as UnknownTopicOrPartition
+    from minibroker.client.errors import WrongArguments as WrongArguments
     from minibroker.client.producer.deliveries import Deliveries as Deliveries
     from minibroker.client.producer.deliveries import Delivery as Delivery
     from minibroker.client.producer.deliveries import RecordMetadata as RecordMetadata
@@ -33,14 +69,10 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "AdminClient": "client.admin",
-    "BufferTimedOut": "client.errors",
     "ConnectionState": "client.consumer.connection_state",
     "Consumer": "client.consumer.consumer",
     "Deliveries": "client.producer.deliveries",
     "Delivery": "client.producer.deliveries",
-    "DeliveryTimedOut": "client.errors",
-    "LogTruncated": "client.errors",
-    "MinibrokerError": "client.errors",
     "NewTopic": "client.descriptions",
     "Producer": "client.producer.producer",
     "Record": "client.consumer.records",
@@ -48,23 +80,60 @@ _HOMES = {
     "RecordMetadata": "client.producer.deliveries",
     "TopicPartition": "protocol.ids",
 }
+"""Where the names of `__all__` are defined; all others are errors."""
 
 __all__ = [
     "AdminClient",
+    "BrokerError",
+    "BrokerUnreachable",
     "BufferTimedOut",
+    "CallTimedOut",
+    "ClientClosed",
+    "ClusterUnreachable",
     "ConnectionState",
     "Consumer",
+    "CorruptMessage",
+    "CorruptRecords",
     "Deliveries",
     "Delivery",
+    "DeliveryAborted",
     "DeliveryTimedOut",
+    "FlushTimedOut",
+    "ForeignCaller",
+    "InvalidCall",
+    "InvalidConfig",
+    "InvalidPartitions",
+    "InvalidReplicationFactor",
+    "InvalidTopic",
+    "LeaderNotAvailable",
     "LogTruncated",
     "MinibrokerError",
+    "MisplacedRecords",
     "NewTopic",
+    "NotController",
+    "NotEnoughReplicas",
+    "NotEnoughReplicasAfterAppend",
+    "NotLeaderOrFollower",
+    "NotMinibroker",
+    "OffsetNotAvailable",
+    "OffsetOutOfRange",
+    "OutcomeUnknown",
     "Producer",
+    "ProducerFenced",
     "Record",
     "RecordBatch",
     "RecordMetadata",
+    "RecordTooLarge",
+    "SequenceError",
+    "StorageError",
+    "TopicAlreadyExists",
+    "TopicMadeAgain",
     "TopicPartition",
+    "UndecodableRecords",
+    "UndeliveredRecords",
+    "UndeserializableRecord",
+    "UnknownTopicOrPartition",
+    "WrongArguments",
 ]
 
 
@@ -80,10 +149,9 @@ _default_runtime.process_id = getpid
 
 
 def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{home}"), name)
+    value = getattr(import_module(f"{__name__}.{_HOMES.get(name, 'client.errors')}"), name)
     globals()[name] = value
     return value
 

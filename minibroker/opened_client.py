@@ -67,4 +67,5 @@ class _Warnings(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._progress.clear()
-        warn(record.getMessage())
+        name = getattr(record, "client_id", "")
+        warn(record.getMessage().removeprefix(f"{name}: "))

@@ -39,7 +39,7 @@ async def failover(bootstrap_servers: str, topic: str, record_bytes: int, pace_m
             await asyncio.sleep(BEAT_S)
             send_event("beat", acknowledged=len(acknowledged), last_ns=acknowledged[-1][0] if acknowledged else 0)
 
-    async with Producer(bootstrap_servers, linger_ms=0) as producer:
+    async with Producer(bootstrap_servers=bootstrap_servers, linger_ms=0) as producer:
         await producer.send_and_wait(topic, b"warm" + padding)
         ending = asyncio.create_task(asyncio.to_thread(wait_for_command))
         background = [asyncio.create_task(settle()), asyncio.create_task(beat())]

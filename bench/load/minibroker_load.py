@@ -49,7 +49,7 @@ async def produce(
     value = os.urandom(record_bytes)
     more: dict[str, Any] = {} if buffer_bytes is None else {"buffer_memory": buffer_bytes}
     more |= {"batch_size": batch_bytes, "max_request_size": max(1_048_576, batch_bytes)}
-    async with Producer(bootstrap_servers, linger_ms=linger_ms, **more) as producer:
+    async with Producer(bootstrap_servers=bootstrap_servers, linger_ms=linger_ms, **more) as producer:
         for number in range(warm_records):
             await producer.send(topic, value, key=_key(number, keys))
         await producer.flush()
@@ -89,7 +89,7 @@ async def latency(
     sent: asyncio.Queue[tuple[int, Delivery]] = asyncio.Queue()
     late: deque[int] = deque()
     late_ones = asyncio.Event()
-    async with Producer(bootstrap_servers, linger_ms=linger_ms) as producer:
+    async with Producer(bootstrap_servers=bootstrap_servers, linger_ms=linger_ms) as producer:
         for _ in range(WARM_RECORDS // 10):
             await producer.send_and_wait(topic, STAMP.pack(0) + padding)
 

@@ -112,7 +112,7 @@ class MinibrokerPeer:
     # --------------------------------------------------------------------------------------------------- topics
     async def make_topic(self, topic: str, partitions: int = 1, settings: dict[str, str] | None = None) -> None:
         try:
-            async with AdminClient(self.bootstrap_servers) as admin:
+            async with AdminClient(bootstrap_servers=self.bootstrap_servers) as admin:
                 wanted = {"min.insync.replicas": str(MIN_INSYNC_REPLICAS)} | (settings or {})
                 await admin.create_topic(topic, partitions, REPLICATION_FACTOR, configs=wanted)
         except CLUSTER_ERRORS as error:
@@ -131,7 +131,7 @@ class MinibrokerPeer:
 
     async def delete_topic(self, topic: str) -> None:
         try:
-            async with AdminClient(self.bootstrap_servers) as admin:
+            async with AdminClient(bootstrap_servers=self.bootstrap_servers) as admin:
                 await admin.delete_topic(topic)
         except CLUSTER_ERRORS as error:
             raise PeerFailed(f"topic {topic} was not deleted: {error}") from None

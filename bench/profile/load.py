@@ -17,7 +17,7 @@ async def produce(servers: str, topic: str, record_bytes: int, batch_bytes: int,
     """At full speed, acks=all; a failed delivery ends it."""
     value = bytes(range(256)) * (record_bytes // 256 + 1)
     value = value[:record_bytes]
-    async with Producer(servers, batch_size=batch_bytes) as producer:
+    async with Producer(bootstrap_servers=servers, batch_size=batch_bytes) as producer:
         while not stop.is_set():
             for _ in range(1_000):
                 if producer.try_send(topic, value) is None:

@@ -3,25 +3,26 @@
 Owns: how damage in a fetched chunk becomes the user's error. Leaves to others: returning records to the user.
 """
 
-import logging
 from collections.abc import Callable
 
+from minibroker.client.client_log import ClientLog
 from minibroker.client.consumer.cursor import Cursor
 from minibroker.client.consumer.records import RecordTuple, read_batch
 from minibroker.client.errors import CorruptRecords, UndecodableRecords, Where
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader, CorruptBatch, UndecodableBatch
 
-_log = logging.getLogger("minibroker.client")
-
 
 class ChunkReader:
     """How one consumer wants its batches read."""
 
-    def __init__(self, check_crcs: bool, skips_undecodable: bool, where: Callable[[TopicPartition], Where]) -> None:
+    def __init__(
+        self, check_crcs: bool, skips_undecodable: bool, where: Callable[[TopicPartition], Where], log: ClientLog
+    ) -> None:
         self._check_crcs = check_crcs
         self._skips_undecodable = skips_undecodable
         self._where = where
+        self._log = log
 
     def read(self, cursor: Cursor) -> tuple[BatchHeader, list[RecordTuple]]:
         """The next batch; if it is skipped, without records, and the position is moved behind it. Raises CorruptRecords
@@ -35,7 +36,7 @@ class ChunkReader:
             problem = UndecodableRecords(where, header.base_offset, header.end_offset, error.reason)
             if not self._skips_undecodable:
                 raise problem from error
-            _log.warning("skipped: %s", problem)
+            self._log.warning("skipped: %s", problem)
             cursor.position = header.end_offset
             return header, []
         except CorruptBatch as error:

@@ -7,17 +7,22 @@ network (`fetcher`). There are no consumer groups: a consumer reads all partitio
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from types import TracebackType
-from typing import Literal, Self
+from typing import Literal, Never, Self
+
+from msgspec.structs import replace
 
 from minibroker.client.caller_check import CallerCheck
+from minibroker.client.client_log import ClientLog
 from minibroker.client.cluster import Cluster
 from minibroker.client.consumer.chunk_reader import ChunkReader
 from minibroker.client.consumer.connection_state import ConnectionState, describe_connection
 from minibroker.client.consumer.consumer_errors import UNREACHABLE_AFTER_MS, first_problem, raise_halted, raise_refused
+from minibroker.client.consumer.consumer_metrics import ConsumerMetrics
 from minibroker.client.consumer.consumer_settings import ConsumerSettings
 from minibroker.client.consumer.cursor import Cursor
+from minibroker.client.consumer.deserializing import Deserializer, Deserializers
 from minibroker.client.consumer.fetcher import Fetcher
+from minibroker.client.consumer.offset_queries import OffsetQueries
 from minibroker.client.consumer.records import Record, RecordBatch, RecordTuple, to_columns, to_records
 from minibroker.client.default_runtime import runtime_or_default
 from minibroker.client.errors import (
@@ -26,6 +31,7 @@ from minibroker.client.errors import (
     CorruptRecords,
     InvalidCall,
     UndecodableRecords,
+    UndeserializableRecord,
 )
 from minibroker.client.limits import (
     BOOTSTRAP_TIMEOUT_MS,
@@ -33,10 +39,8 @@ from minibroker.client.limits import (
     Deadline,
     check_at_least,
     check_partition,
-    check_timestamp,
     check_topic,
 )
-from minibroker.client.offsets import OffsetAndTimestamp, list_offsets
 from minibroker.client.topics import known_topic
 from minibroker.protocol.ids import Offset, TopicPartition
 from minibroker.protocol.record_batch import BatchHeader
@@ -44,7 +48,7 @@ from minibroker.protocol.wire.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTA
 from minibroker.runtime.ports import Runtime
 
 
-class Consumer:
+class Consumer(OffsetQueries):
     """Reads records. Use it as `async with Consumer("topic", ...) as consumer: async for record in consumer: ...`.
 
     An instance belongs to one event loop, and one task at a time reads from it.
@@ -70,7 +74,10 @@ class Consumer:
         retry_backoff_max_ms: int = 1_000,
         metadata_max_age_ms: int = 300_000,
         bootstrap_timeout_ms: int = BOOTSTRAP_TIMEOUT_MS,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
         runtime: Runtime | None = None,
+        **unknown: Never,
     ) -> None:
         """Opens nothing; `start()` (or `async with`) does that. Raises InvalidCall for invalid values.
 
@@ -79,6 +86,7 @@ class Consumer:
         on_undecodable: 'raise' raises UndecodableRecords for a batch that no reader can decode, and stays in front of
         it until `seek`; 'skip' logs a warning and continues behind it.
         """
+        self._check_arguments((), unknown)
         self._settings = ConsumerSettings(
             bootstrap_servers=bootstrap_servers,
             client_id=client_id,
@@ -100,10 +108,13 @@ class Consumer:
         )
         self._settings.check()
         for topic in topics:
-            check_topic(topic)  # a server's address belongs into bootstrap_servers=
+            check_topic(topic)
         self._topics = tuple(dict.fromkeys(topics))
         self._cluster_settings = self._settings.for_cluster()
-        self._reader = ChunkReader(check_crcs, on_undecodable == "skip", lambda each: self._cluster.where(each))
+        self._reader = ChunkReader(
+            check_crcs, on_undecodable == "skip", lambda each: self._cluster.where(each), ClientLog(client_id)
+        )
+        self._deserialize = Deserializers(key_deserializer, value_deserializer)
         self._runtime = runtime
         self._cursors: dict[TopicPartition, Cursor] = {}
         self._current: Iterator[Record] = iter(())
@@ -149,15 +160,6 @@ class Consumer:
         if hasattr(self, "_fetcher"):
             await self._fetcher.close()
             await self._cluster.close()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     # ----------------------------------------------------------------------------------------------------- assignment
     def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
@@ -238,6 +240,10 @@ class Consumer:
                     self._fetcher.ready.append(cursor)
         self._fetcher.moved()
         self._notify()
+
+    def paused(self) -> list[TopicPartition]:
+        """The partitions that `pause` holds."""
+        return sorted(partition for partition, cursor in self._cursors.items() if cursor.paused)
 
     # -------------------------------------------------------------------------------------------------------- reading
     def __aiter__(self) -> Self:
@@ -322,6 +328,7 @@ class Consumer:
         self, *partitions: TopicPartition, timeout_ms: float = 0, max_bytes: int = 4_194_304
     ) -> list[RecordBatch]:
         """As `getmany`, but in columns (`keys`, `values`), one batch at a time and in order: several times faster.
+        Keys and values are bytes: deserializers are not called.
 
         Stops after max_bytes of encoded batches, but returns at least one.
         """
@@ -362,7 +369,12 @@ class Consumer:
                 break
             header, tuples, start = batch
             if header.end_offset > start:
-                self._current = iter(to_records(cursor.topic_partition, header, tuples, start))
+                records = to_records(cursor.topic_partition, header, tuples, start)
+                if self._deserialize.is_set:
+                    records, problem = self._deserialize(records)
+                    if problem is not None:
+                        cursor.halt(problem)  # raised once the records in front of it are returned
+                self._current = iter(records)
                 self._current_cursor = cursor
                 return True
         self._current_cursor = None
@@ -386,40 +398,17 @@ class Consumer:
         self._check_open()
         return list((await known_topic(self._cluster, topic, Deadline(timeout_ms))).partitions)
 
-    async def beginning_offsets(
-        self, partitions: Iterable[TopicPartition], timeout_ms: float = CALL_TIMEOUT_MS
-    ) -> dict[TopicPartition, Offset]:
-        """The log start offset of each partition."""
-        return await self._list_offsets(partitions, EARLIEST_TIMESTAMP, timeout_ms)
-
-    async def end_offsets(
-        self, partitions: Iterable[TopicPartition], timeout_ms: float = CALL_TIMEOUT_MS
-    ) -> dict[TopicPartition, Offset]:
-        """The offset after the last committed record (the high watermark) of each partition."""
-        return await self._list_offsets(partitions, LATEST_TIMESTAMP, timeout_ms)
-
-    async def offsets_for_times(
-        self, timestamps_ms: dict[TopicPartition, int], timeout_ms: float = CALL_TIMEOUT_MS
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first record of each partition that is not older than its timestamp; None if all records are older."""
-        self._check_open()
-        for timestamp in timestamps_ms.values():
-            check_timestamp(timestamp)
-            check_at_least(0, timestamp=timestamp)
-        found = await list_offsets(self._cluster, timestamps_ms, Deadline(timeout_ms))
-        return {partition: answer if answer.offset is not None else None for partition, answer in found.items()}
-
-    async def _list_offsets(
-        self, partitions: Iterable[TopicPartition], timestamp: int, timeout_ms: float
-    ) -> dict[TopicPartition, Offset]:
-        self._check_open()
-        wanted = {TopicPartition(*partition): timestamp for partition in partitions}
-        found = await list_offsets(self._cluster, wanted, Deadline(timeout_ms))
-        return {partition: answer.offset or 0 for partition, answer in found.items()}
-
     def highwater(self, partition: TopicPartition) -> Offset | None:
         """The high watermark from the last fetch; None before the first."""
         return self._cursor(partition).high_watermark
+
+    def metrics(self) -> ConsumerMetrics:
+        """What this consumer has read so far, and how far behind it is."""
+        if not self._started:
+            return ConsumerMetrics()
+        return replace(
+            self._fetcher.metrics, lag={partition: cursor.lag for partition, cursor in self._cursors.items()}
+        )
 
     def connection_state(self, partition: TopicPartition) -> ConnectionState:
         """The state of one partition: distinguishes 'no data' from 'no broker'."""
@@ -442,6 +431,8 @@ class Consumer:
             raise
         start = cursor.position if cursor.position is not None else 0
         self._fetcher.has_read(cursor)
+        self._fetcher.metrics.records_read += header.end_offset - start
+        self._fetcher.metrics.bytes_read += header.size_bytes
         cursor.position_epoch = header.partition_leader_epoch
         cursor.read_since_move = True
         return header, tuples, start
@@ -451,6 +442,8 @@ class Consumer:
         cursor = self._current_cursor
         if cursor is not None:
             self._drop_current(cursor)
+            if isinstance(cursor.halted, UndeserializableRecord):
+                cursor.halted = None  # it would be raised in front of the dropped records
             cursor.refetch()
 
     def _drop_current(self, cursor: Cursor) -> None:

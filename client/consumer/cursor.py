@@ -176,6 +176,13 @@ class Cursor:
         return f"offset {self.fetch_offset}" if self.reset_timestamp is None else "a position that is not known yet"
 
     @property
+    def lag(self) -> int | None:
+        """Records between the position and the high watermark, as far as both are known."""
+        if self.position is None or self.high_watermark is None:
+            return None
+        return max(0, self.high_watermark - self.position)
+
+    @property
     def has_room(self) -> bool:
         return len(self.chunks) < CHUNKS_MAX
 
@@ -239,6 +246,12 @@ class Cursor:
         """Drop buffered records; they are fetched again from the position on."""
         if self.position is not None and self.reset_timestamp is None:
             self._move(self.position, self.position_epoch)
+
+    def halt(self, problem: MinibrokerError) -> None:
+        """Drop buffered records, and fetch nothing until the user seeks."""
+        self.generation += 1
+        self.chunks.clear()
+        self.halted = problem
 
     def seek_by(self, timestamp: int) -> None:
         """Have the position requested from the leader."""
@@ -335,9 +348,7 @@ class Cursor:
             return None
         problem = LogTruncated(where, position, None if undefined else end.end_offset)
         if halt or undefined:
-            self.generation += 1
-            self.chunks.clear()
-            self.halted = problem
+            self.halt(problem)
         else:
             self.seek(end.end_offset, end.epoch)
             self.validated_epoch = epoch

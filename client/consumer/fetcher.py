@@ -9,7 +9,6 @@ per partition.
 """
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -18,6 +17,7 @@ import msgspec
 
 from minibroker.client.cluster import Cluster
 from minibroker.client.consumer.connection_state import LeaderState, describe_connection
+from minibroker.client.consumer.consumer_metrics import ConsumerMetrics
 from minibroker.client.consumer.cursor import Chunk, Cursor, OffsetReset
 from minibroker.client.consumer.partition_watch import PartitionWatch
 from minibroker.client.consumer.positions import PositionResolver
@@ -52,8 +52,6 @@ LATE_AFTER_MS = 2_000.0
 """A leader that is silent for this much longer than max_wait_ms counts as not answering."""
 PARTITION_BYTES_MAX = 64 * 1024 * 1024
 """No fetch requests more than this, however large a single batch is (the limit of a frame is far below)."""
-
-_log = logging.getLogger("minibroker.client")
 
 
 class FetchSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +90,7 @@ class Fetcher:
         self._settings = settings
         self._on_update = on_update
         self._on_moved = on_moved
+        self.metrics = ConsumerMetrics()
         self._loop = asyncio.get_running_loop()
         self._cursors: dict[TopicPartition, Cursor] = {}
         self.ready: deque[Cursor] = deque()
@@ -108,7 +107,7 @@ class Fetcher:
             on_moved=on_moved,
         )
         self._watch = PartitionWatch(
-            lambda: self._cursors, lambda cursor: describe_connection(cursor, self._cluster, self)
+            lambda: self._cursors, lambda cursor: describe_connection(cursor, self._cluster, self), cluster.log
         )
         self._timer = DeadlineTimer(self._pump)
         self._soon = False
@@ -278,6 +277,7 @@ class Fetcher:
             state.answered_at_ms = self.now_ms()
             state.failures = 0
             state.error = None
+            self.metrics.fetches_answered += 1
             for topic in reply.responses:
                 for answer in topic.partitions:
                     asked = flight.cursors.get(TopicPartition(topic.topic, answer.partition_index))
@@ -295,6 +295,8 @@ class Fetcher:
     def _failed(self, leader: BrokerId, state: LeaderState, flight: _FetchInFlight, error: MinibrokerError) -> None:
         state.failures += 1
         state.error = error
+        self.metrics.fetches_failed += len(flight.cursors)
+        self._cluster.log.debug("fetches again from broker %d, after failure %d: %s", leader, state.failures, error)
         retry_at_ms = self._retry_at_ms(state.failures)
         for cursor, _, _ in flight.cursors.values():
             cursor.error = error
@@ -361,16 +363,19 @@ class Fetcher:
     def _unfit(self, cursor: Cursor, problem: CorruptRecords) -> None:
         """Fetch again from the leader that new metadata names: another broker may lead by now, with an intact copy."""
         cursor.unfit_fetches += 1
+        self.metrics.fetches_failed += 1
         cursor.refused(problem, self.now_ms())
         cursor.retry_at_ms = self._retry_at_ms(cursor.unfit_fetches)
         self._cluster.request_refresh()
-        _log.warning("%s", problem)
+        self._cluster.log.warning("%s", problem)
 
     def _on_refusal(self, leader: BrokerId, cursor: Cursor, answer: FetchPartitionResponse) -> None:
         partition = cursor.topic_partition
         where = self._cluster.where(partition, leader)
         error = fetch_refusal(answer.error_code, where, cursor.fetch_offset)
         cursor.refused(error, self.now_ms())
+        self.metrics.fetches_failed += 1
+        self._cluster.log.debug("a fetch was refused: %s", error)
         state = self.leaders.setdefault(leader, LeaderState())
         cursor.retry_at_ms = self._retry_at_ms(max(1, state.failures))
         if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -410,13 +415,18 @@ class Fetcher:
             if topic_id is not None and topic_id != cursor.topic_id:
                 self._learn_topic(cursor, topic_id)
             info = metadata.partition(partition)
-            if cursor.learn_leader(info.leader, info.leader_epoch) and not cursor.wants_data:
-                self.positions.leader_moved()
+            before = cursor.leader_epoch
+            if cursor.learn_leader(info.leader, info.leader_epoch):
+                if before is not None:
+                    where = (partition, info.leader, info.leader_epoch)
+                    self._cluster.log.info("%s is led by broker %s now (epoch %s)", *where)
+                if not cursor.wants_data:
+                    self.positions.leader_moved()
 
     def _learn_topic(self, cursor: Cursor, topic_id: str) -> None:
         position = cursor.position
         if cursor.learn_topic(topic_id, self._settings.reset, self._cluster.where(cursor.topic_partition)):
-            _log.warning(
+            self._cluster.log.warning(
                 "the topic of %s was deleted and created again: position %s belonged to the deleted topic",
                 *(cursor.topic_partition, position),
             )

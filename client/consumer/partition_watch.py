@@ -4,9 +4,9 @@ Owns: after how long a problem is logged, how often again, and the wording. Leav
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable, Mapping
 
+from minibroker.client.client_log import ClientLog
 from minibroker.client.consumer.connection_state import ConnectionState
 from minibroker.client.consumer.cursor import Cursor
 from minibroker.client.errors import MinibrokerError
@@ -20,8 +20,6 @@ LOG_AGAIN_AFTER_MS = 60_000.0
 LOOK_EVERY_MS = 1_000.0
 NAMED_MAX = 3
 """At most this many partitions with the same problem are named."""
-
-_log = logging.getLogger("minibroker.client")
 
 
 class ProblemLog:
@@ -63,10 +61,14 @@ class PartitionWatch:
     """Checks a consumer's partitions every second, as long as the consumer is open."""
 
     def __init__(
-        self, cursors: Callable[[], Mapping[TopicPartition, Cursor]], state: Callable[[Cursor], ConnectionState]
+        self,
+        cursors: Callable[[], Mapping[TopicPartition, Cursor]],
+        state: Callable[[Cursor], ConnectionState],
+        log: ClientLog,
     ) -> None:
         self._cursors = cursors
         self._state = state
+        self._log = log
         self._problems = ProblemLog()
         self._loop = asyncio.get_running_loop()
         self._timer = DeadlineTimer(self._look)
@@ -90,11 +92,11 @@ class PartitionWatch:
                 bad[partition] = state
         due, over = self._problems.look(bad, self._loop.time() * 1000)
         for line in over:
-            _log.info("%s", line)
+            self._log.info("%s", line)
         groups: dict[tuple[object, ...], list[TopicPartition]] = {}
         for partition in due:
             error, leader = bad[partition].error, bad[partition].leader
             groups.setdefault((leader, type(error), None if error is None else error.code), []).append(partition)
         for group in groups.values():
             members = [cursors[partition] for partition in group]
-            _log.warning("%s", describe_problem(members, due[group[0]], bad[group[0]].error))
+            self._log.warning("%s", describe_problem(members, due[group[0]], bad[group[0]].error))

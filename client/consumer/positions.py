@@ -5,7 +5,6 @@ for a position (`cursor`).
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping
 
 from minibroker.client.cluster import Cluster
@@ -24,8 +23,6 @@ from minibroker.protocol.wire.messages import (
 
 RESET_TIMEOUT_MS = 5_000
 """One attempt to resolve positions. It is repeated until the consumer closes; `cursor.error` has the last error."""
-
-_log = logging.getLogger("minibroker.client")
 
 
 class PositionResolver:
@@ -172,4 +169,4 @@ class PositionResolver:
             self._on_moved(cursor)
         if problem is not None:
             cursor.error = problem
-            _log.warning("%s", problem)
+            self._cluster.log.warning("%s", problem)

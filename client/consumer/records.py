@@ -5,6 +5,7 @@ and one object per record.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -30,8 +31,9 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     leader_epoch: LeaderEpoch
     """Epoch of the leader that wrote it."""
     timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
+    key: Any
+    """bytes or None, or what the consumer's `key_deserializer` made of the bytes."""
+    value: Any
     headers: tuple[Header, ...] = ()
 
 

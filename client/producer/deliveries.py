@@ -6,7 +6,7 @@ neither has a future of its own unless a task awaits it, so a promise costs next
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, overload
 
 import msgspec
@@ -64,6 +64,21 @@ class Delivery(msgspec.Struct, frozen=True, eq=False, gc=False):
             batch.leader_epoch,
             self.timestamp_ms,
         )
+
+    def add_done_callback(self, callback: "Callable[[Delivery], object]") -> None:
+        """Have the event loop call `callback(delivery)` once the outcome is known; `result()` is the outcome then. For
+        programs that await only `flush()`."""
+        batch, _ = self._batch.holder_of(self._delta)
+        batch.queue.check_caller()
+        loop = asyncio.get_running_loop()
+
+        def call() -> None:
+            loop.call_soon(callback, self)
+
+        if batch.done:
+            call()
+        else:
+            batch.when_done(call)
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
         while not self.done:

@@ -4,7 +4,6 @@ Owns: when to log it, and the wording. Leaves to others: what is done about it. 
 """
 
 import asyncio
-import logging
 
 from minibroker.client.cluster import Cluster
 from minibroker.client.consumer.partition_watch import LOG_AFTER_MS, LOG_AGAIN_AFTER_MS, LOOK_EVERY_MS
@@ -12,8 +11,6 @@ from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer.accumulator import Accumulator
 from minibroker.client.producer.batches import Batch
 from minibroker.runtime.deadline import DeadlineTimer
-
-_log = logging.getLogger("minibroker.client")
 
 
 class DeliveryWatch:
@@ -44,7 +41,9 @@ class DeliveryWatch:
             self._quiet_until_ms = now_ms + LOG_AGAIN_AFTER_MS
             waited = (now_ms - batch.created_ms) / 1000
             partition = batch.topic_partition
-            _log.warning("records for %s not acknowledged for %.0f s, still trying: %s", partition, waited, problem)
+            self._cluster.log.warning(
+                "records for %s not acknowledged for %.0f s, still trying: %s", partition, waited, problem
+            )
 
     def _problem(self, batch: Batch) -> MinibrokerError | None:
         """None: the batch still collects records, or its answer is pending without a known error."""

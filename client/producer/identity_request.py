@@ -73,6 +73,7 @@ class IdentityRequest:
             except MinibrokerError as error:
                 self.error = error
                 failures += 1
+                self._cluster.log.debug("a producer id is asked for again: %s", error)
                 self.is_fenced = self.is_fenced or (present is not None and not error.retriable)
                 unit_random = self._cluster.runtime.random.random()
                 pause_ms = backoff_ms(failures, settings.retry_backoff_ms, settings.retry_backoff_max_ms, unit_random)
@@ -81,6 +82,7 @@ class IdentityRequest:
             generation = accumulator.identity.generation + 1 if accumulator.identity else 0
             accumulator.identity = ProducerIdentity(reply.producer_id, reply.producer_epoch, generation)
             accumulator.identity_wanted = False
+            self._cluster.log.info("writes as producer %d, epoch %d", reply.producer_id, reply.producer_epoch)
             self.error = None
             self.is_fenced = False
             return

@@ -5,7 +5,7 @@ would have to, it takes no more records, and the producer waits. Leaves to other
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from minibroker.client.errors import RecordTooLarge
 from minibroker.client.limits import BATCH_MEMORY_STEP_BYTES, YIELD_BYTES
@@ -15,8 +15,9 @@ from minibroker.client.producer.buffer_memory import BufferMemory
 from minibroker.client.producer.deliveries import Deliveries, Delivery
 from minibroker.client.producer.producer_settings import ProducerSettings
 from minibroker.client.producer.producer_topic import ProducerTopic
-from minibroker.client.producer.record_input import Headers, RecordColumns, record_size
+from minibroker.client.producer.record_input import RecordColumns, record_size
 from minibroker.client.producer.sender import Sender
+from minibroker.protocol.record_batch import Header
 
 
 class OpenBatches:
@@ -50,7 +51,7 @@ class OpenBatches:
         queue: PartitionQueue,
         key: bytes | None,
         value: bytes | None,
-        headers: Headers,
+        headers: Sequence[Header],
         timestamp_ms: int,
         keyless: bool,
         more: int = 0,
@@ -152,7 +153,7 @@ class OpenBatches:
         key: bytes | None,
         value: bytes | None,
         timestamp_ms: int,
-        headers: Headers,
+        headers: Sequence[Header],
         more: int,
     ) -> Delivery | None:
         """Let the batch grow up to batch_size, if there is memory for it."""

@@ -9,7 +9,9 @@ one slice of a list per batch.
 import asyncio
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Literal, Self
+from typing import Any, Literal, Never
+
+from msgspec.structs import replace
 
 from minibroker.client.caller_check import CallerCheck
 from minibroker.client.cluster import Cluster
@@ -37,21 +39,26 @@ from minibroker.client.producer.open_batches import OpenBatches
 from minibroker.client.producer.outcomes import Failures, not_acknowledged, without_outcome
 from minibroker.client.producer.partitioner import Partitioner, murmur2_partitioner
 from minibroker.client.producer.producer_metadata import ProducerMetadata
+from minibroker.client.producer.producer_metrics import ProducerMetrics
 from minibroker.client.producer.producer_settings import ProducerSettings
 from minibroker.client.producer.producer_topic import ProducerTopic
 from minibroker.client.producer.record_input import (
     Headers,
     RecordBytes,
     RecordColumns,
+    Serializer,
+    Serializers,
     as_bytes,
     checked_headers,
 )
 from minibroker.client.producer.sender import Sender
+from minibroker.client.producer.urgency import Urgency
 from minibroker.client.producer.waiting_sends import WaitingSends
+from minibroker.client.public_client import PublicClient
 from minibroker.runtime.ports import Runtime
 
 
-class Producer:
+class Producer(PublicClient):
     """Writes records. Use it as `async with Producer(...) as producer`; leaving the block delivers what is buffered.
 
     Records of one partition keep the order of their `send` calls, also under retries. With `enable_idempotence` (the
@@ -60,8 +67,8 @@ class Producer:
 
     def __init__(
         self,
+        *positional: Never,
         bootstrap_servers: str | Sequence[str] = "localhost:9092",
-        *,
         client_id: str = "minibroker-producer",
         acks: Literal["all", -1, 0, 1] = "all",
         linger_ms: float = 5,
@@ -78,9 +85,13 @@ class Producer:
         metadata_max_age_ms: int = 300_000,
         bootstrap_timeout_ms: int = BOOTSTRAP_TIMEOUT_MS,
         partitioner: Partitioner = murmur2_partitioner,
+        key_serializer: Serializer | None = None,
+        value_serializer: Serializer | None = None,
         runtime: Runtime | None = None,
+        **unknown: Never,
     ) -> None:
         """Opens nothing; `start()` (or `async with`) does that. Raises InvalidCall for invalid values."""
+        self._check_arguments(positional, unknown)
         self._settings = ProducerSettings(
             bootstrap_servers=bootstrap_servers,
             client_id=client_id,
@@ -112,9 +123,11 @@ class Producer:
         )
         self._memory = BufferMemory(buffer_memory)
         self._failures = Failures()
+        self._serialize = Serializers(key_serializer, value_serializer)
         self._topics: dict[str, ProducerTopic] = {}
+        self._topics_without_serializer = {} if self._serialize.is_set else self._topics
+        """What `send` may take as it is."""
         self._waiting_sends = WaitingSends()
-        self._flushes = 0
         self._started = False
         self._closing = False
 
@@ -128,6 +141,7 @@ class Producer:
         self._clock = LoopClock(runtime.clock, self._owner.check)
         self._cluster = Cluster(runtime, self._cluster_settings)
         self._sender = Sender(self._cluster, self._accumulator, self._settings, self._on_finished, self._on_packed)
+        self._urgency = Urgency(self._accumulator, self._sender)
         self._batches = OpenBatches(
             self._accumulator, self._memory, self._settings, self._sender, runtime.random, self._check_open
         )
@@ -144,10 +158,6 @@ class Producer:
         self._started = True
         if self._settings.idempotent:
             self._sender.want_identity()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -185,8 +195,8 @@ class Producer:
     async def send(
         self,
         topic: str,
-        value: RecordBytes,
-        key: RecordBytes = None,
+        value: Any,
+        key: Any = None,
         partition: int | None = None,
         headers: Headers = (),
         timestamp_ms: int | None = None,
@@ -199,7 +209,7 @@ class Producer:
         not taken.
         """
         # The usual case, an open batch with room, is handled here; try_send handles all others.
-        state = self._topics.get(topic)
+        state = self._topics_without_serializer.get(topic)
         if (
             (state is not None and not self._waiting_sends.queues and partition is timestamp_ms is None and not headers)
             and (value.__class__ is bytes and (key is None or key.__class__ is bytes))
@@ -209,7 +219,8 @@ class Producer:
             and (delta := batch.append(key, value, now_ms)) is not None
         ):
             return Delivery(batch, delta, now_ms)
-        delivery = self.try_send(topic, value, key, partition, headers, timestamp_ms)
+        value, key = self._serialize(value, key)
+        delivery = self._try_send(topic, value, key, partition, headers, timestamp_ms)
         if delivery is None:
             return await self._send_when_possible(topic, value, key, partition, headers, timestamp_ms)
         if self._batches.yield_due:
@@ -219,14 +230,26 @@ class Producer:
     def try_send(
         self,
         topic: str,
-        value: RecordBytes,
-        key: RecordBytes = None,
+        value: Any,
+        key: Any = None,
         partition: int | None = None,
         headers: Headers = (),
         timestamp_ms: int | None = None,
     ) -> Delivery | None:
         """As `send`, but never waits: returns None if `send` would have to (then await `send`). It also does so after
         some batches have become full: the loop has to run before the next one is begun."""
+        value, key = self._serialize(value, key)
+        return self._try_send(topic, value, key, partition, headers, timestamp_ms)
+
+    def _try_send(
+        self,
+        topic: str,
+        value: RecordBytes,
+        key: RecordBytes,
+        partition: int | None,
+        headers: Headers,
+        timestamp_ms: int | None,
+    ) -> Delivery | None:
         if value.__class__ is not bytes and value is not None:
             value = as_bytes("value", value)
         state = self._topics.get(topic)
@@ -249,22 +272,21 @@ class Producer:
             if key.__class__ is not bytes:
                 key = as_bytes("key", key)
             queue = state.queue_of_key.get(key) or state.choose_queue(key)
-        if headers:
-            headers = checked_headers(headers)
+        pairs = checked_headers(headers) if headers else ()
         batch = queue.open_batch
         if batch is not None:
-            delta = batch.append(key, value, timestamp_ms, headers)
+            delta = batch.append(key, value, timestamp_ms, pairs)
             if delta is not None:
                 return Delivery(batch, delta, timestamp_ms)
         keyless = partition is None and key is None
-        return self._batches.put(state, queue, key, value, headers, timestamp_ms, keyless)
+        return self._batches.put(state, queue, key, value, pairs, timestamp_ms, keyless)
 
     async def send_many(
         self,
         topic: str,
-        values: Iterable[RecordBytes],
+        values: Iterable[Any],
         *,
-        keys: Iterable[RecordBytes] | None = None,
+        keys: Iterable[Any] | None = None,
         partition: int | None = None,
         headers: Headers = (),
         timestamp_ms: int | None = None,
@@ -281,7 +303,12 @@ class Producer:
         its length is the number of the next record. The same holds for a cancelled call (CancelledError has `taken`).
         """
         self._check_open()
-        columns = RecordColumns(values, keys, partition, headers)
+        columns = RecordColumns(
+            self._serialize.values(values),
+            None if keys is None else self._serialize.keys(keys),
+            partition,
+            headers,
+        )
         self._batches.check_size(topic, columns.largest_bytes)
         check_timestamp(timestamp_ms)
         deliveries = Deliveries(self._clock.now_ms() if timestamp_ms is None else timestamp_ms)
@@ -305,14 +332,15 @@ class Producer:
     async def send_and_wait(
         self,
         topic: str,
-        value: RecordBytes,
-        key: RecordBytes = None,
+        value: Any,
+        key: Any = None,
         partition: int | None = None,
         headers: Headers = (),
         timestamp_ms: int | None = None,
     ) -> RecordMetadata:
         """Send one record and wait until it is acknowledged. Raises what `send` raises, and the delivery's error."""
-        delivery = self.try_send(topic, value, key, partition, headers, timestamp_ms)
+        value, key = self._serialize(value, key)
+        delivery = self._try_send(topic, value, key, partition, headers, timestamp_ms)
         if delivery is None:
             delivery = await self._send_when_possible(topic, value, key, partition, headers, timestamp_ms)
         return await delivery
@@ -330,6 +358,13 @@ class Producer:
         """The numbers of the topic's partitions. Raises UnknownTopicOrPartition or CallTimedOut."""
         self._check_open()
         return list((await self._metadata.topic(topic, Deadline(self._settings.max_block_ms))).queues)
+
+    def metrics(self) -> ProducerMetrics:
+        """What this producer has done so far, and what it holds now."""
+        if not self._started:
+            return ProducerMetrics()
+        in_flight, buffered_bytes = self._sender.requests_in_flight, self._memory.used_bytes
+        return replace(self._sender.metrics, requests_in_flight=in_flight, buffered_bytes=buffered_bytes)
 
     @property
     def buffered_bytes(self) -> int:
@@ -353,7 +388,7 @@ class Producer:
                 if self._batches.yield_due:
                     await self._yield_to_loop()
                 with self._waiting_sends.serving():
-                    delivery = self.try_send(topic, value, key, partition, headers, timestamp_ms)
+                    delivery = self._try_send(topic, value, key, partition, headers, timestamp_ms)
                 if delivery is not None:
                     return delivery
                 if not self._batches.yield_due:
@@ -381,16 +416,13 @@ class Producer:
         await asyncio.sleep(0)
 
     async def _wait_for_memory(self, deadline: Deadline) -> None:
-        self._skip_linger()
-        try:
+        with self._urgency.raised():
             if not await self._memory.wait(deadline):
                 raise BufferTimedOut(
                     f"buffer_memory ({self._memory.limit_bytes} bytes) stayed full for "
                     f"{self._settings.max_block_ms} ms",
                     self._oldest_error(),
                 )
-        finally:
-            self._restore_linger()
 
     # ------------------------------------------------------------------------------------------- memory and outcomes
     def _on_packed(self, batch: Batch) -> None:
@@ -405,21 +437,13 @@ class Producer:
             if batch.reserved_bytes:
                 self._memory.release(batch.reserved_bytes)
                 batch.reserved_bytes = 0
-            if batch.error is not None and not batch.parts:
-                self._failures.add(batch)
+            if not batch.parts:
+                self._sender.metrics.count(batch)
+                if batch.error is not None:
+                    self._failures.add(batch)
             batch.notify()
 
     # ----------------------------------------------------------------------------------------------- flush and close
-    def _skip_linger(self) -> None:
-        """Send open batches at once while a call waits for them."""
-        self._flushes += 1
-        self._accumulator.skips_linger = True
-        self._sender.wake()
-
-    def _restore_linger(self) -> None:
-        self._flushes -= 1
-        self._accumulator.skips_linger = self._flushes > 0
-
     def _flush_deadline(self, timeout_ms: float | None) -> Deadline:
         """By default long enough for every record to reach its own deadline first."""
         own_ms = self._settings.delivery_timeout_ms + FLUSH_SLACK_MS
@@ -433,11 +457,8 @@ class Producer:
         self._failures.report()
 
     async def _wait_for(self, pending: list[Batch], deadline: Deadline) -> None:
-        self._skip_linger()
-        try:
+        with self._urgency.raised():
             waiting = await without_outcome(pending, deadline)
-        finally:
-            self._restore_linger()
         if waiting:
             raise FlushTimedOut(not_acknowledged(waiting, deadline), self._oldest_error())
 

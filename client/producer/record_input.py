@@ -1,6 +1,6 @@
 """What users may pass to a producer as key, value, headers and time, and its size. Pure."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from operator import add
 from typing import Any, TypeAlias
@@ -18,12 +18,40 @@ from minibroker.protocol.record_batch import (
 
 RecordBytes = bytes | bytearray | memoryview | None
 """A key or a value; None is allowed for both."""
-Headers = Sequence[Header]
-"""Pairs of a name and bytes (or None)."""
+Headers = Sequence[Header] | Mapping[str, bytes | None]
+"""Pairs of a name and bytes (or None), or a dict of them."""
+Serializer: TypeAlias = Callable[[Any], bytes | None]
 RecordRow: TypeAlias = tuple[PartitionQueue | None, bytes | None, bytes | None]
 ROWS_PER_COPY = 4_096
 """Rows copied at a time where records are taken one by one: a call that resumes after waiting copies no more than these
 again."""
+
+
+class Serializers:
+    """The functions that make bytes of what a program sends. None stays None: it is no content."""
+
+    __slots__ = ("_key", "_value", "is_set")
+
+    def __init__(self, key: Serializer | None, value: Serializer | None) -> None:
+        for name, function in (("key_serializer", key), ("value_serializer", value)):
+            if function is not None and not callable(function):
+                raise InvalidCall(f"{name} is {function!r:.80}; it must be a function that returns bytes")
+        self._key = key
+        self._value = value
+        self.is_set = key is not None or value is not None
+
+    def __call__(self, value: Any, key: Any) -> tuple[Any, Any]:
+        if self._value is not None and value is not None:
+            value = self._value(value)
+        if self._key is not None and key is not None:
+            key = self._key(key)
+        return value, key
+
+    def values(self, values: Iterable[Any]) -> Iterable[Any]:
+        return values if self._value is None else [self(value, None)[0] for value in values]
+
+    def keys(self, keys: Iterable[Any]) -> Iterable[Any]:
+        return keys if self._key is None else [self(None, key)[1] for key in keys]
 
 
 def as_bytes(name: str, value: object) -> bytes:
@@ -33,6 +61,7 @@ def as_bytes(name: str, value: object) -> bytes:
 
 
 def checked_headers(headers: Headers) -> tuple[Header, ...]:
+    headers = tuple(headers.items() if isinstance(headers, Mapping) else headers)
     for header in headers:
         if len(header) != 2 or not isinstance(header[0], str) or not isinstance(header[1], bytes | None):
             raise InvalidCall(f"header {header!r} is not a pair of str and bytes (or None)")
@@ -41,7 +70,7 @@ def checked_headers(headers: Headers) -> tuple[Header, ...]:
     return tuple((name, content) for name, content in headers)
 
 
-def record_size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
+def record_size(key: bytes | None, value: bytes | None, headers: Sequence[Header]) -> int:
     """Upper bound of a batch that holds only this record."""
     member_bytes = (len(key) if key is not None else 0) + (len(value) if value is not None else 0)
     return EMPTY_BATCH_BYTES + record_bytes_max(member_bytes, headers)

@@ -24,6 +24,7 @@ from minibroker.client.producer.accumulator import Accumulator
 from minibroker.client.producer.batches import Batch, PartitionQueue
 from minibroker.client.producer.delivery_watch import DeliveryWatch
 from minibroker.client.producer.identity_request import IdentityRequest
+from minibroker.client.producer.producer_metrics import ProducerMetrics
 from minibroker.client.producer.producer_settings import ProducerSettings
 from minibroker.client.retry import ProduceDecision, backoff_ms
 from minibroker.protocol.ids import BrokerId, from_wire
@@ -87,6 +88,7 @@ class Sender:
         """When to check a request for its answer, counted from its sending."""
         self._on_finished = on_finished
         self._on_packed = on_packed
+        self.metrics = ProducerMetrics()
         self._loop = asyncio.get_running_loop()
         self._queues: list[PartitionQueue] = []
         self._channels: dict[BrokerId, _BrokerChannel] = {}
@@ -115,8 +117,14 @@ class Sender:
         """Add a partition; its leader is taken from metadata, now and with each update."""
         self._watch.start()
         self._queues.append(queue)
-        info = self._cluster.metadata.partition(queue.topic_partition)
+        self._learn_leader(queue)
+
+    def _learn_leader(self, queue: PartitionQueue) -> None:
+        info, before = self._cluster.metadata.partition(queue.topic_partition), queue.leader_epoch
         self._accumulator.set_leader(queue, info.leader, info.leader_epoch)
+        if before not in (None, info.leader_epoch):
+            which = (queue.topic_partition, info.leader, info.leader_epoch)
+            self._cluster.log.info("%s is led by broker %s now (epoch %s)", *which)
 
     def batch_opened(self, batch: Batch) -> None:
         """A batch was opened: it is sent after linger_ms at the latest."""
@@ -161,6 +169,10 @@ class Sender:
             if not self._is_busy(leader):
                 self.wake()
         self._arm(self._expiry_at_ms)
+
+    @property
+    def requests_in_flight(self) -> int:
+        return sum(len(channel.in_flight) for channel in self._channels.values())
 
     def wake(self) -> None:
         """Look at everything, soon."""
@@ -291,18 +303,21 @@ class Sender:
         partition = batch.queue.topic_partition
         error = broker_error(answer.error_code, self._cluster.where(partition, channel.broker_id), answer.error_message)
         decision = self._accumulator.refused(batch, error, self._retry_at_ms(batch, error.refreshes_metadata))
+        self.metrics.attempts_refused += 1
+        self._cluster.log.debug("attempt %d for %s: %s (%s)", batch.attempts, partition, error, decision.name)
         if decision is ProduceDecision.FENCED:
             self._identity.is_fenced = True
         if error.refreshes_metadata:
             if self._cluster.metadata.apply_hint(partition, answer.current_leader):
-                info = self._cluster.metadata.partition(partition)
-                self._accumulator.set_leader(batch.queue, info.leader, info.leader_epoch)
+                self._learn_leader(batch.queue)
             self._cluster.request_refresh()
         self._arm_for(batch.queue)
 
     def _on_lost(self, channel: _BrokerChannel, batch: Batch, reason: str) -> None:
         error = BrokerUnreachable(f"{reason} [{self._cluster.where(batch.queue.topic_partition)}]", channel.broker_id)
         self._accumulator.lost(batch, error, self._retry_at_ms(batch))
+        self.metrics.attempts_lost += 1
+        self._cluster.log.debug("attempt %d for %s was lost: %s", batch.attempts, batch.topic_partition, error)
         self._cluster.request_refresh()
         self._arm_for(batch.queue)
 
@@ -427,8 +442,7 @@ class Sender:
         if metadata.version != self._seen_version:
             self._seen_version = metadata.version
             for queue in self._queues:
-                info = metadata.partition(queue.topic_partition)
-                self._accumulator.set_leader(queue, info.leader, info.leader_epoch)
+                self._learn_leader(queue)
         if self._accumulator.active_queues():
             self.wake()
 

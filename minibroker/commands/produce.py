@@ -224,7 +224,7 @@ async def _produce(descriptor: int, options: _Options, report: BinaryIO | None, 
     from minibroker.records.record_sender import RecordSender
 
     producer = Producer(
-        options.servers,
+        bootstrap_servers=options.servers,
         client_id="minibroker-produce",
         acks="all" if options.acks == "all" else 0 if options.acks == "0" else 1,
         delivery_timeout_ms=options.timeout_ms,

@@ -54,7 +54,7 @@ def _ask(servers: str, timeout_s: float, work: "Callable[[AdminClient, float], A
     async def ask() -> T:
         timeout_ms = max(1, round(timeout_s * 1000))
         try:
-            client = AdminClient(servers, bootstrap_timeout_ms=min(FIRST_ANSWER_MS, timeout_ms))
+            client = AdminClient(bootstrap_servers=servers, bootstrap_timeout_ms=min(FIRST_ANSWER_MS, timeout_ms))
             async with opened(client, servers) as admin:
                 return await work(admin, timeout_ms)
         except MinibrokerError as error:

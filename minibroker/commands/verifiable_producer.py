@@ -99,7 +99,7 @@ class _Run:
 
         timeout_ms = max(1, round(timeout_s * 1000))
         producer = Producer(
-            servers,
+            bootstrap_servers=servers,
             client_id="minibroker-verifiable-producer",
             acks=0 if acks == "0" else 1 if acks == "1" else "all",
             delivery_timeout_ms=timeout_ms,

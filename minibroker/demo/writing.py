@@ -109,7 +109,9 @@ async def write_all(
     report = acked_file.open("wb", 1 << 20)
     killing = asyncio.create_task(leader_kill.happen())
     try:
-        async with Producer(cluster.bootstrap_servers, client_id="demo", acks="all", batch_size=batch_size) as producer:
+        async with Producer(
+            bootstrap_servers=cluster.bootstrap_servers, client_id="demo", acks="all", batch_size=batch_size
+        ) as producer:
             sender = RecordSender(producer, VICTIM.topic, report=report, on_acknowledged=leader_kill.acknowledged)
             await _send(output, sender, lines, leader_kill)
             finishing = asyncio.create_task(sender.finish())

@@ -93,7 +93,7 @@ class ClusterHarness(ABC):
 
     def producer(self, **settings: Any) -> Producer:
         """A producer of this cluster: `async with c.producer(acks="all") as producer`."""
-        return Producer(self.bootstrap_servers, **settings)
+        return Producer(bootstrap_servers=self.bootstrap_servers, **settings)
 
     def consumer(self, *topics: str, **settings: Any) -> Consumer:
         """A consumer of this cluster. By default it begins at the earliest record."""
@@ -103,7 +103,7 @@ class ClusterHarness(ABC):
 
     def admin(self, **settings: Any) -> AdminClient:
         """An administration client of this cluster."""
-        return AdminClient(self.bootstrap_servers, **settings)
+        return AdminClient(bootstrap_servers=self.bootstrap_servers, **settings)
 
     async def create_topic(
         self,

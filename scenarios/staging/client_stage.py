@@ -48,7 +48,7 @@ class ClientStage(Stage):
     async def _create_topic(self) -> None:
         assignment = {0: [self.number(broker) for broker in self.setup.replicas]}
         topic = NewTopic(name=TOPIC, assignment=assignment, configs=self.setup.configs)
-        async with AdminClient(self._servers(), runtime=self._runtime()) as admin:
+        async with AdminClient(bootstrap_servers=self._servers(), runtime=self._runtime()) as admin:
             for result in (await admin.create_topics([topic])).values():
                 if isinstance(result, MinibrokerError):
                     raise result

@@ -45,7 +45,7 @@ class StageClients:
     async def open_producer(self, acks: Acks) -> None:
         """From now on this producer sends the records with these acks."""
         producer = Producer(
-            self._servers(),
+            bootstrap_servers=self._servers(),
             acks=acks,
             linger_ms=0,
             delivery_timeout_ms=self._setup.delivery_timeout_ms,

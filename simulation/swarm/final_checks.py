@@ -177,7 +177,7 @@ async def compare_settings(cluster: SimulatedCluster, history: History) -> None:
     """The settings that were changed last are described."""
     if not history.settings.topics():
         return
-    async with AdminClient(cluster.bootstrap_servers, runtime=cluster.client_runtime()) as admin:
+    async with AdminClient(bootstrap_servers=cluster.bootstrap_servers, runtime=cluster.client_runtime()) as admin:
         for topic in history.settings.topics():
             described = await admin.describe_configs(topic=topic, timeout_ms=ANSWER_MS)
             own = {name: entry.value for name, entry in described.items() if entry.source == "dynamic-topic"}

@@ -44,7 +44,9 @@ class Bench:
     async def open(self) -> None:
         self.cluster.start_all()
         await self.cluster.until_ready()
-        async with AdminClient(self.cluster.bootstrap_servers, runtime=self.cluster.client_runtime()) as admin:
+        async with AdminClient(
+            bootstrap_servers=self.cluster.bootstrap_servers, runtime=self.cluster.client_runtime()
+        ) as admin:
             await admin.create_topic(TOPIC, partitions=2, configs={"min.insync.replicas": "1"})
         leaders = {index: self.cluster.leader(TOPIC, index) for index in (0, 1)}
         self.index = next(index for index, leader in leaders.items() if leader == 1)
@@ -60,7 +62,7 @@ class Bench:
 
     async def produce(self, count: int, size: int = 100) -> None:
         runtime = self.cluster.client_runtime()
-        async with Producer(self.cluster.bootstrap_servers, runtime=runtime, linger_ms=0) as producer:
+        async with Producer(bootstrap_servers=self.cluster.bootstrap_servers, runtime=runtime, linger_ms=0) as producer:
             for _ in range(count):
                 await producer.send_and_wait(TOPIC, b"x" * size, partition=self.index)
 
@@ -210,7 +212,9 @@ async def test_consumers_that_catch_up_together_share_the_read_budget(bench: Ben
 @on_a_broker
 async def test_a_broker_without_the_replica_tells_a_wrong_address_from_an_unknown_partition(bench: Bench) -> None:
     """The first sends the client to the leader; after the second it waits for news of the topic."""
-    async with AdminClient(bench.cluster.bootstrap_servers, runtime=bench.cluster.client_runtime()) as admin:
+    async with AdminClient(
+        bootstrap_servers=bench.cluster.bootstrap_servers, runtime=bench.cluster.client_runtime()
+    ) as admin:
         await admin.create_topic("alone", partitions=2, replication_factor=1, configs={"min.insync.replicas": "1"})
     bench.index = next(index for index in (0, 1) if bench.cluster.leader("alone", index) == 2)
     peer = await bench.peer()
@@ -272,10 +276,10 @@ async def after_a_full_answer(bench: Bench, batches_in_the_first: int) -> tuple[
     Returns the partitions, and what the second answer says of the one partition it tells of.
     """
     runtime = bench.cluster.client_runtime()
-    async with AdminClient(bench.cluster.bootstrap_servers, runtime=runtime) as admin:
+    async with AdminClient(bootstrap_servers=bench.cluster.bootstrap_servers, runtime=runtime) as admin:
         await admin.create_topic("several", partitions=4)
     led = [index for index in range(4) if bench.cluster.leader("several", index) == 1]
-    async with Producer(bench.cluster.bootstrap_servers, runtime=runtime) as producer:
+    async with Producer(bootstrap_servers=bench.cluster.bootstrap_servers, runtime=runtime) as producer:
         for index in led[:1] * batches_in_the_first + led[1:]:
             await producer.send_and_wait("several", b"x", partition=index)
     peer = await bench.follower()

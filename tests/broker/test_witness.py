@@ -95,7 +95,7 @@ async def test_a_record_that_a_follower_lacks_is_not_noted(c: SimulatedHarness) 
     assert leader is not None
     partition = replica(c, leader)
     await c.pause(3 - leader)
-    async with Producer(c.bootstrap_servers, acks=1) as producer:
+    async with Producer(bootstrap_servers=c.bootstrap_servers, acks=1) as producer:
         await producer.send_and_wait(TOPIC, b"here alone", partition=0)
     led = LedPartition(0, partition.log.topic_id)
     led.observe(partition, None, 0)

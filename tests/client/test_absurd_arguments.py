@@ -23,7 +23,7 @@ def test_a_name_that_no_request_carries_does_not_stop_other_topics(cluster: Fake
     """Such a name in the request for metadata made every later round fail, for all topics of the client."""
 
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+        async with Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime) as producer:
             with pytest.raises(InvalidCall, match="name of a topic"):
                 await producer.send(topic, b"x")
             with pytest.raises(InvalidCall, match="name of a topic"):
@@ -46,7 +46,7 @@ def test_a_partition_that_no_request_names_changes_no_assignment(
     cluster: FakeCluster, partition: TopicPartition
 ) -> None:
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+        async with Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime) as producer:
             await producer.send_and_wait("t", b"sent")
         async with Consumer(
             "t", bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest", runtime=runtime
@@ -66,7 +66,7 @@ def test_the_name_of_a_header_is_text(cluster: FakeCluster) -> None:
     """A batch with another one could not be packed: its records, and all later ones, had no outcome."""
 
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+        async with Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime) as producer:
             with pytest.raises(InvalidCall, match="UTF-8"):
                 await producer.send("t", b"x", headers=[("x\udcff", b"")])
             with pytest.raises(InvalidCall, match="UTF-8"):
@@ -84,7 +84,7 @@ def test_a_time_is_a_number_that_a_clock_can_hold(cluster: FakeCluster, timeout_
             with pytest.raises(InvalidCall, match="timeout_ms"):
                 await consumer.partitions_for("t", timeout_ms)
         with pytest.raises(InvalidCall, match="max_block_ms"):
-            Producer(cluster.bootstrap, max_block_ms=timeout_ms)
+            Producer(bootstrap_servers=cluster.bootstrap, max_block_ms=timeout_ms)
 
     cluster.run(main, seconds_max=5)
 
@@ -104,7 +104,7 @@ def test_a_client_id_is_text_that_a_broker_takes(client_id: Any) -> None:
 
 def test_what_cannot_be_sent_to_a_broker_is_a_wrong_call(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
-        async with AdminClient(cluster.bootstrap, runtime=runtime) as admin:
+        async with AdminClient(bootstrap_servers=cluster.bootstrap, runtime=runtime) as admin:
             wrong_topics = [NewTopic(name="x\udcff"), NewTopic(name="a", partitions=2**70)]
             for wrong in (*wrong_topics, NewTopic(name="a", configs={"a": "\udcff"})):
                 with pytest.raises(InvalidCall):

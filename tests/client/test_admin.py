@@ -98,7 +98,7 @@ def test_all_brokers_know_a_created_topic_when_the_call_returns(cluster: FakeClu
     Administration(cluster).create_delay_s = 0.5
 
     async def main(runtime: Runtime) -> None:
-        async with AdminClient(cluster.bootstrap, runtime=runtime) as admin:
+        async with AdminClient(bootstrap_servers=cluster.bootstrap, runtime=runtime) as admin:
             created = await admin.create_topic("new", partitions=3, replication_factor=3)
             assert created.partitions == 3
             assert "new" in await admin.list_topics()
@@ -110,7 +110,7 @@ def test_a_refusal_is_raised(cluster: FakeCluster) -> None:
     Administration(cluster)
 
     async def main(runtime: Runtime) -> None:
-        async with AdminClient(cluster.bootstrap, runtime=runtime) as admin:
+        async with AdminClient(bootstrap_servers=cluster.bootstrap, runtime=runtime) as admin:
             with pytest.raises(TopicAlreadyExists, match="'t'"):
                 await admin.create_topic("t")
             with pytest.raises(InvalidReplicationFactor):
@@ -130,7 +130,7 @@ def test_validate_only_creates_nothing(cluster: FakeCluster) -> None:
     Administration(cluster)
 
     async def main(runtime: Runtime) -> None:
-        async with AdminClient(cluster.bootstrap, runtime=runtime) as admin:
+        async with AdminClient(bootstrap_servers=cluster.bootstrap, runtime=runtime) as admin:
             await admin.create_topics([NewTopic(name="new")], validate_only=True)
             assert await admin.list_topics() == ["t"]
 
@@ -141,7 +141,7 @@ def test_a_lost_answer_to_create_or_delete_is_no_failure(cluster: FakeCluster) -
     administration = Administration(cluster)
 
     async def main(runtime: Runtime) -> None:
-        async with AdminClient(cluster.bootstrap, runtime=runtime) as admin:
+        async with AdminClient(bootstrap_servers=cluster.bootstrap, runtime=runtime) as admin:
             administration.lose_answers = 1
             created = await admin.create_topic("new", partitions=3)
             described = (await admin.describe_topics(["new"]))["new"]
@@ -158,7 +158,7 @@ def test_a_lost_answer_to_a_validation_does_not_excuse_a_topic_that_exists(clust
     administration = Administration(cluster)
 
     async def main(runtime: Runtime) -> None:
-        async with AdminClient(cluster.bootstrap, runtime=runtime) as admin:
+        async with AdminClient(bootstrap_servers=cluster.bootstrap, runtime=runtime) as admin:
             administration.lose_answers = 1
             results = await admin.create_topics([NewTopic(name="t")], validate_only=True)
             assert isinstance(results["t"], TopicAlreadyExists)
@@ -185,7 +185,7 @@ def test_a_deletion_that_waits_names_the_brokers_before_the_deadline(cluster: Fa
 
     async def main(runtime: Runtime) -> None:
         loop = asyncio.get_running_loop()
-        async with AdminClient(cluster.bootstrap, runtime=runtime) as admin:
+        async with AdminClient(bootstrap_servers=cluster.bootstrap, runtime=runtime) as admin:
             start = loop.time()
             with pytest.raises(BrokerError) as caught:
                 await admin.delete_topic("t", timeout_ms=timeout_ms)
@@ -199,7 +199,7 @@ def test_the_controller_is_followed_when_it_moves(cluster: FakeCluster) -> None:
     Administration(cluster)
 
     async def main(runtime: Runtime) -> None:
-        async with AdminClient(cluster.bootstrap, runtime=runtime) as admin:
+        async with AdminClient(bootstrap_servers=cluster.bootstrap, runtime=runtime) as admin:
             cluster.controller_id = 2  # the client's metadata still names 1
             await admin.create_topic("new")
 
@@ -212,7 +212,7 @@ def test_without_a_controller_the_call_ends_at_its_deadline(cluster: FakeCluster
 
     async def main(runtime: Runtime) -> None:
         loop = asyncio.get_running_loop()
-        async with AdminClient(cluster.bootstrap, runtime=runtime) as admin:
+        async with AdminClient(bootstrap_servers=cluster.bootstrap, runtime=runtime) as admin:
             cluster.kill(1)
             start = loop.time()
             with pytest.raises(CallTimedOut, match="controller did not do it within 3000 ms; last error"):
@@ -227,7 +227,7 @@ def test_topics_and_offsets_are_described(cluster: FakeCluster) -> None:
     cluster.partition("t").elect(3)
 
     async def main(runtime: Runtime) -> None:
-        async with AdminClient(cluster.bootstrap, runtime=runtime) as admin:
+        async with AdminClient(bootstrap_servers=cluster.bootstrap, runtime=runtime) as admin:
             described = await admin.describe_topics(["t"])
             partition = described["t"].partitions[0]
             assert (partition.leader, partition.leader_epoch, partition.isr) == (3, 1, (1, 2, 3))
@@ -252,7 +252,7 @@ def test_replica_states_of_all_brokers_are_merged_and_silent_brokers_have_an_err
     cluster.intercept = answer
 
     async def main(runtime: Runtime) -> None:
-        async with AdminClient(cluster.bootstrap, runtime=runtime) as admin:
+        async with AdminClient(bootstrap_servers=cluster.bootstrap, runtime=runtime) as admin:
             states = await admin.describe_replica_state(["t"], timeout_ms=1_000)
             assert [states[1].replicas[T0].role, states[2].replicas[T0].role] == ["leader", "follower"]
             assert states[1].broker_epoch == 11
@@ -282,7 +282,7 @@ def test_settings_and_the_cluster_are_described_and_changed(cluster: FakeCluster
     cluster.intercept = answer
 
     async def main(runtime: Runtime) -> None:
-        async with AdminClient(cluster.bootstrap, runtime=runtime) as admin:
+        async with AdminClient(bootstrap_servers=cluster.bootstrap, runtime=runtime) as admin:
             described = await admin.describe_cluster()
             assert [broker.broker_id for broker in described.brokers] == [1, 3]
             assert described.controller_epoch == 4
@@ -299,7 +299,7 @@ def test_settings_and_the_cluster_are_described_and_changed(cluster: FakeCluster
 
 def test_a_closed_admin_client_raises_client_closed(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
-        admin = AdminClient(cluster.bootstrap, runtime=runtime)
+        admin = AdminClient(bootstrap_servers=cluster.bootstrap, runtime=runtime)
         with pytest.raises(ClientClosed):
             await admin.list_topics()
         await admin.start()

@@ -29,7 +29,9 @@ def refuse(broker: int, request: IncomingRequest) -> Response | None:
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+    """Without the client's name in front."""
+    logged = [each for each in caplog.records if each.levelno >= logging.WARNING]
+    return [each.getMessage().removeprefix(f"{vars(each)['client_id']}: ") for each in logged]
 
 
 @pytest.mark.parametrize("is_led", [True, False])

@@ -21,7 +21,7 @@ async def _seconds_of_one(producer: Producer) -> float:
 
 def test_a_lone_record_waits_for_linger_and_no_longer(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> float:
-        async with Producer(cluster.bootstrap, linger_ms=200, runtime=runtime) as producer:
+        async with Producer(bootstrap_servers=cluster.bootstrap, linger_ms=200, runtime=runtime) as producer:
             await producer.send_and_wait("t", b"warm up")
             return await _seconds_of_one(producer)
 
@@ -30,7 +30,7 @@ def test_a_lone_record_waits_for_linger_and_no_longer(cluster: FakeCluster) -> N
 
 def test_without_linger_a_lone_record_is_sent_at_once(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> float:
-        async with Producer(cluster.bootstrap, linger_ms=0, runtime=runtime) as producer:
+        async with Producer(bootstrap_servers=cluster.bootstrap, linger_ms=0, runtime=runtime) as producer:
             await producer.send_and_wait("t", b"warm up")
             return await _seconds_of_one(producer)
 
@@ -39,7 +39,7 @@ def test_without_linger_a_lone_record_is_sent_at_once(cluster: FakeCluster) -> N
 
 def test_without_linger_a_record_is_sent_in_the_call_and_a_later_burst_together(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> int:
-        async with Producer(cluster.bootstrap, linger_ms=0, runtime=runtime) as producer:
+        async with Producer(bootstrap_servers=cluster.bootstrap, linger_ms=0, runtime=runtime) as producer:
             await producer.send_and_wait("t", b"warm up")
             before = cluster.asked(ProduceRequest)
             deliveries = [producer.try_send("t", b"first")]
@@ -58,7 +58,11 @@ def test_without_linger_an_unanswered_record_expires_in_time(cluster: FakeCluste
 
     async def main(runtime: Runtime) -> float:
         async with Producer(
-            cluster.bootstrap, linger_ms=0, delivery_timeout_ms=300, request_timeout_ms=200, runtime=runtime
+            bootstrap_servers=cluster.bootstrap,
+            linger_ms=0,
+            delivery_timeout_ms=300,
+            request_timeout_ms=200,
+            runtime=runtime,
         ) as producer:
             await producer.send_and_wait("t", b"warm up")
             on_produce(cluster, *[True] * 50)
@@ -72,7 +76,7 @@ def test_without_linger_an_unanswered_record_expires_in_time(cluster: FakeCluste
 
 def test_records_sent_without_a_pause_share_a_batch(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, linger_ms=0, runtime=runtime) as producer:
+        async with Producer(bootstrap_servers=cluster.bootstrap, linger_ms=0, runtime=runtime) as producer:
             await asyncio.gather(*(producer.send_and_wait("t", value) for value in numbered(100)))
 
     cluster.run(main)

@@ -13,7 +13,7 @@ from tests.client.fake_cluster import FakeCluster
 def test_each_loop_iteration_reads_the_clock_again(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> list[int]:
         times = []
-        async with Producer(cluster.bootstrap, linger_ms=1_000, runtime=runtime) as producer:
+        async with Producer(bootstrap_servers=cluster.bootstrap, linger_ms=1_000, runtime=runtime) as producer:
             await producer.send_and_wait("t", b"warm up")
             for number in range(20):
                 times.append(runtime.clock.now_ms())
@@ -47,7 +47,7 @@ def test_the_clock_is_read_once_per_loop_iteration(cluster: FakeCluster) -> None
                 return runtime.clock.monotonic_ns()
 
         counted = msgspec.structs.replace(runtime, clock=Counting())
-        async with Producer(cluster.bootstrap, runtime=counted) as producer:
+        async with Producer(bootstrap_servers=cluster.bootstrap, runtime=counted) as producer:
             await producer.send_and_wait("t", b"warm up")
             before = reads
             for _ in range(100):

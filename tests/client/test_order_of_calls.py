@@ -35,7 +35,7 @@ async def _send_all(producer: Producer, pause_seconds: float, many: bool = False
 def test_no_call_overtakes_those_that_wait_for_the_topic(pause_seconds: float) -> None:
     async def run(client: ClusterClient) -> None:
         ports = client.cluster.client_runtime()
-        producer = Producer(client.cluster.bootstrap_servers, runtime=ports)
+        producer = Producer(bootstrap_servers=client.cluster.bootstrap_servers, runtime=ports)
         assert await _send_all(producer, pause_seconds) == list(range(CALLS))
 
     in_cluster(run)
@@ -46,7 +46,9 @@ def test_no_call_overtakes_those_that_wait_for_the_topic(pause_seconds: float) -
 def test_no_call_overtakes_those_that_wait_for_memory(pause_seconds: float, many: bool) -> None:
     async def run(client: ClusterClient) -> None:
         ports = client.cluster.client_runtime()
-        producer = Producer(client.cluster.bootstrap_servers, batch_size=1_024, buffer_memory=3_000, runtime=ports)
+        producer = Producer(
+            bootstrap_servers=client.cluster.bootstrap_servers, batch_size=1_024, buffer_memory=3_000, runtime=ports
+        )
         assert await _send_all(producer, pause_seconds, many) == list(range(CALLS))
 
     in_cluster(run)

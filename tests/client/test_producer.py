@@ -33,7 +33,7 @@ from tests.client.faults import numbered, on_produce, refuse_always
 # ------------------------------------------------------------------------------------------------------ the usual case
 def test_a_record_that_was_sent_and_awaited_is_in_the_log(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+        async with Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime) as producer:
             metadata = await producer.send_and_wait("t", b"hello", key=b"k", headers=[("h", b"1")], timestamp_ms=5)
         assert (metadata.topic, metadata.partition, metadata.offset, metadata.leader_epoch) == ("t", 0, 0, 0)
         assert metadata.timestamp_ms == 5
@@ -44,7 +44,7 @@ def test_a_record_that_was_sent_and_awaited_is_in_the_log(cluster: FakeCluster) 
 
 def test_leaving_the_block_delivers_what_is_buffered(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, linger_ms=10_000, runtime=runtime) as producer:
+        async with Producer(bootstrap_servers=cluster.bootstrap, linger_ms=10_000, runtime=runtime) as producer:
             for value in numbered(5_000):
                 await producer.send("t", value)
 
@@ -54,7 +54,7 @@ def test_leaving_the_block_delivers_what_is_buffered(cluster: FakeCluster) -> No
 
 def test_each_delivery_names_its_own_offset(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> list[int | None]:
-        async with Producer(cluster.bootstrap, batch_size=1_024, runtime=runtime) as producer:
+        async with Producer(bootstrap_servers=cluster.bootstrap, batch_size=1_024, runtime=runtime) as producer:
             deliveries = [await producer.send("t", value) for value in numbered(500)]
             assert not deliveries[-1].done
             metadata = [await delivery for delivery in deliveries]
@@ -68,7 +68,7 @@ def test_the_same_key_always_goes_to_the_same_partition(cluster: FakeCluster) ->
     cluster.add_topic("many", 5)
 
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+        async with Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime) as producer:
             for number in range(200):
                 metadata = await producer.send("many", b"v", key=b"key-%d" % (number % 17))
                 expected = murmur2_partitioner(b"key-%d" % (number % 17), 5)
@@ -81,7 +81,7 @@ def test_keyless_records_stick_to_a_partition_for_a_batch_and_reach_all(cluster:
     cluster.add_topic("many", 5)
 
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, batch_size=1_024, runtime=runtime) as producer:
+        async with Producer(bootstrap_servers=cluster.bootstrap, batch_size=1_024, runtime=runtime) as producer:
             for value in numbered(5_000):
                 await producer.send("many", value)
 
@@ -95,7 +95,7 @@ def test_keyless_records_stick_to_a_partition_for_a_batch_and_reach_all(cluster:
 
 def test_a_null_value_and_a_null_key_are_sent(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+        async with Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime) as producer:
             await producer.send_and_wait("t", None, key=b"k")
 
     cluster.run(main)
@@ -106,7 +106,7 @@ def test_one_request_carries_the_batches_of_several_partitions(cluster: FakeClus
     cluster.add_topic("many", 6)
 
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, linger_ms=5, runtime=runtime) as producer:
+        async with Producer(bootstrap_servers=cluster.bootstrap, linger_ms=5, runtime=runtime) as producer:
             await producer.partitions_for("many")
             for index in range(6):
                 await producer.send("many", b"v", partition=index)
@@ -117,7 +117,7 @@ def test_one_request_carries_the_batches_of_several_partitions(cluster: FakeClus
 
 def test_acks_0_returns_no_offset_but_closing_waits_for_the_broker(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, acks=0, runtime=runtime) as producer:
+        async with Producer(bootstrap_servers=cluster.bootstrap, acks=0, runtime=runtime) as producer:
             metadata = await producer.send_and_wait("t", b"first")
             assert metadata.offset is None
             for value in numbered(3_000):
@@ -134,7 +134,7 @@ def test_send_waits_while_memory_is_used_up_and_continues_when_it_is_free(cluste
     async def main(runtime: Runtime) -> None:
         nonlocal most
         async with Producer(
-            cluster.bootstrap, batch_size=2_048, buffer_memory=16_384, linger_ms=0, runtime=runtime
+            bootstrap_servers=cluster.bootstrap, batch_size=2_048, buffer_memory=16_384, linger_ms=0, runtime=runtime
         ) as producer:
             for value in numbered(20_000):
                 await producer.send("t", value)
@@ -147,7 +147,9 @@ def test_send_waits_while_memory_is_used_up_and_continues_when_it_is_free(cluste
 
 def test_a_small_batch_in_flight_takes_no_more_memory_than_its_size(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, delivery_timeout_ms=2_000, runtime=runtime) as producer:
+        async with Producer(
+            bootstrap_servers=cluster.bootstrap, delivery_timeout_ms=2_000, runtime=runtime
+        ) as producer:
             await producer.send_and_wait("t", b"a")
             assert producer.buffered_bytes == 0
             on_produce(cluster, True)
@@ -165,7 +167,9 @@ def test_an_open_batch_takes_memory_as_it_fills(cluster: FakeCluster) -> None:
     """Else a few hundred partitions with one record each would use up the memory of a few full batches."""
 
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, batch_size=131_072, linger_ms=1_000, runtime=runtime) as producer:
+        async with Producer(
+            bootstrap_servers=cluster.bootstrap, batch_size=131_072, linger_ms=1_000, runtime=runtime
+        ) as producer:
             await producer.send("t", b"a", partition=0)
             assert producer.buffered_bytes <= 4_096
             for _ in range(100):
@@ -190,7 +194,7 @@ def test_batches_are_sent_in_the_order_in_which_they_were_opened(cluster: FakeCl
             await producer.send_and_wait("many", b"x", partition=partition)
             return loop.time() - start
 
-        async with Producer(cluster.bootstrap, linger_ms=20, runtime=runtime) as producer:
+        async with Producer(bootstrap_servers=cluster.bootstrap, linger_ms=20, runtime=runtime) as producer:
             await producer.send_and_wait("many", b"first", partition=0)
             waits = await asyncio.gather(*[one(index, index * 0.0035) for index in range(5)])
         assert all(0.02 <= wait < 0.03 for wait in waits)
@@ -200,7 +204,7 @@ def test_batches_are_sent_in_the_order_in_which_they_were_opened(cluster: FakeCl
 
 def test_a_brokers_timeout_is_shorter_than_the_clients(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, request_timeout_ms=5_000, runtime=runtime) as producer:
+        async with Producer(bootstrap_servers=cluster.bootstrap, request_timeout_ms=5_000, runtime=runtime) as producer:
             await producer.send_and_wait("t", b"a")
 
     cluster.run(main)
@@ -215,7 +219,11 @@ def test_send_gives_up_waiting_for_memory_after_max_block(cluster: FakeCluster) 
     async def main(runtime: Runtime) -> None:
         loop = asyncio.get_running_loop()
         producer = Producer(
-            cluster.bootstrap, batch_size=1_024, buffer_memory=4_096, max_block_ms=2_000, runtime=runtime
+            bootstrap_servers=cluster.bootstrap,
+            batch_size=1_024,
+            buffer_memory=4_096,
+            max_block_ms=2_000,
+            runtime=runtime,
         )
         await producer.start()
         start = loop.time()
@@ -233,7 +241,9 @@ def test_a_cancelled_send_leaves_the_memory_to_the_next_call(cluster: FakeCluste
     refuse_always(cluster, ErrorCode.NOT_ENOUGH_REPLICAS)
 
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, batch_size=1_024, buffer_memory=1_024, runtime=runtime) as producer:
+        async with Producer(
+            bootstrap_servers=cluster.bootstrap, batch_size=1_024, buffer_memory=1_024, runtime=runtime
+        ) as producer:
             first = await producer.send("t", b"x" * 500)
             waiting = [asyncio.create_task(producer.send("t", b"y" * 500)) for _ in range(3)]
             await asyncio.sleep(1)
@@ -248,7 +258,7 @@ def test_a_cancelled_send_leaves_the_memory_to_the_next_call(cluster: FakeCluste
 
 def test_a_record_that_cannot_fit_is_refused_at_once(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, max_request_size=10_000, runtime=runtime) as producer:
+        async with Producer(bootstrap_servers=cluster.bootstrap, max_request_size=10_000, runtime=runtime) as producer:
             with pytest.raises(RecordTooLarge, match="max_request_size is 10000"):
                 await producer.send("t", b"x" * 10_000)
             await producer.send_and_wait("t", b"x" * 9_000)
@@ -259,7 +269,7 @@ def test_a_record_that_cannot_fit_is_refused_at_once(cluster: FakeCluster) -> No
 def test_an_unknown_topic_is_an_error_after_a_short_grace(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
         loop = asyncio.get_running_loop()
-        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+        async with Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime) as producer:
             start = loop.time()
             with pytest.raises(UnknownTopicOrPartition, match="'nosuch'"):
                 await producer.send("nosuch", b"x")
@@ -270,7 +280,7 @@ def test_an_unknown_topic_is_an_error_after_a_short_grace(cluster: FakeCluster) 
 
 def test_a_topic_that_was_just_created_is_waited_for(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+        async with Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime) as producer:
             asyncio.get_running_loop().call_later(2, cluster.add_topic, "new")
             await producer.send_and_wait("new", b"x")
 
@@ -279,7 +289,7 @@ def test_a_topic_that_was_just_created_is_waited_for(cluster: FakeCluster) -> No
 
 def test_a_partition_beyond_the_last_is_refused(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+        async with Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime) as producer:
             with pytest.raises(UnknownTopicOrPartition, match=r"t-7.*has 1 partition"):
                 await producer.send("t", b"x", partition=7)
 
@@ -288,7 +298,7 @@ def test_a_partition_beyond_the_last_is_refused(cluster: FakeCluster) -> None:
 
 def test_text_instead_of_bytes_is_refused_with_advice(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+        async with Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime) as producer:
             await producer.partitions_for("t")
             for wrong in ({"value": "text"}, {"value": b"x", "key": "text"}, {"value": b"x", "headers": [("a", 1)]}):
                 with pytest.raises(InvalidCall):
@@ -302,7 +312,7 @@ def test_a_timestamp_that_no_batch_can_hold_is_refused(cluster: FakeCluster, tim
     """Refused at once: when the batch is packed, it would make other records fail."""
 
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+        async with Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime) as producer:
             await producer.send_and_wait("t", b"x", timestamp_ms=2**63 - 1)
             with pytest.raises(InvalidCall, match="64 bits"):
                 await producer.send("t", b"x", timestamp_ms=timestamp_ms)
@@ -315,7 +325,9 @@ def test_a_timestamp_that_no_batch_can_hold_is_refused(cluster: FakeCluster, tim
 def test_no_call_hangs_when_every_broker_is_down(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
         loop = asyncio.get_running_loop()
-        producer = Producer(cluster.bootstrap, delivery_timeout_ms=5_000, max_block_ms=2_000, runtime=runtime)
+        producer = Producer(
+            bootstrap_servers=cluster.bootstrap, delivery_timeout_ms=5_000, max_block_ms=2_000, runtime=runtime
+        )
         await producer.start()
         await producer.send_and_wait("t", b"a")
         for broker in cluster.brokers:
@@ -337,7 +349,7 @@ def test_no_call_hangs_when_every_broker_is_down(cluster: FakeCluster) -> None:
 
 def test_start_without_any_broker_raises_each_servers_error(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
-        producer = Producer("broker1:1,broker2:2", bootstrap_timeout_ms=1_500, runtime=runtime)
+        producer = Producer(bootstrap_servers="broker1:1,broker2:2", bootstrap_timeout_ms=1_500, runtime=runtime)
         start = asyncio.get_running_loop().time()
         with pytest.raises(ClusterUnreachable, match=r"broker1:1.*broker2:2.*right address"):
             await producer.start()
@@ -350,7 +362,7 @@ def test_an_advertised_address_that_cannot_be_reached_is_diagnosed(cluster: Fake
     cluster.advertised[1] = ("inside-the-container", 19_092)
 
     async def main(runtime: Runtime) -> None:
-        async with Producer("broker2:9092", delivery_timeout_ms=2_000, runtime=runtime) as producer:
+        async with Producer(bootstrap_servers="broker2:9092", delivery_timeout_ms=2_000, runtime=runtime) as producer:
             with pytest.raises(DeliveryTimedOut) as caught:
                 await producer.send_and_wait("t", b"x")
             assert "bootstrap broker2:9092 answered but advertises broker 1 as inside-the-container:19092" in str(
@@ -366,7 +378,7 @@ def test_flush_reports_failures_that_were_not_looked_at(cluster: FakeCluster) ->
     on_produce(cluster, ErrorCode.INVALID_RECORD)
 
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+        async with Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime) as producer:
             await producer.send("t", b"x")
             with pytest.raises(UndeliveredRecords, match="INVALID_RECORD"):
                 await producer.flush()
@@ -379,7 +391,7 @@ def test_a_failure_that_was_awaited_is_not_reported_again(cluster: FakeCluster) 
     on_produce(cluster, ErrorCode.INVALID_RECORD)
 
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+        async with Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime) as producer:
             delivery = await producer.send("t", b"x")
             with pytest.raises(type(broker_error(ErrorCode.INVALID_RECORD))):
                 await delivery
@@ -391,7 +403,7 @@ def test_flush_ends_at_its_deadline(cluster: FakeCluster) -> None:
     refuse_always(cluster, ErrorCode.NOT_ENOUGH_REPLICAS)
 
     async def main(runtime: Runtime) -> None:
-        producer = Producer(cluster.bootstrap, runtime=runtime)
+        producer = Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime)
         await producer.start()
         delivery = await producer.send("t", b"x")
         with pytest.raises(FlushTimedOut, match=r"1 batch for t-0 .* NOT_ENOUGH_REPLICAS"):
@@ -409,7 +421,9 @@ def test_an_exception_in_the_block_is_not_hidden_by_a_failed_flush(cluster: Fake
 
     async def main(runtime: Runtime) -> None:
         with pytest.raises(ZeroDivisionError) as caught:
-            async with Producer(cluster.bootstrap, delivery_timeout_ms=1_000, runtime=runtime) as producer:
+            async with Producer(
+                bootstrap_servers=cluster.bootstrap, delivery_timeout_ms=1_000, runtime=runtime
+            ) as producer:
                 await producer.send("t", b"x")
                 _ = 1 // 0
         assert "could not deliver everything" in caught.value.__notes__[0]
@@ -421,7 +435,7 @@ def test_a_cancelled_block_closes_within_a_second(cluster: FakeCluster) -> None:
     refuse_always(cluster, ErrorCode.NOT_ENOUGH_REPLICAS)
 
     async def block(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+        async with Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime) as producer:
             await producer.send("t", b"x")
             await asyncio.Event().wait()
 
@@ -440,7 +454,7 @@ def test_a_cancelled_block_closes_within_a_second(cluster: FakeCluster) -> None:
 
 def test_a_closed_producer_raises_client_closed(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
-        producer = Producer(cluster.bootstrap, runtime=runtime)
+        producer = Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime)
         with pytest.raises(ClientClosed):
             await producer.send("t", b"x")
         await producer.start()

@@ -26,7 +26,7 @@ from tests.client.faults import numbered, on_produce, refuse_always
 # ------------------------------------------------------------------------------------------------------------ trouble
 def test_stale_metadata_is_corrected_by_the_hint_in_a_refusal(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+        async with Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime) as producer:
             await producer.send_and_wait("t", b"a")
             stale = cluster.brokers[1].handle_metadata_now("t")
             for broker in cluster.brokers.values():
@@ -41,7 +41,7 @@ def test_stale_metadata_is_corrected_by_the_hint_in_a_refusal(cluster: FakeClust
 
 def test_metadata_of_an_older_epoch_does_not_lead_back(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, metadata_max_age_ms=100, runtime=runtime) as producer:
+        async with Producer(bootstrap_servers=cluster.bootstrap, metadata_max_age_ms=100, runtime=runtime) as producer:
             await producer.send_and_wait("t", b"a")
             stale = cluster.brokers[1].handle_metadata_now("t")
             cluster.partition("t").elect(2)
@@ -61,7 +61,7 @@ def test_a_lost_answer_does_not_write_twice(cluster: FakeCluster) -> None:
     on_produce(cluster, False)
 
     async def main(runtime: Runtime) -> int | None:
-        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+        async with Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime) as producer:
             return (await producer.send_and_wait("t", b"once")).offset
 
     assert cluster.run(main) == 0, "the retry gets the offset of the first attempt"
@@ -74,7 +74,7 @@ def test_five_requests_in_flight_survive_a_lost_connection_in_order(cluster: Fak
     on_produce(cluster, None, None, None, False)
 
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, batch_size=1_024, runtime=runtime) as producer:
+        async with Producer(bootstrap_servers=cluster.bootstrap, batch_size=1_024, runtime=runtime) as producer:
             deliveries = [await producer.send("t", value) for value in numbered(2_000)]
             for number, delivery in enumerate(deliveries):
                 assert (await delivery).offset == number
@@ -85,7 +85,7 @@ def test_five_requests_in_flight_survive_a_lost_connection_in_order(cluster: Fak
 
 def test_a_killed_leader_loses_and_reorders_no_record(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, batch_size=1_024, runtime=runtime) as producer:
+        async with Producer(bootstrap_servers=cluster.bootstrap, batch_size=1_024, runtime=runtime) as producer:
             for number, value in enumerate(numbered(3_000)):
                 await producer.send("t", value)
                 if number == 1_500:
@@ -99,7 +99,7 @@ def test_a_killed_leader_loses_and_reorders_no_record(cluster: FakeCluster) -> N
 def test_writes_go_on_soon_after_an_election(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> float:
         loop = asyncio.get_running_loop()
-        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+        async with Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime) as producer:
             await producer.send_and_wait("t", b"a")
             cluster.kill(1)
             loop.call_later(3, cluster.partition("t").elect, 2)
@@ -113,7 +113,7 @@ def test_writes_go_on_soon_after_an_election(cluster: FakeCluster) -> None:
 def test_a_paused_leader_that_was_replaced_is_not_waited_for(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> float:
         loop = asyncio.get_running_loop()
-        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+        async with Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime) as producer:
             await producer.send_and_wait("t", b"a")
             cluster.world.pause("broker1")
             loop.call_later(3, cluster.partition("t").elect, 2)
@@ -127,7 +127,7 @@ def test_a_paused_leader_that_was_replaced_is_not_waited_for(cluster: FakeCluste
 def test_a_restarted_leader_is_found_again(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
         loop = asyncio.get_running_loop()
-        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+        async with Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime) as producer:
             await producer.send_and_wait("t", b"a")
             cluster.kill(1)
             loop.call_later(20, cluster.start_broker, 1)
@@ -142,7 +142,9 @@ def test_a_delivery_deadline_names_the_last_refusal(cluster: FakeCluster) -> Non
     cluster.partition("t").isr = [1]
 
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, delivery_timeout_ms=3_000, runtime=runtime) as producer:
+        async with Producer(
+            bootstrap_servers=cluster.bootstrap, delivery_timeout_ms=3_000, runtime=runtime
+        ) as producer:
             with pytest.raises(DeliveryTimedOut) as caught:
                 await producer.send_and_wait("t", b"x")
             text = str(caught.value)
@@ -157,7 +159,9 @@ def test_a_delivery_deadline_names_the_last_refusal(cluster: FakeCluster) -> Non
 @pytest.mark.invariant("I25")
 def test_after_a_sent_batch_expired_the_next_one_has_a_new_producer_epoch(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, delivery_timeout_ms=1_000, runtime=runtime) as producer:
+        async with Producer(
+            bootstrap_servers=cluster.bootstrap, delivery_timeout_ms=1_000, runtime=runtime
+        ) as producer:
             await producer.send_and_wait("t", b"a")
             cluster.intercept = lambda broker, request: isinstance(request.body, ProduceRequest) or None
             with pytest.raises(DeliveryTimedOut) as caught:
@@ -178,7 +182,7 @@ def test_a_final_refusal_is_raised_as_it_is(cluster: FakeCluster) -> None:
     on_produce(cluster, ErrorCode.INVALID_RECORD)
 
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+        async with Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime) as producer:
             with pytest.raises(type(broker_error(ErrorCode.INVALID_RECORD))) as caught:
                 await producer.send_and_wait("t", b"x")
             assert caught.value.code is ErrorCode.INVALID_RECORD
@@ -191,7 +195,7 @@ def test_a_fenced_producer_takes_a_fresh_identity(cluster: FakeCluster) -> None:
     on_produce(cluster, None, ErrorCode.INVALID_PRODUCER_EPOCH)
 
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+        async with Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime) as producer:
             await producer.send_and_wait("t", b"a")
             with pytest.raises(type(broker_error(ErrorCode.INVALID_PRODUCER_EPOCH))):
                 await producer.send_and_wait("t", b"b")
@@ -209,7 +213,7 @@ def test_a_batch_that_went_unanswered_is_sent_again_as_a_retry(cluster: FakeClus
     )
 
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+        async with Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime) as producer:
             assert (await producer.send_and_wait("t", b"x")).offset == 0
 
     cluster.run(main)
@@ -223,7 +227,7 @@ def test_a_duplicate_without_an_offset_is_no_success(cluster: FakeCluster) -> No
     on_produce(cluster, ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
 
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+        async with Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime) as producer:
             with pytest.raises(OutcomeUnknown) as raised:
                 await producer.send_and_wait("t", b"x")
             assert raised.value.maybe_written
@@ -235,7 +239,7 @@ def test_a_duplicate_without_an_offset_is_no_success(cluster: FakeCluster) -> No
 
 def test_a_broker_that_knows_no_topics_yet_does_not_erase_metadata(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, metadata_max_age_ms=100, runtime=runtime) as producer:
+        async with Producer(bootstrap_servers=cluster.bootstrap, metadata_max_age_ms=100, runtime=runtime) as producer:
             await producer.send_and_wait("t", b"a")
             known = cluster.brokers[1].handle_metadata_now("nosuch")
             assert isinstance(known, MetadataResponse)

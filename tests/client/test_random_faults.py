@@ -79,7 +79,9 @@ class Storm:
 async def write(cluster: FakeCluster, runtime: Runtime) -> dict[bytes, tuple[int, int]]:
     """Records `partition:number` at a steady pace; where each one was acknowledged."""
     acked: dict[bytes, tuple[int, int]] = {}
-    async with Producer(cluster.bootstrap, batch_size=1_024, linger_ms=2, runtime=runtime) as producer:
+    async with Producer(
+        bootstrap_servers=cluster.bootstrap, batch_size=1_024, linger_ms=2, runtime=runtime
+    ) as producer:
         deliveries = []
         for number in range(RECORDS):
             partition = number % PARTITIONS

@@ -29,10 +29,14 @@ from tests.client.fake_cluster import FakeCluster
 from tests.client.faults import numbered, on_produce, refuse_always
 
 
+def opened(cluster: FakeCluster, runtime: Runtime, **settings: Any) -> Producer:
+    return Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime, **settings)
+
+
 # ------------------------------------------------------------------------------------------------------ the usual case
 def test_records_are_in_the_log_in_the_order_of_the_call(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, batch_size=1_024, runtime=runtime) as producer:
+        async with opened(cluster, runtime, batch_size=1_024) as producer:
             deliveries = await producer.send_many("t", numbered(5_000))
             await deliveries
             assert deliveries.done
@@ -45,7 +49,7 @@ def test_records_are_in_the_log_in_the_order_of_the_call(cluster: FakeCluster) -
 def test_many_records_are_sent_with_less_memory_than_a_batch(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
         limits: dict[str, Any] = {"batch_size": 131_072, "buffer_memory": 20_000, "max_block_ms": 1_000}
-        async with Producer(cluster.bootstrap, runtime=runtime, **limits) as producer:
+        async with Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime, **limits) as producer:
             await producer.send("t", b"a batch is open")
             sending = asyncio.create_task(producer.send_many("t", [b"x" * 300] * 400))
             held = []
@@ -61,7 +65,7 @@ def test_many_records_are_sent_with_less_memory_than_a_batch(cluster: FakeCluste
 
 def test_a_call_queues_behind_waiting_calls(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+        async with opened(cluster, runtime) as producer:
             await producer.send_and_wait("t", b"the topic is known")
             async with producer._waiting_sends.first_in_queue("t", Deadline(1_000)):
                 behind = asyncio.create_task(producer.send_many("t", [b"x"]))
@@ -74,7 +78,7 @@ def test_a_call_queues_behind_waiting_calls(cluster: FakeCluster) -> None:
 
 def test_deliveries_are_indexed_by_the_order_of_the_call(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, batch_size=1_024, runtime=runtime) as producer:
+        async with opened(cluster, runtime, batch_size=1_024) as producer:
             await producer.send_and_wait("t", b"one before")
             deliveries = await producer.send_many("t", numbered(500), timestamp_ms=77)
             assert len(deliveries) == 500
@@ -93,7 +97,7 @@ def test_partition_headers_and_timestamp_apply_to_all_records(cluster: FakeClust
     cluster.add_topic("many", 3)
 
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+        async with opened(cluster, runtime) as producer:
             await producer.send_many("many", [b"a", b"b"], partition=2, headers=[("h", b"1")], timestamp_ms=5)
 
     cluster.run(main)
@@ -107,7 +111,7 @@ def test_all_records_of_a_call_carry_its_time(cluster: FakeCluster) -> None:
     """Even of records that are taken after a wait."""
 
     async def main(runtime: Runtime) -> int:
-        async with Producer(cluster.bootstrap, batch_size=1_024, buffer_memory=2_048, runtime=runtime) as producer:
+        async with opened(cluster, runtime, batch_size=1_024, buffer_memory=2_048) as producer:
             await producer.send_and_wait("t", b"warm up")
             before = runtime.clock.now_ms()
             deliveries = await producer.send_many("t", numbered(2_000))
@@ -122,7 +126,7 @@ def test_all_records_of_a_call_carry_its_time(cluster: FakeCluster) -> None:
 @pytest.mark.parametrize("linger_ms", [0, 5])
 def test_records_of_a_call_share_a_batch(cluster: FakeCluster, linger_ms: int) -> None:
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, linger_ms=linger_ms, runtime=runtime) as producer:
+        async with opened(cluster, runtime, linger_ms=linger_ms) as producer:
             await producer.send_and_wait("t", b"warm up")
             start = asyncio.get_running_loop().time()
             await (await producer.send_many("t", numbered(100)))
@@ -135,7 +139,7 @@ def test_records_of_a_call_share_a_batch(cluster: FakeCluster, linger_ms: int) -
 
 def test_an_empty_call_is_done_at_once(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+        async with opened(cluster, runtime) as producer:
             deliveries = await producer.send_many("t", [])
             await deliveries
             assert (len(deliveries), deliveries.done) == (0, True)
@@ -145,7 +149,7 @@ def test_an_empty_call_is_done_at_once(cluster: FakeCluster) -> None:
 
 def test_later_changes_of_the_callers_list_have_no_effect(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, batch_size=1_024, buffer_memory=2_048, runtime=runtime) as producer:
+        async with opened(cluster, runtime, batch_size=1_024, buffer_memory=2_048) as producer:
             values: list[Any] = numbered(1_000)
             last = bytearray(b"mutable")
             sending = asyncio.create_task(producer.send_many("t", values))
@@ -208,8 +212,8 @@ def test_the_log_equals_that_of_a_loop_of_send(
         cluster.add_topic("many", partitions)
 
         async def main(runtime: Runtime, cluster: FakeCluster = cluster, way: Any = way) -> None:
-            async with Producer(
-                cluster.bootstrap, batch_size=batch_size, buffer_memory=memory, linger_ms=1_000, runtime=runtime
+            async with opened(
+                cluster, runtime, batch_size=batch_size, buffer_memory=memory, linger_ms=1_000
             ) as producer:
                 for number, call in enumerate(calls):
                     given = arguments(number, call)
@@ -240,7 +244,7 @@ def test_with_one_wrong_record_none_is_taken(cluster: FakeCluster) -> None:
     ]
 
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, max_request_size=10_000, runtime=runtime) as producer:
+        async with opened(cluster, runtime, max_request_size=10_000) as producer:
             for error, text, call in wrong:
                 with pytest.raises(error, match=text):
                     await producer.send_many("t", **call)
@@ -257,7 +261,7 @@ def test_a_partitioner_that_raises_for_one_key_takes_no_record(cluster: FakeClus
         return int(key) % count
 
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, partitioner=partitioner, runtime=runtime) as producer:
+        async with opened(cluster, runtime, partitioner=partitioner) as producer:
             with pytest.raises(ValueError, match="not a number"):
                 await producer.send_many("t", [b"a", b"b"], keys=[b"1", b"not a number"])
 
@@ -271,7 +275,7 @@ def test_the_memory_limit_holds_and_calls_wait_for_memory(cluster: FakeCluster) 
 
     async def main(runtime: Runtime) -> None:
         nonlocal most
-        async with Producer(cluster.bootstrap, batch_size=2_048, buffer_memory=16_384, runtime=runtime) as producer:
+        async with opened(cluster, runtime, batch_size=2_048, buffer_memory=16_384) as producer:
             sending = asyncio.create_task(producer.send_many("t", numbered(20_000)))
             while not sending.done():
                 most = max(most, producer.buffered_bytes)
@@ -286,9 +290,7 @@ def test_when_memory_stays_full_the_error_says_what_was_taken(cluster: FakeClust
     refuse_always(cluster, ErrorCode.NOT_ENOUGH_REPLICAS)
 
     async def main(runtime: Runtime) -> int:
-        async with Producer(
-            cluster.bootstrap, batch_size=1_024, buffer_memory=4_096, max_block_ms=2_000, runtime=runtime
-        ) as producer:
+        async with opened(cluster, runtime, batch_size=1_024, buffer_memory=4_096, max_block_ms=2_000) as producer:
             start = asyncio.get_running_loop().time()
             with pytest.raises(BufferTimedOut, match="stayed full") as caught:
                 await producer.send_many("t", numbered(1_000))
@@ -310,9 +312,7 @@ def test_a_call_with_progress_may_take_longer_than_max_block(cluster: FakeCluste
     cluster.intercept = lambda broker, request: None
 
     async def main(runtime: Runtime) -> float:
-        async with Producer(
-            cluster.bootstrap, batch_size=1_024, buffer_memory=1_024, max_block_ms=50, runtime=runtime
-        ) as producer:
+        async with opened(cluster, runtime, batch_size=1_024, buffer_memory=1_024, max_block_ms=50) as producer:
             await producer.send_and_wait("t", b"warm up")
             start = asyncio.get_running_loop().time()
             await producer.send_many("t", numbered(10_000))
@@ -324,7 +324,7 @@ def test_a_call_with_progress_may_take_longer_than_max_block(cluster: FakeCluste
 
 def test_a_cancelled_call_leaves_its_first_records(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, batch_size=1_024, buffer_memory=4_096, runtime=runtime) as producer:
+        async with opened(cluster, runtime, batch_size=1_024, buffer_memory=4_096) as producer:
             await producer.send_and_wait("t", b"warm up")
             on_produce(cluster, *[ErrorCode.NOT_ENOUGH_REPLICAS] * 20)
             sending = asyncio.create_task(producer.send_many("t", numbered(1_000)))
@@ -345,7 +345,7 @@ def test_closing_ends_a_call_that_waits(cluster: FakeCluster) -> None:
     refuse_always(cluster, ErrorCode.NOT_ENOUGH_REPLICAS)
 
     async def main(runtime: Runtime) -> None:
-        producer = Producer(cluster.bootstrap, batch_size=1_024, buffer_memory=4_096, runtime=runtime)
+        producer = opened(cluster, runtime, batch_size=1_024, buffer_memory=4_096)
         await producer.start()
         sending = asyncio.create_task(producer.send_many("t", numbered(1_000)))
         await asyncio.sleep(1)
@@ -364,7 +364,7 @@ def test_awaiting_all_raises_the_error_of_the_first_that_failed(cluster: FakeClu
     cluster.add_topic("many", 2)
 
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, delivery_timeout_ms=2_000, runtime=runtime) as producer:
+        async with opened(cluster, runtime, delivery_timeout_ms=2_000) as producer:
             await producer.partitions_for("many")
             keys = [b"%d" % number for number in range(10)]
             cluster.partition("many", 0).leader = None
@@ -383,7 +383,7 @@ def test_flush_reports_failures_that_were_not_awaited(cluster: FakeCluster) -> N
     on_produce(cluster, ErrorCode.INVALID_RECORD)
 
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+        async with opened(cluster, runtime) as producer:
             deliveries = await producer.send_many("t", numbered(10))
             with pytest.raises(UndeliveredRecords, match=r"10 records .*INVALID_RECORD"):
                 await producer.flush()
@@ -396,7 +396,7 @@ def test_deliveries_follow_their_records_into_split_batches(cluster: FakeCluster
     on_produce(cluster, None, ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.MESSAGE_TOO_LARGE)
 
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+        async with opened(cluster, runtime) as producer:
             await producer.send_and_wait("t", b"warm up")
             deliveries = await producer.send_many("t", [b"x" * 500] * 100)
             await deliveries
@@ -410,7 +410,7 @@ def test_a_part_that_failed_fails_only_its_own_records(cluster: FakeCluster) -> 
     on_produce(cluster, None, ErrorCode.MESSAGE_TOO_LARGE, None, ErrorCode.INVALID_RECORD)
 
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, max_in_flight_requests_per_connection=1, runtime=runtime) as producer:
+        async with opened(cluster, runtime, max_in_flight_requests_per_connection=1) as producer:
             await producer.send_and_wait("t", b"warm up")
             deliveries = await producer.send_many("t", [b"x" * 500] * 100)
             with pytest.raises(MinibrokerError, match="INVALID_RECORD"):
@@ -427,7 +427,7 @@ def test_a_call_without_end_lets_the_loop_run(cluster: FakeCluster) -> None:
     taken: list[int] = []
 
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, batch_size=16_384, runtime=runtime) as producer:
+        async with opened(cluster, runtime, batch_size=16_384) as producer:
             await producer.send_and_wait("t", b"warm up")
             sending = asyncio.create_task(producer.send_many("t", [b"x" * 1_000] * 1_000))
             for _ in range(10):
@@ -445,7 +445,7 @@ def test_calls_that_wait_are_not_overtaken(cluster: FakeCluster) -> None:
     calls = [numbered(1_000)[first : first + (9 if first % 20 else 1)] for first in range(0, 1_000, 10)]
 
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, batch_size=1_024, buffer_memory=2_048, runtime=runtime) as producer:
+        async with opened(cluster, runtime, batch_size=1_024, buffer_memory=2_048) as producer:
             sending: list[asyncio.Task[Any]] = []
             for values in calls:
                 call: Any = producer.send_many("t", values) if len(values) > 1 else producer.send("t", values[0])
@@ -465,9 +465,7 @@ def test_calls_that_wait_are_not_overtaken(cluster: FakeCluster) -> None:
 
 def test_no_call_hangs_when_every_broker_is_down(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
-        async with Producer(
-            cluster.bootstrap, delivery_timeout_ms=3_000, max_block_ms=1_000, runtime=runtime
-        ) as producer:
+        async with opened(cluster, runtime, delivery_timeout_ms=3_000, max_block_ms=1_000) as producer:
             await producer.send_and_wait("t", b"a")
             for broker in cluster.brokers:
                 cluster.kill(broker)

@@ -17,7 +17,7 @@ def ask(cluster: FakeCluster, *names: str) -> tuple[list[str], list[str], float]
 
     async def main(runtime: Runtime) -> tuple[list[str], list[str], float]:
         loop = asyncio.get_running_loop()
-        async with AdminClient(cluster.bootstrap, runtime=runtime) as admin:
+        async with AdminClient(bootstrap_servers=cluster.bootstrap, runtime=runtime) as admin:
             start = loop.time()
             unknown, known = await unknown_topics(admin._cluster, names, Deadline(5_000))
             return unknown, known, loop.time() - start

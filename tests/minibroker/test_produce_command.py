@@ -30,7 +30,9 @@ class Run:
 
     def send(self) -> Tally:
         async def main(runtime: Runtime) -> Tally:
-            async with Producer(self.cluster.bootstrap, max_request_size=1_024, runtime=runtime) as producer:
+            async with Producer(
+                bootstrap_servers=self.cluster.bootstrap, max_request_size=1_024, runtime=runtime
+            ) as producer:
                 sender = RecordSender(producer, "t", on_acknowledged=self.options.show_offset)
                 descriptor = os.open(self.path, os.O_RDONLY)
                 try:

@@ -27,7 +27,7 @@ def cluster() -> FakeCluster:
 
 def test_every_acknowledged_record_is_counted(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+        async with Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime) as producer:
             sender = RecordSender(producer, "t")
             await sender.send_many(numbered(10_000))
             await sender.send(b"one")
@@ -44,7 +44,7 @@ def test_the_report_lists_each_record(cluster: FakeCluster) -> None:
     report = io.BytesIO()
 
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+        async with Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime) as producer:
             sender = RecordSender(producer, "t", report=report)
             await sender.send_many(numbered(2), keys=[b"k", None], headers=(("h", b"1"),))
             await sender.send(None, b"k")
@@ -72,7 +72,10 @@ def test_the_report_lists_each_record(cluster: FakeCluster) -> None:
 def test_failed_records_are_counted_apart_from_the_others_of_their_call(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
         async with Producer(
-            cluster.bootstrap, batch_size=1_024, max_in_flight_requests_per_connection=1, runtime=runtime
+            bootstrap_servers=cluster.bootstrap,
+            batch_size=1_024,
+            max_in_flight_requests_per_connection=1,
+            runtime=runtime,
         ) as producer:
             sender = RecordSender(producer, "t")
             await sender.send_many([b"warm up"])
@@ -94,7 +97,13 @@ def test_accepted_records_of_a_call_that_times_out_count_as_sent(cluster: FakeCl
     refuse_always(cluster, ErrorCode.NOT_ENOUGH_REPLICAS)
 
     async def main(runtime: Runtime) -> None:
-        producer = Producer(cluster.bootstrap, batch_size=1_024, buffer_memory=4_096, max_block_ms=100, runtime=runtime)
+        producer = Producer(
+            bootstrap_servers=cluster.bootstrap,
+            batch_size=1_024,
+            buffer_memory=4_096,
+            max_block_ms=100,
+            runtime=runtime,
+        )
         await producer.start()
         sender = RecordSender(producer, "t")
         with pytest.raises(BufferTimedOut):
@@ -111,7 +120,9 @@ def test_accepted_records_of_a_cancelled_call_are_counted_and_reported(cluster: 
     report = io.BytesIO()
 
     async def main(runtime: Runtime) -> None:
-        async with Producer(cluster.bootstrap, batch_size=1_024, buffer_memory=4_096, runtime=runtime) as producer:
+        async with Producer(
+            bootstrap_servers=cluster.bootstrap, batch_size=1_024, buffer_memory=4_096, runtime=runtime
+        ) as producer:
             sender = RecordSender(producer, "t", report=report)
             sending = asyncio.ensure_future(sender.send_many(numbered(10_000)))
             await asyncio.sleep(0.05)

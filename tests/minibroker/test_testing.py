@@ -27,7 +27,7 @@ Acked = list[tuple[RecordMetadata, bytes]]
 async def order_service(servers: str, orders: int) -> Acked:
     """A user's service: it knows nothing of simulations, and writes one order per second."""
     acked: Acked = []
-    async with Producer(servers, acks="all") as producer:
+    async with Producer(bootstrap_servers=servers, acks="all") as producer:
         for number in range(orders):
             value = b"order %d" % number
             acked.append((await producer.send_and_wait("orders", value, partition=0), value))
@@ -342,7 +342,7 @@ async def test_a_signal_reaches_the_services_handler(c: ClusterHarness) -> None:
 
 async def order_server(servers: str, port: int) -> None:
     """A user's service: takes a line, writes it to the log, answers with the offset."""
-    async with Producer(servers) as producer:
+    async with Producer(bootstrap_servers=servers) as producer:
 
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             while line := await reader.readline():

@@ -19,7 +19,7 @@ from minibroker import Producer
 from minibroker.testing import cluster, simulated
 
 async def order_service(servers, orders):
-    async with Producer(servers) as producer:
+    async with Producer(bootstrap_servers=servers) as producer:
         for number in range(orders):
             await producer.send_and_wait("orders", b"order %d" % number)
             await asyncio.sleep(1)

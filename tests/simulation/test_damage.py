@@ -33,7 +33,7 @@ BASE_OFFSET, EPOCH, PAYLOAD = 7, 15, -3
 
 async def produce(c: SimulatedHarness, count: int, first: int = 0) -> Acked:
     acked = []
-    async with Producer(c.bootstrap_servers, acks="all") as producer:
+    async with Producer(bootstrap_servers=c.bootstrap_servers, acks="all") as producer:
         for number in range(first, first + count):
             value = b"order %d" % number
             acked.append((await producer.send_and_wait(TOPIC, value, partition=0), value))

@@ -22,14 +22,14 @@ RECORDS = 60
 
 
 async def test_a_leader_without_descriptors_serves_again_when_it_gets_some(own_cluster: LocalCluster) -> None:
-    async with AdminClient(own_cluster.bootstrap_servers) as admin:
+    async with AdminClient(bootstrap_servers=own_cluster.bootstrap_servers) as admin:
         await admin.create_topic("t", partitions=1, configs={"segment.bytes": "4096"})
     leader = await resolve(own_cluster, "leader:t-0")
     process = own_cluster.record.brokers[leader].process
     assert process is not None
     limits = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
     assert limits[0] == limits[1], "the broker raised it"
-    async with Producer(own_cluster.bootstrap_servers, delivery_timeout_ms=60_000) as producer:
+    async with Producer(bootstrap_servers=own_cluster.bootstrap_servers, delivery_timeout_ms=60_000) as producer:
         await producer.send_and_wait("t", b"before")
         resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (0, limits[1]))
         try:

@@ -23,7 +23,7 @@ async def create_topic(cluster: LocalCluster, *, led_by_controller: bool) -> int
     controller = await resolve(cluster, "controller")
     others = [each for each in cluster.broker_ids if each != controller]
     replicas = [controller, *others] if led_by_controller else [*others, controller]
-    async with AdminClient(cluster.bootstrap_servers) as admin:
+    async with AdminClient(bootstrap_servers=cluster.bootstrap_servers) as admin:
         await admin.create_topics([NewTopic(name="t", assignment={0: replicas})])
     return replicas[0]
 
@@ -40,7 +40,7 @@ async def test_writes_continue_at_once_after_a_leader_was_killed(
     own_cluster: LocalCluster, led_by_controller: bool
 ) -> None:
     leader = await create_topic(own_cluster, led_by_controller=led_by_controller)
-    async with Producer(own_cluster.bootstrap_servers) as producer:
+    async with Producer(bootstrap_servers=own_cluster.bootstrap_servers) as producer:
         for _ in range(20):
             await producer.send_and_wait("t", b"before")
         begun = time.monotonic()
@@ -55,7 +55,7 @@ async def test_leader_that_stops_cleanly_is_replaced_at_once_and_not_called_dead
     own_cluster: LocalCluster,
 ) -> None:
     leader = await create_topic(own_cluster, led_by_controller=True)
-    async with Producer(own_cluster.bootstrap_servers) as producer:
+    async with Producer(bootstrap_servers=own_cluster.bootstrap_servers) as producer:
         await producer.send_and_wait("t", b"before")
         await own_cluster.stop(leader)
         begun = time.monotonic()

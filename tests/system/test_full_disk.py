@@ -48,7 +48,9 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
 async def fill(cluster: LocalCluster, topic: str) -> None:
     """Produce until the small broker reports that it is full."""
     value = b"x" * 100_000
-    async with Producer(cluster.bootstrap_servers, delivery_timeout_ms=20_000, linger_ms=0) as producer:
+    async with Producer(
+        bootstrap_servers=cluster.bootstrap_servers, delivery_timeout_ms=20_000, linger_ms=0
+    ) as producer:
         for _ in range(100):
             with contextlib.suppress(MinibrokerError):
                 await asyncio.gather(*(producer.send_and_wait(topic, value) for _ in range(10)))
@@ -62,7 +64,7 @@ async def problems_with(cluster: LocalCluster, part: str) -> list[str]:
 
 
 async def test_a_full_broker_is_reported_and_recovers_after_a_deletion(cluster: LocalCluster) -> None:
-    async with AdminClient(cluster.bootstrap_servers) as admin:
+    async with AdminClient(bootstrap_servers=cluster.bootstrap_servers) as admin:
         for topic in ("large", "other"):
             await admin.create_topic(topic, partitions=1, replication_factor=3, configs=TOPIC_CONFIGS)
         await fill(cluster, "large")
@@ -72,7 +74,7 @@ async def test_a_full_broker_is_reported_and_recovers_after_a_deletion(cluster: 
 
 
 async def test_a_full_broker_recovers_by_retention(cluster: LocalCluster) -> None:
-    async with AdminClient(cluster.bootstrap_servers) as admin:
+    async with AdminClient(bootstrap_servers=cluster.bootstrap_servers) as admin:
         await admin.create_topic("large", partitions=1, replication_factor=3, configs=TOPIC_CONFIGS)
         await fill(cluster, "large")
         await admin.alter_configs({"retention.bytes": "2097152"}, topic="large")

@@ -68,11 +68,11 @@ def forget_peak(pid: int) -> None:
 
 async def prepare(cluster: LocalCluster) -> Target:
     await cluster.up()
-    async with AdminClient(cluster.bootstrap_servers) as admin:
+    async with AdminClient(bootstrap_servers=cluster.bootstrap_servers) as admin:
         await admin.create_topic(TOPIC, partitions=3)
     view = await cluster.look()
     partition = next(tp.partition for tp, state in sorted(view.partitions.items()) if state.leader_id == 1)
-    async with Producer(cluster.bootstrap_servers) as producer:
+    async with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
         for _ in range(WARM_UP_RECORDS):
             await producer.send(TOPIC, os.urandom(VALUE_BYTES), partition=partition)
     process = cluster.record.brokers[1].process
@@ -95,7 +95,7 @@ async def produce_and_consume(target: Target, seconds: float) -> list[float]:
     """Produce and consume one record after the other; returns the seconds that each took."""
     delays: list[float] = []
     consumer = Consumer(bootstrap_servers=target.cluster.bootstrap_servers, auto_offset_reset="latest")
-    async with Producer(target.cluster.bootstrap_servers) as producer, consumer:
+    async with Producer(bootstrap_servers=target.cluster.bootstrap_servers) as producer, consumer:
         first = await producer.send_and_wait(TOPIC, b"first", partition=target.partition)
         assert first.offset is not None
         consumer.assign([TopicPartition(TOPIC, target.partition)])

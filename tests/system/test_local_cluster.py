@@ -25,7 +25,7 @@ SESSION_AND_ELECTION_S = 3.0 + 2.5
 
 
 async def create_topic(cluster: LocalCluster, partitions: int = 1) -> None:
-    async with AdminClient(cluster.bootstrap_servers) as admin:
+    async with AdminClient(bootstrap_servers=cluster.bootstrap_servers) as admin:
         await admin.create_topic(PARTITION.topic, partitions=partitions)
 
 
@@ -50,7 +50,7 @@ async def new_leader(cluster: LocalCluster, old_epoch: int) -> ClusterView:
 async def test_writes_continue_after_a_killed_leader(own_cluster: LocalCluster) -> None:
     await create_topic(own_cluster)
     leader = await resolve(own_cluster, "leader:t-0")
-    async with Producer(own_cluster.bootstrap_servers) as producer:
+    async with Producer(bootstrap_servers=own_cluster.bootstrap_servers) as producer:
         await producer.send_and_wait("t", b"before")
         await own_cluster.kill(leader)
         started = time.monotonic()
@@ -68,7 +68,7 @@ async def test_writes_continue_after_a_killed_leader(own_cluster: LocalCluster) 
 async def test_leader_that_lost_its_unsynced_tail_is_replaced(own_cluster: LocalCluster) -> None:
     await create_topic(own_cluster)
     values = [b"%d" % number for number in range(100)]
-    async with Producer(own_cluster.bootstrap_servers) as producer:
+    async with Producer(bootstrap_servers=own_cluster.bootstrap_servers) as producer:
         for value in values:
             await producer.send("t", value)
     leader = await resolve(own_cluster, "leader:t-0")
@@ -98,7 +98,7 @@ async def test_paused_leader_is_replaced_and_returns_as_follower(tmp_path: Path)
         leader = await resolve(cluster, "leader:t-0")
         await cluster.pause(leader)
         assert cluster.process_state(leader) == "paused"
-        async with Producer(cluster.bootstrap_servers) as producer:
+        async with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
             metadata = await producer.send_and_wait("t", b"a")
         assert metadata.leader_epoch == 1
         await cluster.resume(leader)
@@ -119,7 +119,7 @@ async def is_noted(cluster: LocalCluster) -> None:
 async def test_data_survives_down_and_up(tmp_path: Path) -> None:
     async with LocalCluster(tmp_path / "data", settings={"witness.interval.ms": "1000"}) as own_cluster:
         await create_topic(own_cluster)
-        async with Producer(own_cluster.bootstrap_servers) as producer:
+        async with Producer(bootstrap_servers=own_cluster.bootstrap_servers) as producer:
             await producer.send_and_wait("t", b"kept")
         await is_noted(own_cluster)
         assert await own_cluster.down() == []

@@ -102,7 +102,9 @@ class LoadScene:
 
     # ------------------------------------------------------------------------------------------------------- clients
     def producer(self, **settings: Any) -> Producer:
-        return Producer(self.cluster.bootstrap_servers, runtime=self.cluster.client_runtime(), **settings)
+        return Producer(
+            bootstrap_servers=self.cluster.bootstrap_servers, runtime=self.cluster.client_runtime(), **settings
+        )
 
     def consumer(self, **settings: Any) -> Consumer:
         return Consumer(

@@ -88,7 +88,9 @@ class Life:
         """Create this topic; returns its leader, which is not the controller, so the controller has to be asked."""
         leader = self.others(self.controller)[0]
         replicas = [leader, *self.others(leader)]
-        async with AdminClient(self.cluster.bootstrap_servers, runtime=self.cluster.client_runtime()) as admin:
+        async with AdminClient(
+            bootstrap_servers=self.cluster.bootstrap_servers, runtime=self.cluster.client_runtime()
+        ) as admin:
             await admin.create_topics([NewTopic(name=topic, assignment={0: replicas})])
         await self.cluster.until(lambda: self.cluster.leader(topic) == leader, 5, "its leader")
         await asyncio.sleep(OLD_SECONDS)

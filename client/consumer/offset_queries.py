@@ -1,0 +1,51 @@
+"""A consumer's questions about the offsets of partitions, assigned or not."""
+
+from abc import abstractmethod
+from collections.abc import Iterable
+
+from minibroker.client.cluster import Cluster
+from minibroker.client.limits import CALL_TIMEOUT_MS, Deadline, check_at_least, check_timestamp
+from minibroker.client.offsets import OffsetAndTimestamp, list_offsets
+from minibroker.client.public_client import PublicClient
+from minibroker.protocol.ids import Offset, TopicPartition
+from minibroker.protocol.wire.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+
+
+class OffsetQueries(PublicClient):
+    """Part of the consumer."""
+
+    _cluster: Cluster
+
+    @abstractmethod
+    def _check_open(self) -> None: ...
+
+    async def beginning_offsets(
+        self, partitions: Iterable[TopicPartition], timeout_ms: float = CALL_TIMEOUT_MS
+    ) -> dict[TopicPartition, Offset]:
+        """The log start offset of each partition."""
+        return await self._list_offsets(partitions, EARLIEST_TIMESTAMP, timeout_ms)
+
+    async def end_offsets(
+        self, partitions: Iterable[TopicPartition], timeout_ms: float = CALL_TIMEOUT_MS
+    ) -> dict[TopicPartition, Offset]:
+        """The offset after the last committed record (the high watermark) of each partition."""
+        return await self._list_offsets(partitions, LATEST_TIMESTAMP, timeout_ms)
+
+    async def offsets_for_times(
+        self, timestamps_ms: dict[TopicPartition, int], timeout_ms: float = CALL_TIMEOUT_MS
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The first record of each partition that is not older than its timestamp; None if all records are older."""
+        self._check_open()
+        for timestamp in timestamps_ms.values():
+            check_timestamp(timestamp)
+            check_at_least(0, timestamp=timestamp)
+        found = await list_offsets(self._cluster, timestamps_ms, Deadline(timeout_ms))
+        return {partition: answer if answer.offset is not None else None for partition, answer in found.items()}
+
+    async def _list_offsets(
+        self, partitions: Iterable[TopicPartition], timestamp: int, timeout_ms: float
+    ) -> dict[TopicPartition, Offset]:
+        self._check_open()
+        wanted = {TopicPartition(*partition): timestamp for partition in partitions}
+        found = await list_offsets(self._cluster, wanted, Deadline(timeout_ms))
+        return {partition: answer.offset or 0 for partition, answer in found.items()}

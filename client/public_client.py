@@ -1,0 +1,43 @@
+"""What Producer, Consumer and AdminClient have in common as objects that a program opens and closes.
+
+Owns: `async with`, `stop`, and the answer to names that other clients have (`argument_hints`). Leaves to others: what
+opening and closing mean.
+"""
+
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Any, Self
+
+from minibroker.client.argument_hints import check_arguments, refuse_attribute
+
+
+class PublicClient(ABC):
+    """Base of the three public classes."""
+
+    __getattr__ = refuse_attribute
+    """Assigned: a type checker would take any name for an attribute if this were a method of the class."""
+
+    @abstractmethod
+    async def start(self) -> None: ...
+
+    @abstractmethod
+    async def close(self) -> None: ...
+
+    async def stop(self) -> None:
+        """The same as `close()`."""
+        await self.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @classmethod
+    def _check_arguments(cls, positional: tuple[object, ...], unknown: dict[str, Any]) -> None:
+        """Raise WrongArguments if `__init__` was given anything that it does not take."""
+        if positional or unknown:
+            check_arguments(cls.__name__, positional, unknown, cls.__init__.__kwdefaults__ or ())

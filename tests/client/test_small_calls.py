@@ -1,0 +1,141 @@
+"""What people expect from a client besides sending and reading: callbacks, metrics, paused, stop, logs."""
+
+import asyncio
+import logging
+
+import pytest
+
+from minibroker.client.errors import BrokerError
+from minibroker.client.producer.deliveries import Delivery
+from minibroker.client.producer.producer import Producer
+from minibroker.protocol.errors import ErrorCode
+from minibroker.runtime.ports import Runtime
+from tests.client.fake_cluster import FakeCluster
+from tests.client.faults import numbered, on_produce, refuse_always
+from tests.client.reading import T0, earliest, fill
+
+
+def test_headers_may_be_a_dict(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime) as producer:
+            await producer.send_and_wait("t", b"v", headers={"source": b"doc", "empty": None})
+            await (await producer.send_many("t", [b"w"], headers={"source": b"doc"}))
+            await producer.send_and_wait("t", b"x", headers={})
+        async with earliest(cluster, runtime) as consumer:
+            found = [dict((await consumer.getone()).headers) for _ in range(3)]
+            assert found == [{"source": b"doc", "empty": None}, {"source": b"doc"}, {}]
+
+    cluster.run(main)
+
+
+def test_a_callback_is_called_with_its_delivery_once_the_outcome_is_known(cluster: FakeCluster) -> None:
+    seen: list[Delivery] = []
+
+    async def main(runtime: Runtime) -> None:
+        async with Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime) as producer:
+            deliveries = [await producer.send("t", value) for value in numbered(3)]
+            for delivery in deliveries:
+                delivery.add_done_callback(seen.append)
+            assert not seen
+            await producer.flush()
+            assert [each.result().offset for each in seen] == [0, 1, 2]
+            deliveries[0].add_done_callback(seen.append)
+            assert len(seen) == 3, "never within the call"
+            await asyncio.sleep(0)
+            assert seen[-1] is deliveries[0]
+
+    cluster.run(main)
+
+
+def test_a_callback_that_looks_at_a_failure_makes_it_seen(cluster: FakeCluster) -> None:
+    errors: list[BrokerError] = []
+
+    def note(delivery: Delivery) -> None:
+        try:
+            delivery.result()
+        except BrokerError as error:
+            errors.append(error)
+
+    async def main(runtime: Runtime) -> None:
+        async with Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime) as producer:
+            refuse_always(cluster, ErrorCode.INVALID_RECORD)
+            (await producer.send("t", b"v")).add_done_callback(note)
+
+    cluster.run(main)  # close() does not raise UndeliveredRecords
+    assert [error.code for error in errors] == [ErrorCode.INVALID_RECORD]
+
+
+def test_paused_names_what_is_paused(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime) as consumer:
+            assert consumer.paused() == []
+            consumer.pause(T0)
+            assert consumer.paused() == [T0]
+            consumer.resume(T0)
+            assert consumer.paused() == []
+
+    cluster.run(main)
+
+
+def test_stop_closes(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        producer = Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime)
+        await producer.start()
+        delivery = await producer.send("t", b"v")
+        await producer.stop()
+        assert delivery.result().offset == 0
+        consumer = earliest(cluster, runtime)
+        await consumer.start()
+        await consumer.stop()
+
+    cluster.run(main)
+
+
+def test_a_producer_counts(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        producer = Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime)
+        assert producer.metrics().records_acknowledged == 0
+        async with producer:
+            on_produce(cluster, ErrorCode.NOT_ENOUGH_REPLICAS)
+            await (await producer.send_many("t", numbered(5)))
+            metrics = producer.metrics()
+            assert (metrics.records_acknowledged, metrics.batches_acknowledged, metrics.attempts_refused) == (5, 1, 1)
+            assert (metrics.records_failed, metrics.requests_in_flight, metrics.buffered_bytes) == (0, 0, 0)
+            await producer.send("t", b"waits")
+            assert producer.metrics().buffered_bytes > 0
+            assert metrics.buffered_bytes == 0, "what was returned does not change"
+
+    cluster.run(main)
+
+
+def test_a_consumer_counts_and_knows_its_lag(cluster: FakeCluster) -> None:
+    fill(cluster, 40)
+
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime) as consumer:
+            assert consumer.metrics().lag == {T0: None}
+            for _ in range(15):
+                await consumer.getone()
+            metrics = consumer.metrics()
+            assert (metrics.records_read, metrics.lag) == (20, {T0: 25})
+            assert metrics.bytes_read > 0 and metrics.fetches_answered > 0 and not metrics.fetches_failed
+
+    cluster.run(main)
+
+
+def test_changes_are_logged_with_the_clients_name(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with Producer(bootstrap_servers=cluster.bootstrap, client_id="100 % me", runtime=runtime) as producer:
+            await producer.send_and_wait("t", b"v")
+            on_produce(cluster, ErrorCode.NOT_ENOUGH_REPLICAS, False)
+            cluster.partition("t").elect(2)
+            await producer.send_and_wait("t", b"v")
+
+    with caplog.at_level(logging.DEBUG, "minibroker.client"):
+        cluster.run(main)
+    ours = [each for each in caplog.records if each.name == "minibroker.client"]
+    assert all(each.message.startswith("100 % me: ") for each in ours)
+    at = {level: [each.message for each in ours if each.levelname == level] for level in ("INFO", "DEBUG")}
+    for expected in ("started, with brokers", "connected to", "writes as producer", "t-0 is led by broker 2", "closed"):
+        assert any(expected in message for message in at["INFO"]), expected
+    assert any("attempt 1 for t-0: NOT_ENOUGH_REPLICAS from broker 1" in message for message in at["DEBUG"])
