@@ -12,10 +12,14 @@ import msgspec
 from minibroker.bench.document import Document
 from minibroker.bench.report import ReportRow, rows_of
 
-WIDTH, LEFT, RIGHT = 900, 330, 70
-ROW_HEIGHT, BAR_HEIGHT, TOP, BOTTOM = 24, 13, 56, 34
-OURS_COLOUR, THEIRS_COLOUR, INK, GRID = "#2a7de1", "#d1495b", "#333", "#ddd"
-TICKS = (0.1, 0.25, 0.5, 1, 2, 4, 8, 16, 32, 64)
+WIDTH, LEFT, RIGHT = 1_000, 400, 110
+ROW_HEIGHT, BAR_HEIGHT, TOP, BOTTOM = 24, 13, 76, 34
+OURS_COLOUR, THEIRS_COLOUR, UNCLEAR_COLOUR, INK, GRID = "#2a7de1", "#d1495b", "#999", "#222", "#ddd"
+TICKS = (0.01, 0.1, 0.25, 0.5, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024)
+NOTES = (
+    "Bar: median ratio on a logarithmic axis, so each step to the right doubles it. Line: its 95 % bounds.",
+    "Grey: the bounds include 1 x, so no difference is shown. One round: the ratio of a single measurement.",
+)
 
 
 class Bar(msgspec.Struct, frozen=True):
@@ -25,6 +29,16 @@ class Bar(msgspec.Struct, frozen=True):
     times: float
     lower: float
     upper: float
+
+    @property
+    def colour(self) -> str:
+        if self.lower <= 1 <= self.upper:
+            return UNCLEAR_COLOUR
+        return OURS_COLOUR if self.times > 1 else THEIRS_COLOUR
+
+    @property
+    def is_of_one_round(self) -> bool:
+        return self.lower == self.upper
 
 
 def bars_of(document: Document) -> list[Bar]:
@@ -39,8 +53,12 @@ def _bar(row: ReportRow) -> Bar:
 
 
 def render(document: Document) -> str:
-    """The whole file."""
-    bars = bars_of(document)
+    """The whole picture."""
+    return draw(bars_of(document), _subtitle(document))
+
+
+def draw(bars: list[Bar], subtitle: str) -> str:
+    """The picture of these bars."""
     ends = [end for bar in bars for end in (bar.lower, bar.upper)]
     low = max((tick for tick in TICKS if tick <= min([0.5, *ends])), default=TICKS[0])
     high = min((tick for tick in TICKS if tick >= max([2.0, *ends])), default=TICKS[-1])
@@ -52,31 +70,39 @@ def render(document: Document) -> str:
     height = TOP + ROW_HEIGHT * len(bars) + BOTTOM
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif"'
-        f' font-size="12" fill="{INK}">',
+        f' font-size="13" fill="{INK}">',
         f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
-        '<text x="12" y="22" font-size="15">minibroker beside Kafka: times better (right) or worse (left)</text>',
-        f'<text x="12" y="40">{escape(_subtitle(document))}</text>',
+        '<text x="12" y="22" font-size="16">minibroker compared with Kafka: how many times better (right) or worse'
+        f" (left). {escape(subtitle)}</text>",
+        *(f'<text x="12" y="{40 + 16 * number}" font-size="12">{note}</text>' for number, note in enumerate(NOTES)),
     ]
     for tick in (tick for tick in TICKS if low <= tick <= high):
         colour = INK if tick == 1 else GRID
         lines.append(f'<line x1="{x(tick)}" y1="{TOP - 6}" x2="{x(tick)}" y2="{height - BOTTOM}" stroke="{colour}"/>')
         lines.append(f'<text x="{x(tick)}" y="{height - BOTTOM + 16}" text-anchor="middle">{tick:g} x</text>')
     for index, bar in enumerate(bars):
-        lines += _draw(bar, TOP + index * ROW_HEIGHT, x(bar.times), x(1), x(bar.lower), x(bar.upper))
+        lines += _row(bar, TOP + index * ROW_HEIGHT, x(bar.times), x(1), x(bar.lower), x(bar.upper))
     return "\n".join([*lines, "</svg>"]) + "\n"
 
 
-def _draw(bar: Bar, top: float, end: float, middle: float, lower: float, upper: float) -> list[str]:
-    colour = OURS_COLOUR if bar.times >= 1 else THEIRS_COLOUR
+def _row(bar: Bar, top: float, end: float, middle: float, lower: float, upper: float) -> list[str]:
     centre = top + BAR_HEIGHT / 2
+    bounds = f'<line x1="{lower}" y1="{centre}" x2="{upper}" y2="{centre}" stroke="{INK}" stroke-width="2"/>'
     return [
         f'<text x="{LEFT - 10}" y="{top + 11}" text-anchor="end">{escape(bar.title)}</text>',
         f'<rect x="{min(end, middle)}" y="{top}" width="{round(abs(end - middle), 1)}" height="{BAR_HEIGHT}"'
-        f' fill="{colour}"/>',
-        f'<line x1="{lower}" y1="{centre}" x2="{upper}" y2="{centre}" stroke="{INK}" stroke-width="2"/>',
-        f'<text x="{max(end, upper, middle) + 8}" y="{top + 11}">{bar.times:.2f}</text>',
+        f' fill="{bar.colour}"/>',
+        *([] if bar.is_of_one_round else [bounds]),
+        f'<text x="{max(end, upper, middle) + 8}" y="{top + 11}">{_times(bar)}</text>',
     ]
 
 
+def _times(bar: Bar) -> str:
+    """Three digits at most: more would claim a precision that no bound supports."""
+    number = f"{bar.times:.2f}" if bar.times < 10 else f"{bar.times:.0f}"
+    return f"{number} x" + (", one round" if bar.is_of_one_round else "")
+
+
 def _subtitle(document: Document) -> str:
-    return f"{document.started[:10]}, {document.commit}, {document.machine.processor}, {document.machine.cores} cores"
+    """Commits and the whole machine are in the page's text."""
+    return f"{document.started[:10]}, {document.machine.cores} cores"

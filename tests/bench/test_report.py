@@ -1,5 +1,7 @@
 """Tables, chart and page show the document, with the same rows in each."""
 
+import math
+import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import pytest
 
 from minibroker.bench.case import ProcessCost
 from minibroker.bench.cases.catalogue import CASES
-from minibroker.bench.chart import bars_of, render
+from minibroker.bench.chart import OURS_COLOUR, THEIRS_COLOUR, UNCLEAR_COLOUR, Bar, bars_of, draw, render
 from minibroker.bench.goals import OURS
 from minibroker.bench.page import BEGIN, END, NoTableMarkers, with_tables
 from minibroker.bench.report import SHOWN_BESIDES, cost_rows, failures, figure_words, number, rows_of
@@ -92,6 +94,25 @@ def test_the_chart_is_an_svg_with_a_bar_a_row(cases: tuple[()]) -> None:
     picture = ElementTree.fromstring(render(document(*cases)))
     bars = [each for each in picture.iter() if each.tag.endswith("rect")]
     assert len(bars) == len(cases) + 1  # and the background
+
+
+def test_the_axis_holds_every_bar_and_its_bounds() -> None:
+    """A ratio of 232 was drawn as 64."""
+    picture = draw([Bar("far", 231.6, 200, 300), Bar("near", 2, 1.5, 2.5)], "today")
+    far, near = (float(width) for width in re.findall(r'width="([\d.]+)" height="13"', picture))
+    assert far / near == pytest.approx(math.log(231.6) / math.log(2), rel=0.01)
+    assert "232 x" in picture and ">512 x<" in picture
+
+
+def test_a_ratio_whose_bounds_include_one_shows_no_difference() -> None:
+    assert [
+        Bar("", times, low, high).colour for times, low, high in ((2, 1.5, 3), (0.5, 0.4, 0.9), (1.1, 0.9, 1.3))
+    ] == [
+        OURS_COLOUR,
+        THEIRS_COLOUR,
+        UNCLEAR_COLOUR,
+    ]
+    assert "one round" in draw([Bar("once", 2, 2, 2)], "today")
 
 
 def test_titles_are_escaped_in_the_chart() -> None:
