@@ -24,6 +24,7 @@ from concurrent.futures import Executor
 from typing import Any, NoReturn, TypeVar, TypeVarTuple, cast
 
 from minibroker.simulation.world.node import PROCESS, Process, ProcessDead
+from minibroker.simulation.world.own_sockets import OwnSockets, resolved
 from minibroker.simulation.world.real_waiting import forbid_real_waiting, refuse
 from minibroker.simulation.world.streams import SimulatedServer, StreamCalls, hosts_of, refuse_unsimulated
 
@@ -168,6 +169,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._first_unhandled: BaseException | None = None
         self.streams: StreamCalls | None = None
         """What `asyncio.start_server` and `open_connection` use; None where no simulated network is open for them."""
+        self._own_sockets = OwnSockets()
         self._signal_handlers_before: dict[int, Any] = {}
         self.set_exception_handler(self._record_unhandled)
 
@@ -359,9 +361,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> NoReturn:
         refuse("a thread (use the disk port's in_background)")
 
-    async def getaddrinfo(self, *args: Any, **kwargs: Any) -> NoReturn:
-        refuse("name resolution")
-
     # ------------------------------------------------------------------------------- a service's own connections
     async def create_connection(  # type: ignore[override]
         self,
@@ -373,10 +372,22 @@ class VirtualLoop(asyncio.BaseEventLoop):
         sock: object = None,
         **options: Any,
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+        address = self._own_sockets.take(sock)
+        if address is not None:
+            (host, port), sock = address, None
         refuse_unsimulated(ssl=ssl, sock=sock)
         if self.streams is None or not host or port is None:
             refuse("a socket (there is a network while a simulated cluster is open)")
         return await self.streams.connect(protocol_factory, host, port)
+
+    async def sock_connect(self, sock: Any, address: Any) -> None:
+        """Only notes where to: `create_connection` with this socket, which clients call next, connects there over the
+        simulated network instead."""
+        self._own_sockets.note(sock, address)
+
+    async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> list[Any]:
+        """Asked by clients that resolve names themselves."""
+        return resolved(host, port)
 
     async def create_server(  # type: ignore[override]
         self,

@@ -377,6 +377,34 @@ async def test_a_services_own_connections_use_the_simulated_network(c: ClusterHa
 
 
 @simulated(brokers=1)
+async def test_a_client_that_resolves_names_and_makes_sockets_itself_is_connected(c: ClusterHarness) -> None:
+    """As aiohttp does."""
+    loop, accepted = asyncio.get_running_loop(), list[str]()
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted.append("one")
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 8080)
+    ((family, kind, protocol, _, address),) = await loop.getaddrinfo("localhost", 8080, type=socket.SOCK_STREAM)
+    assert address == ("127.0.0.1", 8080)
+    ends = [socket.socket(family, kind, protocol) for _ in range(2)]
+    for end in ends:
+        end.setblocking(False)
+        await loop.sock_connect(end, address)
+    transport, _ = await loop.create_connection(asyncio.Protocol, sock=ends[0])
+    await asyncio.sleep(1)
+    assert accepted == ["one"]
+    transport.close()
+    server.close()
+    with pytest.raises(ConnectionRefusedError):
+        await loop.create_connection(asyncio.Protocol, sock=ends[1])
+    with pytest.raises(RealWaiting, match=r"the address of 'db\.example'"):
+        await loop.getaddrinfo("db.example", 5432)
+    with pytest.raises(RealWaiting, match="a socket of its own"):
+        await loop.create_connection(asyncio.Protocol, sock=socket.socket())
+
+
+@simulated(brokers=1)
 async def test_a_server_tells_its_port_and_keeps_it_to_itself(c: ClusterHarness) -> None:
     def ignore(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None: ...
 

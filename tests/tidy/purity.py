@@ -35,6 +35,7 @@ EXEMPT = {"pathlib.PurePath", "pathlib.PurePosixPath", "random.Random", "io.Byte
 # These block or replace what real code on the virtual loop would use, so they must name it.
 GUARDS = {
     "simulation/world/loop.py": {"threading", "concurrent", "signal"},
+    "simulation/world/own_sockets.py": {"socket"},
     "simulation/world/real_waiting.py": {"socket", "threading", "time"},
 }
 
