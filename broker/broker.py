@@ -231,7 +231,7 @@ class Broker:
             produce=self._produce,
             image=self.image,
             registration=self.registration,
-            producer_ids=ProducerIds(self.coordination, config.broker_id),
+            producer_ids=ProducerIds(self.coordination, config.broker_id, runtime.clock),
             dynamic_config=self._dynamic_config,
             controller=self.controller,
             failure_confirmer=FailureConfirmer(

@@ -20,7 +20,7 @@
     |  |  NotEnoughReplicasAfterAppend, InvalidTopic, TopicAlreadyExists, InvalidReplicationFactor,
     |  |  InvalidPartitions, InvalidConfig, NotController, StorageError, CorruptMessage, OffsetNotAvailable
     |  |- OffsetOutOfRange        the position is outside the log and there is no reset policy
-    |  |- ProducerFenced          another producer took over this producer's identity
+    |  |- ProducerFenced          a later process has this producer's name: this one can write nothing more
     |  |- SequenceError           the broker no longer knows what this producer wrote before
     |  `- OutcomeUnknown          and an earlier attempt went unanswered: the record may have been written or not
     |- CorruptRecords             what a broker sent is damaged (CRC); names partition, offset and broker
@@ -419,7 +419,7 @@ class OffsetOutOfRange(BrokerError):
 
 
 class ProducerFenced(BrokerError):
-    """Another producer took over this producer's identity."""
+    """A later process has started with this producer's name (or uses its id): this one can write nothing more."""
 
 
 class SequenceError(BrokerError):
@@ -446,7 +446,7 @@ ADVICE: dict[ErrorCode, str] = {
     ErrorCode.OFFSET_OUT_OF_RANGE: "seek to an offset of the log, or set auto_offset_reset",
     ErrorCode.NOT_CONTROLLER: "the controller moved; the client asks the new one",
     ErrorCode.INVALID_REPLICATION_FACTOR: "at most one replica per broker; see `minibroker cluster status`",
-    ErrorCode.INVALID_PRODUCER_EPOCH: "another producer uses this producer id",
+    ErrorCode.INVALID_PRODUCER_EPOCH: "another process writes as this producer",
     ErrorCode.DUPLICATE_SEQUENCE_NUMBER: "read the partition to see whether the record is there",
 }
 

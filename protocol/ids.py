@@ -43,6 +43,11 @@ TOPIC_NAME_MAX_LENGTH = 249
 """As in Kafka: the name must fit in a directory name beside '-' and the partition number."""
 TOPIC_NAME_PATTERN = r"\A(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}\Z"
 """As in Kafka (Topic.validate): such a name is a legal directory name everywhere and never escapes its parent."""
+PRODUCER_NAME_MAX_LENGTH = 100
+PRODUCER_NAME_PATTERN = r"\A(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,100}\Z"
+"""It is the name of a node in ZooKeeper, too."""
+PRODUCER_EPOCH_MAX = 2**15 - 1
+"""The largest that a batch can hold."""
 IDENTIFIER_MAX_LENGTH = 64
 IDENTIFIER_PATTERN = r"\A[a-zA-Z0-9_-]{0,64}\Z"
 """Of topics, log directories and process starts: usually base64url; one word in a line of a checkpoint."""
@@ -55,6 +60,7 @@ HOST_PATTERN = (
 For any other text `getaddrinfo` may raise a UnicodeError instead of an OSError."""
 
 _is_topic_name = re.compile(TOPIC_NAME_PATTERN).match
+_is_producer_name = re.compile(PRODUCER_NAME_PATTERN).match
 _is_identifier = re.compile(IDENTIFIER_PATTERN).match
 _is_host = re.compile(HOST_PATTERN).match
 
@@ -67,6 +73,11 @@ def is_topic_name(text: str) -> bool:
 def is_identifier(text: str) -> bool:
     """Whether this may be the id of a topic, of a log directory or of a process's start; the empty text names none."""
     return _is_identifier(text) is not None
+
+
+def is_producer_name(text: str) -> bool:
+    """Whether this may be the name of a producer."""
+    return _is_producer_name(text) is not None
 
 
 def is_host(text: str) -> bool:

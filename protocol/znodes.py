@@ -19,6 +19,7 @@ order for ever, and that order would block all orders behind it.
     /config/changes/config_change_<n>   ConfigChange
     /admin/delete_topics/<t>            marker: the topic is to be deleted; with content: its deletion has begun
     /latest_producer_id_block           ProducerIdBlock
+    /producer_names/<name>              ProducerNameNode
     /isr_change_notification            kept for Kafka's tools
     /witness/<broker>/<shard>           see `protocol/witness.py`
 """
@@ -28,7 +29,7 @@ from typing import Any, ClassVar, TypeVar
 import msgspec
 
 from minibroker.protocol.errors import ProtocolError
-from minibroker.protocol.ids import MAX_INT32, TopicPartition, is_host, is_identifier
+from minibroker.protocol.ids import MAX_INT32, MAX_OFFSET, PRODUCER_EPOCH_MAX, TopicPartition, is_host, is_identifier
 from minibroker.protocol.json_text import decode_json
 from minibroker.protocol.wire.broker_authentication import SECRET_BYTES
 from minibroker.protocol.wire.message_types import (
@@ -57,6 +58,8 @@ CONFIG_CHANGES = "/config/changes"
 CONFIG_CHANGE_PREFIX = "/config/changes/config_change_"
 DELETE_TOPICS = "/admin/delete_topics"
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
+PRODUCER_NAMES = "/producer_names"
+"""Created with the first name."""
 
 PERSISTENT_PATHS = (
     "/brokers",
@@ -107,6 +110,10 @@ def topic_config_path(topic: str) -> str:
 
 def broker_config_path(broker_id: int) -> str:
     return f"{BROKER_CONFIGS}/{broker_id}"
+
+
+def producer_name_path(name: str) -> str:
+    return f"{PRODUCER_NAMES}/{name}"
 
 
 def delete_topic_path(topic: str) -> str:
@@ -370,4 +377,36 @@ class ProducerIdBlock(Znode, frozen=True, kw_only=True):
                 return f"{text!r:.80} is not a number"
         if int(self.block_start) > int(self.block_end):
             return f"block {self.block_start} to {self.block_end}"
+        return None
+
+
+NO_PRODUCER = (-1, -1)
+"""Neither id nor epoch."""
+
+
+class ProducerNameNode(Znode, frozen=True, kw_only=True):
+    """The producer id of a name, and its newest epoch."""
+
+    PATH: ClassVar[str] = PRODUCER_NAMES
+
+    version: int = 1
+    producer_id: int
+    producer_epoch: int
+    replaced_id: int = -1
+    """What the process itself had before, if it asked for its next epoch; -1 after a start."""
+    replaced_epoch: int = -1
+    changed_ms: int
+    """Wall-clock ms of this epoch."""
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        return self.producer_id, self.producer_epoch
+
+    @property
+    def replaced(self) -> tuple[int, int]:
+        return self.replaced_id, self.replaced_epoch
+
+    def problem(self) -> str | None:
+        if not (0 <= self.producer_id <= MAX_OFFSET and 0 <= self.producer_epoch <= PRODUCER_EPOCH_MAX):
+            return f"producer {self.producer_id}, epoch {self.producer_epoch}"
         return None

@@ -24,7 +24,7 @@ import msgspec
 
 from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.errors import ErrorCode, ProtocolError
-from minibroker.protocol.ids import MAX_OFFSET
+from minibroker.protocol.ids import MAX_OFFSET, PRODUCER_EPOCH_MAX
 from minibroker.protocol.record_batch import SEQUENCE_MAX, BatchHeader
 from minibroker.protocol.wire.message_types import PRODUCE_BATCHES_MAX, PRODUCES_IN_FLIGHT_MAX
 
@@ -33,8 +33,6 @@ BATCHES_REMEMBERED = PRODUCES_IN_FLIGHT_MAX * PRODUCE_BATCHES_MAX
 PRODUCERS_MAX = 5_000
 """Per partition: about 2 MB with a few batches each, 7 MB with all batches remembered. The longest idle producers are
 forgotten first, so invented ids cannot fill the memory."""
-PRODUCER_EPOCH_MAX = 2**15 - 1
-"""The largest that a batch can hold."""
 EXPIRATION_MS = 86_400_000
 NOT_DATED = 0
 """Append time of batches that were found in the log, after a start or a truncation."""
@@ -175,7 +173,8 @@ class ProducerStates:
                 return ACCEPT
             return Refuse(ErrorCode.UNKNOWN_PRODUCER_ID, "nothing is known of its sequences before")
         if header.producer_epoch < state.producer_epoch:
-            return Refuse(ErrorCode.INVALID_PRODUCER_EPOCH)
+            later = f"a later process writes as this producer, with epoch {state.producer_epoch}"
+            return Refuse(ErrorCode.INVALID_PRODUCER_EPOCH, later)
         if header.producer_epoch > state.producer_epoch:
             is_first = header.base_sequence == 0
             return ACCEPT if is_first else Refuse(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)

@@ -1,7 +1,7 @@
 """Producer ids that no two producers of the cluster share (hardening rule 12, KIP-98, KIP-730).
 
-Owns: this broker's block of ids and how it gets the next one from ZooKeeper. Leaves to others: what producers do with
-their id; brokers learn about producers from batches only.
+Owns: this broker's block of ids and how it gets the next one from ZooKeeper. Leaves to others: the names of producers
+(`producer_names`), and what producers do with their id; brokers learn about producers from batches only.
 
 Theory: /latest_producer_id_block names the block handed out last. The broker that sets it to the next block, with the
 version it read, owns that block. An id may be lost (a write of unknown outcome is not examined, the next block is
@@ -11,12 +11,14 @@ taken); it is never given twice.
 import asyncio
 import logging
 
+from minibroker.broker.requests.producer_names import Identity, NameRefused, ProducerNames, present_of
 from minibroker.protocol.errors import ErrorCode
-from minibroker.protocol.ids import BrokerId, ProducerId
+from minibroker.protocol.ids import PRODUCER_EPOCH_MAX, BrokerId, ProducerId
 from minibroker.protocol.wire.messages import InitProducerIdRequest, InitProducerIdResponse
 from minibroker.protocol.znodes import PRODUCER_ID_BLOCK, CorruptZnode, ProducerIdBlock
 from minibroker.runtime.ports import (
     BadVersion,
+    Clock,
     Coordination,
     CoordinationError,
     CoordinationUnavailable,
@@ -28,7 +30,6 @@ from minibroker.runtime.ports import (
 BLOCK_SIZE = 1000
 """Kafka's: one write to ZooKeeper for a thousand producers."""
 PRODUCER_ID_MAX = 2**63 - 1
-PRODUCER_EPOCH_MAX = 2**15 - 1
 ATTEMPTS_MAX = 20
 """Each of the brokers that take a block at the same moment makes another one fail at most once."""
 
@@ -42,9 +43,10 @@ class ProducerIdsUnavailable(Exception):
 class ProducerIds:
     """Hands out producer ids."""
 
-    def __init__(self, coordination: Coordination, broker_id: BrokerId) -> None:
+    def __init__(self, coordination: Coordination, broker_id: BrokerId, clock: Clock) -> None:
         self._coordination = coordination
         self._broker_id = broker_id
+        self._names = ProducerNames(coordination, clock, self.next_producer_id)
         self._next: ProducerId = 0
         self._end: ProducerId = 0
         """Exclusive end of the block."""
@@ -61,17 +63,28 @@ class ProducerIds:
         return self._next - 1
 
     async def answer(self, request: InitProducerIdRequest) -> InitProducerIdResponse:
-        """A new id, or for a request with a producer id its next epoch (KIP-360)."""
-        if request.transactional_id is not None:
-            return _refused(ErrorCode.INVALID_REQUEST, "there are no transactions: leave transactional_id out")
+        """A new id, or for a request with a producer id its next epoch (KIP-360). For a name (`transactional_id`) its
+        next epoch in both cases."""
         if (request.producer_id < 0) != (request.producer_epoch < 0):
             return _refused(ErrorCode.INVALID_REQUEST, "give producer_id and producer_epoch together, or neither")
+        if request.transactional_id is not None:
+            return await self._answer_name(request.transactional_id, present_of(request))
         if request.producer_id >= 0 and request.producer_epoch < PRODUCER_EPOCH_MAX:
             return InitProducerIdResponse(producer_id=request.producer_id, producer_epoch=request.producer_epoch + 1)
         try:
             return InitProducerIdResponse(producer_id=await self.next_producer_id(), producer_epoch=0)
         except ProducerIdsUnavailable as error:
             return _refused(ErrorCode.REQUEST_TIMED_OUT, f"broker {self._broker_id} has no producer id left: {error}")
+
+    async def _answer_name(self, name: str, present: Identity | None) -> InitProducerIdResponse:
+        try:
+            producer_id, epoch = await self._names.next_identity(name, present)
+        except NameRefused as refusal:
+            return _refused(refusal.code, str(refusal))
+        except (CoordinationError, CorruptZnode, ProducerIdsUnavailable) as error:
+            return _refused(ErrorCode.REQUEST_TIMED_OUT, f"broker {self._broker_id} cannot look {name!r} up: {error}")
+        log.debug("producer %r is producer %d now, epoch %d", name, producer_id, epoch)
+        return InitProducerIdResponse(producer_id=producer_id, producer_epoch=epoch)
 
     async def _take_block(self) -> tuple[ProducerId, ProducerId]:
         """First id and exclusive end of a block that is ours alone."""

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 
 from minibroker.client.cluster import Cluster
-from minibroker.client.errors import MinibrokerError
+from minibroker.client.errors import CallTimedOut, MinibrokerError
 from minibroker.client.limits import Deadline
 from minibroker.client.producer.accumulator import Accumulator
 from minibroker.client.producer.batches import ProducerIdentity
@@ -19,29 +19,42 @@ from minibroker.protocol.wire.messages import InitProducerIdRequest, InitProduce
 
 
 class IdentityRequest:
-    """Puts the identity into the accumulator, and calls `on_granted` then."""
+    """Puts the identity into the accumulator, and calls `on_ended` then, or when it is refused for good."""
 
     def __init__(
         self,
         cluster: Cluster,
         accumulator: Accumulator,
         settings: ProducerSettings,
-        on_granted: Callable[[], None],
+        on_ended: Callable[[], None],
     ) -> None:
         self._cluster = cluster
         self._accumulator = accumulator
         self._settings = settings
-        self._on_granted = on_granted
+        self._on_ended = on_ended
         self._task: asyncio.Task[None] | None = None
         self._closed = False
         self.error: MinibrokerError | None = None
         """Why the last attempt failed; None after a grant."""
+        self.refusal: MinibrokerError | None = None
+        """No broker will ever grant an identity under this producer's name again."""
         self.is_fenced = False
         """Another producer has taken the present id over: ask for a new one, not for its next epoch."""
 
+    async def first(self, deadline: Deadline) -> None:
+        """Wait for the first identity. Raises what a broker refused it for, or CallTimedOut."""
+        self.begin()
+        task = self._task
+        assert task is not None
+        done, _ = await asyncio.wait([task], timeout=deadline.remaining_ms() / 1000)
+        if not done:
+            raise CallTimedOut(f"no producer id was granted within {round(deadline.timeout_ms)} ms", self.error)
+        if self.refusal is not None:
+            raise self.refusal
+
     def begin(self) -> None:
         """Ask, unless a request is in progress."""
-        if self._task is None and not self._closed:
+        if self._task is None and not self._closed and self.refusal is None:
             self._task = asyncio.get_running_loop().create_task(self._ask())
             self._task.add_done_callback(self._ended)
 
@@ -55,15 +68,16 @@ class IdentityRequest:
         self._task = None
         if not task.cancelled():
             task.result()  # a bug must be seen
-            self._on_granted()
+            self._on_ended()
 
     async def _ask(self) -> None:
-        """Retries until granted or closed."""
+        """Retries until granted, closed, or refused for good."""
         accumulator, settings = self._accumulator, self._settings
         failures = 0
         while True:
             present = None if self.is_fenced else accumulator.identity
             request = InitProducerIdRequest(
+                transactional_id=settings.producer_name,
                 producer_id=present.producer_id if present else NO_PRODUCER_ID,
                 producer_epoch=present.producer_epoch if present else NO_PRODUCER_EPOCH,
             )
@@ -72,6 +86,9 @@ class IdentityRequest:
                 reply = await self._cluster.ask_any(request, InitProducerIdResponse, deadline)
             except MinibrokerError as error:
                 self.error = error
+                if settings.producer_name is not None and not error.retriable:
+                    self.refusal = error
+                    return
                 failures += 1
                 self._cluster.log.debug("a producer id is asked for again: %s", error)
                 self.is_fenced = self.is_fenced or (present is not None and not error.retriable)

@@ -70,6 +70,7 @@ class Producer(PublicClient):
         *positional: Never,
         bootstrap_servers: str | Sequence[str] = "localhost:9092",
         client_id: str = "minibroker-producer",
+        producer_name: str | None = None,
         acks: Literal["all", -1, 0, 1] = "all",
         linger_ms: float = 5,
         batch_size: int = 131_072,
@@ -95,6 +96,7 @@ class Producer(PublicClient):
         self._settings = ProducerSettings(
             bootstrap_servers=bootstrap_servers,
             client_id=client_id,
+            producer_name=producer_name,
             acks=acks,
             linger_ms=linger_ms,
             batch_size=batch_size,
@@ -133,7 +135,8 @@ class Producer(PublicClient):
 
     # --------------------------------------------------------------------------------------------------------- life
     async def start(self) -> None:
-        """Find the cluster. Raises ClusterUnreachable, with each server's error, after bootstrap_timeout_ms."""
+        """Find the cluster. Raises ClusterUnreachable, with each server's error, after bootstrap_timeout_ms. With a
+        producer_name an earlier process of that name is fenced from here on."""
         if self._started or self._closing:
             raise ClientClosed("a producer is started once")
         runtime = runtime_or_default(self._runtime)
@@ -155,9 +158,19 @@ class Producer(PublicClient):
             self._owner.check,
         )
         await self._cluster.start()
+        if self._settings.producer_name is not None:
+            await self._take_name()
         self._started = True
-        if self._settings.idempotent:
+        if self._settings.idempotent and self._accumulator.identity is None:
             self._sender.want_identity()
+
+    async def _take_name(self) -> None:
+        try:
+            await self._sender.first_identity(Deadline(self._settings.request_timeout_ms))
+        except BaseException:
+            await self._sender.close()
+            await self._cluster.close()
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -480,3 +493,4 @@ class Producer(PublicClient):
         if not self._started or self._closing:
             raise ClientClosed("the producer is not open: use `async with Producer(...)` or `await producer.start()`")
         self._owner.check()
+        self._sender.fence.check()

@@ -7,6 +7,7 @@ import msgspec
 from minibroker.client.cluster import ClusterSettings
 from minibroker.client.errors import InvalidCall
 from minibroker.client.limits import BATCH_SIZE_MAX, check_at_least, parse_servers
+from minibroker.protocol.ids import PRODUCER_NAME_MAX_LENGTH, is_producer_name
 from minibroker.protocol.wire.message_types import PRODUCES_IN_FLIGHT_MAX
 
 
@@ -15,6 +16,7 @@ class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     bootstrap_servers: str | Sequence[str]
     client_id: str
+    producer_name: str | None
     acks: str | int
     linger_ms: float
     batch_size: int
@@ -61,6 +63,13 @@ class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
             max_request_size=self.max_request_size,
             buffer_memory=self.buffer_memory,
         )
+        name = self.producer_name
+        if name is not None and (not isinstance(name, str) or not is_producer_name(name)):
+            raise InvalidCall(
+                f"producer_name is {name!r:.200}; it must be 1 to {PRODUCER_NAME_MAX_LENGTH} of a-z A-Z 0-9 . _ -"
+            )
+        if name is not None and not self.idempotent:
+            raise InvalidCall("producer_name needs acks='all' and enable_idempotence: other batches are not fenced")
         if self.idempotent and self.acks_number != -1:
             raise InvalidCall("enable_idempotence needs acks='all': with less an acknowledged record may be lost")
         in_flight = self.max_in_flight_requests_per_connection

@@ -17,12 +17,13 @@ from functools import partial
 import msgspec
 
 from minibroker.client.cluster import Cluster
-from minibroker.client.errors import BrokerUnreachable, DeliveryTimedOut, broker_error, records
+from minibroker.client.errors import BrokerUnreachable, DeliveryTimedOut, MinibrokerError, broker_error, records
 from minibroker.client.limits import LEADER_CHANGE_BACKOFF_MS, Deadline
 from minibroker.client.metadata_cache import Address
 from minibroker.client.producer.accumulator import Accumulator
 from minibroker.client.producer.batches import Batch, PartitionQueue
 from minibroker.client.producer.delivery_watch import DeliveryWatch
+from minibroker.client.producer.fence import Fence
 from minibroker.client.producer.identity_request import IdentityRequest
 from minibroker.client.producer.producer_metrics import ProducerMetrics
 from minibroker.client.producer.producer_settings import ProducerSettings
@@ -104,7 +105,8 @@ class Sender:
         self._sent_count = 0
         self._seen_version = -1
         self._closed = False
-        self._identity = IdentityRequest(cluster, accumulator, settings, self._tick)
+        self._identity = IdentityRequest(cluster, accumulator, settings, self._on_identity)
+        self.fence = Fence(accumulator, settings.producer_name)
         self._watch = DeliveryWatch(accumulator, cluster)
         cluster.add_listener(self._on_metadata)
         cluster.connections.on_change = self._on_connection
@@ -184,6 +186,21 @@ class Sender:
         """Idempotence needs a producer id: ask for it before the first record comes."""
         self._accumulator.identity_wanted = True
         self._identity.begin()
+
+    async def first_identity(self, deadline: Deadline) -> None:
+        """For a producer with a name: have the name before anything is sent. Raises MinibrokerError."""
+        await self._identity.first(deadline)
+
+    def _on_identity(self) -> None:
+        if self._identity.refusal is not None:
+            self._end(self._identity.refusal)
+        self._tick()
+
+    def _end(self, reason: MinibrokerError) -> None:
+        """A later process has this producer's name: nothing can be written any more."""
+        if self.fence.end(reason):
+            self._cluster.log.warning("ended: %s", reason)
+            self._report_finished()
 
     async def barrier(self, deadline: Deadline) -> None:
         """With acks=0 there are no answers: make sure that brokers have received what was written to their connections.
@@ -305,7 +322,9 @@ class Sender:
         decision = self._accumulator.refused(batch, error, self._retry_at_ms(batch, error.refreshes_metadata))
         self.metrics.attempts_refused += 1
         self._cluster.log.debug("attempt %d for %s: %s (%s)", batch.attempts, partition, error, decision.name)
-        if decision is ProduceDecision.FENCED:
+        if decision is ProduceDecision.FENCED and self._settings.producer_name is not None:
+            self._end(error)
+        elif decision is ProduceDecision.FENCED:
             self._identity.is_fenced = True
         if error.refreshes_metadata:
             if self._cluster.metadata.apply_hint(partition, answer.current_leader):

@@ -273,7 +273,7 @@ class OffsetForLeaderEpochResponse(Response, frozen=True, kw_only=True):
 
 # --------------------------------------------------------------------------------------------------- InitProducerId
 class InitProducerIdRequest(Request, frozen=True, kw_only=True):
-    transactional_id: Name | None = None
+    transactional_id: Name | None = None  # about: the name of a producer; each start under it raises the epoch
     producer_id: I64 = -1  # about: with producer_epoch: the same producer asks for its next epoch (KIP-360)
     producer_epoch: I16 = -1
 

@@ -102,7 +102,7 @@ async def test_deleted_registration_is_renewed(zookeeper: ZooKeeperProcess) -> N
 async def test_brokers_take_different_blocks_of_producer_ids(zookeeper: ZooKeeperProcess) -> None:
     sessions = [await connect(zookeeper) for _ in range(3)]
     try:
-        ids = [ProducerIds(session, number) for number, session in enumerate(sessions)]
+        ids = [ProducerIds(session, number, RealClock()) for number, session in enumerate(sessions)]
         given = await asyncio.gather(*(each.next_producer_id() for each in ids for _ in range(2)))
         assert len(set(given)) == len(given)
     finally:

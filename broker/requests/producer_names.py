@@ -1,0 +1,143 @@
+"""The names of producers: each start under a name fences the process that had it before (KIP-98, KIP-360).
+
+Owns: `/producer_names/<name>`, which holds the producer id of a name and its newest epoch, and how long it is kept.
+Leaves to others: fresh producer ids (`producer_ids`), and refusing batches of older epochs, which each log does by what
+it holds (`broker/replication/producer_state.py`).
+
+Theory: any broker may answer, because each change is a write under the version that was read. So of two processes that
+start together one gets the higher epoch, whoever is controller, and no epoch is given twice. A start always raises the
+epoch. A running producer that needs its next epoch names its present one: if that is not the newest, another process
+has started since, and the request is refused. The epoch that such a request replaced is noted, so that it may be
+repeated when its answer was lost.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import PRODUCER_EPOCH_MAX, PRODUCER_NAME_MAX_LENGTH, ProducerId, is_producer_name
+from minibroker.protocol.wire.messages import InitProducerIdRequest
+from minibroker.protocol.znodes import (
+    NO_PRODUCER,
+    PRODUCER_NAMES,
+    CorruptZnode,
+    ProducerNameNode,
+    producer_name_path,
+)
+from minibroker.runtime.ports import BadVersion, Clock, Coordination, NodeExists, NoNode, WriteOutcomeUnknown
+
+NAMES_MAX = 1_000
+"""ZooKeeper lists them in one answer, of which it sends at most 1 MB. Brokers that add names at the same moment may
+exceed it by one each."""
+KEPT_MS = 7 * 86_400_000
+"""Kafka's transactional.id.expiration.ms. A name whose last epoch is older may be forgotten to make room."""
+LOOK_AGAIN_AFTER_S = 60.0
+"""A thousand names are read to find old ones; not more often than this, whatever clients send."""
+ATTEMPTS_MAX = 20
+"""Each of the processes that start under one name at the same moment makes another one fail at most once."""
+
+log = logging.getLogger("minibroker.producer_ids")
+
+Identity = tuple[int, int]
+"""A producer id and an epoch."""
+
+
+class NameRefused(Exception):
+    """The name cannot be used like this."""
+
+    def __init__(self, code: ErrorCode, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class ProducerNames:
+    """Answers for one broker. Raises CoordinationError and CorruptZnode where ZooKeeper does not help."""
+
+    def __init__(
+        self, coordination: Coordination, clock: Clock, next_producer_id: Callable[[], Awaitable[ProducerId]]
+    ) -> None:
+        self._coordination = coordination
+        self._clock = clock
+        self._next_producer_id = next_producer_id
+        self._full_until = 0.0
+
+    async def next_identity(self, name: str, present: Identity | None) -> Identity:
+        """For a process that starts under this name, or (`present`) for a running one that needs its next epoch. Raises
+        NameRefused; with INVALID_PRODUCER_EPOCH if a later process has the name."""
+        if not is_producer_name(name):
+            text = f"{name!r:.200} is no name of a producer: 1 to {PRODUCER_NAME_MAX_LENGTH} of a-z A-Z 0-9 . _ -"
+            raise NameRefused(ErrorCode.INVALID_REQUEST, text)
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                return await self._try_next_identity(name, present)
+            except (NodeExists, NoNode, BadVersion, WriteOutcomeUnknown) as error:
+                log.debug("producer name %r: %s, trying again", name, error)
+        raise NameRefused(ErrorCode.REQUEST_TIMED_OUT, f"too many producers start as {name!r} at this moment")
+
+    async def _try_next_identity(self, name: str, present: Identity | None) -> Identity:
+        path = producer_name_path(name)
+        try:
+            content, stat = await self._coordination.get(path)
+        except NoNode:
+            await self._make_room()
+            node = await self._following(present or NO_PRODUCER, present)
+            await self._coordination.create(path, node.encode(), make_parents=True)
+            return node.identity
+        known = ProducerNameNode.decode(content)
+        if present is not None and present != known.identity:
+            if present == known.replaced:
+                return known.identity  # asked before; the answer was lost
+            text = f"a later process has started as producer {name!r}: epoch {known.producer_epoch} is the newest"
+            raise NameRefused(ErrorCode.INVALID_PRODUCER_EPOCH, text)
+        node = await self._following(known.identity, present)
+        await self._coordination.set(path, node.encode(), stat.version)
+        return node.identity
+
+    async def _following(self, newest: Identity, present: Identity | None) -> ProducerNameNode:
+        """The next epoch; after the last one, or where there is none, epoch 0 of a fresh id."""
+        producer_id, epoch = newest
+        if newest == NO_PRODUCER or epoch >= PRODUCER_EPOCH_MAX:
+            producer_id, epoch = await self._next_producer_id(), -1
+        replaced_id, replaced_epoch = present or NO_PRODUCER
+        return ProducerNameNode(
+            producer_id=producer_id,
+            producer_epoch=epoch + 1,
+            replaced_id=replaced_id,
+            replaced_epoch=replaced_epoch,
+            changed_ms=self._clock.now_ms(),
+        )
+
+    async def _make_room(self) -> None:
+        """For one name more. Raises NameRefused."""
+        try:
+            names = await self._coordination.get_children(PRODUCER_NAMES)
+        except NoNode:
+            return
+        if len(names) < NAMES_MAX:
+            return
+        now = asyncio.get_running_loop().time()
+        forgotten = 0
+        if now >= self._full_until:
+            oldest_ms = self._clock.now_ms() - KEPT_MS
+            for name in names:
+                forgotten += await self._forget_if_before(producer_name_path(name), oldest_ms)
+            self._full_until = 0.0 if forgotten else now + LOOK_AGAIN_AFTER_S
+        if not forgotten:
+            text = f"there are {len(names)} names of producers, and {NAMES_MAX} are allowed: use fewer"
+            raise NameRefused(ErrorCode.INVALID_REQUEST, text)
+
+    async def _forget_if_before(self, path: str, oldest_ms: int) -> bool:
+        try:
+            content, stat = await self._coordination.get(path)
+            if ProducerNameNode.decode(content).changed_ms >= oldest_ms:
+                return False
+            await self._coordination.delete(path, stat.version)
+        except (NoNode, BadVersion, CorruptZnode):
+            return False
+        return True
+
+
+def present_of(request: InitProducerIdRequest) -> Identity | None:
+    """The identity that a running producer names."""
+    return None if request.producer_id < 0 else (request.producer_id, request.producer_epoch)

@@ -1,0 +1,169 @@
+"""The names of producers: no epoch is given twice, and a later start fences an earlier process."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from minibroker.broker.requests.producer_ids import ProducerIds
+from minibroker.broker.requests.producer_names import KEPT_MS, LOOK_AGAIN_AFTER_S, NAMES_MAX
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import PRODUCER_EPOCH_MAX
+from minibroker.protocol.wire.messages import InitProducerIdRequest, InitProducerIdResponse
+from minibroker.protocol.znodes import ProducerNameNode, producer_name_path
+from tests.broker.virtual_zookeeper import VirtualClock, World, pass_time, run
+
+
+async def broker(world: World, broker_id: int) -> ProducerIds:
+    return ProducerIds(await world.connect(world.process(f"broker-{broker_id}")), broker_id, world.clock)
+
+
+async def ask(ids: ProducerIds, name: str, present: tuple[int, int] = (-1, -1)) -> InitProducerIdResponse:
+    request = InitProducerIdRequest(transactional_id=name, producer_id=present[0], producer_epoch=present[1])
+    return await ids.answer(request)
+
+
+async def identity(ids: ProducerIds, name: str, present: tuple[int, int] = (-1, -1)) -> tuple[int, int]:
+    answer = await ask(ids, name, present)
+    assert answer.error_code == ErrorCode.NONE, answer.error_message
+    return answer.producer_id, answer.producer_epoch
+
+
+async def note(world: World, name: str, epoch: int, changed_ms: int = 0) -> None:
+    node = ProducerNameNode(producer_id=7, producer_epoch=epoch, changed_ms=changed_ms)
+    await (await world.observer()).create(producer_name_path(name), node.encode(), make_parents=True)
+
+
+def test_each_start_gets_the_same_id_with_the_next_epoch() -> None:
+    async def story(world: World) -> None:
+        one, two = await broker(world, 1), await broker(world, 2)
+        assert [await identity(ids, "orders") for ids in (one, two, one)] == [(0, 0), (0, 1), (0, 2)]
+        assert await identity(two, "payments") == (1000, 0)
+
+    run(story)
+
+
+def test_processes_that_start_together_get_different_epochs() -> None:
+    async def story(world: World) -> None:
+        brokers = [await broker(world, number) for number in range(5)]
+        given = await asyncio.gather(*(identity(ids, "orders") for ids in brokers for _ in range(2)))
+        assert len({producer_id for producer_id, _ in given}) == 1
+        assert sorted(epoch for _, epoch in given) == list(range(10))
+
+    run(story)
+
+
+def test_a_running_process_gets_its_next_epoch_until_another_has_started() -> None:
+    async def story(world: World) -> None:
+        ids = await broker(world, 1)
+        first = await identity(ids, "orders")
+        second = await identity(ids, "orders", first)
+        assert second == (first[0], first[1] + 1)
+        assert await identity(ids, "orders") == (first[0], first[1] + 2)
+        for present in (first, second, (99, 0)):
+            answer = await ask(ids, "orders", present)
+            assert answer.error_code == ErrorCode.INVALID_PRODUCER_EPOCH
+            assert "a later process has started as producer 'orders'" in (answer.error_message or "")
+
+    run(story)
+
+
+@pytest.mark.parametrize("epoch", [0, PRODUCER_EPOCH_MAX])
+def test_a_running_process_may_repeat_a_request_whose_answer_was_lost(epoch: int) -> None:
+    async def story(world: World) -> None:
+        await note(world, "orders", epoch)
+        ids = await broker(world, 1)
+        granted = await identity(ids, "orders", (7, epoch))
+        assert await identity(ids, "orders", (7, epoch)) == granted
+        assert await identity(ids, "orders", granted) == (granted[0], granted[1] + 1)
+
+    run(story)
+
+
+def test_a_write_whose_outcome_is_unknown_costs_an_epoch_at_most() -> None:
+    async def story(world: World) -> None:
+        ids = await broker(world, 1)
+        await identity(ids, "orders")
+        world.zookeeper.lose_next_reply("broker-1")
+        answer = await ask(ids, "orders")
+        assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
+        await pass_time(3)
+        assert (await identity(ids, "orders"))[1] in (1, 2)
+
+    run(story)
+
+
+def test_after_the_last_epoch_comes_a_fresh_id() -> None:
+    async def story(world: World) -> None:
+        await note(world, "orders", PRODUCER_EPOCH_MAX)
+        assert await identity(await broker(world, 1), "orders") == (0, 0)
+
+    run(story)
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "x" * 101, "naïve"])
+def test_what_is_no_name_is_refused(name: str) -> None:
+    async def story(world: World) -> None:
+        answer = await ask(await broker(world, 1), name)
+        assert answer.error_code == ErrorCode.INVALID_REQUEST
+        assert "is no name of a producer" in (answer.error_message or "")
+
+    run(story)
+
+
+def test_a_node_that_cannot_be_read_gives_no_identity() -> None:
+    async def story(world: World) -> None:
+        await (await world.observer()).create(producer_name_path("orders"), b"{}", make_parents=True)
+        answer = await ask(await broker(world, 1), "orders")
+        assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert "/producer_names" in (answer.error_message or "")
+
+    run(story)
+
+
+class SetClock(VirtualClock):
+    """Wall-clock time that a test moves on."""
+
+    moved_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.moved_ms
+
+
+async def fill_names(world: World, changed_ms: Callable[[int], int]) -> None:
+    observer = await world.observer()
+    for number in range(NAMES_MAX):
+        node = ProducerNameNode(producer_id=7, producer_epoch=3, changed_ms=changed_ms(number))
+        await observer.create(producer_name_path(f"name-{number}"), node.encode(), make_parents=True)
+
+
+def test_only_the_oldest_names_make_room() -> None:
+    async def story(world: World) -> None:
+        world.clock = clock = SetClock(world.loop)
+        await fill_names(world, lambda number: clock.now_ms() + (0 if number < 3 else KEPT_MS))
+        ids = await broker(world, 1)
+        assert (await ask(ids, "new")).error_code == ErrorCode.INVALID_REQUEST, "none is old enough"
+        await pass_time(LOOK_AGAIN_AFTER_S)
+        assert await identity(ids, "name-0") == (7, 4), "a known name needs no room"
+        clock.moved_ms = KEPT_MS - 10_000
+        assert await identity(ids, "new") == (0, 0)
+        names = await (await world.observer()).get_children("/producer_names")
+        assert {"name-1", "name-2"}.isdisjoint(names)
+        assert {"new", "name-0", "name-3"} <= set(names)
+
+    run(story)
+
+
+def test_names_are_not_searched_again_and_again() -> None:
+    async def story(world: World) -> None:
+        await fill_names(world, lambda number: world.clock.now_ms())
+        ids = await broker(world, 1)
+        before = world.loop.callbacks_run
+        await ask(ids, "new")
+        search, before = world.loop.callbacks_run - before, world.loop.callbacks_run
+        await ask(ids, "new")
+        assert world.loop.callbacks_run - before < search / 100
+        await pass_time(LOOK_AGAIN_AFTER_S)
+        assert (await ask(ids, "new")).error_code == ErrorCode.INVALID_REQUEST
+
+    run(story)
