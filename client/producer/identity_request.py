@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 
 from minibroker.client.cluster import Cluster
-from minibroker.client.errors import CallTimedOut, MinibrokerError
+from minibroker.client.errors import CallTimedOut, MinibrokerError, ProducerFenced
 from minibroker.client.limits import Deadline
 from minibroker.client.producer.accumulator import Accumulator
 from minibroker.client.producer.batches import ProducerIdentity
@@ -37,7 +37,7 @@ class IdentityRequest:
         self.error: MinibrokerError | None = None
         """Why the last attempt failed; None after a grant."""
         self.refusal: MinibrokerError | None = None
-        """No broker will ever grant an identity under this producer's name again."""
+        """Of a producer with a name: another process has it, or the first request was refused."""
         self.is_fenced = False
         """Another producer has taken the present id over: ask for a new one, not for its next epoch."""
 
@@ -86,7 +86,7 @@ class IdentityRequest:
                 reply = await self._cluster.ask_any(request, InitProducerIdResponse, deadline)
             except MinibrokerError as error:
                 self.error = error
-                if settings.producer_name is not None and not error.retriable:
+                if settings.producer_name is not None and self._is_final(error):
                     self.refusal = error
                     return
                 failures += 1
@@ -103,3 +103,7 @@ class IdentityRequest:
             self.error = None
             self.is_fenced = False
             return
+
+    def _is_final(self, error: MinibrokerError) -> bool:
+        is_first = self._accumulator.identity is None
+        return isinstance(error, ProducerFenced) or (is_first and not error.retriable)

@@ -192,7 +192,7 @@ class Sender:
         await self._identity.first(deadline)
 
     def _on_identity(self) -> None:
-        if self._identity.refusal is not None:
+        if self._identity.refusal is not None and self._accumulator.identity is not None:
             self._end(self._identity.refusal)
         self._tick()
 

@@ -152,6 +152,7 @@ class FakeCluster:
         self.controller_id = 1
         self.requests: dict[type[Request], list[tuple[int, Request]]] = defaultdict(list)
         """All requests: (broker, request) by kind, in order."""
+        self.producer_names: dict[str, tuple[int, int]] = {}
         self.intercept: Callable[[int, IncomingRequest], Response | bool | None] = lambda broker, request: None
         """Called before a request is handled. Returns a response: that is the answer. True: the request is dropped,
         without answer and effect. False: handled, but the answer is lost with the connection. None: as usual."""
@@ -279,10 +280,22 @@ class FakeBroker:
         return answer
 
     def init_producer_id(self, body: InitProducerIdRequest) -> Response:
+        if body.transactional_id is not None:
+            return self._init_named(body.transactional_id, (body.producer_id, body.producer_epoch))
         if body.producer_id >= 0:
             return InitProducerIdResponse(producer_id=body.producer_id, producer_epoch=body.producer_epoch + 1)
         self.cluster.next_producer_id += 1
         return InitProducerIdResponse(producer_id=self.cluster.next_producer_id, producer_epoch=0)
+
+    def _init_named(self, name: str, present: tuple[int, int]) -> Response:
+        newest = self.cluster.producer_names.get(name)
+        if present[0] >= 0 and present != newest:
+            return InitProducerIdResponse(error_code=ErrorCode.INVALID_PRODUCER_EPOCH, error_message="a later process")
+        if newest is None:
+            self.cluster.next_producer_id += 1
+            newest = self.cluster.next_producer_id, -1
+        self.cluster.producer_names[name] = newest[0], newest[1] + 1
+        return InitProducerIdResponse(producer_id=newest[0], producer_epoch=newest[1] + 1)
 
     def produce(self, body: ProduceRequest) -> Response:
         topics = []

@@ -1,0 +1,132 @@
+"""A producer whose name a later process has: it ends, and says so."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from minibroker.client.errors import BrokerError, CallTimedOut, InvalidCall, ProducerFenced
+from minibroker.client.producer.producer import Producer
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.wire.messages import InitProducerIdRequest, InitProducerIdResponse, ProduceRequest, Response
+from minibroker.runtime.ports import Runtime
+from minibroker.runtime.server.incoming_request import IncomingRequest
+from tests.client.fake_cluster import FakeCluster
+from tests.client.faults import numbered, on_produce, refuse_always
+
+
+def named(cluster: FakeCluster, runtime: Runtime, **settings: Any) -> Producer:
+    return Producer(bootstrap_servers=cluster.bootstrap, producer_name="orders", runtime=runtime, **settings)
+
+
+def test_each_start_takes_the_next_epoch_before_it_returns(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        for epoch in range(3):
+            async with named(cluster, runtime) as producer:
+                assert cluster.producer_names == {"orders": (1001, epoch)}
+                await producer.send_and_wait("t", b"%d" % epoch)
+
+    cluster.run(main)
+    assert cluster.partition("t").values() == [b"0", b"1", b"2"]
+
+
+def test_the_older_process_ends_once_the_later_one_has_written(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with named(cluster, runtime) as older, named(cluster, runtime) as later:
+            await older.send_and_wait("t", b"before the later one writes here")
+            await later.send_and_wait("t", b"from here on")
+            with pytest.raises(ProducerFenced, match="another process writes as this producer"):
+                await older.send_and_wait("t", b"too late")
+            for call in (older.send("t", b"x"), older.send_many("t", [b"x"]), older.flush()):
+                with pytest.raises(ProducerFenced, match="a later process has started as producer 'orders'"):
+                    await call
+            await later.send_and_wait("t", b"and on")
+
+    cluster.run(main)
+    assert cluster.partition("t").values() == [b"before the later one writes here", b"from here on", b"and on"]
+
+
+def test_all_records_that_wait_get_the_error(cluster: FakeCluster) -> None:
+    cluster.add_topic("other", 3)
+
+    async def main(runtime: Runtime) -> None:
+        async with named(cluster, runtime, linger_ms=10_000) as older:
+            waiting = [await older.send("other", value, partition=1) for value in numbered(3)]
+            refuse_always(cluster, ErrorCode.INVALID_PRODUCER_EPOCH)
+            fenced = await older.send("t", b"x" * 131_000)
+            await older.send("t", b"y" * 131_000)  # the batch before it is full
+            for delivery in (fenced, *waiting):
+                with pytest.raises(ProducerFenced) as raised:
+                    await delivery
+                assert raised.value.maybe_written is False
+
+    with pytest.raises(Exception, match="1 record could not be delivered"):
+        cluster.run(main)
+    assert cluster.partition("other", 1).values() == []
+
+
+def test_a_record_in_doubt_stays_in_doubt(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with named(cluster, runtime) as older:
+            on_produce(cluster, False, ErrorCode.INVALID_PRODUCER_EPOCH)
+            with pytest.raises(ProducerFenced) as raised:
+                await older.send_and_wait("t", b"the answer is lost")
+            assert raised.value.maybe_written
+
+    cluster.run(main)
+
+
+def test_a_producer_that_needs_its_next_epoch_learns_that_it_is_fenced(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with named(cluster, runtime) as older:
+            await older.send_and_wait("t", b"first")
+            cluster.producer_names["orders"] = (1001, 1)
+            on_produce(cluster, ErrorCode.UNKNOWN_PRODUCER_ID)
+            with pytest.raises(ProducerFenced, match="a later process has started as producer 'orders'"):
+                await older.send_and_wait("t", b"forgotten")
+
+    cluster.run(main)
+
+
+def test_a_running_process_keeps_its_name_under_its_next_epoch(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with named(cluster, runtime) as producer:
+            await producer.send_and_wait("t", b"first")
+            on_produce(cluster, ErrorCode.UNKNOWN_PRODUCER_ID)
+            await producer.send_and_wait("t", b"second")
+        assert cluster.producer_names == {"orders": (1001, 1)}
+
+    cluster.run(main)
+    assert cluster.partition("t").values() == [b"first", b"second"]
+
+
+def answer_init(cluster: FakeCluster, code: ErrorCode) -> None:
+    def intercept(broker: int, request: IncomingRequest) -> Response | bool | None:
+        if isinstance(request.body, InitProducerIdRequest):
+            return InitProducerIdResponse(error_code=code, error_message="as the test wants")
+        assert not isinstance(request.body, ProduceRequest)
+        return None
+
+    cluster.intercept = intercept
+
+
+def test_a_start_that_gets_no_epoch_fails(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        tasks = len(asyncio.all_tasks())
+        answer_init(cluster, ErrorCode.INVALID_REQUEST)
+        with pytest.raises(BrokerError, match="INVALID_REQUEST from broker"):
+            await named(cluster, runtime).start()
+        answer_init(cluster, ErrorCode.REQUEST_TIMED_OUT)
+        with pytest.raises(CallTimedOut, match="no producer id was granted within 3000 ms"):
+            await named(cluster, runtime, request_timeout_ms=3_000).start()
+        assert len(asyncio.all_tasks()) == tasks
+
+    cluster.run(main)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"producer_name": "a b"}, {"producer_name": ""}, {"producer_name": "o", "acks": 1}]
+)
+def test_wrong_names_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(InvalidCall, match="producer_name"):
+        Producer(**settings)
