@@ -182,6 +182,53 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         schedule=Schedule("sequences:another_producer_has_the_sequence"),
     ),
+    Mutant(
+        name="D60a",
+        title="a batch of an older producer epoch is appended",
+        origin="KIP-98",
+        rule="behind a batch of a producer epoch no batch of an older one is appended (section 10)",
+        breaks=("I25",),
+        edits=(
+            Edit(
+                "broker.replication.producer_state",
+                "            return Refuse(ErrorCode.INVALID_PRODUCER_EPOCH, later)\n",
+                "            return ACCEPT\n",
+            ),
+        ),
+        schedule=UnitTest("tests/docs/test_examples.py::test_a_process_that_was_asleep_does_nothing_twice"),
+    ),
+    Mutant(
+        name="D60b",
+        title="a start under a producer's name keeps its epoch",
+        origin="KIP-98",
+        rule="each start under a producer's name raises its epoch (section 10)",
+        breaks=("I25",),
+        edits=(
+            Edit(
+                "broker.requests.producer_names",
+                "            producer_epoch=epoch + 1,\n",
+                "            producer_epoch=epoch + 1 if present or epoch < 0 else epoch,\n",
+            ),
+        ),
+        schedule=UnitTest("tests/docs/test_examples.py::test_a_process_that_was_asleep_does_nothing_twice"),
+    ),
+    Mutant(
+        name="D60c",
+        title="a producer's name is written without the version that was read",
+        origin="derived from D60b",
+        rule="no epoch of a producer's name is given twice: each is a write under the version that was read (section 10)",
+        breaks=("I25",),
+        edits=(
+            Edit(
+                "broker.requests.producer_names",
+                "        await self._coordination.set(path, node.encode(), stat.version)\n",
+                "        await self._coordination.set(path, node.encode())\n",
+            ),
+        ),
+        schedule=UnitTest(
+            "tests/broker/test_producer_names.py::test_processes_that_start_together_get_different_epochs"
+        ),
+    ),
 )
 
 CANNOT_APPLY: tuple[CannotApply, ...] = ()
