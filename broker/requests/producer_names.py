@@ -5,10 +5,10 @@ Leaves to others: fresh producer ids (`producer_ids`), and refusing batches of o
 it holds (`broker/replication/producer_state.py`).
 
 Theory: any broker may answer, because each change is a write under the version that was read. So of two processes that
-start together one gets the higher epoch, whoever is controller, and no epoch is given twice. A start always raises the
-epoch. A running producer that needs its next epoch names its present one: if that is not the newest, another process
-has started since, and the request is refused. The epoch that such a request replaced is noted, so that it may be
-repeated when its answer was lost.
+start together one gets the higher epoch, and no epoch is given twice, through changes of the controller, too. A start
+always raises the epoch. A running producer that needs its next epoch names its present one: if that is not the newest,
+another process has started since, and the request is refused. The epoch that such a request replaced is noted, so that
+it may be repeated when its answer was lost.
 """
 
 import asyncio

@@ -85,7 +85,7 @@ def uses_simulation(file: SourceFile) -> bool:
     pending, seen = [file], {file.path}
     while pending:
         for item in pending.pop().imports:
-            if item.module.startswith("minibroker.simulation"):
+            if item.module.startswith(("minibroker.simulation", "minibroker.testing")):
                 return True
             for name in (item.module, item.module.rpartition(".")[0]):
                 if name in tests and tests[name].path not in seen:
