@@ -305,7 +305,7 @@ def known_ports(directory: Path) -> list[int]:
     return [broker.port for broker in record.brokers.values()] + own
 
 
-async def check_zookeeper(connect: str) -> DoctorFinding:
+async def check_zookeeper(connect: str, cure: str = ZOOKEEPER_CURE) -> DoctorFinding:
     """Whether one of the servers reports that it serves."""
     for server in connect.split("/")[0].split(","):
         host, _, port = server.strip().rpartition(":")
@@ -321,7 +321,7 @@ async def check_zookeeper(connect: str) -> DoctorFinding:
                 return DoctorFinding("zookeeper", True, f"{server} answers (srvr is not in its 4lw.commands.whitelist)")
             return DoctorFinding("zookeeper", False, f"{server} says: {first}", "wait for its quorum, or see its log")
     return DoctorFinding(
-        "zookeeper", False, f"{connect} does not answer", f"{ZOOKEEPER_CURE}, or give another --zookeeper HOST:PORT"
+        "zookeeper", False, f"{connect} does not answer", f"{cure}, or give another --zookeeper HOST:PORT"
     )
 
 

@@ -89,7 +89,13 @@ def run_on_cluster(work: Coroutine[Any, Any, Any], timeout_s: float, doing: str)
 )
 @click.option("--zookeeper-port", type=click.IntRange(1, 65535), help="[default: as before, else 2181]")
 @click.option("--zookeeper", metavar="HOST:PORT", help="Use this ZooKeeper instead of starting one.")
-@click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting of every broker.")
+@click.option(
+    "--set",
+    "settings",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="A setting of every broker; KEY= forgets one that was kept.",
+)
 @timeout_option(60)
 @json_option
 def up(
@@ -121,10 +127,8 @@ def up(
         local, is_old = _local_cluster(data_dir, requested)
         _check_settings(local)
         _check_machine(local, data_dir)
-        kept = {key: value for key, value in local.record.settings.items() if key not in requested.settings}
-        if is_old and kept and not local.is_running():
-            texts = " ".join(f"--set {key}={value}" for key, value in kept.items())
-            note(f"kept from the former cluster in {data_dir}: {texts}")
+        if is_old and not local.is_running():
+            _note_what_is_kept(local, data_dir, requested)
         view = run_on_cluster(local.up(timeout_s, keep_running=is_old, tell=tell), timeout_s + 15, "cluster up")
     if as_json:
         print_json({"bootstrap_servers": local.bootstrap_servers, "zookeeper": local.record.zookeeper.connect})
@@ -152,6 +156,19 @@ def _telling_what_is_stopped() -> Iterator[Callable[[str], None]]:
         raise
 
 
+def _note_what_is_kept(local: "LocalCluster", data_dir: Path, requested: "RequestedCluster") -> None:
+    """Name the settings that the user did not give now, and what the options given now change."""
+    from minibroker.local_cluster.cluster_file import differences, read_cluster_file
+
+    kept = {key: value for key, value in local.record.settings.items() if key not in requested.settings}
+    if kept:
+        texts = " ".join(f"--set {key}={value}" for key, value in kept.items())
+        note(f"kept from the former cluster in {data_dir}: {texts}")
+    changed = differences(read_cluster_file(data_dir), local.record)
+    if changed:
+        note(f"changed from the former cluster in {data_dir}: {'; '.join(changed)}")
+
+
 def _check_settings(local: "LocalCluster") -> None:
     """Raise WrongUsage where a broker would refuse its settings."""
     from minibroker.commands.broker import problem_of_settings
@@ -172,6 +189,8 @@ def _check_machine(local: "LocalCluster", data_dir: Path) -> None:
     ports += [local.record.zookeeper.port] if local.record.zookeeper.port else []
     held, _ = doctor_checks.ports_of_cluster_in(data_dir)
     checks = doctor_checks.checks_for_cluster(data_dir, [] if held else ports, own_zookeeper=own_zookeeper)
+    if not own_zookeeper:
+        checks.append(run_async(doctor_checks.check_zookeeper(local.record.zookeeper.connect, "start that ZooKeeper")))
     complaint = doctor_checks.complaint(checks)
     if complaint:
         raise CommandFailed(complaint)

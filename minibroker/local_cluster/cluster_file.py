@@ -24,6 +24,7 @@ from pathlib import Path
 import msgspec
 
 from minibroker.local_cluster.processes import ProcessIdentity
+from minibroker.protocol.files.checkpoints import parse_partition_directory_name
 from minibroker.protocol.files.cluster_state import CLUSTER_STATE, ClusterState, format_cluster_state
 
 CLUSTER_FILE = "cluster.json"
@@ -92,6 +93,7 @@ class RequestedCluster(msgspec.Struct, frozen=True, kw_only=True):
     zookeeper: str | None = None
     """An external one to use."""
     settings: dict[str, str] = {}
+    """An empty value: the broker's default again."""
 
 
 def continued(earlier: ClusterRecord, requested: RequestedCluster) -> ClusterRecord:
@@ -110,8 +112,25 @@ def continued(earlier: ClusterRecord, requested: RequestedCluster) -> ClusterRec
         zookeeper = ZooKeeperRecord(connect=requested.zookeeper)
     elif requested.zookeeper_port is not None:
         zookeeper = ZooKeeperRecord(connect=f"127.0.0.1:{requested.zookeeper_port}", port=requested.zookeeper_port)
-    settings = earlier.settings | requested.settings
+    settings = {name: value for name, value in (earlier.settings | requested.settings).items() if value}
     return ClusterRecord(zookeeper=zookeeper, brokers=brokers, settings=settings)
+
+
+def differences(earlier: ClusterRecord, now: ClusterRecord) -> list[str]:
+    """What `cluster up` changes of an earlier cluster, each as the option with its old and its new value."""
+    before, after = _as_options(earlier), _as_options(now)
+    names = [*before, *(name for name in after if name not in before)]
+    changed = [name for name in names if before.get(name) != after.get(name)]
+    return [f"{name} {before.get(name, 'default')} -> {after.get(name, 'default')}" for name in changed]
+
+
+def _as_options(record: ClusterRecord) -> dict[str, str]:
+    zookeeper = record.zookeeper
+    return {
+        "--brokers": str(len(record.brokers)),
+        "--port": str(record.brokers[min(record.brokers)].port),
+        "--zookeeper": zookeeper.connect if zookeeper.port is None else f"of its own on port {zookeeper.port}",
+    } | {f"--set {name}": value for name, value in record.settings.items()}
 
 
 def _on_port(broker: BrokerRecord, port: int) -> BrokerRecord:
@@ -175,11 +194,35 @@ def _belongs_to_a_cluster(name: str) -> bool:
     return name in OF_THE_CLUSTER or name == ZOOKEEPER_DIRECTORY or OF_ONE_BROKER.fullmatch(name) is not None
 
 
+def is_unused(data_directory: Path) -> bool:
+    """Has no cluster been started there, or only some whose first start failed?"""
+    names = [CLUSTER_FILE, f"{ZOOKEEPER_DIRECTORY}/data"]
+    return not any((data_directory / name).exists() for name in names) and not any(_log_directories(data_directory))
+
+
+def _log_directories(data_directory: Path) -> list[Path]:
+    paths = data_directory.glob("broker-*")
+    return [path for path in paths if OF_ONE_BROKER.fullmatch(path.name) and path.is_dir() and not path.is_symlink()]
+
+
+def forget_failed_start(data_directory: Path) -> None:
+    """Remove what a first start that failed leaves, so that the next one may have other brokers and ports. The output
+    of its processes stays, because it says why; so does everything if a topic was created meanwhile."""
+    logs = _log_directories(data_directory)
+    if any(parse_partition_directory_name(path.name) is not None for log in logs for path in log.iterdir()):
+        return
+    for directory in (*logs, data_directory / ZOOKEEPER_DIRECTORY / "data"):
+        shutil.rmtree(directory, ignore_errors=True)
+    for path in (data_directory / CLUSTER_FILE, *data_directory.glob("broker-*.properties")):
+        path.unlink(missing_ok=True)
+
+
 def remove_cluster_files(data_directory: Path, record: ClusterRecord) -> str | None:
     """Remove this cluster's files, and the directory if nothing else is in it. Returns a sentence on what stays."""
     for name in sorted(os.listdir(data_directory)):
         found = OF_ONE_BROKER.fullmatch(name)
-        is_brokers = found is not None and int(found[1]) in record.brokers
+        # a first start that failed may have left the output of more brokers
+        is_brokers = found is not None and (int(found[1]) in record.brokers or found[2].startswith(".log"))
         is_zookeepers = name == ZOOKEEPER_DIRECTORY and record.zookeeper.port is not None
         if is_brokers or is_zookeepers or name in OF_THE_CLUSTER:
             path = data_directory / name

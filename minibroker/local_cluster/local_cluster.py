@@ -29,7 +29,10 @@ from minibroker.local_cluster.cluster_file import (
     ZooKeeperRecord,
     cluster_lock,
     continued,
+    differences,
     forget_cluster_state,
+    forget_failed_start,
+    is_unused,
     read_cluster_file,
     refuse_foreign_directory,
     remove_cluster_files,
@@ -89,6 +92,8 @@ class LocalCluster:
         )
         self.zookeeper = ClusterZooKeeper(self.data_directory / "zookeeper", lambda: self.record.zookeeper)
         self._started: list[ProcessIdentity] = []
+        self._earlier: ClusterRecord | None = None
+        """What `up` found in the directory."""
         self.ownership = Ownership(self.kill_all)
         """For a cluster that must not outlive this program."""
 
@@ -161,15 +166,18 @@ class LocalCluster:
         tell: Callable[[str], None] = lambda _: None,
     ) -> ClusterView:
         """Start ZooKeeper and all brokers at once, and wait until the cluster is healthy. Broker `first` starts before
-        the others, and so becomes controller. A cluster that is not healthy in time is stopped; with `keep_running`
-        only if no broker runs, because damage in old data is repaired in a running cluster. A start that is interrupted
-        is undone, too, and `tell` is told so. The cluster's own ZooKeeper is used if it still runs."""
+        the others, and so becomes controller. The cluster's own ZooKeeper is used if it still runs.
+
+        A cluster that is not healthy in time is stopped; with `keep_running` only if no broker runs, because damage in
+        old data is repaired in a running cluster. A start that is interrupted is undone, too, and `tell` is told so.
+        The directory then binds the next start as it did before."""
         with self.ownership:
             return await self._up(timeout_s, first, keep_running, tell)
 
     async def _up(
         self, timeout_s: float, first: int | None, keep_running: bool, tell: Callable[[str], None]
     ) -> ClusterView:
+        was_unused = is_unused(self.data_directory)
         self._begin([] if first is not None else self.broker_ids)
         try:
             if first is not None:
@@ -188,8 +196,17 @@ class LocalCluster:
                 raise ClusterFailed(f"{error}; {rest}: see `minibroker cluster status`") from None
             if isinstance(error, asyncio.CancelledError):
                 tell(f"interrupted: stopping the brokers and ZooKeeper in {self.data_directory}")
-            await self.ownership.finish(self.down(timeout_s=5.0))
+            await self.ownership.finish(self._undo(was_unused))
             raise
+
+    async def _undo(self, was_unused: bool) -> None:
+        """Stop everything after a failed start. Options that it was given do not stay for the next one."""
+        await self._stop_all(5.0)
+        if was_unused:
+            forget_failed_start(self.data_directory)
+        elif self._earlier is not None:
+            self.record = self._earlier
+            self._save()
 
     def _begin(self, broker_ids: list[int]) -> None:
         """Start ZooKeeper and these brokers, unless another command does so or has done so."""
@@ -211,14 +228,17 @@ class LocalCluster:
             earlier = LocalCluster.open(self.data_directory)
         except ClusterMissing:
             return
+        self._earlier = earlier.record
         zookeeper = earlier.record.zookeeper
         is_used = zookeeper.connect == self.record.zookeeper.connect
         if earlier.running_brokers() or (earlier.zookeeper.is_running() and not is_used):
             down = [f"broker {each}" for each in earlier.broker_ids if each not in earlier.running_brokers()]
             down += ["ZooKeeper"] if earlier.zookeeper.is_down() else []
             some = f"start what is down ({', '.join(down)}) with `minibroker cluster start`, " if down else ""
+            changed = "; ".join(differences(earlier.record, self.record))
+            other = f", and it is not changed while it runs ({changed})" if changed else ""
             raise ClusterFailed(
-                f"a cluster already runs in {self.data_directory} ({earlier.bootstrap_servers}):"
+                f"a cluster already runs in {self.data_directory} ({earlier.bootstrap_servers}){other}:"
                 f" {some}stop it with `minibroker cluster down`, or choose another --data-dir"
             )
         if is_used:
@@ -234,11 +254,7 @@ class LocalCluster:
         """Stop everything, brokers first, and write `cluster-state.json`; returns what did not stop cleanly."""
         controller_id, before = await self._snapshot_if_possible()
         connected = await self.zookeeper.state()
-        running = self.running_brokers()
-        others = [broker_id for broker_id in running if broker_id != controller_id]
-        problems = await asyncio.gather(*(self._end(broker_id, timeout_s) for broker_id in others))
-        if controller_id in running:  # last, because the others ask it to move their leaderships
-            problems.append(await self._end(controller_id, timeout_s))
+        problems = await self._stop_brokers(timeout_s, controller_id)
         after = None if wipe else await self.zookeeper.state()
         if after is not None:
             clean = [each for each in self.broker_ids if (self.log_directory(each) / CLEAN_SHUTDOWN).exists()]
@@ -248,6 +264,19 @@ class LocalCluster:
         if wipe:
             problems.append(remove_cluster_files(self.data_directory, self.record))
         return [problem for problem in problems if problem is not None]
+
+    async def _stop_brokers(self, timeout_s: float, controller_id: int | None) -> list[str | None]:
+        running = self.running_brokers()
+        others = [broker_id for broker_id in running if broker_id != controller_id]
+        problems = await asyncio.gather(*(self._end(broker_id, timeout_s) for broker_id in others))
+        if controller_id in running:  # last, because the others ask it to move their leaderships
+            problems.append(await self._end(controller_id, timeout_s))
+        return problems
+
+    async def _stop_all(self, timeout_s: float) -> None:
+        await self._stop_brokers(timeout_s, None)
+        await self.zookeeper.stop()
+        self._save()
 
     async def _snapshot_if_possible(self) -> tuple[int | None, ClusterState | None]:
         """The controller and the state; None for both if no broker answers."""

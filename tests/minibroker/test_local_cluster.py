@@ -23,6 +23,8 @@ from minibroker.local_cluster.cluster_file import (
     ClusterRecord,
     RequestedCluster,
     cluster_lock,
+    continued,
+    differences,
     read_cluster_file,
     write_cluster_file,
 )
@@ -112,7 +114,7 @@ async def test_a_broker_that_refuses_its_disk_does_not_end_the_others(
     write_cluster_file(tmp_path, cluster.record)
     _at_once(cluster, monkeypatch, {1: "dead", 2: "running", 3: "running"})
     ended: list[str] = []
-    monkeypatch.setattr(cluster, "down", lambda **_: ended.append("down"))
+    monkeypatch.setattr(cluster, "_stop_all", lambda *_: ended.append("stopped"))
     cluster.process_log(1).write_text("it is a directory; move that entry away\n")
     with pytest.raises(ClusterFailed) as failure:
         await cluster.up(keep_running=True)
@@ -135,17 +137,17 @@ async def test_an_interrupted_start_says_what_it_stops(tmp_path: Path, monkeypat
         waits.set()
         await asyncio.Event().wait()
 
-    async def down(timeout_s: float) -> None:
-        steps.append("down")
+    async def stop_all(timeout_s: float) -> None:
+        steps.append("stopped")
 
     monkeypatch.setattr(cluster, "wait_healthy", wait_healthy)
-    monkeypatch.setattr(cluster, "down", down)
+    monkeypatch.setattr(cluster, "_stop_all", stop_all)
     start = asyncio.create_task(cluster.up(tell=steps.append))
     await waits.wait()
     start.cancel()
     with pytest.raises(asyncio.CancelledError):
         await start
-    assert steps == [f"interrupted: stopping the brokers and ZooKeeper in {tmp_path}", "down"]
+    assert steps == [f"interrupted: stopping the brokers and ZooKeeper in {tmp_path}", "stopped"]
 
 
 async def test_up_uses_the_running_zookeeper_of_killed_brokers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,6 +187,62 @@ def test_a_cluster_that_is_started_again_keeps_its_ports_and_settings(tmp_path: 
     moved = LocalCluster.resumed(tmp_path, RequestedCluster(port=9092, zookeeper="other:2181")).record
     assert [broker.port for broker in moved.brokers.values()] == [9092, 9093, 9094]
     assert (moved.zookeeper.connect, moved.zookeeper.port) == ("other:2181", None)
+
+
+async def _fail(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, partition: str | None = None) -> None:
+    """A start after which no broker runs. Each broker has made its log directory, with this partition if any."""
+
+    def spawn(broker_id: int) -> None:
+        (cluster.log_directory(broker_id) / (partition or "")).mkdir(parents=True, exist_ok=True)
+
+    data = cluster.data_directory / "zookeeper" / "data"
+    monkeypatch.setattr(ClusterZooKeeper, "spawn", lambda _: data.mkdir(parents=True, exist_ok=True))
+    monkeypatch.setattr(cluster, "_spawn", spawn)
+    with pytest.raises(ClusterFailed, match="no broker runs"):
+        await cluster.up()
+
+
+async def test_a_first_start_that_failed_does_not_bind_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once the next one was refused: 'holds the data of 2 brokers'."""
+    first = LocalCluster(tmp_path, 2)
+    first.process_log(1).write_text("why it failed")
+    for cluster in (first, LocalCluster(tmp_path, 1)):
+        await _fail(cluster, monkeypatch)
+        assert sorted(os.listdir(tmp_path)) == ["broker-1.log", "cluster.lock", "zookeeper"]
+
+
+async def test_a_failed_start_removes_no_partition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    await _fail(LocalCluster(tmp_path, 1), monkeypatch, "orders-0")
+    assert (tmp_path / "broker-1" / "orders-0").exists()
+    assert len(read_cluster_file(tmp_path).brokers) == 1
+    (tmp_path / "cluster.json").unlink()
+    await _fail(LocalCluster(tmp_path, 1), monkeypatch)
+    assert (tmp_path / "broker-1" / "orders-0").exists()
+
+
+async def test_options_of_a_failed_start_do_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = LocalCluster(tmp_path, 1, settings={"num.partitions": "5"}).record
+    write_cluster_file(tmp_path, before)
+    await _fail(LocalCluster.resumed(tmp_path, RequestedCluster(brokers=2, zookeeper="wrong:2181")), monkeypatch)
+    assert read_cluster_file(tmp_path) == before
+
+
+def test_what_options_change_of_an_earlier_cluster_is_named(tmp_path: Path) -> None:
+    """Once they replaced the kept ones without a word."""
+    earlier = LocalCluster(tmp_path, 3, port=9092, zookeeper_port=2181, settings={"flush": "1", "num": "2"}).record
+    assert differences(earlier, continued(earlier, RequestedCluster())) == []
+    requested = RequestedCluster(brokers=4, port=19_092, zookeeper="other:2181", settings={"flush": "", "new": "3"})
+    now = continued(earlier, requested)
+    assert now.settings == {"num": "2", "new": "3"}
+    assert differences(earlier, now) == [
+        "--brokers 3 -> 4",
+        "--port 9092 -> 19092",
+        "--zookeeper of its own on port 2181 -> other:2181",
+        "--set flush 1 -> default",
+        "--set new default -> 3",
+    ]
 
 
 async def test_fewer_brokers_than_the_data_directory_has_are_refused(tmp_path: Path) -> None:
@@ -263,7 +321,7 @@ async def test_wipe_removes_a_clusters_files_and_no_others(tmp_path: Path) -> No
     """Once it removed the user's project, because the data directory was '.'."""
     cluster = LocalCluster(tmp_path, 2)
     write_cluster_file(tmp_path, cluster.record)
-    for name in ("broker-1/a-0/x.log", "broker-2.log", "broker-2.log.4", "broker-1.properties", "zookeeper/data/y"):
+    for name in ("broker-1/a-0/x.log", "broker-2.log", "broker-3.log.4", "broker-1.properties", "zookeeper/data/y"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     theirs = ("main.py", "broker-7/notes", "broker-1.py", "broker-1.log.gz", ".git/config")
