@@ -169,8 +169,7 @@ class LocalCluster:
         the others, and so becomes controller. The cluster's own ZooKeeper is used if it still runs.
 
         A cluster that is not healthy in time is stopped; with `keep_running` only if no broker runs, because damage in
-        old data is repaired in a running cluster. A start that is interrupted is undone, too, and `tell` is told so.
-        The directory then binds the next start as it did before."""
+        old data is repaired in a running cluster. An interrupted start is undone, too, and `tell` is told so."""
         with self.ownership:
             return await self._up(timeout_s, first, keep_running, tell)
 
@@ -200,7 +199,7 @@ class LocalCluster:
             raise
 
     async def _undo(self, was_unused: bool) -> None:
-        """Stop everything after a failed start. Options that it was given do not stay for the next one."""
+        """Stop everything. The directory then binds the next start as it did before the failed one."""
         await self._stop_all(5.0)
         if was_unused:
             forget_failed_start(self.data_directory)
