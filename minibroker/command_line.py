@@ -46,7 +46,7 @@ class CommandFailed(click.ClickException):
     exit_code = EXIT_COULD_NOT
 
     def show(self, file: Any = None) -> None:
-        click.echo(f"{click.style('error:', fg='red')} {self.message}", err=True, color=_colour())
+        click.echo(f"{click.style('error:', fg='red')} {self.message}", err=True, color=None if has_colour() else False)
 
 
 class WrongUsage(CommandFailed):
@@ -112,7 +112,7 @@ def run_command_line(command: click.Command) -> NoReturn:
     open_standard_streams()
     stdout = sys.stdout
     try:
-        code = command.main(prog_name="minibroker", standalone_mode=False, color=_colour())
+        code = command.main(prog_name="minibroker", standalone_mode=False, color=None if has_colour() else False)
         sys.stdout.flush()
     except click.ClickException as error:
         _show(error)
@@ -143,9 +143,9 @@ def run_command_line(command: click.Command) -> NoReturn:
     _leave(code)
 
 
-def _colour() -> bool | None:
-    """For click: none with NO_COLOR (no-color.org), else on a terminal only."""
-    return False if os.environ.get("NO_COLOR") else None
+def has_colour() -> bool:
+    """Unless NO_COLOR is set (no-color.org), there is colour on a terminal."""
+    return not os.environ.get("NO_COLOR")
 
 
 def open_standard_streams() -> None:
@@ -361,7 +361,8 @@ def _cell(value: object) -> str:
 
 
 def is_number(cell: str) -> bool:
-    return cell == "-" or cell.lstrip("-").replace(".", "", 1).isdigit()
+    """Also `5+`, a lower bound."""
+    return cell == "-" or cell.lstrip("-").removesuffix("+").replace(".", "", 1).isdigit()
 
 
 def note(text: str) -> None:

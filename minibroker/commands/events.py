@@ -13,6 +13,7 @@ from minibroker.command_line import (
     print_json,
     require_reader,
     run_async,
+    topics_option,
     warn,
 )
 
@@ -28,7 +29,7 @@ SHOWN_FIRST = 20
 @click.command()
 @bootstrap_option
 @click.option("-k", "--kind", "kinds", multiple=True, help="Only events of this kind, e.g. isr_changed.")
-@click.option("-t", "--topic", "topics", multiple=True, help="Only events of this topic.")
+@topics_option(required=False)
 @click.option(
     "--broker", "brokers", type=int, multiple=True, help="Only events that this broker reported, or that name it."
 )

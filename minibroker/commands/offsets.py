@@ -13,6 +13,7 @@ from minibroker.command_line import (
     print_table,
     run_async,
     timeout_option,
+    topics_option,
 )
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @bootstrap_option
-@click.option("-t", "--topic", "topics", multiple=True, help="[default: all topics]")
+@topics_option(required=False)
 @click.option("--at", "moment", metavar="@TIME", help="Also print the first offset not older than this.")
 @timeout_option(30)
 @json_option

@@ -1,5 +1,6 @@
 """`minibroker replicas`: the state of each replica, as its broker reports it."""
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import click
@@ -14,6 +15,7 @@ from minibroker.command_line import (
     print_table,
     run_async,
     timeout_option,
+    topics_option,
     unknown_topic,
     warn,
 )
@@ -24,14 +26,15 @@ if TYPE_CHECKING:
 
 @click.command()
 @bootstrap_option
-@click.option("-t", "--topic", "topics", multiple=True, help="Only these topics.")
+@topics_option(required=False)
 @click.option("--check", is_flag=True, help="Exit code 10 unless the cluster is healthy.")
 @timeout_option(15)
 @json_option
 def replicas(bootstrap_servers: str, topics: tuple[str, ...], check: bool, timeout_s: float, as_json: bool) -> int:
     """Print each replica's role, epoch, LEO, HW, lag and ISR.
 
-    LEO: log end offset. HW: high watermark, below which records are committed. Both exclusive.
+    LEO: log end offset. HW: high watermark, below which records are committed. Both exclusive. LAG of a replica that
+    does not answer is what its leader knows: '-' nothing, '5+' at least 5.
     """
     import msgspec
 
@@ -58,10 +61,18 @@ async def _look(servers: str, topics: list[str] | None) -> "ClusterView":
     async with BrokerQueries() as queries:
         try:
             view = await view_cluster(queries, servers, topics)
-            missing = sorted({*(topics or ())} - {partition.topic for partition in view.partitions})
-            if missing:
-                known = [topic.name for topic in (await queries.metadata(servers)).topics]
-                raise CommandFailed(unknown_topic(missing[0], known))
+            await require_described(view, topics, servers)
             return view
         except NoAnswer as error:
             raise CommandFailed(str(error)) from None
+
+
+async def require_described(view: "ClusterView", topics: Collection[str] | None, servers: str) -> None:
+    """Raise CommandFailed, with a similar name, for a topic that the view lacks. Raises NoAnswer."""
+    from minibroker.observation.broker_queries import BrokerQueries
+
+    missing = sorted({*(topics or ())} - {partition.topic for partition in view.partitions})
+    if missing:
+        async with BrokerQueries() as queries:
+            known = [topic.name for topic in (await queries.metadata(servers)).topics]
+        raise CommandFailed(unknown_topic(missing[0], known))

@@ -13,6 +13,7 @@ from minibroker.command_line import (
     LazyGroup,
     ProgressLine,
     WrongUsage,
+    has_colour,
     json_option,
     print_json,
     print_table,
@@ -41,7 +42,10 @@ def scenario() -> None:
 @click.command("list")
 @json_option
 def list_scenarios(as_json: bool) -> int:
-    """List the scenarios."""
+    """List the scenarios.
+
+    TRUNCATION: 'both' where the rule of truncation decides how it ends (run it with both), else 'no effect'.
+    """
     from minibroker.scenarios.catalogue import all_scenarios
 
     scenarios = all_scenarios()
@@ -56,7 +60,7 @@ def list_scenarios(as_json: bool) -> int:
     rows = [
         (
             each.name,
-            "both" if len(each.rules) > 1 else "either",
+            "both" if len(each.rules) > 1 else "no effect",
             "yes" if any(variant.live for variant in each.variants) else "",
             each.title,
         )
@@ -128,7 +132,7 @@ def _play(
     from minibroker.scenarios.staging import slides
     from minibroker.scenarios.staging.played_variant import play_variant
 
-    on_terminal = sys.stdout.isatty()
+    in_colour = sys.stdout.isatty() and has_colour()
     progress = ProgressLine(after_s=0.5)
 
     def show(step: "ScenarioStep") -> None:
@@ -136,7 +140,7 @@ def _play(
         if as_json:
             print_json(slides.step_as_json(step))
         else:
-            slides.print_slide(step, on_terminal)
+            slides.print_slide(step, in_colour=in_colour)
         if by_step and live_engine is None:
             wait_for_key()
 
@@ -150,7 +154,7 @@ def _play(
     if as_json:
         print_json(slides.variant_as_json(played, variant, rule))
     else:
-        slides.print_heading(played, variant, rule)
+        slides.print_heading(played, variant, rule, in_colour=in_colour)
     if live_engine is None:
         result = play_variant(variant, rule, show)
     else:

@@ -1,10 +1,14 @@
 """`minibroker top`: the live table of replicas, with a line for each election, truncation and ISR change.
 
-The table is asked for again and again; the lines are events of the brokers (`observation/cluster_changes.py`).
+The table is asked for again and again; the lines are events of the brokers (`observation/cluster_changes.py`). What of
+both fits the terminal is decided in `observation/top_screen.py`.
 """
 
+import contextlib
+import os
 import sys
 from collections import deque
+from collections.abc import Coroutine, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +26,7 @@ from minibroker.command_line import (
     require_reader,
     run_async,
     timeout_option,
+    topics_option,
 )
 
 if TYPE_CHECKING:
@@ -29,15 +34,17 @@ if TYPE_CHECKING:
     from minibroker.observation.cluster_view import ClusterView
 
 EVENTS_SHOWN = 12
+KEY_BYTES = 1_024
+"""More keys than a person presses between two looks at them."""
 
 
 @click.command()
 @bootstrap_option
-@click.option("-t", "--topic", "topics", multiple=True, help="Only these topics.")
+@topics_option(required=False)
 @click.option(
     "--interval", "interval_s", type=Seconds(0.05, SECONDS_MAX), default=0.5, show_default=True, metavar="SECONDS"
 )
-@click.option("-n", "--looks", type=click.IntRange(1), help="End after this many updates.  [default: at Ctrl-C]")
+@click.option("-n", "--looks", type=click.IntRange(1), help="End after this many updates.  [default: at q or Ctrl-C]")
 @timeout_option(10, "Give up when no broker has answered for this many seconds.")
 @json_option
 def top(
@@ -50,15 +57,56 @@ def top(
 ) -> int:
     """Watch the replicas live, with each election and truncation.
 
-    Without a terminal, or with --json, only the events are printed, one per line.
+    q or Ctrl-C ends it. A small terminal shows fewer columns, and replicas out of sync first. LAG of a replica that
+    does not answer is what its leader knows: '-' nothing, '5+' at least 5. Without a terminal, or with --json, only the
+    events are printed, one per line.
     """
     screen: LiveScreen | EventLines = EventLines(as_json) if as_json or not sys.stdout.isatty() else LiveScreen()
     try:
         with screen:
-            run_async(_watch(bootstrap_servers, list(topics) or None, interval_s, looks, timeout_s, screen))
+            watching = _watch(bootstrap_servers, list(topics) or None, interval_s, looks, timeout_s, screen)
+            run_async(_until_q(watching) if isinstance(screen, LiveScreen) and sys.stdin.isatty() else watching)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED if looks else EXIT_FINE  # Ctrl-C is the normal end of top
     return EXIT_FINE
+
+
+async def _until_q(watching: Coroutine[Any, Any, None]) -> None:
+    """Await it until the user types q."""
+    import asyncio
+
+    task = asyncio.ensure_future(watching)
+    is_over = False
+
+    def read_keys() -> None:
+        nonlocal is_over
+        if b"q" in os.read(sys.stdin.fileno(), KEY_BYTES).lower():
+            is_over = True
+            task.cancel()
+
+    with _single_keys():
+        asyncio.get_running_loop().add_reader(sys.stdin.fileno(), read_keys)
+        try:
+            await task
+        except asyncio.CancelledError:
+            if not is_over:
+                raise
+        finally:
+            asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+
+
+@contextlib.contextmanager
+def _single_keys() -> Iterator[None]:
+    """The terminal hands over each key at once and shows none; Ctrl-C works as ever."""
+    import termios
+    import tty
+
+    before = termios.tcgetattr(sys.stdin)
+    tty.setcbreak(sys.stdin)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
 async def _watch(
@@ -71,22 +119,26 @@ async def _watch(
 ) -> None:
     import asyncio
 
+    from minibroker.commands.replicas import require_described
     from minibroker.observation.broker_queries import NoAnswer
     from minibroker.observation.cluster_changes import ClusterWatch
+    from minibroker.opened_client import FIRST_ANSWER_MS
 
     loop = asyncio.get_running_loop()
-    answered = loop.time()
+    answered, patience_s = loop.time(), min(FIRST_ANSWER_MS / 1000, timeout_s)
     done = 0
     async with ClusterWatch("minibroker-top", servers) as watch:
         while looks is None or done < looks:
             try:
                 view, changes = await watch.look(topics, min(2.0, timeout_s))
             except NoAnswer as error:
-                if loop.time() - answered > timeout_s:
+                if loop.time() - answered > patience_s:
                     raise CommandFailed(str(error)) from None
                 await asyncio.sleep(interval_s)
                 continue
-            answered = loop.time()
+            if not done:
+                await require_described(view, topics, servers)
+            answered, patience_s = loop.time(), timeout_s
             screen.show(view, changes)
             done += 1
             if looks is None or done < looks:
@@ -138,24 +190,17 @@ class LiveScreen:
             click.echo(event)
 
     def show(self, view: "ClusterView", changes: "list[ClusterChange]") -> None:
-        from rich.console import Group
         from rich.text import Text
+
+        from minibroker.observation.replica_table import replica_rows
+        from minibroker.observation.top_screen import screen
 
         moment = datetime.fromtimestamp(view.taken_at)
         times = [datetime.fromtimestamp(change.at_ms / 1000) for change in changes]
         self._events.extend(f"{at:%H:%M:%S}  {each.what}" for at, each in zip(times, changes, strict=True))
         brokers = ", ".join(f"{b.broker_id}{'' if b.description else ' (no answer)'}" for b in view.brokers)
-        title = Text(f"{moment:%H:%M:%S}  brokers {brokers}  controller {view.controller_id}", style="bold")
-        self._live.update(Group(title, _rich_table(view), Text("\n".join(self._events))), refresh=True)
-
-
-def _rich_table(view: "ClusterView") -> Any:
-    from rich.table import Table
-
-    from minibroker.observation.replica_table import HEADER, replica_rows
-
-    table = Table(*HEADER, box=None, pad_edge=False)
-    for row in replica_rows(view):
-        style = "green" if row.role == "leader" else "red" if not row.in_sync else None
-        table.add_row(*("-" if cell is None else str(cell) for cell in row.cells()), style=style)
-    return table
+        title = f"{moment:%H:%M:%S}  brokers {brokers}  controller {view.controller_id}  (q ends)"
+        size = self._live.console.size
+        lines = screen(title, replica_rows(view), self._events, size.width, size.height)
+        shown = Text("\n", no_wrap=True, overflow="crop").join(Text(line.text, style=line.style) for line in lines)
+        self._live.update(shown, refresh=True)

@@ -22,6 +22,8 @@ class ReplicaTableRow(msgspec.Struct, frozen=True, kw_only=True):
     log_end_offset: int | None = None
     high_watermark: int | None = None
     lag: int | None = None
+    lag_at_least: int | None = None
+    """Where the lag is unknown: a replica that has not fetched in the leader's epoch lacks all records of it."""
     in_sync: bool
     isr: list[int]
     isr_state: str | None = None
@@ -34,7 +36,8 @@ class ReplicaTableRow(msgspec.Struct, frozen=True, kw_only=True):
         )
         offsets = (self.log_start_offset, self.log_end_offset, self.high_watermark)
         sync = "yes" if self.in_sync else "NO"
-        return (self.partition, self.broker, self.role, self.leader_epoch, *offsets, self.lag, sync, isr)
+        lag = f"{self.lag_at_least}+" if self.lag_at_least is not None else self.lag
+        return (self.partition, self.broker, self.role, self.leader_epoch, *offsets, lag, sync, isr)
 
 
 def replica_rows(view: ClusterView) -> list[ReplicaTableRow]:
@@ -59,7 +62,10 @@ def _row(
     in_sync, isr = broker_id in partition.isr_nodes, list(partition.isr_nodes)
     if replica is None:
         lag = _lag_known_to(leader, broker_id)
-        return ReplicaTableRow(partition=name, broker=broker_id, role="no answer", lag=lag, in_sync=in_sync, isr=isr)
+        least = None if leader is None or lag is not None else _lag_at_least(leader)
+        return ReplicaTableRow(
+            partition=name, broker=broker_id, role="no answer", lag=lag, lag_at_least=least, in_sync=in_sync, isr=isr
+        )
     lag = None
     if leader is not None:
         lag = 0 if replica is leader else max(0, leader.log_end_offset - replica.log_end_offset)
@@ -86,3 +92,9 @@ def _lag_known_to(leader: ReplicaStateDescription | None, broker_id: int) -> int
         return None
     known = next((remote for remote in leader.remotes if remote.replica_id == broker_id), None)
     return None if known is None or known.log_end_offset < 0 else max(0, leader.log_end_offset - known.log_end_offset)
+
+
+def _lag_at_least(leader: ReplicaStateDescription) -> int | None:
+    """The records of the leader's epoch; None if that says nothing."""
+    start = next((each.start_offset for each in leader.epoch_history if each.epoch == leader.leader_epoch), None)
+    return None if start is None or leader.log_end_offset <= start else leader.log_end_offset - start

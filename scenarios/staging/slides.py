@@ -1,8 +1,9 @@
 """How a scenario is printed: headings, one slide for each step, the verdict; on a terminal, to a file, and as JSON.
 
-Owns: the text around the table. In plain text a star follows each new cell; on a terminal new cells are highlighted.
+Owns: the text around the table. In plain text a star follows each new cell; in colour new cells are highlighted.
 """
 
+import shutil
 import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -21,15 +22,20 @@ NUMBERS = frozenset({"EPOCH", "START", "LEO", "HW"})
 NEW = " *"
 LEGEND = (
     "LEO: log end offset, the offset of the next record. HW: high watermark, the first offset that a consumer may not"
-    " read. Remote LEO: a follower's LEO as the leader knows it, ? before its first fetch. A star: new."
+    " read. Remote LEO: a follower's LEO as the leader knows it, ? before its first fetch. ISR: the in-sync replicas,"
+    " which must all hold a record before it is committed. Epoch file: each leader epoch of the log, and the offset at"
+    " which it begins."
 )
+NEW_IN_TEXT, NEW_IN_COLOUR = "A star: new.", "Highlighted: new."
 RULE_IN_WORDS = {
     "leader-epoch": "a follower asks where its last epoch ended, and truncates there",
     "high-watermark": "a follower truncates at its HW, as before Kafka 0.11: teaching only",
 }
 
 
-def heading(scenario: Scenario, variant: Variant, rule: TruncationRule) -> list[str]:
+def heading(
+    scenario: Scenario, variant: Variant, rule: TruncationRule, width: int = WIDTH, *, in_colour: bool = False
+) -> list[str]:
     """The lines above the slides of a variant."""
     setup = variant.setup
     replicas = " ".join(setup.replicas)
@@ -46,15 +52,16 @@ def heading(scenario: Scenario, variant: Variant, rule: TruncationRule) -> list[
     )
     if variant.patched:
         lines.append(f"Changed for this variant alone: {variant.patched}")
-    return [line for text in (*lines, LEGEND) for line in textwrap.wrap(text, WIDTH)]
+    lines.append(f"{LEGEND} {NEW_IN_COLOUR if in_colour else NEW_IN_TEXT}")
+    return [line for text in lines for line in textwrap.wrap(text, width)]
 
 
-def slide(step: ScenarioStep) -> list[str]:
+def slide(step: ScenarioStep, width: int = WIDTH) -> list[str]:
     """One step as plain text."""
     first, rest = f"{step.number}. ", INDENT
-    lines = textwrap.wrap(step.sentence, WIDTH, initial_indent=first, subsequent_indent=rest)
+    lines = textwrap.wrap(step.sentence, width, initial_indent=first, subsequent_indent=rest)
     for note in step.notes:
-        lines += textwrap.wrap(note, WIDTH, initial_indent=f"{INDENT}- ", subsequent_indent=f"{INDENT}  ")
+        lines += textwrap.wrap(note, width, initial_indent=f"{INDENT}- ", subsequent_indent=f"{INDENT}  ")
     return [*lines, "", *(INDENT + line for line in _table(step)), *_reference(step), ""]
 
 
@@ -84,7 +91,7 @@ def shown_columns(rows: Sequence[ReplicaRow]) -> list[int]:
     return [column for column in range(len(HEADER)) if column != START_COLUMN or trimmed]
 
 
-def ending(played: PlayedVariant) -> list[str]:
+def ending(played: PlayedVariant, width: int = WIDTH) -> list[str]:
     """The audit's verdict and the lesson."""
     verdict = played.verdict
     text = [
@@ -94,7 +101,7 @@ def ending(played: PlayedVariant) -> list[str]:
     if played.ending is not None:
         text.append(f"lesson: {played.ending.lesson}")
     text.append("as scripted" if played.problem is None else f"NOT as scripted: {played.problem}")
-    return [line for each in text for line in textwrap.wrap(each, WIDTH, subsequent_indent="    ")]
+    return [line for each in text for line in textwrap.wrap(each, width, subsequent_indent="    ")]
 
 
 # --------------------------------------------------------------------------------------------------------------- JSON
@@ -160,8 +167,8 @@ def plain_lines(scenario: Scenario, variant: Variant, rule: TruncationRule, play
     yield from ending(played)
 
 
-def print_heading(scenario: Scenario, variant: Variant, rule: TruncationRule) -> None:
-    first, *rest = heading(scenario, variant, rule)
+def print_heading(scenario: Scenario, variant: Variant, rule: TruncationRule, *, in_colour: bool) -> None:
+    first, *rest = heading(scenario, variant, rule, _width(), in_colour=in_colour)
     click.secho(first, bold=True)
     for line in rest:
         wrong = rule is HIGH_WATERMARK and line.startswith("truncation rule")
@@ -169,10 +176,15 @@ def print_heading(scenario: Scenario, variant: Variant, rule: TruncationRule) ->
     click.echo()
 
 
-def print_slide(step: ScenarioStep, on_terminal: bool) -> None:
-    """New cells are highlighted on a terminal, else marked with a star."""
-    if not on_terminal:
-        click.echo("\n".join(slide(step)))
+def _width() -> int:
+    """A terminal would break lines within words."""
+    return min(WIDTH, shutil.get_terminal_size((WIDTH, 0)).columns)
+
+
+def print_slide(step: ScenarioStep, *, in_colour: bool) -> None:
+    """New cells are highlighted in colour, else marked with a star."""
+    if not in_colour:
+        click.echo("\n".join(slide(step, _width())))
         return
     from rich.console import Console
     from rich.table import Table
@@ -200,7 +212,7 @@ def print_slide(step: ScenarioStep, on_terminal: bool) -> None:
 
 
 def print_ending(played: PlayedVariant) -> None:
-    for line in ending(played):
+    for line in ending(played, _width()):
         if line.startswith("audit"):
             click.secho(line, fg="green" if not played.verdict.findings else "red")
         elif line.startswith("lesson"):

@@ -8,6 +8,7 @@ from minibroker.observation.cluster_view import NAMES_SHOWN, BrokerView, Cluster
 from minibroker.observation.replica_table import replica_rows
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import (
+    DescribedEpoch,
     DescribedReplicaTopic,
     DescribeReplicaStateResponse,
     MetadataPartition,
@@ -166,3 +167,16 @@ def test_without_zookeeper_the_cure_is_zookeeper_and_no_election() -> None:
     assert len(reasons) == 4
     assert all("`minibroker cluster start zookeeper`" in reason for reason in reasons)
     assert not any("elect" in reason for reason in reasons)
+
+
+def test_a_dead_replica_lacks_at_least_the_records_of_the_leaders_epoch() -> None:
+    """Its leader forgot where it was when the new epoch began, and LAG was '-' however far the leader went."""
+    led = msgspec.structs.replace(
+        replica("leader", 10, epoch=2),
+        remotes=[],
+        epoch_history=[DescribedEpoch(epoch=0, start_offset=0), DescribedEpoch(epoch=2, start_offset=4)],
+    )
+    row = replica_rows(view(one=broker(1, led), three=broker(3, None)))[2]
+    assert (row.lag, row.lag_at_least, row.cells()[7]) == (None, 6, "6+")
+    nothing_since = msgspec.structs.replace(led, log_end_offset=4)
+    assert replica_rows(view(one=broker(1, nothing_since), three=broker(3, None)))[2].cells()[7] is None

@@ -7,7 +7,7 @@ from minibroker.scenarios.patches import answers_without_epoch
 from minibroker.scenarios.staging.played_variant import play_variant
 from minibroker.scenarios.staging.rows import Expected, ReplicaRow, changed_cells, shortened
 from minibroker.scenarios.staging.scenario import LEADER_EPOCH, Ending, Setup, Variant
-from minibroker.scenarios.staging.slides import slide
+from minibroker.scenarios.staging.slides import heading, slide
 from minibroker.scenarios.staging.stage import ScenarioStep, Stage
 
 ROW = ReplicaRow(broker="A", role="leader", leader_epoch=0, log_end_offset=1, high_watermark=0, records=("m0",))
@@ -67,6 +67,19 @@ def test_a_slide_marks_what_is_new() -> None:
         "   ZooKeeper: leader A, epoch 0, ISR A",
         "",
     ]
+
+
+def test_the_heading_explains_the_columns_and_how_new_cells_are_marked() -> None:
+    """Once it spoke of stars where cells are highlighted, and of neither the ISR nor the epoch file."""
+    scenario = find_scenario("loss")
+    plain, coloured = (
+        heading(scenario, scenario.variants[0], scenario.rules[0], 60, in_colour=in_colour) for in_colour in (False, True)
+    )
+    assert all(len(line) <= 60 for line in plain)
+    assert "A star: new." in " ".join(plain)
+    assert "A star" not in " ".join(coloured)
+    assert " ISR: " in " ".join(plain)
+    assert " Epoch file: " in " ".join(plain)
 
 
 def test_many_records_are_shown_as_runs() -> None:
