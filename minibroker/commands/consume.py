@@ -1,4 +1,4 @@
-"""`minibroker consume`: a topic's records on stdout."""
+"""`minibroker consume`: records of topics on stdout."""
 
 import sys
 from collections.abc import Callable
@@ -13,24 +13,34 @@ from minibroker.command_line import (
     require_reader,
     run_async,
     timeout_option,
+    topics_option,
+    warn,
 )
 
 if TYPE_CHECKING:
     from minibroker.client.consumer.consumer import Consumer
     from minibroker.client.consumer.records import Record
     from minibroker.records.record_reader import RecordReader
-    from minibroker.records.starting_point import StartingPoint
 
 
 @click.command()
 @bootstrap_option
-@click.option("-t", "--topic", "topics", required=True, multiple=True, metavar="TOPIC", help="Exactly one.")
+@topics_option()
 @click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="[default: all]")
-@click.option("-o", "--offset", default="beginning", show_default=True, metavar="beginning|end|N|-N|@TIME")
+@click.option(
+    "-o",
+    "--offset",
+    default="beginning",
+    show_default=True,
+    metavar="FROM[:TO]",
+    help="Each is beginning, end, N, -N or @TIME. With TO it ends before that offset, at the latest as -e does.",
+)
 @click.option("-c", "--count", type=click.IntRange(1), help="End after this many records.")
 @click.option("-e", "--exit-at-end", is_flag=True, help="Stop at the end offsets of the moment when the command began.")
 @click.option("-f", "--format", "format_text", help="%t %p %o %e %k %K %s %S %T %h %R %% \\n \\t \\xNN")
 @click.option("-J", "--json", "as_json", is_flag=True, help="One JSON object per line.")
+@click.option("--json-values", is_flag=True, help="Like -J; keys and values that are JSON objects or arrays stay such.")
+@click.option("--base64", "in_base64", is_flag=True, help="Like -J, with all keys, values and headers in base64.")
 @click.option("--skip-undecodable", is_flag=True, help="Skip batches that cannot be decoded, with a warning.")
 @timeout_option(30, "Give up when a partition has given no answer, or only errors, for this many seconds.")
 def consume(
@@ -42,26 +52,26 @@ def consume(
     exit_at_end: bool,
     format_text: str | None,
     as_json: bool,
+    json_values: bool,
+    in_base64: bool,
     skip_undecodable: bool,
     timeout_s: float,
 ) -> int:
-    """Print a topic's records.
+    """Print the records of topics.
 
-    Values are printed byte for byte, each followed by a newline. Without -e or -c it waits for more until Ctrl-C.
-    @TIME is milliseconds since 1970 or ISO-8601; -N starts N records before the end of each partition.
+    Values are printed byte for byte, each followed by a newline. Without -e, -c or TO it waits for more until Ctrl-C.
+    @TIME is milliseconds since 1970 or ISO-8601; -N is N records before the end of each partition.
     """
     from minibroker.client.consumer.consumer import Consumer
     from minibroker.opened_client import FIRST_ANSWER_MS
-    from minibroker.records.starting_point import BadStartingPoint, parse_start
+    from minibroker.records.record_reader import RecordReader
+    from minibroker.records.starting_point import BadStartingPoint, parse_range
 
-    if len(topics) > 1:
-        raise click.BadParameter(f"{', '.join(topics)}: one topic at a time", param_hint="-t")
-    topic = topics[0]
     try:
-        point = parse_start(offset)
+        begin, end = parse_range(offset)
     except BadStartingPoint as error:
         raise click.BadParameter(str(error), param_hint="-o") from None
-    show = _printer(format_text, as_json)
+    show = _printer(format_text, as_json, json_values, in_base64)
     timeout_ms = max(1, round(timeout_s * 1000))
 
     def open_consumer() -> "Consumer":
@@ -73,19 +83,31 @@ def consume(
             on_undecodable="skip" if skip_undecodable else "raise",
         )
 
+    def open_reader(consumer: "Consumer") -> "RecordReader":
+        return RecordReader(consumer, topics, partitions, begin, timeout_ms, end=end, until_end=exit_at_end)
+
     run_async(
-        _consume(open_consumer, bootstrap_servers, topic, partitions, point, count, exit_at_end, show, timeout_ms),
-        fast_loop=True,
+        _consume(open_consumer(), bootstrap_servers, topics, open_reader, count, show, timeout_ms), fast_loop=True
     )
     return EXIT_FINE
 
 
-def _printer(format_text: str | None, as_json: bool) -> "Callable[[Record], bytes] | None":
+def _printer(
+    format_text: str | None, as_json: bool, json_values: bool, in_base64: bool
+) -> "Callable[[Record], bytes] | None":
     """How a record is printed; None for the fast way, a value and a newline."""
-    if as_json:
-        from minibroker.records.record_format import json_line
+    if (format_text is not None) + json_values + in_base64 > 1:
+        raise click.UsageError("-f, --json-values and --base64 exclude each other: give one")
+    if as_json or json_values or in_base64:
+        from minibroker.records import record_format
 
-        return json_line
+        return (
+            record_format.json_values_line
+            if json_values
+            else record_format.base64_line
+            if in_base64
+            else record_format.json_line
+        )
     if format_text is None:
         return None
     from minibroker.records.record_format import BadFormat, compile_format
@@ -97,37 +119,38 @@ def _printer(format_text: str | None, as_json: bool) -> "Callable[[Record], byte
 
 
 async def _consume(
-    open_consumer: "Callable[[], Consumer]",
+    consumer: "Consumer",
     servers: str,
-    topic: str,
-    partitions: tuple[int, ...],
-    point: "StartingPoint",
+    topics: tuple[str, ...],
+    open_reader: "Callable[[Consumer], RecordReader]",
     count: int | None,
-    exit_at_end: bool,
     show: "Callable[[Record], bytes] | None",
     timeout_ms: int,
 ) -> None:
-    from minibroker.client.errors import MinibrokerError
+    from minibroker.client.errors import MinibrokerError, OffsetOutOfRange
     from minibroker.opened_client import opened, require_topics
-    from minibroker.records.record_reader import RecordReader
 
-    consumer = open_consumer()
     try:
         async with opened(consumer, servers):
-            await require_topics(consumer._cluster, [topic], timeout_ms)
-            reader = RecordReader(consumer, topic, partitions, point, timeout_ms)
+            await require_topics(consumer._cluster, topics, timeout_ms)
+            reader = open_reader(consumer)
             await reader.start()
-            await (
-                _print_values(reader, count, exit_at_end) if show is None else _print(reader, count, exit_at_end, show)
-            )
+            for partition, end in reader.beyond.items():
+                warn(f"{partition} ends at {end}, so nothing is read from it")
+            await (_print_values(reader, count) if show is None else _print(reader, count, show))
+    except OffsetOutOfRange as error:
+        raise CommandFailed(
+            f"the next record of {error.topic_partition} is gone (deleted by retention, or lost with its leader): run"
+            " the command again"
+        ) from None
     except MinibrokerError as error:
         raise CommandFailed(str(error)) from None
 
 
-async def _print_values(reader: "RecordReader", count: int | None, exit_at_end: bool) -> None:
+async def _print_values(reader: "RecordReader", count: int | None) -> None:
     write, flush = _output()
     left = count
-    async for batches in reader.batches(exit_at_end):
+    async for batches in reader.batches():
         if not batches:
             require_reader()
         for batch in batches:
@@ -148,12 +171,10 @@ def _joined(values: "Any") -> bytes:
         return b"".join((value or b"") + b"\n" for value in values)
 
 
-async def _print(
-    reader: "RecordReader", count: int | None, exit_at_end: bool, show: "Callable[[Record], bytes]"
-) -> None:
+async def _print(reader: "RecordReader", count: int | None, show: "Callable[[Record], bytes]") -> None:
     write, flush = _output()
     left = count
-    async for records in reader.records(exit_at_end):
+    async for records in reader.records():
         if not records:
             require_reader()
         some = records if left is None else records[:left]

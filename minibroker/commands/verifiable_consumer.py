@@ -85,14 +85,14 @@ async def _consume(
     left = max_messages if max_messages >= 0 else None
     try:
         async with consumer:
-            reader = RecordReader(consumer, topic, partitions, point, timeout_ms)
+            reader = RecordReader(consumer, [topic], partitions, point, timeout_ms, until_end=exit_at_end)
             await reader.start()
             print_event("startup_complete")
             assigned = [{"topic": name, "partition": index} for name, index in reader.partitions]
             print_event("partitions_assigned", partitions=assigned)
             if left == 0:
                 return
-            async for records in reader.records(exit_at_end):
+            async for records in reader.records():
                 if not records:
                     require_reader()
                     continue

@@ -25,9 +25,9 @@ async def compare_with_input(output: DemoOutput, servers: str, topic: str, lines
     positions: dict[TopicPartition, int] = {}
     count = size = 0
     async with Consumer(bootstrap_servers=servers, client_id="demo-reader", auto_offset_reset="none") as consumer:
-        reader = RecordReader(consumer, topic, (), parse_start("beginning"), TIMEOUT_MS)
+        reader = RecordReader(consumer, [topic], (), parse_start("beginning"), TIMEOUT_MS, until_end=True)
         await reader.start()
-        async for batches in reader.batches(until_end=True):
+        async for batches in reader.batches():
             for batch in batches:
                 size += _compare(batch, lines, ledger, positions, differences)
                 count += len(batch)

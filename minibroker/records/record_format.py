@@ -8,6 +8,7 @@ Owns: parsing a format once into steps, and the JSON form of a record. Leaves to
 """
 
 import base64
+import contextlib
 import json
 import struct
 from collections.abc import Callable, Sequence
@@ -187,6 +188,22 @@ def consumed_as_json(record: ReadRecord, *, all_base64: bool = False) -> dict[st
 def base64_line(record: ReadRecord) -> bytes:
     """`consumed_as_json` as one line, all in base64."""
     return json.dumps(consumed_as_json(record, all_base64=True), separators=(",", ":")).encode() + b"\n"
+
+
+def json_values_line(record: ReadRecord) -> bytes:
+    """`consumed_as_json` as one line, with keys and values that are JSON objects or arrays as such: programs like jq
+    need not parse them again. Texts and numbers stay texts, because 1.0 and "1.0" would be the same."""
+    shown = consumed_as_json(record)
+    for name in ("key", "payload"):
+        text = shown[name]
+        if isinstance(text, str) and text.lstrip()[:1] in ("{", "["):
+            with contextlib.suppress(ValueError, RecursionError):
+                shown[name] = json.loads(text, parse_constant=_refuse)
+    return json.dumps(shown, separators=(",", ":"), ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
 
 
 def json_line(record: ReadRecord) -> bytes:

@@ -1,34 +1,50 @@
 """Reads partitions through the public Consumer until an end, or for ever: for `consume` and similar commands.
 
-Owns: which partitions, from where, until when, and how long leaders may stay silent. Leaves to others: printing.
+Owns: which partitions, from where, until when, and how long leaders may stay silent. Nothing is read from the end on,
+even if it comes in the same batch. Leaves to others: printing.
 """
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Iterable
+
+import msgspec
 
 from minibroker.client.consumer.connection_state import ConnectionState
 from minibroker.client.consumer.consumer import Consumer
 from minibroker.client.consumer.records import Record, RecordBatch
 from minibroker.client.errors import CallTimedOut, InvalidCall
 from minibroker.protocol.ids import TopicPartition
-from minibroker.records.starting_point import StartingPoint, find_offsets
+from minibroker.records.starting_point import StartingPoint, StartKind, find_offsets
 
 POLL_MS = 500
 
 
 class RecordReader:
-    """Reads some partitions of a topic once. `start` it, then use `batches` or `records`."""
+    """Reads some partitions of topics once. `start` it, then use `batches` or `records`."""
 
     def __init__(
-        self, consumer: Consumer, topic: str, partitions: Iterable[int], point: StartingPoint, timeout_ms: int
+        self,
+        consumer: Consumer,
+        topics: Iterable[str],
+        partitions: Iterable[int],
+        begin: StartingPoint,
+        timeout_ms: int,
+        *,
+        end: StartingPoint | None = None,
+        until_end: bool = False,
     ) -> None:
+        """`until_end`: until the ends as they are when reading begins; with `end` at most to there, too."""
         self._consumer = consumer
-        self._topic = topic
+        self._topics = list(topics)
         self._wanted = list(partitions)
-        self._point = point
+        self._begin, self._end = begin, end
+        self._until_end = until_end or end is not None
         self._timeout_ms = timeout_ms
         self.ends: dict[TopicPartition, int] = {}
-        """End offsets when the reading began: where `until_end` ends."""
+        """Where reading ends in each partition that has something to read by then; empty if it goes on for ever."""
+        self.beyond: dict[TopicPartition, int] = {}
+        """Partitions that end before the offset where reading should begin, with their ends."""
         self.partitions: list[TopicPartition] = []
         self._silent_since: dict[TopicPartition, float] = {}
         """Since when each unhealthy partition has been so."""
@@ -36,54 +52,94 @@ class RecordReader:
 
     async def start(self) -> None:
         """Find the partitions and seek to where reading begins. Raises MinibrokerError."""
-        known = await self._find_partitions()
+        self.partitions = [each for topic in self._topics for each in await self._partitions_of(topic)]
+        ends = await self._consumer.end_offsets(self.partitions, self._timeout_ms)
+        begins = await self._find(self._begin, ends)
+        await self._refuse_outside(begins, ends)
+        if self._until_end:
+            bounds = ends if self._end is None else await self._find(self._end, ends)
+            ends = {each: min(bounds[each], ends[each]) for each in ends}
+            self.ends = {each: end for each, end in ends.items() if begins[each] < end}
+        read = [*self.ends] if self._until_end else self.partitions
+        self._consumer.assign(read)
+        for partition in read:
+            self._consumer.seek(partition, begins[partition])
+
+    async def _find(self, point: StartingPoint, ends: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+        return await find_offsets(self._consumer, point, self.partitions, ends, self._timeout_ms)
+
+    async def _partitions_of(self, topic: str) -> list[TopicPartition]:
+        known = await self._find_partitions(topic)
         missing = sorted(set(self._wanted) - set(known))
         if missing:
-            raise InvalidCall(f"topic {self._topic!r} has no partition {missing[0]}: it has {known[0]} to {known[-1]}")
-        self.partitions = [TopicPartition(self._topic, index) for index in self._wanted or known]
-        self.ends = await self._consumer.end_offsets(self.partitions, self._timeout_ms)
-        offsets = await find_offsets(self._consumer, self._point, self.partitions, self.ends, self._timeout_ms)
-        self._consumer.assign(self.partitions)
-        for partition in self.partitions:
-            self._consumer.seek(partition, offsets[partition])
-        self._offsets = offsets
+            raise InvalidCall(f"topic {topic!r} has no partition {missing[0]}: it has {known[0]} to {known[-1]}")
+        return [TopicPartition(topic, index) for index in self._wanted or known]
 
-    async def _find_partitions(self) -> list[int]:
+    async def _find_partitions(self, topic: str) -> list[int]:
         try:
-            return await self._consumer.partitions_for(self._topic, self._timeout_ms)
+            return await self._consumer.partitions_for(topic, self._timeout_ms)
         except CallTimedOut as error:
             seconds = self._timeout_ms / 1000
-            cure = f"check the name, or create it with `minibroker topic create -t {self._topic}`"
-            raise CallTimedOut(f"topic {self._topic!r} was not found within {seconds:g} s: {cure}", error) from None
+            cure = f"check the name, or create it with `minibroker topic create -t {topic}`"
+            raise CallTimedOut(f"topic {topic!r} was not found within {seconds:g} s: {cure}", error) from None
 
-    async def batches(self, until_end: bool) -> AsyncIterator[list[RecordBatch]]:
+    async def _refuse_outside(self, begins: dict[TopicPartition, int], ends: dict[TopicPartition, int]) -> None:
+        """Raise InvalidCall for a given offset that a log does not have. Where reading stops at the ends, it is enough
+        if one partition has it."""
+        if self._begin.start is not StartKind.OFFSET:
+            return
+        starts = await self._consumer.beginning_offsets(self.partitions, self._timeout_ms)
+        for each in self.partitions:
+            if begins[each] < starts[each]:
+                raise InvalidCall(
+                    f"{each} begins at offset {starts[each]}, because older records were deleted: begin there, or with"
+                    " -o beginning"
+                )
+        self.beyond = {each: ends[each] for each in self.partitions if begins[each] > ends[each]}
+        if self.beyond and not (self._until_end and len(self.beyond) < len(self.partitions)):
+            partition, end = next(iter(self.beyond.items()))
+            raise InvalidCall(
+                f"{partition} has no offset {self._begin.number} yet: it ends at {end}; begin there, or with -o end"
+            )
+
+    async def batches(self) -> AsyncIterator[list[RecordBatch]]:
         """Record batches as they arrive, and an empty list when none came for POLL_MS, so that the caller can look at
-        what else may end it; with `until_end` it stops when every end is reached."""
-        left = self._unread() if until_end else {}
-        while left or not until_end:
+        what else may end it; it stops when every end is reached."""
+        left = dict(self.ends)
+        while left or not self._until_end:
             batches = await self._consumer.getmany_batches(timeout_ms=POLL_MS)
-            yield batches
+            yield [some for batch in batches if len(some := self._before_end(batch))]
             for batch in batches:
-                end = left.get(batch.topic_partition)
-                if end is not None and batch.base_offset + len(batch) >= end:
-                    del left[batch.topic_partition]
-            self._check_silence(left if until_end else self.partitions)
+                self._note_position(left, batch.topic_partition, batch.base_offset + len(batch))
+            self._check_silence(left if self._until_end else self.partitions)
 
-    async def records(self, until_end: bool) -> AsyncIterator[list[Record]]:
+    async def records(self) -> AsyncIterator[list[Record]]:
         """The same, record by record."""
-        left = self._unread() if until_end else {}
-        while left or not until_end:
+        left = dict(self.ends)
+        while left or not self._until_end:
             found = await self._consumer.getmany(timeout_ms=POLL_MS, max_records=5_000)
             if not found:
                 yield []
             for partition, records in found.items():
-                yield records
-                if partition in left and records[-1].offset + 1 >= left[partition]:
-                    del left[partition]
-            self._check_silence(left if until_end else self.partitions)
+                end = self.ends.get(partition, math.inf)
+                if some := records if records[-1].offset < end else [each for each in records if each.offset < end]:
+                    yield some
+                self._note_position(left, partition, records[-1].offset + 1)
+            self._check_silence(left if self._until_end else self.partitions)
 
-    def _unread(self) -> dict[TopicPartition, int]:
-        return {partition: end for partition, end in self.ends.items() if self._offsets[partition] < end}
+    def _before_end(self, batch: RecordBatch) -> RecordBatch:
+        count = self.ends.get(batch.topic_partition, math.inf) - batch.base_offset
+        if count >= len(batch):
+            return batch
+        kept = slice(max(0, int(count)))
+        keys, values, times = batch.keys[kept], batch.values[kept], batch.timestamps_ms[kept]
+        return msgspec.structs.replace(batch, keys=keys, values=values, timestamps_ms=times)
+
+    def _note_position(self, left: dict[TopicPartition, int], partition: TopicPartition, position: int) -> None:
+        """A partition that has reached its end is not fetched any more."""
+        if partition in left and position >= left[partition]:
+            del left[partition]
+            self._consumer.pause(partition)
 
     def _check_silence(self, partitions: Iterable[TopicPartition]) -> None:
         """Give up on a partition if its leader does not answer, or answers only with errors, for longer than the time

@@ -1,6 +1,7 @@
-"""Where to begin reading: kcat's `-o`, as a value, and as offsets of a topic's partitions.
+"""Where reading begins and ends: kcat's `-o`, as a value, and as offsets of a topic's partitions.
 
-Owns: the forms beginning, end, N, -N and @TIMESTAMP (milliseconds or ISO-8601). Leaves to others: reading records.
+Owns: the forms beginning, end, N, -N and @TIMESTAMP (milliseconds or ISO-8601), and the range FROM:TO of two of them.
+Leaves to others: reading records.
 """
 
 from datetime import datetime
@@ -44,6 +45,22 @@ def parse_start(text: str) -> StartingPoint:
     if not (digits.isascii() and digits.isdigit() and len(digits) <= 19 and int(digits) < 2**63):
         raise BadStartingPoint(f"'{text}' is not an offset: give beginning, end, N, -N (before the end) or @TIMESTAMP")
     return StartingPoint(StartKind.BEFORE_END if text.startswith("-") else StartKind.OFFSET, int(digits))
+
+
+def parse_range(text: str) -> tuple[StartingPoint, StartingPoint | None]:
+    """FROM, or FROM:TO, of which either may be left out. A time contains colons: a text that is one point is no range.
+    Raises BadStartingPoint."""
+    try:
+        return parse_start(text), None
+    except BadStartingPoint:
+        begin, colon, end = text.partition(":@")
+        if colon:
+            end = f"@{end}"
+        else:
+            begin, colon, end = text.rpartition(":")
+        if not colon:
+            raise
+    return parse_start(begin or "beginning"), parse_start(end or "end")
 
 
 def _milliseconds(text: str) -> int:

@@ -25,9 +25,9 @@ def test_a_closed_pipe_ends_it_before_the_next_record(monkeypatch: pytest.Monkey
 
     async def main(runtime: Runtime) -> None:
         async with Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="none", runtime=runtime) as consumer:
-            reader = RecordReader(consumer, "t", (), parse_start("end"), 8_000)
+            reader = RecordReader(consumer, ["t"], (), parse_start("end"), 8_000)
             await reader.start()
-            printed = _print_values(reader, None, False) if columns else _print(reader, None, False, lambda _: b"")
+            printed = _print_values(reader, None) if columns else _print(reader, None, lambda _: b"")
             with pytest.raises(BrokenPipeError):
                 await asyncio.wait_for(printed, 5)
 

@@ -11,6 +11,7 @@ from minibroker.records.record_format import (
     compile_format,
     consumed_as_json,
     json_line,
+    json_values_line,
     parse_delimiter,
 )
 
@@ -80,6 +81,16 @@ def test_json_is_all_base64_on_request() -> None:
     shown = json.loads(base64_line(Read(key=None)))
     assert (shown["key"], shown["payload"], shown["base64"]) == (None, "dmFsdWU=", ["payload", "headers"])
     assert shown["headers"] == ["a", "MQ==", "b", None]
+
+
+def test_json_values_need_not_be_parsed_again() -> None:
+    shown = json.loads(json_values_line(Read(key=b"[1]", value=b'{"a": {"b": 1.5}, "c": "\xc3\xbc"}')))
+    assert (shown["key"], shown["payload"]) == ([1], {"a": {"b": 1.5}, "c": "ü"})
+
+
+@pytest.mark.parametrize("text", ["1.0", '"text"', "null", "{", "[NaN]", "["])
+def test_what_is_no_object_or_array_stays_a_text(text: str) -> None:
+    assert json.loads(json_values_line(Read(value=text.encode())))["payload"] == text
 
 
 @pytest.mark.parametrize(

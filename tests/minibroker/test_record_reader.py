@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from minibroker.client.consumer.consumer import Consumer
-from minibroker.client.errors import CallTimedOut
+from minibroker.client.errors import CallTimedOut, InvalidCall
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.wire.messages import (
     FetchPartitionResponse,
@@ -15,7 +15,7 @@ from minibroker.protocol.wire.messages import (
     Response,
 )
 from minibroker.records.record_reader import RecordReader
-from minibroker.records.starting_point import parse_start
+from minibroker.records.starting_point import parse_range, parse_start
 from minibroker.runtime.ports import Runtime
 from minibroker.runtime.server.incoming_request import IncomingRequest
 from minibroker.simulation.world.world import SimulatedWorld
@@ -52,15 +52,15 @@ def read(cluster: FakeCluster, *, until_end: bool, columns: bool) -> tuple[int, 
     async def main(runtime: Runtime) -> tuple[int, float, str]:
         loop, count = asyncio.get_running_loop(), 0
         async with Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="none", runtime=runtime) as consumer:
-            reader = RecordReader(consumer, "t", (), parse_start("beginning"), TIMEOUT_MS)
+            reader = RecordReader(consumer, ["t"], (), parse_start("beginning"), TIMEOUT_MS, until_end=until_end)
             await reader.start()
             began = loop.time()
             with pytest.raises(CallTimedOut) as caught:
                 if columns:
-                    async for batches in reader.batches(until_end):
+                    async for batches in reader.batches():
                         count += sum(map(len, batches))
                 else:
-                    async for records in reader.records(until_end):
+                    async for records in reader.records():
                         count += len(records)
             return count, loop.time() - began, str(caught.value)
 
@@ -95,3 +95,66 @@ def test_a_silent_partition_ends_the_reading_although_another_one_answers(cluste
     assert count == 10
     assert seconds < 60
     assert "t-0" in message
+
+
+def read_range(cluster: FakeCluster, text: str, *, columns: bool, until_end: bool = False) -> list[bytes | None]:
+    async def main(runtime: Runtime) -> list[bytes | None]:
+        values: list[bytes | None] = []
+        async with Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="none", runtime=runtime) as consumer:
+            begin, end = parse_range(text)
+            reader = RecordReader(consumer, ["t", "u"], (), begin, TIMEOUT_MS, end=end, until_end=until_end)
+            await reader.start()
+            if columns:
+                async for batches in reader.batches():
+                    assert all(len(batch) for batch in batches)
+                    values += [value for batch in batches for value in batch.values]
+            else:
+                async for records in reader.records():
+                    values += [record.value for record in records]
+        return values
+
+    return cluster.run(main)
+
+
+@pytest.fixture
+def two_topics() -> FakeCluster:
+    """t-0 has 30 records in batches of ten, u-0 has 5."""
+    fake = FakeCluster(SimulatedWorld(seed=1))
+    fake.add_topic("t", 1)
+    fake.add_topic("u", 1)
+    fill(fake, 30)
+    fill(fake, 5, topic="u")
+    return fake
+
+
+@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.parametrize(
+    ("text", "of_t", "of_u"),
+    [("3:17", (3, 17), (3, 5)), (":2", (0, 2), (0, 2)), ("-4:", (26, 30), (1, 5)), ("@3000:@5000", (3, 5), (3, 5))],
+)
+def test_a_range_of_several_topics_is_read_to_its_end_and_no_further(
+    two_topics: FakeCluster, text: str, of_t: tuple[int, int], of_u: tuple[int, int], *, columns: bool
+) -> None:
+    expected = [b"%06d" % number for first, last in (of_t, of_u) for number in range(first, last)]
+    assert sorted(value or b"" for value in read_range(two_topics, text, columns=columns)) == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "until_end", "message"),
+    [
+        ("9999", True, "t-0 has no offset 9999 yet: it ends at 30; begin there, or with -o end"),
+        ("20", False, "u-0 has no offset 20 yet: it ends at 5"),
+        ("3", True, "t-0 begins at offset 10, because older records were deleted"),
+    ],
+)
+def test_an_offset_that_a_log_does_not_have_is_refused(
+    two_topics: FakeCluster, text: str, message: str, *, until_end: bool
+) -> None:
+    """Once `-o 9999 -e` was silent, and without -e the error named an option that does not exist."""
+    two_topics.partition("t").trim_before(10)
+    with pytest.raises(InvalidCall, match=message):
+        read_range(two_topics, text, columns=True, until_end=until_end)
+
+
+def test_until_the_end_it_is_enough_if_one_partition_has_the_offset(two_topics: FakeCluster) -> None:
+    assert len(read_range(two_topics, "20", columns=True, until_end=True)) == 10

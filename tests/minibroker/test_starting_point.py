@@ -2,7 +2,7 @@
 
 import pytest
 
-from minibroker.records.starting_point import BadStartingPoint, StartingPoint, StartKind, parse_start
+from minibroker.records.starting_point import BadStartingPoint, StartingPoint, StartKind, parse_range, parse_start
 
 
 @pytest.mark.parametrize(
@@ -27,3 +27,26 @@ def test_valid_starting_points_are_parsed(text: str, point: StartingPoint) -> No
 def test_invalid_starting_points_are_refused(text: str) -> None:
     with pytest.raises(BadStartingPoint):
         parse_start(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "begin", "end"),
+    [
+        ("17", "17", None),
+        ("17:20", "17", "20"),
+        (":20", "beginning", "20"),
+        ("-20:-5", "-20", "-5"),
+        ("5:", "5", "end"),
+        ("@2023-11-14T22:13", "@2023-11-14T22:13", None),
+        ("@2023-11-14T22:13:@2023-11-14T22:14", "@2023-11-14T22:13", "@2023-11-14T22:14"),
+        ("5:@1700000000123", "5", "@1700000000123"),
+    ],
+)
+def test_ranges_are_parsed_although_times_have_colons(text: str, begin: str, end: str | None) -> None:
+    assert parse_range(text) == (parse_start(begin), None if end is None else parse_start(end))
+
+
+@pytest.mark.parametrize("text", ["", "a:5", "5:b", "1:2:3"])
+def test_invalid_ranges_are_refused(text: str) -> None:
+    with pytest.raises(BadStartingPoint):
+        parse_range(text)
