@@ -406,15 +406,22 @@ class ProgressLine:
             return
         self._next = time.monotonic() + PROGRESS_EVERY_S
         self._shown = True
-        sys.stderr.write(f"\r\x1b[K{text}")
+        width = os.get_terminal_size(sys.stderr.fileno()).columns or len(text) + 1
+        sys.stderr.write(f"\r\x1b[K{text[: width - 1]}")  # what wraps could not be erased
         sys.stderr.flush()
 
     def clear(self) -> None:
         """Erase the line before other output."""
         if self._shown:
+            self.erase()
+            self._shown = False
+
+    @staticmethod
+    def erase() -> None:
+        """Erase what is in the present line of the terminal."""
+        if sys.stderr.isatty():
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
-            self._shown = False
 
 
 def human_bytes(count: float) -> str:

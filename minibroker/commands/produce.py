@@ -7,7 +7,8 @@ Owns: the options, the numbers of lines in messages, and what is said at the end
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
@@ -28,6 +29,7 @@ from minibroker.command_line import (
 )
 
 if TYPE_CHECKING:
+    from minibroker.client.producer.producer import Producer
     from minibroker.protocol.ids import TopicPartition
     from minibroker.records.record_sender import RecordSender, Tally
 
@@ -37,12 +39,13 @@ BATCH_BYTES = 256 * 1024
 MAX_REQUEST_BYTES = 8 * 1024 * 1024
 """The producer's own limit."""
 
+RequireTopic = Callable[[str], Awaitable[None]]
 Headers = tuple[tuple[str, bytes | None], ...]
 
 
 @click.command()
 @bootstrap_option
-@click.option("-t", "--topic", required=True)
+@click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC", help="Or TOPIC alone before FILE.")
 @click.option("-p", "--partition", type=click.IntRange(0), help="[default: by key, else batch by batch]")
 @click.option(
     "--input",
@@ -50,7 +53,8 @@ Headers = tuple[tuple[str, bytes | None], ...]
     type=click.Choice(["lines", "jsonl"]),
     default="lines",
     show_default=True,
-    help="jsonl: each line is an object with value, key, headers, partition, timestamp, or what `consume -J` prints.",
+    help="jsonl: each line is an object with value, key, headers, partition, timestamp, or what `consume -J` prints."
+    " Without -t it also names its topic.",
 )
 @click.option("-K", "--key-delimiter", metavar="DELIM", help="Each line is KEY DELIM VALUE; \\t and \\xNN are escapes.")
 @click.option("-k", "--key", help="One key for all records.")
@@ -75,10 +79,10 @@ Headers = tuple[tuple[str, bytes | None], ...]
 )
 @timeout_option(120, "Time for each record to be acknowledged.")
 @json_option
-@click.argument("file", default="-", metavar="[FILE|-]")
+@click.argument("words", nargs=-1, metavar="[TOPIC] [FILE|-]")
 def produce(
     bootstrap_servers: str,
-    topic: str,
+    topics: tuple[str, ...],
     partition: int | None,
     input_format: str,
     key_delimiter: str | None,
@@ -91,9 +95,9 @@ def produce(
     max_request_size: int,
     timeout_s: float,
     as_json: bool,
-    file: str,
+    words: tuple[str, ...],
 ) -> int:
-    """Write the lines of a file or of stdin to a topic.
+    """Write the lines of a file or of stdin to a topic, or JSON objects to several.
 
     A record is the bytes between newlines; empty lines and carriage returns are kept. --report lists topic, partition,
     offset and CRC-32C of every acknowledged record, for `minibroker audit --acked`. Exit code 1 unless every record was
@@ -101,6 +105,9 @@ def produce(
     """
     if input_format == "jsonl" and (key_delimiter is not None or key is not None or headers or empty_is_null):
         raise click.UsageError("-K, -k, -H and -Z are for --input lines: an object names its own key and headers")
+    topic, file = _topic_and_file(topics, words, names_its_own=input_format == "jsonl")
+    if topic is None and report_file is not None:
+        raise click.UsageError("--report lists the records of one topic: give -t TOPIC")
     options = _Options()
     options.servers, options.topic, options.partition, options.acks = bootstrap_servers, topic, partition, acks
     options.is_json = input_format == "jsonl"
@@ -123,6 +130,7 @@ def produce(
         run_async(_produce(descriptor, options, report, account), fast_loop=True)
     except KeyboardInterrupt:
         interrupted = True
+        ProgressLine.erase()  # the ^C that the terminal shows
     except CommandFailed as error:
         failure = error
     finally:
@@ -135,6 +143,22 @@ def produce(
     if failure is not None:
         raise failure
     return EXIT_INTERRUPTED if interrupted else code
+
+
+def _topic_and_file(topics: tuple[str, ...], words: tuple[str, ...], *, names_its_own: bool) -> tuple[str | None, str]:
+    """TOPIC comes before FILE unless -t names it, or each JSON object names its own (None)."""
+    chosen = [*dict.fromkeys(topics)]
+    rest = [*words]
+    if not chosen and not names_its_own:
+        chosen, rest = rest[:1], rest[1:]
+        if not chosen:
+            raise click.UsageError("which topic? Give -t TOPIC")
+    if len(chosen) > 1:
+        cure = "give one, or the field `topic` of each object of --input jsonl"
+        raise click.BadParameter(f"{', '.join(chosen)}: {cure}", param_hint="-t")
+    if len(rest) > 1:
+        raise click.UsageError(f"{', '.join(rest)}: give one FILE")
+    return (chosen[0] if chosen else None), (rest[0] if rest else "-")
 
 
 class _Account:
@@ -156,7 +180,8 @@ class _Options:
     """What the user asked for."""
 
     servers: str
-    topic: str
+    topic: str | None
+    """None: each record names its own."""
     acks: str
     partition: int | None
     is_json: bool
@@ -236,13 +261,14 @@ async def _produce(descriptor: int, options: _Options, report: BinaryIO | None, 
     )
     try:
         async with opened(producer, options.servers):
-            await require_topics(producer._cluster, [options.topic], options.timeout_ms)
+            if options.topic is not None:
+                await require_topics(producer._cluster, [options.topic], options.timeout_ms)
             account.sender = RecordSender(
                 producer, options.topic, report=report, acks=options.acks, on_acknowledged=options.show_offset
             )
             problem: Exception | None = None
             try:
-                await _send_all(account.sender, descriptor, options)
+                await _send_all(account.sender, descriptor, options, partial(_require, producer, options.timeout_ms))
             except (CommandFailed, MinibrokerError) as error:
                 problem = error
             await account.sender.finish()
@@ -252,24 +278,45 @@ async def _produce(descriptor: int, options: _Options, report: BinaryIO | None, 
         raise CommandFailed(str(error)) from None
 
 
-async def _send_all(sender: "RecordSender", descriptor: int, options: _Options) -> None:
+async def _require(producer: "Producer", timeout_ms: float, topic: str) -> None:
+    from minibroker.opened_client import require_topics
+
+    await require_topics(producer._cluster, [topic], timeout_ms)
+
+
+async def _send_all(sender: "RecordSender", descriptor: int, options: _Options, require: RequireTopic) -> None:
     """Send every line, until the input ends or a record fails. Raises CommandFailed with the number of a line that
-    cannot be sent; the lines before it were sent."""
-    from minibroker.client.errors import RecordTooLarge
+    cannot be sent; the lines before it were sent. `require` raises it for a topic that does not exist."""
     from minibroker.records.line_source import read_lines
 
     progress = ProgressLine()
+    try:
+        await _send_lines(sender, read_lines(descriptor), options, require, progress)
+    finally:
+        progress.clear()
+
+
+async def _send_lines(
+    sender: "RecordSender",
+    source: AsyncIterator[list[bytes]],
+    options: _Options,
+    require: RequireTopic,
+    progress: ProgressLine,
+) -> None:
+    from minibroker.client.errors import RecordTooLarge
+
     started = time.monotonic()
     tally = sender.tally
-    async for lines in read_lines(descriptor):
+    topics: set[str] = set()
+    async for lines in source:
         if options.is_json or options.show_offset is not None:
-            await _send_each(sender, lines, options)
+            await _send_each(sender, lines, options, require, topics)
         else:
             try:
                 keys, values = _columns(lines, options)
                 await sender.send_many(values, keys, options.partition, options.headers)
             except RecordTooLarge:  # none of these lines was sent
-                await _send_each(sender, lines, options)
+                await _send_each(sender, lines, options, require, topics)
         if options.show_offset is not None:
             await sender.finish()
         if progress.due():
@@ -279,7 +326,6 @@ async def _send_all(sender: "RecordSender", descriptor: int, options: _Options) 
             progress.show(f"{done}, {human_bytes(rate)}/s")
         if tally.first_failure is not None:
             break
-    progress.clear()
 
 
 def _columns(lines: list[bytes], options: _Options) -> "tuple[list[bytes | None] | None, list[bytes | None]]":
@@ -296,8 +342,10 @@ def _columns(lines: list[bytes], options: _Options) -> "tuple[list[bytes | None]
     return keys, [value or None for value in values] if options.empty_is_null else values
 
 
-async def _send_each(sender: "RecordSender", lines: list[bytes], options: _Options) -> None:
-    """Send some lines one by one."""
+async def _send_each(
+    sender: "RecordSender", lines: list[bytes], options: _Options, require: RequireTopic, topics: set[str]
+) -> None:
+    """Send some lines one by one. `topics` are those that were named before."""
     from minibroker.client.errors import MinibrokerError, RecordTooLarge
     from minibroker.records.json_records import BadRecord, InputRecord, parse_json_record
 
@@ -309,7 +357,17 @@ async def _send_each(sender: "RecordSender", lines: list[bytes], options: _Optio
                 keys, values = _columns([line], options)
                 record = InputRecord(values[0], keys[0] if keys else None, options.headers)
             partition = record.partition if options.partition is None else options.partition
-            await sender.send(record.value, record.key, partition, record.headers, timestamp_ms=record.timestamp_ms)
+            topic = options.topic or record.topic
+            if topic is None:
+                raise BadRecord("names no topic (give -t TOPIC)")
+            if options.topic is None and topic not in topics:
+                await require(topic)
+                topics.add(topic)
+            await sender.send(
+                record.value, record.key, partition, record.headers, timestamp_ms=record.timestamp_ms, topic=topic
+            )
+        except CommandFailed as error:
+            raise CommandFailed(f"line {sender.tally.sent + 1}: {error}") from None
         except BadRecord as error:
             raise CommandFailed(f"line {sender.tally.sent + 1} {error}: correct it, or leave out --input") from None
         except MinibrokerError as error:

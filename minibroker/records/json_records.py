@@ -8,7 +8,8 @@ Owns: the fields and what they mean. Leaves to others: reading lines, and sendin
     partition           default: by key, else batch by batch
     timestamp (or ts)   milliseconds since 1970; default: now
     base64              which of "key", "payload" (or "value") and "headers" are base64, e.g. ["payload"]
-    topic, leader_epoch, offset, tstype   ignored
+    topic               where it goes, unless `produce -t` says so
+    leader_epoch, offset, tstype   ignored
 """
 
 import base64
@@ -31,6 +32,7 @@ class InputRecord(msgspec.Struct, frozen=True):
     headers: tuple[tuple[str, bytes | None], ...] = ()
     partition: int | None = None
     timestamp_ms: int | None = None
+    topic: str | None = None
 
 
 class _Line(msgspec.Struct, forbid_unknown_fields=True):
@@ -42,7 +44,7 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
     timestamp: int | None = None
     ts: int | None = None
     base64: list[str] = []
-    topic: Any = None
+    topic: str | None = None
     leader_epoch: Any = None
     offset: Any = None
     tstype: Any = None
@@ -65,6 +67,7 @@ def parse_json_record(line: bytes) -> InputRecord:
             headers=_headers(found.headers, "headers" in encoded),
             partition=found.partition,
             timestamp_ms=found.ts if found.timestamp is None else found.timestamp,
+            topic=found.topic,
         )
     except (msgspec.MsgspecError, binascii.Error, UnicodeEncodeError) as error:
         raise BadRecord(f"is not a record: {error}") from None

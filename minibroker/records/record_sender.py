@@ -49,12 +49,14 @@ class RecordSender:
     def __init__(
         self,
         producer: Producer,
-        topic: str,
+        topic: str | None,
         *,
         report: BinaryIO | None = None,
         acks: str = "all",
         on_acknowledged: OnAcknowledged | None = None,
     ) -> None:
+        """Without `topic` each record names its own; then there is no report."""
+        assert topic is not None or report is None
         self.tally = Tally()
         self._producer = producer
         self._topic = topic
@@ -79,7 +81,7 @@ class RecordSender:
         """Send many records for a fraction of what `send` costs each, without a callback for each.
         Raises what Producer.send_many raises: records accepted by then count as sent, even if the call is
         cancelled."""
-        assert self._on_acknowledged is None
+        assert self._on_acknowledged is None and self._topic is not None
         try:
             deliveries = await self._producer.send_many(
                 self._topic, values, keys=keys, partition=partition, headers=headers
@@ -135,12 +137,15 @@ class RecordSender:
         headers: tuple[tuple[str, bytes | None], ...] = (),
         tag: int = 0,
         timestamp_ms: int | None = None,
+        topic: str | None = None,
     ) -> None:
         """Send one record. Raises what Producer.send raises; then the record was not accepted."""
-        delivery = self._producer.try_send(self._topic, value, key, partition, headers, timestamp_ms)
+        topic = topic or self._topic
+        assert topic is not None
+        delivery = self._producer.try_send(topic, value, key, partition, headers, timestamp_ms)
         if delivery is None:
             self.collect()
-            delivery = await self._producer.send(self._topic, value, key, partition, headers, timestamp_ms)
+            delivery = await self._producer.send(topic, value, key, partition, headers, timestamp_ms)
         self._keep(delivery, value, key, headers, tag)
 
     def _keep(
@@ -204,12 +209,12 @@ class RecordSender:
                 self._on_acknowledged(name, offset, epoch, tag)
 
     def _known_topic_id(self) -> str | None:
-        return self._producer._cluster.metadata.topic_id(self._topic)
+        return None if self._topic is None else self._producer._cluster.metadata.topic_id(self._topic)
 
     def _acked_list(self, report: BinaryIO) -> AckedListWriter:
         if self._list is None:
             self._topic_id = self._known_topic_id()
-            ids = {} if self._topic_id is None else {self._topic: self._topic_id}
+            ids = {} if self._topic is None or self._topic_id is None else {self._topic: self._topic_id}
             self._list = AckedListWriter(report.write, ids, self._acks)
         return self._list
 

@@ -2,9 +2,11 @@
 
 import importlib
 import json
+import os
 import signal
 import subprocess
 import sys
+import termios
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from minibroker.command_line import (
     EXIT_USAGE,
     CommandFailed,
     LazyGroup,
+    ProgressLine,
     default_servers,
     human_bytes,
     print_json,
@@ -414,3 +417,16 @@ def test_a_setting_that_no_broker_takes_leaves_nothing_behind(tmp_path: Path) ->
     assert result.exit_code == EXIT_USAGE
     assert "broker 1 would not start: --set: flush.messages is a setting of topics" in result.output
     assert not directory.exists()
+
+
+def test_progress_is_cut_to_the_terminal_because_wrapped_lines_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, terminal = os.openpty()
+    termios.tcsetwinsize(terminal, (24, 20))
+    with os.fdopen(terminal, "w") as stderr:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        progress = ProgressLine(after_s=0.0)
+        progress.show("0123456789" * 3)
+        assert os.read(reading, 100) == b"\r\x1b[K0123456789012345678"
+        progress.clear()
+        assert os.read(reading, 100) == b"\r\x1b[K"
+    os.close(reading)

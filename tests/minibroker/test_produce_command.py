@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from minibroker.client.producer.producer import Producer
 from minibroker.command_line import EXIT_COULD_NOT, EXIT_FINE, EXIT_USAGE, CommandFailed
-from minibroker.commands.produce import _conclude, _Options, _print_offset, _send_all, produce
+from minibroker.commands.produce import _conclude, _Options, _print_offset, _send_all, _topic_and_file, produce
 from minibroker.records.record_sender import RecordSender, Tally
 from minibroker.runtime.ports import Runtime
 from minibroker.simulation.world.world import SimulatedWorld
@@ -23,20 +23,28 @@ class Run:
         self.path = path
         self.cluster = FakeCluster(SimulatedWorld(seed=1))
         self.cluster.add_topic("t")
+        self.cluster.add_topic("u")
+        self.required: list[str] = []
         self.options = _Options()
+        self.options.topic = "t"
         self.options.is_json = self.options.empty_is_null = False
         self.options.delimiter = self.options.key = self.options.partition = self.options.show_offset = None
         self.options.headers = ()
 
     def send(self) -> Tally:
+        async def require(topic: str) -> None:
+            self.required.append(topic)
+            if topic == "missing":
+                raise CommandFailed("there is no topic 'missing'")
+
         async def main(runtime: Runtime) -> Tally:
             async with Producer(
                 bootstrap_servers=self.cluster.bootstrap, max_request_size=1_024, runtime=runtime
             ) as producer:
-                sender = RecordSender(producer, "t", on_acknowledged=self.options.show_offset)
+                sender = RecordSender(producer, self.options.topic, on_acknowledged=self.options.show_offset)
                 descriptor = os.open(self.path, os.O_RDONLY)
                 try:
-                    await _send_all(sender, descriptor, self.options)
+                    await _send_all(sender, descriptor, self.options, require)
                 finally:
                     os.close(descriptor)
                     await sender.finish()
@@ -68,6 +76,62 @@ def test_a_line_that_is_no_json_names_its_number_and_the_lines_before_it_are_wri
     with pytest.raises(CommandFailed, match=r"^line 2 is not a record: .*`vale`"):
         run.send()
     assert run.values == [b"a"]
+
+
+def test_each_object_may_name_its_topic(path: Path) -> None:
+    run = Run(path, b'{"topic":"t","value":"a"}\n{"topic":"u","value":"b"}\n{"topic":"t","value":"c"}\n{"value":"d"}\n')
+    run.options.topic, run.options.is_json = None, True
+    with pytest.raises(CommandFailed, match=r"^line 4 names no topic \(give -t TOPIC\)"):
+        run.send()
+    assert (run.values, run.cluster.partition("u").values()) == ([b"a", b"c"], [b"b"])
+    assert run.required == ["t", "u"]
+
+
+def test_an_object_with_an_unknown_topic_names_its_line(path: Path) -> None:
+    run = Run(path, b'{"topic":"t","value":"a"}\n{"topic":"missing","value":"b"}\n')
+    run.options.topic, run.options.is_json = None, True
+    with pytest.raises(CommandFailed, match=r"^line 2: there is no topic 'missing'"):
+        run.send()
+    assert run.values == [b"a"]
+
+
+def test_a_topic_given_for_all_wins_over_that_of_an_object(path: Path) -> None:
+    run = Run(path, b'{"topic":"u","value":"a"}\n')
+    run.options.is_json = True
+    run.send()
+    assert run.values == [b"a"]
+
+
+@pytest.mark.parametrize(
+    ("topics", "words", "names_its_own", "expected"),
+    [
+        (("t",), (), False, ("t", "-")),
+        (("t", "t"), ("f",), False, ("t", "f")),
+        ((), ("t",), False, ("t", "-")),
+        ((), ("t", "f"), False, ("t", "f")),
+        ((), ("f",), True, (None, "f")),
+        (("t",), ("f",), True, ("t", "f")),
+    ],
+)
+def test_a_topic_is_named_with_and_without_its_option(
+    topics: tuple[str, ...], words: tuple[str, ...], expected: tuple[str | None, str], *, names_its_own: bool
+) -> None:
+    assert _topic_and_file(topics, words, names_its_own=names_its_own) == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "which topic? Give -t TOPIC"),
+        (["-t", "a", "-t", "b"], "a, b: give one, or the field `topic`"),
+        (["a", "b", "c"], "b, c: give one FILE"),
+        (["--input", "jsonl", "--report", "r"], "--report lists the records of one topic"),
+    ],
+)
+def test_a_wrong_number_of_topics_is_a_usage_error(arguments: list[str], message: str) -> None:
+    """Once `-t a -t b` ignored the first."""
+    result = CliRunner().invoke(produce, arguments)
+    assert (result.exit_code, message in result.output) == (EXIT_USAGE, True)
 
 
 def test_empty_values_are_null_on_request(path: Path) -> None:
