@@ -7,11 +7,14 @@ import click
 
 from minibroker.command_line import (
     EXIT_FINE,
+    SECONDS_MAX,
     CommandFailed,
     ExistingPath,
     LazyGroup,
     ProgressLine,
+    Seconds,
     WrongUsage,
+    bootstrap_option,
     json_option,
     note,
     print_json,
@@ -19,8 +22,10 @@ from minibroker.command_line import (
     run_async,
     warn,
 )
+from minibroker.commands.bench_rate import RATE_MAX, RECORD_BYTES_MAX, SECONDS, write_steadily
 
 if TYPE_CHECKING:
+    from minibroker.bench.case import Case
     from minibroker.bench.document import Document
 
 ALTERNATIONS = 7
@@ -61,6 +66,20 @@ COMMANDS = {
     metavar="FOLDER",
     help="Files of the clusters.  [default: temporary]",
 )
+@click.option(
+    "--rate",
+    type=click.IntRange(1, RATE_MAX),
+    metavar="R",
+    help="Instead of that, write R records a second to topic -t of a running cluster, and report the longest gap.",
+)
+@click.option("-t", "--topic", metavar="TOPIC", help="With --rate: an existing topic.")
+@click.option(
+    "--seconds", type=Seconds(0.1, SECONDS_MAX), default=SECONDS, show_default=True, help="With --rate: how long."
+)
+@click.option(
+    "--size", "record_bytes", type=click.IntRange(0, RECORD_BYTES_MAX), default=100, show_default=True, metavar="BYTES"
+)
+@bootstrap_option
 @json_option
 @click.pass_context
 def bench(
@@ -72,21 +91,28 @@ def bench(
     heap: str,
     out: str | None,
     data_dir: str | None,
+    rate: int | None,
+    topic: str | None,
+    seconds: float,
+    record_bytes: int,
+    bootstrap_servers: str,
     as_json: bool,
 ) -> int:
     """Measure a cluster on this machine, alone or next to a real Kafka.
 
     Starts clusters of three brokers on free ports, runs each case several times on each of them in turn, and stops
     them. Long cases (failover, start, recovery, audit, memory) run only if --cases names them.
+
+    With --rate it measures a cluster that you break meanwhile, e.g. with `minibroker cluster kill leader:TOPIC-0`: how
+    long acknowledgements stopped.
     """
     if context.invoked_subcommand is not None:
         return EXIT_FINE
-    from minibroker.bench.cases.catalogue import NoSuchCase, choose
-
-    try:
-        chosen = choose([name.strip() for name in cases.split(",") if name.strip()])
-    except NoSuchCase as error:
-        raise WrongUsage(str(error)) from None
+    if rate is not None or topic is not None:
+        if rate is None or topic is None or cases or peers:
+            raise WrongUsage("--rate writes to a running cluster: give it with -t TOPIC, without --cases and --peer")
+        return write_steadily(bootstrap_servers, topic, rate, seconds, record_bytes, as_json=as_json)
+    chosen = _chosen(cases)
     named = ("minibroker", "kafka") if "kafka" in peers else ("minibroker",)
     chosen = [case for case in chosen if set(case.peers) & set(named)]
     if not chosen:
@@ -122,6 +148,15 @@ def bench(
             if out is not None:
                 note(f"written: {Path(out) / JSON_FILE} and {Path(out) / SVG_FILE}")
     return EXIT_FINE
+
+
+def _chosen(cases: str) -> "list[Case]":
+    from minibroker.bench.cases.catalogue import NoSuchCase, choose
+
+    try:
+        return choose([name.strip() for name in cases.split(",") if name.strip()])
+    except NoSuchCase as error:
+        raise WrongUsage(str(error)) from None
 
 
 @click.command("list")

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from minibroker.__main__ import minibroker
@@ -40,6 +41,13 @@ def test_an_unknown_case_lists_the_existing_ones() -> None:
     result = CliRunner().invoke(minibroker, ["bench", "--cases", "produce"])
     assert result.exit_code == EXIT_USAGE
     assert "produce-1kb-128kib" in result.output
+
+
+@pytest.mark.parametrize("arguments", [["--rate", "5"], ["-t", "t"], ["--rate", "5", "-t", "t", "--cases", "memory"]])
+def test_a_rate_goes_with_a_topic_and_without_cases(arguments: list[str]) -> None:
+    result = CliRunner().invoke(minibroker, ["bench", *arguments])
+    assert result.exit_code == EXIT_USAGE
+    assert "give it with -t TOPIC" in result.output
 
 
 def test_a_case_for_kafka_only_requires_kafka() -> None:

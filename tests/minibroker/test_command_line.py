@@ -369,13 +369,6 @@ def test_bytes_for_people(count: float, text: str) -> None:
     assert human_bytes(count) == text
 
 
-def test_consume_takes_one_topic() -> None:
-    """Once `-t A -t B` read only B, without a warning."""
-    result = CliRunner().invoke(minibroker, ["consume", "-b", "localhost:1", "-t", "A", "-t", "B"])
-    assert result.exit_code == EXIT_USAGE
-    assert "A, B: one topic at a time" in result.output
-
-
 def test_a_missing_configuration_file_is_reported_in_one_sentence(tmp_path: Path) -> None:
     result = CliRunner().invoke(minibroker, ["broker", "--config", str(tmp_path / "none")])
     assert result.exit_code == 1
