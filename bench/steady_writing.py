@@ -2,8 +2,8 @@
 
 Owns: the schedule, the latencies, and the longest time without an acknowledgement. A record is sent when it is due,
 whatever happens to earlier ones, and its latency counts from then: a cluster that stands still cannot hide it by
-slowing the writer down. Each partition gets its records in turn, so that silence of one is seen although others answer. Leaves
-to others: topics, and printing.
+slowing the writer down. Each partition gets its records in turn, so that silence of one is seen although others answer.
+Leaves to others: topics, and printing.
 """
 
 import asyncio
