@@ -435,7 +435,7 @@ class OutcomeUnknown(BrokerError):
 
 ADVICE: dict[ErrorCode, str] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "check the name, or create it: minibroker topic create -t TOPIC",
-    ErrorCode.LEADER_NOT_AVAILABLE: "no replica may lead now; `minibroker cluster status` names the missing brokers",
+    ErrorCode.LEADER_NOT_AVAILABLE: "no replica may lead now; `minibroker cluster status` says why",
     ErrorCode.NOT_LEADER_OR_FOLLOWER: "the leader moved; the client asks the new one (`minibroker cluster status`"
     " names the leader, if this lasts)",
     ErrorCode.NOT_ENOUGH_REPLICAS: "start the missing brokers or repair their disks (`minibroker"

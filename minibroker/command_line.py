@@ -392,8 +392,10 @@ def require_reader() -> None:
 class ProgressLine:
     """One line on stderr that is overwritten. Shown only on a terminal, and only if the work takes a while."""
 
-    def __init__(self, after_s: float = PROGRESS_AFTER_S) -> None:
+    def __init__(self, after_s: float = PROGRESS_AFTER_S, every_s: float = PROGRESS_EVERY_S) -> None:
+        """`every_s` 0: each text is shown, for steps of which one may take long."""
         self.enabled = sys.stderr.isatty()
+        self._every_s = every_s
         self._next = time.monotonic() + after_s
         self._shown = False
 
@@ -404,7 +406,7 @@ class ProgressLine:
     def show(self, text: str) -> None:
         if not self.due():
             return
-        self._next = time.monotonic() + PROGRESS_EVERY_S
+        self._next = time.monotonic() + self._every_s
         self._shown = True
         width = os.get_terminal_size(sys.stderr.fileno()).columns or len(text) + 1
         sys.stderr.write(f"\r\x1b[K{text[: width - 1]}")  # what wraps could not be erased

@@ -2,7 +2,8 @@
 
 Owns: what each stretch of a bar means. Below its high watermark a replica agrees where it was compared and nothing was
 found; above it the bar is lighter, because the records are not known to be committed. An error with offsets is drawn
-over the bar, at least wide enough to be visible; an error without offsets is shown at the broker's name. A missing
+over the bar, at least wide enough to be visible; an error without offsets is shown at the broker's name. What the
+witness says of a whole log would hide where it is damaged, so it is drawn only if no other error says more. A missing
 replica is an empty bar.
 """
 
@@ -90,10 +91,15 @@ def _stretches(result: PartitionResult, replica: ReplicaSummary, y: int, axis: _
                 "above",
                 f"{name} {high_watermark:,} to {end - 1:,}: above its high watermark {high_watermark:,}",
             )
-    for item in result.findings:
-        if item.offset is not None and item.severity is Severity.ERROR and _is_of(item, replica.broker):
-            css = "missing" if item.kind in MISSING else "unproven" if item.kind is Kind.UNPROVEN else "differs"
-            yield axis.bar(item.offset, item.end_offset or item.offset + 1, y, css, f"{item.kind}: {item.message}")
+    errors = [
+        (item.offset, item)
+        for item in result.findings
+        if item.offset is not None and item.severity is Severity.ERROR and _is_of(item, replica.broker)
+    ]
+    causes = [(offset, item) for offset, item in errors if item.kind is not Kind.WITNESS_DIFFERS]
+    for offset, item in causes or errors:
+        css = "missing" if item.kind in MISSING else "unproven" if item.kind is Kind.UNPROVEN else "differs"
+        yield axis.bar(offset, item.end_offset or offset + 1, y, css, f"{item.kind}: {item.message}")
 
 
 def _below(result: PartitionResult, replica: ReplicaSummary) -> str:

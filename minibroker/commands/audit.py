@@ -68,7 +68,7 @@ def audit(
     if complaint:
         way_out = "; --engine local needs neither Java nor Spark" if engine == "spark" else ""
         raise CommandFailed(complaint + way_out)
-    progress = ProgressLine(after_s=0.0)
+    progress = ProgressLine(after_s=0.0, every_s=0.0)
     try:
         with _ended_after(timeout_s):
             report = run_audit(

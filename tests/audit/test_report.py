@@ -113,6 +113,16 @@ def test_one_offset_of_millions_is_visible_in_the_picture(cluster: PlantedCluste
     assert float(damaged.get("width") or 0) >= NARROWEST
 
 
+def test_the_witness_does_not_hide_where_a_log_is_damaged(cluster: PlantedCluster) -> None:
+    """Once it coloured the whole bar, as it concerns all offsets of the log."""
+    damage.flip_bit(cluster.replica(BROKER, LINES))
+    (result,) = run_audit([str(cluster.root)], "local").partitions
+    whole = finding(Kind.WITNESS_DIFFERS, "differs", broker=BROKER, offset=0, end_offset=24)
+    drawn = picture(msgspec.structs.replace(result, findings=(*result.findings, whole)))
+    assert drawn == picture(result)
+    assert 'class="differs"' in picture(msgspec.structs.replace(result, findings=(whole,)))
+
+
 def test_a_single_replica_is_not_drawn_as_agreeing(tmp_path: Path) -> None:
     cluster = PlantedCluster(tmp_path, brokers=[1])
     cluster.write(LINES, ENCODED)
