@@ -446,7 +446,6 @@ ADVICE: dict[ErrorCode, str] = {
     ErrorCode.OFFSET_OUT_OF_RANGE: "seek to an offset of the log, or set auto_offset_reset",
     ErrorCode.NOT_CONTROLLER: "the controller moved; the client asks the new one",
     ErrorCode.INVALID_REPLICATION_FACTOR: "at most one replica per broker; see `minibroker cluster status`",
-    ErrorCode.INVALID_PRODUCER_EPOCH: "another process writes as this producer",
     ErrorCode.DUPLICATE_SEQUENCE_NUMBER: "read the partition to see whether the record is there",
 }
 

@@ -35,7 +35,7 @@ def test_the_older_process_ends_once_the_later_one_has_written(cluster: FakeClus
         async with named(cluster, runtime) as older, named(cluster, runtime) as later:
             await older.send_and_wait("t", b"before the later one writes here")
             await later.send_and_wait("t", b"from here on")
-            with pytest.raises(ProducerFenced, match="another process writes as this producer"):
+            with pytest.raises(ProducerFenced, match="INVALID_PRODUCER_EPOCH from broker"):
                 await older.send_and_wait("t", b"too late")
             for call in (older.send("t", b"x"), older.send_many("t", [b"x"]), older.flush()):
                 with pytest.raises(ProducerFenced, match="a later process has started as producer 'orders'"):
