@@ -70,7 +70,7 @@ COMMANDS = {
     "--rate",
     type=click.IntRange(1, RATE_MAX),
     metavar="R",
-    help="Instead of that, write R records a second to topic -t of a running cluster, and report the longest gap.",
+    help="Instead of that, write R records per second to topic -t of a running cluster, and report the longest gap.",
 )
 @click.option("-t", "--topic", metavar="TOPIC", help="With --rate: an existing topic.")
 @click.option(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from minibroker.bench.steady_writing import SteadyReport, SteadyWriter
 
 RATE_MAX = 20_000
-"""One process sends about so many single records a second without falling behind."""
+"""One process sends about so many single records per second without falling behind."""
 SECONDS = 60.0
 RECORD_BYTES_MAX = 1_000_000
 DELIVERY_TIMEOUT_MS = 60_000
@@ -70,7 +70,7 @@ class _Run:
         from minibroker.opened_client import FIRST_ANSWER_MS, opened, require_topics
 
         producer = Producer(
-            self._servers,
+            bootstrap_servers=self._servers,
             client_id="minibroker-bench-rate",
             linger_ms=0,
             delivery_timeout_ms=DELIVERY_TIMEOUT_MS,

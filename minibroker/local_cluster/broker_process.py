@@ -4,6 +4,7 @@ Owns: the configuration that a local broker gets. Leaves to others: when to star
 """
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,9 @@ REPLICA_LAG_TIME_MAX_MS = 10_000
 """On one machine a follower that is 10 s behind is stuck; Kafka's 30 s suit networks."""
 INHERITED_VARIABLES = ("MINIBROKER_LOG_LEVEL",)
 """Any other MINIBROKER_ variable may be a setting meant for one broker: here only the file counts."""
+
+ORDINARY_LINE = re.compile(r"^\S+ \S+ (DEBUG|INFO|WARNING) |\"level\": ?\"(DEBUG|INFO|WARNING)\"")
+"""Of a broker's log, in both formats. A broker that ends by itself writes an error last."""
 
 _CHILDREN: list["subprocess.Popen[bytes]"] = []
 """Kept, because Popen warns when it is collected while its process runs, and these processes outlive this one."""
@@ -90,3 +94,11 @@ def _environment() -> dict[str, str]:
     here = str(Path(__file__).resolve().parents[2])
     others = [os.path.abspath(path) for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
     return environment | {"PYTHONPATH": os.pathsep.join([here, *(path for path in others if path != here)])}
+
+
+def end_of_log(path: Path) -> str:
+    """Why a broker ended, as far as its log shows it."""
+    lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
+    if lines and ORDINARY_LINE.search(lines[-1]):
+        return f"{path} names no reason, so it was killed (SIGKILL, or no memory was left)"
+    return f"{path} ends with: {lines[-1] if lines else '(nothing)'}"

@@ -11,14 +11,13 @@ processes outlive this one; a later `LocalCluster.open` finds them again. Leaves
 
 import asyncio
 import contextlib
-import re
 import signal
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from minibroker.local_cluster import zookeeper_process
-from minibroker.local_cluster.broker_process import configuration_file, start_broker
+from minibroker.local_cluster.broker_process import configuration_file, end_of_log, start_broker
 from minibroker.local_cluster.cluster_file import (
     PRIVATE_DIRECTORY,
     BrokerRecord,
@@ -59,8 +58,6 @@ KILL_TIMEOUT_S = 10.0
 PORT_TIMEOUT_S = 5.0
 POLL_S = 0.1
 START_CURE = "`minibroker cluster start` starts it again"
-ORDINARY_LINE = re.compile(r"^\S+ \S+ (DEBUG|INFO|WARNING) |\"level\": ?\"(DEBUG|INFO|WARNING)\"")
-"""Of a broker's log, in both formats. A broker that ends by itself writes an error last."""
 
 
 class LocalCluster:
@@ -358,14 +355,9 @@ class LocalCluster:
     def ended_by_themselves(self, *broker_ids: int) -> list[str]:
         """Which of these brokers ended by themselves, with the end of their logs."""
         dead = [broker_id for broker_id in broker_ids if self.process_state(broker_id) == "dead"]
-        return [f"broker {broker_id} has ended by itself: {self._end_of_log(broker_id)}" for broker_id in dead]
-
-    def _end_of_log(self, broker_id: int) -> str:
-        path = self.process_log(broker_id)
-        lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
-        if lines and ORDINARY_LINE.search(lines[-1]):
-            return f"{path} names no reason, so it was killed (SIGKILL, or no memory was left)"
-        return f"{path} ends with: {lines[-1] if lines else '(nothing)'}"
+        return [
+            f"broker {broker_id} has ended by itself: {end_of_log(self.process_log(broker_id))}" for broker_id in dead
+        ]
 
     # ------------------------------------------------------------------------------------------------ one broker
     async def start(self, broker_id: int, timeout_s: float = UP_TIMEOUT_S) -> None:

@@ -25,7 +25,11 @@ def written(cluster: FakeCluster, silent_s: tuple[float, float] = (0.0, 0.0)) ->
             return True if broker == 2 and is_silent and isinstance(request.body, ProduceRequest) else None
 
         async with Producer(
-            cluster.bootstrap, linger_ms=0, request_timeout_ms=500, delivery_timeout_ms=60_000, runtime=runtime
+            bootstrap_servers=cluster.bootstrap,
+            linger_ms=0,
+            request_timeout_ms=500,
+            delivery_timeout_ms=60_000,
+            runtime=runtime,
         ) as producer:
             began = clock()
             cluster.intercept = drop

@@ -73,7 +73,8 @@ def test_the_heading_explains_the_columns_and_how_new_cells_are_marked() -> None
     """Once it spoke of stars where cells are highlighted, and of neither the ISR nor the epoch file."""
     scenario = find_scenario("loss")
     plain, coloured = (
-        heading(scenario, scenario.variants[0], scenario.rules[0], 60, in_colour=in_colour) for in_colour in (False, True)
+        heading(scenario, scenario.variants[0], scenario.rules[0], 60, in_colour=in_colour)
+        for in_colour in (False, True)
     )
     assert all(len(line) <= 60 for line in plain)
     assert "A star: new." in " ".join(plain)
