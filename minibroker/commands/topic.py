@@ -154,20 +154,23 @@ def _risks(name: str, replicas: int, values: Mapping[str, str | None]) -> list[s
 
 @click.command("list")
 @bootstrap_option
+@topics_option(required=False)
 @click.option("-l", "--long", "is_long", is_flag=True, help="Also partitions, replication factor, records and size.")
 @timeout_option(30)
 @json_option
-def list_topics(bootstrap_servers: str, is_long: bool, timeout_s: float, as_json: bool) -> int:
+def list_topics(bootstrap_servers: str, topics: tuple[str, ...], is_long: bool, timeout_s: float, as_json: bool) -> int:
     """List all topics.
 
-    RECORDS counts those that the leaders hold below their high watermarks, SIZE is that of the leaders' logs; '-' if a
+    Or those that are named. RECORDS counts those that the leaders hold below their high watermarks, SIZE is that of the leaders' logs; '-' if a
     leader does not answer.
     """
 
     async def work(admin: "AdminClient", timeout_ms: float) -> list[dict[str, Any]]:
+        if topics:
+            await _require_topics(admin, topics, timeout_ms)
         if not is_long:
-            return [{"topic": name} for name in await admin.list_topics(timeout_ms=timeout_ms)]
-        found = await admin.describe_topics(timeout_ms=timeout_ms)
+            return [{"topic": name} for name in topics or await admin.list_topics(timeout_ms=timeout_ms)]
+        found = await admin.describe_topics(topics or None, timeout_ms=timeout_ms)
         replicas = await admin.describe_replica_state(timeout_ms=min(timeout_ms, 5_000))
         return [_summary(found[name], replicas) for name in sorted(found)]
 
