@@ -78,7 +78,7 @@ def test_an_unreachable_master_is_reported_at_once() -> None:
         port = taken.getsockname()[1]
     with pytest.raises(AuditError, match=f"cannot be reached .127.0.0.1:{port}: Connection refused"):
         local_address_towards(f"spark://127.0.0.1:{port}")
-    with pytest.raises(AuditError, match="is no address"):
+    with pytest.raises(AuditError, match="is not an address"):
         local_address_towards("spark://somewhere")
 
 
