@@ -1,0 +1,129 @@
+"""What docs/DEPLOYMENT.md asks of an operator: restore a backup, restart broker by broker, use the systemd units."""
+
+import asyncio
+import shutil
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from minibroker.audit.run import LOCAL, run_audit
+from minibroker.broker.configuration.config import load_config
+from minibroker.client.admin import AdminClient
+from minibroker.client.consumer.consumer import Consumer
+from minibroker.client.producer.producer import Producer
+from minibroker.local_cluster.cluster_file import ZOOKEEPER_DIRECTORY
+from minibroker.local_cluster.local_cluster import LocalCluster
+from minibroker.protocol.ids import TopicPartition
+from minibroker.testing import cluster, run
+from minibroker.testing.opening import Backend
+from tests.tidy.source import ROOT
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
+
+RECORDS = 300
+PARTITIONS = 3
+UNITS = ROOT / "deploy"
+
+Places = dict[TopicPartition, list[bytes | None]]
+
+
+async def write(servers: str, values: Iterable[bytes]) -> None:
+    async with Producer(servers) as producer:
+        for value in values:
+            await producer.send("orders", value, key=value)
+
+
+async def read_all(servers: str, count: int) -> Places:
+    """Values in the order of each partition; no record may follow the last one."""
+    found: Places = {TopicPartition("orders", number): [] for number in range(PARTITIONS)}
+    async with Consumer("orders", bootstrap_servers=servers, auto_offset_reset="earliest") as consumer:
+        for _ in range(count):
+            record = await consumer.getone(timeout_ms=10_000)
+            found[TopicPartition("orders", record.partition)].append(record.value)
+        assert await consumer.getmany(timeout_ms=500) == {}
+    return found
+
+
+def data_of(local: LocalCluster) -> list[Path]:
+    """What a backup contains: each broker's log.dirs, and ZooKeeper's data."""
+    return [*map(local.log_directory, local.broker_ids), local.data_directory / ZOOKEEPER_DIRECTORY]
+
+
+@pytest.mark.parametrize("ending", ["stopped", "killed"])
+async def test_a_restored_backup_is_the_cluster_as_it_was(ending: str, tmp_path: Path) -> None:
+    values = [b"%d" % number for number in range(RECORDS)]
+    async with LocalCluster(tmp_path / "data") as local:
+        async with AdminClient(local.bootstrap_servers) as admin:
+            await admin.create_topic("orders", partitions=PARTITIONS)
+        await write(local.bootstrap_servers, values)
+        written = await read_all(local.bootstrap_servers, RECORDS)
+        if ending == "stopped":
+            await local.down()
+        else:
+            local.kill_all()
+            await asyncio.sleep(0.5)  # the processes end
+        for directory in data_of(local):
+            shutil.copytree(directory, tmp_path / "backup" / directory.name)
+
+        await local.up()
+        await write(local.bootstrap_servers, [b"after the backup"] * 50)
+        await local.down()
+        for directory in data_of(local):
+            shutil.rmtree(directory)
+            shutil.copytree(tmp_path / "backup" / directory.name, directory)
+
+        await local.up()
+        assert await read_all(local.bootstrap_servers, RECORDS) == written
+        await write(local.bootstrap_servers, [b"after the restore"])
+        await local.down()
+    report = run_audit([str(local.data_directory)], engine=LOCAL, records=True)
+    assert report.success, report.summary
+
+
+@pytest.mark.parametrize("backend", ["simulated", "processes"])
+def test_clients_lose_nothing_while_brokers_are_restarted_one_by_one(backend: Backend) -> None:
+    async def upgrade() -> None:
+        async with cluster(brokers=3, backend=backend) as c:
+            await c.create_topic("orders", partitions=PARTITIONS)
+            acknowledged = []
+            async with c.producer(acks="all", delivery_timeout_ms=20_000) as producer:
+
+                async def keep_writing() -> None:
+                    for number in range(100_000):
+                        value = b"%d" % number
+                        acknowledged.append((await producer.send_and_wait("orders", value), value))
+                        await asyncio.sleep(0.01)
+
+                async with c.running(keep_writing()):
+                    for broker in c.broker_ids:
+                        before = len(acknowledged)
+                        await c.restart(broker)
+                        await c.wait_in_sync("orders")
+                        assert len(acknowledged) > before, f"no record was acknowledged while broker {broker} restarted"
+            report = await c.audit(acknowledged)
+            assert report.success, report.summary
+
+    if backend == "simulated":
+        run(upgrade())
+    else:
+        asyncio.run(upgrade())
+
+
+def test_the_example_of_a_configuration_is_accepted() -> None:
+    config = load_config((UNITS / "broker.properties").read_text())
+    assert (config.broker_id, config.min_insync_replicas, config.default_replication_factor) == (1, 2, 3)
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+@pytest.mark.parametrize("unit", ["minibroker-broker.service", "minibroker-zookeeper.service"])
+def test_systemd_accepts_the_unit(unit: str, tmp_path: Path) -> None:
+    """On this machine the programs are elsewhere, which systemd would complain of."""
+    text = (UNITS / unit).read_text().replace("/opt/minibroker/bin/minibroker", "/bin/true")
+    text = text.replace("/usr/bin/java", "/bin/true").replace("User=minibroker", "User=root")
+    (tmp_path / unit).write_text(text)
+    verified = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(tmp_path / unit)], capture_output=True, text=True, check=False
+    )
+    assert (verified.returncode, verified.stderr) == (0, "")
