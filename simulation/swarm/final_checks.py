@@ -175,14 +175,16 @@ async def compare_history(
 
 async def compare_settings(cluster: SimulatedCluster, history: History) -> None:
     """The settings that were changed last are described."""
-    if not history.settings.topics():
+    if not history.settings.owners():
         return
     async with AdminClient(bootstrap_servers=cluster.bootstrap_servers, runtime=cluster.client_runtime()) as admin:
-        for topic in history.settings.topics():
-            described = await admin.describe_configs(topic=topic, timeout_ms=ANSWER_MS)
-            own = {name: entry.value for name, entry in described.items() if entry.source == "dynamic-topic"}
-            for why in history.settings.wrong(topic, own):
-                history.find("client: alter_configs", f"of {topic}: {why}")
+        for of in history.settings.owners():
+            topic, broker_id = (of, None) if isinstance(of, str) else (None, of)
+            source = "dynamic-broker" if topic is None else "dynamic-topic"
+            described = await admin.describe_configs(topic=topic, broker_id=broker_id, timeout_ms=ANSWER_MS)
+            own = {name: entry.value for name, entry in described.items() if entry.source == source}
+            for why in history.settings.wrong(of, own):
+                history.find("client: alter_configs", f"of {of}: {why}")
 
 
 def compare_lookups(workload: Workload, history: History) -> None:

@@ -110,6 +110,7 @@ class RunOptions(msgspec.Struct, kw_only=True):
             self.settings = {**self.settings, **loads.settings}
             if "clock" in self.faults:
                 self.settings.pop(PRODUCER_EXPIRY, None)
+                loads.broker_changes.pop(PRODUCER_EXPIRY, None)
         return self
 
     def topic_settings(self, topic: str) -> dict[str, str]:
@@ -118,11 +119,16 @@ class RunOptions(msgspec.Struct, kw_only=True):
 
     def possible_settings(self, topic: str, name: str, of_brokers: str) -> set[str | None]:
         """All values that this setting of this topic may have during the run; None: the built-in default."""
-        default = self.settings.get(of_brokers)
-        found = {self.topic_settings(topic).get(name, default)}
+        defaults = self._possible_settings_of_brokers(of_brokers)
+        own: set[str | None] = {self.topic_settings(topic).get(name)}
         if self.loads is not None and topic == TOPIC:
-            found |= {default if value is None else value for value in self.loads.changes.get(name, ())}
-        return found
+            own.update(self.loads.changes.get(name, ()))
+        return own - {None} | (defaults if None in own else set())
+
+    def _possible_settings_of_brokers(self, name: str) -> set[str | None]:
+        default = self.settings.get(name)
+        changes = () if self.loads is None else self.loads.broker_changes.get(name, ())
+        return {default, *(default if value is None else value for value in changes)}
 
     def retention_bytes(self, topic: str) -> int | None:
         """The smallest size that retention may leave of a log; 0: it deletes by age; None: it deletes nothing."""

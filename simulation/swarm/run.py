@@ -208,6 +208,8 @@ def _perform(
     drive: Callable[[SimulatedCluster, RunOutcome, Narrator | None], Coroutine[Any, Any, None]],
 ) -> RunOutcome:
     cluster = SimulatedCluster(seed, brokers, settings=options.settings)
+    if options.loads is not None and options.loads.open_files_max is not None:
+        cluster.world.open_files_max = options.loads.open_files_max
     narrator = None if on_line is None else Narrator(lambda: cluster.world.loop.elapsed, on_line)
     outcome = RunOutcome(seed, options, History(lambda: cluster.world.loop.elapsed))
     outcome.reached.watch(cluster)

@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from minibroker.runtime.descriptor_shares import UNLIMITED
 from minibroker.runtime.event_log import log_event
 from minibroker.runtime.observer import Observers
 from minibroker.runtime.ports import Coordination, Runtime
@@ -63,6 +64,8 @@ class SimulatedWorld:
         self.observers = Observers(log_event)
         """Reports of all processes; `simulation.node.PROCESS` is the reporting one."""
         self.machines: dict[str, SimulatedMachine] = {}
+        self.open_files_max = UNLIMITED
+        """File descriptors that each process may have."""
         self.crashes: list[tuple[str, BaseException]] = []
         """Programs that ended with an exception; a run that expects one removes it from the list."""
 
@@ -126,6 +129,7 @@ class SimulatedWorld:
                 random=self.random(f"process/{process!r}"),
                 open_coordination=open_coordination,
                 observer=self.observers,
+                open_files_max=self.open_files_max,
             )
         return machine.runtime
 

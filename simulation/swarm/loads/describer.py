@@ -1,6 +1,7 @@
 """An operator that asks brokers to describe topics, settings, replicas and the cluster, and compares the answers.
 
 Owns: the questions, and the check against what the run knows: how topics were made, which brokers may have led them.
+Leaves to others: the events that brokers report (`event_reader`).
 """
 
 import asyncio
@@ -8,7 +9,11 @@ import random
 from collections.abc import Awaitable, Callable
 
 from minibroker.client.admin import AdminClient
+from minibroker.client.errors import BrokerError
+from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.wire.messages import EARLIEST_TIMESTAMP
+from minibroker.simulation.swarm.loads.event_reader import EventReader
 from minibroker.simulation.swarm.loads.load_options import TOPIC
 from minibroker.simulation.swarm.loads.load_scene import LoadScene
 
@@ -23,6 +28,7 @@ class Describer:
         self._scene = scene
         self._random = rng
         self._admin: AdminClient
+        self._events = EventReader(scene)
 
     async def run(self) -> None:
         while not self._scene.is_over:
@@ -37,7 +43,10 @@ class Describer:
             self.describe_configs,
             self.describe_replica_state,
             self.offsets,
+            self.describe_events,
         )
+        if self._scene.settings.get("delete.topic.enable") == "false":
+            questions += (self.delete_topic,)
         async with self._scene.admin() as self._admin:
             while not self._scene.is_over:
                 question = self._random.choice(questions)
@@ -95,6 +104,24 @@ class Describer:
                     self._scene.find("describe_replica_state", text, partition)
 
     async def offsets(self) -> None:
-        for partition, (start, end) in sorted((await self._admin.offsets(TOPIC, timeout_ms=ANSWER_MS)).items()):
+        found = await self._admin.offsets(TOPIC, timeout_ms=ANSWER_MS)
+        for partition, (start, end) in sorted(found.items()):
             if start > end and not self._scene.deletes(TOPIC):
                 self._scene.find("offsets", f"from {start} to {end}", partition)
+        asked = dict.fromkeys(found, EARLIEST_TIMESTAMP)
+        for partition, first in sorted((await self._admin.list_offsets(asked, timeout_ms=ANSWER_MS)).items()):
+            if first.offset != found[partition][0] and not self._scene.deletes(TOPIC):
+                self._scene.find("list_offsets", f"{first.offset} is first, not {found[partition][0]}", partition)
+
+    async def describe_events(self) -> None:
+        await self._events.read(self._random.choice(self._scene.cluster.broker_ids))
+
+    async def delete_topic(self) -> None:
+        """Where delete.topic.enable is false, it is refused; the topic is under promise."""
+        try:
+            await self._admin.delete_topic(TOPIC, timeout_ms=ANSWER_MS)
+        except BrokerError as error:
+            if error.code == ErrorCode.INVALID_REQUEST:
+                return
+            raise
+        self._scene.find("delete_topic", f"{TOPIC} was deleted, and delete.topic.enable is false")

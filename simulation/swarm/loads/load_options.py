@@ -21,6 +21,8 @@ LOAD_ACTS = (
     "send",
     "send that waited",
     "send_many",
+    "deliveries awaited together",
+    "partitions_for",
     "flush",
     "flush that told of lost records",
     "wait for memory given up",
@@ -33,6 +35,7 @@ LOAD_ACTS = (
     "async for",
     "getmany_batches",
     "position",
+    "connection_state",
     "seek",
     "seek_to_beginning",
     "seek_to_end",
@@ -40,6 +43,9 @@ LOAD_ACTS = (
     "offsets_for_times",
     "pause",
     "setting changed",
+    "setting of a broker changed",
+    "describe_events",
+    "events read",
     "describe_topics",
     "describe_cluster",
     "describe_configs",
@@ -78,7 +84,22 @@ BROKER_SETTINGS: tuple[tuple[float, dict[str, tuple[str, ...]]], ...] = (
     (0.2, {"log.roll.ms": ("300", "1000")}),
     (0.2, {"log.flush.interval.ms": ("50", "500")}),
     (0.2, {"message.max.bytes": ("4096",)}),
-    (0.2, {"socket.request.max.bytes": ("65536",), "message.max.bytes": ("16384",)}),
+    (
+        0.2,
+        {
+            "socket.request.max.bytes": ("65536",),
+            "message.max.bytes": ("16384",),
+            "queued.max.request.bytes": ("25231360", "50331648"),
+        },
+    ),
+    (0.1, {"zookeeper.connection.timeout.ms": ("12000",)}),
+    (0.2, {"replica.fetch.min.bytes": ("1000",)}),
+    (0.2, {"log.scrub.bytes.per.second": ("0", "65536")}),
+    (0.2, {"max.connections": ("60",)}),
+    (0.2, {"num.partitions": ("3",)}),
+    (0.1, {"controlled.shutdown.enable": ("false",)}),
+    (0.2, {"controlled.shutdown.max.retries": ("1",)}),
+    (0.2, {"leader.imbalance.per.broker.percentage": ("0",)}),
 )
 """(share of the runs, settings of brokers with the values to choose from): limits that bite."""
 TOPIC_SETTINGS: tuple[tuple[float, dict[str, tuple[str, ...]]], ...] = (
@@ -91,6 +112,16 @@ TOPIC_SETTINGS: tuple[tuple[float, dict[str, tuple[str, ...]]], ...] = (
     (0.2, {"file.delete.delay.ms": ("0",)}),
 )
 """The same of the topic; they override those of the brokers."""
+WHERE_NOTHING_IS_DELETED: tuple[tuple[float, dict[str, tuple[str, ...]]], ...] = (
+    (0.15, {"delete.topic.enable": ("false",)}),
+    (0.15, {"log.retention.ms": ("3000",)}),
+)
+"""Only in runs in which no topic is deleted and made again."""
+OPEN_FILES = 256
+"""The limit of descriptors in some runs: 32 of them are for segments, so a broker closes those that it used last."""
+RARE_SHARE = 0.1
+WIDE_PARTITIONS = 24
+"""A fetch of more than 20 partitions is delayed in another way."""
 RETENTION: tuple[tuple[float, dict[str, tuple[str, ...]]], ...] = (
     (0.7, {"retention.bytes": ("2048", "8192")}),
     (0.7, {"retention.ms": ("500", "2000")}),
@@ -104,12 +135,36 @@ CHANGES: dict[str, tuple[str | None, ...]] = {
     "segment.ms": ("300", None),
     "index.interval.bytes": ("0", "1024", None),
     "flush.messages": ("1", None),
+    "flush.ms": ("50", None),
+    "segment.index.bytes": ("64", None),
+    "file.delete.delay.ms": ("0", "300", None),
 }
 """What a run may change, and to which values (None: the brokers' default)."""
 RETENTION_CHANGES: dict[str, tuple[str | None, ...]] = {
     "retention.bytes": ("4096", "-1", None),
     "retention.ms": ("1000", "-1", None),
 }
+BROKER_CHANGES: dict[str, tuple[str | None, ...]] = {
+    "log.segment.bytes": ("2048", "16384", None),
+    "log.roll.ms": ("300", None),
+    "log.index.interval.bytes": ("0", "512", None),
+    "log.index.size.max.bytes": ("64", None),
+    "log.segment.delete.delay.ms": ("0", "500", None),
+    "log.flush.interval.ms": ("50", None),
+    "log.flush.interval.messages": ("1", "20", None),
+    "log.scrub.bytes.per.second": ("65536", "8388608", None),
+    "witness.interval.ms": ("1000", "4000", None),
+    "message.max.bytes": ("8192", None),
+    "min.insync.replicas": ("1", "2", None),
+    PRODUCER_EXPIRY: ("9000", "20000", None),
+}
+"""What a run may change of brokers while they run (None: what they were started with). Every topic under promise has a
+min.insync.replicas of its own."""
+BROKER_RETENTION_CHANGES: dict[str, tuple[str | None, ...]] = {
+    "log.retention.bytes": ("4096", "-1", None),
+    "log.retention.ms": ("1000", "-1", None),
+}
+"""They let records of every topic go, so only where no topic is made again."""
 
 
 class LoadOptions(msgspec.Struct, kw_only=True):
@@ -126,6 +181,10 @@ class LoadOptions(msgspec.Struct, kw_only=True):
     """They override the run's."""
     changes: dict[str, tuple[str | None, ...]]
     """Settings of TOPIC that change during the run, with their values."""
+    broker_changes: dict[str, tuple[str | None, ...]] = {}
+    """The same of brokers."""
+    open_files_max: int | None = None
+    """How many descriptors a broker may have."""
 
 
 def draw_load_options(
@@ -157,6 +216,15 @@ def _draw(rng: random.Random, brokers: int, has_disk_faults: bool) -> LoadOption
     changes = changes if "settings_changer" in clients else {}
     if "min.insync.replicas" in changes:
         own["min.insync.replicas"], topics[TOPIC] = str(topics[TOPIC][2]), (*topics[TOPIC][:2], 1)
+    broker_changes = dict(rng.sample(sorted(BROKER_CHANGES.items()), 4)) if changes else {}
+    if not has_disk_faults and "topic_maker" not in clients:
+        settings |= _choose(rng, WHERE_NOTHING_IS_DELETED)
+        if changes and rng.random() < RARE_SHARE:
+            broker_changes |= BROKER_RETENTION_CHANGES
+        if broker_changes.keys() & BROKER_RETENTION_CHANGES.keys() or "log.retention.ms" in settings:
+            settings |= CHECK_INTERVAL
+    if rng.random() < RARE_SHARE:
+        topics[TOPIC] = (WIDE_PARTITIONS, *topics[TOPIC][1:])
     return LoadOptions(
         clients=tuple(sorted(clients)),
         brokers=brokers,
@@ -164,6 +232,8 @@ def _draw(rng: random.Random, brokers: int, has_disk_faults: bool) -> LoadOption
         topic_settings={TOPIC: own, SINGLE_TOPIC: {}},
         settings=settings,
         changes=changes,
+        broker_changes=broker_changes,
+        open_files_max=OPEN_FILES if rng.random() < 2 * RARE_SHARE else None,
     )
 
 

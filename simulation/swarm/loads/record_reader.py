@@ -83,7 +83,7 @@ class SeekingReader:
     def _calls(self) -> tuple[Callable[[], Awaitable[None]], ...]:
         reading = (self._getmany, self._getmany, self._getmany_batches, self._getone, self._iterate)
         moving = (self._seek, self._seek_to_beginning, self._seek_to_end, self._look_up)
-        return (*reading, *reading, *moving, self._position, self._pause)
+        return (*reading, *reading, *moving, self._position, self._check_state, self._pause)
 
     def _partition(self) -> TopicPartition:
         return self._random.choice(self._consumer.partitions)
@@ -110,6 +110,9 @@ class SeekingReader:
     async def _position(self) -> None:
         await self._consumer.check_position(self._partition())
 
+    async def _check_state(self) -> None:
+        await self._consumer.check_state(self._partition())
+
     async def _seek(self) -> None:
         partition = self._partition()
         beginning, end = await self._consumer.beginning(partition), await self._consumer.end(partition)
@@ -135,6 +138,7 @@ class SeekingReader:
     async def _pause(self) -> None:
         partition = self._partition()
         self._consumer.pause(partition)
+        await self._consumer.check_state(partition)
         for _ in range(self._random.randint(1, 3)):
             await self._getmany()
         self._consumer.resume(partition)

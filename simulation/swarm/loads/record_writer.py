@@ -94,7 +94,8 @@ class RecordWriter:
 
     # ------------------------------------------------------------------------------------------------------- calls
     def _calls(self) -> tuple[Callable[[], Awaitable[None]], ...]:
-        return (self._send, self._send, self._try_send, self._send_many, self._send_many, self._flush, self._nowhere)
+        sending = (self._send, self._send, self._try_send, self._send_many, self._send_many)
+        return (*sending, self._flush, self._nowhere, self._ask_for_partitions)
 
     async def _send(self) -> None:
         for _ in range(self._random.randint(1, SENDS_MAX)):
@@ -120,6 +121,9 @@ class RecordWriter:
 
     async def _flush(self) -> None:
         await self._producer.flush()
+
+    async def _ask_for_partitions(self) -> None:
+        await self._producer.check_partitions(self._draw_topic())
 
     async def _nowhere(self) -> None:
         """A partition that does not exist must be refused, and nothing be taken."""

@@ -92,9 +92,13 @@ class TopicMaker:
     async def _create(self, admin: AdminClient) -> TopicLife:
         replicas = min(3, len(self._scene.cluster.broker_ids))
         configs = self._random.choice(SETTINGS)
+        partitions = self._random.choice((1, None))
         created = await admin.create_topic(
-            REMADE.topic, partitions=1, replication_factor=replicas, configs=configs, timeout_ms=ANSWER_MS
+            REMADE.topic, partitions=partitions, replication_factor=replicas, configs=configs, timeout_ms=ANSWER_MS
         )
+        count = 1 if partitions else int(self._scene.settings.get("num.partitions", 1))
+        if created.partitions != count:
+            self._scene.find("create_topic", f"{created.partitions} partitions were made, not {count}", REMADE)
         if created.topic_id in self._topic_ids:
             self._scene.find("create_topic", f"topic id {created.topic_id} was that of an earlier topic", REMADE)
         self._topic_ids.add(created.topic_id)

@@ -74,6 +74,8 @@ class WatchedConsumer:
         found = await self._consumer.getmany_batches(timeout_ms=CALL_MS / 4, max_bytes=8_192)
         for batch in found:
             self._read({batch.topic_partition: records_of(batch)}, is_whole=False)
+            if len(batch) == 0:
+                self._scene.find("getmany_batches", "a batch without records came", batch.topic_partition)
             self._scene.did("getmany_batches")
         self._scene.history.moves(self._process)  # records without headers are not noted
 
@@ -165,6 +167,23 @@ class WatchedConsumer:
         if found < least:
             self._scene.find(call, f"the end is {found}, and offset {least - 1} was committed before", partition)
         self._ends[partition] = max(found, self._ends.get(partition, 0))
+
+    async def check_state(self, partition: TopicPartition) -> None:
+        """What the consumer says of itself: its assignment, the partition's topic, and why no records come."""
+        if self._consumer.assignment() != sorted(self.partitions):
+            text = f"{self._consumer.assignment()} where {sorted(self.partitions)} were assigned"
+            self._scene.find("assignment", text, partition)
+        count = self._scene.shapes[partition.topic][0]
+        found = await self._consumer.partitions_for(partition.topic, CALL_MS)
+        if found != list(range(count)):
+            self._scene.find("partitions_for", f"{partition.topic} has {count} partitions, not {found}")
+        state = self._consumer.connection_state(partition)
+        if state.state != "halted" and (state.state == "paused") != (partition in self._paused):
+            self._scene.find("connection_state", f"it says {state}", partition, f"paused: {sorted(self._paused)}")
+        known = state.leader is None or state.leader_epoch is None
+        if not known and not self._scene.reference.has_led(partition, state.leader, state.leader_epoch or 0):
+            self._scene.find("connection_state", f"such a leader never was: {state}", partition)
+        self._scene.did("connection_state")
 
     async def beginning(self, partition: TopicPartition) -> int:
         """Its beginning, by `beginning_offsets`."""

@@ -6,7 +6,7 @@ Leaves to others: to draw records (`record_writer`).
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, Self
 
 import msgspec
@@ -94,6 +94,13 @@ class WatchedProducer:
         """By the clock of the client's machine."""
         return self._scene.cluster.client_runtime().clock.now_ms()
 
+    async def check_partitions(self, topic: str) -> None:
+        """`partitions_for` says how the topic was made."""
+        found, count = await self._producer.partitions_for(topic), self._scene.options.topics[topic][0]
+        if found != list(range(count)):
+            self._scene.find("partitions_for", f"{topic} has {count} partitions, not {found}")
+        self._scene.did("partitions_for")
+
     # ------------------------------------------------------------------------------------------------------- sending
     def try_send(self, record: DrawnRecord) -> bool:
         """Whether the record was taken."""
@@ -151,6 +158,8 @@ class WatchedProducer:
         if len(taken) != len(records):
             self._scene.find("send_many", f"{len(records)} records were given, {len(taken)} were taken")
         self._took_many(records, operations, taken, partition, headers)
+        if self._is_awaited:
+            self._start(self._wait_for_all(taken))
         self._scene.did("send_many")
 
     def _took_many(
@@ -181,11 +190,14 @@ class WatchedProducer:
         taken = _Taken(record=record, delivery=delivery, operation=operation, at_seconds=scene.now)
         if self._is_awaited:
             self._awaited[taken] = None
-            task = asyncio.create_task(self._wait(taken))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._start(self._wait(taken))
         else:
             self._open.append(taken)
+
+    def _start(self, waiting: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(waiting)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _check_partition(self, record: DrawnRecord, delivery: Delivery) -> None:
         partition, scene = delivery.topic_partition, self._scene
@@ -211,6 +223,18 @@ class WatchedProducer:
             self._scene.find("delivery_timeout_ms", text, taken.delivery.topic_partition)
         del self._awaited[taken]
         self._settle(taken)
+
+    async def _wait_for_all(self, deliveries: Deliveries) -> None:
+        """`await` of all together ends with the last outcome, and raises the first record's error that has one."""
+        raised: MinibrokerError | None = None
+        try:
+            await deliveries
+        except MinibrokerError as error:
+            raised = error
+        if not deliveries.done or deliveries.first_error() is not raised:
+            text = f"awaited together they raised {raised!r}, first_error() is {deliveries.first_error()!r}"
+            self._scene.find("send_many", text, None, f"done: {deliveries.done}")
+        self._scene.did("deliveries awaited together")
 
     def _settle(self, taken: _Taken) -> MinibrokerError | None:
         """Note the outcome of a delivery that has one; returns its error."""

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -67,8 +68,8 @@ class StandInProducer:
             raise self.flush_error
 
 
-def findings(producer: StandInProducer, record: DrawnRecord | None = None) -> list[str]:
-    """Of one `send` and one `flush`."""
+def watching(producer: StandInProducer) -> tuple[History, WatchedProducer]:
+    """The checks of this producer, and where they note what they find."""
     cluster, history = SimulatedCluster(0), History()
     loads = draw_load_options(random.Random(1), True)
     options = draw_options(random.Random(1)).with_loads(loads)
@@ -77,6 +78,12 @@ def findings(producer: StandInProducer, record: DrawnRecord | None = None) -> li
     scene = LoadScene(cluster, reference, workload, history, options, Counter())
     watched = WatchedProducer(scene, "writer", False, SETTINGS)
     watched._producer = producer  # type: ignore[assignment]
+    return history, watched
+
+
+def findings(producer: StandInProducer, record: DrawnRecord | None = None) -> list[str]:
+    """Of one `send` and one `flush`."""
+    history, watched = watching(producer)
 
     async def send_and_flush() -> None:
         try:
@@ -132,3 +139,23 @@ def test_record_that_is_acknowledged_without_an_offset_is_found() -> None:
     delivery = StandInDelivery()
     delivery.result = lambda: RecordMetadata(TOPIC, 0, None, 0, 5)  # type: ignore[method-assign]
     assert "without an offset" in findings(StandInProducer(delivery))[0]
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_send_many_that_hides_the_error_of_a_record_is_found(is_told: bool) -> None:
+    error = DeliveryTimedOut("too late")
+
+    class StandInDeliveries:
+        done = True
+
+        def __await__(self) -> Generator[Any, None, None]:
+            if is_told:
+                raise error
+            yield from ()
+
+        def first_error(self) -> DeliveryTimedOut:
+            return error
+
+    history, watched = watching(StandInProducer(StandInDelivery()))
+    asyncio.run(watched._wait_for_all(StandInDeliveries()))  # type: ignore[arg-type]
+    assert [each.invariant for each in history.findings] == ([] if is_told else ["client: send_many"])
