@@ -11,6 +11,7 @@ from minibroker.simulation.swarm.loads.describer import Describer
 from minibroker.simulation.swarm.loads.load_scene import LoadScene
 from minibroker.simulation.swarm.loads.record_reader import SeekingReader
 from minibroker.simulation.swarm.loads.record_writer import RecordWriter
+from minibroker.simulation.swarm.loads.refused_caller import RefusedCaller
 from minibroker.simulation.swarm.loads.settings_changer import SettingsChanger
 from minibroker.simulation.swarm.loads.topic_maker import TopicMaker
 
@@ -28,6 +29,7 @@ CLASSES: dict[str, Callable[[LoadScene, random.Random], Load]] = {
     "record_writer": RecordWriter,
     "record_reader": SeekingReader,
     "topic_maker": TopicMaker,
+    "refused_caller": RefusedCaller,
 }
 
 

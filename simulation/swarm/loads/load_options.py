@@ -9,7 +9,7 @@ import msgspec
 
 from minibroker.protocol.ids import TopicPartition
 
-LOADS = ("record_writer", "record_reader", "settings_changer", "describer", "topic_maker")
+LOADS = ("record_writer", "record_reader", "settings_changer", "describer", "topic_maker", "refused_caller")
 """What a client does; each is a module of this folder."""
 LOADS_MIN = 1
 LOADS_SHARE = 0.0
@@ -55,6 +55,8 @@ LOAD_ACTS = (
     "topic made again",
     "records of a topic made again read",
     "TopicMadeAgain",
+    "wrong request refused",
+    "wrong batch refused",
 )
 """What loads do and see; a swarm must have had each."""
 
