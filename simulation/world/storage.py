@@ -207,6 +207,8 @@ class SimulatedStorage:
         """A lying disk: it reports syncs that it has not done."""
         self.lacks_descriptors = False
         """No call gets a file descriptor; open files stay open."""
+        self._has_forgotten = False
+        """A sync has lost something since the start."""
         self._hangs_until = 0.0
         self._misdirected: list[str] = []
         self._trap: tuple[int, Callable[[], None]] | None = None
@@ -301,7 +303,7 @@ class SimulatedStorage:
                 fault.times -= 1
                 self.trace.record("disk-fault", self.host, call, path)
                 if fault.forgets and call in SYNCS:
-                    self.find(path).forget_unsynced()
+                    self.forget_unsynced(path)
                 if fault.no_descriptor:
                     raise OutOfDescriptors(f"cannot {call} {path}: too many open files (simulated)")
                 if fault.is_bad_entry:
@@ -365,10 +367,15 @@ class SimulatedStorage:
         self.root = DirectoryNode()
         self.used_bytes = 0
 
+    def forget_unsynced(self, path: str) -> None:
+        """A sync of this file or directory failed, and the kernel considers it stable from now on."""
+        self._has_forgotten = True
+        self.find(path).forget_unsynced()
+
     @property
     def holds_forgotten(self) -> bool:
         """Whether the kernel shows anything that a failed sync has lost."""
-        return any(node.cached_only for node in walk_nodes(self.root))
+        return self._has_forgotten and any(node.cached_only for node in walk_nodes(self.root))
 
     def keep_forgotten(self) -> None:
         """Make stable what the kernel shows."""

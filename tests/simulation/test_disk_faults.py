@@ -95,7 +95,7 @@ def test_disk_is_not_whole_while_the_kernel_shows_what_a_failed_sync_lost() -> N
         disk.mark_faulty(1)
         file = storage.find_file("/data/log/meta.properties")
         file.content += b"more"
-        file.forget_unsynced()
+        storage.forget_unsynced("/data/log/meta.properties")
         disk.settle()
         assert disk.broker == 1
         await injector.wait(lambda: False, UNSEEN_SECONDS + 0.1)

@@ -75,3 +75,12 @@ def tell(cluster: SimulatedCluster, reference: ReferenceState) -> None:
     for listener in reference.listeners:
         listener(TopicPartition("a", 0))
     reference.sample()
+
+
+def test_checker_that_follows_no_replica_is_not_called_for_their_events() -> None:
+    class Sampler(Checker):
+        def sample(self) -> None:
+            """It follows what no event reports."""
+
+    assert Heard().follows_replicas
+    assert not Sampler().follows_replicas
