@@ -120,7 +120,7 @@ def report(
         never_entered=tuple(name for name in (*never, *never_run) if name not in found),
         excused={name: each.reason for name, each in found.items()},
         waiting=tuple(name for name, each in found.items() if each.is_open),
-        needless=tuple(like for each in excuses for like in each.names if like in entered),
+        needless=tuple(like for each in excuses if not each.is_rare for like in each.names if like in entered),
         reached={name: count for name, count in sorted(reached.items()) if count},
     )
 

@@ -64,6 +64,12 @@ def test_what_waits_for_a_load_is_told_apart() -> None:
     assert report(["API FETCH"], {"API FETCH": 3}, None, SOURCES, (REAL, WAITING)).needless == ("API FETCH",)
 
 
+def test_excuse_for_what_is_rare_is_not_needless() -> None:
+    rare = Excuse(is_rare=True, reason="one run in a hundred", names=("API FETCH",))
+    assert report(["API FETCH"], {"API FETCH": 3}, None, SOURCES, (rare,)).needless == ()
+    assert report(["API FETCH"], {}, None, SOURCES, (rare,)).never_entered == ()
+
+
 def test_call_of_a_client_has_its_public_name() -> None:
     found = report([], {}, {"broker/a.py": {4, 8}}, SOURCES, ())
     assert found.grouped == {"call": ["Producer.send"]}

@@ -115,8 +115,8 @@ TOPIC_SETTINGS: tuple[tuple[float, dict[str, tuple[str, ...]]], ...] = (
 )
 """The same of the topic; they override those of the brokers."""
 WHERE_NOTHING_IS_DELETED: tuple[tuple[float, dict[str, tuple[str, ...]]], ...] = (
-    (0.15, {"delete.topic.enable": ("false",)}),
-    (0.15, {"log.retention.ms": ("3000",)}),
+    (0.3, {"delete.topic.enable": ("false",)}),
+    (0.3, {"log.retention.ms": ("3000",)}),
 )
 """Only in runs in which no topic is deleted and made again."""
 OPEN_FILES = 256
@@ -218,10 +218,10 @@ def _draw(rng: random.Random, brokers: int, has_disk_faults: bool) -> LoadOption
     changes = changes if "settings_changer" in clients else {}
     if "min.insync.replicas" in changes:
         own["min.insync.replicas"], topics[TOPIC] = str(topics[TOPIC][2]), (*topics[TOPIC][:2], 1)
-    broker_changes = dict(rng.sample(sorted(BROKER_CHANGES.items()), 4)) if changes else {}
+    broker_changes = dict(rng.sample(sorted(BROKER_CHANGES.items()), 6)) if changes else {}
     if not has_disk_faults and "topic_maker" not in clients:
         settings |= _choose(rng, WHERE_NOTHING_IS_DELETED)
-        if changes and rng.random() < RARE_SHARE:
+        if changes and rng.random() < RETENTION_SHARE:
             broker_changes |= BROKER_RETENTION_CHANGES
         if broker_changes.keys() & BROKER_RETENTION_CHANGES.keys() or "log.retention.ms" in settings:
             settings |= CHECK_INTERVAL
