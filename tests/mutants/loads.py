@@ -35,7 +35,7 @@ MUTANTS: tuple[Mutant, ...] = (
                 "        self._fetcher.moved()\n",
             ),
         ),
-        schedule=READ,
+        schedule=Schedule("loads:seek_to_each_record"),
     ),
     Mutant(
         name="J11",

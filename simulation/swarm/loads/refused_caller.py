@@ -38,6 +38,8 @@ class WrongRequest(NamedTuple):
     name: str
     ask: Callable[[], Awaitable[object]]
     codes: tuple[ErrorCode, ...]
+    may_seem_done: bool = False
+    """A client that repeats it after a lost answer takes the refusal for the success of its first attempt."""
 
 
 class RefusedCaller:
@@ -71,7 +73,8 @@ class RefusedCaller:
         except MinibrokerError as error:  # faults
             self._scene.history.note_error("refused caller", error)
         else:
-            self._scene.find("refusal", f"{request.name} was not refused")
+            if not request.may_seem_done:
+                self._scene.find("refusal", f"{request.name} was not refused")
 
     # ------------------------------------------------------------------------------------------------------ requests
     def _of_topics(self, admin: AdminClient) -> Iterator[WrongRequest]:
@@ -92,7 +95,7 @@ class RefusedCaller:
         factor = partial(admin.create_topic, ABSENT, replication_factor=100, timeout_ms=ANSWER_MS)
         many = partial(admin.create_topic, ABSENT, partitions=100_000, timeout_ms=ANSWER_MS)
         yield create("a name with a blank", ErrorCode.INVALID_TOPIC_EXCEPTION, topic="no name")
-        yield create("one that exists", ErrorCode.TOPIC_ALREADY_EXISTS, topic=TOPIC)
+        yield create("one that exists", ErrorCode.TOPIC_ALREADY_EXISTS, topic=TOPIC)._replace(may_seem_done=True)
         yield create("no number", ErrorCode.INVALID_CONFIG, configs={"segment.bytes": "much"})
         yield create("too small", ErrorCode.INVALID_CONFIG, configs={"segment.bytes": "-1"})
         yield create("no setting", ErrorCode.INVALID_CONFIG, configs={"segment.byte": "4096"})
@@ -108,6 +111,7 @@ class RefusedCaller:
             "delete_topic: one that does not exist",
             partial(admin.delete_topic, ABSENT, timeout_ms=ANSWER_MS),
             (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_REQUEST),
+            may_seem_done=True,
         )
 
     def _of_settings(self, admin: AdminClient) -> Iterator[WrongRequest]:

@@ -74,3 +74,15 @@ async def look_up_the_time_of_each_record(directed: DirectedRun) -> None:
             await consumer.getone()
             await consumer.look_up(FIRST, consumer.last_read_ms[FIRST])
     await _judge_lookups(directed)
+
+
+@with_setup(CALM)
+async def seek_to_each_record(directed: DirectedRun) -> None:
+    """From the last record to the first; each must be the next that is read."""
+    for number in range(TIMES):
+        await directed.produce(str(number))
+    settings = {"auto_offset_reset": "earliest", "max_poll_records": 1}
+    async with WatchedConsumer(_scene(directed), "reader", [FIRST], settings) as consumer:
+        for offset in reversed(range(TIMES)):
+            consumer.seek(FIRST, offset)
+            await consumer.getone()

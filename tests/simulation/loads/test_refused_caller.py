@@ -52,6 +52,17 @@ def test_request_that_is_not_refused_as_it_should_is_found(error: Exception | No
     assert bool(scene.found) is is_found
 
 
+def test_success_that_a_lost_answer_explains_is_not_found() -> None:
+    scene = StandInScene()
+
+    async def ask() -> None:
+        """An earlier attempt went unanswered, so that the client takes the refusal for its success."""
+
+    request = WrongRequest("one that exists", ask, (ErrorCode.TOPIC_ALREADY_EXISTS,), may_seem_done=True)
+    asyncio.run(RefusedCaller(scene, random.Random(1))._ask(request))  # type: ignore[arg-type]
+    assert scene.found == []
+
+
 @pytest.mark.parametrize("what", wrong_batches())
 def test_each_wrong_batch_is_wrong(what: str) -> None:
     batch = wrong_batches()[what]
