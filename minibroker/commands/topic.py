@@ -161,8 +161,8 @@ def _risks(name: str, replicas: int, values: Mapping[str, str | None]) -> list[s
 def list_topics(bootstrap_servers: str, topics: tuple[str, ...], is_long: bool, timeout_s: float, as_json: bool) -> int:
     """List all topics.
 
-    Or those that are named. RECORDS counts those that the leaders hold below their high watermarks, SIZE is that of the leaders' logs; '-' if a
-    leader does not answer.
+    Or those that are named. RECORDS counts those that the leaders hold below their high watermarks, SIZE is that of the
+    leaders' logs; '-' if a leader does not answer.
     """
 
     async def work(admin: "AdminClient", timeout_ms: float) -> list[dict[str, Any]]:

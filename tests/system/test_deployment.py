@@ -30,7 +30,7 @@ Places = dict[TopicPartition, list[bytes | None]]
 
 
 async def write(servers: str, values: Iterable[bytes]) -> None:
-    async with Producer(servers) as producer:
+    async with Producer(bootstrap_servers=servers) as producer:
         for value in values:
             await producer.send("orders", value, key=value)
 
@@ -55,7 +55,7 @@ def data_of(local: LocalCluster) -> list[Path]:
 async def test_a_restored_backup_is_the_cluster_as_it_was(ending: str, tmp_path: Path) -> None:
     values = [b"%d" % number for number in range(RECORDS)]
     async with LocalCluster(tmp_path / "data") as local:
-        async with AdminClient(local.bootstrap_servers) as admin:
+        async with AdminClient(bootstrap_servers=local.bootstrap_servers) as admin:
             await admin.create_topic("orders", partitions=PARTITIONS)
         await write(local.bootstrap_servers, values)
         written = await read_all(local.bootstrap_servers, RECORDS)
