@@ -31,6 +31,7 @@ DEFAULT_DATA_DIRECTORY = "./minibroker-data"
 JSON_OPTIONS = frozenset({"--json", "-J"})
 PROGRESS_AFTER_S = 2.0
 """Progress of shorter work would be gone before it could be read."""
+PROGRESS_WIDTH = 80
 PROGRESS_EVERY_S = 0.2
 SECONDS_MAX = 2_147_483
 """Longest time of an option, 24 days: a request has 32 bits for its milliseconds."""
@@ -408,9 +409,16 @@ class ProgressLine:
             return
         self._next = time.monotonic() + self._every_s
         self._shown = True
-        width = os.get_terminal_size(sys.stderr.fileno()).columns or len(text) + 1
-        sys.stderr.write(f"\r\x1b[K{text[: width - 1]}")  # what wraps could not be erased
+        sys.stderr.write(f"\r\x1b[K{text[: self._width() - 1]}")  # what wraps could not be erased
         sys.stderr.flush()
+
+    @staticmethod
+    def _width() -> int:
+        """A terminal need not know its width."""
+        try:
+            return os.get_terminal_size(sys.stderr.fileno()).columns or PROGRESS_WIDTH
+        except OSError:
+            return PROGRESS_WIDTH
 
     def clear(self) -> None:
         """Erase the line before other output."""
