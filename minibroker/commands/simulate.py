@@ -165,7 +165,7 @@ def _speed(as_json: bool) -> int:
 
 # ---------------------------------------------------------------------------------------------------------- one seed
 def _one(seed: int, options: SwarmOptions, quiet: bool, history: str | None, as_json: bool) -> int:
-    from minibroker.simulation.checks.history.client_history import to_json_lines
+    from minibroker.chaos.history.client_history import to_json_lines
     from minibroker.simulation.swarm.narrator import HEADER, NarratedLine
     from minibroker.simulation.swarm.run import run_beyond, run_seed
 

@@ -6,6 +6,7 @@ here. Leaves to others: the comparisons at the end of a run (`final_checks`).
 
 from collections.abc import Iterator
 
+from minibroker.chaos.history.client_history import EventLog
 from minibroker.simulation.checks.checker import Checker
 from minibroker.simulation.checks.control.failover import FailoverChecker
 from minibroker.simulation.checks.control.fencing import FencingChecker
@@ -17,7 +18,6 @@ from minibroker.simulation.checks.disks.failed_syncs import FailedSyncChecker
 from minibroker.simulation.checks.disks.sound_logs import SoundLogChecker
 from minibroker.simulation.checks.disks.witnessed import WitnessChecker
 from minibroker.simulation.checks.history.acknowledging import AcknowledgingChecker
-from minibroker.simulation.checks.history.client_history import EventLog
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.checks.replication.leaders_starts import LeaderStartChecker
 from minibroker.simulation.checks.replication.log_starts import LogStartChecker

@@ -6,12 +6,12 @@ Owns: the wait for convergence (liveness) and the comparison of replicas, acknow
 import asyncio
 
 from minibroker.broker.replicas.partition import Partition
+from minibroker.chaos.history.view import Promise
 from minibroker.client.admin import AdminClient
 from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer.producer import Producer
 from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.checks.disks.witnessed import compare_notes, lacking_notes
-from minibroker.simulation.checks.history.view import Promise
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.history import History

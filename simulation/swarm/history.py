@@ -6,13 +6,13 @@ Owns: the history. Leaves to others: checking it.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
+from minibroker.chaos.history.anomalies import check_history
+from minibroker.chaos.history.client_history import EventLog, Polled, Sent
+from minibroker.chaos.history.view import Promise
 from minibroker.client.consumer.records import Record
 from minibroker.client.errors import MinibrokerError
 from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.checks.finding import CheckerFinding
-from minibroker.simulation.checks.history.anomalies import check_history
-from minibroker.simulation.checks.history.client_history import EventLog, Polled, Sent
-from minibroker.simulation.checks.history.view import Promise
 from minibroker.simulation.swarm.loads.changed_settings import ChangedSettings
 from minibroker.simulation.swarm.loads.time_lookups import TimeLookups
 from minibroker.simulation.swarm.loads.written_records import WrittenRecords, name_of_record
@@ -134,7 +134,10 @@ class History:
 
     def check_events(self, promise: Promise) -> None:
         """Find the anomalies in what clients did and saw."""
-        self.findings += [found.as_finding() for found in check_history(self.events.events, promise)]
+        for found in check_history(self.events.events, promise):
+            self.findings.append(
+                CheckerFinding(invariant=found.name, text=f"{found.key} {found.text}", facts=found.facts)
+            )
 
 
 def name_of(value: bytes) -> str:

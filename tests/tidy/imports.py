@@ -30,8 +30,9 @@ ALLOWED: dict[str, tuple[tuple[str, ...], str]] = {
             "minibroker.client",
             "minibroker.audit",
             "minibroker.runtime",
+            "minibroker.chaos.history",
         ),
-        "simulation imports everything but the real adapters and the front door",
+        "simulation imports everything but the real adapters and the front door; of chaos/ only the pure checker",
     ),
     "minibroker": (
         (
@@ -42,6 +43,7 @@ ALLOWED: dict[str, tuple[tuple[str, ...], str]] = {
             "minibroker.simulation",
             "minibroker.scenarios",
             "minibroker.bench",
+            "minibroker.chaos",
         ),
         WHY_PROCESSES,
     ),
@@ -56,6 +58,10 @@ ALLOWED: dict[str, tuple[tuple[str, ...], str]] = {
             "minibroker.runtime",
         ),
         "a story plays on simulated brokers, or on real processes; it reads a replica's state and changes none",
+    ),
+    "chaos": (
+        ("minibroker", "minibroker.client", "minibroker.protocol", "minibroker.audit", "minibroker.simulation"),
+        WHY_PROCESSES,
     ),
     "bench": (
         ("minibroker", "minibroker.client", "minibroker.protocol", "minibroker.audit", "minibroker.simulation.checks"),

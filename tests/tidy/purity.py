@@ -15,6 +15,8 @@ PURE = (
     "client/retry.py",
     "protocol/*",
     "audit/checks/*",
+    "chaos/history/*",
+    "chaos/plan/*",
 )
 
 # Modules that touch the outside: files, clocks, randomness, sockets, threads, processes, and libraries that use them.

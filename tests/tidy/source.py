@@ -14,6 +14,7 @@ PACKAGES = (
     "audit",
     "bench",
     "broker",
+    "chaos",
     "client",
     "controller",
     "protocol",

@@ -4,11 +4,11 @@ Owns: since when each partition has unanswered writes with acks=all and none ack
 while nothing but dead processes disturbs the cluster (`stability`). Leaves to others: what is acknowledged.
 """
 
+from minibroker.chaos.history.client_history import EventLog, HistoryEvent
 from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.checks.checker import Checker
 from minibroker.simulation.checks.control.failover import slow_failover_seconds
 from minibroker.simulation.checks.control.wanted_settings import WantedSettings
-from minibroker.simulation.checks.history.client_history import EventLog, HistoryEvent
 from minibroker.simulation.checks.reference_state import ReferencePartition, ReferenceState
 from minibroker.simulation.checks.run_settings import seconds_of
 from minibroker.simulation.checks.stability import Stability

@@ -5,11 +5,11 @@ import inspect
 import pkgutil
 
 from minibroker.broker.replicas.observations import OrderAdmitted
+from minibroker.chaos.history.client_history import EventLog
 from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation import checks
 from minibroker.simulation.checks.checker import Checker, WorldHandlers, checking
 from minibroker.simulation.checks.control.fencing import FencingChecker
-from minibroker.simulation.checks.history.client_history import EventLog
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.checks.stability import Stability
 from minibroker.simulation.cluster import SimulatedCluster

@@ -6,7 +6,7 @@ Owns: each check that compares the order of invocations with the order of offset
 from collections import defaultdict
 from collections.abc import Iterator
 
-from minibroker.simulation.checks.history.view import Anomaly, HistoryView, Promise
+from minibroker.chaos.history.view import Anomaly, HistoryView, Promise
 
 
 def real_time_order(view: HistoryView, promise: Promise) -> Iterator[Anomaly]:

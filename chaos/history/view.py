@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-from minibroker.simulation.checks.finding import CheckerFinding
-from minibroker.simulation.checks.history.client_history import HistoryEvent
+from minibroker.chaos.history.client_history import HistoryEvent
 
 
 class Promise(Struct, frozen=True, kw_only=True):
@@ -36,9 +35,6 @@ class Anomaly(Struct, frozen=True):
     key: str
     text: str
     facts: tuple[str, ...] = ()
-
-    def as_finding(self) -> CheckerFinding:
-        return CheckerFinding(invariant=self.name, text=f"{self.key} {self.text}", facts=self.facts)
 
 
 class HistoryView:

@@ -6,8 +6,8 @@ Owns: the checks of records that only one broker promised (acks=1) or none did (
 from collections import defaultdict
 from collections.abc import Iterator
 
-from minibroker.simulation.checks.history.client_history import Polled
-from minibroker.simulation.checks.history.view import Anomaly, HistoryView, Promise
+from minibroker.chaos.history.client_history import Polled
+from minibroker.chaos.history.view import Anomaly, HistoryView, Promise
 
 
 def invented_records(view: HistoryView, promise: Promise) -> Iterator[Anomaly]:

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from minibroker.simulation.checks.history.anomalies import check_history
-from minibroker.simulation.checks.history.client_history import EventLog, Polled, Sent, from_json_lines, to_json_lines
-from minibroker.simulation.checks.history.view import Promise
+from minibroker.chaos.history.anomalies import check_history
+from minibroker.chaos.history.client_history import EventLog, Polled, Sent, from_json_lines, to_json_lines
+from minibroker.chaos.history.view import Promise
 
 ORDERED = Promise(in_order=frozenset({"writer"}), first_copies_in_order=frozenset({"plain"}))
 

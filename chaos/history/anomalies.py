@@ -11,10 +11,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
-from minibroker.simulation.checks.history.client_history import HistoryEvent
-from minibroker.simulation.checks.history.order import first_copies_in_order, real_time_order
-from minibroker.simulation.checks.history.promises_of_one import invented_records, lost_in_its_epoch
-from minibroker.simulation.checks.history.view import Anomaly, HistoryView, Promise
+from minibroker.chaos.history.client_history import HistoryEvent
+from minibroker.chaos.history.order import first_copies_in_order, real_time_order
+from minibroker.chaos.history.promises_of_one import invented_records, lost_in_its_epoch
+from minibroker.chaos.history.view import Anomaly, HistoryView, Promise
 
 SHOWN_MAX = 8
 """Findings shown of each anomaly and partition."""
