@@ -33,6 +33,7 @@ COMMANDS = {
         "Run a cluster under faults drawn from a seed, and check it.",
     ),
     "bench": ("minibroker.commands.bench:bench", "Measure a cluster on this machine, alone or next to a real Kafka."),
+    "chaos": ("minibroker.commands.chaos:chaos", "Break a real cluster under load, and judge it."),
     "audit": ("minibroker.commands.audit:audit", "Prove from the files that the replicas agree."),
 }
 

@@ -11,7 +11,17 @@ from pathlib import Path
 
 GIT_SECONDS_MAX = 10
 """For a question that takes milliseconds; a repository on a hanging disk is none."""
-FOLDERS = ("minibroker", "broker", "client", "controller", "protocol", "runtime", "audit", "simulation")
+FOLDERS = (
+    "minibroker",
+    "broker",
+    "client",
+    "controller",
+    "protocol",
+    "runtime",
+    "audit",
+    "simulation",
+    "chaos/history",
+)
 """What a simulated run consists of. Documents and tests may change, and a run stays the same."""
 FIRST_OF_ALL = 1_000_000_000
 SEEDS_PER_COMMIT = 10_000

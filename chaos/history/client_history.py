@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 Kind: TypeAlias = Literal["invoke", "ok", "fail", "info"]
-Function: TypeAlias = Literal["send", "poll", "assign"]
+Function: TypeAlias = Literal["send", "poll", "assign", "fault"]
 
 
 class Sent(msgspec.Struct, frozen=True, omit_defaults=True):

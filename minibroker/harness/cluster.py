@@ -21,6 +21,7 @@ from minibroker.client.admin import AdminClient
 from minibroker.client.consumer.consumer import Consumer
 from minibroker.client.producer.deliveries import RecordMetadata
 from minibroker.client.producer.producer import Producer
+from minibroker.observation.event_stream import BrokerEvent
 from minibroker.protocol.files.acked_list import AckedListWriter, record_checksum
 from minibroker.protocol.record_batch import Header
 from minibroker.runtime.ports import Runtime
@@ -359,22 +360,38 @@ class ClusterHarness(ABC):
     @abstractmethod
     async def _start_zookeeper(self) -> None: ...
 
+    # ------------------------------------------------------------------------------------------------------- events
+    @abstractmethod
+    async def reported_events(self) -> list[BrokerEvent]:
+        """What the brokers have reported since the cluster opened, oldest first (docs/EVENTS.md). Processes and
+        containers must log as JSON (`log_format`), and a simulation must have been told to keep them."""
+
     # -------------------------------------------------------------------------------------------------------- audit
     async def audit(
-        self, acknowledged: Iterable[tuple[RecordMetadata, bytes | None] | Acknowledged] = ()
+        self,
+        acknowledged: Iterable[tuple[RecordMetadata, bytes | None] | Acknowledged] = (),
+        *,
+        engine: str = LOCAL,
+        output: Path | None = None,
     ) -> AuditReport:
         """Compare the files of all brokers byte for byte, as `minibroker audit` does; `.success` is the verdict.
 
         `acknowledged`: the records acknowledged with acks=all, as pairs of the result of `send_and_wait` and the value,
         or as `Acknowledged` if a record has a key or headers. Each must be unchanged at its offset. A record without a
-        known offset (RecordMetadata.offset is None) is not looked for.
+        known offset (RecordMetadata.offset is None) is not looked for. `engine`: local or spark; `output`: a directory
+        for the audit's own report.
         """
         await asyncio.sleep(CHECKPOINTED_SECONDS)
         with tempfile.TemporaryDirectory(prefix="minibroker-audit-") as name:
             promised = Path(name) / "acknowledged.tsv"
             is_any = _write_promised(promised, [Acknowledged(*each) for each in acknowledged])
             directory = await self._files_for_audit(Path(name))
-            return run_audit([str(directory)], engine=LOCAL, acked=str(promised) if is_any else None)
+            return run_audit(
+                [str(directory)],
+                engine=engine,
+                acked=str(promised) if is_any else None,
+                output=None if output is None else str(output),
+            )
 
     @abstractmethod
     async def _files_for_audit(self, scratch: Path) -> Path:

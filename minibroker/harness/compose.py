@@ -128,7 +128,6 @@ class ComposeHarness(WireHarness):
         return lines
 
     async def read_log(self, broker_id: int) -> str:
-        """The output of its container, over all its starts."""
         return await self.project.run("docker", "logs", await self.project.container(service_of(broker_id)))
 
     # ------------------------------------------------------------------------------------------------------- faults

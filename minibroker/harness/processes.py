@@ -94,6 +94,11 @@ class ProcessHarness(WireHarness):
             lines += [f"minibroker: broker {broker_id} logged: {line}" for line in last]
         return lines
 
+    async def read_log(self, broker_id: int) -> str:
+        log = self.local.process_log(broker_id)
+        older = sorted(log.parent.glob(f"{log.name}.[0-9]*"), reverse=True)
+        return "".join(file.read_text(errors="replace") for file in (*older, log) if file.exists())
+
     # ------------------------------------------------------------------------------------------------------- faults
     async def _kill(self, broker_id: int) -> None:
         await self.local.kill(broker_id)

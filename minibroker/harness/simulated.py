@@ -5,6 +5,7 @@ others: determinism (the loop and ports of simulation/); here only the order of 
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -14,6 +15,9 @@ from typing import Any, Self
 from minibroker.client import default_runtime
 from minibroker.harness.cluster import CLIENTS, ZOOKEEPER, ClusterHarness, Condition, Link, Party
 from minibroker.local_cluster.cluster_file import write_cluster_state
+from minibroker.observation.event_stream import BrokerEvent
+from minibroker.protocol.events.cluster_events import as_json_fields
+from minibroker.protocol.events.event_base import LEVEL_NAMES, ClusterEvent
 from minibroker.protocol.files.cluster_state import ClusterState, PartitionSnapshot
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.znodes import PartitionState
@@ -21,6 +25,7 @@ from minibroker.runtime.ports import Runtime
 from minibroker.simulation.cluster import POLL_SECONDS, SimulatedCluster
 from minibroker.simulation.world.exported_disks import files_below
 from minibroker.simulation.world.loop import VirtualTask
+from minibroker.simulation.world.node import PROCESS
 from minibroker.simulation.world.real_waiting import forbid_real_waiting
 from minibroker.simulation.world.streams import StreamCalls
 from minibroker.simulation.world.world import PROVISIONED_DIRECTORY
@@ -38,7 +43,11 @@ class ClusterInUse(AssertionError):
 class SimulatedHarness(ClusterHarness):
     """The verbs on a simulated cluster. Entered as a context, it starts the cluster and ends its world."""
 
-    def __init__(self, simulation: SimulatedCluster) -> None:
+    def __init__(self, simulation: SimulatedCluster, *, keeps_events: bool = False) -> None:
+        """`keeps_events`: for `reported_events`."""
+        self._keeps_events = keeps_events
+        self._events: list[BrokerEvent] = []
+        self._subscription = contextlib.ExitStack()
         self.broker_ids = simulation.broker_ids
         self.seed = simulation.world.seed
         self.simulation = simulation
@@ -54,6 +63,8 @@ class SimulatedHarness(ClusterHarness):
         self._guard.__enter__()
         self._lend_runtime()
         self.note_tasks()
+        if self._keeps_events:
+            self._subscription.enter_context(self.world.observers.subscribed(self._keep))
         self.simulation.start_all()
         try:
             await self.simulation.until_ready()
@@ -77,6 +88,7 @@ class SimulatedHarness(ClusterHarness):
 
     def close(self, has_failed: bool = False) -> None:
         """End everything. Raises ProcessCrashed if a broker crashed, unless the test has failed anyway."""
+        self._subscription.close()
         default_runtime.open_default = self._runtime_before
         self._loop.streams = None
         self._guard.__exit__(None, None, None)
@@ -232,6 +244,17 @@ class SimulatedHarness(ClusterHarness):
         self.world.network.heal_all()
         for broker_id in self.broker_ids:
             self.world.zookeeper.heal(_machine(broker_id))
+
+    def _keep(self, event: object) -> None:
+        process = PROCESS.get()
+        if process is not None and isinstance(event, ClusterEvent):
+            fields = {**as_json_fields(event), "text": event.text(), "level": LEVEL_NAMES[event.level]}
+            number = int(process.name.rpartition("-")[2])
+            self._events.append(BrokerEvent(self.runtime.clock.now_ms(), number, fields))
+
+    async def reported_events(self) -> list[BrokerEvent]:
+        assert self._keeps_events
+        return list(self._events)
 
     async def _expire_session(self, broker_id: int) -> None:
         for session_id in self.world.zookeeper.sessions_of(_machine(broker_id)):

@@ -15,6 +15,8 @@ from minibroker.harness.cluster import ZOOKEEPER, ClusterHarness, Misuse, NamedT
 from minibroker.local_cluster.local_cluster import CLIENT_ID
 from minibroker.local_cluster.teardown import Ownership
 from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
+from minibroker.observation.event_stream import BrokerEvent
+from minibroker.protocol.events.cluster_events import parse_json_line
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import DescribeReplicaStateResponse, ReplicaStateDescription
 from minibroker.runtime.ports import Runtime
@@ -143,6 +145,19 @@ class WireHarness(ClusterHarness):
             if found is None
             else [p.partition_index for each in found if each.name == topic for p in each.partitions]
         )
+
+    async def reported_events(self) -> list[BrokerEvent]:
+        events = []
+        for broker_id in tuple(self.broker_ids):
+            for line in (await self.read_log(broker_id)).splitlines():
+                fields = parse_json_line(line)
+                if fields is not None and isinstance(fields.get("at_ms"), int) and fields["event"] != "log":
+                    events.append(BrokerEvent(fields["at_ms"], broker_id, fields))
+        return sorted(events, key=lambda event: event.at_ms)
+
+    @abstractmethod
+    async def read_log(self, broker_id: int) -> str:
+        """The output of the broker, over all its starts."""
 
     async def _expire_session(self, broker_id: int) -> None:
         """Block its traffic with ZooKeeper until the others no longer count it as registered."""

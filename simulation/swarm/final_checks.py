@@ -6,7 +6,7 @@ Owns: the wait for convergence (liveness) and the comparison of replicas, acknow
 import asyncio
 
 from minibroker.broker.replicas.partition import Partition
-from minibroker.chaos.history.view import Promise
+from minibroker.chaos.history.promise import Promise
 from minibroker.client.admin import AdminClient
 from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer.producer import Producer

@@ -8,7 +8,7 @@ from typing import Literal
 
 from minibroker.chaos.history.anomalies import check_history
 from minibroker.chaos.history.client_history import EventLog, Polled, Sent
-from minibroker.chaos.history.view import Promise
+from minibroker.chaos.history.promise import Promise
 from minibroker.client.consumer.records import Record
 from minibroker.client.errors import MinibrokerError
 from minibroker.protocol.ids import TopicPartition

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from minibroker.chaos.history.anomalies import check_history
 from minibroker.chaos.history.client_history import EventLog, Polled, Sent, from_json_lines, to_json_lines
-from minibroker.chaos.history.view import Promise
+from minibroker.chaos.history.promise import Promise
 
 ORDERED = Promise(in_order=frozenset({"writer"}), first_copies_in_order=frozenset({"plain"}))
 

@@ -1,0 +1,97 @@
+"""What readers saw, one poll after another. Pure.
+
+Owns: each check of the order, the gaps and the high watermarks that one reader meets, event by event.
+"""
+
+from minibroker.chaos.history.client_history import HistoryEvent
+from minibroker.chaos.history.history_index import HistoryIndex
+from minibroker.chaos.history.promise import Found, Promise
+
+
+class PollSteps:
+    """Between two polls of one reader, and within one poll, records come in log order, and none is left out."""
+
+    def __init__(self, index: HistoryIndex, promise: Promise, found: Found) -> None:
+        self._index = index
+        self._promise = promise
+        self._found = found
+        self._last: dict[str, dict[str, int]] = {}
+
+    def take(self, event: HistoryEvent) -> None:
+        if event.type == "invoke":
+            return
+        if event.f == "assign":
+            self._last.pop(event.process, None)
+        if event.f != "poll" or event.type != "ok" or not event.polled:
+            return
+        last = self._last.setdefault(event.process, {})
+        inside: set[str] = set()
+        for record in event.polled:
+            placed = self._index.partitions[record.key]
+            number = placed.number_of[record.value]
+            before = last.get(record.key)
+            step = 1 if before is None else placed.delta(before, number)
+            if step != 1:
+                assert before is not None
+                prefix = "int-" if record.key in inside else ""
+                fact = f"{event.process} read {placed.name(before)}, then {placed.name(number)}"
+                if step < 1:
+                    self._found.add(f"{prefix}nonmonotonic-poll", record.key, f"went back by {1 - step}", fact)
+                elif record.key not in self._promise.deleting:
+                    self._found.add(f"{prefix}poll-skip", record.key, f"{step - 1} records were left out", fact)
+            inside.add(record.key)
+            last[record.key] = number
+
+
+class OffsetGaps:
+    """Offsets are dense: the next record a reader sees has the next offset."""
+
+    def __init__(self, index: HistoryIndex, promise: Promise, found: Found) -> None:
+        self._promise = promise
+        self._found = found
+        self._last: dict[str, dict[str, int]] = {}
+
+    def take(self, event: HistoryEvent) -> None:
+        if event.type == "invoke":
+            return
+        if event.f == "assign":
+            self._last.pop(event.process, None)
+        if event.type != "ok" or not event.polled:
+            return
+        last = self._last.setdefault(event.process, {})
+        for record in event.polled:
+            before = last.get(record.key)
+            if before is not None and record.offset != before + 1:
+                skips = record.offset > before + 1
+                if not skips or record.key not in self._promise.deleting:
+                    fact = f"{event.process} read offset {before}, then {record.offset}"
+                    self._found.add("offset-gap", record.key, "a reader's offsets are not consecutive", fact)
+            last[record.key] = record.offset
+
+
+class HighWatermarks:
+    """I22: no reader sees a record at or above the high watermark of the leader that served it. I23: a client never
+    sees the high watermark of a partition fall within an epoch."""
+
+    def __init__(self, index: HistoryIndex, promise: Promise, found: Found) -> None:
+        self._found = found
+        self._last: dict[tuple[str, str, int], int] = {}
+
+    def take(self, event: HistoryEvent) -> None:
+        mark = event.high_watermark
+        if event.f != "poll" or event.type == "invoke" or mark is None:
+            return
+        for record in event.polled:
+            if record.offset >= mark:
+                facts = (f"{event.process} read offset {record.offset}", f"the high watermark was {mark}")
+                text = "a record was read before it was committed"
+                self._found.add("beyond-high-watermark", record.key, text, *facts)
+        if event.leader_epoch is None:
+            return
+        for key in sorted({record.key for record in event.polled}):
+            at = (event.process, key, event.leader_epoch)
+            if mark < self._last.get(at, 0):
+                fact = f"{event.process} saw {self._last[at]}, then {mark}"
+                text = f"the high watermark went back in epoch {event.leader_epoch}"
+                self._found.add("high-watermark-falls", key, text, fact)
+            self._last[at] = mark

@@ -1,0 +1,64 @@
+"""The kinds of faults: what each does, to which brokers, and what it needs. Pure.
+
+Owns: the catalogue, which `minibroker chaos faults` prints. Leaves to others: when one comes (`drawing`), and how it is
+done (`chaos/run/fault_actions.py`, with the verbs of the harness).
+"""
+
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+Backend: TypeAlias = Literal["simulated", "processes", "compose"]
+BACKENDS: tuple[Backend, ...] = ("simulated", "processes", "compose")
+Target: TypeAlias = Literal["leader", "follower", "controller", "all", "majority", "cluster"]
+"""The role at the moment of the fault. `leader` and `follower`: of one partition, drawn by the seed."""
+ONE: tuple[Target, ...] = ("leader", "follower", "controller")
+
+
+class FaultKind(Struct, frozen=True, kw_only=True):
+    """One kind."""
+
+    name: str
+    text: str
+    """What happens, as a part of a sentence."""
+    targets: tuple[Target, ...] = ONE
+    backends: tuple[Backend, ...] = BACKENDS
+    needs: str = ""
+    """On real machines, beside the back end."""
+    is_alone: bool = False
+    """It may take the only copy of what was acknowledged if other copies are missing: it comes only when every replica
+    is in sync and no other fault lasts, and the next one waits until that is so again."""
+    takes_files: bool = False
+    """It changes files of a broker that is down, as a damaged disk does."""
+
+
+NO_CONTAINERS: tuple[Backend, ...] = ("simulated", "processes")
+
+KINDS: tuple[FaultKind, ...] = (
+    FaultKind(
+        name="kill",
+        text="SIGKILL; started again at the end",
+        targets=("leader", "follower", "controller", "majority", "all"),
+    ),
+    FaultKind(name="stop", text="a clean stop (SIGTERM); started again at the end"),
+    FaultKind(name="pause", text="SIGSTOP, as a long pause of the machine; SIGCONT at the end"),
+    FaultKind(name="rolling-restart", text="every broker is stopped cleanly and started, one by one", targets=("all",)),
+    FaultKind(
+        name="chase-leader",
+        text="kill the leader, and each leader that is elected after it, then start all",
+        targets=("leader",),
+    ),
+    FaultKind(
+        name="power-loss",
+        text="turn one machine off: what was not synced is lost; started again at the end",
+        backends=NO_CONTAINERS,
+        is_alone=True,
+    ),
+    FaultKind(name="partition", text="cut off from all brokers, ZooKeeper and clients", targets=(*ONE, "majority")),
+    FaultKind(name="cut-from-brokers", text="cut off from the other brokers; ZooKeeper and clients reach it"),
+    FaultKind(name="cut-from-zookeeper", text="cut off from ZooKeeper only"),
+    FaultKind(name="one-way", text="what it sends to the other brokers does not arrive; what they send does"),
+    FaultKind(name="expire-session", text="its ZooKeeper session expires"),
+    FaultKind(name="zookeeper-kill", text="ZooKeeper is killed; started again at the end", targets=("cluster",)),
+)
+BY_NAME = {kind.name: kind for kind in KINDS}

@@ -1,0 +1,1 @@
+"""What a run leaves behind: report.json, and report.html for people."""

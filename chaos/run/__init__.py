@@ -1,0 +1,1 @@
+"""One run: the cluster, the load, the faults, the history, the verdict."""

@@ -1,0 +1,181 @@
+"""One run, from a healthy cluster to the facts that a verdict is made of.
+
+Owns: the phases (load alone, faults, recovery, a read of everything) and their limits. Leaves to others: the cluster
+itself (`opening`), what a fault does (`fault_actions`), and the verdict (`verdict`).
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from msgspec import Struct
+
+from minibroker.chaos.plan.drawing import PARTITIONS, PlannedFault
+from minibroker.chaos.plan.fault_kinds import BY_NAME
+from minibroker.chaos.run.chaos_load import TOPIC, ChaosLoad
+from minibroker.chaos.run.fault_actions import FaultActions, NoTarget
+from minibroker.chaos.run.options import ChaosOptions
+from minibroker.chaos.run.recorder import Recorder, in_short
+from minibroker.harness.cluster import ClusterHarness
+
+WRITE_EVERY_S = 1.0
+SETTLE_S = 2.0
+"""The load goes on for so long after the last fault, so that the recovery is seen under load."""
+RECOVERY_S = 60.0
+"""For every replica to be in sync again; a run, a failover and a catch-up take some seconds each."""
+SENDS_END_S = 30.0
+READ_S = 120.0
+ALONE_S = 20.0
+"""A fault that comes alone waits so long for a cluster that is whole."""
+POLL_S = 0.2
+
+
+class DoneFault(Struct, kw_only=True):
+    """A fault as it happened."""
+
+    planned: PlannedFault
+    brokers: list[int] = []
+    """The brokers that had the role at that moment."""
+    began_s: float | None = None
+    ended_s: float | None = None
+    in_sync_s: float | None = None
+    """When every replica was in sync again after its end, if no later fault came first."""
+    left_out: str | None = None
+    """Why it did not happen."""
+
+
+class ChaosRun:
+    """Of one run, on a cluster that is open."""
+
+    def __init__(self, cluster: ClusterHarness, options: ChaosOptions, recorder: Recorder) -> None:
+        self.faults: list[DoneFault] = []
+        self.troubles: list[str] = []
+        """What the run itself found wrong: it did not recover, not all could be read, a broker did not start."""
+        self.phases: dict[str, float] = {}
+        """When each began, in seconds since the start."""
+        self.was_interrupted = False
+        self.load = ChaosLoad(
+            cluster, recorder, PARTITIONS, rate=options.rate, acks=options.acks, seed=options.plan.seed
+        )
+        self._cluster = cluster
+        self._options = options
+        self._recorder = recorder
+        self._actions = FaultActions(cluster)
+        self._lasting = 0
+        self._is_alone = False
+
+    async def run(self, tell: Callable[[str], None]) -> None:
+        """All phases. Ctrl-C ends the faults; the rest is done all the same."""
+        await self._cluster.create_topic(TOPIC, partitions=PARTITIONS)
+        self._phase("load")
+        producers = [asyncio.create_task(self.load.produce(n)) for n in range(3)]
+        consumers = [asyncio.create_task(self.load.consume(n)) for n in range(2)]
+        writing = asyncio.create_task(self._write_regularly(tell))
+        try:
+            await self._until_interrupted(self._break(tell))
+            self._phase("recovery")
+            tell("recovering")
+            await self._recover()
+            await asyncio.sleep(SETTLE_S)
+            self.load.stop()
+            await asyncio.wait(producers, timeout=SENDS_END_S)
+            self._recorder.end_sends()
+            self._phase("reading")
+            tell("reading everything")
+            await self._read_all()
+        finally:
+            for task in (*producers, *consumers, writing):
+                task.cancel()
+            for outcome in await asyncio.gather(*producers, *consumers, writing, return_exceptions=True):
+                if isinstance(outcome, Exception):
+                    self.troubles.append(f"a client ended with {in_short(outcome)}")
+            self._recorder.write()
+            self._phase("end")
+
+    def _phase(self, name: str) -> None:
+        self.phases[name] = self._recorder.now()
+
+    async def _write_regularly(self, tell: Callable[[str], None]) -> None:
+        while True:
+            await asyncio.sleep(WRITE_EVERY_S)
+            self._recorder.write()
+
+    async def _until_interrupted(self, work: Coroutine[Any, Any, None]) -> None:
+        """Ctrl-C cancels this task: the work ends, and the run goes on to its end."""
+        this = asyncio.current_task()
+        assert this is not None
+        try:
+            await work
+        except asyncio.CancelledError:
+            this.uncancel()
+            self.was_interrupted = True
+
+    # ------------------------------------------------------------------------------------------------------- faults
+    async def _break(self, tell: Callable[[str], None]) -> None:
+        plan = self._options.plan
+        async with asyncio.TaskGroup() as lasting:
+            for planned in plan.faults:
+                await self._sleep_until(planned.at_s)
+                done = DoneFault(planned=planned)
+                self.faults.append(done)
+                tell(f"{planned.kind} of {planned.target}")
+                while self._lasting >= plan.overlap_max:
+                    await asyncio.sleep(POLL_S)
+                lasting.create_task(self._one(done))
+                await asyncio.sleep(0)
+            await self._sleep_until(plan.duration_s)
+
+    async def _sleep_until(self, at_s: float) -> None:
+        await asyncio.sleep(max(0.0, at_s - (self._recorder.now() - self.phases["load"])))
+
+    async def _one(self, done: DoneFault) -> None:
+        planned = done.planned
+        self._lasting += 1
+        try:
+            if BY_NAME[planned.kind].is_alone:
+                await self._wait_until_whole()
+            done.brokers = await self._actions.targets(planned)
+            async with self._actions.during(planned, done.brokers):
+                done.began_s = self._recorder.now()
+                self._recorder.nemesis(f"begin {planned.kind} {planned.target} {done.brokers}")
+                await asyncio.sleep(planned.for_s)
+        except NoTarget as error:
+            done.left_out = str(error)
+        except Exception as error:
+            self.troubles.append(f"{planned.kind} of {planned.target} {done.brokers} could not be undone: {error}")
+        finally:
+            if done.began_s is not None:
+                done.ended_s = self._recorder.now()
+                self._recorder.nemesis(f"end {planned.kind} {planned.target} {done.brokers}")
+            self._lasting -= 1
+
+    async def _wait_until_whole(self) -> None:
+        """Every replica in sync, and no other fault lasts. Raises NoTarget."""
+        try:
+            async with asyncio.timeout(ALONE_S):
+                while self._lasting > 1 or await self._cluster.under_replicated(TOPIC):
+                    await asyncio.sleep(POLL_S)
+        except TimeoutError:
+            raise NoTarget(f"not every replica was in sync within {ALONE_S:g} s") from None
+
+    # ----------------------------------------------------------------------------------------------------- recovery
+    async def _recover(self) -> None:
+        """Everything is repaired, and the cluster must be whole in time."""
+        await self._cluster.heal()
+        for broker in tuple(self._cluster.broker_ids):
+            if not self._cluster.is_running(broker):
+                await self._cluster.start(broker)
+            await self._cluster.resume(broker)
+        try:
+            await self._cluster.wait_in_sync(TOPIC, RECOVERY_S)
+        except AssertionError as error:
+            self.troubles.append(f"the cluster did not recover: {error}")
+
+    async def _read_all(self) -> None:
+        left = {"all": -1}
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(READ_S):
+                left = dict(await self.load.read_all("final-reader"))
+        if left:
+            self.troubles.append(f"not everything could be read within {READ_S:g} s: {left} records are left")

@@ -1,0 +1,83 @@
+"""A whole run: cluster, load and faults, audit, checker, verdict, and what is left in its directory.
+
+Owns: the order of these steps and the files: history.jsonl, report.json, report.html, audit/, disks/.
+"""
+
+import contextlib
+import logging
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from minibroker.audit.errors import AuditError
+from minibroker.audit.reports.report import AuditReport
+from minibroker.chaos.history.anomalies import check_history
+from minibroker.chaos.history.promise import Promise
+from minibroker.chaos.report.document import ChaosReport, make_report
+from minibroker.chaos.run.chaos_run import ChaosRun
+from minibroker.chaos.run.opening import DISKS, open_cluster
+from minibroker.chaos.run.options import ChaosOptions
+from minibroker.chaos.run.recorder import Recorder
+from minibroker.observation.event_stream import BrokerEvent
+
+HISTORY_FILE, JSON_FILE, HTML_FILE, AUDIT = "history.jsonl", "report.json", "report.html", "audit"
+LOG_FILE = "run.log"
+
+
+@contextlib.contextmanager
+def _log_to(file: Path) -> Iterator[None]:
+    """What clients, and simulated brokers, log goes there and not to the terminal."""
+    logger, handler = logging.getLogger("minibroker"), logging.FileHandler(file)
+    propagates, logger.propagate = logger.propagate, False
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
+        logger.propagate = propagates
+
+
+async def execute(options: ChaosOptions, tell: Callable[[str], None]) -> ChaosReport:
+    """Run it, and write everything but the report."""
+    options.out.mkdir(parents=True, exist_ok=True)
+    tell("starting the cluster")
+    with _log_to(options.out / LOG_FILE):
+        return await _execute(options, tell)
+
+
+async def _execute(options: ChaosOptions, tell: Callable[[str], None]) -> ChaosReport:
+    async with open_cluster(options) as cluster:
+        started_ms = cluster.runtime.clock.now_ms()
+        clock = cluster.runtime.clock
+        began_ns = clock.monotonic_ns()
+        with (options.out / HISTORY_FILE).open("wb") as file:
+            recorder = Recorder(lambda: (clock.monotonic_ns() - began_ns) / 1e9, file)
+            run = ChaosRun(cluster, options, recorder)
+            await run.run(tell)
+        events: list[BrokerEvent] = await cluster.reported_events()
+        tell("auditing the disks")
+        try:
+            audit: AuditReport | str = await cluster.audit(
+                recorder.acknowledged, engine=options.audit_engine, output=options.out / AUDIT
+            )
+        except AuditError as error:
+            audit = str(error)
+        tell("stopping the cluster")
+    tell("checking the history")
+    promise = Promise(in_order=frozenset(run.load.in_order), knows_all_sends=True)
+    anomalies = check_history(recorder.log.events, promise)
+    return make_report(
+        options,
+        started_ms=started_ms,
+        run=run,
+        recorder=recorder,
+        events=events,
+        audit=audit,
+        anomalies=anomalies,
+    )
+
+
+def remove_disks(out: Path) -> None:
+    """Of a run that was cleared."""
+    shutil.rmtree(out / DISKS, ignore_errors=True)

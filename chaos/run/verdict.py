@@ -1,0 +1,58 @@
+"""The verdict on a run: convicted, cleared, or nothing was tested. Pure but for the audit's own form.
+
+Owns: what makes a run count, and what convicts it. Leaves to others: the anomalies (`chaos/history/`), the audit.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+from minibroker.chaos.history.promise import Anomaly
+
+ACKNOWLEDGED_MIN = 100
+ELECTIONS_MIN = 1
+Outcome: TypeAlias = Literal["cleared", "convicted", "nothing was tested"]
+
+
+class Verdict(Struct, frozen=True, kw_only=True):
+    """On one run."""
+
+    outcome: Outcome
+    reasons: tuple[str, ...]
+    """What convicts it, or what it lacks."""
+
+    @property
+    def exit_code(self) -> int:
+        return {"cleared": 0, "convicted": 10, "nothing was tested": 1}[self.outcome]
+
+
+def judge(
+    *,
+    anomalies: Sequence[Anomaly],
+    audit_problems: Sequence[str],
+    troubles: Sequence[str],
+    elections: int,
+    acknowledged: int,
+    read: Mapping[str, int],
+) -> Verdict:
+    """`read`: records read by partition, of every partition."""
+    kinds: dict[str, int] = {}
+    for each in anomalies:
+        kinds[each.name] = kinds.get(each.name, 0) + 1
+    reasons = [f"{name} ({count})" for name, count in kinds.items()]
+    reasons += [f"audit: {problem}" for problem in audit_problems]
+    reasons += troubles
+    if reasons:
+        return Verdict(outcome="convicted", reasons=tuple(reasons))
+    lacking = []
+    if elections < ELECTIONS_MIN:
+        lacking.append("no leader was elected during the run: give it faults of leaders, or more time")
+    if acknowledged < ACKNOWLEDGED_MIN:
+        lacking.append(f"{acknowledged} records were acknowledged, {ACKNOWLEDGED_MIN} are needed: give it more time")
+    unread = sorted(key for key, count in read.items() if not count)
+    if unread:
+        lacking.append(f"no record of {', '.join(unread)} was read")
+    if lacking:
+        return Verdict(outcome="nothing was tested", reasons=tuple(lacking))
+    return Verdict(outcome="cleared", reasons=())

@@ -1,0 +1,315 @@
+"""`minibroker chaos`: a real cluster under load and faults, a history of what clients saw, and a verdict."""
+
+import os
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from minibroker.command_line import (
+    EXIT_FINE,
+    EXIT_FOUND_WRONG,
+    CommandFailed,
+    ExistingPath,
+    LazyGroup,
+    ProgressLine,
+    WrongUsage,
+    json_option,
+    note,
+    print_json,
+    print_table,
+)
+
+if TYPE_CHECKING:
+    from minibroker.chaos.plan.drawing import Plan
+    from minibroker.chaos.report.document import ChaosReport
+
+COMMANDS = {
+    "run": (
+        "minibroker.commands.chaos:run",
+        "Break a cluster under load, and judge what it did.",
+    ),
+    "faults": ("minibroker.commands.chaos:faults", "List the faults, and where each is possible."),
+    "plan": ("minibroker.commands.chaos:plan", "Print the faults that a seed draws, without running them."),
+    "check": ("minibroker.commands.chaos:check", "Look for anomalies in a recorded history."),
+}
+BACKENDS = click.Choice(["processes", "compose", "simulated"])
+DURATION_S = 60.0
+SEEDS = 1_000_000
+
+
+@click.group(cls=LazyGroup, lazy=COMMANDS)
+def chaos() -> None:
+    """Break a real cluster under load, and find out whether it kept its promises."""
+
+
+def plan_options(function: Any) -> Any:
+    """What `run` and `plan` have in common."""
+    for option in (
+        click.option(
+            "--faults", "fault_names", metavar="KIND[:TARGET],...|PLAN.json", help="[default: drawn from the seed]"
+        ),
+        click.option("--seed", type=click.IntRange(0), metavar="N", help="[default: drawn, and printed]"),
+        click.option(
+            "--duration",
+            "duration_s",
+            type=click.FloatRange(5, 86_400),
+            metavar="SECONDS",
+            help=f"Of the faults; recovery and the last read come on top.  [default: {DURATION_S:g}]",
+        ),
+        click.option("--backend", type=BACKENDS, default="processes", show_default=True),
+    ):
+        function = option(function)
+    return function
+
+
+@click.command()
+@plan_options
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of every broker.")
+@click.option("--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True)
+@click.option("--rate", type=click.FloatRange(1, 5_000), default=200.0, show_default=True, help="Records a second.")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="[default: chaos-SEED]")
+@click.option("--keep-disks", is_flag=True, help="Keep the brokers' files also of a run that was cleared.")
+@json_option
+def run(
+    backend: Literal["processes", "compose", "simulated"],
+    duration_s: float | None,
+    seed: int | None,
+    fault_names: str | None,
+    settings: tuple[str, ...],
+    acks: Literal["all", "1", "0"],
+    rate: float,
+    out: Path | None,
+    keep_disks: bool,
+    as_json: bool,
+) -> int:
+    """Break a cluster under load, and judge what it did.
+
+    What its clients saw is checked for anomalies, and its disks are audited. Exit code 0: cleared. 10: convicted. 1:
+    nothing was tested, or the run failed. Ctrl-C ends the faults; the cluster is healed, and the report tells of what
+    was seen.
+    """
+    from minibroker.chaos.report.document import encode
+    from minibroker.chaos.run.execution import JSON_FILE, remove_disks
+    from minibroker.chaos.run.options import ChaosOptions
+
+    drawn = _plan(backend, duration_s, seed, fault_names)
+    out = _free_directory(out or Path(f"chaos-{drawn.seed}"))
+    options = ChaosOptions(
+        backend=backend,
+        plan=drawn,
+        out=out,
+        settings=_settings(settings),
+        acks=acks,
+        rate=rate,
+        command=_command(backend, drawn, fault_names, settings, acks, rate),
+    )
+    progress = ProgressLine(after_s=0.0)
+    report = _execute(options, progress.show)
+    progress.clear()
+    (out / JSON_FILE).write_bytes(encode(report))
+    if report.verdict.outcome == "cleared" and not keep_disks:
+        remove_disks(out)
+    _show(report, out, as_json)
+    return report.verdict.exit_code
+
+
+def _plan(backend: Any, duration_s: float | None, seed: int | None, fault_names: str | None) -> "Plan":
+    """The plan of a file, or a new one. Wrong input is wrong usage."""
+    from minibroker.chaos.plan.drawing import BadPlan, check_backend, draw_plan, parse_faults, parse_plan
+
+    try:
+        if fault_names is not None and fault_names.endswith(".json"):
+            if seed is not None or duration_s is not None:
+                raise WrongUsage("a plan has its seed and duration: give --faults PLAN.json without them")
+            return parse_plan(_content(Path(fault_names)), backend)
+        only = parse_faults(fault_names) if fault_names is not None else []
+        for kind, _ in only:
+            check_backend(kind, backend)
+        drawn = int.from_bytes(os.urandom(4)) % SEEDS if seed is None else seed
+        return draw_plan(drawn, duration_s or DURATION_S, backend, only)
+    except BadPlan as error:
+        raise WrongUsage(str(error)) from None
+
+
+def _content(file: Path) -> bytes:
+    if not file.is_file():
+        raise CommandFailed(f"there is no {file}: check the path")
+    return file.read_bytes()
+
+
+def _settings(settings: tuple[str, ...]) -> dict[str, str]:
+    for setting in settings:
+        if "=" not in setting:
+            raise click.BadParameter(f"'{setting}' is not NAME=VALUE", param_hint="--set")
+    return dict(setting.split("=", 1) for setting in settings)
+
+
+def _free_directory(wanted: Path) -> Path:
+    """A directory that no earlier run has used: `chaos-7`, `chaos-7-2`, .."""
+    number = 1
+    found = wanted
+    while found.exists() and any(found.iterdir()):
+        number += 1
+        found = wanted.with_name(f"{wanted.name}-{number}")
+    return found
+
+
+def _command(backend: str, plan: "Plan", faults: str | None, settings: tuple[str, ...], acks: str, rate: float) -> str:
+    words = ["minibroker", "chaos", "run", "--backend", backend]
+    if faults is None or not faults.endswith(".json"):
+        words += ["--seed", str(plan.seed), "--duration", f"{plan.duration_s:g}"]
+    words += ["--faults", faults] if faults is not None else []
+    for setting in settings:
+        words += ["--set", setting]
+    return shlex.join([*words, "--acks", acks, "--rate", f"{rate:g}"])
+
+
+def _execute(options: Any, tell: Any) -> "ChaosReport":
+    """Errors of the environment become one sentence."""
+    from minibroker.chaos.run.execution import execute
+    from minibroker.chaos.run.opening import run_on
+    from minibroker.harness.cluster import UnsupportedByBackend
+    from minibroker.harness.container_engine import ComposeFailed
+    from minibroker.local_cluster.cluster_file import ClusterBusy, ClusterFailed
+    from minibroker.local_cluster.teardown import TeardownTimedOut
+    from minibroker.local_cluster.zookeeper_jars import MissingZooKeeper
+    from minibroker.local_cluster.zookeeper_process import MissingJava, PortTaken, ZooKeeperFailed
+
+    try:
+        return run_on(options.backend, execute(options, tell))
+    except UnsupportedByBackend as error:
+        raise WrongUsage(str(error)) from None
+    except (ComposeFailed, ClusterBusy, ClusterFailed, TeardownTimedOut) as error:
+        raise CommandFailed(str(error)) from None
+    except (MissingZooKeeper, MissingJava, PortTaken, ZooKeeperFailed) as error:
+        raise CommandFailed(str(error)) from None
+
+
+def _show(report: "ChaosReport", out: Path, as_json: bool) -> None:
+    verdict, counts = report.verdict, report.counts
+    if as_json:
+        print_json(
+            {
+                "outcome": verdict.outcome,
+                "reasons": list(verdict.reasons),
+                "seed": report.seed,
+                "counts": counts,
+                "audit": report.audit.summary,
+                "directory": str(out),
+                "command": report.command,
+            }
+        )
+        return
+    done = [fault for fault in report.faults if fault.began_s is not None]
+    click.echo(
+        f"seed {report.seed}: {len(done)} faults, {counts['sends']} sends ({counts['ok']} acknowledged, "
+        f"{counts['fail']} failed, {counts['info']} unknown), {counts['records_read']} records read, "
+        f"{counts['elections']} elections, {counts['truncations']} truncations"
+    )
+    click.echo(f"audit: {report.audit.summary}")
+    for reason in verdict.reasons:
+        click.echo(f"  {reason}")
+    colour = {"cleared": "green", "convicted": "red"}.get(verdict.outcome, "yellow")
+    click.secho(verdict.outcome, fg=colour, bold=True)
+    for anomaly in report.anomalies[:5]:
+        click.echo(f"  {anomaly.name} {anomaly.key}: {anomaly.text}; {'; '.join(anomaly.facts)}")
+    note(f"report: {out / 'report.html'}; again: {report.command}")
+
+
+@click.command()
+@json_option
+def faults(as_json: bool) -> int:
+    """List the faults, and where each is possible."""
+    from minibroker.chaos.plan.fault_kinds import BACKENDS as ALL
+    from minibroker.chaos.plan.fault_kinds import KINDS
+
+    if as_json:
+        for kind in KINDS:
+            print_json(
+                {
+                    "name": kind.name,
+                    "text": kind.text,
+                    "targets": list(kind.targets),
+                    "backends": list(kind.backends),
+                    "needs": kind.needs,
+                }
+            )
+        return EXIT_FINE
+    rows = [
+        (
+            kind.name,
+            *(backend in kind.backends for backend in ALL),
+            kind.targets,
+            kind.text + (f" (needs {kind.needs})" if kind.needs else ""),
+        )
+        for kind in KINDS
+    ]
+    print_table(("FAULT", *(backend.upper() for backend in ALL), "TARGETS", "WHAT"), rows)
+    return EXIT_FINE
+
+
+@click.command()
+@plan_options
+@json_option
+def plan(
+    backend: Literal["processes", "compose", "simulated"],
+    duration_s: float | None,
+    seed: int | None,
+    fault_names: str | None,
+    as_json: bool,
+) -> int:
+    """Print the faults that a seed draws, without running them.
+
+    With --json it is a file for --faults.
+    """
+    import msgspec
+
+    drawn = _plan(backend, duration_s, seed, fault_names)
+    if as_json:
+        print_json(msgspec.to_builtins(drawn))
+        return EXIT_FINE
+    rows = [(f"{f.at_s:.2f}", f.kind, f.target, f.partition, f"{f.for_s:.2f}") for f in drawn.faults]
+    print_table(("AT S", "FAULT", "TARGET", "PARTITION", "FOR S"), rows)
+    note(f"seed {drawn.seed}, {drawn.duration_s:g} s, at most {drawn.overlap_max} at the same time")
+    return EXIT_FINE
+
+
+@click.command()
+@click.argument("history", type=ExistingPath(dir_okay=False, path_type=Path))
+@click.option("--idempotent", metavar="PROCESS,...", default="", help="They write each record once, in order.")
+@click.option("--all-sends", is_flag=True, help="The history has every send, so what else is read was invented.")
+@click.option("--unfinished", is_flag=True, help="The history does not end with a read of everything.")
+@json_option
+def check(history: Path, idempotent: str, all_sends: bool, unfinished: bool, as_json: bool) -> int:
+    """Look for anomalies in a recorded history.
+
+    Exit code 10 if there is one. docs/CHAOS.md describes the format, and each anomaly.
+    """
+    import msgspec
+
+    from minibroker.chaos.history.anomalies import judge_history
+    from minibroker.chaos.history.history_file import BadHistory
+    from minibroker.chaos.history.promise import Promise
+    from minibroker.chaos.run.history_reading import read_history
+
+    promise = Promise(
+        in_order=frozenset(filter(None, idempotent.split(","))), knows_all_sends=all_sends, is_final=not unfinished
+    )
+    progress = ProgressLine()
+    try:
+        found = judge_history(lambda: read_history(history, progress.show), promise)
+    except BadHistory as error:
+        raise CommandFailed(f"{history}: {error}") from None
+    finally:
+        progress.clear()
+    if as_json:
+        print_json(msgspec.to_builtins(found))
+    else:
+        for anomaly in found.anomalies:
+            click.echo(f"{anomaly.name} {anomaly.key}: {anomaly.text}; {'; '.join(anomaly.facts)}")
+        sums = ", ".join(f"{name} {count}" for name, count in found.counts.items())
+        verdict = click.style(sums, fg="red") if sums else click.style("no anomaly", fg="green")
+        click.echo(f"{verdict} in {found.operations} operations; readers were {found.lag_s:.3f} s behind at worst")
+    return EXIT_FOUND_WRONG if found.counts else EXIT_FINE
