@@ -38,7 +38,7 @@ class LieKind(Struct, frozen=True, kw_only=True):
     plant: Callable[[Sequence[HistoryEvent], random.Random], PlantedLie]
 
 
-class Record(Struct, frozen=True):
+class AcknowledgedRecord(Struct, frozen=True):
     """A record that was acknowledged, and read by some reader."""
 
     key: str
@@ -47,11 +47,11 @@ class Record(Struct, frozen=True):
     process: str
 
 
-def _records(events: Sequence[HistoryEvent]) -> list[Record]:
+def _records(events: Sequence[HistoryEvent]) -> list[AcknowledgedRecord]:
     """By partition, then by offset."""
     read = {(each.key, each.value) for event in events if event.type == "ok" for each in event.polled}
     found = {
-        (sent.key, sent.offset): Record(sent.key, sent.value, sent.offset, event.process)
+        (sent.key, sent.offset): AcknowledgedRecord(sent.key, sent.value, sent.offset, event.process)
         for event in events
         if event.f == "send" and event.type == "ok"
         for sent in event.sent
@@ -121,8 +121,8 @@ def _reorder(events: Sequence[HistoryEvent], rng: random.Random) -> PlantedLie:
     return PlantedLie(_changed(events, polled, sent), text, one.key)
 
 
-def _neighbours(records: Sequence[Record]) -> Iterator[tuple[Record, Record]]:
-    last: dict[tuple[str, str], Record] = {}
+def _neighbours(records: Sequence[AcknowledgedRecord]) -> Iterator[tuple[AcknowledgedRecord, AcknowledgedRecord]]:
+    last: dict[tuple[str, str], AcknowledgedRecord] = {}
     for record in records:
         before = last.get((record.key, record.process))
         if before is not None:

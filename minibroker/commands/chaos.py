@@ -14,6 +14,7 @@ from minibroker.command_line import (
     ExistingPath,
     LazyGroup,
     ProgressLine,
+    Seconds,
     WrongUsage,
     json_option,
     note,
@@ -54,7 +55,7 @@ def plan_options(function: Any) -> Any:
         click.option(
             "--duration",
             "duration_s",
-            type=click.FloatRange(5, 86_400),
+            type=Seconds(min=5, max=86_400),
             metavar="SECONDS",
             help=f"Of the faults; recovery and the last read come on top.  [default: {DURATION_S:g}]",
         ),
@@ -68,7 +69,7 @@ def plan_options(function: Any) -> Any:
 @plan_options
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of every broker.")
 @click.option("--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True)
-@click.option("--rate", type=click.FloatRange(1, 5_000), default=200.0, show_default=True, help="Records a second.")
+@click.option("--rate", type=click.IntRange(1, 5_000), default=200, show_default=True, help="Records a second.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="[default: chaos-SEED]")
 @click.option("--keep-disks", is_flag=True, help="Keep the brokers' files also of a run that was cleared.")
 @json_option
@@ -79,7 +80,7 @@ def run(
     fault_names: str | None,
     settings: tuple[str, ...],
     acks: Literal["all", "1", "0"],
-    rate: float,
+    rate: int,
     out: Path | None,
     keep_disks: bool,
     as_json: bool,
@@ -156,14 +157,14 @@ def _free_directory(wanted: Path) -> Path:
     return found
 
 
-def _command(backend: str, plan: "Plan", faults: str | None, settings: tuple[str, ...], acks: str, rate: float) -> str:
+def _command(backend: str, plan: "Plan", faults: str | None, settings: tuple[str, ...], acks: str, rate: int) -> str:
     words = ["minibroker", "chaos", "run", "--backend", backend]
     if faults is None or not faults.endswith(".json"):
         words += ["--seed", str(plan.seed), "--duration", f"{plan.duration_s:g}"]
     words += ["--faults", faults] if faults is not None else []
     for setting in settings:
         words += ["--set", setting]
-    return shlex.join([*words, "--acks", acks, "--rate", f"{rate:g}"])
+    return shlex.join([*words, "--acks", acks, "--rate", f"{rate}"])
 
 
 def _execute(options: Any, tell: Any) -> "ChaosReport":
