@@ -7,6 +7,7 @@ depends on the run.
 
 import random
 from collections.abc import Iterable
+from typing import TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -15,11 +16,16 @@ from minibroker.chaos.plan.fault_kinds import BY_NAME, KINDS, Backend, FaultKind
 
 FIRST_AT_S = 2.0
 """The load runs undisturbed before."""
-MEAN_GAPS_S = (2.0, 4.0, 7.0)
-FAULT_S = (0.5, 8.0)
+MEAN_GAPS_S = (1.0, 2.0, 4.0)
+FAULT_S = (0.5, 6.0)
 """Longer than a session (3 s) or shorter."""
 KINDS_MIN = 3
+SEQUENCE_PROBABILITY = 0.35
 PARTITIONS = 4
+
+
+Chosen: TypeAlias = tuple[FaultKind, Target | None]
+"""A kind, with its target unless the seed draws it."""
 
 
 class BadPlan(ValueError):
@@ -47,12 +53,10 @@ class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     faults: tuple[PlannedFault, ...] = ()
 
 
-def draw_plan(
-    seed: int, duration_s: float, backend: Backend, only: Iterable[tuple[FaultKind, Target | None]] = ()
-) -> Plan:
+def draw_plan(seed: int, duration_s: float, backend: Backend, only: Iterable[Chosen] = ()) -> Plan:
     """`only`: use all of these, each with this target if one is given; without, the seed draws which kinds."""
     rng = random.Random(f"chaos {seed}")
-    chosen: list[tuple[FaultKind, Target | None]] = list(only)
+    chosen: list[Chosen] = list(only)
     if not chosen:
         chosen += [(kind, None) for kind in _draw_kinds(rng, backend)]
     overlap_max = rng.choice((1, 1, 2))
@@ -60,7 +64,7 @@ def draw_plan(
     faults = []
     at_s = FIRST_AT_S
     while at_s < duration_s - FAULT_S[0]:
-        kind, target = rng.choice(chosen)
+        kind, target = _choose(rng, chosen)
         faults.append(
             PlannedFault(
                 at_s=round(at_s, 2),
@@ -76,14 +80,22 @@ def draw_plan(
     return Plan(seed=seed, duration_s=duration_s, overlap_max=overlap_max, faults=tuple(faults))
 
 
+def _choose(rng: random.Random, chosen: list[Chosen]) -> Chosen:
+    """Sequences come more often than their number."""
+    sequences = [each for each in chosen if each[0].is_sequence]
+    others = [each for each in chosen if not each[0].is_sequence]
+    wants_sequence = rng.random() < SEQUENCE_PROBABILITY
+    return rng.choice(sequences if sequences and (wants_sequence or not others) else others)
+
+
 def _draw_kinds(rng: random.Random, backend: Backend) -> list[FaultKind]:
-    possible = [kind for kind in KINDS if backend in kind.backends and not kind.needs]
-    drawn = [kind for kind in possible if rng.random() < 0.5]
+    possible = [kind for kind in KINDS if backend in kind.backends]
+    drawn = [kind for kind in possible if kind.is_sequence or rng.random() < 0.5]
     rest = [kind for kind in possible if kind not in drawn]
     return drawn + rng.sample(rest, max(0, KINDS_MIN - len(drawn)))
 
 
-def parse_faults(names: str) -> list[tuple[FaultKind, Target | None]]:
+def parse_faults(names: str) -> list[Chosen]:
     """`kill,pause:leader`: kinds, with a target or without. Raises BadPlan."""
     found = []
     for each in filter(None, (part.strip() for part in names.split(","))):

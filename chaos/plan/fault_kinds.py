@@ -25,11 +25,11 @@ class FaultKind(Struct, frozen=True, kw_only=True):
     backends: tuple[Backend, ...] = BACKENDS
     needs: str = ""
     """On real machines, beside the back end."""
+    is_sequence: bool = False
+    """Several faults in an order that real bugs needed: every run draws these, and often."""
     is_alone: bool = False
     """It may take the only copy of what was acknowledged if other copies are missing: it comes only when every replica
     is in sync and no other fault lasts, and the next one waits until that is so again."""
-    takes_files: bool = False
-    """It changes files of a broker that is down, as a damaged disk does."""
 
 
 NO_CONTAINERS: tuple[Backend, ...] = ("simulated", "processes")
@@ -47,6 +47,14 @@ KINDS: tuple[FaultKind, ...] = (
         name="chase-leader",
         text="kill the leader, and each leader that is elected after it, then start all",
         targets=("leader",),
+        is_sequence=True,
+    ),
+    FaultKind(
+        name="follower-then-leader",
+        text="what the leader sends is slow; a follower is killed, and the leader as soon as the other follows again",
+        targets=("leader",),
+        backends=NO_CONTAINERS,
+        is_sequence=True,
     ),
     FaultKind(
         name="power-loss",
@@ -58,7 +66,66 @@ KINDS: tuple[FaultKind, ...] = (
     FaultKind(name="cut-from-brokers", text="cut off from the other brokers; ZooKeeper and clients reach it"),
     FaultKind(name="cut-from-zookeeper", text="cut off from ZooKeeper only"),
     FaultKind(name="one-way", text="what it sends to the other brokers does not arrive; what they send does"),
+    FaultKind(
+        name="slow",
+        text="what passes between it and the other brokers takes up to half a second longer",
+        backends=NO_CONTAINERS,
+    ),
+    FaultKind(name="reset", text="its connections are reset, every half second", backends=NO_CONTAINERS),
     FaultKind(name="expire-session", text="its ZooKeeper session expires"),
     FaultKind(name="zookeeper-kill", text="ZooKeeper is killed; started again at the end", targets=("cluster",)),
+    FaultKind(name="zookeeper-pause", text="ZooKeeper hangs (SIGSTOP)", targets=("cluster",)),
+    FaultKind(
+        name="zookeeper-slow",
+        text="what passes between brokers and ZooKeeper takes up to half a second longer",
+        targets=("cluster",),
+        backends=("processes",),
+    ),
+    FaultKind(
+        name="disk-full",
+        text="its disk has no room left; it has again at the end",
+        backends=NO_CONTAINERS,
+        needs="root on processes, to mount a small file system",
+        is_alone=True,
+    ),
+    FaultKind(
+        name="write-error",
+        text="every write to its logs fails with EIO; it is killed and started again at the end",
+        backends=NO_CONTAINERS,
+        needs="root and strace on processes",
+        is_alone=True,
+    ),
+    FaultKind(
+        name="sync-error",
+        text="every fsync fails with EIO; it is killed and started again at the end",
+        backends=NO_CONTAINERS,
+        needs="root and strace on processes",
+        is_alone=True,
+    ),
+    FaultKind(
+        name="torn-tail",
+        text="killed, and the last segment of one log is cut inside its last batch",
+        backends=NO_CONTAINERS,
+        is_alone=True,
+    ),
+    FaultKind(
+        name="bit-flip",
+        text="killed, and one bit of a batch below the high watermark changes",
+        backends=NO_CONTAINERS,
+        is_alone=True,
+    ),
+    FaultKind(
+        name="bit-flip-at-end",
+        text="killed, and one bit of the last batch changes",
+        backends=NO_CONTAINERS,
+        is_alone=True,
+    ),
+    FaultKind(name="index-lost", text="killed, and every index file is gone", backends=NO_CONTAINERS, is_alone=True),
+    FaultKind(
+        name="clock-jump",
+        text="its wall clock jumps by an hour, forth or back; it is right again at the end",
+        targets=(*ONE, "all"),
+        backends=("simulated",),
+    ),
 )
 BY_NAME = {kind.name: kind for kind in KINDS}

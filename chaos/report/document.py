@@ -6,34 +6,34 @@ Owns: its fields, and what is added up from history and events. Pure. Leaves to 
 import platform
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 import minibroker
 from minibroker.audit.reports.report import AuditReport
+from minibroker.chaos.history.anomalies import Judgement
 from minibroker.chaos.history.client_history import HistoryEvent
 from minibroker.chaos.history.promise import Anomaly
 from minibroker.chaos.plan.drawing import Plan
+from minibroker.chaos.report.cluster_note import ClusterNote
+from minibroker.chaos.report.timeline import (
+    AFTER_S,
+    FaultEffect,
+    LedPeriod,
+    Operation,
+    full_isr_after,
+    gaps_of,
+    leaderships,
+    operations_of,
+)
 from minibroker.chaos.run.chaos_run import ChaosRun, DoneFault
-from minibroker.chaos.run.options import ChaosOptions
+from minibroker.chaos.run.options import BROKERS, ChaosOptions
 from minibroker.chaos.run.recorder import Recorder
 from minibroker.chaos.run.verdict import Verdict, judge
 from minibroker.observation.event_stream import BrokerEvent
 
 AUDIT_FINDINGS_MAX = 20
-
-
-class ClusterNote(Struct, frozen=True):
-    """An event of a broker, in seconds since the start of the run."""
-
-    at_s: float
-    broker: int
-    event: str
-    text: str
-    partition: str | None = None
-    fields: dict[str, Any] = {}
 
 
 class AuditOutcomeNote(Struct, frozen=True, kw_only=True):
@@ -66,7 +66,12 @@ class ChaosReport(Struct, frozen=True, kw_only=True):
     errors: dict[str, int]
     read: dict[str, int]
     faults: tuple[DoneFault, ...]
+    effects: tuple[FaultEffect | None, ...]
+    """Of each fault; None if it was left out."""
     anomalies: tuple[Anomaly, ...]
+    """A few of each kind and partition."""
+    anomaly_counts: dict[str, int]
+    lag_s: float
     audit: AuditOutcomeNote
     troubles: tuple[str, ...]
     events: tuple[ClusterNote, ...]
@@ -80,7 +85,7 @@ def make_report(
     recorder: Recorder,
     events: Iterable[BrokerEvent],
     audit: AuditReport | str,
-    anomalies: Sequence[Anomaly],
+    judged: Judgement,
 ) -> ChaosReport:
     """Add everything up."""
     history = recorder.log.events
@@ -89,7 +94,7 @@ def make_report(
     read = _read(history, [str(each) for each in run.load.partitions])
     audited = _audited(audit, options.audit_engine)
     verdict = judge(
-        anomalies=anomalies,
+        anomalies=judged.counts,
         audit_problems=audited.findings,
         troubles=run.troubles,
         elections=counts["elections"],
@@ -113,11 +118,32 @@ def make_report(
         errors=dict(sorted(recorder.errors.items())),
         read=read,
         faults=tuple(run.faults),
-        anomalies=tuple(anomalies),
+        effects=tuple(effects_of(run.faults, operations_of(history), leaderships(notes))),
+        anomalies=judged.anomalies,
+        anomaly_counts=dict(judged.counts),
+        lag_s=round(judged.lag_s, 3),
         audit=audited,
         troubles=tuple(run.troubles),
         events=notes,
     )
+
+
+def effects_of(
+    faults: Sequence[DoneFault], operations: Sequence[Operation], states: dict[str, list[LedPeriod]]
+) -> list[FaultEffect | None]:
+    """One for each fault."""
+    effects: list[FaultEffect | None] = []
+    for number, fault in enumerate(faults):
+        if fault.began_s is None or fault.ended_s is None:
+            effects.append(None)
+            continue
+        later = [each.began_s for each in faults[number + 1 :] if each.began_s is not None]
+        next_s = next((began_s for began_s in later if began_s > fault.ended_s), float("inf"))
+        gap_s, gap_key = gaps_of(operations, fault.began_s, min(fault.ended_s + AFTER_S, next_s))
+        since_s = fault.undone_from_s or fault.ended_s
+        full_s = full_isr_after(states, since_s, next_s, BROKERS)
+        effects.append(FaultEffect(gap_s, gap_key, None if full_s is None else full_s - since_s))
+    return effects
 
 
 def _note(event: BrokerEvent, started_ms: int) -> ClusterNote:

@@ -38,9 +38,9 @@ class DoneFault(Struct, kw_only=True):
     brokers: list[int] = []
     """The brokers that had the role at that moment."""
     began_s: float | None = None
+    undone_from_s: float | None = None
+    """When it had lasted as long as planned, and its end began."""
     ended_s: float | None = None
-    in_sync_s: float | None = None
-    """When every replica was in sync again after its end, if no later fault came first."""
     left_out: str | None = None
     """Why it did not happen."""
 
@@ -61,7 +61,7 @@ class ChaosRun:
         self._cluster = cluster
         self._options = options
         self._recorder = recorder
-        self._actions = FaultActions(cluster)
+        self._actions = FaultActions(cluster, options.plan.seed)
         self._lasting = 0
         self._is_alone = False
 
@@ -136,12 +136,14 @@ class ChaosRun:
             if BY_NAME[planned.kind].is_alone:
                 await self._wait_until_whole()
             done.brokers = await self._actions.targets(planned)
+            done.began_s = self._recorder.now()
             async with self._actions.during(planned, done.brokers):
-                done.began_s = self._recorder.now()
                 self._recorder.nemesis(f"begin {planned.kind} {planned.target} {done.brokers}")
                 await asyncio.sleep(planned.for_s)
+                done.undone_from_s = self._recorder.now()
         except NoTarget as error:
             done.left_out = str(error)
+            done.began_s = None
         except Exception as error:
             self.troubles.append(f"{planned.kind} of {planned.target} {done.brokers} could not be undone: {error}")
         finally:

@@ -11,9 +11,10 @@ from pathlib import Path
 
 from minibroker.audit.errors import AuditError
 from minibroker.audit.reports.report import AuditReport
-from minibroker.chaos.history.anomalies import check_history
+from minibroker.chaos.history.anomalies import judge_history
 from minibroker.chaos.history.promise import Promise
-from minibroker.chaos.report.document import ChaosReport, make_report
+from minibroker.chaos.report.document import ChaosReport, encode, make_report
+from minibroker.chaos.report.page import html_page
 from minibroker.chaos.run.chaos_run import ChaosRun
 from minibroker.chaos.run.opening import DISKS, open_cluster
 from minibroker.chaos.run.options import ChaosOptions
@@ -39,7 +40,7 @@ def _log_to(file: Path) -> Iterator[None]:
 
 
 async def execute(options: ChaosOptions, tell: Callable[[str], None]) -> ChaosReport:
-    """Run it, and write everything but the report."""
+    """Run it, and write everything."""
     options.out.mkdir(parents=True, exist_ok=True)
     tell("starting the cluster")
     with _log_to(options.out / LOG_FILE):
@@ -66,16 +67,19 @@ async def _execute(options: ChaosOptions, tell: Callable[[str], None]) -> ChaosR
         tell("stopping the cluster")
     tell("checking the history")
     promise = Promise(in_order=frozenset(run.load.in_order), knows_all_sends=True)
-    anomalies = check_history(recorder.log.events, promise)
-    return make_report(
+    judged = judge_history(lambda: recorder.log.events, promise)
+    report = make_report(
         options,
         started_ms=started_ms,
         run=run,
         recorder=recorder,
         events=events,
         audit=audit,
-        anomalies=anomalies,
+        judged=judged,
     )
+    (options.out / JSON_FILE).write_bytes(encode(report))
+    (options.out / HTML_FILE).write_text(html_page(report, recorder.log.events), encoding="utf-8")
+    return report
 
 
 def remove_disks(out: Path) -> None:

@@ -5,15 +5,23 @@ Owns: which brokers a role names at that moment. Leaves to others: when (`chaos_
 
 import asyncio
 import contextlib
+import random
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from minibroker.chaos.plan.drawing import PlannedFault
+from minibroker.chaos.plan.damage import flipped, torn
+from minibroker.chaos.plan.drawing import PARTITIONS, PlannedFault
+from minibroker.chaos.plan.fault_kinds import BY_NAME
 from minibroker.chaos.run.chaos_load import TOPIC
-from minibroker.harness.cluster import CLIENTS, ZOOKEEPER, ClusterHarness, Misuse, Party
+from minibroker.harness.cluster import CLIENTS, ZOOKEEPER, ClusterHarness, Misuse, Party, UnsupportedByBackend
+from minibroker.harness.hardware import DiskFault
 
 LEADER_S = 8.0
 """A leader that does not exist within this time is no target: the fault is left out."""
 CHASED = 3
+SLOW_S = 0.5
+OUT_POLL_S = 0.02
+RESET_EVERY_S = 0.5
+HOUR_S = 3600.0
 
 
 class NoTarget(Exception):
@@ -23,8 +31,9 @@ class NoTarget(Exception):
 class FaultActions:
     """On one cluster. A broker that a fault holds down is no target of another."""
 
-    def __init__(self, cluster: ClusterHarness) -> None:
+    def __init__(self, cluster: ClusterHarness, seed: int) -> None:
         self._cluster = cluster
+        self._rng = random.Random(f"faults {seed}")
         self._busy: set[int] = set()
 
     async def targets(self, fault: PlannedFault) -> list[int]:
@@ -46,6 +55,8 @@ class FaultActions:
                 found = [controller]
             case "leader":
                 found = [await self._leader(fault.partition)]
+                if BY_NAME[fault.kind].is_sequence:
+                    found = [await self._leader_that_is_no_controller(found[0])]
             case "follower":
                 leader = await self._leader(fault.partition)
                 others = [b for b in ids if b != leader]
@@ -53,6 +64,12 @@ class FaultActions:
         if taken := self._busy & {*found}:
             raise NoTarget(f"broker {min(taken)} is still the target of another fault")
         return found
+
+    async def _leader_that_is_no_controller(self, otherwise: int) -> int:
+        """Of any partition: orders of the controller should arrive while a leader is cut off."""
+        controller = await self._cluster.controller()
+        leaders = [await self._cluster.leader(TOPIC, partition) for partition in range(PARTITIONS)]
+        return next((each for each in leaders if each not in (None, controller)), None) or otherwise
 
     async def _leader(self, partition: int) -> int:
         try:
@@ -68,7 +85,7 @@ class FaultActions:
         try:
             async with begin(self, list(targets)):
                 yield
-        except Misuse as error:
+        except (Misuse, UnsupportedByBackend) as error:
             raise NoTarget(str(error)) from None
         finally:
             self._busy.difference_update(targets)
@@ -123,6 +140,50 @@ class FaultActions:
             return await self._cluster.wait_for_leader(TOPIC, 0, other_than=before, timeout_s=LEADER_S)
         except AssertionError:
             return None
+
+    @contextlib.asynccontextmanager
+    async def follower_then_leader(self, targets: list[int]) -> AsyncIterator[None]:
+        """The order of KIP-101, scenario 1, without a restart: the last follower learns late what is committed, begins
+        to follow in a new epoch, and must lead before its next fetch is answered."""
+        (leader,) = targets
+        followers = [broker for broker in self._cluster.broker_ids if broker != leader]
+        if await self._cluster.controller() == leader:
+            raise NoTarget("the controller leads, and its orders would be as slow as its records")
+        dead, last = self._rng.sample(followers, 2)
+        if not await self._all_run() or dead in self._busy:
+            raise NoTarget("all brokers must run")
+        led = await self._led_by(leader)
+        self._busy.update(followers)
+        try:
+            await self._cluster.slow(leader, last, SLOW_S)
+            await asyncio.sleep(2 * SLOW_S)
+            await self._cluster.block(leader, last)
+            await self._cluster.kill(dead)
+            await self._until_out(dead, led)
+            await self._cluster.kill(leader)
+            yield
+        finally:
+            self._busy.difference_update(followers)
+            await self._cluster.slow(leader, last, 0.0)
+            await self._cluster.unblock(leader, last)
+            await self._start_down([leader, dead])
+
+    async def _all_run(self) -> bool:
+        return all(map(self._cluster.is_running, self._cluster.broker_ids))
+
+    async def _led_by(self, broker: int) -> int:
+        """A partition that it leads. Raises NoTarget."""
+        for partition in range(PARTITIONS):
+            if await self._cluster.leader(TOPIC, partition) == broker:
+                return partition
+        raise NoTarget(f"broker {broker} leads no partition any more")
+
+    async def _until_out(self, dead: int, partition: int) -> None:
+        """The leader of the partition no longer counts the dead broker as in sync: another epoch has begun."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LEADER_S):
+                while not (isr := await self._cluster.in_sync_replicas(TOPIC, partition)) or dead in isr:
+                    await asyncio.sleep(OUT_POLL_S)
 
     @contextlib.asynccontextmanager
     async def power_loss(self, targets: list[int]) -> AsyncIterator[None]:
@@ -190,6 +251,136 @@ class FaultActions:
         finally:
             await self._cluster.start_zookeeper()
 
+    @contextlib.asynccontextmanager
+    async def zookeeper_pause(self, targets: list[int]) -> AsyncIterator[None]:
+        await self._cluster.pause_zookeeper()
+        try:
+            yield
+        finally:
+            await self._cluster.resume_zookeeper()
+
+    @contextlib.asynccontextmanager
+    async def slow(self, targets: list[int]) -> AsyncIterator[None]:
+        async with self._slowed([(one, other) for one in targets for other in self._others(targets)]):
+            yield
+
+    @contextlib.asynccontextmanager
+    async def zookeeper_slow(self, targets: list[int]) -> AsyncIterator[None]:
+        async with self._slowed([(broker, ZOOKEEPER) for broker in self._cluster.broker_ids]):
+            yield
+
+    @contextlib.asynccontextmanager
+    async def _slowed(self, pairs: Sequence[tuple[Party, Party]]) -> AsyncIterator[None]:
+        links = [link for one, other in pairs for link in ((one, other), (other, one))]
+        delays = [self._rng.uniform(0.02, SLOW_S) for _ in links]
+        try:
+            for (source, target), delay_s in zip(links, delays, strict=True):
+                await self._cluster.slow(source, target, delay_s)
+            yield
+        finally:
+            for source, target in links:
+                await self._cluster.slow(source, target, 0.0)
+
+    @contextlib.asynccontextmanager
+    async def reset(self, targets: list[int]) -> AsyncIterator[None]:
+        async def again_and_again() -> None:
+            while True:
+                for one in targets:
+                    for other in [*self._others(targets), CLIENTS]:
+                        await self._cluster.reset(one, other)
+                await asyncio.sleep(RESET_EVERY_S)
+
+        resetting = asyncio.create_task(again_and_again())
+        try:
+            yield
+        finally:
+            resetting.cancel()
+            await asyncio.wait([resetting])
+
+    # -------------------------------------------------------------------------------------------------------- disks
+    @contextlib.asynccontextmanager
+    async def disk_full(self, targets: list[int]) -> AsyncIterator[None]:
+        async with self._failing(targets, "full"):
+            yield
+
+    @contextlib.asynccontextmanager
+    async def write_error(self, targets: list[int]) -> AsyncIterator[None]:
+        async with self._failing(targets, "write"):
+            yield
+        await self._restart_now(targets)
+
+    @contextlib.asynccontextmanager
+    async def sync_error(self, targets: list[int]) -> AsyncIterator[None]:
+        async with self._failing(targets, "sync"):
+            yield
+        await self._restart_now(targets)
+
+    @contextlib.asynccontextmanager
+    async def _failing(self, targets: list[int], fault: DiskFault) -> AsyncIterator[None]:
+        try:
+            for broker in targets:
+                await self._cluster.fail_disk(broker, fault)
+            yield
+        finally:
+            for broker in targets:
+                await self._cluster.mend_disk(broker)
+
+    async def _restart_now(self, targets: Sequence[int]) -> None:
+        """A log whose disk failed stays offline until the next start."""
+        for broker in targets:
+            if self._cluster.is_running(broker):
+                await self._cluster.kill(broker)
+        await self._start_down(targets)
+
+    @contextlib.asynccontextmanager
+    async def torn_tail(self, targets: list[int]) -> AsyncIterator[None]:
+        async with self._damaged(targets, lambda content: torn(content, self._rng)):
+            yield
+
+    @contextlib.asynccontextmanager
+    async def bit_flip(self, targets: list[int]) -> AsyncIterator[None]:
+        async with self._damaged(targets, lambda content: flipped(content, self._rng, at_end=False)):
+            yield
+
+    @contextlib.asynccontextmanager
+    async def bit_flip_at_end(self, targets: list[int]) -> AsyncIterator[None]:
+        async with self._damaged(targets, lambda content: flipped(content, self._rng, at_end=True)):
+            yield
+
+    @contextlib.asynccontextmanager
+    async def _damaged(self, targets: list[int], change: Callable[[bytes], bytes | None]) -> AsyncIterator[None]:
+        """Killed, one segment of the load's topic damaged, and started again."""
+        async with self.kill(targets):
+            for broker in targets:
+                segments = [name for name in await self._files(broker, ".log") if name.startswith(f"{TOPIC}-")]
+                name = self._rng.choice(segments) if segments else None
+                damaged = None if name is None else change(await self._cluster.read_file(broker, name))
+                if name is None or damaged is None:
+                    raise NoTarget("there is no batch to damage")
+                await self._cluster.write_file(broker, name, damaged)
+            yield
+
+    @contextlib.asynccontextmanager
+    async def index_lost(self, targets: list[int]) -> AsyncIterator[None]:
+        async with self.kill(targets):
+            for broker in targets:
+                for name in await self._files(broker, "index"):
+                    await self._cluster.write_file(broker, name, None)
+            yield
+
+    async def _files(self, broker: int, ending: str) -> list[str]:
+        return [name for name in await self._cluster.list_files(broker) if name.endswith(ending)]
+
+    @contextlib.asynccontextmanager
+    async def clock_jump(self, targets: list[int]) -> AsyncIterator[None]:
+        try:
+            for broker in targets:
+                await self._cluster.move_clock(broker, self._rng.choice((-HOUR_S, HOUR_S)))
+            yield
+        finally:
+            for broker in targets:
+                await self._cluster.move_clock(broker, 0.0)
+
 
 Action = Callable[[FaultActions, list[int]], contextlib.AbstractAsyncContextManager[None]]
 ACTIONS: dict[str, Action] = {
@@ -198,6 +389,7 @@ ACTIONS: dict[str, Action] = {
     "pause": FaultActions.pause,
     "rolling-restart": FaultActions.rolling_restart,
     "chase-leader": FaultActions.chase_leader,
+    "follower-then-leader": FaultActions.follower_then_leader,
     "power-loss": FaultActions.power_loss,
     "partition": FaultActions.partition,
     "cut-from-brokers": FaultActions.cut_from_brokers,
@@ -205,5 +397,17 @@ ACTIONS: dict[str, Action] = {
     "one-way": FaultActions.one_way,
     "expire-session": FaultActions.expire_session,
     "zookeeper-kill": FaultActions.zookeeper_kill,
+    "slow": FaultActions.slow,
+    "reset": FaultActions.reset,
+    "zookeeper-pause": FaultActions.zookeeper_pause,
+    "zookeeper-slow": FaultActions.zookeeper_slow,
+    "disk-full": FaultActions.disk_full,
+    "write-error": FaultActions.write_error,
+    "sync-error": FaultActions.sync_error,
+    "torn-tail": FaultActions.torn_tail,
+    "bit-flip": FaultActions.bit_flip,
+    "bit-flip-at-end": FaultActions.bit_flip_at_end,
+    "index-lost": FaultActions.index_lost,
+    "clock-jump": FaultActions.clock_jump,
 }
 """By the name of the kind."""

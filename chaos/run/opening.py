@@ -22,6 +22,10 @@ OWN_SETTINGS = SETTINGS | {
     "default.replication.factor": "3",
     "min.insync.replicas": "2",
     "replica.lag.time.max.ms": "3000",
+    "auto.leader.rebalance.enable": "true",  # else one broker soon leads everything, and is the controller, too
+    "leader.imbalance.check.interval.seconds": "3",
+    "log.scrub.interval.ms": "2000",
+    "log.scrub.bytes.per.second": "33554432",
 }
 """Short times, so that much happens in a minute."""
 VIRTUAL_SECONDS_MAX = 3_600.0
@@ -33,7 +37,10 @@ def open_cluster(options: ChaosOptions) -> Any:
     settings = OWN_SETTINGS | options.settings
     match options.backend:
         case "processes":
-            return ProcessHarness(BROKERS, settings, directory=options.out / DISKS, log_format="json")
+            own_disks = any(fault.kind == "disk-full" for fault in options.plan.faults)
+            return ProcessHarness(
+                BROKERS, settings, directory=options.out / DISKS, log_format="json", own_disks=own_disks
+            )
         case "compose":
             return ComposeHarness(BROKERS, settings, name="minibroker-chaos", log_format="json")
     loop = asyncio.get_running_loop()

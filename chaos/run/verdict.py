@@ -8,8 +8,6 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from minibroker.chaos.history.promise import Anomaly
-
 ACKNOWLEDGED_MIN = 100
 ELECTIONS_MIN = 1
 Outcome: TypeAlias = Literal["cleared", "convicted", "nothing was tested"]
@@ -29,18 +27,15 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
 def judge(
     *,
-    anomalies: Sequence[Anomaly],
+    anomalies: Mapping[str, int],
     audit_problems: Sequence[str],
     troubles: Sequence[str],
     elections: int,
     acknowledged: int,
     read: Mapping[str, int],
 ) -> Verdict:
-    """`read`: records read by partition, of every partition."""
-    kinds: dict[str, int] = {}
-    for each in anomalies:
-        kinds[each.name] = kinds.get(each.name, 0) + 1
-    reasons = [f"{name} ({count})" for name, count in kinds.items()]
+    """`anomalies`: how many, by name. `read`: records read by partition, of every partition."""
+    reasons = [f"{name} ({count})" for name, count in anomalies.items()]
     reasons += [f"audit: {problem}" for problem in audit_problems]
     reasons += troubles
     if reasons:

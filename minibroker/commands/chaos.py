@@ -91,8 +91,7 @@ def run(
     nothing was tested, or the run failed. Ctrl-C ends the faults; the cluster is healed, and the report tells of what
     was seen.
     """
-    from minibroker.chaos.report.document import encode
-    from minibroker.chaos.run.execution import JSON_FILE, remove_disks
+    from minibroker.chaos.run.execution import remove_disks
     from minibroker.chaos.run.options import ChaosOptions
 
     drawn = _plan(backend, duration_s, seed, fault_names)
@@ -109,7 +108,6 @@ def run(
     progress = ProgressLine(after_s=0.0)
     report = _execute(options, progress.show)
     progress.clear()
-    (out / JSON_FILE).write_bytes(encode(report))
     if report.verdict.outcome == "cleared" and not keep_disks:
         remove_disks(out)
     _show(report, out, as_json)

@@ -21,6 +21,9 @@ from minibroker.client.admin import AdminClient
 from minibroker.client.consumer.consumer import Consumer
 from minibroker.client.producer.deliveries import RecordMetadata
 from minibroker.client.producer.producer import Producer
+from minibroker.harness.hardware import Hardware
+from minibroker.harness.hardware import Party as Party
+from minibroker.harness.hardware import UnsupportedByBackend as UnsupportedByBackend
 from minibroker.observation.event_stream import BrokerEvent
 from minibroker.protocol.files.acked_list import AckedListWriter, record_checksum
 from minibroker.protocol.record_batch import Header
@@ -28,8 +31,6 @@ from minibroker.runtime.ports import Runtime
 
 CLIENTS: Literal["clients"] = "clients"
 ZOOKEEPER: Literal["zookeeper"] = "zookeeper"
-Party = int | Literal["clients", "zookeeper"]
-"""A party on the network: a broker, the clients, or ZooKeeper."""
 Link = tuple[Party, Party]
 """Source and target, two parties of which one is a broker."""
 Condition = Literal["running", "paused", "down"]
@@ -62,10 +63,6 @@ class Acknowledged(NamedTuple):
     headers: Sequence[Header] = ()
 
 
-class UnsupportedByBackend(Exception):
-    """This back end cannot do the verb. The sentence names the back ends that can."""
-
-
 class Misuse(AssertionError):
     """The verb does not fit the cluster: there is no such party, or it is in another condition. Names the cure."""
 
@@ -74,7 +71,7 @@ class LeftoverTasks(UserWarning):
     """Tasks of the test still ran when its cluster ended; they were cancelled."""
 
 
-class ClusterHarness(ABC):
+class ClusterHarness(Hardware, ABC):
     """A running cluster. Times are seconds of the caller's event loop: virtual ones in a simulation."""
 
     broker_ids: tuple[int, ...]
@@ -306,6 +303,10 @@ class ClusterHarness(ABC):
         if condition == "down":
             raise Misuse(f"broker {broker_id} does not run: `await c.start({broker_id})` starts it")
         return condition
+
+    async def _require_down(self, broker_id: int) -> None:
+        if await self._condition(self._known(broker_id)) != "down":
+            raise Misuse(f"broker {broker_id} runs: `await c.kill({broker_id})` ends it")
 
     def _link(self, source: Party, target: Party) -> Link:
         for party in (source, target):

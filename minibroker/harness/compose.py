@@ -185,6 +185,14 @@ class ComposeHarness(WireHarness):
     async def heal(self) -> None:
         await self._filters.heal()
 
+    async def pause_zookeeper(self) -> None:
+        if await self.project.inspect(ZOOKEEPER, "{{.State.Paused}}") == "false":
+            await self.project.run("docker", "pause", await self.project.container(ZOOKEEPER))
+
+    async def resume_zookeeper(self) -> None:
+        if await self.project.inspect(ZOOKEEPER, "{{.State.Paused}}") == "true":
+            await self.project.run("docker", "unpause", await self.project.container(ZOOKEEPER))
+
     async def _zookeeper_runs(self) -> bool:
         return await self.project.inspect(ZOOKEEPER, "{{.State.Running}}") == "true"
 

@@ -7,11 +7,14 @@ process is stopped by its own number at the end.
 
 import asyncio
 import shutil
+import signal
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from minibroker.harness.cluster import CLIENTS, Condition, Link, Party
+from minibroker.harness.cluster import CLIENTS, Condition, Link, Misuse, Party
+from minibroker.harness.failing_disks import FailingDisks
+from minibroker.harness.hardware import DiskFault
 from minibroker.harness.wire_harness import LOG_LINES_SHOWN, WireHarness
 from minibroker.local_cluster import network_proxies
 from minibroker.local_cluster.cluster_file import ClusterFailed
@@ -28,31 +31,46 @@ class ProcessHarness(WireHarness):
     """The verbs on processes. `log_format` is that of the brokers' logs: text or json."""
 
     def __init__(
-        self, brokers: int, settings: Mapping[str, str], *, directory: Path | None = None, log_format: str = "text"
+        self,
+        brokers: int,
+        settings: Mapping[str, str],
+        *,
+        directory: Path | None = None,
+        log_format: str = "text",
+        own_disks: bool = False,
     ) -> None:
+        """`own_disks`: each broker gets a file system of its own, which can be filled, where this user may mount."""
         self._own_directory = Path(tempfile.mkdtemp(prefix="minibroker-harness-")) if directory is None else None
         data = directory or Path(str(self._own_directory)) / "cluster"
         self.local = LocalCluster(data, brokers, settings=settings, log_format=log_format)
         self.broker_ids = tuple(self.local.broker_ids)
         self.proxies = NetworkProxies()
+        self._own_disks = own_disks
+        self._disks = FailingDisks()
         self._ports: dict[int, int] = {}
         self.ownership = Ownership(self._kill_all)
 
     async def up(self, first: int | None = None) -> None:
         """Start everything; broker `first` before the others, so that it becomes the controller."""
         await self.proxies.surround(self.local, self._ports)
+        for broker_id in self.broker_ids if self._own_disks else ():
+            self._disks.mount(broker_id, self.local.log_directory(broker_id))
         await self.local.up(first=first)
 
     async def _down(self) -> None:
         try:
             await self.heal()
+            await self.resume_zookeeper()
+            self._disks.end_now()
             await self.local.down(timeout_s=DOWN_SECONDS)
         finally:
             await self.proxies.close()
+            self._disks.unmount()
             self._remove_own_directory()
 
     def _kill_all(self) -> None:
         self.local.kill_all()
+        self._disks.unmount()
         self._remove_own_directory()
 
     def _remove_own_directory(self) -> None:
@@ -130,6 +148,45 @@ class ProcessHarness(WireHarness):
     async def heal(self) -> None:
         self.proxies.release_all()
         await asyncio.sleep(0)
+
+    # ----------------------------------------------------------------------------------------------------- hardware
+    async def slow(self, source: Party, target: Party, delay_s: float) -> None:
+        self._link(source, target)
+        self.proxies.slow(_proxy_name(source), _proxy_name(target), delay_s)
+
+    async def reset(self, one: Party, other: Party) -> None:
+        self._link(one, other)
+        self.proxies.reset(_proxy_name(one), _proxy_name(other))
+
+    async def pause_zookeeper(self) -> None:
+        self.local.zookeeper.send(signal.SIGSTOP)
+
+    async def resume_zookeeper(self) -> None:
+        self.local.zookeeper.send(signal.SIGCONT)
+
+    async def fail_disk(self, broker_id: int, fault: DiskFault) -> None:
+        process = self.local.record.brokers[self._known(broker_id)].process
+        if process is None or await self._require_up(broker_id) != "running":
+            raise Misuse(f"broker {broker_id} does not run: `await c.start({broker_id})` starts it")
+        await self._disks.fail(broker_id, process.pid, self.local.log_directory(broker_id), fault)
+
+    async def mend_disk(self, broker_id: int) -> None:
+        await self._disks.mend(self._known(broker_id))
+
+    async def list_files(self, broker_id: int) -> list[str]:
+        root = self.local.log_directory(self._known(broker_id))
+        return sorted(file.relative_to(root).as_posix() for file in root.rglob("*") if file.is_file())
+
+    async def read_file(self, broker_id: int, name: str) -> bytes:
+        return (self.local.log_directory(self._known(broker_id)) / name).read_bytes()
+
+    async def write_file(self, broker_id: int, name: str, content: bytes | None) -> None:
+        await self._require_down(broker_id)
+        file = self.local.log_directory(broker_id) / name
+        if content is None:
+            file.unlink()
+        else:
+            file.write_bytes(content)
 
     async def _zookeeper_runs(self) -> bool:
         return self.local.zookeeper.is_running()

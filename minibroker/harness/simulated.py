@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from minibroker.client import default_runtime
 from minibroker.harness.cluster import CLIENTS, ZOOKEEPER, ClusterHarness, Condition, Link, Party
+from minibroker.harness.hardware import DiskFault, UnsupportedByBackend
 from minibroker.local_cluster.cluster_file import write_cluster_state
 from minibroker.observation.event_stream import BrokerEvent
 from minibroker.protocol.events.cluster_events import as_json_fields
@@ -32,6 +33,7 @@ from minibroker.simulation.world.world import PROVISIONED_DIRECTORY
 
 CLIENT_MACHINE = "client"
 """Where the test's clients and its own services run."""
+LOG = f"{PROVISIONED_DIRECTORY}/log"
 START_SECONDS = 30.0
 """Virtual seconds; a start takes about one."""
 
@@ -244,6 +246,60 @@ class SimulatedHarness(ClusterHarness):
         self.world.network.heal_all()
         for broker_id in self.broker_ids:
             self.world.zookeeper.heal(_machine(broker_id))
+
+    # ----------------------------------------------------------------------------------------------------- hardware
+    async def slow(self, source: Party, target: Party, delay_s: float) -> None:
+        """Links to ZooKeeper are not slowed here: its simulated calls have times of their own."""
+        if ZOOKEEPER in self._link(source, target):
+            raise UnsupportedByBackend("the way to a simulated ZooKeeper is not slowed: use processes")
+        self.world.network.slow_links[_machine(source), _machine(target)] = delay_s
+
+    async def reset(self, one: Party, other: Party) -> None:
+        if ZOOKEEPER in self._link(one, other):
+            self.world.zookeeper.drop_connection(_machine(other if one == ZOOKEEPER else one))
+        else:
+            self.world.network.reset_connections(_machine(one), _machine(other))
+
+    async def pause_zookeeper(self) -> None:
+        """It keeps silent: no machine reaches it."""
+        self.world.zookeeper.cut()
+
+    async def resume_zookeeper(self) -> None:
+        self.world.zookeeper.heal()
+
+    async def fail_disk(self, broker_id: int, fault: DiskFault) -> None:
+        await self._require_up(broker_id)
+        storage = self.world.machine(_machine(broker_id)).storage
+        if fault == "full":
+            storage.fill()
+        else:
+            storage.fail("append" if fault == "write" else "sync")
+
+    async def mend_disk(self, broker_id: int) -> None:
+        self.world.machine(_machine(self._known(broker_id))).storage.heal()
+
+    async def move_clock(self, broker_id: int, seconds: float) -> None:
+        self.world.machine(_machine(self._known(broker_id))).clock_skew_ms = round(seconds * 1000)
+
+    async def list_files(self, broker_id: int) -> list[str]:
+        storage = self.world.machine(_machine(self._known(broker_id))).storage
+        return sorted(name.removeprefix(f"{LOG}/") for name, _ in storage.files(LOG))
+
+    async def read_file(self, broker_id: int, name: str) -> bytes:
+        return bytes(self.world.machine(_machine(self._known(broker_id))).storage.find_file(f"{LOG}/{name}").content)
+
+    async def write_file(self, broker_id: int, name: str, content: bytes | None) -> None:
+        await self._require_down(broker_id)
+        storage = self.world.machine(_machine(broker_id)).storage
+        path = f"{LOG}/{name}"
+        if content is None:
+            directory, entry = storage.parent_of(path)
+            del directory.entries[entry]
+            directory.sync()
+        else:
+            file = storage.find_file(path)
+            file.content[:] = content
+            file.sync()
 
     def _keep(self, event: object) -> None:
         process = PROCESS.get()

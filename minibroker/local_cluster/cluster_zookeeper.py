@@ -68,6 +68,12 @@ class ClusterZooKeeper:
             raise ClusterFailed(f"ZooKeeper at {record.connect} does not run, or is external")
         await wait_until(lambda: not self.is_running(), KILL_TIMEOUT_S)
 
+    def send(self, number: signal.Signals) -> None:
+        """A signal to its process, if it runs."""
+        process = self._record().process
+        if process is not None and self.is_running():
+            process.send(number)
+
     async def stop(self) -> None:
         record = self._record()
         if record.process is not None and record.process.is_alive() and record.port is not None:

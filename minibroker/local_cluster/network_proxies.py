@@ -1,4 +1,4 @@
-"""TCP proxies around the processes of a local cluster, which can hold what passes between two of them.
+"""TCP proxies around the processes of a local cluster, which can hold or delay what passes between two.
 
 Theory: every broker advertises the port of a proxy that forwards to it, so that other brokers and clients connect only
 to proxies. The client id of the first request names the source of a connection; before it has arrived nothing is
@@ -37,6 +37,7 @@ class NetworkProxies:
 
     def __init__(self) -> None:
         self._held: set[tuple[str, str]] = set()
+        self._delays: dict[tuple[str, str], float] = {}
         self._change = asyncio.Event()
         self._servers: list[asyncio.Server] = []
         self._writers: dict[asyncio.StreamWriter, tuple[str, str]] = {}
@@ -94,13 +95,25 @@ class NetworkProxies:
         self._wake_waiting()
 
     def release_all(self) -> None:
+        """Slow links are as fast as others again, too."""
         self._held.clear()
+        self._delays.clear()
         self._wake_waiting()
+
+    def slow(self, source: str, target: str, delay_s: float) -> None:
+        """What passes from source to target takes so much longer; 0 ends that."""
+        self._delays[source, target] = delay_s
 
     def forget(self, party: str) -> None:
         """Reset the connections of a dead party; what was held of them is lost."""
         for writer, ends in tuple(self._writers.items()):
             if party in ends:
+                writer.transport.abort()
+
+    def reset(self, one: str, other: str) -> None:
+        """Reset all connections between the two."""
+        for writer, ends in tuple(self._writers.items()):
+            if {one, other} == {*ends}:
                 writer.transport.abort()
 
     def _wake_waiting(self) -> None:
@@ -155,6 +168,8 @@ class NetworkProxies:
         self, source: str, target: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         while data := await reader.read(READ_BYTES):
+            if delay_s := self._delays.get((source, target), 0.0):
+                await asyncio.sleep(delay_s)
             await self._may_pass(source, target)
             writer.write(data)
             await writer.drain()
