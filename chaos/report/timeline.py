@@ -56,7 +56,8 @@ class FaultEffect(Struct, frozen=True):
     end."""
     gap_key: str | None
     full_isr_s: float | None
-    """From the beginning of its end until every partition had its full ISR; None if the next fault came before, or never."""
+    """From the beginning of its end until every partition had its full ISR; None if that did not come before the next
+    fault."""
 
 
 def operations_of(history: Iterable[HistoryEvent]) -> list[Operation]:

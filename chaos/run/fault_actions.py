@@ -67,9 +67,16 @@ class FaultActions:
 
     async def _leader_that_is_no_controller(self, otherwise: int) -> int:
         """Of any partition: orders of the controller should arrive while a leader is cut off."""
-        controller = await self._cluster.controller()
-        leaders = [await self._cluster.leader(TOPIC, partition) for partition in range(PARTITIONS)]
-        return next((each for each in leaders if each not in (None, controller)), None) or otherwise
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LEADER_S):
+                while True:
+                    controller = await self._cluster.controller()
+                    leaders = [await self._cluster.leader(TOPIC, partition) for partition in range(PARTITIONS)]
+                    for leader in leaders if controller is not None else ():
+                        if leader is not None and leader != controller:
+                            return leader
+                    await asyncio.sleep(OUT_POLL_S)
+        return otherwise
 
     async def _leader(self, partition: int) -> int:
         try:
@@ -147,9 +154,11 @@ class FaultActions:
         to follow in a new epoch, and must lead before its next fetch is answered."""
         (leader,) = targets
         followers = [broker for broker in self._cluster.broker_ids if broker != leader]
-        if await self._cluster.controller() == leader:
+        controller = await self._cluster.controller()
+        if controller not in followers:
             raise NoTarget("the controller leads, and its orders would be as slow as its records")
-        dead, last = self._rng.sample(followers, 2)
+        last = controller  # it gives the orders, so it must live and hear itself
+        dead = self._rng.choice([broker for broker in followers if broker != last])
         if not await self._all_run() or dead in self._busy:
             raise NoTarget("all brokers must run")
         led = await self._led_by(leader)
