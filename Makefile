@@ -5,7 +5,7 @@ PYTHON_IN_VENV := .venv/bin/python
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format docs-all simulate simulate-long invariants fuzz explore mutants mutation-score bench bench-kafka bench-page profile lock clean
+.PHONY: help setup demo test check format docs-all simulate simulate-long invariants fuzz explore chaos chaos-docker mutants mutation-score bench bench-kafka bench-page profile lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -53,6 +53,12 @@ mutation-score: setup ## try random small changes of the code on tests and seeds
 
 explore: setup ## search the small model of the pure cores to its end, then convict its mutants (ARGS='power --mutant H7', WRITE=1)
 	@$(PYTHON_IN_VENV) -m tests.simulation.model $(if $(WRITE),--write) $(ARGS)
+
+chaos: setup ## five minutes of faults on processes of this machine (SEED=7 ARGS='--faults kill'); docs/CHAOS.md
+	@$(PYTHON_IN_VENV) -m minibroker chaos run --duration 300 $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+chaos-docker: setup ## three minutes of faults on the containers of docker-compose.yml (SEED=7 ARGS='--faults kill')
+	@$(PYTHON_IN_VENV) -m minibroker chaos run --backend compose --duration 180 $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 profile: setup ## where the microseconds of a produce and of a fetch go, system calls included (ARGS='--batch-bytes 16384 --json')
 	@$(PYTHON_IN_VENV) -m minibroker.bench.profile $(ARGS)

@@ -86,6 +86,7 @@ def make_report(
     events: Iterable[BrokerEvent],
     audit: AuditReport | str,
     judged: Judgement,
+    lie: str | None = None,
 ) -> ChaosReport:
     """Add everything up."""
     history = recorder.log.events
@@ -108,7 +109,7 @@ def make_report(
         acks=options.acks,
         rate=options.rate,
         settings=options.settings,
-        lie=options.lie,
+        lie=lie,
         command=options.command,
         versions={"minibroker": minibroker.__version__, "python": platform.python_version()},
         plan=options.plan,

@@ -5,6 +5,7 @@ Owns: the order of these steps and the files: history.jsonl, report.json, report
 
 import contextlib
 import logging
+import random
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,8 @@ from pathlib import Path
 from minibroker.audit.errors import AuditError
 from minibroker.audit.reports.report import AuditReport
 from minibroker.chaos.history.anomalies import judge_history
+from minibroker.chaos.history.client_history import to_json_lines
+from minibroker.chaos.history.lies import LIE_BY_NAME
 from minibroker.chaos.history.promise import Promise
 from minibroker.chaos.report.document import ChaosReport, encode, make_report
 from minibroker.chaos.report.page import html_page
@@ -65,6 +68,7 @@ async def _execute(options: ChaosOptions, tell: Callable[[str], None]) -> ChaosR
         except AuditError as error:
             audit = str(error)
         tell("stopping the cluster")
+    lie = None if options.lie is None else _lie(options, recorder)
     tell("checking the history")
     promise = Promise(in_order=frozenset(run.load.in_order), knows_all_sends=True)
     judged = judge_history(lambda: recorder.log.events, promise)
@@ -76,10 +80,20 @@ async def _execute(options: ChaosOptions, tell: Callable[[str], None]) -> ChaosR
         events=events,
         audit=audit,
         judged=judged,
+        lie=lie,
     )
     (options.out / JSON_FILE).write_bytes(encode(report))
     (options.out / HTML_FILE).write_text(html_page(report, recorder.log.events), encoding="utf-8")
     return report
+
+
+def _lie(options: ChaosOptions, recorder: Recorder) -> str:
+    """Plant it in what is judged, and in the file. Raises NoPlace."""
+    assert options.lie is not None
+    planted = LIE_BY_NAME[options.lie].plant(recorder.log.events, random.Random(options.plan.seed))
+    recorder.log.events = planted.events
+    (options.out / HISTORY_FILE).write_bytes(to_json_lines(planted.events))
+    return f"{options.lie}: {planted.text}"
 
 
 def remove_disks(out: Path) -> None:

@@ -71,6 +71,11 @@ def plan_options(function: Any) -> Any:
 @click.option("--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True)
 @click.option("--rate", type=click.IntRange(1, 5_000), default=200, show_default=True, help="Records a second.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="[default: chaos-SEED]")
+@click.option(
+    "--lie",
+    type=click.Choice(["drop", "duplicate", "reorder", "rewrite"]),
+    help="Plant one lie in the recorded history: the run must be convicted of it.",
+)
 @click.option("--keep-disks", is_flag=True, help="Keep the brokers' files also of a run that was cleared.")
 @json_option
 def run(
@@ -82,6 +87,7 @@ def run(
     acks: Literal["all", "1", "0"],
     rate: int,
     out: Path | None,
+    lie: str | None,
     keep_disks: bool,
     as_json: bool,
 ) -> int:
@@ -103,7 +109,8 @@ def run(
         settings=_settings(settings),
         acks=acks,
         rate=rate,
-        command=_command(backend, drawn, fault_names, settings, acks, rate),
+        lie=lie,
+        command=_command(backend, drawn, fault_names, settings, acks, rate, lie),
     )
     progress = ProgressLine(after_s=0.0)
     report = _execute(options, progress.show)
@@ -155,18 +162,22 @@ def _free_directory(wanted: Path) -> Path:
     return found
 
 
-def _command(backend: str, plan: "Plan", faults: str | None, settings: tuple[str, ...], acks: str, rate: int) -> str:
+def _command(
+    backend: str, plan: "Plan", faults: str | None, settings: tuple[str, ...], acks: str, rate: int, lie: str | None
+) -> str:
     words = ["minibroker", "chaos", "run", "--backend", backend]
     if faults is None or not faults.endswith(".json"):
         words += ["--seed", str(plan.seed), "--duration", f"{plan.duration_s:g}"]
     words += ["--faults", faults] if faults is not None else []
     for setting in settings:
         words += ["--set", setting]
-    return shlex.join([*words, "--acks", acks, "--rate", f"{rate}"])
+    words += ["--acks", acks, "--rate", str(rate), *(["--lie", lie] if lie is not None else [])]
+    return shlex.join(words)
 
 
 def _execute(options: Any, tell: Any) -> "ChaosReport":
     """Errors of the environment become one sentence."""
+    from minibroker.chaos.history.lies import NoPlace
     from minibroker.chaos.run.execution import execute
     from minibroker.chaos.run.opening import run_on
     from minibroker.harness.cluster import UnsupportedByBackend
@@ -178,6 +189,8 @@ def _execute(options: Any, tell: Any) -> "ChaosReport":
 
     try:
         return run_on(options.backend, execute(options, tell))
+    except NoPlace as error:
+        raise CommandFailed(f"no lie can be planted: {error}; give it more time or a higher --rate") from None
     except UnsupportedByBackend as error:
         raise WrongUsage(str(error)) from None
     except (ComposeFailed, ClusterBusy, ClusterFailed, TeardownTimedOut) as error:

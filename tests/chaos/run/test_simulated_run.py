@@ -1,0 +1,64 @@
+"""Whole runs on simulated brokers: cleared with defaults, convicted of what is planted."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from minibroker.chaos.history.lies import LIE_BY_NAME
+from minibroker.chaos.plan.drawing import draw_plan, parse_faults
+from minibroker.chaos.report.document import ChaosReport
+from minibroker.chaos.run.execution import HISTORY_FILE, HTML_FILE, JSON_FILE, execute
+from minibroker.chaos.run.opening import run_on
+from minibroker.chaos.run.options import ChaosOptions
+
+
+def run(out: Path, faults: str = "kill:leader,bit-flip", lie: str | None = None, **settings: str) -> ChaosReport:
+    plan = draw_plan(3, 8, "simulated", parse_faults(faults))
+    options = ChaosOptions(backend="simulated", plan=plan, out=out, rate=40, lie=lie, settings=settings)
+    return run_on("simulated", execute(options, lambda text: None))
+
+
+@pytest.fixture(scope="module")
+def cleared(tmp_path_factory: pytest.TempPathFactory) -> tuple[ChaosReport, Path]:
+    out = tmp_path_factory.mktemp("cleared")
+    return run(out), out
+
+
+def test_defaults_are_cleared(cleared: tuple[ChaosReport, Path]) -> None:
+    report, _ = cleared
+    assert report.verdict.outcome == "cleared", report.verdict.reasons
+    assert report.counts["elections"] > 0
+    assert any(fault.began_s is not None for fault in report.faults)
+
+
+def test_a_run_repeats_from_its_seed(cleared: tuple[ChaosReport, Path], tmp_path: Path) -> None:
+    _, out = cleared
+    run(tmp_path)
+    assert (tmp_path / HISTORY_FILE).read_bytes() == (out / HISTORY_FILE).read_bytes()
+
+
+def test_the_report_is_one_page_that_needs_no_network(cleared: tuple[ChaosReport, Path]) -> None:
+    report, out = cleared
+    page = (out / HTML_FILE).read_text()
+    assert "Cleared" in page and f"seed {report.seed}" in page
+    assert not re.search(r"(src|href)=|url\(|@import", page)
+    assert msgspec.json.decode((out / JSON_FILE).read_bytes())["verdict"]["outcome"] == "cleared"
+
+
+@pytest.mark.parametrize("lie", sorted(LIE_BY_NAME))
+def test_a_run_is_convicted_of_the_lie_in_its_history(lie: str, tmp_path: Path) -> None:
+    report = run(tmp_path, lie=lie)
+    kind = LIE_BY_NAME[lie]
+    assert report.verdict.outcome == "convicted"
+    assert kind.must <= set(report.anomaly_counts) <= kind.must | kind.may
+    assert not report.audit.findings and not report.troubles
+    assert "What convicts it" in (tmp_path / HTML_FILE).read_text()
+
+
+def test_a_run_without_an_election_tests_nothing(tmp_path: Path) -> None:
+    report = run(tmp_path, faults="reset")
+    assert report.verdict.outcome == "nothing was tested"
