@@ -11,6 +11,7 @@ import signal
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from minibroker.harness.cluster import CLIENTS, Condition, Link, Misuse, Party
 from minibroker.harness.failing_disks import FailingDisks
@@ -19,7 +20,7 @@ from minibroker.harness.wire_harness import LOG_LINES_SHOWN, WireHarness
 from minibroker.local_cluster import network_proxies
 from minibroker.local_cluster.cluster_file import ClusterFailed
 from minibroker.local_cluster.local_cluster import LocalCluster
-from minibroker.local_cluster.network_proxies import LOOPBACK, NetworkProxies, broker_name
+from minibroker.local_cluster.network_proxies import LOOPBACK, TASK_NAME, NetworkProxies, broker_name
 from minibroker.local_cluster.teardown import Ownership
 from minibroker.observation.broker_queries import NoAnswer
 
@@ -76,6 +77,9 @@ class ProcessHarness(WireHarness):
     def _remove_own_directory(self) -> None:
         if self._own_directory is not None:
             shutil.rmtree(self._own_directory, ignore_errors=True)
+
+    def _is_the_tests(self, task: "asyncio.Task[Any]") -> bool:
+        return super()._is_the_tests(task) and task.get_name() != TASK_NAME
 
     # ---------------------------------------------------------------------------------------------------- questions
     @property

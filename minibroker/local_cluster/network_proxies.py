@@ -26,6 +26,8 @@ OBSERVER = "observer"
 BROKER_CLIENT_ID = re.compile(r"(?:broker|controller)-([0-9]+)(?:-fetcher)?")
 FIRST_FRAME_BYTES_MAX = 1 << 20
 READ_BYTES = 65_536
+TASK_NAME = "network-proxy"
+"""Of all tasks here, so that a harness can tell them from those of a test."""
 
 
 def broker_name(broker_id: int) -> str:
@@ -137,7 +139,7 @@ class NetworkProxies:
         return port
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(coroutine)
+        task = asyncio.get_running_loop().create_task(coroutine, name=TASK_NAME)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -157,8 +159,8 @@ class NetworkProxies:
         try:
             requests.write(first)
             async with asyncio.TaskGroup() as both:
-                both.create_task(self._forward(source, target, reader, requests))
-                both.create_task(self._forward(target, source, answers, writer))
+                both.create_task(self._forward(source, target, reader, requests), name=TASK_NAME)
+                both.create_task(self._forward(target, source, answers, writer), name=TASK_NAME)
         finally:
             for end in (writer, requests):
                 del self._writers[end]

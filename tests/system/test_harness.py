@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
+import warnings
 from collections.abc import Coroutine
 from typing import Any
 
 import pytest
 
-from minibroker.harness.cluster import ClusterHarness, Misuse, UnsupportedByBackend
+from minibroker.harness.cluster import ClusterHarness, LeftoverTasks, Misuse, UnsupportedByBackend
 from minibroker.harness.compose import ComposeHarness
 from minibroker.testing import cluster, run
 from minibroker.testing.opening import Backend
@@ -178,3 +179,50 @@ async def test_a_number_of_containers_that_the_file_does_not_have_is_refused() -
     with pytest.raises(UnsupportedByBackend, match=r"docker-compose\.yml has 3 brokers"):
         async with cluster(brokers=5, backend="compose"):
             pass
+
+
+async def test_the_proxies_between_processes_are_no_leftovers_of_a_test() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LeftoverTasks)
+        async with cluster(brokers=2, backend="processes") as c:
+            await c.create_topic("orders")
+
+
+async def test_hardware_of_processes_fails_and_is_mended() -> None:
+    """Each verb of `Hardware` that processes have; the records are acknowledged all the same, and the disks agree."""
+    acked = []
+    async with cluster(brokers=3, backend="processes", settings=SETTINGS) as c, c.producer() as producer:
+        await c.create_topic("orders")
+        leader = await c.wait_for_leader("orders")
+        follower = next(broker for broker in c.broker_ids if broker != leader)
+
+        async def write(value: bytes) -> None:
+            acked.append((await producer.send_and_wait("orders", value), value))
+
+        await write(b"first")
+        began = asyncio.get_running_loop().time()
+        await c.slow(leader, follower, 0.4)
+        await write(b"slowly")
+        assert asyncio.get_running_loop().time() - began > 0.3
+        await c.slow(leader, follower, 0.0)
+        await c.reset(leader, follower)
+        await c.pause_zookeeper()
+        await write(b"without ZooKeeper")
+        await c.resume_zookeeper()
+        await c.wait_in_sync("orders")
+        with pytest.raises(Misuse, match="runs"):
+            await c.write_file(follower, "orders-0/00000000000000000000.index", None)
+        await c.kill(follower)
+        log = "orders-0/00000000000000000000.log"
+        assert log in await c.list_files(follower)
+        await c.write_file(follower, log, (await c.read_file(follower, log))[:-1])
+        await c.start(follower)
+        await c.wait_in_sync("orders")
+        assert (await c.audit(acked)).success
+
+
+async def test_containers_say_which_hardware_they_lack() -> None:
+    harness = ComposeHarness()
+    for verb in (harness.slow(1, 2, 0.1), harness.reset(1, 2), harness.fail_disk(1, "full"), harness.list_files(1)):
+        with pytest.raises(UnsupportedByBackend, match="use simulated brokers or processes"):
+            await verb
