@@ -71,7 +71,7 @@ def top(
     return EXIT_FINE
 
 
-async def _until_q(watching: Coroutine[Any, Any, None]) -> None:
+async def _until_q(watching: Coroutine[Any, Any, object]) -> None:
     """Await it until the user types q."""
     import asyncio
 
