@@ -43,12 +43,10 @@ class Machine:
         )
 
     def apt(self, python3: str, *packages: str) -> None:
-        known = " ".join(packages)
-        self.program(
-            "apt-cache",
-            f'[ "$1" != policy ] || {{ echo "  Candidate: {python3}"; exit; }}\n'
-            f'for known in {known or "none"}; do [ "$known" != "$2" ] || exit 0; done; exit 1',
-        )
+        """Packages that can be installed. Of others it knows the name, as of those that a package only mentions."""
+        cases = f"python3) echo '  Candidate: {python3}' ;; "
+        cases += "".join(f"{name}) echo '  Candidate: 1.0' ;; " for name in packages)
+        self.program("apt-cache", f"[ $1 = policy ] || exit 0\ncase $2 in {cases}*) echo '  Candidate: (none)' ;; esac")
 
     def setup(self, **environment: str) -> str:
         """What it says before it gives up."""
