@@ -102,7 +102,7 @@ def _facts(report: ChaosReport) -> str:
     counts = report.counts
     settings = " ".join(f"{name}={value}" for name, value in report.settings.items()) or "defaults"
     rows = [
-        ("load", f"{report.rate:g} records a second, acks={report.acks}, settings: {settings}"),
+        ("load", f"{report.rate:g} records per second, acks={report.acks}, settings: {settings}"),
         ("sends", f"{counts['sends']}: {counts['ok']} acknowledged, {counts['fail']} failed, {counts['info']} unknown"),
         ("reads", f"{counts['records_read']} records in {counts['polls']} polls"),
         (

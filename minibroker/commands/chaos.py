@@ -122,7 +122,7 @@ def run(
 
 
 def _plan(backend: Any, duration_s: float | None, seed: int | None, fault_names: str | None) -> "Plan":
-    """The plan of a file, or a new one. Wrong input is wrong usage."""
+    """The plan of a file, or a new one. Wrong input is a usage error."""
     from minibroker.chaos.plan.drawing import BadPlan, check_backend, draw_plan, parse_faults, parse_plan
 
     try:
