@@ -125,15 +125,17 @@ def gaps_of(operations: Iterable[Operation], began_s: float, ended_s: float) -> 
 
 
 def full_isr_after(states: dict[str, list[LedPeriod]], after_s: float, before_s: float, replicas: int) -> float | None:
-    """When every partition has its full ISR again, from `after_s` on; None if that does not happen before."""
-    times = [
-        after_s,
-        *(state.from_s for each in states.values() for state in each if after_s < state.from_s < before_s),
-    ]
-    for at_s in sorted(times):
-        if all(len(at(each, at_s).isr) >= replicas for each in states.values() if at(each, at_s) is not None):
-            return at_s
-    return None
+    """From when on every partition had its full ISR until `before_s`, at `after_s` or later; None if one lacked a
+    replica then. A death that is noticed only after `after_s` counts."""
+    changes = [state.from_s for each in states.values() for state in each]
+    full_since: float | None = None
+    for at_s in sorted({after_s, *(at_s for at_s in changes if after_s < at_s < before_s)}):
+        is_full = all(len(at(each, at_s).isr) >= replicas for each in states.values())
+        if not is_full:
+            full_since = None
+        elif full_since is None:
+            full_since = at_s
+    return full_since
 
 
 def at(states: Sequence[LedPeriod], at_s: float) -> LedPeriod:

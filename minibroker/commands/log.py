@@ -55,12 +55,14 @@ def _segments(path: Path) -> list[Path]:
 def dump(path: Path, with_records: bool, as_json: bool) -> int:
     """Print batches, and with --records their records.
 
-    Exit code 10 if a batch is damaged.
+    The leader epochs of leader-epoch-checkpoint come first. Exit code 10 if a batch or that file is damaged.
     """
     from minibroker.offline.segment_files import SegmentProblem, open_segment, unreadable, walk
 
     segments = _segments(path)
     damaged = bool(_print_owner_problems(segments, as_json))
+    for directory in sorted({segment.parent for segment in segments}):
+        damaged |= _print_epochs(directory, as_json)
     for segment in segments:
         if not as_json:
             click.secho(str(segment), bold=True)
@@ -84,6 +86,28 @@ def dump(path: Path, with_records: bool, as_json: bool) -> int:
             if with_records and item.problem is None:
                 _print_records(content[item.position : item.position + item.header.size_bytes], as_json)
     return EXIT_FOUND_WRONG if damaged else EXIT_FINE
+
+
+def _print_epochs(directory: Path, as_json: bool) -> bool:
+    """Each leader epoch with the offset at which it begins. Returns whether the file is damaged; it may be absent."""
+    from minibroker.protocol.files.checkpoints import EPOCH_CHECKPOINT, CorruptCheckpoint, parse_epoch_checkpoint
+
+    file = directory / EPOCH_CHECKPOINT
+    try:
+        entries = parse_epoch_checkpoint(file.read_bytes())
+    except FileNotFoundError:
+        return False
+    except (CorruptCheckpoint, OSError) as error:
+        _print_problem(file, 0, str(error), as_json)
+        return True
+    if not as_json:
+        click.secho(str(file), bold=True)
+    for epoch, start_offset in entries:
+        if as_json:
+            print_json({"file": str(file), "leaderEpoch": epoch, "startOffset": start_offset})
+        else:
+            click.echo(f"leader epoch: {epoch} start offset: {start_offset}")
+    return False
 
 
 def _print_owner_problems(segments: list[Path], as_json: bool) -> int:

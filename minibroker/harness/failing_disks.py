@@ -15,8 +15,8 @@ from minibroker.harness.hardware import DiskFault, UnsupportedByBackend
 
 SIZE_MB = 512
 """Of each mounted file system: memory, used only as far as it is filled."""
-ROOM_KB = 64
-"""What is left when it is full: the end of a page, and files that exist."""
+ROOM_KB = 4
+"""What is left when it is full: one page."""
 CALLS: dict[DiskFault, str] = {"sync": "fsync,fdatasync", "write": "pwrite64,write,pwritev,writev,pwritev2"}
 END_SECONDS = 10.0
 
