@@ -47,6 +47,10 @@ def answer_offset_for_leader_epoch(
                 code = _missing(manager, topic.topic, asked.partition)
                 answers.append(OffsetForLeaderPartitionResponse(partition=asked.partition, error_code=code))
                 continue
+            if topic.topic_id and partition.log.topic_id and topic.topic_id != partition.log.topic_id:
+                code = ErrorCode.INCONSISTENT_TOPIC_ID
+                answers.append(OffsetForLeaderPartitionResponse(partition=asked.partition, error_code=code))
+                continue
             manager.check_fence()
             code, epoch, end_offset = answer_epoch_end(
                 partition.state, from_wire(asked.current_leader_epoch), from_wire(asked.leader_epoch)

@@ -125,7 +125,7 @@ class PositionResolver:
         return all(await asyncio.gather(*asked))
 
     async def _validate_at(self, leader: BrokerId, cursors: list[Cursor]) -> bool:
-        topics: dict[str, list[OffsetForLeaderPartition]] = {}
+        topics: dict[tuple[str, str], list[OffsetForLeaderPartition]] = {}
         asked: dict[TopicPartition, tuple[Cursor, EpochQuestion]] = {}
         for cursor in cursors:
             question = cursor.ask_epoch_end()
@@ -133,10 +133,13 @@ class PositionResolver:
             one = OffsetForLeaderPartition(
                 partition=index, current_leader_epoch=question.leader_epoch, leader_epoch=question.epoch
             )
-            topics.setdefault(topic, []).append(one)
+            topics.setdefault((topic, cursor.topic_id or ""), []).append(one)
             asked[cursor.topic_partition] = (cursor, question)
         request = OffsetForLeaderEpochRequest(
-            topics=[OffsetForLeaderTopic(topic=name, partitions=partitions) for name, partitions in topics.items()]
+            topics=[
+                OffsetForLeaderTopic(topic=name, topic_id=topic_id, partitions=partitions)
+                for (name, topic_id), partitions in topics.items()
+            ]
         )
         deadline = Deadline(min(RESET_TIMEOUT_MS, self._request_timeout_ms))
         try:

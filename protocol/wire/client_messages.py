@@ -247,6 +247,7 @@ class OffsetForLeaderPartition(Message, frozen=True, kw_only=True):
 
 class OffsetForLeaderTopic(Message, frozen=True, kw_only=True):
     topic: Topic
+    topic_id: Name = ""  # about: of the topic that the epochs belong to; "": any topic of this name (KIP-516)
     partitions: Annotated[list[OffsetForLeaderPartition], Meta(max_length=PARTITIONS_MAX)]
 
 

@@ -180,6 +180,22 @@ def test_only_the_leader_answers_where_an_epoch_ended() -> None:
     in_cluster(check)
 
 
+def test_question_about_another_topic_of_the_same_name_is_refused() -> None:
+    """Where an epoch ended in a later topic of this name says nothing of a deleted one."""
+
+    async def check(client: ClusterClient) -> None:
+        await client.produce(records=batch(b"a", b"b"))
+        item = m.OffsetForLeaderPartition(partition=0, current_leader_epoch=0, leader_epoch=0)
+        topic_id = (await client.ask(client.leader, m.MetadataRequest(), m.MetadataResponse)).topics[0].topic_id
+        for named, code in (("", 0), (topic_id, 0), ("another", ErrorCode.INCONSISTENT_TOPIC_ID)):
+            topic = m.OffsetForLeaderTopic(topic=TOPIC, topic_id=named, partitions=[item])
+            body = m.OffsetForLeaderEpochRequest(topics=[topic])
+            reply = await client.ask(client.leader, body, m.OffsetForLeaderEpochResponse)
+            assert reply.topics[0].partitions[0].error_code == code
+
+    in_cluster(check)
+
+
 @pytest.mark.invariant("I12", "I20")
 def test_replicas_hold_the_leaders_bytes_with_its_epoch_stamped() -> None:
     async def check(client: ClusterClient) -> None:

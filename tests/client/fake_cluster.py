@@ -428,6 +428,10 @@ class FakeBroker:
                     code = ErrorCode.NOT_LEADER_OR_FOLLOWER
                     answers.append(OffsetForLeaderPartitionResponse(partition=asked.partition, error_code=code))
                     continue
+                if topic.topic_id and topic.topic_id != self.cluster.topic_ids[topic.topic]:
+                    code = ErrorCode.INCONSISTENT_TOPIC_ID
+                    answers.append(OffsetForLeaderPartitionResponse(partition=asked.partition, error_code=code))
+                    continue
                 known = [epoch for epoch in partition.epoch_ends if epoch <= asked.leader_epoch]
                 epoch = max(known, default=-1)
                 end = partition.epoch_ends.get(epoch, -1)

@@ -15,6 +15,7 @@ from minibroker.protocol.wire.messages import (
     FetchResponse,
     FetchTopicResponse,
     MetadataRequest,
+    OffsetForLeaderEpochRequest,
 )
 from minibroker.runtime.ports import Runtime
 from minibroker.runtime.server.incoming_request import IncomingRequest
@@ -207,6 +208,32 @@ def test_without_a_policy_a_topic_created_again_halts_until_a_seek(cluster: Fake
             assert await read(consumer, 1) == [b"other-000003"]
 
     cluster.run(main)
+
+
+@pytest.mark.invariant("I22")
+def test_new_leader_of_a_topic_created_again_is_not_asked_about_the_deleted_one(cluster: FakeCluster) -> None:
+    """The consumer knows the leader epoch of the new topic, from a refusal, before it knows its id: where the deleted
+    topic's epoch ends there means no LogTruncated (seed 34000004 with loads)."""
+    fill(cluster, 10)
+
+    def come_to_know(_: int, request: IncomingRequest) -> Any:
+        if isinstance(request.body, OffsetForLeaderEpochRequest):
+            cluster.topic_ids["t"] = "id-of-t-again"
+
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime, auto_offset_reset="none") as consumer:
+            consumer.seek(T0, 0)
+            await read(consumer, 10)
+            cluster.make_again("t")
+            cluster.topic_ids["t"] = "id-of-t"
+            cluster.partition("t").elect(1)
+            cluster.intercept = come_to_know
+            other_records(cluster, 5)
+            with pytest.raises(TopicMadeAgain):
+                await consumer.getone(timeout_ms=20_000)
+
+    cluster.run(main)
+    assert cluster.asked(OffsetForLeaderEpochRequest)
 
 
 def test_latest_goes_to_the_end_of_a_topic_created_again(cluster: FakeCluster) -> None:

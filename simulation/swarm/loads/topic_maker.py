@@ -13,7 +13,7 @@ import msgspec
 from minibroker.client.admin import AdminClient
 from minibroker.client.consumer.consumer import Consumer
 from minibroker.client.consumer.records import Record
-from minibroker.client.errors import MinibrokerError, TopicMadeAgain, UnknownTopicOrPartition
+from minibroker.client.errors import LogTruncated, MinibrokerError, TopicMadeAgain, UnknownTopicOrPartition
 from minibroker.simulation.swarm.loads.load_options import REMADE
 from minibroker.simulation.swarm.loads.load_scene import LoadScene
 
@@ -147,6 +147,9 @@ class TopicMaker:
                         found += (await stayer.getmany(timeout_ms=CALL_MS)).get(REMADE, [])
                     except TopicMadeAgain:
                         self._scene.did("TopicMadeAgain")
+                        stayer.seek(REMADE, 0)
+                    except LogTruncated as error:
+                        self._scene.find("LogTruncated", f"life {self._lives}: {error}", REMADE)
                         stayer.seek(REMADE, 0)
                     except UnknownTopicOrPartition:  # it has not heard of the new topic yet
                         await asyncio.sleep(LOOK_SECONDS)
