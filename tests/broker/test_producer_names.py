@@ -111,6 +111,18 @@ def test_what_is_no_name_is_refused(name: str) -> None:
     run(story)
 
 
+def test_no_epoch_is_given_twice_although_the_name_was_forgotten() -> None:
+    async def story(world: World) -> None:
+        ids = await broker(world, 1)
+        earlier, later = await identity(ids, "orders"), await identity(ids, "orders")
+        await (await world.observer()).delete(producer_name_path("orders"))
+        answer = await ask(ids, "orders", earlier)
+        assert (answer.producer_id, answer.producer_epoch) != later
+        assert answer.error_code == ErrorCode.INVALID_PRODUCER_EPOCH
+
+    run(story)
+
+
 def test_a_node_that_cannot_be_read_gives_no_identity() -> None:
     async def story(world: World) -> None:
         await (await world.observer()).create(producer_name_path("orders"), b"{}", make_parents=True)
@@ -165,5 +177,33 @@ def test_names_are_not_searched_again_and_again() -> None:
         assert world.loop.callbacks_run - before < search / 100
         await pass_time(LOOK_AGAIN_AFTER_S)
         assert (await ask(ids, "new")).error_code == ErrorCode.INVALID_REQUEST
+
+    run(story)
+
+
+def test_many_that_find_no_room_at_once_share_one_search() -> None:
+    async def story(world: World) -> None:
+        await fill_names(world, lambda number: world.clock.now_ms())
+        ids = await broker(world, 1)
+        before = world.loop.callbacks_run
+        await ask(ids, "new")
+        search = world.loop.callbacks_run - before
+        await pass_time(LOOK_AGAIN_AFTER_S)
+        before = world.loop.callbacks_run
+        answers = await asyncio.gather(*(ask(ids, f"new-{number}") for number in range(20)))
+        assert {answer.error_code for answer in answers} == {ErrorCode.INVALID_REQUEST}
+        assert world.loop.callbacks_run - before < 2 * search
+
+    run(story)
+
+
+def test_all_that_wait_for_room_get_it_when_one_finds_it() -> None:
+    async def story(world: World) -> None:
+        world.clock = clock = SetClock(world.loop)
+        await fill_names(world, lambda number: clock.now_ms())
+        clock.moved_ms = KEPT_MS + 10_000
+        ids = await broker(world, 1)
+        given = await asyncio.gather(*(identity(ids, f"new-{number}") for number in range(5)))
+        assert len(set(given)) == 5
 
     run(story)

@@ -8,7 +8,15 @@ import pytest
 from minibroker.client.errors import BrokerError, CallTimedOut, InvalidCall, ProducerFenced
 from minibroker.client.producer.producer import Producer
 from minibroker.protocol.errors import ErrorCode
-from minibroker.protocol.wire.messages import InitProducerIdRequest, InitProducerIdResponse, ProduceRequest, Response
+from minibroker.protocol.wire.messages import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ProducePartitionResponse,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceTopicResponse,
+    Response,
+)
 from minibroker.runtime.ports import Runtime
 from minibroker.runtime.server.incoming_request import IncomingRequest
 from tests.client.fake_cluster import FakeCluster
@@ -130,3 +138,51 @@ def test_a_start_that_gets_no_epoch_fails(cluster: FakeCluster) -> None:
 def test_wrong_names_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(InvalidCall, match="producer_name"):
         Producer(**settings)
+
+
+@pytest.mark.parametrize("code", [ErrorCode.INVALID_REQUEST, ErrorCode.UNKNOWN_SERVER_ERROR])
+def test_a_refused_request_for_the_next_epoch_does_not_become_a_start(cluster: FakeCluster, code: ErrorCode) -> None:
+    """A start would take the name back from the later process."""
+
+    async def main(runtime: Runtime) -> None:
+        async with named(cluster, runtime) as older, named(cluster, runtime) as later:
+            await later.send_and_wait("t", b"later")
+            unknown = ProducePartitionResponse(index=0, error_code=ErrorCode.UNKNOWN_PRODUCER_ID)
+            topic = ProduceTopicResponse(name="t", partition_responses=[unknown])
+            refused = InitProducerIdResponse(error_code=code, error_message="as the test wants")
+            answers: list[Response] = [ProduceResponse(responses=[topic]), refused]
+            cluster.intercept = lambda broker, request: (
+                answers.pop(0) if answers and isinstance(request.body, ProduceRequest | InitProducerIdRequest) else None
+            )
+            with pytest.raises(ProducerFenced):
+                await older.send_and_wait("t", b"forgotten")
+            assert not answers
+            assert cluster.producer_names == {"orders": (1001, 1)}
+            await later.send_and_wait("t", b"and on")
+
+    cluster.run(main)
+    assert cluster.partition("t").values() == [b"later", b"and on"]
+
+
+def test_calls_that_wait_for_memory_end_with_the_producer(cluster: FakeCluster) -> None:
+    topics = ["t", "a", "b", "c"]
+    for topic in topics[1:]:
+        cluster.add_topic(topic, 1)
+
+    async def main(runtime: Runtime) -> None:
+        loop = asyncio.get_running_loop()
+        async with named(cluster, runtime, buffer_memory=131_072, max_block_ms=60_000) as older:
+            for topic in topics:
+                await older.send_and_wait(topic, b"first")
+            refuse_always(cluster, ErrorCode.INVALID_PRODUCER_EPOCH)
+            fenced = await older.send("t", b"x" * 130_000)
+            calls = [asyncio.ensure_future(older.send(topic, b"x" * 100_000)) for topic in topics[1:]]
+            before = loop.time()
+            with pytest.raises(ProducerFenced):
+                await fenced
+            for call in calls:
+                with pytest.raises(ProducerFenced):
+                    await call
+            assert loop.time() - before < 1
+
+    cluster.run(main)
