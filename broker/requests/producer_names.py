@@ -7,8 +7,8 @@ it holds (`broker/replication/producer_state.py`).
 Theory: any broker may answer, because each change is a write under the version that was read. So of two processes that
 start together one gets the higher epoch, and no epoch is given twice, through changes of the controller, too. A start
 always raises the epoch. A running producer that needs its next epoch names its present one: if that is not the newest,
-another process has started since, and the request is refused. The epoch that such a request replaced is noted, so that
-it may be repeated when its answer was lost.
+another process has started since, and the request is refused. So it is where the name is not known any more. The epoch
+that such a request replaced is noted, so that it may be repeated when its answer was lost.
 """
 
 import asyncio
@@ -61,6 +61,8 @@ class ProducerNames:
         self._clock = clock
         self._next_producer_id = next_producer_id
         self._full_until = 0.0
+        self._search = asyncio.Lock()
+        """For old names: one at a time, however many producers start."""
 
     async def next_identity(self, name: str, present: Identity | None) -> Identity:
         """For a process that starts under this name, or (`present`) for a running one that needs its next epoch. Raises
@@ -80,8 +82,11 @@ class ProducerNames:
         try:
             content, stat = await self._coordination.get(path)
         except NoNode:
+            if present is not None:  # its next epoch may have been given to a later process
+                text = f"producer {name!r} was forgotten, and perhaps a later process has started: start again"
+                raise NameRefused(ErrorCode.INVALID_PRODUCER_EPOCH, text) from None
             await self._make_room()
-            node = await self._following(present or NO_PRODUCER, present)
+            node = await self._following(NO_PRODUCER, None)
             await self._coordination.create(path, node.encode(), make_parents=True)
             return node.identity
         known = ProducerNameNode.decode(content)
@@ -110,22 +115,27 @@ class ProducerNames:
 
     async def _make_room(self) -> None:
         """For one name more. Raises NameRefused."""
+        if len(await self._all_names()) < NAMES_MAX:
+            return
+        async with self._search:
+            if asyncio.get_running_loop().time() >= self._full_until:
+                names = await self._all_names()  # another search may have made room
+                if len(names) < NAMES_MAX or await self._forget_old(names):
+                    return
+                self._full_until = asyncio.get_running_loop().time() + LOOK_AGAIN_AFTER_S
+        text = f"there are {NAMES_MAX} names of producers, and no more are allowed: use fewer"
+        raise NameRefused(ErrorCode.INVALID_REQUEST, text)
+
+    async def _all_names(self) -> list[str]:
         try:
-            names = await self._coordination.get_children(PRODUCER_NAMES)
+            return list(await self._coordination.get_children(PRODUCER_NAMES))
         except NoNode:
-            return
-        if len(names) < NAMES_MAX:
-            return
-        now = asyncio.get_running_loop().time()
-        forgotten = 0
-        if now >= self._full_until:
-            oldest_ms = self._clock.now_ms() - KEPT_MS
-            for name in names:
-                forgotten += await self._forget_if_before(producer_name_path(name), oldest_ms)
-            self._full_until = 0.0 if forgotten else now + LOOK_AGAIN_AFTER_S
-        if not forgotten:
-            text = f"there are {len(names)} names of producers, and {NAMES_MAX} are allowed: use fewer"
-            raise NameRefused(ErrorCode.INVALID_REQUEST, text)
+            return []
+
+    async def _forget_old(self, names: list[str]) -> int:
+        """Returns how many."""
+        oldest_ms = self._clock.now_ms() - KEPT_MS
+        return sum([await self._forget_if_before(producer_name_path(name), oldest_ms) for name in names])
 
     async def _forget_if_before(self, path: str, oldest_ms: int) -> bool:
         try:

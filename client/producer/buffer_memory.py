@@ -51,6 +51,11 @@ class BufferMemory:
             raise
         return True
 
+    def wake_all(self) -> None:
+        """Let all waiting calls try again: they will find that the producer has ended."""
+        while self._waiters:
+            self._wake_one()
+
     def end(self, error: MinibrokerError) -> None:
         """Fail all waiting calls."""
         while self._waiters:

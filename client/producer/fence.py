@@ -16,6 +16,10 @@ class Fence:
         self._name = producer_name
         self._reason: MinibrokerError | None = None
 
+    @property
+    def has_ended(self) -> bool:
+        return self._reason is not None
+
     def check(self) -> None:
         """Raises ProducerFenced once the producer has ended."""
         if self._reason is not None:

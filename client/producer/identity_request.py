@@ -39,7 +39,7 @@ class IdentityRequest:
         self.refusal: MinibrokerError | None = None
         """Of a producer with a name: another process has it, or the first request was refused."""
         self.is_fenced = False
-        """Another producer has taken the present id over: ask for a new one, not for its next epoch."""
+        """Another producer has taken the present id over: ask for a new one, not for its next epoch. Never if named."""
 
     async def first(self, deadline: Deadline) -> None:
         """Wait for the first identity. Raises what a broker refused it for, or CallTimedOut."""
@@ -91,7 +91,8 @@ class IdentityRequest:
                     return
                 failures += 1
                 self._cluster.log.debug("a producer id is asked for again: %s", error)
-                self.is_fenced = self.is_fenced or (present is not None and not error.retriable)
+                if settings.producer_name is None:  # with a name it would be a start, and fence a later process
+                    self.is_fenced = self.is_fenced or (present is not None and not error.retriable)
                 unit_random = self._cluster.runtime.random.random()
                 pause_ms = backoff_ms(failures, settings.retry_backoff_ms, settings.retry_backoff_max_ms, unit_random)
                 await asyncio.sleep(pause_ms / 1000)

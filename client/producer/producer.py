@@ -455,6 +455,8 @@ class Producer(PublicClient):
                 if batch.error is not None:
                     self._failures.add(batch)
             batch.notify()
+        if self._sender.fence.has_ended:
+            self._memory.wake_all()
 
     # ----------------------------------------------------------------------------------------------- flush and close
     def _flush_deadline(self, timeout_ms: float | None) -> Deadline:
