@@ -12,6 +12,7 @@ from minibroker.command_line import (
     require_reader,
     run_async,
     timeout_option,
+    topics_option,
 )
 from minibroker.records.verifiable_output import print_event
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @bootstrap_option
-@click.option("-t", "--topic", required=True)
+@topics_option(one=True)
 @click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="[default: all]")
 @click.option("-o", "--offset", default="beginning", show_default=True, metavar="beginning|end|N|-N|@TIME")
 @click.option("-n", "--max-messages", type=int, default=-1, help="[default: until Ctrl-C]")
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 @json_option
 def verifiable_consumer(
     bootstrap_servers: str,
-    topic: str,
+    topics: tuple[str, ...],
     partitions: tuple[int, ...],
     offset: str,
     max_messages: int,
@@ -53,7 +54,7 @@ def verifiable_consumer(
     except BadStartingPoint as error:
         raise click.BadParameter(str(error), param_hint="-o") from None
     try:
-        work = _consume(bootstrap_servers, topic, partitions, point, max_messages, exit_at_end, verbose, timeout_s)
+        work = _consume(bootstrap_servers, topics[0], partitions, point, max_messages, exit_at_end, verbose, timeout_s)
         run_async(work, fast_loop=True)
     except KeyboardInterrupt:
         pass  # the normal end of an endless run

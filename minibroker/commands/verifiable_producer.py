@@ -14,6 +14,7 @@ from minibroker.command_line import (
     json_option,
     run_async,
     timeout_option,
+    topics_option,
 )
 from minibroker.records.verifiable_output import print_event
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @bootstrap_option
-@click.option("-t", "--topic", required=True)
+@topics_option(one=True)
 @click.option("-n", "--max-messages", type=int, default=-1, help="[default: until Ctrl-C]")
 @click.option("--throughput", type=int, default=-1, help="Records per second.  [default: as fast as possible]")
 @click.option("--acks", type=click.Choice(["all", "-1", "1", "0"]), default="all", show_default=True)
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 @json_option
 def verifiable_producer(
     bootstrap_servers: str,
-    topic: str,
+    topics: tuple[str, ...],
     max_messages: int,
     throughput: int,
     acks: str,
@@ -49,7 +50,7 @@ def verifiable_producer(
     always JSON. Ctrl-C ends it cleanly. Exit code 1 unless every record was acknowledged.
     """
     source = _Records(max_messages, throughput, value_prefix, repeating_keys)
-    run = _Run(topic, source)
+    run = _Run(topics[0], source)
     try:
         run_async(run.whole(bootstrap_servers, acks, timeout_s), fast_loop=True)
     except KeyboardInterrupt:

@@ -145,6 +145,13 @@ def test_one_topic_is_not_two() -> None:
     assert (result.exit_code, "a, b: one topic at a time" in result.output) == (EXIT_USAGE, True)
 
 
+@pytest.mark.parametrize("command", ["verifiable-producer", "verifiable-consumer"])
+def test_verifiable_clients_take_their_topic_without_its_option(command: str) -> None:
+    """Once they required -t, unlike every other command."""
+    arguments = [command, "lines", "-n", "1", "-b", "127.0.0.1:1", "--timeout", "0.1"]
+    assert CliRunner().invoke(minibroker, arguments).exit_code != EXIT_USAGE
+
+
 @pytest.mark.parametrize(("name", "start"), [("line", "; did you mean 'lines'? `"), ("x", ". `")])
 def test_an_unknown_topic_is_named_with_a_similar_one(name: str, start: str) -> None:
     text = unknown_topic(name, ["lines", "orders"])
