@@ -21,6 +21,7 @@ from minibroker.command_line import (
     print_json,
     print_table,
 )
+from minibroker.protocol.counted import counted
 
 if TYPE_CHECKING:
     from minibroker.chaos.plan.drawing import Plan
@@ -216,9 +217,10 @@ def _show(report: "ChaosReport", out: Path, as_json: bool) -> None:
         return
     done = [fault for fault in report.faults if fault.began_s is not None]
     click.echo(
-        f"seed {report.seed}: {len(done)} faults, {counts['sends']} sends ({counts['ok']} acknowledged, "
-        f"{counts['fail']} failed, {counts['info']} unknown), {counts['records_read']} records read, "
-        f"{counts['elections']} elections, {counts['truncations']} truncations"
+        f"seed {report.seed}: {counted(len(done), 'fault')}, {counted(counts['sends'], 'send')} "
+        f"({counts['ok']} acknowledged, {counts['fail']} failed, {counts['info']} unknown), "
+        f"{counted(counts['records_read'], 'record')} read, "
+        f"{counted(counts['elections'], 'election')}, {counted(counts['truncations'], 'truncation')}"
     )
     click.echo(f"audit: {report.audit.summary}")
     for reason in verdict.reasons:
