@@ -20,6 +20,7 @@ from minibroker.broker.configuration.config_table import NEVER
 from minibroker.broker.configuration.config_values import VALUE_LENGTH_MAX, BadValue, format_value, parse_value
 from minibroker.broker.configuration.settings import SETTINGS, TOPIC_SETTINGS
 from minibroker.broker.configuration.topic_config import TopicConfig, accepted_topic_value, resolve_topic_config
+from tests.tidy.source import PACKAGES, ROOT, project_files
 
 NEEDED = ["broker.id=1", "log.dirs=/data", "zookeeper.connect=localhost:2181"]
 
@@ -285,3 +286,15 @@ def test_every_setting_is_used_somewhere() -> None:
         if setting.key.topic is None and f".{PROPERTIES.get(setting.field, setting.field)}" not in sources
     ]
     assert ignored == []
+
+
+def test_each_variable_of_the_product_is_a_setting_or_is_reserved() -> None:
+    """A broker refuses any other, so a variable that only a command reads would keep all brokers from starting."""
+    named = {
+        variable
+        for file in project_files("minibroker", *PACKAGES)
+        for variable in re.findall(r'"(MINIBROKER_[A-Z_]*[A-Z])"', (ROOT / file.path).read_text())
+    }
+    settings = {f"MINIBROKER_{name.upper().replace('.', '_')}" for name in SETTINGS}
+    assert "MINIBROKER_CACHE_DIR" in named
+    assert named <= settings | RESERVED_VARIABLES.keys()
