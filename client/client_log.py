@@ -5,10 +5,14 @@ keeps a program waiting, or what was lost.
 """
 
 import logging
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from typing import Any
 
+from minibroker.protocol.ids import BrokerId, LeaderEpoch, TopicPartition
+
 LOGGER = logging.getLogger("minibroker.client")
+LEADERS_NAMED_MAX = 5
+"""A broker may lead a thousand partitions, and all of them have new leaders when it fails: that is one line."""
 
 
 class ClientLog(logging.LoggerAdapter[logging.Logger]):
@@ -20,3 +24,14 @@ class ClientLog(logging.LoggerAdapter[logging.Logger]):
 
     def process(self, msg: str, kwargs: MutableMapping[str, Any]) -> tuple[str, MutableMapping[str, Any]]:
         return self._prefix + msg, {**kwargs, "extra": self.extra}
+
+    def new_leaders(self, found: Sequence[tuple[TopicPartition, BrokerId | None, LeaderEpoch | None]]) -> None:
+        """Log the partitions, with their leaders and epochs, whose leaders one answer changed."""
+        named = ", ".join(
+            f"{partition} is led by broker {leader} now (epoch {epoch})"
+            for partition, leader, epoch in found[:LEADERS_NAMED_MAX]
+        )
+        if len(found) > LEADERS_NAMED_MAX:
+            self.info("%s, and %d more partitions have new leaders", named, len(found) - LEADERS_NAMED_MAX)
+        elif found:
+            self.info("%s", named)

@@ -274,6 +274,11 @@ class Partition:
         self._observer.notify(event(topic=topic, partition=number, **fields))
 
     # --------------------------------------------------------------------------------------------------- log port
+    def is_of_topic(self, topic_id: str) -> bool:
+        """Whether a request that names this topic id means this log, not one of an earlier or later topic of its name
+        (KIP-516). "" means any."""
+        return not topic_id or not self.log.topic_id or self.log.topic_id == topic_id
+
     @property
     def first_offset(self) -> int:
         return self.log.segments[0].base_offset

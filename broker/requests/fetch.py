@@ -222,7 +222,7 @@ class FetchHandler:
         partition = self._partitions.get(topic_partition)
         if partition is None:
             return self._answers.unknown(topic_partition)
-        if topic.topic_id and partition.log.topic_id and topic.topic_id != partition.log.topic_id:
+        if not partition.is_of_topic(topic.topic_id):
             return self._answers.refused(partition, FetchRefused(ErrorCode.INCONSISTENT_TOPIC_ID))
         epoch, offset = from_wire(fetch.current_leader_epoch), fetch.fetch_offset
         last_epoch = from_wire(fetch.last_fetched_epoch)

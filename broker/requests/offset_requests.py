@@ -47,7 +47,7 @@ def answer_offset_for_leader_epoch(
                 code = _missing(manager, topic.topic, asked.partition)
                 answers.append(OffsetForLeaderPartitionResponse(partition=asked.partition, error_code=code))
                 continue
-            if topic.topic_id and partition.log.topic_id and topic.topic_id != partition.log.topic_id:
+            if not partition.is_of_topic(topic.topic_id):
                 code = ErrorCode.INCONSISTENT_TOPIC_ID
                 answers.append(OffsetForLeaderPartitionResponse(partition=asked.partition, error_code=code))
                 continue

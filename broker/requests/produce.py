@@ -28,6 +28,7 @@ from minibroker.protocol.wire.messages import (
     ProducePartitionResponse,
     ProduceRequest,
     ProduceResponse,
+    ProduceTopic,
     ProduceTopicResponse,
 )
 from minibroker.runtime.server.incoming_request import IncomingRequest
@@ -38,6 +39,7 @@ ACKS = (-1, 0, 1)
 TIMEOUT_MS_MAX = 300_000
 """Limit of a request's timeout_ms."""
 COMPRESSION_MASK = 0b111
+ANOTHER_TOPIC = "this broker's topic of that name is an earlier or a later one"
 DECODED_RECORDS_MAX = 32
 """Batches of up to so many records are decoded before they are accepted, which takes some microseconds. For a batch of
 a thousand short records, decoding took a tenth to a fifth of a produce request (docs/PERFORMANCE.md); larger batches
@@ -47,12 +49,13 @@ are accepted by their CRC and count, and a consumer that cannot decode one repor
 class ProduceItem:
     """One batch of one request: the token that the core returns with its answer."""
 
-    __slots__ = ("_pending", "answer", "header", "index", "is_answered", "name", "records", "retry")
+    __slots__ = ("_pending", "answer", "header", "index", "is_answered", "name", "records", "retry", "topic_id")
 
-    def __init__(self, pending: "PendingProduce", name: str, data: ProducePartition) -> None:
+    def __init__(self, pending: "PendingProduce", topic: ProduceTopic, data: ProducePartition) -> None:
         self._pending = pending
         self.answer: ProducePartitionResponse | None = None
-        self.name = name
+        self.name = topic.name
+        self.topic_id = topic.topic_id
         self.index = data.index
         self.records = data.records
         self.retry = data.retry
@@ -109,7 +112,7 @@ class PendingProduce:
         self._request = request
         self.acks = body.acks
         self.done = False
-        self.items = [ProduceItem(self, topic.name, data) for topic in body.topic_data for data in topic.partition_data]
+        self.items = [ProduceItem(self, topic, data) for topic in body.topic_data for data in topic.partition_data]
         self._remaining = len(self.items)
 
     def item_answered(self, response: ProducePartitionResponse) -> None:
@@ -191,6 +194,8 @@ class ProduceHandler:
                 partition = self._find_partition(TopicPartition(name, index))
             if partition is None:
                 self._refuse_unknown(item)
+            elif not partition.is_of_topic(item.topic_id):
+                item.refuse(ErrorCode.INCONSISTENT_TOPIC_ID, f"{partition.topic_partition}: {ANOTHER_TOPIC}")
             elif self._check(item, partition):
                 if run and not continues(run[-1].header, item.header):
                     self._hand_over(partition, run, acks)

@@ -409,7 +409,7 @@ class Fetcher:
 
     # ------------------------------------------------------------------------------------------------------- updates
     def _learn_leaders(self) -> None:
-        metadata = self._cluster.metadata
+        metadata, changed = self._cluster.metadata, []
         for partition, cursor in self._cursors.items():
             topic_id = metadata.topic_id(partition.topic)
             if topic_id is not None and topic_id != cursor.topic_id:
@@ -418,10 +418,10 @@ class Fetcher:
             before = cursor.leader_epoch
             if cursor.learn_leader(info.leader, info.leader_epoch):
                 if before is not None:
-                    where = (partition, info.leader, info.leader_epoch)
-                    self._cluster.log.info("%s is led by broker %s now (epoch %s)", *where)
+                    changed.append((partition, info.leader, info.leader_epoch))
                 if not cursor.wants_data:
                     self.positions.leader_moved()
+        self._cluster.log.new_leaders(changed)
 
     def _learn_topic(self, cursor: Cursor, topic_id: str) -> None:
         position = cursor.position

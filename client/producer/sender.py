@@ -11,7 +11,7 @@ one timer for all that time brings: the end of linger_ms, of a back-off, of a de
 import asyncio
 import heapq
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import msgspec
@@ -119,14 +119,16 @@ class Sender:
         """Add a partition; its leader is taken from metadata, now and with each update."""
         self._watch.start()
         self._queues.append(queue)
-        self._learn_leader(queue)
+        self._learn_leaders([queue])
 
-    def _learn_leader(self, queue: PartitionQueue) -> None:
-        info, before = self._cluster.metadata.partition(queue.topic_partition), queue.leader_epoch
-        self._accumulator.set_leader(queue, info.leader, info.leader_epoch)
-        if before not in (None, info.leader_epoch):
-            which = (queue.topic_partition, info.leader, info.leader_epoch)
-            self._cluster.log.info("%s is led by broker %s now (epoch %s)", *which)
+    def _learn_leaders(self, queues: Sequence[PartitionQueue]) -> None:
+        changed = []
+        for queue in queues:
+            info, before = self._cluster.metadata.partition(queue.topic_partition), queue.leader_epoch
+            self._accumulator.set_leader(queue, info.leader, info.leader_epoch)
+            if before not in (None, info.leader_epoch):
+                changed.append((queue.topic_partition, info.leader, info.leader_epoch))
+        self._cluster.log.new_leaders(changed)
 
     def batch_opened(self, batch: Batch) -> None:
         """A batch was opened: it is sent after linger_ms at the latest."""
@@ -256,7 +258,10 @@ class Sender:
         request = ProduceRequest(
             acks=self._settings.acks_number,
             timeout_ms=self._broker_timeout_ms,
-            topic_data=[ProduceTopic(name=name, partition_data=parts) for name, parts in topics.items()],
+            topic_data=[
+                ProduceTopic(name=name, topic_id=self._cluster.metadata.topic_id(name) or "", partition_data=parts)
+                for name, parts in topics.items()
+            ],
         )
         try:
             if self._settings.acks_number == 0:
@@ -328,7 +333,7 @@ class Sender:
             self._identity.is_fenced = True
         if error.refreshes_metadata:
             if self._cluster.metadata.apply_hint(partition, answer.current_leader):
-                self._learn_leader(batch.queue)
+                self._learn_leaders([batch.queue])
             self._cluster.request_refresh()
         self._arm_for(batch.queue)
 
@@ -460,8 +465,7 @@ class Sender:
         metadata = self._cluster.metadata
         if metadata.version != self._seen_version:
             self._seen_version = metadata.version
-            for queue in self._queues:
-                self._learn_leader(queue)
+            self._learn_leaders(self._queues)
         if self._accumulator.active_queues():
             self.wake()
 

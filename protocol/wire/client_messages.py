@@ -43,6 +43,7 @@ class ProducePartition(Message, frozen=True, kw_only=True, omit_defaults=True):
 
 class ProduceTopic(Message, frozen=True, kw_only=True):
     name: Topic
+    topic_id: Name = ""  # about: of the topic that the records are for; "": any topic of this name (KIP-516)
     partition_data: Annotated[list[ProducePartition], Meta(max_length=PARTITIONS_MAX)]
 
 

@@ -222,7 +222,7 @@ def _produce_frame(header: bytes, body: ProduceRequest) -> list[Buffer]:
     prefix = _produce_prefix(body.transactional_id, body.acks, body.timeout_ms)
     pieces = _Pieces(header + prefix + _array_header(len(body.topic_data)))
     for topic in body.topic_data:
-        pieces.add(_produce_topic_prefix(topic.name) + _array_header(len(topic.partition_data)))
+        pieces.add(_produce_topic_prefix(topic.name, topic.topic_id) + _array_header(len(topic.partition_data)))
         for data in topic.partition_data:
             start = b"\x83\xa5retry\xc3\xa5index" if data.retry else b"\x82\xa5index"  # false is left out
             prefix = start + _encode(data.index) + b"\xa7records" + _EMPTY_BIN
@@ -238,8 +238,8 @@ def _produce_prefix(transactional_id: str | None, acks: int, timeout_ms: int) ->
 
 
 @lru_cache(maxsize=TOPIC_PREFIXES_MAX)
-def _produce_topic_prefix(topic: str) -> bytes:
-    return b"\x82\xa4name" + _encode(topic) + b"\xaepartition_data"
+def _produce_topic_prefix(topic: str, topic_id: str) -> bytes:
+    return _open(_encode(ProduceTopic(name=topic, topic_id=topic_id, partition_data=[])), _EMPTY_ARRAY)
 
 
 class _Pieces:

@@ -53,6 +53,8 @@ LOOKS = 3
 SECONDS_MAX = 400
 HURRY_SECONDS_MAX = 20
 LINES_PER_SECOND_MAX = 300
+LINES_OF_A_PARTITION_MAX = 10
+"""The log lines per virtual second that a run may have, and those that each partition may add."""
 
 
 async def _drive(cluster: SimulatedCluster, outcome: RunOutcome, narrator: Narrator | None) -> None:
@@ -229,7 +231,9 @@ def _perform(
     outcome.virtual_seconds = cluster.world.loop.elapsed
     outcome.deliveries, outcome.callbacks = cluster.world.trace.kinds["net"], cluster.world.loop.callbacks_run
     outcome.narrator = narrator
-    if outcome.lines.total() > LINES_PER_SECOND_MAX * outcome.virtual_seconds:
+    partitions = sum(count for count, *_ in options.topics.values())
+    lines_max = (LINES_PER_SECOND_MAX + LINES_OF_A_PARTITION_MAX * partitions) * outcome.virtual_seconds
+    if outcome.lines.total() > lines_max:
         text = f"too many log lines: {outcome.lines.most_common(3)}"
         outcome.findings.append(CheckerFinding(invariant="I36", text=text))
     return outcome

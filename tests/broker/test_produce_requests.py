@@ -53,6 +53,22 @@ def test_an_invalid_acks_value_is_refused(acks: int) -> None:
     in_cluster(check)
 
 
+def test_records_for_another_topic_of_the_same_name_are_refused() -> None:
+    """A request that was held up while its topic was deleted and made again must not be written to the new topic."""
+
+    async def check(client: ClusterClient) -> None:
+        topic_id = (await client.ask(client.leader, m.MetadataRequest(), m.MetadataResponse)).topics[0].topic_id
+        offsets = []
+        for named in ("another", "", topic_id):
+            data = m.ProducePartition(index=0, records=batch(b"value"))
+            body = m.ProduceRequest(topic_data=[m.ProduceTopic(name=TOPIC, topic_id=named, partition_data=[data])])
+            answer = (await client.ask(client.leader, body, m.ProduceResponse)).responses[0].partition_responses[0]
+            offsets.append((answer.error_code, answer.base_offset))
+        assert offsets == [(ErrorCode.INCONSISTENT_TOPIC_ID, -1), (0, 0), (0, 1)]
+
+    in_cluster(check)
+
+
 def test_a_flipped_bit_is_refused_before_the_log() -> None:
     async def check(client: ClusterClient) -> None:
         records = batch(b"value")

@@ -308,6 +308,9 @@ class FakeBroker:
                     answers.append(ProducePartitionResponse(index=data.index, error_code=code))
                 elif partition.leader != self.broker_id:
                     answers.append(self._not_leader(data.index, partition))
+                elif topic.topic_id and topic.topic_id != self.cluster.topic_ids[topic.name]:
+                    code = ErrorCode.INCONSISTENT_TOPIC_ID
+                    answers.append(ProducePartitionResponse(index=data.index, error_code=code))
                 else:
                     code, offset = partition.append(bytes(data.records))
                     answers.append(

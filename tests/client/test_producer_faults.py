@@ -19,6 +19,7 @@ from minibroker.protocol.wire.messages import (
     ProduceRequest,
 )
 from minibroker.runtime.ports import Runtime
+from minibroker.runtime.server.server import IncomingRequest
 from tests.client.fake_cluster import FakeCluster
 from tests.client.faults import numbered, on_produce, refuse_always
 
@@ -37,6 +38,27 @@ def test_stale_metadata_is_corrected_by_the_hint_in_a_refusal(cluster: FakeClust
 
     cluster.run(main)
     assert cluster.partition("t").values() == [b"a", b"b"]
+
+
+def test_records_name_the_topic_that_they_are_for(cluster: FakeCluster) -> None:
+    """An attempt that comes late must not be written to a topic that was made again meanwhile (KIP-516)."""
+    named = []
+
+    def note(_: int, request: IncomingRequest) -> None:
+        if isinstance(request.body, ProduceRequest):
+            named.append(request.body.topic_data[0].topic_id)
+
+    async def main(runtime: Runtime) -> None:
+        cluster.intercept = note
+        async with Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime) as producer:
+            await producer.send_and_wait("t", b"a")
+            cluster.make_again("t")
+            assert (await producer.send_and_wait("t", b"b")).offset == 0
+
+    cluster.run(main)
+    assert cluster.partition("t").values() == [b"b"]
+    assert named[:2] == ["id-of-t"] * 2
+    assert named[-1] == cluster.topic_ids["t"] != "id-of-t"
 
 
 def test_metadata_of_an_older_epoch_does_not_lead_back(cluster: FakeCluster) -> None:

@@ -123,6 +123,25 @@ def test_a_consumer_counts_and_knows_its_lag(cluster: FakeCluster) -> None:
     cluster.run(main)
 
 
+def test_many_new_leaders_are_one_line(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
+    """A broker that leads a thousand partitions fails: each client would log a thousand lines."""
+    cluster.add_topic("wide", 9)
+
+    async def main(runtime: Runtime) -> None:
+        async with Producer(bootstrap_servers=cluster.bootstrap, metadata_max_age_ms=500, runtime=runtime) as producer:
+            for partition in range(9):
+                await producer.send_and_wait("wide", b"v", partition=partition)
+            for partition in range(9):
+                cluster.partition("wide", partition).elect(2)
+            await asyncio.sleep(2)
+
+    with caplog.at_level(logging.INFO, "minibroker.client"):
+        cluster.run(main)
+    [line] = [each.message for each in caplog.records if "is led by" in each.message]
+    assert "wide-0 is led by broker 2 now (epoch 1), wide-1" in line
+    assert line.endswith(", and 4 more partitions have new leaders")
+
+
 def test_changes_are_logged_with_the_clients_name(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
     async def main(runtime: Runtime) -> None:
         async with Producer(bootstrap_servers=cluster.bootstrap, client_id="100 % me", runtime=runtime) as producer:

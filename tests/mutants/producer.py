@@ -70,6 +70,21 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         schedule=Schedule("high_watermark:shrink_without_traffic"),
     ),
+    Mutant(
+        name="D11e",
+        title="a produce request identifies the topic by name alone",
+        origin="KIP-516",
+        rule="records are for a topic id; a late request is not written to another topic of that name (section 3)",
+        breaks=("I25",),
+        edits=(
+            Edit(
+                "broker.requests.produce",
+                "            elif not partition.is_of_topic(item.topic_id):\n",
+                "            elif False:\n",
+            ),
+        ),
+        schedule=Schedule("producer:records_come_late_to_a_topic_made_again"),
+    ),
 )
 
 CANNOT_APPLY: tuple[CannotApply, ...] = ()

@@ -1,6 +1,6 @@
 """Consumers: they get what they asked for, and no record is wrongly called lost."""
 
-from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule
+from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule, UnitTest
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -29,11 +29,28 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "broker.requests.fetch",
-                "        if topic.topic_id and partition.log.topic_id and",
-                "        if False and",
+                "        if not partition.is_of_topic(topic.topic_id):\n",
+                "        if False:\n",
             ),
         ),
         schedule=Schedule("reading:topic_made_again_under_a_consumer"),
+    ),
+    Mutant(
+        name="D11f",
+        title="a question for an epoch's end identifies the topic by name alone",
+        origin="KIP-516, found by seed 34000004",
+        rule="a position belongs to a topic id; under another id it means nothing (section 5)",
+        breaks=("I22",),
+        edits=(
+            Edit(
+                "broker.requests.offset_requests",
+                "            if not partition.is_of_topic(topic.topic_id):\n",
+                "            if False:\n",
+            ),
+        ),
+        schedule=UnitTest(
+            "tests/broker/test_read_requests.py::test_question_about_another_topic_of_the_same_name_is_refused"
+        ),
     ),
     Mutant(
         name="D12b",

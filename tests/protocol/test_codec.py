@@ -93,7 +93,11 @@ PRODUCED = ProduceRequest(
     acks=-1,
     timeout_ms=1500,
     topic_data=[
-        ProduceTopic(name="lines", partition_data=[ProducePartition(index=0, records=bytearray(BATCH))]),
+        ProduceTopic(
+            name="lines",
+            topic_id="8rBVq3jzSXm4vE1tP0YkLw",
+            partition_data=[ProducePartition(index=0, records=bytearray(BATCH))],
+        ),
         ProduceTopic(
             name="other",
             partition_data=[

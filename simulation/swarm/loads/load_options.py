@@ -53,6 +53,7 @@ LOAD_ACTS = (
     "list_topics",
     "offsets",
     "topic made again",
+    "send through a deletion",
     "records of a topic made again read",
     "TopicMadeAgain",
     "wrong request refused",

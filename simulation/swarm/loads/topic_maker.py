@@ -1,4 +1,4 @@
-"""An operator that deletes a topic with records and makes it again under its name, and readers that stay meanwhile.
+"""An operator that deletes a topic with records and makes it again under its name, and clients that stay meanwhile.
 
 Owns: the lives of that topic, and what each must be: it begins empty, and holds what was acknowledged in this life,
 at its offsets, in order, and nothing of an earlier one; a reader does not carry its position over. Leaves to others:
@@ -14,6 +14,7 @@ from minibroker.client.admin import AdminClient
 from minibroker.client.consumer.consumer import Consumer
 from minibroker.client.consumer.records import Record
 from minibroker.client.errors import LogTruncated, MinibrokerError, TopicMadeAgain, UnknownTopicOrPartition
+from minibroker.client.producer.producer import Producer
 from minibroker.simulation.swarm.loads.load_options import REMADE
 from minibroker.simulation.swarm.loads.load_scene import LoadScene
 
@@ -24,6 +25,8 @@ READ_SECONDS = 8.0
 """Longer than an election; a life that could not be read by then is not judged."""
 LOOK_SECONDS = 0.05
 RECORDS_MAX = 12
+STRAY = b"stray-"
+"""Begins the values that are written while the topic is deleted and made again."""
 SETTINGS: tuple[dict[str, str], ...] = ({}, {"segment.bytes": "1024"}, {"flush.messages": "1"})
 
 
@@ -58,6 +61,10 @@ class TopicMaker:
         self._scene = scene
         self._random = rng
         self._lives = 0
+        self._strays = 0
+        """Records written while the topic was deleted and made again."""
+        self._making_since: float | None = None
+        """When a creation was first asked for that may still happen."""
         self._topic_ids: set[str] = set()
 
     async def run(self) -> None:
@@ -69,9 +76,8 @@ class TopicMaker:
     async def _round(self) -> None:
         """Some lives, one after the other, with one reader that stays."""
         reset = self._random.choice(("earliest", "none"))
-        async with self._scene.admin() as admin:
-            await self._delete(admin)
-            life = await self._create(admin)
+        async with self._scene.admin() as admin, self._producer() as writer:
+            life = await self._remake(admin, writer)
             async with self._scene.consumer(auto_offset_reset=reset) as stayer:
                 stayer.assign([REMADE])
                 stayer.seek(REMADE, 0)
@@ -80,8 +86,10 @@ class TopicMaker:
                     await self._scene.until_writable()
                     if self._scene.is_over:
                         return
-                    await self._delete(admin)
-                    life = await self._create(admin)
+                    life = await self._remake(admin, writer)
+
+    def _producer(self) -> Producer:
+        return self._scene.producer(delivery_timeout_ms=ANSWER_MS, request_timeout_ms=CALL_MS)
 
     async def _delete(self, admin: AdminClient) -> None:
         try:
@@ -107,6 +115,40 @@ class TopicMaker:
             self._scene.did("topic made again")
         return TopicLife(topic_id=created.topic_id)
 
+    async def _remake(self, admin: AdminClient, producer: Producer) -> TopicLife:
+        """Delete the topic and make it again, while a producer that stays goes on writing to its name. A record whose
+        outcome came before the new topic was being made cannot be in it."""
+        made = asyncio.Event()
+        writing = asyncio.create_task(self._write_until(producer, made))
+        try:
+            await self._delete(admin)
+            if self._making_since is None:
+                self._making_since = self._scene.now
+            life = await self._create(admin)
+        finally:
+            made.set()
+            outcomes = await writing
+        life.in_doubt |= {value for value, at in outcomes if at >= self._making_since}
+        self._making_since = None
+        return life
+
+    async def _write_until(self, producer: Producer, made: asyncio.Event) -> list[tuple[bytes, float]]:
+        """Returns each value, with when its outcome came."""
+        outcomes = []
+        await self._scene.until_writable()
+        while not made.is_set():
+            self._strays += 1
+            value = STRAY + b"%d" % self._strays
+            try:
+                await producer.send_and_wait(REMADE.topic, value, partition=0)
+            except MinibrokerError as error:
+                self._scene.history.note_error("topic maker", error)
+            outcomes.append((value, self._scene.now))
+            self._scene.did("send through a deletion")
+            await asyncio.sleep(LOOK_SECONDS)
+            await self._scene.until_writable()
+        return outcomes
+
     async def _live(self, admin: AdminClient, life: TopicLife, stayer: Consumer) -> None:
         """Write and read. Only what was read while the topic was still this one is judged: a request to delete it that
         was sent twice may come late."""
@@ -119,7 +161,7 @@ class TopicMaker:
         self._scene.did("records of a topic made again read")
 
     async def _write(self, life: TopicLife) -> None:
-        async with self._scene.producer(delivery_timeout_ms=ANSWER_MS, request_timeout_ms=CALL_MS) as producer:
+        async with self._producer() as producer:
             for number in range(self._random.randint(1, RECORDS_MAX)):
                 await self._scene.until_writable()
                 value = b"life-%d-%d" % (self._lives, number)
@@ -138,13 +180,15 @@ class TopicMaker:
                     life.acknowledged[found.offset] = value
 
     async def _read_on(self, stayer: Consumer, end: int) -> list[tuple[int, bytes | None]] | None:
-        """What the reader that stayed gets, up to that offset at least; None if it does not get there in time."""
+        """What the reader that stayed gets, up to that offset at least; None if it does not get there in time, or if
+        nothing was acknowledged. It may get late records of the topic before, first."""
         found: list[Record] = []
         try:
             async with asyncio.timeout(READ_SECONDS):
-                while not found or found[-1].offset < end - 1:
+                while not self._has_read(found, end):
                     try:
-                        found += (await stayer.getmany(timeout_ms=CALL_MS)).get(REMADE, [])
+                        for record in (await stayer.getmany(timeout_ms=CALL_MS)).get(REMADE, []):
+                            self._take(record, found)
                     except TopicMadeAgain:
                         self._scene.did("TopicMadeAgain")
                         stayer.seek(REMADE, 0)
@@ -154,10 +198,30 @@ class TopicMaker:
                     except UnknownTopicOrPartition:  # it has not heard of the new topic yet
                         await asyncio.sleep(LOOK_SECONDS)
                     if end == 0:
-                        break
+                        return None
         except TimeoutError:
-            return None
+            if not found or found[-1].offset < end - 1:
+                return None
         return [(record.offset, record.value) for record in found]
+
+    def _take(self, record: Record, found: list[Record]) -> None:
+        """A topic begins at 0: what came before the last such record is of an earlier life."""
+        if found and record.offset != 0:
+            found.append(record)
+            return
+        earlier = found if record.offset == 0 else [record]
+        for each in earlier:
+            if self._is_of_this_life(each):
+                text = f"life {self._lives}: {each.value!r} at {each.offset} was read before offset 0"
+                self._scene.find("topic made again", text, REMADE)
+        found[:] = [record] if record.offset == 0 else []
+
+    def _is_of_this_life(self, record: Record) -> bool:
+        return (record.value or b"").startswith(b"life-%d-" % self._lives)
+
+    def _has_read(self, found: list[Record], end: int) -> bool:
+        """Whether this life's last acknowledged record was read."""
+        return any(record.offset == end - 1 and self._is_of_this_life(record) for record in found)
 
     async def _is_alive(self, admin: AdminClient, life: TopicLife) -> bool:
         try:

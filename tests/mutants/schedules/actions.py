@@ -94,6 +94,11 @@ def fetch_answer_with(value: bytes) -> Match:
     return lambda frame: not frame.is_request and frame.api is ApiKey.FETCH and value in bytes(frame.body)
 
 
+def produce_with(value: bytes) -> Match:
+    """For holds: produce requests with this record."""
+    return lambda frame: frame.is_request and frame.api is ApiKey.PRODUCE and value in bytes(frame.body)
+
+
 @contextlib.asynccontextmanager
 async def zookeeper_client(directed: DirectedRun) -> AsyncGenerator[Coordination]:
     """An operator with a ZooKeeper shell."""

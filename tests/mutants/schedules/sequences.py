@@ -15,9 +15,9 @@ from minibroker.protocol.wire.messages import (
     ProduceResponse,
     ProduceTopic,
 )
-from minibroker.simulation.world.message_holds import Match, requests, responses
+from minibroker.simulation.world.message_holds import requests, responses
 from tests.mutants.directed_run import FIRST, TOPIC, ClusterSetup, DirectedRun, with_setup
-from tests.mutants.schedules.actions import host, read_all, report, send_to, separate_roles
+from tests.mutants.schedules.actions import host, produce_with, read_all, report, send_to, separate_roles
 from tests.undecodable import undecodable
 
 FORGETFUL = {
@@ -30,11 +30,6 @@ PADDING = "." * 300
 RECORDS = 60
 ON_THE_WAY_SECONDS = 0.05
 BATCHES_REMEMBERED = 40
-
-
-def _sends(value: bytes) -> Match:
-    """For `hold`: produce requests with this record."""
-    return lambda frame: frame.is_request and frame.api is ApiKey.PRODUCE and value in bytes(frame.body)
 
 
 async def _everything_so_far_goes_by_retention(directed: DirectedRun) -> None:
@@ -66,7 +61,7 @@ async def answer_lost_and_producer_forgotten(directed: DirectedRun) -> None:
     answers = network.hold(host(leader), "client", responses(ApiKey.PRODUCE))
     sending = directed.produce_soon("in doubt")
     await answers.caught()
-    again = network.hold("client", None, _sends(b"in doubt"))
+    again = network.hold("client", None, produce_with(b"in doubt"))
     answers.drop()
     await again.caught()
     await read_all(directed)
@@ -88,7 +83,7 @@ async def answer_lost_and_producer_pushed_out(directed: DirectedRun) -> None:
     answers = network.hold(host(leader), "client", responses(ApiKey.PRODUCE))
     sending = directed.produce_soon("in doubt")
     await answers.caught()
-    again = network.hold("client", None, _sends(b"in doubt"))
+    again = network.hold("client", None, produce_with(b"in doubt"))
     answers.drop()
     await again.caught()
     await read_all(directed, 0.5)
@@ -119,7 +114,7 @@ async def answer_lost_and_the_next_leader_was_reset(directed: DirectedRun) -> No
     answers = network.hold(host(leader), "client", responses(ApiKey.PRODUCE))
     sending = directed.produce_soon("in doubt")
     await answers.caught()
-    again = network.hold("client", None, _sends(b"in doubt"))
+    again = network.hold("client", None, produce_with(b"in doubt"))
     answers.drop()
     await again.caught()
     await read_all(directed, 0.5)
