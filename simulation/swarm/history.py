@@ -13,6 +13,7 @@ from minibroker.client.consumer.records import Record
 from minibroker.client.errors import MinibrokerError
 from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.checks.finding import CheckerFinding
+from minibroker.simulation.swarm.expected_errors import is_expected
 from minibroker.simulation.swarm.loads.changed_settings import ChangedSettings
 from minibroker.simulation.swarm.loads.time_lookups import TimeLookups
 from minibroker.simulation.swarm.loads.written_records import WrittenRecords, name_of_record
@@ -51,6 +52,9 @@ class History:
         """The others."""
 
     def note_error(self, client: str, error: Exception) -> None:
+        """A call of a client ended with this error. One that may never come within the promise is a finding."""
+        if not is_expected(error):
+            self.find("client: errors", f"{client} met {type(error).__name__}: {error}"[:ERROR_CHARACTERS_MAX])
         key = f"{client}: {type(error).__name__}"
         if key in self.errors or len(self.errors) < ERRORS_MAX:
             self.errors[key] = self.errors.get(key, 0) + 1
