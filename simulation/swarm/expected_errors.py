@@ -1,7 +1,7 @@
 """The errors that a client may meet within the promise, whatever faults there are.
 
 Owns: that list. Leaves to others: to note errors (`history`), and which error a wrong request must get
-(`loads.refused_caller`). It lists what may come, so that an error nobody thought of is a finding.
+(`loads.refused_caller`). It lists what may come, so that an error that was not foreseen is a finding.
 """
 
 from minibroker.client.errors import (

@@ -161,6 +161,51 @@ MUTANTS: tuple[Mutant, ...] = (
             "test_a_follower_fetches_on_when_flushing_ends_during_its_sync"
         ),
     ),
+    Mutant(
+        name="J19",
+        title="a delivery's callback is called before there is an outcome",
+        origin=ORIGIN,
+        rule="the callback is called once, when the outcome is known (CLIENT.md, writing)",
+        breaks=("client: add_done_callback",),
+        edits=(
+            Edit(
+                "client.producer.deliveries",
+                "        if batch.done:\n            call()\n",
+                "        if batch is not None:\n            call()\n",
+            ),
+        ),
+        schedule=WRITE,
+    ),
+    Mutant(
+        name="J20",
+        title="a producer counts batches where it should count records",
+        origin=ORIGIN,
+        rule="metrics() says how many records were acknowledged (CLIENT.md, writing)",
+        breaks=("client: metrics",),
+        edits=(
+            Edit(
+                "client.producer.producer_metrics",
+                "            self.records_acknowledged += batch.record_count\n",
+                "            self.records_acknowledged += 1\n",
+            ),
+        ),
+        schedule=WRITE,
+    ),
+    Mutant(
+        name="J21",
+        title="a record that cannot be deserialized ends the batch in front of the records before it",
+        origin=ORIGIN,
+        rule="every record before it is returned first (CLIENT.md, reading)",
+        breaks=("client: order",),
+        edits=(
+            Edit(
+                "client.consumer.deserializing",
+                "                return read, problem\n",
+                "                return [], problem\n",
+            ),
+        ),
+        schedule=Schedule("loads:read_what_a_deserializer_refuses"),
+    ),
 )
 
 CANNOT_APPLY: tuple[CannotApply, ...] = ()

@@ -30,7 +30,7 @@ def test_what_faults_lead_to_is_no_finding(error: Exception) -> None:
 @pytest.mark.parametrize(
     "error",
     [
-        MinibrokerError("nobody thought of it"),
+        MinibrokerError("not foreseen"),
         ClientClosed("the producer is not open"),
         broker_error(ErrorCode.UNKNOWN_SERVER_ERROR, NOWHERE),
         CallTimedOut("the position is not known", broker_error(ErrorCode.CORRUPT_MESSAGE, NOWHERE)),

@@ -8,9 +8,10 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from minibroker.client.errors import LogTruncated, OffsetOutOfRange
+from minibroker.client.errors import LogTruncated, OffsetOutOfRange, UndeserializableRecord
 from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.swarm.loads.load_scene import LoadScene
+from minibroker.simulation.swarm.loads.parcels import pack, pack_most
 from minibroker.simulation.swarm.loads.watched_consumer import WatchedConsumer
 
 PAUSE_SECONDS_MAX = 1.0
@@ -55,6 +56,8 @@ class SeekingReader:
         except LogTruncated as error:
             self._consumer.truncated(error)
             raise
+        except UndeserializableRecord as error:
+            self._consumer.refused(error)
         except OffsetOutOfRange as error:
             partition = error.topic_partition
             if partition is None or not self._scene.deletes(partition.topic):
@@ -73,6 +76,8 @@ class SeekingReader:
             "fetch_max_bytes": rng.choice((1, 4_096, 52_428_800)),
             "max_partition_fetch_bytes": rng.choice((1, 1_024, 1_048_576)),
             "max_poll_records": rng.choice((1, 7, 500)),
+            "key_deserializer": rng.choice((None, None, pack)),
+            "value_deserializer": rng.choice((None, None, pack, pack_most)),
             "check_crcs": rng.random() < 0.8,
             "isolation_level": rng.choice(("read_uncommitted", "read_committed")),
             "request_timeout_ms": rng.choice((2_000, 5_000)),

@@ -12,6 +12,7 @@ from typing import Any
 from minibroker.client.errors import BufferTimedOut, MinibrokerError, RecordTooLarge, UnknownTopicOrPartition
 from minibroker.client.producer.partitioner import murmur2_partitioner
 from minibroker.simulation.swarm.loads.load_scene import LoadScene
+from minibroker.simulation.swarm.loads.parcels import unpack
 from minibroker.simulation.swarm.loads.watched_producer import PARTITION_UNKNOWN, DrawnRecord, WatchedProducer
 from minibroker.simulation.swarm.loads.written_records import NAME_HEADER
 
@@ -90,6 +91,8 @@ class RecordWriter:
             "max_request_size": min(request_bytes, rng.choice((1_024, 8_192, 1_048_576))),
             "metadata_max_age_ms": rng.choice((500, 300_000)),
             "partitioner": rng.choice(PARTITIONERS),
+            "key_serializer": rng.choice((None, None, unpack)),
+            "value_serializer": rng.choice((None, None, unpack)),
         }
 
     # ------------------------------------------------------------------------------------------------------- calls

@@ -8,10 +8,13 @@ before. Leaves to others: which call comes next (`record_reader`), and judging l
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
+from msgspec.structs import replace
+
 from minibroker.client.consumer.records import Record, RecordBatch
-from minibroker.client.errors import CallTimedOut, LogTruncated
+from minibroker.client.errors import CallTimedOut, LogTruncated, UndeserializableRecord
 from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.swarm.loads.load_scene import LoadScene
+from minibroker.simulation.swarm.loads.parcels import Parcel, ContentRefused
 
 CALL_MS = 2_000
 
@@ -28,6 +31,8 @@ class WatchedConsumer:
         self._next: dict[TopicPartition, int] = {}
         """Where each partition goes on; not known after an open or a failed seek."""
         self._paused: set[TopicPartition] = set()
+        self._returned = 0
+        """Records that this consumer got."""
         self._ends: dict[TopicPartition, int] = {}
         """The highest end that this consumer was told."""
         self.last_read_ms: dict[TopicPartition, int] = {}
@@ -80,8 +85,12 @@ class WatchedConsumer:
         self._scene.history.moves(self._process)  # records without headers are not noted
 
     def _read(self, found: Mapping[TopicPartition, Sequence[Record]], is_whole: bool = True) -> None:
-        """`is_whole`: whether the call returns headers, too, so that records can be compared with what was written."""
+        """`is_whole`: whether the call returns headers, too, so that records can be compared with what was written, and
+        objects of the drawn deserializers."""
         history = self._scene.history
+        self._returned += sum(map(len, found.values()))
+        if is_whole:
+            found = {partition: [self._unpacked(each) for each in records] for partition, records in found.items()}
         if is_whole:
             history.polls(self._process, found)
         for partition, records in found.items():
@@ -94,6 +103,25 @@ class WatchedConsumer:
                 history.reads(partition, record.offset, record.value)
             if records:
                 self._check_high_watermark(partition, records[-1].offset)
+
+    def _unpacked(self, record: Record) -> Record:
+        for name, content in (("key", record.key), ("value", record.value)):
+            is_packed, is_wanted = isinstance(content, Parcel), self._settings.get(f"{name}_deserializer") is not None
+            if is_packed != (is_wanted and content is not None):
+                self._scene.find(f"{name}_deserializer", f"{self._process} got {content!r:.60} as {name}")
+            elif is_packed:
+                record = replace(record, **{name: content.content})
+        return record
+
+    def refused(self, error: UndeserializableRecord) -> None:
+        """The drawn deserializer refused this record; every one before it was returned. Read on behind it."""
+        record = error.record
+        partition = TopicPartition(record.topic, record.partition)
+        self._check_place(partition, record.offset)
+        if not isinstance(error.__cause__, ContentRefused):
+            self._scene.find("value_deserializer", f"{record.offset} was not refused: {error}", partition)
+        self.seek(partition, record.offset + 1)
+        self._scene.did("UndeserializableRecord")
 
     def _check_high_watermark(self, partition: TopicPartition, offset: int) -> None:
         """What was read is below the high watermark of its fetch. A later fetch from a new leader, which may not know
@@ -177,6 +205,11 @@ class WatchedConsumer:
         found = await self._consumer.partitions_for(partition.topic, CALL_MS)
         if found != list(range(count)):
             self._scene.find("partitions_for", f"{partition.topic} has {count} partitions, not {found}")
+        if self._consumer.paused() != sorted(self._paused):
+            self._scene.find("paused", f"{self._consumer.paused()} where {sorted(self._paused)} are paused", partition)
+        metrics = self._consumer.metrics()
+        if metrics.records_read < self._returned or any((lag or 0) < 0 for lag in metrics.lag.values()):
+            self._scene.find("metrics", f"{self._returned} records were returned, and they say {metrics}", partition)
         state = self._consumer.connection_state(partition)
         if state.state != "halted" and (state.state == "paused") != (partition in self._paused):
             self._scene.find("connection_state", f"it says {state}", partition, f"paused: {sorted(self._paused)}")

@@ -6,6 +6,7 @@ Leaves to others: to draw records (`record_writer`).
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Coroutine, Sequence
 from typing import Any, Self
 
@@ -22,9 +23,12 @@ from minibroker.client.errors import (
 from minibroker.client.producer.deliveries import Deliveries, Delivery, RecordMetadata
 from minibroker.protocol.record_batch import Header
 from minibroker.simulation.swarm.loads.load_scene import LoadScene
+from minibroker.simulation.swarm.loads.parcels import Parcel
 from minibroker.simulation.swarm.loads.written_records import WrittenRecord
 
 PARTITION_UNKNOWN = 99
+CALLED_BACK_SHARE = 4
+"""One of so many deliveries has a callback."""
 LATE_MS_MAX = 100
 """How much later than its deadline an outcome may come: timers are rounded, and a wake-up takes its turn."""
 BATCH_EXTRA_BYTES = 256
@@ -79,6 +83,9 @@ class WatchedProducer:
         self._awaited: dict[_Taken, None] = {}
         """Their tasks wait for them."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self._taken_count = 0
+        self._calls_due: Counter[Delivery] = Counter()
+        """Deliveries with a callback, and how often it is still to be called."""
 
     async def __aenter__(self) -> Self:
         await self._producer.start()
@@ -89,6 +96,21 @@ class WatchedProducer:
             await self._checked_flush(self._producer.close)
         finally:
             await asyncio.gather(*sorted(self._tasks, key=hash))
+        await asyncio.sleep(0)  # callbacks are called in the next iteration of the loop
+        self._check_callbacks()
+        self._check_metrics()
+
+    def _check_callbacks(self) -> None:
+        wrong = {str(delivery.topic_partition): due for delivery, due in self._calls_due.items() if due != 0}
+        if wrong:
+            self._scene.find("add_done_callback", f"calls that are missing after close (negative: too many): {wrong}")
+
+    def _check_metrics(self) -> None:
+        found = self._producer.metrics()
+        counted, open_now = found.records_acknowledged + found.records_failed, found.requests_in_flight
+        if counted != self._taken_count or found.buffered_bytes or open_now:
+            self._scene.find("metrics", f"after close, with {self._taken_count} records taken, they are {found}")
+        self._scene.did("metrics of a producer")
 
     def now_ms(self) -> int:
         """By the clock of the client's machine."""
@@ -130,11 +152,13 @@ class WatchedProducer:
         self._took(record, delivery, operation)
         self._scene.did("send")
 
-    @staticmethod
-    def _arguments(
-        record: DrawnRecord,
-    ) -> tuple[str, bytes | None, bytes | None, int | None, tuple[Header, ...], int | None]:
-        return record.topic, record.value, record.key, record.partition, record.headers, record.timestamp_ms
+    def _arguments(self, record: DrawnRecord) -> tuple[str, Any, Any, int | None, tuple[Header, ...], int | None]:
+        value, key = self._packed("value_serializer", record.value), self._packed("key_serializer", record.key)
+        return record.topic, value, key, record.partition, record.headers, record.timestamp_ms
+
+    def _packed(self, serializer: str, content: bytes | None) -> Any:
+        """As a program with this serializer gives it to the producer."""
+        return content if content is None or self._settings.get(serializer) is None else Parcel(content)
 
     async def send_many(
         self,
@@ -144,7 +168,8 @@ class WatchedProducer:
         headers: tuple[Header, ...],
         timestamp_ms: int | None,
     ) -> None:
-        values, keys = [each.value for each in records], [each.key for each in records]
+        values = [self._packed("value_serializer", each.value) for each in records]
+        keys = [self._packed("key_serializer", each.key) for each in records]
         operations = [self._scene.history.begins_to_send(self._process) for _ in records]
         given: dict[str, Any] = {"partition": partition, "headers": headers, "timestamp_ms": timestamp_ms}
         try:
@@ -187,12 +212,22 @@ class WatchedProducer:
         )
         scene.history.written.add(record.name, written)
         scene.history.takes(operation, partition, record.name)
+        self._taken_count += 1
+        if self._taken_count % CALLED_BACK_SHARE == 0:
+            self._calls_due[delivery] += 1
+            delivery.add_done_callback(self._called_back)
         taken = _Taken(record=record, delivery=delivery, operation=operation, at_seconds=scene.now)
         if self._is_awaited:
             self._awaited[taken] = None
             self._start(self._wait(taken))
         else:
             self._open.append(taken)
+
+    def _called_back(self, delivery: Delivery) -> None:
+        self._calls_due[delivery] -= 1
+        if not delivery.done:
+            self._scene.find("add_done_callback", "called without an outcome", delivery.topic_partition)
+        self._scene.did("add_done_callback")
 
     def _start(self, waiting: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(waiting)

@@ -3,10 +3,12 @@
 import asyncio
 from collections import Counter
 
+from minibroker.client.errors import UndeserializableRecord
 from minibroker.simulation.swarm.final_checks import compare_history, compare_lookups
 from minibroker.simulation.swarm.loads.all_loads import open_loads
 from minibroker.simulation.swarm.loads.load_options import TOPIC, LoadOptions
 from minibroker.simulation.swarm.loads.load_scene import LoadScene
+from minibroker.simulation.swarm.loads.parcels import pack_most
 from minibroker.simulation.swarm.loads.watched_consumer import WatchedConsumer
 from tests.mutants.directed_run import FIRST, ClusterSetup, DirectedRun, with_setup
 
@@ -86,3 +88,17 @@ async def seek_to_each_record(directed: DirectedRun) -> None:
         for offset in reversed(range(TIMES)):
             consumer.seek(FIRST, offset)
             await consumer.getone()
+
+
+@with_setup(CALM)
+async def read_what_a_deserializer_refuses(directed: DirectedRun) -> None:
+    """Some records of large batches; those before them must come first, and those behind them after a seek."""
+    await directed.produce("first")  # opens the producer
+    await asyncio.gather(*(directed.produce_soon(str(number)) for number in range(3 * TIMES)))
+    settings = {"auto_offset_reset": "earliest", "max_poll_records": 500, "value_deserializer": pack_most}
+    async with WatchedConsumer(_scene(directed), "reader", [FIRST], settings) as consumer:
+        for _ in range(TIMES):
+            try:
+                await consumer.getmany([], None)
+            except UndeserializableRecord as error:
+                consumer.refused(error)
