@@ -205,7 +205,11 @@ class AdminClient(PublicClient):
     async def delete_topics(
         self, names: Iterable[str], *, timeout_ms: float = CALL_TIMEOUT_MS
     ) -> dict[str, BrokerError | None]:
-        """Delete topics and wait until no broker knows them; the value is None or the error."""
+        """Delete topics and wait until no broker knows them; the value is None or the error.
+
+        A topic with the code REPLICA_NOT_AVAILABLE (a broker is down) or REQUEST_TIMED_OUT is marked for deletion: it
+        will be deleted all the same.
+        """
         deadline = self._deadline(timeout_ms)
         reply, in_doubt = await self._delete_in_time(list(dict.fromkeys(names)), deadline)
         results: dict[str, BrokerError | None] = {}
@@ -230,8 +234,7 @@ class AdminClient(PublicClient):
                 topic_names=names, timeout_ms=max(limit_ms - ANSWER_SLACK_MS, limit_ms // 2, 1)
             )
             reply, in_doubt = await self._change(request, DeleteTopicsResponse, deadline, _delete_errors)
-            waits = ErrorCode.REQUEST_TIMED_OUT in _delete_errors(reply)
-            if not waits or deadline.remaining_ms() <= 2 * ANSWER_SLACK_MS:
+            if DELETION_WAITS.isdisjoint(_delete_errors(reply)) or deadline.remaining_ms() <= 2 * ANSWER_SLACK_MS:
                 return reply, in_doubt or has_begun
             has_begun = True
 
@@ -440,6 +443,9 @@ class AdminClient(PublicClient):
 
 ANSWER_SLACK_MS = 1_000
 """A controller that has to wait must answer this long before the request times out here."""
+DELETION_WAITS = frozenset({ErrorCode.REQUEST_TIMED_OUT, ErrorCode.REPLICA_NOT_AVAILABLE})
+"""Answers for a topic that is marked for deletion and still there: brokers that run have not deleted it yet, or brokers
+that are down hold replicas of it."""
 ErrorsOf = Callable[[R], list[int]]
 
 

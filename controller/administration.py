@@ -12,7 +12,7 @@ from functools import partial
 
 from minibroker.controller.active_controller import ActiveController
 from minibroker.controller.cluster_store import TopicExists
-from minibroker.controller.core.deletion import waiting_for
+from minibroker.controller.core.deletion import missing_brokers, waiting_for
 from minibroker.controller.core.events import DeletionsRequested, TopicConfigsChanged, TopicsChanged
 from minibroker.controller.core.topic_creation import AcceptValue, TopicDraw, TopicRefusal, plan_topic
 from minibroker.protocol.errors import ErrorCode
@@ -112,7 +112,8 @@ class Administration:
 
     # ------------------------------------------------------------------------------------------------------- delete
     async def delete_topics(self, request: DeleteTopicsRequest) -> Response:
-        """Answer when the topics are gone, or at the request's timeout, with what the deletion waits for."""
+        """Answer when the topics are gone, or at the request's timeout, with what the deletion waits for:
+        REPLICA_NOT_AVAILABLE for brokers that are down, REQUEST_TIMED_OUT for others."""
         response = await self._active.run_queued(lambda: self._delete(request))
         if not isinstance(response, DeleteTopicsResponse):
             return response
@@ -144,7 +145,9 @@ class Administration:
                 await self._active.erased(result.name)
         except TimeoutError:
             text = f"topic {result.name} is marked for deletion{waiting_for(state, result.name)}"
-            return DeletableTopicResult(name=result.name, error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=text)
+            is_down = result.name in state.topics and missing_brokers(state, result.name)
+            code = ErrorCode.REPLICA_NOT_AVAILABLE if is_down else ErrorCode.REQUEST_TIMED_OUT
+            return DeletableTopicResult(name=result.name, error_code=code, error_message=text)
         if self._active.is_over:
             text = f"topic {result.name} is marked for deletion; the next controller goes on with it"
             return DeletableTopicResult(name=result.name, error_code=ErrorCode.NOT_CONTROLLER, error_message=text)

@@ -102,6 +102,8 @@ def waiting_for(state: ControllerState, topic: str) -> str:
     if topic not in state.topics:
         return ""
     missing = missing_brokers(state, topic)
+    if len(missing) == 1:
+        return f", which waits for broker {missing[0]}: it goes on by itself once broker {missing[0]} runs again"
     if missing:
         return f", which waits for brokers {missing}: it goes on by itself once they run again"
     erased = state.deletions.get(topic, Deletion()).erased

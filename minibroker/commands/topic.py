@@ -36,8 +36,8 @@ COMMANDS = {
     "alter": ("minibroker.commands.topic:alter", "Change settings of a topic."),
 }
 
-DELETION_WARNING_MS = 3_000
-"""A deletion takes tenths of a second if every broker runs."""
+DELETION_ROUND_MS = 3_000
+"""How long to wait before asking what a deletion waits for: it takes tenths of a second if every broker runs."""
 
 
 @click.group(cls=LazyGroup, lazy=COMMANDS)
@@ -275,9 +275,11 @@ def _as_dict(partition: Any) -> dict[str, Any]:
 def delete(bootstrap_servers: str, topics: tuple[str, ...], if_exists: bool, timeout_s: float, as_json: bool) -> int:
     """Delete topics and their records.
 
-    Returns when no broker has them any more. A broker that is down delays that, even beyond --timeout.
+    Returns when no broker has them any more. If a broker that is down has replicas of a topic, the topic is only marked
+    for deletion, with a warning and exit code 0: it is deleted once that broker runs again.
     """
     from minibroker.client.errors import UnknownTopicOrPartition
+    from minibroker.protocol.errors import ErrorCode
 
     async def work(admin: "AdminClient", timeout_ms: float) -> "dict[str, MinibrokerError | None]":
         if not if_exists:
@@ -287,7 +289,11 @@ def delete(bootstrap_servers: str, topics: tuple[str, ...], if_exists: bool, tim
     problems = []
     for name, error in _ask(bootstrap_servers, timeout_s, work).items():
         missing = isinstance(error, UnknownTopicOrPartition)
-        if error is not None and not (missing and if_exists):
+        if error is not None and error.code is ErrorCode.REPLICA_NOT_AVAILABLE:
+            warn(_reason(error))
+            if as_json:
+                print_json({"topic": name, "deleted": False, "marked_for_deletion": True})
+        elif error is not None and not (missing and if_exists):
             problems.append(_reason(error))
         elif as_json:
             print_json({"topic": name, "deleted": not missing})
@@ -301,18 +307,30 @@ def delete(bootstrap_servers: str, topics: tuple[str, ...], if_exists: bool, tim
 async def _delete(
     admin: "AdminClient", names: tuple[str, ...], timeout_ms: float
 ) -> "dict[str, MinibrokerError | None]":
-    """Each topic's error. A deletion that waits is requested twice, so that the user hears early why it waits."""
-    from minibroker.client.errors import UnknownTopicOrPartition
+    """Each topic's error. A deletion that waits is requested again and again, to learn whether it waits for a broker
+    that is down, which would last longer than anyone waits, and to tell the user early why it waits."""
+    from minibroker.client.errors import CallTimedOut, UnknownTopicOrPartition
     from minibroker.protocol.errors import ErrorCode
 
-    first_ms = min(DELETION_WARNING_MS, timeout_ms)
-    results: dict[str, MinibrokerError | None] = {**await admin.delete_topics(names, timeout_ms=first_ms)}
-    waiting = {name: error for name, error in results.items() if error and error.code is ErrorCode.REQUEST_TIMED_OUT}
-    if waiting and timeout_ms > first_ms:
-        for error in waiting.values():
-            warn(_reason(error))
-        for name, later in (await admin.delete_topics(waiting, timeout_ms=timeout_ms - first_ms)).items():
-            results[name] = None if isinstance(later, UnknownTopicOrPartition) else later
+    results: dict[str, MinibrokerError | None] = {}
+    waiting, left_ms = [*names], timeout_ms
+    while waiting:
+        round_ms = min(DELETION_ROUND_MS, left_ms)
+        is_first, left_ms = left_ms == timeout_ms, left_ms - round_ms
+        try:
+            answers = await admin.delete_topics(waiting, timeout_ms=round_ms)
+        except CallTimedOut:
+            if not left_ms:
+                raise
+            continue
+        for name, error in answers.items():
+            is_gone = isinstance(error, UnknownTopicOrPartition) and not is_first
+            results[name] = None if is_gone else error
+        slow = {name: error for name, error in answers.items() if error and error.code is ErrorCode.REQUEST_TIMED_OUT}
+        waiting = [*slow] if left_ms else []
+        if is_first and waiting:
+            for error in slow.values():
+                warn(_reason(error))
     return results
 
 

@@ -167,16 +167,19 @@ def test_a_lost_answer_to_a_validation_does_not_excuse_a_topic_that_exists(clust
     assert cluster.asked(CreateTopicsRequest) == 2
 
 
+@pytest.mark.parametrize("code", [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.REPLICA_NOT_AVAILABLE])
 @pytest.mark.parametrize("timeout_ms", [200, 5_000, 70_000])
-def test_a_deletion_that_waits_names_the_brokers_before_the_deadline(cluster: FakeCluster, timeout_ms: int) -> None:
+def test_a_deletion_that_waits_names_the_brokers_before_the_deadline(
+    cluster: FakeCluster, timeout_ms: int, code: ErrorCode
+) -> None:
     """The request used to time out at the moment when the controller answered."""
 
     def wait(broker: int, request: IncomingRequest) -> Response | bool | None:
         body = request.body
         if not isinstance(body, DeleteTopicsRequest):
             return None
-        text = "topic t is marked for deletion, which waits for brokers [3]"
-        result = DeletableTopicResult(name="t", error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=text)
+        text = "topic t is marked for deletion, which waits for broker 3"
+        result = DeletableTopicResult(name="t", error_code=code, error_message=text)
         answer = DeleteTopicsResponse(responses=[result])
         asyncio.get_running_loop().call_later(body.timeout_ms / 1000, request.respond, answer)
         return True
@@ -190,7 +193,7 @@ def test_a_deletion_that_waits_names_the_brokers_before_the_deadline(cluster: Fa
             with pytest.raises(BrokerError) as caught:
                 await admin.delete_topic("t", timeout_ms=timeout_ms)
             assert timeout_ms / 2 - 1 <= (loop.time() - start) * 1000 < timeout_ms
-        assert str(caught.value).endswith("topic t is marked for deletion, which waits for brokers [3]")
+        assert str(caught.value).endswith("topic t is marked for deletion, which waits for broker 3")
 
     cluster.run(main)
 

@@ -1,53 +1,112 @@
 """`minibroker topic`: what it reports of deletions and in lists, without a cluster."""
 
 import asyncio
+import json
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from click import ClickException
+from click.testing import CliRunner
 
 from minibroker.client.admin import BrokerReplicas, TopicDescription
 from minibroker.client.descriptions import PartitionDescription
-from minibroker.client.errors import BrokerError, Where, broker_error
+from minibroker.client.errors import BrokerError, CallTimedOut, Where, broker_error
 from minibroker.commands.topic import _delete, _summary
+from minibroker.commands.topic import delete as delete_command
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import ReplicaStateDescription
 
 
+def slow(name: str) -> BrokerError:
+    return broker_error(ErrorCode.REQUEST_TIMED_OUT, Where(topic=name), f"{name} is slow")
+
+
 def waits(name: str) -> BrokerError:
-    return broker_error(ErrorCode.REQUEST_TIMED_OUT, Where(topic=name), f"{name} waits for brokers [2]")
+    return broker_error(ErrorCode.REPLICA_NOT_AVAILABLE, Where(topic=name), f"{name} waits for broker 2")
+
+
+NO_CONTROLLER = CallTimedOut("no controller")
 
 
 class Admin:
     """Answers each request for a deletion with the next of these results."""
 
-    def __init__(self, *answers: dict[str, BrokerError | None]) -> None:
+    def __init__(self, *answers: dict[str, BrokerError | None] | CallTimedOut) -> None:
         self.answers = list(answers)
         self.asked: list[tuple[list[str], float]] = []
 
     async def delete_topics(self, names: Iterable[str], *, timeout_ms: float) -> dict[str, BrokerError | None]:
         self.asked.append((list(names), timeout_ms))
-        return self.answers.pop(0)
+        answer = self.answers.pop(0)
+        if isinstance(answer, CallTimedOut):
+            raise answer
+        return answer
+
+    async def __aenter__(self) -> "Admin":
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        pass
 
 
 def delete(admin: Any, *names: str, timeout_ms: float = 30_000) -> Any:
     return asyncio.run(_delete(admin, names, timeout_ms))
 
 
-def test_a_deletion_that_waits_is_explained_early_and_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_slow_deletion_is_explained_early_and_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
     """Once it was silent for 30 s."""
     gone = broker_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, Where(topic="b"))
-    admin = Admin({"a": None, "b": waits("b")}, {"b": gone})
+    admin = Admin({"a": None, "b": slow("b")}, {"b": slow("b")}, {"b": gone})
     assert delete(admin, "a", "b") == {"a": None, "b": None}
-    assert admin.asked == [(["a", "b"], 3_000), (["b"], 27_000)]
-    assert capsys.readouterr().err == "warning: b waits for brokers [2]\n"
+    assert admin.asked == [(["a", "b"], 3_000), (["b"], 3_000), (["b"], 3_000)]
+    assert capsys.readouterr().err == "warning: b is slow\n"
 
 
-def test_a_deletion_that_waits_beyond_the_time_limit_keeps_its_error() -> None:
-    admin = Admin({"a": waits("a")}, {"a": waits("a")})
-    assert str(delete(admin, "a")["a"].broker_message) == "a waits for brokers [2]"
-    assert delete(Admin({"a": waits("a")}), "a", timeout_ms=2_000)["a"].code is ErrorCode.REQUEST_TIMED_OUT
+def test_a_deletion_is_not_waited_for_once_it_waits_for_a_broker_that_is_down() -> None:
+    """Once it was waited for until the time limit, although only a start of that broker could end it."""
+    admin = Admin({"a": slow("a"), "b": waits("b")}, {"a": waits("a")})
+    assert {name: error.code for name, error in delete(admin, "a", "b").items()} == dict.fromkeys(
+        ("a", "b"), ErrorCode.REPLICA_NOT_AVAILABLE
+    )
+    assert admin.asked == [(["a", "b"], 3_000), (["a"], 3_000)]
+
+
+def test_a_deletion_beyond_the_time_limit_keeps_its_error() -> None:
+    admin = Admin({"a": slow("a")}, {"a": slow("a")})
+    assert str(delete(admin, "a", timeout_ms=5_000)["a"].broker_message) == "a is slow"
+    assert admin.asked == [(["a"], 3_000), (["a"], 2_000)]
+
+
+def test_a_deletion_is_requested_until_the_time_limit_while_there_is_no_controller() -> None:
+    assert delete(Admin(NO_CONTROLLER, {"a": None}), "a") == {"a": None}
+    with pytest.raises(CallTimedOut):
+        delete(Admin(NO_CONTROLLER, NO_CONTROLLER), "a", timeout_ms=6_000)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "out", "err"),
+    [
+        (None, 0, {"topic": "a", "deleted": True}, ""),
+        (waits("a"), 0, {"topic": "a", "deleted": False, "marked_for_deletion": True}, "warning: a waits for broker 2"),
+        (slow("a"), 1, None, "error: a is slow"),
+    ],
+)
+def test_a_deletion_that_is_decided_is_a_success(
+    monkeypatch: pytest.MonkeyPatch, error: BrokerError | None, code: int, out: object, err: str
+) -> None:
+    monkeypatch.setattr("minibroker.client.admin.AdminClient", lambda **_: Admin({"a": error}))
+    monkeypatch.setattr("minibroker.commands.topic._require_topics", _nothing)
+    run = CliRunner().invoke(delete_command, ["a", "--timeout", "3", "--json"], standalone_mode=False)
+    shown = run.exception if isinstance(run.exception, ClickException) else None
+    assert (shown.exit_code if shown else run.return_value) == code
+    assert [json.loads(line) for line in run.stdout.splitlines()] == ([out] if out else [])
+    assert (f"error: {shown.format_message()}" if shown else run.stderr.splitlines()[-1] if run.stderr else "") == err
+
+
+async def _nothing(*_: object) -> None:
+    pass
 
 
 def test_the_records_and_bytes_of_a_topic_are_those_of_its_leaders() -> None:
