@@ -211,13 +211,6 @@ class DeliveryAborted(MinibrokerError):
         super().__init__(message)
         self.maybe_written = maybe_written
 
-    @classmethod
-    def by_close(cls, partition: str, maybe_written: bool) -> "DeliveryAborted":
-        """For records that the producer's `close` gave up."""
-        fate = "it may still have been written" if maybe_written else "nothing was written"
-        text = f"the producer was closed before records for {partition} were acknowledged ({fate})"
-        return cls(text, maybe_written=maybe_written)
-
 
 def records(count: int) -> str:
     """'1 record', '2 records'."""

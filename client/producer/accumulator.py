@@ -259,7 +259,7 @@ class Accumulator:
         assert decision is not ProduceDecision.WRITTEN
         batch.last_error = error
         if code in MAYBE_WRITTEN_AFTER:
-            batch.maybe_written = True
+            batch.note_doubt(f"was answered with {code.name}")
         if batch.done:
             self._drop(queue, batch)
             decision = ProduceDecision.FAIL
@@ -291,7 +291,7 @@ class Accumulator:
     def lost(self, batch: Batch, error: MinibrokerError, retry_at_ms: float) -> None:
         """No answer came: the batch may or may not have been written."""
         queue = self._end_flight(batch)
-        batch.maybe_written = True
+        batch.note_doubt("got no answer")
         batch.last_error = error
         if batch.done:
             self._drop(queue, batch)

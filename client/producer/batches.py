@@ -39,12 +39,12 @@ class Batch:
         "created_ms",
         "deadline_ms",
         "done",
+        "doubt",
         "error",
         "identity",
         "in_flight",
         "last_error",
         "leader_epoch",
-        "maybe_written",
         "observed",
         "packed",
         "parent",
@@ -70,7 +70,8 @@ class Batch:
         self.attempt_round = 0
         """The queue's value when this batch was last sent."""
         self.in_flight = False
-        self.maybe_written = False
+        self.doubt: str | None = None
+        """Which attempt may have written it although it was not acknowledged, and why; None if each was refused."""
         self.last_error: MinibrokerError | None = None
         self.done = False
         self.error: MinibrokerError | None = None
@@ -86,6 +87,21 @@ class Batch:
     @property
     def topic_partition(self) -> TopicPartition:
         return self.queue.topic_partition
+
+    @property
+    def maybe_written(self) -> bool:
+        """An earlier attempt may have written it."""
+        return self.doubt is not None
+
+    def note_doubt(self, what: str) -> None:
+        """The present attempt may have written it. The first one that may counts."""
+        self.doubt = self.doubt or f"attempt {self.attempts} {what}"
+
+    def fate(self) -> str:
+        """Whether it was written, in words, for the error of a batch that is given up."""
+        doubt = self.doubt or (f"attempt {self.attempts} is not answered yet" if self.in_flight else None)
+        which = "it" if self.record_count == 1 else "they"
+        return "nothing was written" if doubt is None else f"{which} may still have been written: {doubt}"
 
     @property
     def size_bytes(self) -> int:

@@ -6,7 +6,7 @@ Owns: one future for any number of batches; the failed ones until flush() or clo
 import asyncio
 from collections.abc import Sequence
 
-from minibroker.client.errors import UndeliveredRecords
+from minibroker.client.errors import DeliveryAborted, UndeliveredRecords, records
 from minibroker.client.limits import FAILURES_REMEMBERED, Deadline
 from minibroker.client.producer.batches import Batch
 from minibroker.protocol.counted import counted
@@ -38,6 +38,14 @@ def not_acknowledged(waiting: Sequence[Batch], deadline: Deadline) -> str:
     partitions = sorted({str(batch.topic_partition) for batch in waiting})
     late = f"after {round(deadline.timeout_ms)} ms"
     return f"{counted(len(waiting), 'batch')} for {', '.join(partitions[:5])} not acknowledged {late}"
+
+
+def aborted_by_close(batch: Batch) -> DeliveryAborted:
+    """The error of a batch that `close` gave up."""
+    count = batch.builder.record_count if batch.packed is None else batch.record_count
+    verb = "was" if count == 1 else "were"
+    text = f"the producer was closed before {records(count)} for {batch.topic_partition} {verb} acknowledged"
+    return DeliveryAborted(f"{text} ({batch.fate()})", maybe_written=batch.maybe_written or batch.in_flight)
 
 
 class Failures:

@@ -19,7 +19,6 @@ from minibroker.client.default_runtime import runtime_or_default
 from minibroker.client.errors import (
     BufferTimedOut,
     ClientClosed,
-    DeliveryAborted,
     FlushTimedOut,
     MinibrokerError,
 )
@@ -36,7 +35,7 @@ from minibroker.client.producer.buffer_memory import BufferMemory
 from minibroker.client.producer.deliveries import Deliveries, Delivery, RecordMetadata
 from minibroker.client.producer.loop_clock import LoopClock
 from minibroker.client.producer.open_batches import OpenBatches
-from minibroker.client.producer.outcomes import Failures, not_acknowledged, without_outcome
+from minibroker.client.producer.outcomes import Failures, aborted_by_close, not_acknowledged, without_outcome
 from minibroker.client.producer.partitioner import Partitioner, murmur2_partitioner
 from minibroker.client.producer.producer_metadata import ProducerMetadata
 from minibroker.client.producer.producer_metrics import ProducerMetrics
@@ -481,8 +480,7 @@ class Producer(PublicClient):
         """Give every remaining batch an outcome."""
         for queue in self._accumulator.active_queues():
             for batch in queue.unfinished():
-                in_doubt = batch.maybe_written or batch.in_flight
-                self._accumulator.expire(batch, DeliveryAborted.by_close(str(queue.topic_partition), in_doubt))
+                self._accumulator.expire(batch, aborted_by_close(batch))
         finished, self._accumulator.finished = self._accumulator.finished, []
         self._on_finished(finished)
         self._memory.end(ClientClosed("the producer was closed"))

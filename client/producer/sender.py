@@ -435,14 +435,11 @@ class Sender:
             last = self._identity.error if identity_missing else None
         if last is None:
             last = self._cluster.leader_problem(partition)
-        maybe_written = batch.maybe_written or batch.in_flight
-        which = "it" if batch.record_count == 1 else "they"
-        fate = f"{which} may still have been written" if maybe_written else "nothing was written"
         return DeliveryTimedOut(
             f"{records(batch.record_count)} for {partition} timed out after "
-            f"{self._settings.delivery_timeout_ms / 1000:g} s and {batch.attempts} attempts ({fate})",
+            f"{self._settings.delivery_timeout_ms / 1000:g} s and {batch.attempts} attempts ({batch.fate()})",
             last,
-            maybe_written=maybe_written,
+            maybe_written=batch.maybe_written or batch.in_flight,
         )
 
     def _check_channels(self, now_ms: float) -> None:

@@ -294,7 +294,8 @@ def test_a_leader_that_lacks_a_batch_in_doubt_does_not_prove_that_it_is_lost(cod
     first, second = sandbox.batches[:2]
     behind = sandbox.fill()
     sandbox.send()
-    first.maybe_written = code is not ErrorCode.MESSAGE_TOO_LARGE  # in doubt it would not be split at all
+    if code is ErrorCode.MESSAGE_TOO_LARGE:
+        first.doubt = None  # in doubt it would not be split at all
     sandbox.refuse(code)
     sandbox.settle()
     for batch in (first, second)[code is ErrorCode.MESSAGE_TOO_LARGE :]:

@@ -1,11 +1,14 @@
 """The producer when brokers refuse, fail, hang, or lose their answers; in simulated time."""
 
 import asyncio
+from typing import Literal
 
 import pytest
 
 from minibroker.client.errors import (
+    DeliveryAborted,
     DeliveryTimedOut,
+    FlushTimedOut,
     OutcomeUnknown,
     broker_error,
 )
@@ -17,11 +20,12 @@ from minibroker.protocol.wire.messages import (
     MetadataRequest,
     MetadataResponse,
     ProduceRequest,
+    Response,
 )
 from minibroker.runtime.ports import Runtime
-from minibroker.runtime.server.server import IncomingRequest
+from minibroker.runtime.server.incoming_request import IncomingRequest
 from tests.client.fake_cluster import FakeCluster
-from tests.client.faults import numbered, on_produce, refuse_always
+from tests.client.faults import numbered, on_produce, refusal, refuse_always
 
 
 # ------------------------------------------------------------------------------------------------------------ trouble
@@ -174,6 +178,45 @@ def test_a_delivery_deadline_names_the_last_refusal(cluster: FakeCluster) -> Non
             assert "last error: NOT_ENOUGH_REPLICAS from broker 1 for t-0 (epoch 0, ISR [1])" in text
             assert caught.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
             assert not caught.value.maybe_written
+
+    cluster.run(main)
+
+
+@pytest.mark.parametrize(
+    ("first_answer", "fate"),
+    [
+        (ErrorCode.NOT_ENOUGH_REPLICAS, "nothing was written"),
+        (
+            ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+            "it may still have been written: attempt 1 was answered with NOT_ENOUGH_REPLICAS_AFTER_APPEND",
+        ),
+        (False, "it may still have been written: attempt 1 got no answer"),
+    ],
+)
+def test_a_producer_that_is_closed_says_which_attempt_may_have_written(
+    cluster: FakeCluster, first_answer: ErrorCode | Literal[False], fate: str
+) -> None:
+    """The later attempts are refused, and nothing else tells the user of the first one."""
+    answers = [first_answer]
+
+    def refuse(broker: int, request: IncomingRequest) -> Response | bool | None:
+        if not isinstance(request.body, ProduceRequest):
+            return None
+        answer = answers.pop() if answers else ErrorCode.NOT_ENOUGH_REPLICAS
+        return answer if answer is False else refusal(request, answer)
+
+    cluster.intercept = refuse
+
+    async def main(runtime: Runtime) -> None:
+        producer = Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime)
+        await producer.start()
+        delivery = await producer.send("t", b"x")
+        with pytest.raises(FlushTimedOut):
+            await producer.close(timeout_ms=3_000)
+        with pytest.raises(DeliveryAborted) as caught:
+            await delivery
+        assert str(caught.value) == f"the producer was closed before 1 record for t-0 was acknowledged ({fate})"
+        assert caught.value.maybe_written == (fate != "nothing was written")
 
     cluster.run(main)
 
