@@ -14,7 +14,7 @@ from minibroker.client.consumer.records import Record, RecordBatch
 from minibroker.client.errors import CallTimedOut, LogTruncated, UndeserializableRecord
 from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.swarm.loads.load_scene import LoadScene
-from minibroker.simulation.swarm.loads.parcels import Parcel, ContentRefused
+from minibroker.simulation.swarm.loads.parcels import ContentRefused, Parcel
 
 CALL_MS = 2_000
 
