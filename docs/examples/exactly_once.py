@@ -9,6 +9,7 @@ acknowledged before the next one is sent, so nothing is left out.
 """
 
 import asyncio
+import hashlib
 import sys
 from collections.abc import Awaitable, Callable
 
@@ -23,7 +24,7 @@ async def process(
     servers: str, source: TopicPartition, output: TopicPartition, work: Callable[[bytes], Awaitable[bytes]]
 ) -> None:
     """Runs until it is cancelled. Any error ends it: start it again then. ProducerFenced: another one runs already."""
-    producer = Producer(bootstrap_servers=servers, producer_name=f"process-{source}-{output}", linger_ms=0)
+    producer = Producer(bootstrap_servers=servers, producer_name=producer_name(source, output), linger_ms=0)
     consumer = Consumer(bootstrap_servers=servers)
     async with producer, consumer:
         marker = await producer.send_and_wait(output.topic, None, partition=output.partition)
@@ -38,6 +39,12 @@ async def process(
             result = await work(record.value)
             headers = {SOURCE_OFFSET: b"%d" % record.offset}
             await producer.send_and_wait(output.topic, result, partition=output.partition, headers=headers)
+
+
+def producer_name(source: TopicPartition, output: TopicPartition) -> str:
+    """The same for each process of this work, and of no other work. A name has 100 characters at most, a topic 249."""
+    digest = hashlib.sha256(f"{source} {output}".encode()).hexdigest()
+    return f"{output.topic[:50]}-{output.partition}-{digest[:32]}"
 
 
 async def last_source_offset(servers: str, output: TopicPartition, end: int) -> int | None:

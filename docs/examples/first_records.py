@@ -2,14 +2,17 @@
 
 import asyncio
 
-from minibroker import Consumer, Producer
+from minibroker import Consumer, Producer, TopicPartition
 
 
 async def main() -> None:
     async with Producer(bootstrap_servers="localhost:9092") as producer:
-        metadata = await producer.send_and_wait("lines", b"value", key=b"key")
-        print("written to", metadata.partition, "at offset", metadata.offset, "under epoch", metadata.leader_epoch)
-    async with Consumer("lines", bootstrap_servers="localhost:9092", auto_offset_reset="earliest") as consumer:
+        written = await producer.send_and_wait("lines", b"value", key=b"key")
+        print("written to", written.partition, "at offset", written.offset, "under epoch", written.leader_epoch)
+    async with Consumer(bootstrap_servers="localhost:9092") as consumer:
+        partition = TopicPartition("lines", written.partition)
+        consumer.assign([partition])
+        consumer.seek(partition, written.offset)
         record = await consumer.getone(timeout_ms=10_000)
         print("read from", record.partition, "at offset", record.offset, record.key, record.value)
 

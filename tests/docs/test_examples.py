@@ -8,8 +8,8 @@ from types import ModuleType
 
 import pytest
 
-import minibroker
 from minibroker import Consumer, Producer, ProducerFenced, Record, TopicPartition
+from minibroker.protocol.ids import TOPIC_NAME_MAX_LENGTH, is_producer_name
 from minibroker.testing import ClusterHarness, run, simulated
 from minibroker.testing import cluster as simulated_cluster
 
@@ -136,6 +136,15 @@ async def test_the_end_of_a_long_output_is_found(c: ClusterHarness) -> None:
     assert await exactly_once.last_source_offset(c.bootstrap_servers, OUTPUT, 0) is None
 
 
+def test_long_names_of_topics_make_legal_names_of_producers() -> None:
+    long = "x" * TOPIC_NAME_MAX_LENGTH
+    partitions = [TopicPartition(topic, index) for topic in (long, long[1:] + "y", "a", "a-0") for index in (0, 10**9)]
+    names = [exactly_once.producer_name(source, output) for source in partitions for output in partitions]
+    assert all(is_producer_name(name) for name in names)
+    assert len(set(names)) == len(names)
+    assert exactly_once.producer_name(SOURCE, OUTPUT).startswith("lengths-0-"), "people read it in lists"
+
+
 # ------------------------------------------------------------------------------------------------------- the README
 def test_the_readme_shows_the_first_example() -> None:
     program = (EXAMPLES / "first_records.py").read_text()
@@ -143,14 +152,17 @@ def test_the_readme_shows_the_first_example() -> None:
     assert shown in program
 
 
-def test_the_first_example_writes_and_reads(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("earlier", [0, 3])
+def test_the_first_example_reads_what_it_wrote(earlier: int, capsys: pytest.CaptureFixture[str]) -> None:
     """In a simulated cluster, of which the example's address is replaced."""
     text = (EXAMPLES / "first_records.py").read_text()
-    assert minibroker.__all__
 
     async def story() -> None:
         async with simulated_cluster(brokers=3) as c:
             await c.create_topic("lines")
+            async with c.producer() as producer:
+                for _ in range(earlier):
+                    await producer.send_and_wait("lines", b"another")
             program = text.replace("localhost:9092", c.bootstrap_servers).replace("asyncio.run(main())\n", "")
             names: dict[str, object] = {}
             exec(compile(program, "first_records.py", "exec"), names)
@@ -159,5 +171,5 @@ def test_the_first_example_writes_and_reads(capsys: pytest.CaptureFixture[str]) 
             await main()
 
     run(story())
-    assert "written to 0 at offset 0 under epoch 0" in (printed := capsys.readouterr().out)
-    assert "read from 0 at offset 0 b'key' b'value'" in printed
+    assert f"written to 0 at offset {earlier} under epoch 0" in (printed := capsys.readouterr().out)
+    assert f"read from 0 at offset {earlier} b'key' b'value'" in printed
