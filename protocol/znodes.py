@@ -393,8 +393,11 @@ class ProducerNameNode(Znode, frozen=True, kw_only=True):
     producer_id: int
     producer_epoch: int
     replaced_id: int = -1
-    """What the process itself had before, if it asked for its next epoch; -1 after a start."""
+    """The identity that this epoch replaced, as the request named it: that of the process itself, or of the one before
+    its start; -1: none, or the start of a client that names none."""
     replaced_epoch: int = -1
+    process_token: str = ""
+    """Of the process that has this epoch; empty: its client is of an earlier version, and names none."""
     changed_ms: int
     """Wall-clock ms of this epoch."""
 
@@ -409,4 +412,8 @@ class ProducerNameNode(Znode, frozen=True, kw_only=True):
     def problem(self) -> str | None:
         if not (0 <= self.producer_id <= MAX_OFFSET and 0 <= self.producer_epoch <= PRODUCER_EPOCH_MAX):
             return f"producer {self.producer_id}, epoch {self.producer_epoch}"
+        if not is_identifier(self.process_token):
+            return f"process token {self.process_token!r:.80}"
+        if not 0 <= self.changed_ms <= MAX_OFFSET:
+            return f"changed_ms {self.changed_ms}"
         return None

@@ -11,7 +11,8 @@ taken); it is never given twice.
 import asyncio
 import logging
 
-from minibroker.broker.requests.producer_names import Identity, NameRefused, ProducerNames, present_of
+from minibroker.broker.requests.producer_name_rules import Claim, NotNewest
+from minibroker.broker.requests.producer_names import NameRefused, ProducerNames, claim_of
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import PRODUCER_EPOCH_MAX, BrokerId, ProducerId
 from minibroker.protocol.wire.messages import InitProducerIdRequest, InitProducerIdResponse
@@ -68,7 +69,7 @@ class ProducerIds:
         if (request.producer_id < 0) != (request.producer_epoch < 0):
             return _refused(ErrorCode.INVALID_REQUEST, "give producer_id and producer_epoch together, or neither")
         if request.transactional_id is not None:
-            return await self._answer_name(request.transactional_id, present_of(request))
+            return await self._answer_name(request.transactional_id, claim_of(request))
         if request.producer_id >= 0 and request.producer_epoch < PRODUCER_EPOCH_MAX:
             return InitProducerIdResponse(producer_id=request.producer_id, producer_epoch=request.producer_epoch + 1)
         try:
@@ -76,13 +77,17 @@ class ProducerIds:
         except ProducerIdsUnavailable as error:
             return _refused(ErrorCode.REQUEST_TIMED_OUT, f"broker {self._broker_id} has no producer id left: {error}")
 
-    async def _answer_name(self, name: str, present: Identity | None) -> InitProducerIdResponse:
+    async def _answer_name(self, name: str, claim: Claim) -> InitProducerIdResponse:
         try:
-            producer_id, epoch = await self._names.next_identity(name, present)
+            answer = await self._names.answer(name, claim)
         except NameRefused as refusal:
             return _refused(refusal.code, str(refusal))
         except (CoordinationError, CorruptZnode, ProducerIdsUnavailable) as error:
             return _refused(ErrorCode.REQUEST_TIMED_OUT, f"broker {self._broker_id} cannot look {name!r} up: {error}")
+        if isinstance(answer, NotNewest):
+            newest_id, newest_epoch = answer.newest
+            return InitProducerIdResponse(newest_id=newest_id, newest_epoch=newest_epoch)
+        producer_id, epoch = answer
         log.debug("producer %r is producer %d now, epoch %d", name, producer_id, epoch)
         return InitProducerIdResponse(producer_id=producer_id, producer_epoch=epoch)
 

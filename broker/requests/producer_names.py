@@ -5,16 +5,15 @@ Leaves to others: fresh producer ids (`producer_ids`), and refusing batches of o
 it holds (`broker/replication/producer_state.py`).
 
 Theory: any broker may answer, because each change is a write under the version that was read. So of two processes that
-start together one gets the higher epoch, and no epoch is given twice, through changes of the controller, too. A start
-always raises the epoch. A running producer that needs its next epoch names its present one: if that is not the newest,
-another process has started since, and the request is refused. So it is where the name is not known any more. The epoch
-that such a request replaced is noted, so that it may be repeated when its answer was lost.
+start together one gets the higher epoch, and no epoch is given twice, through changes of the controller, too. Who gets
+the next epoch: `producer_name_rules`.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from minibroker.broker.requests.producer_name_rules import Claim, Fenced, GrantedBefore, Identity, NotNewest, decide
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import PRODUCER_EPOCH_MAX, PRODUCER_NAME_MAX_LENGTH, ProducerId, is_producer_name
 from minibroker.protocol.wire.messages import InitProducerIdRequest
@@ -39,9 +38,6 @@ ATTEMPTS_MAX = 20
 
 log = logging.getLogger("minibroker.producer_ids")
 
-Identity = tuple[int, int]
-"""A producer id and an epoch."""
-
 
 class NameRefused(Exception):
     """The name cannot be used like this."""
@@ -64,52 +60,55 @@ class ProducerNames:
         self._search = asyncio.Lock()
         """For old names: one at a time, however many producers start."""
 
-    async def next_identity(self, name: str, present: Identity | None) -> Identity:
-        """For a process that starts under this name, or (`present`) for a running one that needs its next epoch. Raises
+    async def answer(self, name: str, claim: Claim) -> Identity | NotNewest:
+        """For a process that starts under this name, or a running one that needs its next epoch: its identity. Raises
         NameRefused; with INVALID_PRODUCER_EPOCH if a later process has the name."""
         if not is_producer_name(name):
             text = f"{name!r:.200} is no name of a producer: 1 to {PRODUCER_NAME_MAX_LENGTH} of a-z A-Z 0-9 . _ -"
             raise NameRefused(ErrorCode.INVALID_REQUEST, text)
         for _ in range(ATTEMPTS_MAX):
             try:
-                return await self._try_next_identity(name, present)
+                return await self._try_answer(name, claim)
             except (NodeExists, NoNode, BadVersion, WriteOutcomeUnknown) as error:
                 log.debug("producer name %r: %s, trying again", name, error)
         raise NameRefused(ErrorCode.REQUEST_TIMED_OUT, f"too many producers start as {name!r} at this moment")
 
-    async def _try_next_identity(self, name: str, present: Identity | None) -> Identity:
+    async def _try_answer(self, name: str, claim: Claim) -> Identity | NotNewest:
         path = producer_name_path(name)
         try:
             content, stat = await self._coordination.get(path)
         except NoNode:
-            if present is not None:  # its next epoch may have been given to a later process
-                text = f"producer {name!r} was forgotten, and perhaps a later process has started: start again"
-                raise NameRefused(ErrorCode.INVALID_PRODUCER_EPOCH, text) from None
+            known, version = None, 0
+        else:
+            known, version = ProducerNameNode.decode(content), stat.version
+        match decide(name, known, claim):
+            case Fenced(reason):
+                raise NameRefused(ErrorCode.INVALID_PRODUCER_EPOCH, reason)
+            case GrantedBefore(identity):
+                return identity
+            case NotNewest() as answer:
+                return answer
+        if known is None:
             await self._make_room()
-            node = await self._following(NO_PRODUCER, None)
+        node = await self._following(NO_PRODUCER if known is None else known.identity, claim)
+        if known is None:
             await self._coordination.create(path, node.encode(), make_parents=True)
-            return node.identity
-        known = ProducerNameNode.decode(content)
-        if present is not None and present != known.identity:
-            if present == known.replaced:
-                return known.identity  # asked before; the answer was lost
-            text = f"a later process has started as producer {name!r}: epoch {known.producer_epoch} is the newest"
-            raise NameRefused(ErrorCode.INVALID_PRODUCER_EPOCH, text)
-        node = await self._following(known.identity, present)
-        await self._coordination.set(path, node.encode(), stat.version)
+        else:
+            await self._coordination.set(path, node.encode(), version)
         return node.identity
 
-    async def _following(self, newest: Identity, present: Identity | None) -> ProducerNameNode:
+    async def _following(self, newest: Identity, claim: Claim) -> ProducerNameNode:
         """The next epoch; after the last one, or where there is none, epoch 0 of a fresh id."""
         producer_id, epoch = newest
         if newest == NO_PRODUCER or epoch >= PRODUCER_EPOCH_MAX:
             producer_id, epoch = await self._next_producer_id(), -1
-        replaced_id, replaced_epoch = present or NO_PRODUCER
+        replaced_id, replaced_epoch = claim.replaces
         return ProducerNameNode(
             producer_id=producer_id,
             producer_epoch=epoch + 1,
             replaced_id=replaced_id,
             replaced_epoch=replaced_epoch,
+            process_token=claim.process_token,
             changed_ms=self._clock.now_ms(),
         )
 
@@ -148,6 +147,10 @@ class ProducerNames:
         return True
 
 
-def present_of(request: InitProducerIdRequest) -> Identity | None:
-    """The identity that a running producer names."""
-    return None if request.producer_id < 0 else (request.producer_id, request.producer_epoch)
+def claim_of(request: InitProducerIdRequest) -> Claim:
+    """What a request for a name says."""
+    return Claim(
+        process_token=request.process_token,
+        running_as=None if request.producer_id < 0 else (request.producer_id, request.producer_epoch),
+        newest_known=(request.newest_id, request.newest_epoch),
+    )

@@ -1,7 +1,7 @@
 """Asks the cluster for the producer's identity: a producer id with an epoch, or the next epoch of the present id.
 
-Owns: the one request in progress, its retries, and its last error. Leaves to others: when an identity is needed, and
-what it means for batches (`accumulator`).
+Owns: the one request in progress, its retries, and its last error. Leaves to others: when an identity is needed, what
+it means for batches (`accumulator`), and who gets the next epoch of a name (`broker/requests/producer_name_rules.py`).
 """
 
 import asyncio
@@ -40,6 +40,11 @@ class IdentityRequest:
         """Of a producer with a name: another process has it, or the first request was refused."""
         self.is_fenced = False
         """Another producer has taken the present id over: ask for a new one, not for its next epoch. Never if named."""
+        is_named = settings.producer_name is not None
+        self._process_token = f"{cluster.runtime.random.getrandbits(128):032x}" if is_named else ""
+        """With it a broker recognises a repeated request, which must not count as a later process's."""
+        self._newest = NO_PRODUCER_ID, NO_PRODUCER_EPOCH
+        """The newest identity of the name, as far as a broker has told: the start replaces it."""
 
     async def first(self, deadline: Deadline) -> None:
         """Wait for the first identity. Raises what a broker refused it for, or CallTimedOut."""
@@ -76,14 +81,9 @@ class IdentityRequest:
         failures = 0
         while True:
             present = None if self.is_fenced else accumulator.identity
-            request = InitProducerIdRequest(
-                transactional_id=settings.producer_name,
-                producer_id=present.producer_id if present else NO_PRODUCER_ID,
-                producer_epoch=present.producer_epoch if present else NO_PRODUCER_EPOCH,
-            )
             try:
                 deadline = Deadline(settings.request_timeout_ms)
-                reply = await self._cluster.ask_any(request, InitProducerIdResponse, deadline)
+                reply = await self._cluster.ask_any(self._request(present), InitProducerIdResponse, deadline)
             except MinibrokerError as error:
                 self.error = error
                 if settings.producer_name is not None and self._is_final(error):
@@ -97,6 +97,9 @@ class IdentityRequest:
                 pause_ms = backoff_ms(failures, settings.retry_backoff_ms, settings.retry_backoff_max_ms, unit_random)
                 await asyncio.sleep(pause_ms / 1000)
                 continue
+            if reply.producer_id < 0:  # ask at once: each time another process has started, so this ends
+                self._newest = reply.newest_id, reply.newest_epoch
+                continue
             generation = accumulator.identity.generation + 1 if accumulator.identity else 0
             accumulator.identity = ProducerIdentity(reply.producer_id, reply.producer_epoch, generation)
             accumulator.identity_wanted = False
@@ -104,6 +107,17 @@ class IdentityRequest:
             self.error = None
             self.is_fenced = False
             return
+
+    def _request(self, present: ProducerIdentity | None) -> InitProducerIdRequest:
+        newest_id, newest_epoch = self._newest
+        return InitProducerIdRequest(
+            transactional_id=self._settings.producer_name,
+            producer_id=present.producer_id if present else NO_PRODUCER_ID,
+            producer_epoch=present.producer_epoch if present else NO_PRODUCER_EPOCH,
+            process_token=self._process_token,
+            newest_id=newest_id,
+            newest_epoch=newest_epoch,
+        )
 
     def _is_final(self, error: MinibrokerError) -> bool:
         is_first = self._accumulator.identity is None

@@ -120,6 +120,7 @@ NO_LOAD = Excuse(
         "call DeliveryAborted.*",
         "call BrokerError.broker_id",
         *in_file("broker/requests/producer_names.py", "*"),
+        *in_file("broker/requests/producer_name_rules.py", "*"),
         *in_file("broker/requests/producer_ids.py", "ProducerIds._answer_name"),
         *in_file("protocol/znodes.py", "ProducerNameNode.*", "producer_name_path"),
         *in_file("protocol/ids.py", "is_producer_name"),

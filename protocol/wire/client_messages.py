@@ -16,6 +16,7 @@ from minibroker.protocol.wire.message_types import (
     PARTITIONS_MAX,
     TOPICS_MAX,
     Host,
+    Identifier,
     Message,
     Name,
     Replicas,
@@ -278,8 +279,13 @@ class InitProducerIdRequest(Request, frozen=True, kw_only=True):
     transactional_id: Name | None = None  # about: the name of a producer; each start under it raises the epoch
     producer_id: I64 = -1  # about: with producer_epoch: the same producer asks for its next epoch (KIP-360)
     producer_epoch: I16 = -1
+    process_token: Identifier = ""  # about: with a name: drawn at random by the process, the same in all its requests
+    newest_id: I64 = -1  # about: of a start with a name and a token: the identity that it replaces; -1: none
+    newest_epoch: I16 = -1
 
 
 class InitProducerIdResponse(Response, frozen=True, kw_only=True):
-    producer_id: I64 = -1
+    producer_id: I64 = -1  # about: -1: nothing was granted, because the start did not name the newest identity
     producer_epoch: I16 = -1
+    newest_id: I64 = -1  # about: with producer_id -1: the newest identity of the name, for the next attempt; -1: none
+    newest_epoch: I16 = -1

@@ -80,6 +80,53 @@ def test_a_running_process_may_repeat_a_request_whose_answer_was_lost(epoch: int
     run(story)
 
 
+async def start(ids: ProducerIds, process_token: str, newest: tuple[int, int]) -> InitProducerIdResponse:
+    request = InitProducerIdRequest(
+        transactional_id="orders", process_token=process_token, newest_id=newest[0], newest_epoch=newest[1]
+    )
+    return await ids.answer(request)
+
+
+def test_a_start_that_was_held_up_at_one_broker_and_repeated_at_another_does_nothing() -> None:
+    async def story(world: World) -> None:
+        one, two = await broker(world, 1), await broker(world, 2)
+        assert await identity(one, "orders") == (0, 0)
+        hold = world.zookeeper.hold("broker-1")
+        held_up = asyncio.ensure_future(start(one, "p", (0, 0)))
+        repeated = await start(two, "p", (0, 0))
+        assert (repeated.producer_id, repeated.producer_epoch) == (0, 1)
+        hold.release()
+        assert await held_up == repeated
+        assert await identity(two, "orders", (0, 1)) == (0, 2), "its own request has not fenced it"
+
+    run(story)
+
+
+def test_a_start_is_told_which_identity_it_must_name() -> None:
+    async def story(world: World) -> None:
+        ids = await broker(world, 1)
+        await identity(ids, "orders")
+        told = await start(ids, "p", (-1, -1))
+        assert (told.error_code, told.producer_id, told.newest_id, told.newest_epoch) == (ErrorCode.NONE, -1, 0, 0)
+        granted = await start(ids, "p", (0, 0))
+        assert (granted.producer_id, granted.producer_epoch) == (0, 1)
+
+    run(story)
+
+
+def test_a_start_finds_its_own_write_of_unknown_outcome() -> None:
+    async def story(world: World) -> None:
+        ids = await broker(world, 1)
+        await identity(ids, "orders")
+        world.zookeeper.lose_next_reply("broker-1")
+        assert (await start(ids, "p", (0, 0))).error_code == ErrorCode.REQUEST_TIMED_OUT
+        await pass_time(3)
+        granted = await start(ids, "p", (0, 0))
+        assert (granted.producer_id, granted.producer_epoch) == (0, 1)
+
+    run(story)
+
+
 def test_a_write_whose_outcome_is_unknown_costs_an_epoch_at_most() -> None:
     async def story(world: World) -> None:
         ids = await broker(world, 1)

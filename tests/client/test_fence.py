@@ -20,7 +20,7 @@ from minibroker.protocol.wire.messages import (
 from minibroker.runtime.ports import Runtime
 from minibroker.runtime.server.incoming_request import IncomingRequest
 from tests.client.fake_cluster import FakeCluster
-from tests.client.faults import numbered, on_produce, refuse_always
+from tests.client.faults import numbered, on_produce, refusal, refuse_always
 
 
 def named(cluster: FakeCluster, runtime: Runtime, **settings: Any) -> Producer:
@@ -106,6 +106,38 @@ def test_a_running_process_keeps_its_name_under_its_next_epoch(cluster: FakeClus
 
     cluster.run(main)
     assert cluster.partition("t").values() == [b"first", b"second"]
+
+
+def test_a_start_names_the_newest_identity_once_it_was_told(cluster: FakeCluster) -> None:
+    """And itself, by a token that no other process has."""
+    requests: list[InitProducerIdRequest] = []
+    told = [(1001, 4), (1001, 5)]
+    forgotten = [ErrorCode.UNKNOWN_PRODUCER_ID]
+
+    def intercept(broker: int, request: IncomingRequest) -> Response | None:
+        if isinstance(request.body, ProduceRequest) and forgotten:
+            return refusal(request, forgotten.pop())
+        if isinstance(request.body, InitProducerIdRequest):
+            requests.append(request.body)
+            if told:
+                newest_id, newest_epoch = told.pop(0)
+                return InitProducerIdResponse(newest_id=newest_id, newest_epoch=newest_epoch)
+        return None
+
+    cluster.intercept = intercept
+
+    async def main(runtime: Runtime) -> None:
+        async with named(cluster, runtime) as producer:
+            await producer.send_and_wait("t", b"under the next epoch")
+        async with named(cluster, runtime):
+            pass
+
+    cluster.run(main)
+    assert [(request.newest_id, request.newest_epoch) for request in requests[:3]] == [(-1, -1), (1001, 4), (1001, 5)]
+    first, *others, last = [request.process_token for request in requests]
+    assert len(others) == 3, "the last of them asks for the next epoch"
+    assert set(others) == {first} != {last}
+    assert len(first) == 32
 
 
 def answer_init(cluster: FakeCluster, code: ErrorCode) -> None:

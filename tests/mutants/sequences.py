@@ -207,7 +207,7 @@ MUTANTS: tuple[Mutant, ...] = (
             Edit(
                 "broker.requests.producer_names",
                 "            producer_epoch=epoch + 1,\n",
-                "            producer_epoch=epoch + 1 if present or epoch < 0 else epoch,\n",
+                "            producer_epoch=epoch + 1 if claim.running_as or epoch < 0 else epoch,\n",
             ),
         ),
         schedule=UnitTest("tests/docs/test_examples.py::test_a_process_that_was_asleep_does_nothing_twice"),
@@ -221,13 +221,46 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "broker.requests.producer_names",
-                "        await self._coordination.set(path, node.encode(), stat.version)\n",
-                "        await self._coordination.set(path, node.encode())\n",
+                "            await self._coordination.set(path, node.encode(), version)\n",
+                "            await self._coordination.set(path, node.encode())\n",
             ),
         ),
         schedule=UnitTest(
             "tests/broker/test_producer_names.py::test_processes_that_start_together_get_different_epochs"
         ),
+    ),
+    Mutant(
+        name="D60d",
+        title="a late copy of a start under a producer's name counts as another start",
+        origin="derived from D60b: its own process was fenced at its next epoch",
+        rule="a request for the epoch of a producer's name does nothing unless what it replaces is the newest (section 10)",
+        breaks=("I25",),
+        edits=(
+            Edit(
+                "broker.requests.producer_name_rules",
+                "    if is_start and not claim.process_token:\n",
+                "    if is_start:\n",
+            ),
+        ),
+        schedule=UnitTest(
+            "tests/simulation/test_producer_names.py::"
+            "test_a_start_that_was_held_up_and_repeated_does_not_fence_its_own_process"
+        ),
+    ),
+    Mutant(
+        name="D60e",
+        title="a process gets the epoch of another one that replaced the same identity",
+        origin="derived from D60d",
+        rule="a repeated request gets what the first one wrote, and no other process does (section 10)",
+        breaks=("I25",),
+        edits=(
+            Edit(
+                "broker.requests.producer_name_rules",
+                "(claim.process_token, claim.replaces) == (node.process_token, node.replaced)",
+                "claim.replaces == node.replaced",
+            ),
+        ),
+        schedule=UnitTest("tests/broker/test_producer_name_rules.py::test_late_requests_fence_no_process"),
     ),
 )
 

@@ -1,17 +1,22 @@
 """A later process of a producer's name fences the earlier one, through failovers of leader and controller."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
 from minibroker import Consumer, Producer, ProducerFenced, TopicPartition
+from minibroker.harness.simulated import SimulatedHarness
+from minibroker.protocol.znodes import producer_name_path
+from minibroker.simulation.world.zookeeper_links import RequestHold
 from minibroker.testing import ClusterHarness, cluster, run
 
 PARTITIONS = 2
 
 
-def named(c: ClusterHarness) -> Producer:
-    return Producer(bootstrap_servers=c.bootstrap_servers, producer_name="orders", linger_ms=0)
+def named(c: ClusterHarness, servers: str = "") -> Producer:
+    return Producer(bootstrap_servers=servers or c.bootstrap_servers, producer_name="orders", linger_ms=0)
 
 
 async def values(c: ClusterHarness, partition: int, count: int) -> list[bytes | None]:
@@ -86,5 +91,74 @@ def test_a_record_of_the_earlier_process_never_follows_one_of_the_later(seed: in
                 ending = await later.send_and_wait("orders", b"the end")
             assert ending.offset == written.offset + 1
             assert (await c.audit()).success
+
+    run(story())
+
+
+# -------------------------------------------------------------------------------- a start that one broker holds up
+FORGOTTEN_S = 10.0
+HELD_UP, OTHER = 1, 2
+
+
+def address(c: ClusterHarness, broker_id: int) -> str:
+    """Of the broker that a client asks first if it knows no other address at its start."""
+    return c.bootstrap_servers.split(",")[broker_id - 1]
+
+
+@asynccontextmanager
+async def start_held_up(seed: int) -> AsyncIterator[tuple[ClusterHarness, Producer, RequestHold]]:
+    """A cluster, a producer whose start one broker holds up and another one has answered, and what holds it up. Brokers
+    forget a producer soon, so that it needs its next epoch."""
+    async with cluster(brokers=3, seed=seed, settings={"producer.id.expiration.ms": "1000"}) as c:
+        assert isinstance(c, SimulatedHarness)
+        await c.create_topic("orders")
+        async with named(c):  # so that the name is known
+            pass
+        hold = c.world.zookeeper.hold(
+            f"broker-{HELD_UP}",
+            lambda request: request.kind == "write" and request.operations[0].path == producer_name_path("orders"),
+            times=1,
+        )
+        producer = named(c, address(c, HELD_UP))
+        starting = asyncio.create_task(producer.start())
+        await hold.caught()
+        await c.block("clients", HELD_UP)
+        await c.reset("clients", HELD_UP)
+        await starting
+        await c.heal()
+        try:
+            yield c, producer, hold
+        finally:
+            await producer.close()
+
+
+async def write_under_the_next_epoch(producer: Producer, epoch: int) -> None:
+    await asyncio.sleep(FORGOTTEN_S)
+    await producer.send_and_wait("orders", b"behind a silence")
+    identity = producer._accumulator.identity
+    assert identity is not None and identity.producer_epoch == epoch
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_start_that_was_held_up_and_repeated_does_not_fence_its_own_process(seed: int) -> None:
+    async def story() -> None:
+        async with start_held_up(seed) as (_, producer, hold):
+            await producer.send_and_wait("orders", b"first")
+            hold.release()
+            await write_under_the_next_epoch(producer, 2)
+
+    run(story())
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_start_that_was_held_up_fences_no_process_that_has_started_since(seed: int) -> None:
+    async def story() -> None:
+        async with start_held_up(seed) as (c, earlier, hold), named(c, address(c, OTHER)) as later:
+            for producer in (earlier, later):
+                await producer.send_and_wait("orders", b"first")
+            hold.release()
+            await write_under_the_next_epoch(later, 3)
+            with pytest.raises(ProducerFenced):
+                await earlier.send_and_wait("orders", b"too late")
 
     run(story())

@@ -10,6 +10,7 @@ from tests.tidy.source import SourceFile
 
 PURE = (
     "broker/replication/*",
+    "broker/requests/producer_name_rules.py",
     "controller/core/*",
     "client/producer/accumulator.py",
     "client/retry.py",
