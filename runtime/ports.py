@@ -232,6 +232,7 @@ class Stat(msgspec.Struct, frozen=True):
     mzxid: int
     ephemeral_owner: int
     """Session that owns it; 0 for a persistent node."""
+    num_children: int
 
 
 class CreateOp(msgspec.Struct, frozen=True, kw_only=True, tag="create"):

@@ -114,26 +114,24 @@ class ProducerNames:
 
     async def _make_room(self) -> None:
         """For one name more. Raises NameRefused."""
-        if len(await self._all_names()) < NAMES_MAX:
+        if await self._has_room():
             return
         async with self._search:
             if asyncio.get_running_loop().time() >= self._full_until:
-                names = await self._all_names()  # another search may have made room
-                if len(names) < NAMES_MAX or await self._forget_old(names):
+                if await self._has_room() or await self._forget_old():  # another search may have made room
                     return
                 self._full_until = asyncio.get_running_loop().time() + LOOK_AGAIN_AFTER_S
         text = f"there are {NAMES_MAX} names of producers, and no more are allowed: use fewer"
         raise NameRefused(ErrorCode.INVALID_REQUEST, text)
 
-    async def _all_names(self) -> list[str]:
-        try:
-            return list(await self._coordination.get_children(PRODUCER_NAMES))
-        except NoNode:
-            return []
+    async def _has_room(self) -> bool:
+        stat = await self._coordination.exists(PRODUCER_NAMES)
+        return stat is None or stat.num_children < NAMES_MAX
 
-    async def _forget_old(self, names: list[str]) -> int:
+    async def _forget_old(self) -> int:
         """Returns how many."""
         oldest_ms = self._clock.now_ms() - KEPT_MS
+        names = await self._coordination.get_children(PRODUCER_NAMES)
         return sum([await self._forget_if_before(producer_name_path(name), oldest_ms) for name in names])
 
     async def _forget_if_before(self, path: str, oldest_ms: int) -> bool:

@@ -41,7 +41,13 @@ NOT_THE_CAUSE = frozenset({"RolledBackError", "RuntimeInconsistency"})
 
 
 def to_stat(stat: Any) -> Stat:
-    return Stat(version=stat.version, czxid=stat.czxid, mzxid=stat.mzxid, ephemeral_owner=stat.ephemeralOwner)
+    return Stat(
+        version=stat.version,
+        czxid=stat.czxid,
+        mzxid=stat.mzxid,
+        ephemeral_owner=stat.ephemeralOwner,
+        num_children=stat.numChildren,
+    )
 
 
 def add_operation(transaction: Any, operation: Operation) -> None:

@@ -39,7 +39,13 @@ class ZNode(msgspec.Struct):
     """Numbers sequence nodes; never falls."""
 
     def stat(self) -> Stat:
-        return Stat(version=self.version, czxid=self.czxid, mzxid=self.mzxid, ephemeral_owner=self.ephemeral_owner)
+        return Stat(
+            version=self.version,
+            czxid=self.czxid,
+            mzxid=self.mzxid,
+            ephemeral_owner=self.ephemeral_owner,
+            num_children=len(self.children),
+        )
 
 
 class ZNodeChange(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import PRODUCER_EPOCH_MAX
 from minibroker.protocol.wire.messages import InitProducerIdRequest, InitProducerIdResponse
 from minibroker.protocol.znodes import ProducerNameNode, producer_name_path
+from minibroker.simulation.world.zookeeper_links import ZooKeeperRequest
 from tests.broker.virtual_zookeeper import VirtualClock, World, pass_time, run
 
 
@@ -224,6 +225,29 @@ def test_names_are_not_searched_again_and_again() -> None:
         assert world.loop.callbacks_run - before < search / 100
         await pass_time(LOOK_AGAIN_AFTER_S)
         assert (await ask(ids, "new")).error_code == ErrorCode.INVALID_REQUEST
+
+    run(story)
+
+
+def test_no_list_of_all_names_is_read_for_a_name_that_is_refused_or_has_room() -> None:
+    """Only for the search for old ones, once in a while."""
+
+    async def story(world: World) -> None:
+        ids = await broker(world, 1)
+        lists: list[str] = []
+
+        def count(request: ZooKeeperRequest) -> bool:
+            if request.kind == "children":
+                lists.append(request.path)
+            return False
+
+        world.zookeeper.hold("broker-1", count)
+        await identity(ids, "one")
+        assert lists == []
+        await fill_names(world, lambda number: world.clock.now_ms())
+        for number in range(3):
+            assert (await ask(ids, f"new-{number}")).error_code == ErrorCode.INVALID_REQUEST
+        assert lists == ["/producer_names"]
 
     run(story)
 

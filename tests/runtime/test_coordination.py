@@ -32,6 +32,19 @@ async def test_created_node_is_read_back(ports: Coordinations) -> None:
 
 
 @conformance
+async def test_a_stat_counts_the_children(ports: Coordinations) -> None:
+    path, created = await ports.subject.create(f"{ports.root}/a", b"")
+    assert created.num_children == 0
+    for name in ("b", "c", "d"):
+        await ports.observer.create(f"{path}/{name}", b"")
+    await ports.observer.create(f"{path}/b/below", b"")
+    await ports.observer.delete(f"{path}/d")
+    found = await ports.subject.exists(path)
+    assert found is not None and found.num_children == 2
+    assert (await ports.subject.get(path))[1] == found
+
+
+@conformance
 async def test_later_nodes_have_higher_transaction_ids(ports: Coordinations) -> None:
     _, first = await ports.subject.create(f"{ports.root}/a", b"")
     _, second = await ports.observer.create(f"{ports.root}/b", b"")
