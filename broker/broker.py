@@ -42,6 +42,7 @@ from minibroker.broker.requests.controller_epochs import ControllerEpochs
 from minibroker.broker.requests.handlers import VERSION, ControllerRole, RequestHandlers
 from minibroker.broker.requests.produce import ProduceHandler
 from minibroker.broker.requests.producer_ids import ProducerIds
+from minibroker.broker.requests.producer_name_admin import ProducerNameAdmin
 from minibroker.protocol.events.broker_events import (
     BrokerStopped,
     HandoverBegun,
@@ -232,6 +233,7 @@ class Broker:
             image=self.image,
             registration=self.registration,
             producer_ids=ProducerIds(self.coordination, config.broker_id, runtime.clock),
+            producer_name_admin=ProducerNameAdmin(self.coordination, config.broker_id),
             dynamic_config=self._dynamic_config,
             controller=self.controller,
             failure_confirmer=FailureConfirmer(

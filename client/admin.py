@@ -19,10 +19,12 @@ from minibroker.client.descriptions import (
     ConfigEntry,
     CreatedTopic,
     NewTopic,
+    ProducerNameDescription,
     TopicDescription,
     broker_replicas,
     config_entry,
     creatable,
+    producer_name_description,
     resource_of,
     topic_description,
 )
@@ -56,6 +58,8 @@ from minibroker.protocol.wire.messages import (
     ConfigOperation,
     CreateTopicsRequest,
     CreateTopicsResponse,
+    DeleteProducerNamesRequest,
+    DeleteProducerNamesResponse,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
     DescribeClusterRequest,
@@ -67,6 +71,8 @@ from minibroker.protocol.wire.messages import (
     DescribeReplicaStateResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
+    ListProducerNamesRequest,
+    ListProducerNamesResponse,
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
@@ -84,6 +90,7 @@ __all__ = [
     "CreatedTopic",
     "NewTopic",
     "OffsetAndTimestamp",
+    "ProducerNameDescription",
     "TopicDescription",
 ]
 
@@ -373,6 +380,36 @@ class AdminClient(PublicClient):
             if result.error_code:
                 raise broker_error(result.error_code, Where(topic=topic, broker_id=broker_id), result.error_message)
 
+    # -------------------------------------------------------------------------------------------------- producer names
+    async def list_producer_names(self, *, timeout_ms: float = CALL_TIMEOUT_MS) -> list[ProducerNameDescription]:
+        """The names that producers were given (`Producer(producer_name=..)`), in order."""
+        reply = await self._cluster_checked().ask_any(
+            ListProducerNamesRequest(), ListProducerNamesResponse, self._deadline(timeout_ms)
+        )
+        return [producer_name_description(listed) for listed in reply.names]
+
+    async def delete_producer_names(
+        self, names: Iterable[str], *, timeout_ms: float = CALL_TIMEOUT_MS
+    ) -> dict[str, BrokerError | None]:
+        """Forget these names; the value is None or the error. A process that runs under a name is not fenced by that,
+        nor by a later start: end it first. It gets ProducerFenced when it needs its next epoch."""
+        request = DeleteProducerNamesRequest(names=list(dict.fromkeys(names)))
+        reply, in_doubt = await self._change(
+            request, DeleteProducerNamesResponse, self._deadline(timeout_ms), _no_errors
+        )
+        results: dict[str, BrokerError | None] = {}
+        for answer in reply.responses:
+            gone = answer.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND and in_doubt
+            failed = answer.error_code and not gone
+            results[answer.name] = broker_error(answer.error_code, message=answer.error_message) if failed else None
+        return results
+
+    async def delete_producer_name(self, name: str, *, timeout_ms: float = CALL_TIMEOUT_MS) -> None:
+        """Forget one name, as `delete_producer_names`. Raises UnknownProducerName."""
+        error = (await self.delete_producer_names([name], timeout_ms=timeout_ms))[name]
+        if error is not None:
+            raise error
+
     # --------------------------------------------------------------------------------------------------------- pieces
     async def _change(
         self, request: Request, answer: type[R], deadline: Deadline, errors_of: "ErrorsOf[R]"
@@ -455,6 +492,11 @@ def _create_errors(reply: CreateTopicsResponse) -> list[int]:
 
 def _delete_errors(reply: DeleteTopicsResponse) -> list[int]:
     return [topic.error_code for topic in reply.responses]
+
+
+def _no_errors(reply: Response) -> list[int]:
+    """Any broker answers, whether it is the controller or not."""
+    return []
 
 
 def _alter_errors(reply: IncrementalAlterConfigsResponse) -> list[int]:

@@ -81,6 +81,7 @@ METHODS: dict[str, dict[str, str]] = {
         "delete_records": "use alter_configs with retention.ms or retention.bytes",
         "describe_topic": "use describe_topics([name])",
         "list_consumer_groups": "there are no consumer groups",
+        "list_transactions": f"use list_producer_names(): {_NO_TRANSACTIONS}",
         "topics": "use list_topics()",
     },
 }

@@ -15,6 +15,7 @@ from minibroker.protocol.wire.messages import (
     CreatableTopic,
     DescribedConfig,
     DescribeReplicaStateResponse,
+    ListedProducerName,
     MetadataTopic,
     ReplicaStateDescription,
     ResourceType,
@@ -53,6 +54,19 @@ class TopicDescription(msgspec.Struct, frozen=True):
     name: str
     topic_id: str
     partitions: list[PartitionDescription]
+
+
+class ProducerNameDescription(msgspec.Struct, frozen=True):
+    """A name that producers were given."""
+
+    name: str
+    producer_id: int | None
+    producer_epoch: int | None
+    """The newest: of the process that started last under this name."""
+    changed_ms: int | None
+    """Wall-clock ms at which it got this epoch: of its start, mostly."""
+    error: str | None = None
+    """Why its node in ZooKeeper cannot be read; the other fields are None then."""
 
 
 class BrokerDescription(msgspec.Struct, frozen=True):
@@ -139,6 +153,17 @@ def topic_description(topic: MetadataTopic) -> TopicDescription:
         for partition in sorted(topic.partitions, key=lambda partition: partition.partition_index)
     ]
     return TopicDescription(topic.name, topic.topic_id, partitions)
+
+
+def producer_name_description(listed: ListedProducerName) -> ProducerNameDescription:
+    """From a ListProducerNames answer."""
+    return ProducerNameDescription(
+        listed.name,
+        from_wire(listed.producer_id),
+        from_wire(listed.producer_epoch),
+        from_wire(listed.changed_ms),
+        listed.error,
+    )
 
 
 def config_entry(config: DescribedConfig) -> ConfigEntry:

@@ -21,6 +21,7 @@
     |  |  InvalidPartitions, InvalidConfig, NotController, StorageError, CorruptMessage, OffsetNotAvailable
     |  |- OffsetOutOfRange        the position is outside the log and there is no reset policy
     |  |- ProducerFenced          a later process has this producer's name: this one can write nothing more
+    |  |- UnknownProducerName     no producer has the name that is to be deleted
     |  |- SequenceError           the broker no longer knows what this producer wrote before
     |  `- OutcomeUnknown          and an earlier attempt went unanswered: the record may have been written or not
     |- CorruptRecords             what a broker sent is damaged (CRC); names partition, offset and broker
@@ -416,6 +417,10 @@ class ProducerFenced(BrokerError):
     """A later process has started with this producer's name (or uses its id): this one can write nothing more."""
 
 
+class UnknownProducerName(BrokerError):
+    """No producer has this name, or it was deleted."""
+
+
 class SequenceError(BrokerError):
     """The broker does not know what this producer wrote before."""
 
@@ -445,6 +450,7 @@ CLASS_OF_CODE: dict[ErrorCode, type[BrokerError]] = {
     ErrorCode.UNKNOWN_PRODUCER_ID: SequenceError,
     ErrorCode.DUPLICATE_SEQUENCE_NUMBER: OutcomeUnknown,
     ErrorCode.INVALID_PRODUCER_EPOCH: ProducerFenced,
+    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: UnknownProducerName,
     ErrorCode.KAFKA_STORAGE_ERROR: StorageError,
     ErrorCode.OFFSET_NOT_AVAILABLE: OffsetNotAvailable,
 }

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from minibroker.client.errors import UndecodableRecords as UndecodableRecords
     from minibroker.client.errors import UndeliveredRecords as UndeliveredRecords
     from minibroker.client.errors import UndeserializableRecord as UndeserializableRecord
+    from minibroker.client.errors import UnknownProducerName as UnknownProducerName
     from minibroker.client.errors import UnknownTopicOrPartition as UnknownTopicOrPartition
     from minibroker.client.errors import WrongArguments as WrongArguments
     from minibroker.client.producer.deliveries import Deliveries as Deliveries
@@ -132,6 +133,7 @@ __all__ = [
     "UndecodableRecords",
     "UndeliveredRecords",
     "UndeserializableRecord",
+    "UnknownProducerName",
     "UnknownTopicOrPartition",
     "WrongArguments",
 ]

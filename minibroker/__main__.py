@@ -12,6 +12,7 @@ COMMANDS = {
     "broker": ("minibroker.commands.broker:broker", "Run one broker in the foreground."),
     "topic": ("minibroker.commands.topic:topic", "Create, list, describe, alter and delete topics."),
     "produce": ("minibroker.commands.produce:produce", "Write the lines of a file or of stdin to a topic."),
+    "producer": ("minibroker.commands.producer:producer", "List and delete the names of producers."),
     "consume": ("minibroker.commands.consume:consume", "Print a topic's records."),
     "offsets": ("minibroker.commands.offsets:offsets", "Print the first and end offsets of partitions."),
     "replicas": ("minibroker.commands.replicas:replicas", "Print each replica's role, epoch, LEO, HW, lag and ISR."),

@@ -91,17 +91,18 @@ class LazyGroup(click.Group):
 
 
 def _unknown_command(name: str, known: Sequence[str]) -> str:
-    return f"there is no command '{name}'{_suggestion(name, known)}"
+    return f"there is no command '{name}'{suggestion(name, known)}"
 
 
 def unknown_topic(name: str, known: Sequence[str]) -> str:
     """The message for a topic that does not exist; `known` are those that do."""
-    suggestion = _suggestion(name, known) or "."
+    end = suggestion(name, known) or "."
     cures = f"`minibroker topic list` prints all topics; `minibroker topic create -t {name}` creates this one"
-    return f"there is no topic '{name}'{suggestion} {cures}"
+    return f"there is no topic '{name}'{end} {cures}"
 
 
-def _suggestion(name: str, known: Sequence[str]) -> str:
+def suggestion(name: str, known: Sequence[str]) -> str:
+    """The end of a message that says that `name` is unknown; empty if no other is similar."""
     from difflib import get_close_matches
 
     near = get_close_matches(name, known, n=1)

@@ -75,6 +75,10 @@ def _resources(body: m.Request, response: m.Response) -> Iterator[ResourceResult
             yield from ((_partition(each), each.error_code) for each in response.partitions)
         case m.ElectLeadersRequest(), _ if body.confirmed:
             yield from ((_partition(each), failed) for each in body.confirmed)
+        case m.DeleteProducerNamesRequest(), m.DeleteProducerNamesResponse() if not failed:
+            yield from ((f"producer:{_quoted(each.name)}", each.error_code) for each in response.responses)
+        case m.DeleteProducerNamesRequest(), _:
+            yield from ((f"producer:{_quoted(each)}", failed) for each in body.names)
         case m.ControlledShutdownRequest(offline_partitions=None), _:
             yield f"broker:{body.broker_id}", failed
 

@@ -30,6 +30,7 @@ from minibroker.broker.requests.describe_configs import answer_describe_configs
 from minibroker.broker.requests.offset_requests import answer_list_offsets, answer_offset_for_leader_epoch
 from minibroker.broker.requests.produce import ProduceHandler
 from minibroker.broker.requests.producer_ids import ProducerIds
+from minibroker.broker.requests.producer_name_admin import ProducerNameAdmin
 from minibroker.broker.requests.replica_description import describe_replicas
 from minibroker.broker.requests.replica_log_info import answer_log_info
 from minibroker.protocol.errors import ErrorCode
@@ -75,6 +76,7 @@ class RequestHandlers:
         image: MetadataImage,
         registration: Registration,
         producer_ids: ProducerIds,
+        producer_name_admin: ProducerNameAdmin,
         dynamic_config: DynamicConfig,
         controller: ControllerRole,
         failure_confirmer: FailureConfirmer,
@@ -88,7 +90,6 @@ class RequestHandlers:
         self._produce = produce
         self._image = image
         self._registration = registration
-        self._producer_ids = producer_ids
         self._dynamic_config = dynamic_config
         self._controller = controller
         self._authentication = authentication
@@ -119,7 +120,9 @@ class RequestHandlers:
                 lambda r, body: events.answer(image.broker_id, registration.incarnation_id, body)
             ),
             ApiKey.GET_REPLICA_LOG_INFO: self._read(lambda r, body: answer_log_info(manager, registration, body)),
-            ApiKey.INIT_PRODUCER_ID: self._later(self._init_producer_id),
+            ApiKey.INIT_PRODUCER_ID: self._later(producer_ids.answer),
+            ApiKey.LIST_PRODUCER_NAMES: self._later(producer_name_admin.list_names),
+            ApiKey.DELETE_PRODUCER_NAMES: self._later(producer_name_admin.delete_names),
             ApiKey.CREATE_TOPICS: self._later(controller.handle),
             ApiKey.DELETE_TOPICS: self._later(controller.handle),
             ApiKey.ELECT_LEADERS: self._later(controller.handle),
@@ -284,9 +287,6 @@ class RequestHandlers:
     def _describe_configs(self, request: IncomingRequest, body: m.DescribeConfigsRequest) -> m.Response:
         dynamic = self._dynamic_config
         return answer_describe_configs(body, dynamic.current, dynamic.overrides, self._image)
-
-    async def _init_producer_id(self, body: m.InitProducerIdRequest) -> m.Response:
-        return await self._producer_ids.answer(body)
 
 
 def _refused(change: MetadataChange) -> m.Response:

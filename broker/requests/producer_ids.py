@@ -82,7 +82,7 @@ class ProducerIds:
             answer = await self._names.answer(name, claim)
         except NameRefused as refusal:
             return _refused(refusal.code, str(refusal))
-        except (CoordinationError, CorruptZnode, ProducerIdsUnavailable) as error:
+        except (CoordinationError, ProducerIdsUnavailable) as error:
             return _refused(ErrorCode.REQUEST_TIMED_OUT, f"broker {self._broker_id} cannot look {name!r} up: {error}")
         if isinstance(answer, NotNewest):
             newest_id, newest_epoch = answer.newest

@@ -48,7 +48,7 @@ class NameRefused(Exception):
 
 
 class ProducerNames:
-    """Answers for one broker. Raises CoordinationError and CorruptZnode where ZooKeeper does not help."""
+    """Answers for one broker. Raises CoordinationError where ZooKeeper does not help."""
 
     def __init__(
         self, coordination: Coordination, clock: Clock, next_producer_id: Callable[[], Awaitable[ProducerId]]
@@ -80,7 +80,7 @@ class ProducerNames:
         except NoNode:
             known, version = None, 0
         else:
-            known, version = ProducerNameNode.decode(content), stat.version
+            known, version = _decoded(name, content), stat.version
         match decide(name, known, claim):
             case Fenced(reason):
                 raise NameRefused(ErrorCode.INVALID_PRODUCER_EPOCH, reason)
@@ -121,7 +121,10 @@ class ProducerNames:
                 if await self._has_room() or await self._forget_old():  # another search may have made room
                     return
                 self._full_until = asyncio.get_running_loop().time() + LOOK_AGAIN_AFTER_S
-        text = f"there are {NAMES_MAX} names of producers, and no more are allowed: use fewer"
+        text = (
+            f"there are {NAMES_MAX} names of producers, and no more are allowed: use fewer, or delete those that no"
+            " process uses any more (`minibroker producer list`, `minibroker producer delete NAME`)"
+        )
         raise NameRefused(ErrorCode.INVALID_REQUEST, text)
 
     async def _has_room(self) -> bool:
@@ -143,6 +146,18 @@ class ProducerNames:
         except (NoNode, BadVersion, CorruptZnode):
             return False
         return True
+
+
+def _decoded(name: str, content: bytes) -> ProducerNameNode:
+    """Raises NameRefused with the cure. No start can mend the node: it does not know which epochs were given."""
+    try:
+        return ProducerNameNode.decode(content)
+    except CorruptZnode as error:
+        text = (
+            f"{producer_name_path(name)} in ZooKeeper cannot be read ({error}): once no process writes as producer"
+            f" {name!r} any more, `minibroker producer delete {name}` removes it; then start again"
+        )
+        raise NameRefused(ErrorCode.INVALID_REQUEST, text) from None
 
 
 def claim_of(request: InitProducerIdRequest) -> Claim:

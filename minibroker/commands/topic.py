@@ -15,7 +15,6 @@ from minibroker.command_line import (
     json_option,
     print_json,
     print_table,
-    run_async,
     timeout_option,
     topics_option,
     warn,
@@ -46,21 +45,9 @@ def topic() -> None:
 
 
 def _ask(servers: str, timeout_s: float, work: "Callable[[AdminClient, float], Awaitable[T]]") -> T:
-    """Run `work(admin, timeout_ms)`; every error of the client becomes a CommandFailed."""
-    from minibroker.client.admin import AdminClient
-    from minibroker.client.errors import MinibrokerError
-    from minibroker.opened_client import FIRST_ANSWER_MS, opened
+    from minibroker.admin_call import ask_admin
 
-    async def ask() -> T:
-        timeout_ms = max(1, round(timeout_s * 1000))
-        try:
-            client = AdminClient(bootstrap_servers=servers, bootstrap_timeout_ms=min(FIRST_ANSWER_MS, timeout_ms))
-            async with opened(client, servers) as admin:
-                return await work(admin, timeout_ms)
-        except MinibrokerError as error:
-            raise CommandFailed(str(error)) from None
-
-    return run_async(ask(), timeout_s + 10, "topic")
+    return ask_admin(servers, timeout_s, work, "topic")
 
 
 async def _require_topics(admin: "AdminClient", names: tuple[str, ...], timeout_ms: float) -> None:

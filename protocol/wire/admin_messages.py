@@ -16,6 +16,7 @@ from minibroker.protocol.wire.message_types import (
     I32,
     I64,
     PARTITIONS_MAX,
+    PRODUCER_NAMES_MAX,
     REPLICAS_MAX,
     TOPICS_MAX,
     Configs,
@@ -278,6 +279,39 @@ class DescribeEventsResponse(Response, frozen=True, kw_only=True):
     first_number: I64 = 0  # about: of the oldest event that is kept
     next_number: I64 = 0  # about: to ask for next
     events: Annotated[list[ReportedEvent], Meta(max_length=1_000)] = []
+
+
+# ---------------------------------------------------------------------------------------------------- Producer names
+class ListedProducerName(Message, frozen=True, kw_only=True):
+    """One name of a producer (`InitProducerIdRequest.transactional_id`)."""
+
+    name: Name
+    producer_id: I64 = -1
+    producer_epoch: I16 = -1  # about: the newest of the name
+    changed_ms: I64 = -1  # about: when it got this epoch: wall-clock ms of the broker that gave it
+    error: Text | None = None  # about: its node in ZooKeeper cannot be read
+
+
+class ListProducerNamesRequest(Request, frozen=True, kw_only=True):
+    pass
+
+
+class ListProducerNamesResponse(Response, frozen=True, kw_only=True):
+    names: Annotated[list[ListedProducerName], Meta(max_length=PRODUCER_NAMES_MAX)] = []
+
+
+class DeleteProducerNamesRequest(Request, frozen=True, kw_only=True):
+    names: Annotated[list[Name], Meta(max_length=PRODUCER_NAMES_MAX)] = []
+
+
+class DeletedProducerName(Message, frozen=True, kw_only=True):
+    name: Name
+    error_code: I16 = 0
+    error_message: Text | None = None
+
+
+class DeleteProducerNamesResponse(Response, frozen=True, kw_only=True):
+    responses: Annotated[list[DeletedProducerName], Meta(max_length=PRODUCER_NAMES_MAX)] = []
 
 
 # --------------------------------------------------------------------------------------------- DescribeReplicaState

@@ -47,6 +47,8 @@ PRODUCES_IN_FLIGHT_MAX = 5
 PRODUCE_BATCHES_MAX = 8
 """Batches of one partition that a producer puts into one Produce. To recognize a repeated batch, a broker remembers
 five such requests in flight (docs/decisions/0012)."""
+PRODUCER_NAMES_MAX = 2_000
+"""In one message. Brokers keep a thousand names (`NAMES_MAX`); twice as many leave room for nodes that others made."""
 REPLICAS_MAX = 100
 BROKERS_MAX = 1_000
 LISTENERS_MAX = 16

@@ -30,6 +30,9 @@ from minibroker.protocol.wire.admin_messages import (
     CreateTopicsRequest,
     CreateTopicsResponse,
     DeletableTopicResult,
+    DeletedProducerName,
+    DeleteProducerNamesRequest,
+    DeleteProducerNamesResponse,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
     DescribeClusterBroker,
@@ -54,6 +57,9 @@ from minibroker.protocol.wire.admin_messages import (
     IgnoredNode,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
+    ListedProducerName,
+    ListProducerNamesRequest,
+    ListProducerNamesResponse,
     RemoteReplicaState,
     ReplicaStateDescription,
     ReportedEvent,
@@ -198,8 +204,11 @@ __all__ = [
     "CreateTopicsResponse",
     "CurrentLeader",
     "DeletableTopicResult",
+    "DeleteProducerNamesRequest",
+    "DeleteProducerNamesResponse",
     "DeleteTopicsRequest",
     "DeleteTopicsResponse",
+    "DeletedProducerName",
     "DescribeClusterBroker",
     "DescribeClusterRequest",
     "DescribeClusterResponse",
@@ -244,6 +253,9 @@ __all__ = [
     "ListOffsetsResponse",
     "ListOffsetsTopic",
     "ListOffsetsTopicResponse",
+    "ListProducerNamesRequest",
+    "ListProducerNamesResponse",
+    "ListedProducerName",
     "LiveBroker",
     "Message",
     "MetadataBroker",
@@ -319,6 +331,8 @@ class ApiKey(IntEnum):
     CONFIRM_FAILURE = 127
     DESCRIBE_REPLICA_STATE = 1000
     DESCRIBE_EVENTS = 1001
+    LIST_PRODUCER_NAMES = 1002
+    DELETE_PRODUCER_NAMES = 1003
 
 
 class Api(Struct, frozen=True):
@@ -358,6 +372,8 @@ APIS: dict[int, Api] = {
         Api(ApiKey.CONFIRM_FAILURE, ConfirmFailureRequest, ConfirmFailureResponse, is_cluster_action=True),
         Api(ApiKey.DESCRIBE_REPLICA_STATE, DescribeReplicaStateRequest, DescribeReplicaStateResponse),
         Api(ApiKey.DESCRIBE_EVENTS, DescribeEventsRequest, DescribeEventsResponse),
+        Api(ApiKey.LIST_PRODUCER_NAMES, ListProducerNamesRequest, ListProducerNamesResponse),
+        Api(ApiKey.DELETE_PRODUCER_NAMES, DeleteProducerNamesRequest, DeleteProducerNamesResponse),
     )
 }
 API_OF_REQUEST: dict[type[Request], Api] = {api.request: api for api in APIS.values()}

@@ -31,6 +31,7 @@ def test_each_cluster_change_is_logged_with_its_outcome(caplog: pytest.LogCaptur
             m.CreateTopicsRequest(topics=[m.CreatableTopic(name=name) for name in ("new\nline", "made", TOPIC)]),
             m.IncrementalAlterConfigsRequest(resources=[resource]),
             m.DeleteTopicsRequest(topic_names=["other's"]),
+            m.DeleteProducerNamesRequest(names=["orders"]),
         )
         logged = lines(caplog)
         assert [line.split(" principal=")[0] for line in logged] == [
@@ -38,6 +39,7 @@ def test_each_cluster_change_is_logged_with_its_outcome(caplog: pytest.LogCaptur
             r"operation=CREATE_TOPICS resource=topic:'new\nline' and 1 more outcome=INVALID_TOPIC_EXCEPTION",
             "operation=INCREMENTAL_ALTER_CONFIGS resource=topic:'t' outcome=NONE",
             """operation=DELETE_TOPICS resource=topic:"other's" outcome=UNKNOWN_TOPIC_OR_PARTITION""",
+            "operation=DELETE_PRODUCER_NAMES resource=producer:'orders' outcome=TRANSACTIONAL_ID_NOT_FOUND",
         ]
         assert all(" principal=User:ANONYMOUS client_id='test' address=10." in line for line in logged)
 

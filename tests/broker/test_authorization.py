@@ -83,6 +83,8 @@ CLIENT_APIS: dict[ApiKey, ApiCase] = {
     ApiKey.SASL_HANDSHAKE: ApiCase(lambda client, sender: m.SaslHandshakeRequest(mechanism="PLAIN")),
     ApiKey.SASL_AUTHENTICATE: ApiCase(lambda client, sender: m.SaslAuthenticateRequest(auth_bytes=b"?")),
     ApiKey.DESCRIBE_EVENTS: ApiCase(lambda client, sender: m.DescribeEventsRequest()),
+    ApiKey.LIST_PRODUCER_NAMES: ApiCase(lambda client, sender: m.ListProducerNamesRequest()),
+    ApiKey.DELETE_PRODUCER_NAMES: ApiCase(lambda client, sender: m.DeleteProducerNamesRequest()),
 }
 BROKER_APIS: dict[ApiKey, ApiCase] = {
     ApiKey.LEADER_AND_ISR: ApiCase(

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from minibroker.broker.membership.metadata_image import MetadataImage
-from minibroker.broker.requests.handlers import CLIENTS_TASKS_MAX, RequestHandlers
+from minibroker.broker.requests.handlers import CLIENTS_TASKS_MAX
+from minibroker.broker.requests.producer_ids import ProducerIds
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.wire import messages as m
 from minibroker.simulation.world.loop import Unhandled
@@ -57,7 +58,7 @@ def test_an_answer_to_a_change_that_cannot_be_encoded_ends_the_process(monkeypat
     async def answer(*_: Any) -> m.Response:
         return m.Response(error_message=UNENCODABLE)
 
-    monkeypatch.setattr(RequestHandlers, "_init_producer_id", answer)
+    monkeypatch.setattr(ProducerIds, "answer", answer)
 
     async def check(client: ClusterClient) -> None:
         (await client.connection(1)).send(m.InitProducerIdRequest(), lambda _: None)

@@ -171,12 +171,26 @@ def test_no_epoch_is_given_twice_although_the_name_was_forgotten() -> None:
     run(story)
 
 
-def test_a_node_that_cannot_be_read_gives_no_identity() -> None:
+def test_a_node_that_cannot_be_read_is_named_with_the_cure() -> None:
+    """And no start waits for it: it does not mend itself."""
+
     async def story(world: World) -> None:
         await (await world.observer()).create(producer_name_path("orders"), b"{}", make_parents=True)
-        answer = await ask(await broker(world, 1), "orders")
-        assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
-        assert "/producer_names" in (answer.error_message or "")
+        for present in ((-1, -1), (7, 3)):
+            answer = await ask(await broker(world, 1), "orders", present)
+            assert answer.error_code == ErrorCode.INVALID_REQUEST
+            text = answer.error_message or ""
+            assert text.startswith("/producer_names/orders in ZooKeeper cannot be read (")
+            assert "`minibroker producer delete orders`" in text
+
+    run(story)
+
+
+def test_the_refusal_of_one_name_too_many_names_the_cure() -> None:
+    async def story(world: World) -> None:
+        await fill_names(world, lambda number: world.clock.now_ms())
+        answer = await ask(await broker(world, 1), "new")
+        assert "`minibroker producer delete NAME`" in (answer.error_message or "")
 
     run(story)
 

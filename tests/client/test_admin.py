@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from minibroker.client.admin import AdminClient, NewTopic
+from minibroker.client.admin import AdminClient, NewTopic, ProducerNameDescription
 from minibroker.client.descriptions import CreatedTopic
 from minibroker.client.errors import (
     BrokerError,
@@ -14,6 +14,7 @@ from minibroker.client.errors import (
     InvalidConfig,
     InvalidReplicationFactor,
     TopicAlreadyExists,
+    UnknownProducerName,
     UnknownTopicOrPartition,
 )
 from minibroker.protocol.errors import ErrorCode
@@ -24,6 +25,9 @@ from minibroker.protocol.wire.messages import (
     CreateTopicsRequest,
     CreateTopicsResponse,
     DeletableTopicResult,
+    DeletedProducerName,
+    DeleteProducerNamesRequest,
+    DeleteProducerNamesResponse,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
     DescribeClusterBroker,
@@ -38,6 +42,9 @@ from minibroker.protocol.wire.messages import (
     DescribeReplicaStateResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
+    ListedProducerName,
+    ListProducerNamesRequest,
+    ListProducerNamesResponse,
     ReplicaStateDescription,
     Response,
 )
@@ -310,5 +317,72 @@ def test_a_closed_admin_client_raises_client_closed(cluster: FakeCluster) -> Non
         await admin.close()
         with pytest.raises(ClientClosed):
             await admin.list_topics()
+
+    cluster.run(main)
+
+
+class ProducerNames:
+    """Brokers with names of producers; any of them answers."""
+
+    def __init__(self, cluster: FakeCluster, names: list[str]) -> None:
+        self.names = names
+        self.lose_answers = 0
+        cluster.intercept = self.answer
+
+    def answer(self, broker: int, request: IncomingRequest) -> Response | bool | None:
+        body = request.body
+        if isinstance(body, ListProducerNamesRequest):
+            listed = [
+                ListedProducerName(name=name, producer_id=7, producer_epoch=3, changed_ms=1_000) for name in self.names
+            ]
+            return ListProducerNamesResponse(names=[*listed, ListedProducerName(name="x", error="garbage")])
+        if not isinstance(body, DeleteProducerNamesRequest):
+            return None
+        results = []
+        for name in body.names:
+            code = ErrorCode.NONE if name in self.names else ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+            self.names = [each for each in self.names if each != name]
+            results.append(DeletedProducerName(name=name, error_code=code, error_message="as the test wants"))
+        if self.lose_answers:
+            self.lose_answers -= 1
+            request.close_connection("the answer is lost")
+            return True
+        return DeleteProducerNamesResponse(responses=results)
+
+
+def test_the_names_of_producers_are_listed(cluster: FakeCluster) -> None:
+    ProducerNames(cluster, ["orders"])
+
+    async def main(runtime: Runtime) -> None:
+        async with AdminClient(bootstrap_servers=cluster.bootstrap, runtime=runtime) as admin:
+            orders, broken = await admin.list_producer_names()
+        assert orders == ProducerNameDescription("orders", 7, 3, 1_000)
+        assert broken == ProducerNameDescription("x", None, None, None, "garbage")
+
+    cluster.run(main)
+
+
+def test_a_name_of_a_producer_is_deleted_once(cluster: FakeCluster) -> None:
+    ProducerNames(cluster, ["orders", "bills"])
+
+    async def main(runtime: Runtime) -> None:
+        async with AdminClient(bootstrap_servers=cluster.bootstrap, runtime=runtime) as admin:
+            await admin.delete_producer_name("orders")
+            with pytest.raises(UnknownProducerName, match="as the test wants"):
+                await admin.delete_producer_name("orders")
+            results = await admin.delete_producer_names(["bills", "none", "bills"])
+        assert results["bills"] is None
+        assert isinstance(results["none"], UnknownProducerName)
+        assert list(results) == ["bills", "none"]
+
+    cluster.run(main)
+
+
+def test_a_deletion_of_a_name_whose_answer_was_lost_has_succeeded(cluster: FakeCluster) -> None:
+    ProducerNames(cluster, ["orders"]).lose_answers = 1
+
+    async def main(runtime: Runtime) -> None:
+        async with AdminClient(bootstrap_servers=cluster.bootstrap, runtime=runtime) as admin:
+            await admin.delete_producer_name("orders")
 
     cluster.run(main)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from minibroker import Producer
 from minibroker.local_cluster.local_cluster import LocalCluster
 from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.files.acked_list import parse_trailer
@@ -168,6 +169,23 @@ def test_topic_is_described_altered_and_deleted(minibroker: CommandLine) -> None
     minibroker.run("topic", "delete", "-t", topic)
     assert topic.encode() not in minibroker.run("topic", "list").split()
     minibroker.run("topic", "delete", "-t", topic, "--if-exists")
+
+
+def test_names_of_producers_are_listed_and_deleted(minibroker: CommandLine) -> None:
+    async def start() -> None:
+        servers = minibroker.environment["MINIBROKER_BOOTSTRAP_SERVERS"]
+        async with Producer(bootstrap_servers=servers, producer_name="billing"):
+            pass
+
+    asyncio.run(start())
+    (name,) = [json.loads(line) for line in minibroker.run("producer", "list", "--json").splitlines()]
+    assert (name["producer_name"], name["producer_epoch"], name["error"]) == ("billing", 0, None)
+    wrong = minibroker.complete("producer", "delete", "biling")
+    assert (wrong.returncode, wrong.stdout) == (1, b"")
+    assert b"no producer has the name 'biling'; did you mean 'billing'?" in wrong.stderr
+    assert minibroker.run("producer", "delete", "billing") == b"deleted billing\n"
+    assert minibroker.run("producer", "delete", "billing", "--if-exists") == b"there was no billing\n"
+    assert minibroker.run("producer", "list") == b"NAME  PRODUCER ID  EPOCH  SINCE\n"
 
 
 def test_a_deletion_names_the_broker_that_is_missing(own_cluster: LocalCluster) -> None:
