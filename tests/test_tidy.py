@@ -123,6 +123,12 @@ def test_links_give_each_folder_its_import_name() -> None:
     assert {name: links.get(name) for name in PACKAGES} == {name: f"../{name}" for name in PACKAGES}
 
 
+def test_images_are_built_from_every_linked_folder() -> None:
+    kept = (ROOT / ".dockerignore").read_text().split()
+    linked = [path.name for path in (ROOT / "minibroker").iterdir() if path.is_symlink()]
+    assert [name for name in sorted(linked) if f"!{name}" not in kept] == [], "add them to .dockerignore"
+
+
 def test_build_backend_is_the_locked_one() -> None:
     with (ROOT / "pyproject.toml").open("rb") as file:
         required = tomllib.load(file)["build-system"]["requires"]
