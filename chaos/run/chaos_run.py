@@ -17,7 +17,7 @@ from minibroker.chaos.run.chaos_load import TOPIC, ChaosLoad
 from minibroker.chaos.run.fault_actions import FaultActions, NoTarget
 from minibroker.chaos.run.options import ChaosOptions
 from minibroker.chaos.run.recorder import Recorder, in_short
-from minibroker.harness.cluster import ClusterHarness
+from minibroker.harness.cluster import ClusterHarness, Misuse
 
 WRITE_EVERY_S = 1.0
 SETTLE_S = 2.0
@@ -119,7 +119,7 @@ class ChaosRun:
                 await self._sleep_until(planned.at_s)
                 done = DoneFault(planned=planned)
                 self.faults.append(done)
-                while self._lasting >= plan.overlap_max:
+                while self._lasting >= plan.overlap_max or self._is_alone:
                     await asyncio.sleep(POLL_S)
                 if self._recorder.now() - self.phases["load"] > plan.duration_s:
                     done.left_out = "the faults before it took longer than planned"
@@ -133,33 +133,50 @@ class ChaosRun:
         await asyncio.sleep(max(0.0, at_s - (self._recorder.now() - self.phases["load"])))
 
     async def _one(self, done: DoneFault) -> None:
-        planned = done.planned
+        is_alone = BY_NAME[done.planned.kind].is_alone
         self._lasting += 1
+        self._is_alone = is_alone
         try:
-            if BY_NAME[planned.kind].is_alone:
-                await self._wait_until_whole()
-            done.brokers = await self._actions.targets(planned)
-            done.began_s = self._recorder.now()
-            async with self._actions.during(planned, done.brokers):
-                self._recorder.nemesis(f"begin {planned.kind} {planned.target} {done.brokers}")
-                await asyncio.sleep(planned.for_s)
-                done.undone_from_s = self._recorder.now()
+            if is_alone:
+                await self._wait_until_whole(lasting=1)
+            await self._last(done)
         except NoTarget as error:
             done.left_out = str(error)
             done.began_s = None
         except Exception as error:
-            self.troubles.append(f"{planned.kind} of {planned.target} {done.brokers} could not be undone: {error}")
+            step = "begin" if done.undone_from_s is None else "be undone"
+            self.troubles.append(f"{_name(done)} could not {step}: {in_short(error)}")
         finally:
             if done.began_s is not None:
                 done.ended_s = self._recorder.now()
-                self._recorder.nemesis(f"end {planned.kind} {planned.target} {done.brokers}")
+                self._recorder.nemesis(f"end {_name(done)}")
             self._lasting -= 1
+        if is_alone:
+            with contextlib.suppress(NoTarget):
+                await self._wait_until_whole(lasting=0)
+            self._is_alone = False
 
-    async def _wait_until_whole(self) -> None:
+    async def _last(self, done: DoneFault) -> None:
+        """From its beginning to its end. A beginning is never cut short, so that its end undoes all of it."""
+        done.brokers = await self._actions.targets(done.planned)
+        done.began_s = self._recorder.now()
+        async with contextlib.AsyncExitStack() as stack:
+            fault = self._actions.during(done.planned, done.brokers)
+            beginning = asyncio.create_task(stack.enter_async_context(fault))
+            try:
+                await asyncio.shield(beginning)
+            except asyncio.CancelledError:
+                await asyncio.wait([beginning])
+                raise
+            self._recorder.nemesis(f"begin {_name(done)}")
+            await asyncio.sleep(done.planned.for_s)
+            done.undone_from_s = self._recorder.now()
+
+    async def _wait_until_whole(self, lasting: int) -> None:
         """Every replica in sync, and no other fault lasts. Raises NoTarget."""
         try:
             async with asyncio.timeout(ALONE_S):
-                while self._lasting > 1 or await self._cluster.under_replicated(TOPIC):
+                while self._lasting > lasting or await self._cluster.under_replicated(TOPIC):
                     await asyncio.sleep(POLL_S)
         except TimeoutError:
             raise NoTarget(f"not every replica was in sync within {ALONE_S:g} s") from None
@@ -168,14 +185,25 @@ class ChaosRun:
     async def _recover(self) -> None:
         """Everything is repaired, and the cluster must be whole in time."""
         await self._cluster.heal()
-        for broker in tuple(self._cluster.broker_ids):
-            if not self._cluster.is_running(broker):
-                await self._cluster.start(broker)
-            await self._cluster.resume(broker)
+        await self._cluster.resume_zookeeper()
+        with contextlib.suppress(Misuse):  # it runs
+            await self._cluster.start_zookeeper()
+        await asyncio.gather(*map(self._revive, tuple(self._cluster.broker_ids)))
         try:
             await self._cluster.wait_in_sync(TOPIC, RECOVERY_S)
         except AssertionError as error:
             self.troubles.append(f"the cluster did not recover: {error}")
+
+    async def _revive(self, broker: int) -> None:
+        """By now no fault keeps it down."""
+        try:
+            await self._cluster.resume(broker)
+        except Misuse:
+            self.troubles.append(f"broker {broker} ended by itself, or was not started again: its log says why")
+            try:
+                await self._cluster.start(broker)
+            except Exception as error:
+                self.troubles.append(f"broker {broker} does not start: {in_short(error)}")
 
     async def _read_all(self) -> None:
         left = {"all": -1}
@@ -184,3 +212,7 @@ class ChaosRun:
                 left = dict(await self.load.read_all("final-reader"))
         if left:
             self.troubles.append(f"not everything could be read within {READ_S:g} s: {left} records are left")
+
+
+def _name(done: DoneFault) -> str:
+    return f"{done.planned.kind} of {done.planned.target} {done.brokers}"

@@ -6,13 +6,14 @@ Owns: which brokers a role names at that moment. Leaves to others: when (`chaos_
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 
 from minibroker.chaos.plan.damage import flipped, torn
 from minibroker.chaos.plan.drawing import PARTITIONS, PlannedFault
 from minibroker.chaos.plan.fault_kinds import BY_NAME
 from minibroker.chaos.run.chaos_load import TOPIC
-from minibroker.harness.cluster import CLIENTS, ZOOKEEPER, ClusterHarness, Misuse, Party, UnsupportedByBackend
+from minibroker.chaos.run.held_links import HeldLinks
+from minibroker.harness.cluster import CLIENTS, ZOOKEEPER, ClusterHarness, Link, Misuse, Party, UnsupportedByBackend
 from minibroker.harness.hardware import DiskFault
 
 LEADER_S = 8.0
@@ -28,13 +29,21 @@ class NoTarget(Exception):
     """The fault does not fit the cluster at this moment; it is left out. A part of a sentence."""
 
 
+def _parties(fault: PlannedFault, targets: Sequence[int]) -> list[Party]:
+    """Those that no other fault may have at the same time: a pause that ends inside another would end both, and no
+    session expires while ZooKeeper is down."""
+    has_zookeeper = fault.target == "cluster" or fault.kind == "expire-session"
+    return [*targets, *([ZOOKEEPER] if has_zookeeper else [])]
+
+
 class FaultActions:
-    """On one cluster. A broker that a fault holds down is no target of another."""
+    """On one cluster. A broker, or ZooKeeper, that a fault holds is no target of another."""
 
     def __init__(self, cluster: ClusterHarness, seed: int) -> None:
         self._cluster = cluster
         self._rng = random.Random(f"faults {seed}")
-        self._busy: set[int] = set()
+        self._busy: set[Party] = set()
+        self._links = HeldLinks(cluster)
 
     async def targets(self, fault: PlannedFault) -> list[int]:
         """The brokers that the fault hits now. Raises NoTarget."""
@@ -61,8 +70,6 @@ class FaultActions:
                 leader = await self._leader(fault.partition)
                 others = [b for b in ids if b != leader]
                 found = [others[fault.partition % len(others)]]
-        if taken := self._busy & {*found}:
-            raise NoTarget(f"broker {min(taken)} is still the target of another fault")
         return found
 
     async def _leader_that_is_no_controller(self, otherwise: int) -> int:
@@ -87,15 +94,30 @@ class FaultActions:
     @contextlib.asynccontextmanager
     async def during(self, fault: PlannedFault, targets: Sequence[int]) -> AsyncIterator[None]:
         """The fault lasts as long as the block. Raises NoTarget if it cannot begin."""
-        begin = ACTIONS[fault.kind]
-        self._busy.update(targets)
+        has_begun = False
         try:
-            async with begin(self, list(targets)):
-                yield
+            with self._held(_parties(fault, targets)):
+                async with ACTIONS[fault.kind](self, list(targets)):
+                    has_begun = True
+                    yield
         except (Misuse, UnsupportedByBackend) as error:
+            if has_begun:
+                raise  # nothing else touches its targets: what does not fit now is the cluster's doing
             raise NoTarget(str(error)) from None
+
+    @contextlib.contextmanager
+    def _held(self, parties: Iterable[Party]) -> Iterator[None]:
+        """No other fault gets them during the block. Raises NoTarget if another has one of them."""
+        wanted = {*parties}
+        if taken := self._busy & wanted:
+            party = min(taken, key=str)
+            name = "ZooKeeper" if party == ZOOKEEPER else f"broker {party}"
+            raise NoTarget(f"{name} is still the target of another fault")
+        self._busy |= wanted
+        try:
+            yield
         finally:
-            self._busy.difference_update(targets)
+            self._busy -= wanted
 
     # ------------------------------------------------------------------------------------------------------ brokers
     @contextlib.asynccontextmanager
@@ -130,17 +152,20 @@ class FaultActions:
 
     @contextlib.asynccontextmanager
     async def chase_leader(self, targets: list[int]) -> AsyncIterator[None]:
-        killed: list[int] = []
-        try:
-            for _ in range(CHASED):
-                leader = targets[0] if not killed else await self._other_leader(killed[-1])
-                if leader is None:
-                    break
-                await self._cluster.kill(leader)
-                killed.append(leader)
-            yield
-        finally:
-            await self._start_down(killed)
+        killed = list(targets)
+        await self._cluster.kill(targets[0])
+        with contextlib.ExitStack() as chased:
+            try:
+                for _ in range(CHASED - 1):
+                    leader = await self._other_leader(killed[-1])
+                    if leader is None or leader in self._busy:
+                        break
+                    chased.enter_context(self._held([leader]))
+                    killed.append(leader)
+                    await self._cluster.kill(leader)
+                yield
+            finally:
+                await self._start_down(killed)
 
     async def _other_leader(self, before: int) -> int | None:
         try:
@@ -159,26 +184,21 @@ class FaultActions:
             raise NoTarget("the controller leads, and its orders would be as slow as its records")
         last = controller  # it gives the orders, so it must live and hear itself
         dead = self._rng.choice([broker for broker in followers if broker != last])
-        if not await self._all_run() or dead in self._busy:
+        if not all(map(self._cluster.is_running, self._cluster.broker_ids)):
             raise NoTarget("all brokers must run")
         led = await self._led_by(leader)
-        self._busy.update(followers)
-        try:
-            await self._cluster.slow(leader, last, SLOW_S)
-            await asyncio.sleep(2 * SLOW_S)
-            await self._cluster.block(leader, last)
-            await self._cluster.kill(dead)
-            await self._until_out(dead, led)
-            await self._cluster.kill(leader)
-            yield
-        finally:
-            self._busy.difference_update(followers)
-            await self._cluster.slow(leader, last, 0.0)
-            await self._cluster.unblock(leader, last)
-            await self._start_down([leader, dead])
-
-    async def _all_run(self) -> bool:
-        return all(map(self._cluster.is_running, self._cluster.broker_ids))
+        link = (leader, last)
+        with self._held(followers):
+            try:
+                async with self._links.slowed({link: SLOW_S}):
+                    await asyncio.sleep(2 * SLOW_S)
+                    async with self._links.blocked([link]):
+                        await self._cluster.kill(dead)
+                        await self._until_out(dead, led)
+                        await self._cluster.kill(leader)
+                        yield
+            finally:
+                await self._start_down([leader, dead])
 
     async def _led_by(self, broker: int) -> int:
         """A partition that it leads. Raises NoTarget."""
@@ -242,15 +262,10 @@ class FaultActions:
     async def _cut(
         self, targets: Sequence[int], others: Sequence[Party], both_ways: bool = True
     ) -> AsyncIterator[None]:
-        links: list[tuple[Party, Party]] = [(one, other) for one in targets for other in others]
+        links: list[Link] = [(one, other) for one in targets for other in others]
         links += [(other, one) for one, other in links] if both_ways else []
-        try:
-            for source, target in links:
-                await self._cluster.block(source, target)
+        async with self._links.blocked(links):
             yield
-        finally:
-            for source, target in links:
-                await self._cluster.unblock(source, target)
 
     @contextlib.asynccontextmanager
     async def zookeeper_kill(self, targets: list[int]) -> AsyncIterator[None]:
@@ -278,17 +293,9 @@ class FaultActions:
         async with self._slowed([(broker, ZOOKEEPER) for broker in self._cluster.broker_ids]):
             yield
 
-    @contextlib.asynccontextmanager
-    async def _slowed(self, pairs: Sequence[tuple[Party, Party]]) -> AsyncIterator[None]:
+    def _slowed(self, pairs: Sequence[Link]) -> contextlib.AbstractAsyncContextManager[None]:
         links = [link for one, other in pairs for link in ((one, other), (other, one))]
-        delays = [self._rng.uniform(0.02, SLOW_S) for _ in links]
-        try:
-            for (source, target), delay_s in zip(links, delays, strict=True):
-                await self._cluster.slow(source, target, delay_s)
-            yield
-        finally:
-            for source, target in links:
-                await self._cluster.slow(source, target, 0.0)
+        return self._links.slowed({link: self._rng.uniform(0.02, SLOW_S) for link in links})
 
     @contextlib.asynccontextmanager
     async def reset(self, targets: list[int]) -> AsyncIterator[None]:

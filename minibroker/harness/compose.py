@@ -204,6 +204,7 @@ class ComposeHarness(WireHarness):
         async with NamedTimeout(UP_SECONDS, lambda: "ZooKeeper does not serve"):
             while await self.project.inspect(ZOOKEEPER, "{{.State.Health.Status}}") != "healthy":  # noqa: ASYNC110
                 await asyncio.sleep(POLL_SECONDS)
+        await self._filters.renew(ZOOKEEPER)
 
     async def _files_for_audit(self, scratch: Path) -> Path:
         directory = scratch / "brokers"

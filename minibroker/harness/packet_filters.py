@@ -45,14 +45,14 @@ class PacketFilters:
         """Unblock all; a link that cannot be unblocked does not hinder the others. Raises the first error."""
         await together(self.unblock(source, target) for source, target in sorted(self._blocked, key=str))
 
-    async def renew(self, broker_id: int) -> None:
-        """Put the rules of a broker's links in place again after its start."""
+    async def renew(self, party: Party) -> None:
+        """Put the rules of its links in place again after its start."""
 
         async def again(source: Party, target: Party) -> None:
             await self._delete(source, target)
             self._blocked[source, target] = await self._add(source, target)
 
-        links = [link for link in sorted(self._blocked, key=str) if broker_id in link]
+        links = [link for link in sorted(self._blocked, key=str) if party in link]
         await together(again(source, target) for source, target in links)
 
     async def _add(self, source: Party, target: Party) -> tuple[str, list[str]] | None:

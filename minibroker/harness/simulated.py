@@ -265,7 +265,7 @@ class SimulatedHarness(ClusterHarness):
         self.world.zookeeper.cut()
 
     async def resume_zookeeper(self) -> None:
-        self.world.zookeeper.heal()
+        self.world.zookeeper.reach_all()
 
     async def fail_disk(self, broker_id: int, fault: DiskFault) -> None:
         await self._require_up(broker_id)

@@ -109,6 +109,12 @@ class SimulatedZooKeeper:
         for link in self._links:
             link.pump_soon()
 
+    def reach_all(self) -> None:
+        """Undo the cut of all machines; what is cut for one of them stays so."""
+        self._is_all_cut = False
+        for link in self._links:
+            link.pump_soon()
+
     def lose_next_reply(self, host: str, times: int = 1) -> None:
         """The next write of this machine happens, but its connection breaks before the answer."""
         self._lost_replies[host] = self._lost_replies.get(host, 0) + times

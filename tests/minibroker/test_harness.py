@@ -31,6 +31,8 @@ class RecordedProject(ComposeProject):
         self.failing: set[str] = set()
         self.iterations = 0
         """Of the event loop, for each command."""
+        self.addresses: dict[str, str] = {}
+        """Where they are not address-SERVICE."""
         self.process_ids = {f"broker{number}": str(1000 + number) for number in self.ports}
         self.down_services: set[str] = set()
         self._compose = ("docker-compose",)
@@ -38,7 +40,7 @@ class RecordedProject(ComposeProject):
     async def inspect(self, service: str, form: str) -> str:
         if "Pid" in form:
             return "0" if service in self.down_services else self.process_ids[service]
-        return "" if service in self.down_services else f"address-{service}"
+        return "" if service in self.down_services else self.addresses.get(service, f"address-{service}")
 
     async def run(self, *command: str, within_s: float = 0.0) -> str:
         line = " ".join(command)
@@ -253,3 +255,12 @@ async def test_a_link_to_a_broker_that_is_down_is_blocked_when_it_starts(project
     project.down_services.clear()
     await filters.renew(int(down[-1]))
     assert project.rules() == ["1002 INPUT -s address-broker1 -j DROP"]
+
+
+async def test_a_link_to_zookeeper_stays_blocked_though_its_address_changes(project: RecordedProject) -> None:
+    """A broker that starts meanwhile may get its former address."""
+    filters = PacketFilters(project)
+    await filters.block(1, "zookeeper")
+    project.addresses["zookeeper"] = "another"
+    await filters.renew("zookeeper")
+    assert project.rules() == ["1001 OUTPUT -d another -j DROP"]
