@@ -59,7 +59,6 @@ KINDS: tuple[FaultKind, ...] = (
     FaultKind(
         name="power-loss",
         text="turn one machine off: what was not synced is lost; started again at the end",
-        backends=NO_CONTAINERS,
         is_alone=True,
     ),
     FaultKind(name="partition", text="cut off from all brokers, ZooKeeper and clients", targets=(*ONE, "majority")),
@@ -105,22 +104,19 @@ KINDS: tuple[FaultKind, ...] = (
     FaultKind(
         name="torn-tail",
         text="killed, and the last segment of one log is cut inside its last batch",
-        backends=NO_CONTAINERS,
         is_alone=True,
     ),
     FaultKind(
         name="bit-flip",
         text="killed, and one bit of a batch below the high watermark changes",
-        backends=NO_CONTAINERS,
         is_alone=True,
     ),
     FaultKind(
         name="bit-flip-at-end",
         text="killed, and one bit of the last batch changes",
-        backends=NO_CONTAINERS,
         is_alone=True,
     ),
-    FaultKind(name="index-lost", text="killed, and every index file is gone", backends=NO_CONTAINERS, is_alone=True),
+    FaultKind(name="index-lost", text="killed, and every index file is gone", is_alone=True),
     FaultKind(
         name="clock-jump",
         text="its wall clock jumps by an hour, forth or back; it is right again at the end",

@@ -97,6 +97,7 @@ def make_report(
     verdict = judge(
         anomalies=judged.counts,
         audit_problems=audited.findings,
+        why_no_audit=audit if isinstance(audit, str) else None,
         troubles=run.troubles,
         elections=counts["elections"],
         acknowledged=counts["ok"],
@@ -179,9 +180,7 @@ def _read(history: Sequence[HistoryEvent], keys: Sequence[str]) -> dict[str, int
 
 def _audited(audit: AuditReport | str, engine: str) -> AuditOutcomeNote:
     if isinstance(audit, str):
-        return AuditOutcomeNote(
-            summary=audit, success=False, engine=engine, acknowledged=0, in_place=0, findings=(audit,)
-        )
+        return AuditOutcomeNote(summary=audit, success=False, engine=engine, acknowledged=0, in_place=0, findings=())
     findings = [
         f"{each.kind} {each.topic}-{each.partition}: {each.message}"
         for each in audit.findings

@@ -19,6 +19,7 @@ from minibroker.chaos.history.promise import Promise
 from minibroker.chaos.report.document import ChaosReport, encode, make_report
 from minibroker.chaos.report.page import html_page
 from minibroker.chaos.run.chaos_run import ChaosRun
+from minibroker.chaos.run.disk_lie import plant_on_disks
 from minibroker.chaos.run.opening import DISKS, open_cluster
 from minibroker.chaos.run.options import ChaosOptions
 from minibroker.chaos.run.recorder import Recorder
@@ -60,6 +61,10 @@ async def _execute(options: ChaosOptions, tell: Callable[[str], None]) -> ChaosR
             run = ChaosRun(cluster, options, recorder)
             await run.run(tell)
         events: list[BrokerEvent] = await cluster.reported_events()
+        lie = None
+        if options.lie is not None and options.lie_in == "disks":
+            tell("stopping the brokers, to plant the lie")
+            lie = await plant_on_disks(cluster, options.lie, random.Random(options.plan.seed))
         tell("auditing the disks")
         try:
             audit: AuditReport | str = await cluster.audit(
@@ -68,7 +73,8 @@ async def _execute(options: ChaosOptions, tell: Callable[[str], None]) -> ChaosR
         except AuditError as error:
             audit = str(error)
         tell("stopping the cluster")
-    lie = None if options.lie is None else _lie(options, recorder)
+    if options.lie is not None and options.lie_in == "history":
+        lie = _lie(options, recorder)
     tell("checking the history")
     promise = Promise(in_order=frozenset(run.load.in_order), knows_all_sends=True)
     judged = judge_history(lambda: recorder.log.events, promise)

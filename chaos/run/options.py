@@ -1,6 +1,7 @@
 """What a run is asked to do."""
 
 from pathlib import Path
+from typing import Literal
 
 from msgspec import Struct
 
@@ -9,6 +10,8 @@ from minibroker.chaos.plan.fault_kinds import Backend
 from minibroker.chaos.run.chaos_load import Acks
 
 BROKERS = 3
+LieIn = Literal["history", "disks"]
+AuditEngine = Literal["local", "spark"]
 
 
 class ChaosOptions(Struct, frozen=True, kw_only=True):
@@ -23,6 +26,7 @@ class ChaosOptions(Struct, frozen=True, kw_only=True):
     rate: float = 200.0
     """Records a second, of all producers together."""
     lie: str | None = None
-    audit_engine: str = "local"
+    lie_in: LieIn = "history"
+    audit_engine: AuditEngine = "local"
     command: str = ""
     """Repeats the run."""

@@ -26,6 +26,7 @@ from minibroker.protocol.counted import counted
 if TYPE_CHECKING:
     from minibroker.chaos.plan.drawing import Plan
     from minibroker.chaos.report.document import ChaosReport
+    from minibroker.chaos.run.options import ChaosOptions
 
 COMMANDS = {
     "run": (
@@ -75,8 +76,14 @@ def plan_options(function: Any) -> Any:
 @click.option(
     "--lie",
     type=click.Choice(["drop", "duplicate", "reorder", "rewrite"]),
-    help="Plant one lie in the recorded history: the run must be convicted of it.",
+    help="Plant one lie: the run must be convicted of it.",
 )
+@click.option(
+    "--lie-in",
+    type=click.Choice(["history", "disks"]),
+    help="In what clients saw, or in a segment file of one broker before the audit.  [default: history]",
+)
+@click.option("--audit", "engine", type=click.Choice(["local", "spark"]), default="local", show_default=True)
 @click.option("--keep-disks", is_flag=True, help="Keep the brokers' files also of a run that was cleared.")
 @json_option
 def run(
@@ -89,6 +96,8 @@ def run(
     rate: int,
     out: Path | None,
     lie: str | None,
+    lie_in: Literal["history", "disks"] | None,
+    engine: Literal["local", "spark"],
     keep_disks: bool,
     as_json: bool,
 ) -> int:
@@ -98,9 +107,14 @@ def run(
     nothing was tested, or the run failed. Ctrl-C ends the faults; the cluster is healed, and the report tells of what
     was seen.
     """
+    import msgspec
+
     from minibroker.chaos.run.execution import remove_disks
     from minibroker.chaos.run.options import ChaosOptions
 
+    if lie is None and lie_in is not None:
+        raise WrongUsage("--lie-in says where --lie plants it: give --lie drop, duplicate, reorder or rewrite")
+    _check_audit(engine)
     drawn = _plan(backend, duration_s, seed, fault_names)
     out = _free_directory(out or Path(f"chaos-{drawn.seed}"))
     options = ChaosOptions(
@@ -111,8 +125,10 @@ def run(
         acks=acks,
         rate=rate,
         lie=lie,
-        command=_command(backend, drawn, fault_names, settings, acks, rate, lie),
+        lie_in=lie_in or "history",
+        audit_engine=engine,
     )
+    options = msgspec.structs.replace(options, command=_command(options, fault_names))
     progress = ProgressLine(after_s=0.0)
     report = _execute(options, progress.show)
     progress.clear()
@@ -163,17 +179,26 @@ def _free_directory(wanted: Path) -> Path:
     return found
 
 
-def _command(
-    backend: str, plan: "Plan", faults: str | None, settings: tuple[str, ...], acks: str, rate: int, lie: str | None
-) -> str:
-    words = ["minibroker", "chaos", "run", "--backend", backend]
+def _command(options: "ChaosOptions", faults: str | None) -> str:
+    words = ["minibroker", "chaos", "run", "--backend", options.backend]
     if faults is None or not faults.endswith(".json"):
-        words += ["--seed", str(plan.seed), "--duration", f"{plan.duration_s:g}"]
+        words += ["--seed", str(options.plan.seed), "--duration", f"{options.plan.duration_s:g}"]
     words += ["--faults", faults] if faults is not None else []
-    for setting in settings:
-        words += ["--set", setting]
-    words += ["--acks", acks, "--rate", str(rate), *(["--lie", lie] if lie is not None else [])]
+    for name, value in options.settings.items():
+        words += ["--set", f"{name}={value}"]
+    words += ["--acks", options.acks, "--rate", f"{options.rate:g}"]
+    words += ["--lie", options.lie, "--lie-in", options.lie_in] if options.lie is not None else []
+    words += ["--audit", options.audit_engine] if options.audit_engine != "local" else []
     return shlex.join(words)
+
+
+def _check_audit(engine: str) -> None:
+    """Before the run, not after it."""
+    from minibroker import doctor_checks
+
+    complaint = doctor_checks.complaint(doctor_checks.checks_for_audit(engine)) if engine != "local" else None
+    if complaint is not None:
+        raise CommandFailed(f"{complaint}; --audit local needs neither Java nor Spark")
 
 
 def _execute(options: Any, tell: Any) -> "ChaosReport":

@@ -9,7 +9,7 @@ a back end cannot do raises UnsupportedByBackend.
 import asyncio
 import tempfile
 import warnings
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -71,7 +71,7 @@ class LeftoverTasks(UserWarning):
     """Tasks of the test still ran when its cluster ended; they were cancelled."""
 
 
-class ClusterHarness(Hardware, ABC):
+class ClusterHarness(Hardware):
     """A running cluster. Times are seconds of the caller's event loop: virtual ones in a simulation."""
 
     broker_ids: tuple[int, ...]
@@ -201,7 +201,7 @@ class ClusterHarness(Hardware, ABC):
         await self._kill(broker_id)
 
     async def power_loss(self, broker_id: int) -> None:
-        """Turn its machine off: what it wrote but did not sync is lost. Not for containers."""
+        """Turn its machine off: what it wrote but did not sync is lost."""
         await self._require_up(broker_id)
         await self._power_loss(broker_id)
 

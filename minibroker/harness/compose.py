@@ -15,6 +15,7 @@ from pathlib import Path
 from minibroker.harness.cluster import ZOOKEEPER, Condition, Link, NamedTimeout, Party, UnsupportedByBackend
 from minibroker.harness.compose_project import BROKERS, ComposeProject, service_of
 from minibroker.harness.container_engine import ComposeFailed
+from minibroker.harness.container_files import LOG_DIRECTORY, ContainerFiles
 from minibroker.harness.packet_filters import PacketFilters, together
 from minibroker.harness.wire_harness import ASK_SECONDS, LOG_LINES_SHOWN, POLL_SECONDS, WireHarness
 from minibroker.local_cluster.cluster_file import write_cluster_state
@@ -54,6 +55,7 @@ class ComposeHarness(WireHarness):
         self.broker_ids = tuple(self.project.ports)
         self._states = dict.fromkeys(self.broker_ids, DOWN)
         self._filters = PacketFilters(self.project)
+        self._files = ContainerFiles(self.project)
         self.ownership = Ownership(self._remove_now)
 
     async def _down(self) -> None:
@@ -146,7 +148,8 @@ class ComposeHarness(WireHarness):
         await self.wait_ended(broker_id)
 
     async def _power_loss(self, broker_id: int) -> None:
-        raise UnsupportedByBackend("containers lose no power: use simulated brokers or processes")
+        await self._kill(broker_id)
+        await self._files.cut_unsynced(broker_id)
 
     async def _stop(self, broker_id: int) -> None:
         container = await self.project.container(service_of(broker_id))
@@ -206,13 +209,24 @@ class ComposeHarness(WireHarness):
                 await asyncio.sleep(POLL_SECONDS)
         await self._filters.renew(ZOOKEEPER)
 
+    # -------------------------------------------------------------------------------------------------------- files
+    async def list_files(self, broker_id: int) -> list[str]:
+        return await self._files.names(self._known(broker_id))
+
+    async def read_file(self, broker_id: int, name: str) -> bytes:
+        return await self._files.read(self._known(broker_id), name)
+
+    async def write_file(self, broker_id: int, name: str, content: bytes | None) -> None:
+        await self._require_down(broker_id)
+        await self._files.write(broker_id, name, content)
+
     async def _files_for_audit(self, scratch: Path) -> Path:
         directory = scratch / "brokers"
         for broker_id in tuple(self.broker_ids):
             files = directory / f"broker-{broker_id}"
             files.mkdir(parents=True)
             container = await self.project.container(service_of(broker_id))
-            await self.project.run("docker", "cp", f"{container}:/data/log/.", str(files))
+            await self.project.run("docker", "cp", f"{container}:{LOG_DIRECTORY}/.", str(files))
         try:
             write_cluster_state(directory, state_of_view(await self.look()))
         except ComposeFailed:

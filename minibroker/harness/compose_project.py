@@ -140,18 +140,18 @@ class ComposeProject:
         """The output of a command of docker-compose. Raises ComposeFailed."""
         return await self.run(*self._compose, *words, within_s=within_s)
 
-    async def run(self, *command: str, within_s: float = COMMAND_SECONDS) -> str:
-        """Its output, stderr included. Raises ComposeFailed."""
+    async def run(self, *command: str, within_s: float = COMMAND_SECONDS, given: bytes = b"") -> str:
+        """Its output, stderr included. `given`: its input. Raises ComposeFailed."""
         process = await asyncio.create_subprocess_exec(
             *command,
             env=self._environment,
-            stdin=asyncio.subprocess.DEVNULL,
+            stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             start_new_session=True,  # Ctrl-C ends it through `down`, in order
         )
         try:
-            output, _ = await asyncio.wait_for(process.communicate(), within_s)
+            output, _ = await asyncio.wait_for(process.communicate(given), within_s)
         except TimeoutError:
             raise ComposeFailed(f"`{' '.join(command)}` does not end within {within_s:g} s") from None
         finally:

@@ -4,6 +4,7 @@ Owns: what each verb means, and the refusal of a back end that lacks it. Part of
 a back end does it. `heal` undoes what is done to links; the other verbs have a counterpart of their own.
 """
 
+from abc import ABC, abstractmethod
 from typing import Literal
 
 Party = int | Literal["clients", "zookeeper"]
@@ -16,8 +17,8 @@ class UnsupportedByBackend(Exception):
     """This back end cannot do the verb. The sentence names the back ends that can."""
 
 
-class Hardware:
-    """Verbs with a default that refuses."""
+class Hardware(ABC):
+    """Most verbs have a default that refuses."""
 
     async def slow(self, source: Party, target: Party, delay_s: float) -> None:
         """What `source` sends to `target` arrives so much later; 0 ends it. Not for containers."""
@@ -49,14 +50,14 @@ class Hardware:
         raise UnsupportedByBackend("only clocks of simulated brokers can be moved")
 
     # ----------------------------------------------------------------------------------- files of a broker that is down
+    @abstractmethod
     async def list_files(self, broker_id: int) -> list[str]:
-        """The files of its log directory, as paths below it, sorted. Not for containers."""
-        raise UnsupportedByBackend("files of containers are not changed: use simulated brokers or processes")
+        """The files of its log directory, as paths below it, sorted."""
 
+    @abstractmethod
     async def read_file(self, broker_id: int, name: str) -> bytes:
         """The content of one."""
-        raise UnsupportedByBackend("files of containers are not changed: use simulated brokers or processes")
 
+    @abstractmethod
     async def write_file(self, broker_id: int, name: str, content: bytes | None) -> None:
         """Replace one, as a damaged disk does; None removes it. The broker must be down."""
-        raise UnsupportedByBackend("files of containers are not changed: use simulated brokers or processes")

@@ -42,7 +42,7 @@ class RecordedProject(ComposeProject):
             return "0" if service in self.down_services else self.process_ids[service]
         return "" if service in self.down_services else self.addresses.get(service, f"address-{service}")
 
-    async def run(self, *command: str, within_s: float = 0.0) -> str:
+    async def run(self, *command: str, within_s: float = 0.0, given: bytes = b"") -> str:
         line = " ".join(command)
         self.commands.append(line)
         for _ in range(self.iterations):

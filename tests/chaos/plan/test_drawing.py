@@ -50,7 +50,7 @@ def test_wrong_names_get_one_sentence(names: str, part: str) -> None:
         (b"{", "this is no plan"),
         (b'{"seed":1,"duration_s":9,"faults":[{"at_s":1,"kind":"burn","target":"leader"}]}', "there is no 'burn'"),
         (b'{"seed":1,"duration_s":9,"faults":[{"at_s":1,"kind":"reset","target":"all"}]}', "no target 'all'"),
-        (b'{"seed":1,"duration_s":9,"faults":[{"at_s":1,"kind":"power-loss","target":"leader"}]}', "not possible on"),
+        (b'{"seed":1,"duration_s":9,"faults":[{"at_s":1,"kind":"slow","target":"leader"}]}', "not possible on"),
     ],
 )
 def test_wrong_plans_get_one_sentence(content: bytes, part: str) -> None:

@@ -8,17 +8,22 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from minibroker.audit.errors import AuditError
 from minibroker.chaos.history.lies import LIE_BY_NAME
+from minibroker.chaos.plan.disk_lies import DISK_LIE_BY_NAME
 from minibroker.chaos.plan.drawing import draw_plan, parse_faults
 from minibroker.chaos.report.document import ChaosReport
 from minibroker.chaos.run.execution import HISTORY_FILE, HTML_FILE, JSON_FILE, execute
 from minibroker.chaos.run.opening import run_on
-from minibroker.chaos.run.options import ChaosOptions
+from minibroker.chaos.run.options import ChaosOptions, LieIn
+from minibroker.harness.simulated import SimulatedHarness
 
 
-def run(out: Path, faults: str = "kill:leader,bit-flip", lie: str | None = None, **settings: str) -> ChaosReport:
+def run(
+    out: Path, faults: str = "kill:leader,bit-flip", lie: str | None = None, lie_in: LieIn = "history", **settings: str
+) -> ChaosReport:
     plan = draw_plan(3, 8, "simulated", parse_faults(faults))
-    options = ChaosOptions(backend="simulated", plan=plan, out=out, rate=40, lie=lie, settings=settings)
+    options = ChaosOptions(backend="simulated", plan=plan, out=out, rate=40, lie=lie, lie_in=lie_in, settings=settings)
     return run_on("simulated", execute(options, lambda text: None))
 
 
@@ -57,6 +62,29 @@ def test_a_run_is_convicted_of_the_lie_in_its_history(lie: str, tmp_path: Path) 
     assert kind.must <= set(report.anomaly_counts) <= kind.must | kind.may
     assert not report.audit.findings and not report.troubles
     assert "What convicts it" in (tmp_path / HTML_FILE).read_text()
+
+
+@pytest.mark.parametrize("lie", sorted(DISK_LIE_BY_NAME))
+def test_a_run_is_convicted_of_the_lie_on_its_disks(lie: str, tmp_path: Path) -> None:
+    report = run(tmp_path, lie=lie, lie_in="disks")
+    kind = DISK_LIE_BY_NAME[lie]
+    assert report.verdict.outcome == "convicted"
+    found = {finding.split()[0] for finding in report.audit.findings}
+    assert kind.must <= found <= kind.must | kind.may, report.audit.findings
+    assert report.lie is not None
+    partition = report.lie.split()[5].split("/")[0]
+    assert all(finding.split()[1] == f"{partition}:" for finding in report.audit.findings)
+    assert not report.anomaly_counts and not report.troubles
+
+
+def test_a_run_whose_disks_could_not_be_audited_is_not_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fails(*given: object, **named: object) -> None:
+        raise AuditError("Spark did not start")
+
+    monkeypatch.setattr(SimulatedHarness, "audit", fails)
+    report = run(tmp_path)
+    assert report.verdict.outcome == "nothing was tested"
+    assert report.verdict.reasons == ("the disks were not audited: Spark did not start",)
 
 
 def test_a_run_without_an_election_tests_nothing(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from minibroker.chaos.run.verdict import judge
 GOOD: dict[str, Any] = {
     "anomalies": {},
     "audit_problems": (),
+    "why_no_audit": None,
     "troubles": (),
     "elections": 1,
     "acknowledged": 100,
@@ -31,7 +32,10 @@ def test_each_kind_of_evidence_convicts_alone(bad: dict[str, Any]) -> None:
     assert (verdict.outcome, verdict.exit_code, len(verdict.reasons)) == ("convicted", 10, 1)
 
 
-@pytest.mark.parametrize("lacking", [{"elections": 0}, {"acknowledged": 99}, {"read": {"a-0": 1, "a-1": 0}}])
+@pytest.mark.parametrize(
+    "lacking",
+    [{"elections": 0}, {"acknowledged": 99}, {"read": {"a-0": 1, "a-1": 0}}, {"why_no_audit": "Spark did not start"}],
+)
 def test_a_run_in_which_little_happened_does_not_count(lacking: dict[str, Any]) -> None:
     verdict = judge(**GOOD | lacking)
     assert (verdict.outcome, verdict.exit_code, len(verdict.reasons)) == ("nothing was tested", 1, 1)
