@@ -14,6 +14,7 @@ from minibroker.harness.cluster import ClusterHarness
 
 async def plant_on_disks(cluster: ClusterHarness, lie: str, rng: random.Random) -> str:
     """Stop all brokers and plant it; returns what was changed. Raises NoPlace."""
+    await cluster.note_state()
     await asyncio.gather(*map(cluster.stop, tuple(cluster.broker_ids)))
     broker = rng.choice(cluster.broker_ids)
     segments = [name for name in await cluster.list_files(broker) if name.startswith(f"{TOPIC}-")]

@@ -68,7 +68,10 @@ async def _execute(options: ChaosOptions, tell: Callable[[str], None]) -> ChaosR
         tell("auditing the disks")
         try:
             audit: AuditReport | str = await cluster.audit(
-                recorder.acknowledged, engine=options.audit_engine, output=options.out / AUDIT
+                recorder.acknowledged,
+                engine=options.audit_engine,
+                output=options.out / AUDIT,
+                files=options.out / DISKS,
             )
         except AuditError as error:
             audit = str(error)

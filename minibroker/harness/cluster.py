@@ -374,25 +374,32 @@ class ClusterHarness(Hardware):
         *,
         engine: str = LOCAL,
         output: Path | None = None,
+        files: Path | None = None,
     ) -> AuditReport:
         """Compare the files of all brokers byte for byte, as `minibroker audit` does; `.success` is the verdict.
 
         `acknowledged`: the records acknowledged with acks=all, as pairs of the result of `send_and_wait` and the value,
         or as `Acknowledged` if a record has a key or headers. Each must be unchanged at its offset. A record without a
         known offset (RecordMetadata.offset is None) is not looked for. `engine`: local or spark; `output`: a directory
-        for the audit's own report.
+        for the audit's own report; `files`: one that keeps what is audited, if a back end has to copy it.
         """
         await asyncio.sleep(CHECKPOINTED_SECONDS)
         with tempfile.TemporaryDirectory(prefix="minibroker-audit-") as name:
+            scratch = files or Path(name)
+            scratch.mkdir(parents=True, exist_ok=True)
             promised = Path(name) / "acknowledged.tsv"
             is_any = _write_promised(promised, [Acknowledged(*each) for each in acknowledged])
-            directory = await self._files_for_audit(Path(name))
+            directory = await self._files_for_audit(scratch)
             return run_audit(
                 [str(directory)],
                 engine=engine,
                 acked=str(promised) if is_any else None,
                 output=None if output is None else str(output),
             )
+
+    async def note_state(self) -> None:
+        """Keep leaders and in-sync replicas for an audit, before all brokers are stopped. Simulated ones need no note:
+        their ZooKeeper is asked."""
 
     @abstractmethod
     async def _files_for_audit(self, scratch: Path) -> Path:

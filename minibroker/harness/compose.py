@@ -4,6 +4,7 @@ Owns: the verbs as commands of the container engine. Leaves to others: blocked l
 """
 
 import asyncio
+import contextlib
 import itertools
 import os
 import shutil
@@ -23,6 +24,7 @@ from minibroker.local_cluster.cluster_snapshot import state_of_view
 from minibroker.local_cluster.teardown import Ownership
 from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
 from minibroker.observation.cluster_view import ClusterView, health_problems, view_cluster
+from minibroker.protocol.files.cluster_state import ClusterState
 
 UP_SECONDS = 180.0
 """From started containers to a healthy cluster; about nine seconds on an idle machine, and over 90 at a load of 25."""
@@ -55,6 +57,7 @@ class ComposeHarness(WireHarness):
         self.broker_ids = tuple(self.project.ports)
         self._states = dict.fromkeys(self.broker_ids, DOWN)
         self._filters = PacketFilters(self.project)
+        self._noted: ClusterState | None = None
         self._files = ContainerFiles(self.project)
         self.ownership = Ownership(self._remove_now)
 
@@ -227,8 +230,11 @@ class ComposeHarness(WireHarness):
             files.mkdir(parents=True)
             container = await self.project.container(service_of(broker_id))
             await self.project.run("docker", "cp", f"{container}:{LOG_DIRECTORY}/.", str(files))
-        try:
-            write_cluster_state(directory, state_of_view(await self.look()))
-        except ComposeFailed:
-            return directory  # no broker answers: audit without a snapshot
+        with contextlib.suppress(ComposeFailed):  # no broker answers: audit with the last note, if there is one
+            await self.note_state()
+        if self._noted is not None:
+            write_cluster_state(directory, self._noted)
         return directory
+
+    async def note_state(self) -> None:
+        self._noted = state_of_view(await self.look())

@@ -201,11 +201,14 @@ class ProcessHarness(WireHarness):
     async def _start_zookeeper(self) -> None:
         await self.local.start_zookeeper()
 
+    async def note_state(self) -> None:
+        await self.local.save_state()
+
     async def _files_for_audit(self, scratch: Path) -> Path:
         try:
             await self.local.save_state()
         except (NoAnswer, ClusterFailed):
-            return self.local.data_directory  # no broker answers: audit without a snapshot
+            return self.local.data_directory  # no broker answers: audit with the last snapshot, if there is one
         return self.local.data_directory
 
 
