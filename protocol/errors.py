@@ -90,6 +90,7 @@ REFRESHES_METADATA = frozenset(
 RETRIABLE = REFRESHES_METADATA | {
     ErrorCode.CORRUPT_MESSAGE,
     ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.BROKER_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS,
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     ErrorCode.NOT_CONTROLLER,
@@ -98,7 +99,7 @@ RETRIABLE = REFRESHES_METADATA | {
     ErrorCode.UNKNOWN_LEADER_EPOCH,
     ErrorCode.OFFSET_NOT_AVAILABLE,
 }
-"""Codes after which the same request may succeed later."""
+"""Codes after which the same request may succeed later, or at another broker."""
 
 
 _BY_NUMBER = {code.value: code for code in ErrorCode}

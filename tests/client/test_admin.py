@@ -45,6 +45,7 @@ from minibroker.protocol.wire.messages import (
     ListedProducerName,
     ListProducerNamesRequest,
     ListProducerNamesResponse,
+    MetadataRequest,
     ReplicaStateDescription,
     Response,
 )
@@ -305,6 +306,26 @@ def test_settings_and_the_cluster_are_described_and_changed(cluster: FakeCluster
                 await admin.describe_configs()
 
     cluster.run(main)
+
+
+def test_a_broker_that_knows_nothing_yet_is_not_the_only_one_asked(cluster: FakeCluster) -> None:
+    """One that has registered again, and has not heard from a controller since (seed 36000429 with loads)."""
+    refused = Response(error_code=ErrorCode.BROKER_NOT_AVAILABLE, error_message="ask another broker")
+    asked: list[int] = []
+
+    def answer(broker: int, request: IncomingRequest) -> Response | None:
+        if not isinstance(request.body, MetadataRequest):
+            return None
+        asked.append(broker)
+        return refused if len(asked) in (2, 3) else None
+
+    async def main(runtime: Runtime) -> None:
+        cluster.intercept = answer
+        async with AdminClient(bootstrap_servers=cluster.bootstrap, runtime=runtime) as admin:
+            assert list(await admin.describe_topics(["t"])) == ["t"]
+
+    cluster.run(main)
+    assert len(asked) >= 4
 
 
 def test_a_closed_admin_client_raises_client_closed(cluster: FakeCluster) -> None:

@@ -1,4 +1,4 @@
-"""While a virtual loop runs, asyncio knows it without asking the kernel; other threads and later code notice nothing."""
+"""While a virtual loop runs, asyncio knows it without asking the kernel; other threads and later code are as before."""
 
 import asyncio
 import threading
@@ -13,7 +13,7 @@ def test_the_loop_is_known_while_it_runs_and_only_then() -> None:
     ordinary = asyncio.get_running_loop, events.get_running_loop, events._get_running_loop
     loop = VirtualLoop()
 
-    async def main() -> list[asyncio.AbstractEventLoop]:
+    async def main() -> list[asyncio.AbstractEventLoop | None]:
         await asyncio.sleep(1)
         return [asyncio.get_running_loop(), events.get_running_loop(), events._get_running_loop()]
 

@@ -9,7 +9,15 @@ import msgspec
 
 from minibroker.protocol.ids import TopicPartition
 
-LOADS = ("record_writer", "record_reader", "settings_changer", "describer", "topic_maker", "refused_caller")
+LOADS = (
+    "record_writer",
+    "record_reader",
+    "settings_changer",
+    "describer",
+    "topic_maker",
+    "refused_caller",
+    "name_holder",
+)
 """What a client does; each is a module of this folder."""
 LOADS_MIN = 1
 LOADS_SHARE = 0.0
@@ -59,6 +67,8 @@ LOAD_ACTS = (
     "send through a deletion",
     "records of a topic made again read",
     "TopicMadeAgain",
+    "started under a name",
+    "ProducerFenced",
     "wrong request refused",
     "wrong batch refused",
 )

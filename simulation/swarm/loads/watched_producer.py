@@ -7,7 +7,7 @@ Leaves to others: to draw records (`record_writer`).
 
 import asyncio
 from collections import Counter
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Self
 
 import msgspec
@@ -17,10 +17,12 @@ from minibroker.client.errors import (
     BufferTimedOut,
     FlushTimedOut,
     MinibrokerError,
+    ProducerFenced,
     RecordTooLarge,
     UndeliveredRecords,
 )
 from minibroker.client.producer.deliveries import Deliveries, Delivery, RecordMetadata
+from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import Header
 from minibroker.simulation.swarm.loads.load_scene import LoadScene
 from minibroker.simulation.swarm.loads.parcels import Parcel
@@ -84,6 +86,10 @@ class WatchedProducer:
         """Their tasks wait for them."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._taken_count = 0
+        self.on_acknowledged: Callable[[TopicPartition, int], None] = lambda partition, offset: None
+        """Gets the place of each record that acks=all has acknowledged."""
+        self.on_fenced: Callable[[ProducerFenced], None] | None = None
+        """Gets the error of each record that ended because a later process has the name; None: that must not come."""
         self._calls_due: Counter[Delivery] = Counter()
         """Deliveries with a callback, and how often it is still to be called."""
 
@@ -277,7 +283,10 @@ class WatchedProducer:
         try:
             found = taken.delivery.result()
         except MinibrokerError as error:
-            history.note_error(f"load acks={self._acks}", error)
+            if isinstance(error, ProducerFenced) and self.on_fenced is not None:
+                self.on_fenced(error)
+            else:
+                history.note_error(f"load acks={self._acks}", error)
             history.failed(taken.operation, error)
             is_refusal = isinstance(error, BrokerError) and error.code == RecordTooLarge.code
             if is_refusal and not error.maybe_written:  # else its batch could not be split
@@ -294,6 +303,8 @@ class WatchedProducer:
             scene.find("partition", f"{record.name} went to {partition}, its metadata says {found}")
         if is_promised:
             scene.history.promised(partition, found.offset, record.value)
+            if found.offset is not None:
+                self.on_acknowledged(partition, found.offset)
         if self._acks != 0:
             scene.did("acknowledged record")
             largest = max(scene.message_bytes[record.topic])

@@ -102,3 +102,8 @@ async def read_what_a_deserializer_refuses(directed: DirectedRun) -> None:
                 await consumer.getmany([], None)
             except UndeserializableRecord as error:
                 consumer.refused(error)
+
+
+@with_setup(CALM)
+async def start_again_under_a_name(directed: DirectedRun) -> None:
+    await _run_loads(directed, "name_holder")
