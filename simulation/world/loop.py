@@ -26,7 +26,6 @@ from typing import Any, NoReturn, TypeVar, TypeVarTuple, cast
 from minibroker.simulation.world.node import PROCESS, Process, ProcessDead
 from minibroker.simulation.world.own_sockets import OwnSockets, resolved
 from minibroker.simulation.world.real_waiting import forbid_real_waiting, refuse
-from minibroker.simulation.world.running_loop import answering_for
 from minibroker.simulation.world.streams import SimulatedServer, StreamCalls, hosts_of, refuse_unsimulated
 
 T = TypeVar("T")
@@ -160,7 +159,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.start_time = START_TIME
         self._now = START_TIME
         self._end_of_time = START_TIME + SECONDS_MAX
-        self._timers: list[tuple[float, int, NodeTimerHandle | NodeHandle]] = []
+        self._timers: list[tuple[float, int, NodeTimerHandle]] = []
         self._cancelled_timers = 0
         self._current: Process | None = None
         self._callbacks_this_instant = 0
@@ -252,10 +251,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def _run_once(self) -> None:
         """Iterate until the loop is stopped."""
-        with answering_for(self):
-            self._iterate()
-
-    def _iterate(self) -> None:
         ready = self._ready_queue
         while True:
             if not ready and not self._stopping:  # type: ignore[attr-defined]
@@ -328,12 +323,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._serial += 1
         heapq.heappush(self._timers, (when, self._serial, handle))
         return handle
-
-    def run_at(self, when: float, handle: NodeHandle) -> None:
-        """Run it once more at that time. For what happens so often that a new handle each time would cost too much; it
-        cannot be cancelled."""
-        self._serial += 1
-        heapq.heappush(self._timers, (when, self._serial, handle))
 
     def call_later(
         self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None

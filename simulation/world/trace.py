@@ -82,5 +82,6 @@ def line_of(event: Event) -> str:
     return f"{at:.6f} {kind} {' '.join(map(str, facts))}"
 
 
-checksum = zlib.crc32
-"""Represents bytes in a trace."""
+def checksum(data: bytes | bytearray | memoryview) -> int:
+    """Represents the bytes in a trace."""
+    return zlib.crc32(data)
