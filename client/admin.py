@@ -5,12 +5,12 @@ answer was lost is requested again; 'exists already' (or 'is gone already') then
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Never, TypeVar
 
 from minibroker.client.caller_check import CallerCheck
 from minibroker.client.cluster import Cluster, ClusterSettings
+from minibroker.client.controller_changes import alter_errors, change, create_errors, delete_errors, no_errors
 from minibroker.client.default_runtime import runtime_or_default
 from minibroker.client.descriptions import (
     BrokerDescription,
@@ -30,10 +30,8 @@ from minibroker.client.descriptions import (
 )
 from minibroker.client.errors import (
     BrokerError,
-    BrokerUnreachable,
     CallTimedOut,
     ClientClosed,
-    ClusterUnreachable,
     MinibrokerError,
     Where,
     broker_error,
@@ -76,7 +74,6 @@ from minibroker.protocol.wire.messages import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
-    Request,
     Response,
 )
 from minibroker.runtime.ports import Runtime
@@ -186,7 +183,7 @@ class AdminClient(PublicClient):
         )
         results: dict[str, CreatedTopic | BrokerError] = {}
         made_before = []
-        reply, in_doubt = await self._change(request, CreateTopicsResponse, deadline, _create_errors)
+        reply, in_doubt = await change(self._cluster_checked(), request, CreateTopicsResponse, deadline, create_errors)
         for answer in reply.topics:
             if answer.error_code == ErrorCode.TOPIC_ALREADY_EXISTS and in_doubt and not validate_only:
                 made_before.append(answer.name)
@@ -240,8 +237,10 @@ class AdminClient(PublicClient):
             request = DeleteTopicsRequest(
                 topic_names=names, timeout_ms=max(limit_ms - ANSWER_SLACK_MS, limit_ms // 2, 1)
             )
-            reply, in_doubt = await self._change(request, DeleteTopicsResponse, deadline, _delete_errors)
-            if DELETION_WAITS.isdisjoint(_delete_errors(reply)) or deadline.remaining_ms() <= 2 * ANSWER_SLACK_MS:
+            reply, in_doubt = await change(
+                self._cluster_checked(), request, DeleteTopicsResponse, deadline, delete_errors
+            )
+            if DELETION_WAITS.isdisjoint(delete_errors(reply)) or deadline.remaining_ms() <= 2 * ANSWER_SLACK_MS:
                 return reply, in_doubt or has_begun
             has_begun = True
 
@@ -373,8 +372,8 @@ class AdminClient(PublicClient):
         ]
         resource = AlterConfigsResource(resource_type=kind.value, resource_name=name, configs=configs)
         request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
-        reply, _ = await self._change(
-            request, IncrementalAlterConfigsResponse, self._deadline(timeout_ms), _alter_errors
+        reply, _ = await change(
+            self._cluster_checked(), request, IncrementalAlterConfigsResponse, self._deadline(timeout_ms), alter_errors
         )
         for result in reply.responses:
             if result.error_code:
@@ -394,8 +393,8 @@ class AdminClient(PublicClient):
         """Forget these names; the value is None or the error. A process that runs under a name is not fenced by that,
         nor by a later start: end it first. It gets ProducerFenced when it needs its next epoch."""
         request = DeleteProducerNamesRequest(names=list(dict.fromkeys(names)))
-        reply, in_doubt = await self._change(
-            request, DeleteProducerNamesResponse, self._deadline(timeout_ms), _no_errors
+        reply, in_doubt = await change(
+            self._cluster_checked(), request, DeleteProducerNamesResponse, self._deadline(timeout_ms), no_errors
         )
         results: dict[str, BrokerError | None] = {}
         for answer in reply.responses:
@@ -411,32 +410,6 @@ class AdminClient(PublicClient):
             raise error
 
     # --------------------------------------------------------------------------------------------------------- pieces
-    async def _change(
-        self, request: Request, answer: type[R], deadline: Deadline, errors_of: "ErrorsOf[R]"
-    ) -> tuple[R, bool]:
-        """Ask the controller, even if it moves, until it answers. Also returns whether an earlier attempt is in
-        doubt."""
-        cluster = self._cluster_checked()
-        in_doubt = False
-        while True:
-            try:
-                reply = await cluster.ask_controller(request, answer, deadline)
-                moved = [code for code in errors_of(reply) if code == ErrorCode.NOT_CONTROLLER]
-                if not moved:
-                    return reply, in_doubt
-                last: MinibrokerError = broker_error(ErrorCode.NOT_CONTROLLER)
-            except BrokerUnreachable as error:
-                in_doubt = in_doubt or error.in_doubt
-                last = error
-            except BrokerError as error:
-                if not error.retriable:
-                    raise
-                last = error
-            with suppress(ClusterUnreachable, CallTimedOut):
-                await cluster.refresh(deadline)  # finds the new controller; rounds are paced, so no busy loop
-            if deadline.passed:
-                raise CallTimedOut(f"the controller did not do it within {round(deadline.timeout_ms)} ms", last)
-
     async def _wait_until_propagated(self, names: list[str], deadline: Deadline, *, present: bool) -> None:
         """Wait until every live broker knows leaders for all partitions of the topics (or has forgotten the topics)."""
         cluster = self._cluster_checked()
@@ -483,21 +456,3 @@ ANSWER_SLACK_MS = 1_000
 DELETION_WAITS = frozenset({ErrorCode.REQUEST_TIMED_OUT, ErrorCode.REPLICA_NOT_AVAILABLE})
 """Answers for a topic that is marked for deletion and still there: brokers that run have not deleted it yet, or brokers
 that are down hold replicas of it."""
-ErrorsOf = Callable[[R], list[int]]
-
-
-def _create_errors(reply: CreateTopicsResponse) -> list[int]:
-    return [topic.error_code for topic in reply.topics]
-
-
-def _delete_errors(reply: DeleteTopicsResponse) -> list[int]:
-    return [topic.error_code for topic in reply.responses]
-
-
-def _no_errors(reply: Response) -> list[int]:
-    """Any broker answers, whether it is the controller or not."""
-    return []
-
-
-def _alter_errors(reply: IncrementalAlterConfigsResponse) -> list[int]:
-    return [resource.error_code for resource in reply.responses]

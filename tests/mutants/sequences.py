@@ -187,7 +187,7 @@ MUTANTS: tuple[Mutant, ...] = (
         title="a batch of an older producer epoch is appended",
         origin="KIP-98",
         rule="behind a batch of a producer epoch no batch of an older one is appended (section 10)",
-        breaks=("I25",),
+        breaks=("client: producer_name",),
         edits=(
             Edit(
                 "broker.replication.producer_state",
@@ -195,14 +195,14 @@ MUTANTS: tuple[Mutant, ...] = (
                 "            return ACCEPT\n",
             ),
         ),
-        schedule=UnitTest("tests/docs/test_examples.py::test_a_process_that_was_asleep_does_nothing_twice"),
+        schedule=Schedule("loads:start_again_under_a_name"),
     ),
     Mutant(
         name="D60b",
         title="a start under a producer's name keeps its epoch",
         origin="KIP-98",
         rule="each start under a producer's name raises its epoch (section 10)",
-        breaks=("I25",),
+        breaks=("client: producer_name",),
         edits=(
             Edit(
                 "broker.requests.producer_names",
@@ -210,7 +210,7 @@ MUTANTS: tuple[Mutant, ...] = (
                 "            producer_epoch=epoch + 1 if claim.running_as or epoch < 0 else epoch,\n",
             ),
         ),
-        schedule=UnitTest("tests/docs/test_examples.py::test_a_process_that_was_asleep_does_nothing_twice"),
+        schedule=Schedule("loads:start_again_under_a_name"),
     ),
     Mutant(
         name="D60c",

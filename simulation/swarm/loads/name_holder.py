@@ -9,8 +9,6 @@ import asyncio
 import math
 import random
 
-import msgspec
-
 from minibroker.client.errors import ProducerFenced
 from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.swarm.loads.load_options import PRODUCER_EXPIRY
@@ -26,21 +24,52 @@ DELIVERY_MS = 4_000
 REQUEST_MS = 1_000
 
 
-class Process(msgspec.Struct, eq=False):
-    """One start under the name. Times are virtual seconds."""
+class NamedProcess:
+    """One start under the name, and what it may and may not meet."""
 
-    start_called: float
-    start_returned: float = math.inf
-    offsets: dict[TopicPartition, tuple[int, int]] = msgspec.field(default_factory=dict)
-    """The lowest and the highest acknowledged one."""
+    def __init__(self, scene: LoadScene, all_processes: "list[NamedProcess]") -> None:
+        self._scene = scene
+        self._all = all_processes
+        self._start_called = scene.now
+        self._start_returned = math.inf
+        self._offsets: dict[TopicPartition, tuple[int, int]] = {}
+        """The lowest and the highest acknowledged one."""
 
-    def is_later_than(self, other: "Process") -> bool:
+    def started(self) -> None:
+        self._start_returned = self._scene.now
+
+    def is_later_than(self, other: "NamedProcess") -> bool:
         """For sure: two starts at the same time may be granted in either order."""
-        return self.start_called > other.start_returned
+        return self._start_called > other._start_returned
 
-    def wrote(self, partition: TopicPartition, offset: int) -> None:
-        low, high = self.offsets.get(partition, (offset, offset))
-        self.offsets[partition] = min(low, offset), max(high, offset)
+    def acknowledged(self, partition: TopicPartition, offset: int) -> None:
+        low, high = self._offsets.get(partition, (offset, offset))
+        self._offsets[partition] = min(low, offset), max(high, offset)
+        if self._may_be_forgotten(partition):
+            return
+        for other in self._all:
+            if partition not in other._offsets:
+                continue
+            low, high = other._offsets[partition]
+            if other.is_later_than(self) and low < offset:
+                self._find(f"an earlier process wrote offset {offset} behind {low} of a later one", partition)
+            if self.is_later_than(other) and offset < high:
+                self._find(f"an earlier process wrote offset {high} behind {offset} of a later one", partition)
+
+    def _may_be_forgotten(self, partition: TopicPartition) -> bool:
+        """Whether a replica may forget the later process (docs/REPLICATION.md, an earlier process of a producer's
+        name)."""
+        forgets = {*self._scene.settings, *self._scene.options.broker_changes}
+        return PRODUCER_EXPIRY in forgets or self._scene.deletes(partition.topic)
+
+    def fenced(self, error: ProducerFenced) -> None:
+        """Only a process that is not surely earlier may have fenced it."""
+        self._scene.did("ProducerFenced")
+        if all(other is self or self.is_later_than(other) for other in self._all):
+            self._find(f"the latest process was fenced: {error}")
+
+    def _find(self, text: str, partition: TopicPartition | None = None) -> None:
+        self._scene.find("producer_name", text, partition)
 
 
 class NameHolder:
@@ -49,7 +78,7 @@ class NameHolder:
     def __init__(self, scene: LoadScene, rng: random.Random) -> None:
         self._scene = scene
         self._random = rng
-        self._processes: list[Process] = []
+        self._processes: list[NamedProcess] = []
         self._records = 0
 
     async def run(self) -> None:
@@ -63,7 +92,7 @@ class NameHolder:
 
     async def _live(self) -> None:
         """One process: it starts, writes, and ends when it is fenced or done."""
-        process = Process(start_called=self._scene.now)
+        process = NamedProcess(self._scene, self._processes)
         self._processes.append(process)
         settings = {
             "acks": "all",
@@ -74,15 +103,14 @@ class NameHolder:
             "max_block_ms": DELIVERY_MS,
             "linger_ms": self._random.choice((0, 5)),
         }
-        async with WatchedProducer(self._scene, f"{NAME}-{len(self._processes)}", True, settings) as producer:
-            process.start_returned = self._scene.now
-            producer.on_acknowledged = lambda partition, offset: self._acknowledged(process, partition, offset)
-            producer.on_fenced = lambda error: self._fenced(process, error)
+        name = f"{NAME}-{len(self._processes)}"
+        async with WatchedProducer(self._scene, name, True, settings, process) as producer:
+            process.started()
             self._scene.did("started under a name")
             try:
                 await self._write(producer)
             except ProducerFenced as error:
-                self._fenced(process, error)
+                process.fenced(error)
 
     async def _write(self, producer: WatchedProducer) -> None:
         for _ in range(self._random.randint(1, RECORDS_MAX)):
@@ -96,32 +124,3 @@ class NameHolder:
                 DrawnRecord(name=name, topic=place.topic, value=name.encode(), partition=place.partition)
             )
             await asyncio.sleep(self._random.choice((0.0, 0.05, 0.2)))
-
-    # ------------------------------------------------------------------------------------------------------ judgement
-    def _acknowledged(self, process: Process, partition: TopicPartition, offset: int) -> None:
-        process.wrote(partition, offset)
-        if self._may_be_forgotten(partition):
-            return
-        for other in self._processes:
-            if partition not in other.offsets:
-                continue
-            low, high = other.offsets[partition]
-            if other.is_later_than(process) and low < offset:
-                self._find(f"an earlier process wrote offset {offset} behind {low} of a later one", partition)
-            if process.is_later_than(other) and offset < high:
-                self._find(f"an earlier process wrote offset {high} behind {offset} of a later one", partition)
-
-    def _may_be_forgotten(self, partition: TopicPartition) -> bool:
-        """Whether a replica may forget the later process (docs/REPLICATION.md, an earlier process of a producer's
-        name)."""
-        forgets = {*self._scene.settings, *self._scene.options.broker_changes}
-        return PRODUCER_EXPIRY in forgets or self._scene.deletes(partition.topic)
-
-    def _fenced(self, process: Process, error: ProducerFenced) -> None:
-        """Only a process that is not surely earlier may have fenced it."""
-        self._scene.did("ProducerFenced")
-        if all(other is process or process.is_later_than(other) for other in self._processes):
-            self._find(f"the latest process was fenced: {error}")
-
-    def _find(self, text: str, partition: TopicPartition | None = None) -> None:
-        self._scene.find("producer_name", text, partition)

@@ -7,8 +7,8 @@ Leaves to others: to draw records (`record_writer`).
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Self
+from collections.abc import Coroutine, Sequence
+from typing import Any, Protocol, Self
 
 import msgspec
 
@@ -64,11 +64,30 @@ class _Taken(msgspec.Struct, kw_only=True, eq=False):
     at_seconds: float
 
 
+class NameJudge(Protocol):
+    """Hears what happens to one process of a producer's name."""
+
+    def acknowledged(self, partition: TopicPartition, offset: int) -> None:
+        """A record is acknowledged there, with acks=all."""
+
+    def fenced(self, error: ProducerFenced) -> None:
+        """A record, or a call, ended because a later process has the name."""
+
+
 class WatchedProducer:
     """One producer. Leaving the block closes it and checks what is left."""
 
-    def __init__(self, scene: LoadScene, name: str, is_awaited: bool, settings: dict[str, Any]) -> None:
-        """`is_awaited`: each delivery is awaited at once; else none is before a flush or the end."""
+    def __init__(
+        self,
+        scene: LoadScene,
+        name: str,
+        is_awaited: bool,
+        settings: dict[str, Any],
+        name_judge: NameJudge | None = None,
+    ) -> None:
+        """`is_awaited`: each delivery is awaited at once; else none is before a flush or the end. `name_judge`: of a
+        producer with a producer_name; no other one may be fenced."""
+        self._name_judge = name_judge
         self._scene = scene
         self._settings = settings
         self._is_awaited = is_awaited
@@ -86,10 +105,6 @@ class WatchedProducer:
         """Their tasks wait for them."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._taken_count = 0
-        self.on_acknowledged: Callable[[TopicPartition, int], None] = lambda partition, offset: None
-        """Gets the place of each record that acks=all has acknowledged."""
-        self.on_fenced: Callable[[ProducerFenced], None] | None = None
-        """Gets the error of each record that ended because a later process has the name; None: that must not come."""
         self._calls_due: Counter[Delivery] = Counter()
         """Deliveries with a callback, and how often it is still to be called."""
 
@@ -283,8 +298,8 @@ class WatchedProducer:
         try:
             found = taken.delivery.result()
         except MinibrokerError as error:
-            if isinstance(error, ProducerFenced) and self.on_fenced is not None:
-                self.on_fenced(error)
+            if isinstance(error, ProducerFenced) and self._name_judge is not None:
+                self._name_judge.fenced(error)
             else:
                 history.note_error(f"load acks={self._acks}", error)
             history.failed(taken.operation, error)
@@ -303,8 +318,8 @@ class WatchedProducer:
             scene.find("partition", f"{record.name} went to {partition}, its metadata says {found}")
         if is_promised:
             scene.history.promised(partition, found.offset, record.value)
-            if found.offset is not None:
-                self.on_acknowledged(partition, found.offset)
+            if found.offset is not None and self._name_judge is not None:
+                self._name_judge.acknowledged(partition, found.offset)
         if self._acks != 0:
             scene.did("acknowledged record")
             largest = max(scene.message_bytes[record.topic])

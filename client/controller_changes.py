@@ -1,0 +1,73 @@
+"""Changes of the cluster, which its controller makes: repeated until it answers, even if it moves.
+
+Owns: that repetition, and where each answer has its error codes. Leaves to others: what the answers mean (`admin`).
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+from minibroker.client.cluster import Cluster
+from minibroker.client.errors import (
+    BrokerError,
+    BrokerUnreachable,
+    CallTimedOut,
+    ClusterUnreachable,
+    MinibrokerError,
+    broker_error,
+)
+from minibroker.client.limits import Deadline
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.wire.messages import (
+    CreateTopicsResponse,
+    DeleteTopicsResponse,
+    IncrementalAlterConfigsResponse,
+    Request,
+    Response,
+)
+
+R = TypeVar("R", bound=Response)
+ErrorsOf = Callable[[R], list[int]]
+
+
+async def change(
+    cluster: Cluster, request: Request, answer: type[R], deadline: Deadline, errors_of: "ErrorsOf[R]"
+) -> tuple[R, bool]:
+    """Ask the controller, even if it moves, until it answers. Also returns whether an earlier attempt is in
+    doubt."""
+    in_doubt = False
+    while True:
+        try:
+            reply = await cluster.ask_controller(request, answer, deadline)
+            moved = [code for code in errors_of(reply) if code == ErrorCode.NOT_CONTROLLER]
+            if not moved:
+                return reply, in_doubt
+            last: MinibrokerError = broker_error(ErrorCode.NOT_CONTROLLER)
+        except BrokerUnreachable as error:
+            in_doubt = in_doubt or error.in_doubt
+            last = error
+        except BrokerError as error:
+            if not error.retriable:
+                raise
+            last = error
+        with suppress(ClusterUnreachable, CallTimedOut):
+            await cluster.refresh(deadline)  # finds the new controller; rounds are paced, so no busy loop
+        if deadline.passed:
+            raise CallTimedOut(f"the controller did not do it within {round(deadline.timeout_ms)} ms", last)
+
+
+def create_errors(reply: CreateTopicsResponse) -> list[int]:
+    return [topic.error_code for topic in reply.topics]
+
+
+def delete_errors(reply: DeleteTopicsResponse) -> list[int]:
+    return [topic.error_code for topic in reply.responses]
+
+
+def no_errors(reply: Response) -> list[int]:
+    """Any broker answers, whether it is the controller or not."""
+    return []
+
+
+def alter_errors(reply: IncrementalAlterConfigsResponse) -> list[int]:
+    return [resource.error_code for resource in reply.responses]
