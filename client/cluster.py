@@ -310,8 +310,15 @@ class Cluster:
             raise BrokerUnreachable(f"broker {broker_id}: {error}", broker_id, in_doubt=True) from error
         return expect(reply, answer, Where(broker_id=broker_id))
 
-    async def ask_any(self, body: Request, answer: type[R], deadline: Deadline) -> R:
-        """Ask brokers one after the other until one answers or the deadline passes."""
+    async def ask_any(
+        self,
+        body: Request,
+        answer: type[R],
+        deadline: Deadline,
+        on_failure: Callable[[MinibrokerError], None] = lambda error: None,
+    ) -> R:
+        """Ask brokers one after the other until one answers or the deadline passes. `on_failure` is called with the
+        error of each that does not."""
         last: MinibrokerError | None = None
         while True:
             for broker_id in self._brokers_by_reach():
@@ -321,6 +328,7 @@ class Cluster:
                     if not error.retriable:
                         raise
                     last = error
+                    on_failure(error)
                 if deadline.passed:
                     raise CallTimedOut(f"no broker answered within {round(deadline.timeout_ms)} ms", last)
             if not await deadline.pause(self.settings.retry_backoff_ms):
@@ -347,6 +355,10 @@ class Cluster:
         info = self.metadata.partition(partition)
         return where_of(partition, info.leader if broker_id is None else broker_id, info.leader_epoch, info.isr)
 
+    def lost_zookeeper(self) -> str | None:
+        """In words, if the broker that sent the last metadata has."""
+        return f"the broker at {self._answered_by} has lost ZooKeeper" if self.metadata.is_from_fenced else None
+
     def leader_problem(self, partition: TopicPartition) -> MinibrokerError:
         """Why no request can be sent to this partition's leader now."""
         info = self.metadata.partition(partition)
@@ -355,6 +367,9 @@ class Cluster:
             return self.last_error
         if topic is None or partition.partition not in topic.partitions:
             return broker_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, self.where(partition))
+        if self.metadata.is_from_fenced:
+            where = msgspec.structs.replace(self.where(partition), broker_id=None)
+            return broker_error(ErrorCode.LEADER_NOT_AVAILABLE, where, self.lost_zookeeper())
         if info.leader is None:
             return broker_error(
                 ErrorCode.LEADER_NOT_AVAILABLE, self.where(partition), f"replicas {list(info.replicas)}"

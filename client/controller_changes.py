@@ -16,7 +16,7 @@ from minibroker.client.errors import (
     MinibrokerError,
     broker_error,
 )
-from minibroker.client.limits import Deadline
+from minibroker.client.limits import LOG_WAIT_AFTER_MS, Deadline
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.wire.messages import (
     CreateTopicsResponse,
@@ -36,6 +36,7 @@ async def change(
     """Ask the controller, even if it moves, until it answers. Also returns whether an earlier attempt is in
     doubt."""
     in_doubt = False
+    quiet, is_logged = Deadline(LOG_WAIT_AFTER_MS), False
     while True:
         try:
             reply = await cluster.ask_controller(request, answer, deadline)
@@ -52,6 +53,11 @@ async def change(
             last = error
         with suppress(ClusterUnreachable, CallTimedOut):
             await cluster.refresh(deadline)  # finds the new controller; rounds are paced, so no busy loop
+        if cluster.metadata.is_from_fenced and last.code is ErrorCode.NOT_CONTROLLER:
+            last = broker_error(ErrorCode.NOT_CONTROLLER, message=cluster.lost_zookeeper())
+        if quiet.passed and not is_logged:
+            is_logged = True
+            cluster.log.warning("waiting up to %g s for the controller: %s", deadline.timeout_ms / 1000, last)
         if deadline.passed:
             raise CallTimedOut(f"the controller did not do it within {round(deadline.timeout_ms)} ms", last)
 

@@ -16,7 +16,7 @@ ADVICE: dict[ErrorCode, str] = {
     ErrorCode.KAFKA_STORAGE_ERROR: "a log directory failed or its disk is full; see that broker's log",
     ErrorCode.MESSAGE_TOO_LARGE: "raise max.message.bytes of the topic or send less at once",
     ErrorCode.OFFSET_OUT_OF_RANGE: "seek to an offset of the log, or set auto_offset_reset",
-    ErrorCode.NOT_CONTROLLER: "the controller moved; the client asks the new one",
+    ErrorCode.NOT_CONTROLLER: "it moved, or there is none; if this lasts, `minibroker cluster status` says why",
     ErrorCode.INVALID_REPLICATION_FACTOR: "at most one replica per broker; see `minibroker cluster status`",
     ErrorCode.DUPLICATE_SEQUENCE_NUMBER: "read the partition to see whether the record is there",
 }

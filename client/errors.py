@@ -180,10 +180,12 @@ class CallTimedOut(MinibrokerError, TimeoutError):
     retriable = True
 
     def __init__(self, message: str, last_error: Exception | None = None) -> None:
+        if isinstance(last_error, CallTimedOut):  # name what was waited for, not the waits around it
+            last_error = last_error.last_error or last_error
         if last_error is not None:
             message = f"{message}; last error: {last_error}"
         super().__init__(message)
-        self.last_error = last_error
+        self.last_error: Exception | None = last_error
         """The last error before the deadline, if there was one."""
         if isinstance(last_error, MinibrokerError):
             self.code = last_error.code

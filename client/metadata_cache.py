@@ -56,6 +56,8 @@ class MetadataCache:
         self.brokers: dict[BrokerId, Address] = {}
         self.topics: dict[str, CachedTopic] = {}
         self.controller_id: BrokerId | None = None
+        self.is_from_fenced = False
+        """The broker that sent the last answer has lost ZooKeeper: it leads nothing, and may not know the leaders."""
         self._former_ids: dict[str, None] = {}
         self.cluster_id = ""
         self.updated_at_ms: float | None = None
@@ -66,6 +68,7 @@ class MetadataCache:
         """Apply an answer. Topics that it does not name stay as they were."""
         self.brokers = {broker.node_id: Address(broker.host, broker.port) for broker in response.brokers}
         self.controller_id = from_wire(response.controller_id)
+        self.is_from_fenced = response.fenced
         self.cluster_id = response.cluster_id or self.cluster_id
         for topic in response.topics:
             self.topics[topic.name] = self._newer_topic(topic)

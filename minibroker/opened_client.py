@@ -39,7 +39,7 @@ async def opened(client: AbstractAsyncContextManager[T], servers: str) -> AsyncI
         LOOKING_AFTER_S, progress.show, f"no broker answers yet at {servers}: still trying (Ctrl-C ends it)"
     )
     async with AsyncExitStack() as stack:
-        stack.enter_context(_client_warnings(progress))
+        stack.enter_context(_client_warnings())
         try:
             entered = await stack.enter_async_context(client)
         finally:
@@ -49,9 +49,9 @@ async def opened(client: AbstractAsyncContextManager[T], servers: str) -> AsyncI
 
 
 @contextmanager
-def _client_warnings(progress: ProgressLine) -> Iterator[None]:
+def _client_warnings() -> Iterator[None]:
     """Print the client's logged warnings on stderr like other warnings of a command."""
-    handler = _Warnings(progress)
+    handler = _Warnings()
     log = logging.getLogger("minibroker.client")
     log.addHandler(handler)
     try:
@@ -61,11 +61,10 @@ def _client_warnings(progress: ProgressLine) -> Iterator[None]:
 
 
 class _Warnings(logging.Handler):
-    def __init__(self, progress: ProgressLine) -> None:
+    def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self._progress = progress
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._progress.clear()
+        ProgressLine.erase()
         name = getattr(record, "client_id", "")
         warn(record.getMessage().removeprefix(f"{name}: "))

@@ -293,6 +293,7 @@ class MetadataImage:
             ],
             cluster_id=self.cluster_id,
             controller_id=-1 if self.controller_id is None else self.controller_id,
+            fenced=is_fenced,
             topics=[self._describe_topic(name, leaders) for name in dict.fromkeys(names)],
         )
 

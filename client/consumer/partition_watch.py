@@ -15,11 +15,17 @@ from minibroker.runtime.deadline import DeadlineTimer
 
 LOG_AFTER_MS = 3_000.0
 """A problem that lasts this long is logged: most elections and restarts are over by then, and users still wait."""
-LOG_AGAIN_AFTER_MS = 60_000.0
-"""The interval of repetition: often enough to be found at the end of a log, too seldom to fill it."""
+LOG_AGAIN_MAX_MS = 60_000.0
+"""The longest interval of repetition: often enough to be found at the end of a log, too seldom to fill it."""
 LOOK_EVERY_MS = 1_000.0
 NAMED_MAX = 3
 """At most this many partitions with the same problem are named."""
+
+
+def log_again_after_ms(waited_ms: float) -> float:
+    """The interval until the next message about a problem that has lasted this long: a user who waits for a command is
+    told often at first."""
+    return min(waited_ms, LOG_AGAIN_MAX_MS)
 
 
 class ProblemLog:
@@ -41,7 +47,9 @@ class ProblemLog:
         due = {}
         for each, since_ms in self._since_ms.items():
             logged_ms = self._logged_ms.get(each)
-            at_ms = since_ms + LOG_AFTER_MS if logged_ms is None else logged_ms + LOG_AGAIN_AFTER_MS
+            at_ms = (
+                since_ms + LOG_AFTER_MS if logged_ms is None else logged_ms + log_again_after_ms(logged_ms - since_ms)
+            )
             if now_ms >= at_ms:
                 self._logged_ms[each] = now_ms
                 due[each] = (now_ms - since_ms) / 1000

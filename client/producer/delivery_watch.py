@@ -4,9 +4,10 @@ Owns: when to log it, and the wording. Leaves to others: what is done about it. 
 """
 
 import asyncio
+from collections.abc import Callable
 
 from minibroker.client.cluster import Cluster
-from minibroker.client.consumer.partition_watch import LOG_AFTER_MS, LOG_AGAIN_AFTER_MS, LOOK_EVERY_MS
+from minibroker.client.consumer.partition_watch import LOG_AFTER_MS, LOOK_EVERY_MS, log_again_after_ms
 from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer.accumulator import Accumulator
 from minibroker.client.producer.batches import Batch
@@ -16,9 +17,12 @@ from minibroker.runtime.deadline import DeadlineTimer
 class DeliveryWatch:
     """Checks a producer's oldest batch every second, from its first topic on."""
 
-    def __init__(self, accumulator: Accumulator, cluster: Cluster) -> None:
+    def __init__(
+        self, accumulator: Accumulator, cluster: Cluster, obstacle: Callable[[Batch], MinibrokerError | None]
+    ) -> None:
         self._accumulator = accumulator
         self._cluster = cluster
+        self._obstacle = obstacle
         self._loop = asyncio.get_running_loop()
         self._timer = DeadlineTimer(self._look)
         self._quiet_until_ms = 0.0
@@ -36,18 +40,12 @@ class DeliveryWatch:
         batch = self._accumulator.oldest()
         if batch is None or now_ms - batch.created_ms < LOG_AFTER_MS or now_ms < self._quiet_until_ms:
             return
-        problem = self._problem(batch)
+        self._cluster.request_refresh()  # a batch that waits for its producer id has no answer that would request it
+        problem = self._obstacle(batch)
         if problem is not None:
-            self._quiet_until_ms = now_ms + LOG_AGAIN_AFTER_MS
-            waited = (now_ms - batch.created_ms) / 1000
+            waited_ms = now_ms - batch.created_ms
+            self._quiet_until_ms = now_ms + log_again_after_ms(waited_ms)
             partition = batch.topic_partition
             self._cluster.log.warning(
-                "records for %s not acknowledged for %.0f s, still trying: %s", partition, waited, problem
+                "records for %s not acknowledged for %.0f s, still trying: %s", partition, waited_ms / 1000, problem
             )
-
-    def _problem(self, batch: Batch) -> MinibrokerError | None:
-        """None: the batch still collects records, or its answer is pending without a known error."""
-        leader = batch.queue.leader
-        if leader is None or not self._cluster.is_connected(leader):
-            return self._cluster.leader_problem(batch.topic_partition)
-        return batch.last_error

@@ -35,7 +35,7 @@ class IdentityRequest:
         self._task: asyncio.Task[None] | None = None
         self._closed = False
         self.error: MinibrokerError | None = None
-        """Why the last attempt failed; None after a grant."""
+        """Why the last broker that was asked did not grant it; None after a grant."""
         self.refusal: MinibrokerError | None = None
         """Of a producer with a name: another process has it, or the first request was refused."""
         self.is_fenced = False
@@ -83,7 +83,9 @@ class IdentityRequest:
             present = None if self.is_fenced else accumulator.identity
             try:
                 deadline = Deadline(settings.request_timeout_ms)
-                reply = await self._cluster.ask_any(self._request(present), InitProducerIdResponse, deadline)
+                reply = await self._cluster.ask_any(
+                    self._request(present), InitProducerIdResponse, deadline, self._note
+                )
             except MinibrokerError as error:
                 self.error = error
                 if settings.producer_name is not None and self._is_final(error):
@@ -118,6 +120,9 @@ class IdentityRequest:
             newest_id=newest_id,
             newest_epoch=newest_epoch,
         )
+
+    def _note(self, error: MinibrokerError) -> None:
+        self.error = error
 
     def _is_final(self, error: MinibrokerError) -> bool:
         is_first = self._accumulator.identity is None

@@ -487,7 +487,9 @@ class Producer(PublicClient):
 
     def _oldest_error(self) -> MinibrokerError | None:
         oldest = self._accumulator.oldest()
-        return None if oldest is None else oldest.last_error or self._cluster.leader_problem(oldest.topic_partition)
+        if oldest is None:
+            return None
+        return self._sender.obstacle(oldest) or self._cluster.leader_problem(oldest.topic_partition)
 
     def _check_open(self) -> None:
         if not self._started or self._closing:

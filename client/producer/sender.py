@@ -107,7 +107,7 @@ class Sender:
         self._closed = False
         self._identity = IdentityRequest(cluster, accumulator, settings, self._on_identity)
         self.fence = Fence(accumulator, settings.producer_name)
-        self._watch = DeliveryWatch(accumulator, cluster)
+        self._watch = DeliveryWatch(accumulator, cluster, self.obstacle)
         cluster.add_listener(self._on_metadata)
         cluster.connections.on_change = self._on_connection
 
@@ -427,14 +427,21 @@ class Sender:
                 self._expiry_at_ms = min(self._expiry_at_ms, batch.deadline_ms)
         self._report_finished()
 
+    def obstacle(self, batch: Batch) -> MinibrokerError | None:
+        """Why the batch has no outcome yet. None: it still collects records, or its answer is pending without a known
+        error."""
+        cluster, leader, last = self._cluster, batch.queue.leader, batch.last_error
+        needs_identity = last is None and self._accumulator.idempotent and self._accumulator.identity is None
+        is_lost = needs_identity or (last is not None and last.refreshes_metadata)
+        if leader is None or not cluster.is_connected(leader) or (is_lost and cluster.metadata.is_from_fenced):
+            return cluster.leader_problem(batch.topic_partition)
+        if needs_identity:
+            return self._identity.error or MinibrokerError("no broker has granted the producer its id yet")
+        return last
+
     def _expiry_error(self, batch: Batch) -> DeliveryTimedOut:
         partition = batch.topic_partition
-        last = batch.last_error
-        if last is None:
-            identity_missing = self._accumulator.idempotent and self._accumulator.identity is None
-            last = self._identity.error if identity_missing else None
-        if last is None:
-            last = self._cluster.leader_problem(partition)
+        last = self.obstacle(batch) or self._cluster.leader_problem(partition)
         return DeliveryTimedOut(
             f"{records(batch.record_count)} for {partition} timed out after "
             f"{self._settings.delivery_timeout_ms / 1000:g} s and {batch.attempts} attempts ({batch.fate()})",

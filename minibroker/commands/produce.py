@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -17,6 +18,7 @@ from minibroker.command_line import (
     EXIT_COULD_NOT,
     EXIT_FINE,
     EXIT_INTERRUPTED,
+    PROGRESS_EVERY_S,
     CommandFailed,
     ProgressLine,
     bootstrap_option,
@@ -267,11 +269,14 @@ async def _produce(descriptor: int, options: _Options, report: BinaryIO | None, 
                 producer, options.topic, report=report, acks=options.acks, on_acknowledged=options.show_offset
             )
             problem: Exception | None = None
-            try:
-                await _send_all(account.sender, descriptor, options, partial(_require, producer, options.timeout_ms))
-            except (CommandFailed, MinibrokerError) as error:
-                problem = error
-            await account.sender.finish()
+            require = partial(_require, producer, options.timeout_ms)
+            is_quiet = os.isatty(descriptor) or options.show_offset is not None  # a progress line would be in between
+            async with _progress(account.sender, is_quiet):
+                try:
+                    await _send_all(account.sender, descriptor, options, require)
+                except (CommandFailed, MinibrokerError) as error:
+                    problem = error
+                await account.sender.finish()
             if problem is not None:
                 raise problem
     except MinibrokerError as error:
@@ -284,31 +289,42 @@ async def _require(producer: "Producer", timeout_ms: float, topic: str) -> None:
     await require_topics(producer._cluster, [topic], timeout_ms)
 
 
+@asynccontextmanager
+async def _progress(sender: "RecordSender", is_quiet: bool) -> AsyncIterator[None]:
+    """Show it on a terminal during the block, also while the last acknowledgements are waited for."""
+    import asyncio
+
+    showing = asyncio.create_task(_show_progress(sender, is_quiet))
+    try:
+        yield
+    finally:
+        showing.cancel()
+        if not is_quiet:
+            ProgressLine.erase()
+
+
+async def _show_progress(sender: "RecordSender", is_quiet: bool) -> None:
+    import asyncio
+
+    started, progress, tally = time.monotonic(), ProgressLine(), sender.tally
+    while progress.enabled and not is_quiet:
+        await asyncio.sleep(PROGRESS_EVERY_S)
+        if not tally.sent or not progress.due():
+            continue
+        sender.collect()
+        rate = tally.acknowledged_bytes / (time.monotonic() - started)
+        done = f"{tally.acknowledged} of {tally.sent} records acknowledged, {human_bytes(tally.acknowledged_bytes)}"
+        progress.show(f"{done}, {human_bytes(rate)}/s, {time.monotonic() - started:.0f} s")
+
+
 async def _send_all(sender: "RecordSender", descriptor: int, options: _Options, require: RequireTopic) -> None:
     """Send every line, until the input ends or a record fails. Raises CommandFailed with the number of a line that
     cannot be sent; the lines before it were sent. `require` raises it for a topic that does not exist."""
+    from minibroker.client.errors import RecordTooLarge
     from minibroker.records.line_source import read_lines
 
-    progress = ProgressLine()
-    try:
-        await _send_lines(sender, read_lines(descriptor), options, require, progress)
-    finally:
-        progress.clear()
-
-
-async def _send_lines(
-    sender: "RecordSender",
-    source: AsyncIterator[list[bytes]],
-    options: _Options,
-    require: RequireTopic,
-    progress: ProgressLine,
-) -> None:
-    from minibroker.client.errors import RecordTooLarge
-
-    started = time.monotonic()
-    tally = sender.tally
     topics: set[str] = set()
-    async for lines in source:
+    async for lines in read_lines(descriptor):
         if options.is_json or options.show_offset is not None:
             await _send_each(sender, lines, options, require, topics)
         else:
@@ -319,12 +335,7 @@ async def _send_lines(
                 await _send_each(sender, lines, options, require, topics)
         if options.show_offset is not None:
             await sender.finish()
-        if progress.due():
-            sender.collect()
-            rate = tally.acknowledged_bytes / (time.monotonic() - started)
-            done = f"{tally.acknowledged} of {tally.sent} records acknowledged, {human_bytes(tally.acknowledged_bytes)}"
-            progress.show(f"{done}, {human_bytes(rate)}/s")
-        if tally.first_failure is not None:
+        if sender.tally.first_failure is not None:
             break
 
 

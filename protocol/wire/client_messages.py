@@ -220,6 +220,7 @@ class MetadataResponse(Response, frozen=True, kw_only=True):
     brokers: Annotated[list[MetadataBroker], Meta(max_length=BROKERS_MAX)] = []
     cluster_id: Name = ""
     controller_id: I32 = -1
+    fenced: bool = False  # about: ours: the broker that answers has lost ZooKeeper
     topics: Annotated[list[MetadataTopic], Meta(max_length=TOPICS_MAX)] = []
 
 

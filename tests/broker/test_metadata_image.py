@@ -269,7 +269,9 @@ def test_a_partition_without_a_reachable_leader_has_an_error_code(leader: int) -
 def test_a_fenced_broker_names_others_as_leaders_but_not_itself() -> None:
     """It would refuse every client; hardening rule 11."""
     image = image_with(topic(state(leader=1), state(leader=2, index=1)))
-    [answer] = image.answer_metadata(MetadataRequest(), "IN", is_fenced=True).topics
+    response = image.answer_metadata(MetadataRequest(), "IN", is_fenced=True)
+    assert response.fenced, "a client names the cause"
+    [answer] = response.topics
     assert [(each.leader_id, each.error_code) for each in answer.partitions] == [
         (-1, ErrorCode.LEADER_NOT_AVAILABLE),
         (2, ErrorCode.NONE),

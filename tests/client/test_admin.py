@@ -2,6 +2,7 @@
 
 import asyncio
 
+import msgspec
 import pytest
 
 from minibroker.client.admin import AdminClient, NewTopic, ProducerNameDescription
@@ -46,6 +47,7 @@ from minibroker.protocol.wire.messages import (
     ListProducerNamesRequest,
     ListProducerNamesResponse,
     MetadataRequest,
+    MetadataResponse,
     ReplicaStateDescription,
     Response,
 )
@@ -407,3 +409,29 @@ def test_a_deletion_of_a_name_whose_answer_was_lost_has_succeeded(cluster: FakeC
             await admin.delete_producer_name("orders")
 
     cluster.run(main)
+
+
+def test_a_controller_without_zookeeper_is_named_as_the_cause(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was silent for 30 s, and said that the controller had moved."""
+
+    def lose_zookeeper(broker: int, request: IncomingRequest) -> Response | None:
+        if isinstance(request.body, MetadataRequest):
+            answer = cluster.brokers[broker].metadata(request.body)
+            assert isinstance(answer, MetadataResponse)
+            return msgspec.structs.replace(answer, fenced=True)
+        return Response(error_code=ErrorCode.NOT_CONTROLLER) if isinstance(request.body, CreateTopicsRequest) else None
+
+    cluster.intercept = lose_zookeeper
+
+    async def main(runtime: Runtime) -> None:
+        async with AdminClient(bootstrap_servers=cluster.bootstrap, runtime=runtime) as admin:
+            with pytest.raises(CallTimedOut) as caught:
+                await admin.create_topic("new", timeout_ms=5_000)
+        assert "last error: NOT_CONTROLLER: the broker at broker" in str(caught.value)
+        assert "has lost ZooKeeper" in str(caught.value)
+
+    cluster.run(main)
+    (warning,) = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert warning.startswith("minibroker-admin: waiting up to 5 s for the controller: NOT_CONTROLLER: the broker at ")

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 
+import msgspec
 import pytest
 
 from minibroker.client.consumer.partition_watch import LOG_AFTER_MS
@@ -10,6 +11,9 @@ from minibroker.client.errors import DeliveryTimedOut
 from minibroker.client.producer.producer import Producer
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.wire.messages import (
+    InitProducerIdRequest,
+    MetadataRequest,
+    MetadataResponse,
     ProducePartitionResponse,
     ProduceRequest,
     ProduceResponse,
@@ -35,7 +39,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize("is_led", [True, False])
-def test_repeated_refusals_of_a_record_are_logged_once_a_minute(
+def test_repeated_refusals_of_a_record_are_logged_less_and_less_often(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture, *, is_led: bool
 ) -> None:
     async def main(runtime: Runtime) -> None:
@@ -53,10 +57,58 @@ def test_repeated_refusals_of_a_record_are_logged_once_a_minute(
                 await delivery
 
     cluster.run(main)
-    (message,) = warnings(caplog)
+    message, *again = warnings(caplog)
     assert message.startswith("records for t-0 not acknowledged for ")
+    assert len(again) == 3, "after 8, 16 and 32 s"
     error = "NOT_ENOUGH_REPLICAS from broker 1 for t-0" if is_led else "LEADER_NOT_AVAILABLE for t-0"
     assert f"still trying: {error}" in message
+
+
+@pytest.mark.parametrize("is_led", [True, False])
+def test_brokers_without_zookeeper_are_named_as_the_cause(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture, *, is_led: bool
+) -> None:
+    """A record that waits for its producer id was not logged at all, and at its deadline the error hid the cause."""
+
+    def lose_zookeeper(broker: int, request: IncomingRequest) -> Response | bool | None:
+        if isinstance(request.body, MetadataRequest):
+            answer = cluster.brokers[broker].metadata(request.body)
+            assert isinstance(answer, MetadataResponse)
+            return msgspec.structs.replace(answer, fenced=True)
+        return True if isinstance(request.body, InitProducerIdRequest | ProduceRequest) else None
+
+    async def main(runtime: Runtime) -> DeliveryTimedOut:
+        producer = Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime, delivery_timeout_ms=10_000)
+        async with producer:
+            cluster.intercept = lose_zookeeper
+            if not is_led:
+                cluster.partition("t").elect(None)
+            with pytest.raises(DeliveryTimedOut) as caught:
+                await producer.send_and_wait("t", b"refused")
+            return caught.value
+
+    error = cluster.run(main)
+    cause = "LEADER_NOT_AVAILABLE for t-0 "
+    for text in (*warnings(caplog), str(error)):
+        assert cause in text
+        assert text.count("last error") <= 1
+        assert "9092 has lost ZooKeeper [no replica may lead now; `minibroker cluster status` says why]" in text
+    assert [text.split(" s,")[0].split()[-1] for text in warnings(caplog)] == ["3", "6"]
+
+
+def test_a_producer_id_that_is_not_granted_is_logged(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
+    cluster.intercept = lambda broker, request: isinstance(request.body, InitProducerIdRequest) or None
+
+    async def main(runtime: Runtime) -> None:
+        async with Producer(
+            bootstrap_servers=cluster.bootstrap, runtime=runtime, delivery_timeout_ms=5_000
+        ) as producer:
+            with pytest.raises(DeliveryTimedOut, match="no broker has granted the producer its id yet"):
+                await producer.send_and_wait("t", b"x")
+
+    cluster.run(main)
+    (message,) = warnings(caplog)
+    assert "no broker has granted the producer its id yet" in message
 
 
 def test_records_that_are_only_collected_are_not_logged(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:

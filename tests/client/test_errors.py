@@ -74,6 +74,14 @@ def test_a_timeout_carries_its_last_error_and_is_a_timeout_error() -> None:
     assert "last error: NOT_ENOUGH_REPLICAS" in str(error)
 
 
+def test_a_timeout_within_a_timeout_names_only_what_was_waited_for() -> None:
+    refusal = MinibrokerError("refused")
+    inner = errors.CallTimedOut("no broker answered within 30000 ms", errors.CallTimedOut("no metadata", refusal))
+    error = DeliveryTimedOut("timed out after 120 s", inner)
+    assert str(error) == "timed out after 120 s; last error: refused"
+    assert error.last_error is refusal
+
+
 @pytest.mark.parametrize("name", minibroker.__all__)
 def test_public_names_can_be_imported(name: str) -> None:
     assert getattr(minibroker, name).__name__ == name
