@@ -30,6 +30,7 @@ from minibroker.client.limits import (
     BOOTSTRAP_TIMEOUT_MS,
     CONNECT_TIMEOUT_MS,
     LEADER_CHANGE_BACKOFF_MS,
+    LOG_START_AFTER_MS,
     METADATA_BACKOFF_MAX_MS,
     METADATA_TIMEOUT_MS,
     Deadline,
@@ -101,6 +102,8 @@ class Cluster:
             raise ClientClosed("a client is started once")
         self._task = asyncio.get_running_loop().create_task(self._keep_metadata())
         deadline = Deadline(self.settings.bootstrap_timeout_ms)
+        log_after_s = LOG_START_AFTER_MS / 1000
+        watch = asyncio.get_running_loop().call_later(log_after_s, self._log_start, deadline)
         try:
             while True:
                 try:
@@ -115,6 +118,14 @@ class Cluster:
         except BaseException:
             await self.close()
             raise
+        finally:
+            watch.cancel()
+
+    def _log_start(self, deadline: Deadline) -> None:
+        if deadline.remaining_ms() < LOG_START_AFTER_MS:
+            return  # the error comes soon
+        problem = self.last_error or f"no server has answered yet at {', '.join(map(str, self.settings.bootstrap))}"
+        self.log.warning("looking for a broker, up to %g s: %s", deadline.timeout_ms / 1000, problem)
 
     async def close(self) -> None:
         """Stop the task and close every connection."""

@@ -30,6 +30,8 @@ UNKNOWN_TOPIC_GRACE_MS = 5_000
 """A topic that was just created reaches all brokers within this; after it an unknown topic is an error."""
 BOOTSTRAP_TIMEOUT_MS = 10_000
 """How long start() looks for a first broker."""
+LOG_START_AFTER_MS = 2_000
+"""A start that finds no broker logs it after this, if it goes on looking for at least as long again."""
 CALL_TIMEOUT_MS = 30_000
 """Deadline of a call without a given one."""
 FLUSH_SLACK_MS = 1_000

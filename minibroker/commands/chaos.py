@@ -129,6 +129,10 @@ def run(
         audit_engine=engine,
     )
     options = msgspec.structs.replace(options, command=_command(options, fault_names))
+    note(
+        f"seed {drawn.seed}: {counted(len(drawn.faults), 'fault')} within {drawn.duration_s:g} s on {backend};"
+        f" recovery and audit follow; the report goes to {out}"
+    )
     progress = ProgressLine(after_s=0.0)
     report = _execute(options, progress.show)
     progress.clear()

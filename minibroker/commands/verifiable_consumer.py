@@ -74,6 +74,7 @@ async def _consume(
 ) -> None:
     from minibroker.client.consumer.consumer import Consumer
     from minibroker.client.errors import MinibrokerError
+    from minibroker.opened_client import opened
     from minibroker.records.record_reader import RecordReader
 
     timeout_ms = max(1, round(timeout_s * 1000))
@@ -85,7 +86,7 @@ async def _consume(
     )
     left = max_messages if max_messages >= 0 else None
     try:
-        async with consumer:
+        async with opened(consumer, servers):
             reader = RecordReader(consumer, [topic], partitions, point, timeout_ms, until_end=exit_at_end)
             await reader.start()
             print_event("startup_complete")

@@ -97,6 +97,7 @@ class _Run:
 
         from minibroker.client.errors import MinibrokerError
         from minibroker.client.producer.producer import Producer
+        from minibroker.opened_client import opened
 
         timeout_ms = max(1, round(timeout_s * 1000))
         producer = Producer(
@@ -109,7 +110,7 @@ class _Run:
             bootstrap_timeout_ms=min(10_000, timeout_ms),
         )
         try:
-            async with producer:
+            async with opened(producer, servers):
                 print_event("startup_complete")
                 printing = asyncio.create_task(self._print_regularly())
                 try:

@@ -1,0 +1,24 @@
+"""`minibroker chaos`: what it says before a run, and about wrong input."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from minibroker.command_line import CommandFailed
+from minibroker.commands.chaos import run
+
+
+def test_a_run_is_announced_on_stderr(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without a terminal it was silent until its end."""
+
+    def fail(*_: object) -> None:
+        raise CommandFailed("not run here")
+
+    monkeypatch.setattr("minibroker.commands.chaos._execute", fail)
+    options = ["--backend", "simulated", "--seed", "7", "--faults", "kill", "--out", str(tmp_path)]
+    printed = CliRunner().invoke(run, options)
+    first = printed.stderr.splitlines()[0]
+    assert first.startswith("seed 7: ")
+    assert first.endswith(f"within 60 s on simulated; recovery and audit follow; the report goes to {tmp_path}")
+    assert printed.stdout == ""
