@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Never, TypeVar
 
+from minibroker.client.argument_hints import with_hints
 from minibroker.client.caller_check import CallerCheck
 from minibroker.client.cluster import Cluster, ClusterSettings
 from minibroker.client.controller_changes import alter_errors, change, create_errors, delete_errors, no_errors
@@ -151,6 +152,7 @@ class AdminClient(PublicClient):
         self._closed = True
 
     # --------------------------------------------------------------------------------------------------------- topics
+    @with_hints
     async def create_topic(
         self,
         name: str,

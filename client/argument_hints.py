@@ -3,11 +3,16 @@
 Owns: the errors for a parameter or method that a public class does not have. Pure.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
-from typing import Any
+from functools import wraps
+from inspect import signature
+from typing import Any, ParamSpec, TypeVar
 
 from minibroker.client.errors import WrongArguments
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _NO_GROUPS = "there are no consumer groups: give topics to Consumer(..) or assign(..), and keep your positions yourself"
 _NO_COMMITS = (
@@ -96,6 +101,21 @@ def check_arguments(
     for name in unknown:
         advice = PARAMETERS.get(owner, {}).get(name) or PARAMETERS[""].get(name) or _similar(name, known)
         raise WrongArguments(f"{owner} has no parameter {name!r}" + (f": {advice}" if advice else ""))
+
+
+def with_hints(method: Callable[P, T]) -> Callable[P, T]:
+    """A method that raises WrongArguments, with a similar name, for a parameter that it does not have. Not for methods
+    that are called once per record without waiting, because they must stay fast."""
+    known = signature(method).parameters
+
+    @wraps(method)
+    def call(*arguments: P.args, **named: P.kwargs) -> T:
+        for name in named:
+            if name not in known:
+                check_arguments(method.__qualname__, (), {name: None}, known)
+        return method(*arguments, **named)
+
+    return call
 
 
 def refuse_attribute(client: object, name: str) -> Any:

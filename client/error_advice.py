@@ -22,12 +22,13 @@ ADVICE: dict[ErrorCode, str] = {
 }
 
 ADVICE_OF_PARTITIONS: dict[ErrorCode, str] = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "`minibroker topic list -l` shows all topics and numbers of partitions",
     ErrorCode.REQUEST_TIMED_OUT: "the in-sync replicas are slow; see `minibroker replicas`",
 }
-"""For errors of one partition; for a topic the broker's own message says what it waits for."""
+"""For errors of one partition, instead of those above; for a topic the broker's own message says what it waits for."""
 
 
 def advice_for(code: int, *, of_partition: bool) -> str | None:
     """The advice, if there is any."""
-    advice = ADVICE.get(error_code(code))
-    return advice or (ADVICE_OF_PARTITIONS.get(error_code(code)) if of_partition else None)
+    advice = ADVICE_OF_PARTITIONS.get(error_code(code)) if of_partition else None
+    return advice or ADVICE.get(error_code(code))

@@ -96,16 +96,16 @@ def _unknown_command(name: str, known: Sequence[str]) -> str:
 
 def unknown_topic(name: str, known: Sequence[str]) -> str:
     """The message for a topic that does not exist; `known` are those that do."""
-    end = suggestion(name, known) or "."
+    similar = suggestion(name, known) or "."
     cures = f"`minibroker topic list` prints all topics; `minibroker topic create -t {name}` creates this one"
-    return f"there is no topic '{name}'{end} {cures}"
+    return f"there is no topic '{name}'{similar} {cures}"
 
 
 def suggestion(name: str, known: Sequence[str]) -> str:
-    """The end of a message that says that `name` is unknown; empty if no other is similar."""
+    """The end of a message about a name that does not exist; empty if no name is similar."""
     from difflib import get_close_matches
 
-    near = get_close_matches(name, known, n=1)
+    near = get_close_matches(name, known, n=1) or get_close_matches(name.lower(), known, n=1)
     return f"; did you mean '{near[0]}'?" if near else ""
 
 

@@ -7,6 +7,7 @@ depends on the run.
 
 import random
 from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import TypeAlias
 
 import msgspec
@@ -102,7 +103,9 @@ def parse_faults(names: str) -> list[Chosen]:
         name, colon, target = each.partition(":")
         kind = BY_NAME.get(name)
         if kind is None:
-            raise BadPlan(f"there is no fault {name!r}: `minibroker chaos faults` lists them")
+            near = get_close_matches(name.lower(), BY_NAME, n=1)
+            similar = f"did you mean {near[0]!r}? " if near else ""
+            raise BadPlan(f"there is no fault {name!r}: {similar}`minibroker chaos faults` lists them")
         wanted = next((known for known in kind.targets if known == target), None)
         if colon and wanted is None:
             raise BadPlan(f"{name} has no target {target!r}: give {' or '.join(kind.targets)}")

@@ -13,6 +13,7 @@ from typing import Any, Literal, Never
 
 from msgspec.structs import replace
 
+from minibroker.client.argument_hints import with_hints
 from minibroker.client.caller_check import CallerCheck
 from minibroker.client.cluster import Cluster
 from minibroker.client.default_runtime import runtime_or_default
@@ -341,6 +342,7 @@ class Producer(PublicClient):
             raise
         return deliveries
 
+    @with_hints
     async def send_and_wait(
         self,
         topic: str,

@@ -65,7 +65,7 @@ class ProducerMetadata:
                 raise broker_error(
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                     where,
-                    f"the topic has {counted(state.partition_count, 'partition')}",
+                    f"the topic has {counted(state.partition_count, 'partition')}, numbered from 0",
                 )
         return state
 

@@ -66,7 +66,8 @@ def cluster() -> None:
 
 
 def run_on_cluster(work: Coroutine[Any, Any, Any], timeout_s: float, doing: str) -> Any:
-    """Run `work`; every error of the launcher becomes a CommandFailed."""
+    """Run `work`; every error of the launcher becomes a CommandFailed, of wrong input a WrongUsage."""
+    from minibroker.local_cluster.broker_names import BadBrokerName
     from minibroker.local_cluster.cluster_file import ClusterBusy, ClusterFailed, ClusterMissing
     from minibroker.local_cluster.teardown import TeardownTimedOut
     from minibroker.local_cluster.zookeeper_jars import MissingZooKeeper
@@ -76,6 +77,8 @@ def run_on_cluster(work: Coroutine[Any, Any, Any], timeout_s: float, doing: str)
     not_there = (ClusterFailed, ClusterMissing, ClusterBusy, NoAnswer)
     try:
         return run_async(work, timeout_s, doing)
+    except BadBrokerName as error:
+        raise WrongUsage(str(error)) from None
     except (*not_there, MissingJava, MissingZooKeeper, PortTaken, ZooKeeperFailed, TeardownTimedOut) as error:
         raise CommandFailed(str(error)) from None
 

@@ -13,6 +13,7 @@ from minibroker.command_line import (
     print_json,
     require_reader,
     run_async,
+    suggestion,
     topics_option,
     warn,
 )
@@ -59,7 +60,9 @@ def events(
 
     unknown = sorted({*kinds} - {*EVENTS})
     if unknown:
-        raise WrongUsage(f"no event has the name {unknown[0]}; there are: {', '.join(sorted(EVENTS))}")
+        known = sorted(EVENTS)
+        similar = suggestion(unknown[0], known) or f"; there are: {', '.join(known)}"
+        raise WrongUsage(f"no event has the name '{unknown[0]}'{similar}")
     run_async(_show(bootstrap_servers, (kinds, topics, brokers), last, once, as_json))
     return EXIT_FINE
 

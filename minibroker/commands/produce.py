@@ -141,6 +141,8 @@ def produce(
             report.close()
         if descriptor != 0:
             os.close(descriptor)
+    if interrupted and tally is not None:
+        tally.has_stopped = False  # the user knows
     code = EXIT_FINE if tally is None else _conclude(tally, time.monotonic() - started, as_json, failure)
     if failure is not None:
         raise failure
@@ -324,6 +326,7 @@ async def _send_all(sender: "RecordSender", descriptor: int, options: _Options, 
     from minibroker.records.line_source import read_lines
 
     topics: set[str] = set()
+    sender.tally.has_stopped = True  # unless the end is reached
     async for lines in read_lines(descriptor):
         if options.is_json or options.show_offset is not None:
             await _send_each(sender, lines, options, require, topics)
@@ -336,7 +339,8 @@ async def _send_all(sender: "RecordSender", descriptor: int, options: _Options, 
         if options.show_offset is not None:
             await sender.finish()
         if sender.tally.first_failure is not None:
-            break
+            return
+    sender.tally.has_stopped = False
 
 
 def _columns(lines: list[bytes], options: _Options) -> "tuple[list[bytes | None] | None, list[bytes | None]]":
@@ -395,10 +399,13 @@ def _conclude(tally: "Tally", seconds: float, as_json: bool, failure: CommandFai
     first = failure or tally.first_failure
     if as_json:
         facts = {"records": count, "bytes": size, "seconds": round(seconds, 3), "not_acknowledged": tally.in_doubt}
+        facts |= {"not_sent_from_line": tally.sent + 1} if tally.has_stopped else {}
         print_json(facts | ({"error": str(first)} if first else {}))
     else:
         rate = f"{count / seconds:.0f} records/s, {human_bytes(size / seconds)}/s"
         note(f"{records(count)}, {size} {'byte' if size == 1 else 'bytes'} acknowledged in {seconds:.2f} s ({rate})")
+        if tally.has_stopped:
+            note(f"lines from line {tally.sent + 1} on were not sent")
     if not tally.in_doubt:
         return EXIT_FINE
     which = records(tally.in_doubt) if tally.in_doubt == tally.sent else f"{tally.in_doubt} of {records(tally.sent)}"

@@ -68,7 +68,7 @@ def _parse_configs(configs: tuple[str, ...]) -> dict[str, str]:
 @topics_option(one=True)
 @click.option("--partitions", type=click.IntRange(1), help="[default: num.partitions of the brokers]")
 @click.option("--replication-factor", type=click.IntRange(1), help="[default: default.replication.factor]")
-@click.option("--config", "configs", metavar="KEY=VALUE", multiple=True)
+@click.option("--config", "--set", "configs", metavar="KEY=VALUE", multiple=True)
 @click.option("--if-not-exists", is_flag=True, help="Succeed if the topic exists already.")
 @timeout_option(30)
 @json_option
@@ -329,7 +329,7 @@ def _reason(error: "MinibrokerError") -> str:
 @click.command()
 @bootstrap_option
 @topics_option(one=True)
-@click.option("--config", "configs", metavar="KEY=VALUE", multiple=True, help="Set it.")
+@click.option("--config", "--set", "configs", metavar="KEY=VALUE", multiple=True, help="Set it.")
 @click.option("--unset", "unset", metavar="KEY", multiple=True, help="Go back to the brokers' default.")
 @timeout_option(30)
 @json_option

@@ -5,8 +5,15 @@ from minibroker.local_cluster.local_cluster import LocalCluster
 from minibroker.protocol.files.checkpoints import parse_partition_directory_name
 
 
+class BadBrokerName(ClusterFailed):
+    """The text can name no broker of any cluster."""
+
+
 async def resolve(cluster: LocalCluster, name: str) -> int:
-    """The broker meant by '2', 'controller' or 'leader:TOPIC-PARTITION'. Raises ClusterFailed, NoAnswer."""
+    """The broker meant by '2', 'controller' or 'leader:TOPIC-PARTITION'.
+
+    Raises BadBrokerName, ClusterFailed, NoAnswer.
+    """
     if name.isascii() and name.isdigit() and len(name) <= 10:
         broker_id = int(name)
     elif name == "controller":
@@ -16,7 +23,7 @@ async def resolve(cluster: LocalCluster, name: str) -> int:
     elif name.startswith("leader:"):
         broker_id = await _leader_of(cluster, name.removeprefix("leader:"))
     else:
-        raise ClusterFailed(f"'{name}' is not a broker: give a number, 'controller' or 'leader:TOPIC-PARTITION'")
+        raise BadBrokerName(f"'{name}' is not a broker: give a number, 'controller' or 'leader:TOPIC-PARTITION'")
     if broker_id not in cluster.record.brokers:
         raise ClusterFailed(f"there is no broker {broker_id}: this cluster has {cluster.broker_ids}")
     return broker_id
@@ -25,7 +32,7 @@ async def resolve(cluster: LocalCluster, name: str) -> int:
 async def _leader_of(cluster: LocalCluster, name: str) -> int:
     partition = parse_partition_directory_name(name)
     if partition is None:
-        raise ClusterFailed(f"'{name}' is not TOPIC-PARTITION")
+        raise BadBrokerName(f"'leader:{name}' names no partition: give leader:TOPIC-PARTITION, such as leader:{name}-0")
     found = (await cluster.look([partition.topic])).partitions.get(partition)
     if found is None:
         raise ClusterFailed(f"there is no partition {name}: `minibroker topic describe` lists them")

@@ -27,7 +27,9 @@ IGNORED_NODE_CURE = (
     "correct the node, or delete it if nothing uses it; then delete /controller in ZooKeeper: the next controller"
     " reads everything again"
 )
-ZOOKEEPER_CURE = "start ZooKeeper with `minibroker cluster start zookeeper`, or repair the network to it"
+ZOOKEEPER_CURE = (
+    "start ZooKeeper (`minibroker cluster start zookeeper`, if `cluster up` started it), or repair the network to it"
+)
 COPIES_CURE = "start the brokers that hold a copy, or cut the log with `minibroker log repair` if none does"
 ELECT_CURE = "shows what each replica holds; with --accept-loss it elects one of them"
 

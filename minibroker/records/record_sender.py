@@ -36,6 +36,8 @@ class Tally(msgspec.Struct):
     first_failure: Exception | None = None
     first_failed: int | None = None
     """Which record that was, in the order of sending; the first is 1."""
+    has_stopped: bool = False
+    """Something failed before the end of the input: what follows the sent records was not sent."""
 
     @property
     def in_doubt(self) -> int:

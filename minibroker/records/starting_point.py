@@ -60,7 +60,17 @@ def parse_range(text: str) -> tuple[StartingPoint, StartingPoint | None]:
             begin, colon, end = text.rpartition(":")
         if not colon:
             raise
-    return parse_start(begin or "beginning"), parse_start(end or "end")
+    first, last = parse_start(begin or "beginning"), parse_start(end or "end")
+    if first.start is last.start and _is_after(first, last):
+        raise BadStartingPoint(f"'{text}' ends before it begins: give FROM:TO")
+    return first, last
+
+
+def _is_after(first: StartingPoint, last: StartingPoint) -> bool:
+    """Of two points of one kind."""
+    if first.start is StartKind.BEFORE_END:
+        return first.number < last.number
+    return first.number > last.number
 
 
 def _milliseconds(text: str) -> int:
@@ -69,7 +79,7 @@ def _milliseconds(text: str) -> int:
             return int(text)
         return round(datetime.fromisoformat(text).timestamp() * 1000)
     except (ValueError, OverflowError):  # also a year that the clock does not have, and thousands of digits
-        raise BadStartingPoint(f"'@{text}' is not a time: give milliseconds since 1970 or ISO-8601") from None
+        raise BadStartingPoint(f"'{text}' is not a time: give milliseconds since 1970 or ISO-8601") from None
 
 
 async def find_offsets(

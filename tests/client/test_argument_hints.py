@@ -57,3 +57,12 @@ def test_no_hint_is_for_a_name_that_exists(client_class: type[object]) -> None:
     assert not set(METHODS[owner]) & set(dir(client_class))
     parameters = client_class.__init__.__kwdefaults__ or {}
     assert not (set(PARAMETERS[owner]) | set(PARAMETERS[""])) & set(parameters)
+
+
+def test_a_misspelt_parameter_of_a_call_gets_a_similar_one() -> None:
+    producer: Any = Producer()
+    with pytest.raises(WrongArguments, match=r"^Producer.send_and_wait has no parameter 'val': do you mean value\?$"):
+        producer.send_and_wait("lines", val=b"x")
+    admin: Any = AdminClient()
+    with pytest.raises(TypeError, match="do you mean partitions"):
+        admin.create_topic("lines", num_partitions=3)

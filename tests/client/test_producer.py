@@ -8,7 +8,6 @@ import pytest
 from minibroker.client.errors import (
     BufferTimedOut,
     ClientClosed,
-    ClusterUnreachable,
     DeliveryAborted,
     DeliveryTimedOut,
     FlushTimedOut,
@@ -345,35 +344,6 @@ def test_no_call_hangs_when_every_broker_is_down(cluster: FakeCluster) -> None:
         assert loop.time() - start < 5.5
 
     cluster.run(main)
-
-
-def test_start_without_any_broker_raises_each_servers_error(cluster: FakeCluster) -> None:
-    async def main(runtime: Runtime) -> None:
-        producer = Producer(bootstrap_servers="broker1:1,broker2:2", bootstrap_timeout_ms=1_500, runtime=runtime)
-        start = asyncio.get_running_loop().time()
-        with pytest.raises(ClusterUnreachable, match=r"broker1:1.*broker2:2.*right address"):
-            await producer.start()
-        assert asyncio.get_running_loop().time() - start < 2
-
-    cluster.run(main)
-
-
-@pytest.mark.parametrize(("timeout_ms", "warning_count"), [(10_000, 1), (3_000, 0)])
-def test_a_start_that_looks_long_for_a_broker_is_logged(
-    cluster: FakeCluster, caplog: pytest.LogCaptureFixture, timeout_ms: int, warning_count: int
-) -> None:
-    """Programs were silent for ten seconds; a start that fails soon only raises."""
-
-    async def main(runtime: Runtime) -> None:
-        producer = Producer(bootstrap_servers="broker1:1", bootstrap_timeout_ms=timeout_ms, runtime=runtime)
-        with pytest.raises(ClusterUnreachable):
-            await producer.start()
-
-    cluster.run(main)
-    warnings = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
-    assert len(warnings) == warning_count
-    for text in warnings:
-        assert text.startswith("minibroker-producer: looking for a broker, up to 10 s: no broker answered at broker1:1")
 
 
 def test_an_advertised_address_that_cannot_be_reached_is_diagnosed(cluster: FakeCluster) -> None:

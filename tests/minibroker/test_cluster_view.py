@@ -165,7 +165,7 @@ def test_without_zookeeper_the_cure_is_zookeeper_and_no_election() -> None:
         fenced.append(msgspec.structs.replace(described, description=answer))
     reasons = health_problems(msgspec.structs.replace(view(leader=-1), brokers=fenced))
     assert len(reasons) == 4
-    assert all("`minibroker cluster start zookeeper`" in reason for reason in reasons)
+    assert all("`minibroker cluster start zookeeper`, if `cluster up` started it" in reason for reason in reasons)
     assert not any("elect" in reason for reason in reasons)
 
 

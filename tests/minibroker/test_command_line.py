@@ -27,6 +27,7 @@ from minibroker.command_line import (
     CommandFailed,
     LazyGroup,
     ProgressLine,
+    WrongUsage,
     default_servers,
     human_bytes,
     print_json,
@@ -36,6 +37,10 @@ from minibroker.command_line import (
     topics_option,
     unknown_topic,
 )
+from minibroker.commands.cluster import run_on_cluster
+from minibroker.commands.offsets import offsets
+from minibroker.commands.topic import create
+from minibroker.local_cluster.broker_names import BadBrokerName
 from minibroker.local_cluster.cluster_file import ClusterMissing, read_cluster_file, write_cluster_file
 from minibroker.local_cluster.cluster_zookeeper import ClusterZooKeeper
 from minibroker.local_cluster.local_cluster import LocalCluster
@@ -430,3 +435,21 @@ def test_progress_is_cut_to_the_terminal_because_wrapped_lines_stay(monkeypatch:
         progress.clear()
         assert os.read(reading, 100) == b"\r\x1b[K"
     os.close(reading)
+
+
+def test_a_broker_that_cannot_be_one_is_a_usage_error(tmp_path: Path) -> None:
+    async def resolve() -> None:
+        raise BadBrokerName("'boss' is not a broker")
+
+    with pytest.raises(WrongUsage, match="'boss' is not a broker"):
+        run_on_cluster(resolve(), 5, "cluster kill")
+
+
+def test_a_time_that_is_none_is_named_as_it_was_given() -> None:
+    run = CliRunner().invoke(offsets, ["lines", "--at", "junk"])
+    assert "'junk' is not a time" in run.output
+
+
+def test_a_setting_of_a_topic_is_named_as_in_other_commands() -> None:
+    run = CliRunner().invoke(create, ["lines", "--set", "junk"])
+    assert "'junk' is not KEY=VALUE" in run.output

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from minibroker.command_line import EXIT_COULD_NOT, EXIT_FINE, print_json
+from minibroker.command_line import EXIT_COULD_NOT, EXIT_FINE, EXIT_USAGE, print_json
 from minibroker.commands.events import _show, _warn_of_silence, events
 from minibroker.protocol.wire.messages import MetadataResponse, MetadataTopic
 from tests.minibroker.test_event_stream import FakeBrokers, stream_of
@@ -107,3 +107,20 @@ def test_a_closed_pipe_ends_it_before_the_next_event(brokers: FakeQueries, monke
         os.close(reading)
         with pytest.raises(BrokenPipeError):
             asyncio.run(asyncio.wait_for(_show("host:1", ((), (), ()), 0, False, False), 5))
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("isr-chnaged", "error: no event has the name 'isr-chnaged'; did you mean 'isr_changed'?\n"),
+        (
+            "LEADERSHIP_CHANGED",
+            "error: no event has the name 'LEADERSHIP_CHANGED'; did you mean 'leadership_changed'?\n",
+        ),
+        ("qqqq", "there are: alter_partition_failed, "),
+    ],
+)
+def test_a_misspelt_kind_is_a_usage_error_with_a_similar_one(kind: str, text: str) -> None:
+    run = printed("-k", kind)
+    assert run.exit_code == EXIT_USAGE
+    assert text in run.stderr

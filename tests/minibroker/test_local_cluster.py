@@ -13,7 +13,7 @@ import pytest
 
 from minibroker.broker.configuration.config import load_config
 from minibroker.local_cluster import cluster_file, local_cluster
-from minibroker.local_cluster.broker_names import resolve
+from minibroker.local_cluster.broker_names import BadBrokerName, resolve
 from minibroker.local_cluster.broker_process import configuration_file, configuration_text
 from minibroker.local_cluster.cluster_file import (
     BrokerRecord,
@@ -67,10 +67,11 @@ async def test_name_of_a_broker_is_checked(tmp_path: Path) -> None:
     for name, why in (
         ("4", "there is no broker 4"),
         ("boss", "'boss' is not a broker"),
-        ("leader:x", "not TOPIC-PARTITION"),
+        ("leader:x", "'leader:x' names no partition: give leader:TOPIC-PARTITION, such as leader:x-0"),
     ):
-        with pytest.raises(ClusterFailed, match=why):
+        with pytest.raises(ClusterFailed, match=why) as caught:
             await resolve(cluster, name)
+        assert isinstance(caught.value, BadBrokerName) == (name != "4"), "a usage error"
     with pytest.raises(ClusterFailed, match="no broker runs"):
         await resolve(cluster, "controller")
 

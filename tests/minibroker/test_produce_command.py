@@ -1,5 +1,6 @@
 """`minibroker produce`: which line an error names, and what was written before it, in simulated time."""
 
+import json
 import os
 from pathlib import Path
 
@@ -9,10 +10,13 @@ from click.testing import CliRunner
 from minibroker.client.producer.producer import Producer
 from minibroker.command_line import EXIT_COULD_NOT, EXIT_FINE, EXIT_USAGE, CommandFailed
 from minibroker.commands.produce import _conclude, _Options, _print_offset, _send_all, _topic_and_file, produce
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.wire.messages import ProduceRequest
 from minibroker.records.record_sender import RecordSender, Tally
 from minibroker.runtime.ports import Runtime
 from minibroker.simulation.world.world import SimulatedWorld
 from tests.client.fake_cluster import FakeCluster
+from tests.client.faults import refusal
 
 
 class Run:
@@ -158,6 +162,25 @@ def test_one_record_is_not_records(capsys: pytest.CaptureFixture[str]) -> None:
     assert "error: 2 of 9 records were not acknowledged; the first is line 4: no" in capsys.readouterr().err
     assert _conclude(Tally(sent=1, acknowledged=1, acknowledged_bytes=1), 1.0, as_json=False) == EXIT_FINE
     assert capsys.readouterr().err.startswith("1 record, 1 byte acknowledged in 1.00 s")
+
+
+def test_the_lines_behind_one_that_failed_are_reported_as_not_sent(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Run(path, b"a\nb\n")
+    assert not run.send().has_stopped
+    run = Run(path, b"a\n" * 200_000)  # more than is read at once
+    run.options.show_offset = _print_offset  # it waits for each chunk
+    run.cluster.intercept = lambda broker, request: (
+        refusal(request, ErrorCode.INVALID_RECORD) if isinstance(request.body, ProduceRequest) else None
+    )
+    tally = run.send()
+    assert tally.has_stopped
+    assert tally.sent < 200_000
+    _conclude(tally, 1.0, as_json=False)
+    assert f"\nlines from line {tally.sent + 1} on were not sent\n" in capsys.readouterr().err
+    _conclude(tally, 1.0, as_json=True)
+    assert json.loads(capsys.readouterr().out)["not_sent_from_line"] == tally.sent + 1
 
 
 @pytest.mark.parametrize("option", [["-K", ":"], ["-k", "k"], ["-H", "h=1"], ["-Z"]])

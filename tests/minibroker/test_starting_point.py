@@ -46,7 +46,7 @@ def test_ranges_are_parsed_although_times_have_colons(text: str, begin: str, end
     assert parse_range(text) == (parse_start(begin), None if end is None else parse_start(end))
 
 
-@pytest.mark.parametrize("text", ["", "a:5", "5:b", "1:2:3"])
+@pytest.mark.parametrize("text", ["", "a:5", "5:b", "1:2:3", "8:5", "-2:-5", "@2:@1"])
 def test_invalid_ranges_are_refused(text: str) -> None:
     with pytest.raises(BadStartingPoint):
         parse_range(text)

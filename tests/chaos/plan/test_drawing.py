@@ -37,7 +37,13 @@ def test_named_faults_are_the_only_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "part"), [("burn", "no fault 'burn'"), ("kill:king", "no target 'king'"), (" , ", "no fault is named")]
+    ("names", "part"),
+    [
+        ("burn", "no fault 'burn'"),
+        ("Pauze", "did you mean 'pause'"),
+        ("kill:king", "no target 'king'"),
+        (" , ", "no fault is named"),
+    ],
 )
 def test_wrong_names_get_one_sentence(names: str, part: str) -> None:
     with pytest.raises(BadPlan, match=part):

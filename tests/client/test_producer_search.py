@@ -1,0 +1,52 @@
+"""What the producer says while it finds no broker, and of a partition that it does not find; in simulated time."""
+
+import asyncio
+
+import pytest
+
+from minibroker.client.errors import ClusterUnreachable, UnknownTopicOrPartition
+from minibroker.client.producer.producer import Producer
+from minibroker.runtime.ports import Runtime
+from tests.client.fake_cluster import FakeCluster
+
+
+def test_start_without_any_broker_raises_each_servers_error(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        producer = Producer(bootstrap_servers="broker1:1,broker2:2", bootstrap_timeout_ms=1_500, runtime=runtime)
+        start = asyncio.get_running_loop().time()
+        with pytest.raises(ClusterUnreachable, match=r"broker1:1.*broker2:2.*right address"):
+            await producer.start()
+        assert asyncio.get_running_loop().time() - start < 2
+
+    cluster.run(main)
+
+
+@pytest.mark.parametrize(("timeout_ms", "warning_count"), [(10_000, 1), (3_000, 0)])
+def test_a_start_that_looks_long_for_a_broker_is_logged(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture, timeout_ms: int, warning_count: int
+) -> None:
+    """Programs were silent for ten seconds; a start that fails soon only raises."""
+
+    async def main(runtime: Runtime) -> None:
+        producer = Producer(bootstrap_servers="broker1:1", bootstrap_timeout_ms=timeout_ms, runtime=runtime)
+        with pytest.raises(ClusterUnreachable):
+            await producer.start()
+
+    cluster.run(main)
+    warnings = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert len(warnings) == warning_count
+    for text in warnings:
+        assert text.startswith("minibroker-producer: looking for a broker, up to 10 s: no broker answered at broker1:1")
+
+
+def test_a_partition_that_the_topic_does_not_have_is_not_cured_by_creating_the_topic(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime) as producer:
+            with pytest.raises(UnknownTopicOrPartition) as caught:
+                await producer.send("t", b"x", partition=7)
+        assert str(caught.value) == (
+            "UNKNOWN_TOPIC_OR_PARTITION for t-7: the topic has 1 partition, numbered from 0"
+            " [`minibroker topic list -l` shows all topics and numbers of partitions]"
+        )
+
+    cluster.run(main)
