@@ -87,6 +87,7 @@ class ComposeHarness(WireHarness):
         reasons = ["not asked yet"]
         deadline = asyncio.get_running_loop().time() + timeout_s
         while reasons:
+            await self._refuse_dead(*self.broker_ids)
             try:
                 view = await self.look()
                 reasons = health_problems(view, BROKERS)
@@ -97,6 +98,13 @@ class ComposeHarness(WireHarness):
             if reasons:
                 await asyncio.sleep(POLL_SECONDS)
         return view
+
+    async def _refuse_dead(self, *broker_ids: int) -> None:
+        """Raises ComposeFailed if one of them has ended though nothing ended it."""
+        for broker_id in broker_ids:
+            if self._states[broker_id] != DOWN and await self._condition(broker_id) == DOWN:
+                last = await asyncio.to_thread(self.project.last_log_lines, service_of(broker_id), 1)
+                raise ComposeFailed(f"broker {broker_id} has ended by itself: {' '.join(last)}")
 
     async def look(self, topics: list[str] | None = None) -> ClusterView:
         """The whole cluster as its brokers describe it. Raises ComposeFailed if none answers."""
@@ -169,6 +177,7 @@ class ComposeHarness(WireHarness):
             BrokerQueries("minibroker-harness") as queries,
         ):
             while True:
+                await self._refuse_dead(broker_id)
                 (answer,) = await queries.replica_states([server], timeout_s=ASK_SECONDS)
                 if not isinstance(answer, NoAnswer) and not answer.fenced:
                     return

@@ -38,6 +38,8 @@ class RecordedProject(ComposeProject):
         self._compose = ("docker-compose",)
 
     async def inspect(self, service: str, form: str) -> str:
+        if "Status" in form:
+            return "exited" if service in self.down_services else "running"
         if "Pid" in form:
             return "0" if service in self.down_services else self.process_ids[service]
         return "" if service in self.down_services else self.addresses.get(service, f"address-{service}")
@@ -146,6 +148,18 @@ async def test_a_start_that_fails_leaves_no_image(
         async with harness:
             pass
     assert project.commands[-1].startswith("docker image rm")
+
+
+async def test_a_broker_that_ends_while_the_cluster_starts_is_named_with_its_last_words(
+    own_temporary_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = ComposeHarness()
+    harness.project = project = RecordedProject(own_temporary_directory)
+    project.down_services = {"broker2"}
+    monkeypatch.setattr(project, "last_log_lines", lambda service, count: [f"error: {service} has no such setting"])
+    monkeypatch.setattr(project, "up", lambda: asyncio.sleep(0))
+    with pytest.raises(ComposeFailed, match="broker 2 has ended by itself: error: broker2 has no such setting"):
+        await harness.up()
 
 
 async def test_containers_are_removed_however_often_the_test_is_cancelled(
