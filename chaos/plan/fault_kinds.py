@@ -70,7 +70,7 @@ KINDS: tuple[FaultKind, ...] = (
         text="what passes between it and the other brokers takes up to half a second longer",
         backends=NO_CONTAINERS,
     ),
-    FaultKind(name="reset", text="its connections are reset, every half second", backends=NO_CONTAINERS),
+    FaultKind(name="reset", text="its connections are reset, every half second"),
     FaultKind(name="expire-session", text="its ZooKeeper session expires"),
     FaultKind(name="zookeeper-kill", text="ZooKeeper is killed; started again at the end", targets=("cluster",)),
     FaultKind(name="zookeeper-pause", text="ZooKeeper hangs (SIGSTOP)", targets=("cluster",)),
@@ -90,15 +90,13 @@ KINDS: tuple[FaultKind, ...] = (
     FaultKind(
         name="write-error",
         text="every write to its logs fails with EIO; it is killed and started again at the end",
-        backends=NO_CONTAINERS,
-        needs="root and strace on processes",
+        needs="root and strace on processes and containers",
         is_alone=True,
     ),
     FaultKind(
         name="sync-error",
         text="every fsync fails with EIO; it is killed and started again at the end",
-        backends=NO_CONTAINERS,
-        needs="root and strace on processes",
+        needs="root and strace on processes and containers",
         is_alone=True,
     ),
     FaultKind(

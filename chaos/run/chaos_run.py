@@ -166,7 +166,7 @@ class ChaosRun:
             try:
                 await asyncio.shield(beginning)
             except asyncio.CancelledError:
-                await asyncio.wait([beginning])
+                await asyncio.gather(beginning, return_exceptions=True)
                 raise
             self._recorder.nemesis(f"begin {_name(done)}")
             await asyncio.sleep(done.planned.for_s)
@@ -199,7 +199,7 @@ class ChaosRun:
         try:
             await self._cluster.resume(broker)
         except Misuse:
-            self.troubles.append(f"broker {broker} ended by itself, or was not started again: its log says why")
+            self.troubles.append(f"broker {broker} ended by itself, or was not started again: its log in disks/ says why")
             try:
                 await self._cluster.start(broker)
             except Exception as error:

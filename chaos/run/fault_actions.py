@@ -299,19 +299,25 @@ class FaultActions:
 
     @contextlib.asynccontextmanager
     async def reset(self, targets: list[int]) -> AsyncIterator[None]:
-        async def again_and_again() -> None:
-            while True:
-                for one in targets:
-                    for other in [*self._others(targets), CLIENTS]:
-                        await self._cluster.reset(one, other)
-                await asyncio.sleep(RESET_EVERY_S)
+        links: list[Link] = [(one, other) for one in targets for other in [*self._others(targets), CLIENTS]]
+        ending = asyncio.Event()
 
+        async def again_and_again() -> None:
+            while not ending.is_set():
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(ending.wait(), RESET_EVERY_S)
+                await self._reset_all(links)
+
+        await self._reset_all(links)
         resetting = asyncio.create_task(again_and_again())
         try:
             yield
         finally:
-            resetting.cancel()
-            await asyncio.wait([resetting])
+            ending.set()  # not cancelled: a reset ends what it began
+            await resetting
+
+    async def _reset_all(self, links: Sequence[Link]) -> None:
+        await asyncio.gather(*(self._cluster.reset(*link) for link in links))
 
     # -------------------------------------------------------------------------------------------------------- disks
     @contextlib.asynccontextmanager

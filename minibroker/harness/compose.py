@@ -17,6 +17,8 @@ from minibroker.harness.cluster import ZOOKEEPER, Condition, Link, NamedTimeout,
 from minibroker.harness.compose_project import BROKERS, ComposeProject, service_of
 from minibroker.harness.container_engine import ComposeFailed
 from minibroker.harness.container_files import LOG_DIRECTORY, ContainerFiles
+from minibroker.harness.failing_disks import FailingDisks
+from minibroker.harness.hardware import DiskFault
 from minibroker.harness.packet_filters import PacketFilters, together
 from minibroker.harness.wire_harness import ASK_SECONDS, LOG_LINES_SHOWN, POLL_SECONDS, WireHarness
 from minibroker.local_cluster.cluster_file import write_cluster_state
@@ -58,6 +60,7 @@ class ComposeHarness(WireHarness):
         self._states = dict.fromkeys(self.broker_ids, DOWN)
         self._filters = PacketFilters(self.project)
         self._noted: ClusterState | None = None
+        self._disks = FailingDisks()
         self._files = ContainerFiles(self.project)
         self.ownership = Ownership(self._remove_now)
 
@@ -65,6 +68,7 @@ class ComposeHarness(WireHarness):
         await self.down(remove_image=True)
 
     def _remove_now(self) -> None:
+        self._disks.end_now()
         self.project.remove_now()
         shutil.rmtree(self._directory, ignore_errors=True)
 
@@ -76,6 +80,7 @@ class ComposeHarness(WireHarness):
 
     async def down(self, *, remove_image: bool) -> None:
         """Remove everything that `up` made; layers of the image stay in the engine's cache."""
+        self._disks.end_now()
         try:
             await self.project.down(remove_image=remove_image)
         finally:
@@ -200,6 +205,22 @@ class ComposeHarness(WireHarness):
     async def heal(self) -> None:
         await self._filters.heal()
 
+    # ----------------------------------------------------------------------------------------------------- hardware
+    async def reset(self, one: Party, other: Party) -> None:
+        await self._filters.reset(*self._link(one, other))
+
+    async def fail_disk(self, broker_id: int, fault: DiskFault) -> None:
+        await self._require_up(broker_id)
+        if fault == "full":
+            raise UnsupportedByBackend("disks of containers do not fill up: use simulated brokers or processes")
+        process_id = await self.project.inspect(service_of(broker_id), "{{.State.Pid}}")
+        names = [name for name in await self._files.names(broker_id) if name.endswith(".log")]
+        segments = [f"{LOG_DIRECTORY}/{name}" for name in names]
+        await self._disks.fail_calls(broker_id, int(process_id), segments, fault)
+
+    async def mend_disk(self, broker_id: int) -> None:
+        await self._disks.mend(self._known(broker_id))
+
     async def pause_zookeeper(self) -> None:
         if await self.project.inspect(ZOOKEEPER, "{{.State.Paused}}") == "false":
             await self.project.run("docker", "pause", await self.project.container(ZOOKEEPER))
@@ -239,6 +260,7 @@ class ComposeHarness(WireHarness):
             files.mkdir(parents=True)
             container = await self.project.container(service_of(broker_id))
             await self.project.run("docker", "cp", f"{container}:{LOG_DIRECTORY}/.", str(files))
+            (directory / f"broker-{broker_id}.log").write_text(await self.read_log(broker_id))
         with contextlib.suppress(ComposeFailed):  # no broker answers: audit with the last note, if there is one
             await self.note_state()
         if self._noted is not None:

@@ -1,4 +1,4 @@
-"""Disks of broker processes that fail: small file systems that fill up, and calls that strace lets fail.
+"""Disks of brokers that fail: small file systems that fill up, and calls that strace lets fail.
 
 Owns: what is mounted, the strace processes, and their end. Leaves to others: the brokers. Only root may do this, and
 strace must be installed; else UnsupportedByBackend says so.
@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
 from minibroker.harness.hardware import DiskFault, UnsupportedByBackend
@@ -55,12 +56,17 @@ class FailingDisks:
         self._traces.clear()
 
     async def fail(self, broker_id: int, process_id: int, directory: Path, fault: DiskFault) -> None:
+        """Of a process on this machine, whose log directory this is."""
         if fault == "full":
             self._set_size(broker_id, _used_kb(directory) + ROOM_KB)
-            return
+        else:
+            await self.fail_calls(broker_id, process_id, _segments(directory), fault)
+
+    async def fail_calls(self, broker_id: int, process_id: int, segments: Iterable[str], fault: DiskFault) -> None:
+        """Let the syncs of a process fail, or its writes to these files, named as the process sees them."""
         if os.geteuid() != 0 or shutil.which("strace") is None:
             raise UnsupportedByBackend("calls of a process fail by strace, as root only: apt-get install strace")
-        paths = [word for file in _segments(directory) for word in ("-P", file)] if fault == "write" else []
+        paths = [word for file in segments for word in ("-P", file)] if fault == "write" else []
         calls = CALLS[fault]
         self._traces[broker_id] = await asyncio.create_subprocess_exec(
             *("strace", "-qq", "-f", "-p", str(process_id), "-e", f"trace={calls}"),

@@ -25,8 +25,9 @@ class Hardware(ABC):
         raise UnsupportedByBackend("links of containers are not slowed: use simulated brokers or processes")
 
     async def reset(self, one: Party, other: Party) -> None:
-        """Break every connection between the two; new ones are possible at once. Not for containers."""
-        raise UnsupportedByBackend("connections of containers are not reset: use simulated brokers or processes")
+        """Break every connection between the two; new ones are possible at once. In containers those
+        that are silent live on, and new ones are possible after a moment."""
+        raise UnsupportedByBackend("this back end cannot reset connections")
 
     async def pause_zookeeper(self) -> None:
         """SIGSTOP: it hangs, and its connections stay open."""
@@ -37,12 +38,12 @@ class Hardware(ABC):
         raise UnsupportedByBackend("this back end cannot pause ZooKeeper")
 
     async def fail_disk(self, broker_id: int, fault: DiskFault) -> None:
-        """The disk of a running broker begins to fail. Not for containers."""
-        raise UnsupportedByBackend("disks of containers do not fail: use simulated brokers or processes")
+        """The disk of a running broker begins to fail. Those of containers do not fill up."""
+        raise UnsupportedByBackend("disks of this back end do not fail")
 
     async def mend_disk(self, broker_id: int) -> None:
         """The disk works again; a sound one works on."""
-        raise UnsupportedByBackend("disks of containers do not fail: use simulated brokers or processes")
+        raise UnsupportedByBackend("disks of this back end do not fail")
 
     async def move_clock(self, broker_id: int, seconds: float) -> None:
         """The broker's wall clock shows so much more than the true time from now on; 0 sets it right. For simulated

@@ -16,6 +16,8 @@ from minibroker.harness.compose_project import ComposeProject, service_of
 
 GONE = "0"
 """The process id of a container that does not run; its network namespace is gone, too."""
+RESET_SECONDS = 0.2
+"""So long each packet of a reset link is answered with a reset; connections that are silent meanwhile live on."""
 LOCK_SECONDS = 10
 """How long iptables waits for another that holds the lock, which namespaces may share."""
 
@@ -30,8 +32,7 @@ class PacketFilters:
 
     async def block(self, source: Party, target: Party) -> None:
         """Raises UnsupportedByBackend if this user may not, ComposeFailed if the engine or iptables refuses."""
-        if os.geteuid() != 0 or shutil.which("nsenter") is None or shutil.which("iptables") is None:
-            raise UnsupportedByBackend("links between containers are blocked with nsenter and iptables, as root only")
+        _require_root()
         if (source, target) not in self._blocked:
             self._blocked[source, target] = await self._add(source, target)
 
@@ -54,6 +55,24 @@ class PacketFilters:
 
         links = [link for link in sorted(self._blocked, key=str) if party in link]
         await together(again(source, target) for source, target in links)
+
+    async def reset(self, one: Party, other: Party) -> None:
+        """Reset the connections between the two that are in use; both ends notice. Raises as `block` does."""
+        _require_root()
+        place, peer = (one, other) if isinstance(one, int) else (other, one)
+        assert isinstance(place, int), "one end of a link is a broker"
+        process_id, address = await self._process_id(place), await self._address(peer, place)
+        if process_id == GONE or not address:
+            return
+        answer = ("-p", "tcp", "-j", "REJECT", "--reject-with", "tcp-reset")
+        added = []
+        try:
+            for rule in (["INPUT", "-s", address, *answer], ["OUTPUT", "-d", address, *answer]):
+                await self._iptables(process_id, "-I", rule)
+                added.append(rule)
+            await asyncio.sleep(RESET_SECONDS)
+        finally:
+            await together(self._iptables(process_id, "-D", rule) for rule in added)
 
     async def _add(self, source: Party, target: Party) -> tuple[str, list[str]] | None:
         is_at_target = target not in (CLIENTS, ZOOKEEPER)
@@ -86,6 +105,11 @@ class PacketFilters:
         service, field = (seen_from, "Gateway") if party == CLIENTS else (party, "IPAddress")
         form = f"{{{{range .NetworkSettings.Networks}}}}{{{{.{field}}}}}{{{{end}}}}"
         return await self._project.inspect(service_of(service), form)
+
+
+def _require_root() -> None:
+    if os.geteuid() != 0 or shutil.which("nsenter") is None or shutil.which("iptables") is None:
+        raise UnsupportedByBackend("links between containers are filtered with nsenter and iptables, as root only")
 
 
 async def together(changes: Iterable[Coroutine[Any, Any, None]]) -> None:

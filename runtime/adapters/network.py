@@ -11,6 +11,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 from minibroker.runtime.adapters.descriptors import NO_DESCRIPTORS
@@ -155,8 +156,14 @@ class RealNetwork:
         if under_way is None or under_way.done():
             under_way = asyncio.get_running_loop().create_task(look_up(host, port), name=f"look-up-{host}")
             self._lookups[host, port] = under_way
-            under_way.add_done_callback(lambda _: self._lookups.pop((host, port), None))
+            under_way.add_done_callback(partial(self._forget_lookup, (host, port)))
         return await asyncio.shield(under_way)
+
+    def _forget_lookup(self, name: tuple[str, int], lookup: "asyncio.Task[Any]") -> None:
+        """A failure that comes when every caller has given up is nobody's: unretrieved, it would end the process."""
+        self._lookups.pop(name, None)
+        if not lookup.cancelled():
+            lookup.exception()
 
 
 async def connect_to_any(

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from minibroker.harness import packet_filters
 from minibroker.harness.cluster import Party, UnsupportedByBackend
 from minibroker.harness.compose import ComposeHarness
 from minibroker.harness.compose_project import ComposeProject
@@ -278,3 +279,22 @@ async def test_a_link_to_zookeeper_stays_blocked_though_its_address_changes(proj
     project.addresses["zookeeper"] = "another"
     await filters.renew("zookeeper")
     assert project.rules() == ["1001 OUTPUT -d another -j DROP"]
+
+
+async def test_a_reset_leaves_no_rule(project: RecordedProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packet_filters, "RESET_SECONDS", 0.0)
+    filters = PacketFilters(project)
+    await filters.reset(1, "clients")
+    added = [line.split("iptables -w 10 ")[1] for line in project.commands]
+    answer = "-p tcp -j REJECT --reject-with tcp-reset"
+    assert added == [
+        f"-I INPUT -s address-broker1 {answer}",
+        f"-I OUTPUT -d address-broker1 {answer}",
+        f"-D INPUT -s address-broker1 {answer}",
+        f"-D OUTPUT -d address-broker1 {answer}",
+    ]
+    project.commands.clear()
+    project.failing = {"-I OUTPUT"}
+    with pytest.raises(ComposeFailed):
+        await filters.reset(2, 3)
+    assert [line.split()[7] for line in project.commands] == ["-I", "-I", "-D"]

@@ -1,6 +1,8 @@
 """The network port: the same cases on TCP under both event loops and on the simulated network."""
 
 import asyncio
+import contextlib
+import gc
 import logging
 import resource
 import socket
@@ -401,6 +403,30 @@ async def test_a_name_is_looked_up_once_at_a_time_however_often_it_is_dialled(mo
     assert asked == ["silent", "good", "silent"]
     transport.abort()
     await listener.close()
+
+
+async def test_a_lookup_that_fails_when_no_caller_waits_any_more_is_no_unhandled_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It ended a broker that dialled the name of a killed container and gave up before the resolver answered."""
+    answered = asyncio.Event()
+
+    async def getaddrinfo(host: str, port: int, **_: object) -> None:
+        await answered.wait()
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(loop, "getaddrinfo", getaddrinfo)
+    unhandled: list[str] = []
+    loop.set_exception_handler(lambda _, context: unhandled.append(context["message"]))
+    with contextlib.suppress(NetworkError):  # pytest.raises would keep the lookup's task
+        await RealNetwork().connect(Recorder, "gone", 1, 1)
+    (lookup,) = [task for task in asyncio.all_tasks() if task.get_name() == "look-up-gone"]
+    answered.set()
+    await asyncio.wait([lookup])
+    del lookup
+    gc.collect()
+    assert unhandled == []
 
 
 async def test_accepting_survives_a_lack_of_file_descriptors(caplog: pytest.LogCaptureFixture) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from minibroker.chaos.run.chaos_load import TOPIC
 from minibroker.chaos.run.fault_actions import FaultActions
 from minibroker.chaos.run.opening import open_cluster
 from minibroker.chaos.run.options import ChaosOptions
+from minibroker.client.errors import MinibrokerError
 from minibroker.harness.compose import ComposeHarness
 from minibroker.harness.compose_project import service_of
 from tests.system.compose_cluster import why_no_engine, why_no_images
@@ -157,6 +160,23 @@ async def lost_power(seen: Seen, broker: int) -> None:
     assert b"-lost-power" in await seen.c.read_file(broker, "meta.properties")
 
 
+async def connections_reset(seen: Seen, broker: int) -> None:
+    await asyncio.sleep(2)
+    process_id = (await seen.states("{{.State.Pid}}"))[service_of(broker)]
+    shown = await seen.c.project.run("nsenter", "-t", process_id, "-n", "cat", "/proc/net/snmp")
+    names, values = (line.split() for line in shown.splitlines() if line.startswith("Tcp:"))
+    counts = dict(zip(names, values, strict=True))
+    assert int(counts["OutRsts"]) > 0 and int(counts["EstabResets"]) > 0, counts
+
+
+async def log_directory_failed(seen: Seen, broker: int) -> None:
+    async with asyncio.timeout(20), seen.c.producer() as producer:
+        while f"{broker} log_directory_failed" not in (events := await seen.new_events()):
+            with contextlib.suppress(MinibrokerError):
+                await producer.send(TOPIC, b"to a disk that fails", partition=len(events) % 4)
+            await asyncio.sleep(0.2)
+
+
 LOOKS: dict[str, Look] = {
     "kill": down("137"),
     "stop": down("0"),
@@ -175,6 +195,9 @@ LOOKS: dict[str, Look] = {
     "cut-from-brokers": rules("b INPUT other", "other INPUT b"),
     "cut-from-zookeeper": rules("b INPUT zookeeper", "b OUTPUT zookeeper"),
     "one-way": rules("other INPUT b"),
+    "reset": connections_reset,
+    "write-error": log_directory_failed,
+    "sync-error": log_directory_failed,
     "expire-session": session_expired,
     "zookeeper-kill": zookeeper_is_down,
     "zookeeper-pause": zookeeper_is_paused,
@@ -210,6 +233,8 @@ async def test_every_kind_of_fault_happens_and_ends() -> None:
         pytest.skip(str(why_no_images()))
     possible = [kind for kind in KINDS if "compose" in kind.backends]
     assert {kind.name for kind in possible} == {*LOOKS}
+    if only := os.environ.get("CHAOS_KINDS"):
+        possible = [kind for kind in possible if kind.name in only.split(",")]
     failed: list[str] = []
     async with open_cluster(options()) as cluster:
         actions = FaultActions(cluster, 1)

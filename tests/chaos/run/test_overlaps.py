@@ -118,4 +118,4 @@ async def broker_that_ends_by_itself() -> ChaosRun:
 
 def test_a_broker_that_ends_by_itself_convicts() -> None:
     run = simulated(broker_that_ends_by_itself())
-    assert run.troubles == ["broker 3 ended by itself, or was not started again: its log says why"]
+    assert run.troubles == ["broker 3 ended by itself, or was not started again: its log in disks/ says why"]
