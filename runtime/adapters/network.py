@@ -160,7 +160,7 @@ class RealNetwork:
         return await asyncio.shield(under_way)
 
     def _forget_lookup(self, name: tuple[str, int], lookup: "asyncio.Task[Any]") -> None:
-        """A failure that comes when every caller has given up is nobody's: unretrieved, it would end the process."""
+        """A failure after every caller has given up has no reader: unretrieved, it would end the process."""
         self._lookups.pop(name, None)
         if not lookup.cancelled():
             lookup.exception()
