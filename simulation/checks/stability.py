@@ -62,7 +62,7 @@ class Stability(Checker):
 
     def _is_fit(self, broker_id: int) -> bool:
         cluster, name = self._cluster, f"broker-{broker_id}"
-        if broker_id not in cluster.alive() or broker_id in cluster.starting or cluster.is_stopping(broker_id):
+        if not cluster.world.is_alive(name) or broker_id in cluster.starting or cluster.is_stopping(broker_id):
             return False
         process, storage = cluster.world.process(name), cluster.world.machine(name).storage
         if process.paused or process.busy_until > cluster.world.loop.time() or broker_id in self._reference.faulty:

@@ -159,7 +159,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.start_time = START_TIME
         self._now = START_TIME
         self._end_of_time = START_TIME + SECONDS_MAX
-        self._timers: list[tuple[float, int, NodeTimerHandle]] = []
+        self._timers: list[tuple[float, int, NodeTimerHandle | NodeHandle]] = []
         self._cancelled_timers = 0
         self._current: Process | None = None
         self._callbacks_this_instant = 0
@@ -323,6 +323,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._serial += 1
         heapq.heappush(self._timers, (when, self._serial, handle))
         return handle
+
+    def run_at(self, when: float, handle: NodeHandle) -> None:
+        """Run it once more at that time. For what happens so often that a new handle each time would cost too much; it
+        cannot be cancelled."""
+        self._serial += 1
+        heapq.heappush(self._timers, (when, self._serial, handle))
 
     def call_later(
         self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None

@@ -438,7 +438,8 @@ class SimulatedStorage:
         return node
 
     def parent_of(self, path: str) -> tuple[DirectoryNode, str]:
-        return self.find_directory(posixpath.dirname(normalize(path))), posixpath.basename(normalize(path))
+        parent, name = split(path)
+        return self.find_directory(parent), name
 
     def take_space(self, length: int, path: str) -> None:
         if self.used_bytes + length > self.capacity_bytes:
@@ -450,6 +451,12 @@ class SimulatedStorage:
 def normalize(path: str) -> str:
     assert path, "an empty path"
     return posixpath.normpath(posixpath.join("/", path))
+
+
+@lru_cache(maxsize=PATHS_KEPT)
+def split(path: str) -> tuple[str, str]:
+    """Its directory, and its name there."""
+    return posixpath.split(normalize(path))
 
 
 @lru_cache(maxsize=PATHS_KEPT)

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from minibroker.runtime.ports import Buffer
-from minibroker.simulation.world.links import Links
+from minibroker.simulation.world.links import Contact, Links
+from minibroker.simulation.world.loop import NodeHandle
 from minibroker.simulation.world.message_holds import Action, FrameCutter
 from minibroker.simulation.world.node import Process
 from minibroker.simulation.world.trace import checksum
@@ -87,6 +88,10 @@ class SimulatedTransport:
         self._low = HIGH_WATER_BYTES // 4
         self._writer_paused = False
         self.unread_by_peer = 0
+        self._arrival = NodeHandle(self.pump, (), self._loop, process.context)
+        """For all segments: one is sent thousands of times per second."""
+        self._contact: Contact | None = None
+        """What this machine last saw of the peer; None before the first answer."""
 
     def open(self, factory: ProtocolFactory) -> None:
         """The connection is established on this side."""
@@ -159,7 +164,7 @@ class SimulatedTransport:
         if pipe and pipe[-1].arrives_at > arrives_at:
             arrives_at = pipe[-1].arrives_at
         pipe.append(StreamSegment(arrives_at, parts, length, starts_write))
-        self._loop.call_at(arrives_at, peer.pump, context=peer.process.context)
+        self._loop.run_at(arrives_at, peer._arrival)
 
     def _window_opened(self) -> None:
         """The window has opened."""
@@ -271,7 +276,8 @@ class SimulatedTransport:
             self._acknowledge_reading(count)
             try:
                 if self.is_client:
-                    self._links.contact(self.host, self.peer.host).answered_at = self._loop.time()
+                    contact = self._contact = self._contact or links.contact(self.host, self.peer.host)
+                    contact.answered_at = self._loop.time()
                 self.protocol.buffer_updated(count)
             except Exception as error:  # as asyncio does
                 message = "Fatal error: protocol.buffer_updated() call failed."

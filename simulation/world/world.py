@@ -159,8 +159,8 @@ class SimulatedWorld:
             self._end(process)
 
     def is_alive(self, name: str) -> bool:
-        process = self.machine(name).process
-        return process is not None and process.alive
+        machine = self.machines.get(name)
+        return machine is not None and machine.process is not None and machine.process.alive
 
     # -------------------------------------------------------------------------------------------------- faults
     def kill(self, name: str) -> None:
