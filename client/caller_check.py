@@ -18,12 +18,12 @@ class CallerCheck:
     def __init__(self, what: str) -> None:
         self._what = what
         self._loop = asyncio.get_running_loop()
-        self._process_id = default_runtime.process_id()
+        self._process_id = default_runtime.process_id
 
     def check(self) -> None:
         """Raises ForeignCaller. Costs as much as one record of a batch, so it runs once per batch or wait, not per
         record."""
-        if default_runtime.process_id() != self._process_id:
+        if default_runtime.process_id != self._process_id:
             raise ForeignCaller(
                 f"this {self._what} was started before the process was forked, and belongs to the parent process:"
                 " start another one after the fork"

@@ -14,12 +14,9 @@ open_default: "Callable[[], Runtime] | None" = None
 """Set by the package `minibroker`."""
 
 
-def _unknown() -> int:
-    return 0
-
-
-process_id: Callable[[], int] = _unknown
-"""The id of this process, which differs after a fork. Set by the package `minibroker`."""
+process_id = 0
+"""The id of this process, which differs after a fork. Set by the package `minibroker`: a system call for each question
+would cost more than the rest of the check."""
 
 
 def runtime_or_default(given: "Runtime | None") -> "Runtime":

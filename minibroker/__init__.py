@@ -6,7 +6,7 @@ Names are loaded when they are first used, so that `import minibroker` (every st
 """
 
 from importlib import import_module
-from os import getpid
+from os import getpid, register_at_fork
 from typing import TYPE_CHECKING
 
 from minibroker.client import default_runtime as _default_runtime
@@ -146,8 +146,13 @@ def _real_runtime() -> "Runtime":
     return real_runtime()
 
 
+def _note_process_id() -> None:
+    _default_runtime.process_id = getpid()
+
+
 _default_runtime.open_default = _real_runtime
-_default_runtime.process_id = getpid
+_note_process_id()
+register_at_fork(after_in_child=_note_process_id)
 
 
 def __getattr__(name: str) -> object:

@@ -29,12 +29,13 @@ async def answer_within(answered: "asyncio.Future[T]", timeout_ms: int) -> T:
 class DeadlineTimer:
     """Calls `call` once, at the earliest deadline that was set since it last called."""
 
-    __slots__ = ("_at", "_call", "_handle")
+    __slots__ = ("_at", "_call", "_handle", "_loop")
 
     def __init__(self, call: Callable[[], None]) -> None:
         self._call = call
         self._at = 0.0
         self._handle: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def is_set(self) -> bool:
@@ -48,11 +49,11 @@ class DeadlineTimer:
                 return
             self._handle.cancel()
         self._at = at
-        self._handle = asyncio.get_running_loop().call_at(at, self._due)
+        self._handle = self._running_loop().call_at(at, self._due)
 
     def set_after(self, seconds: float) -> None:
         """Call in so many seconds, or earlier if an earlier deadline is set."""
-        self.set(asyncio.get_running_loop().time() + seconds)
+        self.set(self.time() + seconds)
 
     def cancel(self) -> None:
         """Forget all deadlines."""
@@ -63,7 +64,17 @@ class DeadlineTimer:
     def now(self) -> float:
         """The loop's time, or the deadline that was just called if that is later: a loop may call a little early, by as
         much as its clock can resolve."""
-        return max(asyncio.get_running_loop().time(), self._at)
+        return max(self.time(), self._at)
+
+    def time(self) -> float:
+        """The loop's time."""
+        return self._running_loop().time()
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            # before Python 3.12 getting the loop costs a system call (getpid), so it is done once
+            self._loop = asyncio.get_running_loop()
+        return self._loop
 
     def _due(self) -> None:
         self._handle = None

@@ -4,7 +4,6 @@ Owns: the sum over all connections, and the choice of those to be closed. Leaves
 not counted: each has few fetches in flight, and replication must not wait for clients.
 """
 
-import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
@@ -46,7 +45,7 @@ class UnreadReplies:
 
     def measure(self) -> int:
         """The sum of unread bytes now."""
-        now = asyncio.get_running_loop().time()
+        now = self._timer.time()
         total = 0
         for reader in tuple(self._readers):
             unread = reader.unread_bytes(now)
@@ -80,7 +79,7 @@ class UnreadReplies:
         total = self.measure()
         if not self.is_full:
             return
-        now = asyncio.get_running_loop().time()
+        now = self._timer.time()
         stuck = [(r.unread_bytes(now), r) for r in self._readers if r.unread_since(now) * 1000 > STUCK_READER_MS]
         stuck.sort(key=lambda entry: -entry[0])
         for unread, reader in stuck:
