@@ -12,6 +12,7 @@ log = logging.getLogger("minibroker.events")
 
 
 def log_event(event: object) -> None:
-    """Subscriber: the event's sentence, at its level. The record keeps the event itself for formatters."""
+    """Subscriber: the event's sentence, at its level, made when a line is written. The record keeps the event itself
+    for formatters."""
     if isinstance(event, ClusterEvent) and log.isEnabledFor(event.level):
-        log.log(event.level, "%s", event.text(), extra={"cluster_event": event})
+        log.log(event.level, "%s", event, extra={"cluster_event": event})

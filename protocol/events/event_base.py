@@ -28,6 +28,9 @@ class ClusterEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="event",
         """One line for people."""
         return self.TEXT.format(**msgspec.structs.asdict(self))
 
+    def __str__(self) -> str:
+        return self.text()
+
     @property
     def level(self) -> int:
         """Some events are a warning or not by their fields."""
