@@ -5,10 +5,12 @@ next to the code that reports them, and what a subscriber does with them. A subs
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
 
 Subscriber = Callable[[object], None]
+Handlers = Mapping[type[Any], Callable[[Any], None]]
+"""What to call for events, by their class."""
 
 
 class Observer(Protocol):
@@ -41,16 +43,23 @@ class Observers:
         """`subscribers` want no details."""
         self.wants_details = False
         self._subscribers: tuple[Subscriber, ...] = subscribers
-        self._detailed: tuple[Subscriber, ...] = ()
+        self._detailed: tuple[Subscriber | Handlers, ...] = ()
+        self._called: dict[type, tuple[Subscriber, ...]] = {}
+        """By class of event, filled when the first of a class comes."""
 
     def notify(self, event: object) -> None:
-        for subscriber in self._subscribers:
-            subscriber(event)
-        for subscriber in self._detailed:
+        called = self._called.get(type(event))
+        if called is None:
+            called = self._called[type(event)] = self._interested_in(type(event))
+        for subscriber in called:
             subscriber(event)
 
+    def _interested_in(self, kind: type) -> tuple[Subscriber, ...]:
+        detailed = (each.get(kind) if isinstance(each, Mapping) else each for each in self._detailed)
+        return (*self._subscribers, *(each for each in detailed if each is not None))
+
     @contextlib.contextmanager
-    def subscribed(self, subscriber: Subscriber) -> Iterator[None]:
+    def subscribed(self, subscriber: Subscriber | Handlers) -> Iterator[None]:
         """Details included, until the block ends."""
         self._set_detailed((*self._detailed, subscriber))
         try:
@@ -58,6 +67,7 @@ class Observers:
         finally:
             self._set_detailed(tuple(each for each in self._detailed if each is not subscriber))
 
-    def _set_detailed(self, detailed: tuple[Subscriber, ...]) -> None:
+    def _set_detailed(self, detailed: tuple[Subscriber | Handlers, ...]) -> None:
         self._detailed = detailed
+        self._called.clear()
         self.wants_details = bool(detailed)

@@ -5,9 +5,7 @@ run has (`simulation/swarm/checkers.py`). docs/QUESTIONS.md lists the steps that
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.replicas.observations import (
@@ -21,11 +19,9 @@ from minibroker.broker.replicas.observations import (
 from minibroker.broker.replication import events as ev
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader
+from minibroker.runtime.observer import Handlers
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
-
-WorldHandlers = Mapping[type[Any], Callable[[Any], None]]
-"""What to call for events of the simulated world (`simulation/world/observations.py`), by their class."""
 
 
 class ReplicaListener:
@@ -49,31 +45,26 @@ class ReplicaListener:
     def shortened(self, log: PartitionLog, failed: bool) -> None:
         """See `LogShortened`."""
 
-    def observe(self, event: object) -> None:
-        """An event of the observer port: call the method for its kind."""
-        if type(event) is ReplicaStepped:
-            self.stepped(event.replica, event.event, event.effects, event.is_refused)
-        elif type(event) is BatchesLogged:
-            self.appended(event.replica.log, [header for header, _ in event.batches])
-        elif type(event) is LogShortened:
-            self.shortened(event.replica.log, event.has_failed)
-        elif type(event) is ReplicaLoaded:
-            self.replica_loaded(event.replica)
-        elif type(event) is OrderAdmitted:
-            self.ordered(event.controller_epoch)
-
-
-OF_REPLICAS = ("ordered", "replica_loaded", "stepped", "appended", "shortened", "observe")
-"""The methods of a listener. A checker that overrides none is not called: a run has thousands of these events."""
+    def replica_events(self) -> Handlers:
+        """What it does with events of the observer port. It is not called for methods that it does not override: a run
+        has thousands of these events."""
+        calls: Handlers = {
+            OrderAdmitted: lambda event: self.ordered(event.controller_epoch),
+            ReplicaLoaded: lambda event: self.replica_loaded(event.replica),
+            ReplicaStepped: lambda event: self.stepped(event.replica, event.event, event.effects, event.is_refused),
+            BatchesLogged: lambda event: self.appended(event.replica.log, [header for header, _ in event.batches]),
+            LogShortened: lambda event: self.shortened(event.replica.log, event.has_failed),
+        }
+        names = ("ordered", "replica_loaded", "stepped", "appended", "shortened")
+        return {
+            kind: call
+            for name, (kind, call) in zip(names, calls.items(), strict=True)
+            if getattr(type(self), name) is not getattr(ReplicaListener, name)
+        }
 
 
 class Checker(ReplicaListener):
     """Base of the checkers of a run: override what matters. It reports by `ReferenceState.find`."""
-
-    @property
-    def follows_replicas(self) -> bool:
-        """Whether it does anything with events of the observer port."""
-        return any(getattr(type(self), name) is not getattr(ReplicaListener, name) for name in OF_REPLICAS)
 
     def state_written(self, partition: TopicPartition) -> None:
         """The state of this partition was written in ZooKeeper, just now."""
@@ -81,8 +72,9 @@ class Checker(ReplicaListener):
     def sample(self) -> None:
         """Called every few hundredths of a virtual second: for what no event reports."""
 
-    def world_events(self) -> WorldHandlers:
-        """None, unless overridden."""
+    def world_events(self) -> Handlers:
+        """What it does with events of the simulated world (`simulation/world/observations.py`): nothing, unless
+        overridden."""
         return {}
 
 
@@ -94,7 +86,7 @@ def checking(cluster: SimulatedCluster, reference: ReferenceState, checker: Chec
     reference.listeners.append(checker.state_written)
     reference.samplers.append(checker.sample)
     try:
-        with cluster.world.observers.subscribed(checker.observe) if checker.follows_replicas else nullcontext():
+        with cluster.world.observers.subscribed(checker.replica_events()):
             yield
     finally:
         reference.listeners.remove(checker.state_written)

@@ -70,7 +70,7 @@ class Rereader:
         loop, workload = self._cluster.world.loop, self._workload
         until = loop.time() + ROUND_SECONDS
         positions = RoundPositions(self._replicas())
-        with self._cluster.world.observers.subscribed(positions.observe):
+        with self._cluster.world.observers.subscribed(positions.replica_events()):
             async with workload.consumer() as consumer:
                 consumer.assign(workload.partitions)
                 while loop.time() < until and not workload.stop.is_set():

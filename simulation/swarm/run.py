@@ -65,7 +65,7 @@ async def _drive(cluster: SimulatedCluster, outcome: RunOutcome, narrator: Narra
         for checker in checkers(cluster, reference, outcome.options, events, fencing, stability):
             stack.enter_context(checking(cluster, reference, checker))
         if narrator is not None:
-            stack.enter_context(cluster.world.observers.subscribed(narrator.observe))
+            stack.enter_context(cluster.world.observers.subscribed(narrator.replica_events()))
             fencing.listeners.append(narrator.fault)
         await _drive_checked(cluster, outcome, reference, stability, narrator)
     outcome.coverage.seen.update(fencing.counts)
@@ -196,7 +196,7 @@ def run_beyond(
     async def drive(cluster: SimulatedCluster, outcome: RunOutcome, narrator: Narrator | None) -> None:
         with contextlib.ExitStack() as stack:
             if narrator is not None:
-                stack.enter_context(cluster.world.observers.subscribed(narrator.observe))
+                stack.enter_context(cluster.world.observers.subscribed(narrator.replica_events()))
             await drive_beyond(cluster, outcome, disaster, narrator)
 
     return _perform(seed, brokers, options, on_line, drive)

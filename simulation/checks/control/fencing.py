@@ -29,8 +29,9 @@ from minibroker.protocol.znodes import (
     broker_path,
     topic_path,
 )
+from minibroker.runtime.observer import Handlers
 from minibroker.runtime.ports import CheckOp, CreateOp, DeleteOp, NoNode, Operation, SetOp
-from minibroker.simulation.checks.checker import Checker, WorldHandlers
+from minibroker.simulation.checks.checker import Checker
 from minibroker.simulation.checks.reference_state import ReferencePartition, ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.world.node import PROCESS, Process
@@ -112,7 +113,7 @@ class FencingChecker(Checker):
         self._led_since: dict[TopicPartition, float] = {}
         reference.is_unaware = self.is_unaware
 
-    def world_events(self) -> WorldHandlers:
+    def world_events(self) -> Handlers:
         return {
             NodesWritten: self._on_nodes_written,
             SessionEnded: self._on_session_ended,
@@ -398,18 +399,19 @@ class FencingChecker(Checker):
         if self._reference.session_ended(broker_id):
             self._reference.find(RULE, f"fenced broker {broker_id} {what}", partition)
 
-    def observe(self, event: object) -> None:
-        """Also reads granted to consumers, and leaders named in metadata."""
-        if type(event) is ConsumerReadGranted:
-            self._serves(event.replica.state.config.broker_id, "lets a consumer read", None)
-        elif type(event) is MetadataAnswered:
-            for topic in event.response.topics:
-                for partition in topic.partitions:
-                    if partition.leader_id == event.broker_id:
-                        name = TopicPartition(topic.name, partition.partition_index)
-                        self._serves(event.broker_id, "names itself the leader", name)
-        else:
-            super().observe(event)
+    def replica_events(self) -> Handlers:
+        also: Handlers = {ConsumerReadGranted: self._on_read_granted, MetadataAnswered: self._on_metadata_answered}
+        return {**super().replica_events(), **also}
+
+    def _on_read_granted(self, event: ConsumerReadGranted) -> None:
+        self._serves(event.replica.state.config.broker_id, "lets a consumer read", None)
+
+    def _on_metadata_answered(self, event: MetadataAnswered) -> None:
+        for topic in event.response.topics:
+            for partition in topic.partitions:
+                if partition.leader_id == event.broker_id:
+                    name = TopicPartition(topic.name, partition.partition_index)
+                    self._serves(event.broker_id, "names itself the leader", name)
 
     # ------------------------------------------------------------------------------------------------------- reports
     def _find(self, text: str, *facts: str) -> None:

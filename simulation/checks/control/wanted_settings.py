@@ -7,7 +7,8 @@ cannot have heard of a newer one. Leaves to others: whether the replicas use it.
 from msgspec import Struct
 
 from minibroker.protocol.znodes import CONTROLLER, ConfigNode, broker_config_path, topic_config_path
-from minibroker.simulation.checks.checker import Checker, WorldHandlers
+from minibroker.runtime.observer import Handlers
+from minibroker.simulation.checks.checker import Checker
 from minibroker.simulation.checks.run_settings import seconds_of
 from minibroker.simulation.checks.stability import Stability
 from minibroker.simulation.cluster import SimulatedCluster
@@ -49,7 +50,7 @@ class WantedSettings(Checker):
         self.bound_seconds = REACTION_SECONDS + seconds_of(settings, "request.timeout.ms")
         """Time for a change to reach every broker that is up and well."""
 
-    def world_events(self) -> WorldHandlers:
+    def world_events(self) -> Handlers:
         return {NodesWritten: self._on_nodes_written}
 
     def wanted(self, broker_id: int, topic: str, name: str) -> WantedValue:

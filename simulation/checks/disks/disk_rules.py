@@ -20,8 +20,9 @@ from minibroker.protocol.files.checkpoints import (
 )
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader
+from minibroker.runtime.observer import Handlers
 from minibroker.runtime.ports import DiskFull, FileMissing
-from minibroker.simulation.checks.checker import Checker, WorldHandlers
+from minibroker.simulation.checks.checker import Checker
 from minibroker.simulation.checks.disks.audited_disks import LOG_DIRECTORY
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
@@ -56,7 +57,7 @@ class DiskRuleChecker(Checker):
         self._failed: dict[Process, str] = {}
         """Processes with a failed append to a segment, and its path."""
 
-    def world_events(self) -> WorldHandlers:
+    def world_events(self) -> Handlers:
         return {DiskCallFailed: self._on_disk_call_failed}
 
     def _storage(self, broker_id: int) -> SimulatedStorage:

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.replicas.partition import Partition
 from minibroker.protocol.record_batch import BatchHeader
+from minibroker.runtime.observer import Handlers
 from minibroker.runtime.ports import FileMissing, OutOfDescriptors
-from minibroker.simulation.checks.checker import Checker, WorldHandlers
+from minibroker.simulation.checks.checker import Checker
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.world.node import PROCESS, Process
@@ -34,7 +35,7 @@ class FailedSyncChecker(Checker):
         self._had_errors: set[Process] = set()
         """Processes that have met any disk error."""
 
-    def world_events(self) -> WorldHandlers:
+    def world_events(self) -> Handlers:
         return {DiskCallFailed: self._on_disk_call_failed}
 
     def _on_disk_call_failed(self, event: DiskCallFailed) -> None:

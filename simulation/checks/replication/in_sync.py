@@ -13,7 +13,7 @@ from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.state import IsrKind, ReplicaState, Role
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.znodes import BrokerRegistration, broker_path
-from minibroker.simulation.checks.checker import WorldHandlers
+from minibroker.runtime.observer import Handlers
 from minibroker.simulation.checks.control.observed_registrations import ObservedRegistrations
 from minibroker.simulation.checks.reference_state import ReferencePartition, ReferenceState
 from minibroker.simulation.checks.replication.lineage import Writer
@@ -83,7 +83,7 @@ class InSyncRules:
         self._pauses: dict[str, list[tuple[float, float]]] = {}
         self._paused_at: dict[str, float] = {}
 
-    def world_events(self) -> WorldHandlers:
+    def world_events(self) -> Handlers:
         return {ProcessPaused: self._on_paused, ProcessResumed: self._on_resumed}
 
     def _on_paused(self, event: ProcessPaused) -> None:

@@ -18,7 +18,8 @@ from minibroker.broker.requests.produce import ProduceItem
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader
-from minibroker.simulation.checks.checker import Checker, WorldHandlers
+from minibroker.runtime.observer import Handlers
+from minibroker.simulation.checks.checker import Checker
 from minibroker.simulation.checks.reference_state import ReferencePartition, ReferenceState
 from minibroker.simulation.checks.replication.in_sync import InSyncRules
 from minibroker.simulation.checks.replication.lineage import Lineage, Writer
@@ -79,7 +80,7 @@ class ReplicaChecker(Checker):
             ev.LogHealed: self._on_log_healed,
         }
 
-    def world_events(self) -> WorldHandlers:
+    def world_events(self) -> Handlers:
         return self.in_sync.world_events()
 
     def sample(self) -> None:

@@ -12,6 +12,7 @@ from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import CRC_COVERS_FROM, BatchHeader, CorruptBatch, read_header
 from minibroker.protocol.wire.codec import FetchedRecords
+from minibroker.runtime.observer import Handlers
 from minibroker.runtime.ports import Buffer
 from minibroker.simulation.checks.checker import Checker
 from minibroker.simulation.checks.reference_state import ReferenceState
@@ -26,11 +27,11 @@ class ServedChecker(Checker):
         self._written: dict[TopicPartition, dict[tuple[int, int], bytes]] = {}
         """By partition, and by (epoch, base offset)."""
 
-    def observe(self, event: object) -> None:
-        if type(event) is RecordsRead:
-            self._served(event.replica, event.fetch_offset, event.found)
-        elif type(event) is BatchesLogged and self._reference.is_promised(event.replica.topic_partition.topic):
-            self._appended(event.replica.topic_partition, event.batches)
+    def replica_events(self) -> Handlers:
+        return {
+            RecordsRead: lambda event: self._served(event.replica, event.fetch_offset, event.found),
+            BatchesLogged: lambda event: self._appended(event.replica.topic_partition, event.batches),
+        }
 
     def _served(self, replica: ObservedReplica, requested: int, found: FetchedRecords) -> None:
         """Check the first batch of an answer."""
@@ -57,6 +58,8 @@ class ServedChecker(Checker):
             )
 
     def _appended(self, partition: TopicPartition, batches: Sequence[tuple[BatchHeader, Buffer]]) -> None:
+        if not self._reference.is_promised(partition.topic):
+            return
         written = self._written.setdefault(partition, {})
         for header, buffer in batches:
             key = (header.partition_leader_epoch, header.base_offset)

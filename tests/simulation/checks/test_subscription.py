@@ -7,8 +7,9 @@ import pkgutil
 from minibroker.broker.replicas.observations import OrderAdmitted
 from minibroker.chaos.history.client_history import EventLog
 from minibroker.protocol.ids import TopicPartition
+from minibroker.runtime.observer import Handlers
 from minibroker.simulation import checks
-from minibroker.simulation.checks.checker import Checker, WorldHandlers, checking
+from minibroker.simulation.checks.checker import Checker, checking
 from minibroker.simulation.checks.control.fencing import FencingChecker
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.checks.stability import Stability
@@ -53,7 +54,7 @@ class Heard(Checker):
     def sample(self) -> None:
         self.calls.append("sample")
 
-    def world_events(self) -> WorldHandlers:
+    def world_events(self) -> Handlers:
         return {ProcessPaused: lambda event: self.calls.append(f"pause of {event.host}")}
 
 
@@ -82,5 +83,5 @@ def test_checker_that_follows_no_replica_is_not_called_for_their_events() -> Non
         def sample(self) -> None:
             """It follows what no event reports."""
 
-    assert Heard().follows_replicas
-    assert not Sampler().follows_replicas
+    assert list(Heard().replica_events()) == [OrderAdmitted]
+    assert not Sampler().replica_events()
