@@ -199,7 +199,9 @@ class ChaosRun:
         try:
             await self._cluster.resume(broker)
         except Misuse:
-            self.troubles.append(f"broker {broker} ended by itself, or was not started again: its log in disks/ says why")
+            self.troubles.append(
+                f"broker {broker} ended by itself, or was not started again: its log in disks/ says why"
+            )
             try:
                 await self._cluster.start(broker)
             except Exception as error:
