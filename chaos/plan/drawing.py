@@ -21,7 +21,8 @@ MEAN_GAPS_S = (1.0, 2.0, 4.0)
 FAULT_S = (0.5, 6.0)
 """Longer than a session (3 s) or shorter."""
 KINDS_MIN = 3
-SEQUENCE_PROBABILITY = 0.35
+SEQUENCE_PROBABILITY = 0.175
+"""Of each sequence, for the next fault: one takes up to half a minute on containers."""
 PARTITIONS = 4
 
 
@@ -85,7 +86,7 @@ def _choose(rng: random.Random, chosen: list[Chosen]) -> Chosen:
     """Sequences come more often than their number."""
     sequences = [each for each in chosen if each[0].is_sequence]
     others = [each for each in chosen if not each[0].is_sequence]
-    wants_sequence = rng.random() < SEQUENCE_PROBABILITY
+    wants_sequence = rng.random() < SEQUENCE_PROBABILITY * len(sequences)
     return rng.choice(sequences if sequences and (wants_sequence or not others) else others)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from minibroker.chaos.plan.disk_lies import DISK_LIE_BY_NAME
 from tests.system.compose_cluster import why_no_engine, why_no_images
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(400)]
@@ -56,3 +57,20 @@ def test_a_short_run_on_containers_is_cleared(tmp_path: Path) -> None:
     words = ("--backend", "compose", "--seed", "1", "--duration", "15", "--rate", "50", "--faults", "kill:leader")
     code, said = finished(*words, out=tmp_path / "run")
     assert (code, said["outcome"]) == (0, "cleared"), said
+
+
+@pytest.mark.docker
+@pytest.mark.skipif(why_no_engine() is not None, reason=str(why_no_engine()))
+def test_a_lie_on_the_disks_of_containers_convicts(tmp_path: Path) -> None:
+    missing = why_no_images()
+    if missing is not None:
+        pytest.skip(missing)
+    words = ("--backend", "compose", "--seed", "1", "--duration", "10", "--rate", "50", "--faults", "kill:leader")
+    code, said = finished(*words, "--lie", "rewrite", "--lie-in", "disks", out=tmp_path / "run")
+    assert (code, said["outcome"]) == (10, "convicted"), said
+    reasons = said["reasons"]
+    assert isinstance(reasons, list)
+    kinds = {str(reason).split()[1] for reason in reasons}
+    lie = DISK_LIE_BY_NAME["rewrite"]
+    assert lie.must <= kinds <= lie.must | lie.may
+    assert (tmp_path / "run" / "disks" / "brokers" / "broker-1.log").exists()
