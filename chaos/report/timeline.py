@@ -111,7 +111,8 @@ def leaderships(notes: Iterable[ClusterNote]) -> dict[str, list[LedPeriod]]:
 
 
 def gaps_of(operations: Iterable[Operation], began_s: float, ended_s: float) -> tuple[float, str | None]:
-    """The longest time without an acknowledgement that touches this period, and its partition."""
+    """The longest time without an acknowledgement that touches this period, counted from its beginning, and its
+    partition. What was silent before the period was another fault's."""
     times: dict[str, list[float]] = defaultdict(list)
     for each in operations:
         if each.outcome == "ok":
@@ -119,8 +120,9 @@ def gaps_of(operations: Iterable[Operation], began_s: float, ended_s: float) -> 
     worst: tuple[float, str | None] = (0.0, None)
     for key, moments in sorted(times.items()):
         for one, other in pairwise(moments):
-            if one + EARLIER_S < ended_s and other > began_s and other - one > worst[0]:
-                worst = (other - one, key)
+            since_s = max(one, began_s)
+            if one + EARLIER_S < ended_s and other - since_s > worst[0]:
+                worst = (other - since_s, key)
     return worst
 
 

@@ -22,6 +22,7 @@ def test_the_longest_gap_that_touches_the_fault_counts() -> None:
     assert (gap_s, key) == (11, "a-0")
     assert gaps_of(acknowledged(0, 5, 6, 7), 5.5, 10) == (1, "a-0")
     assert gaps_of([], 0, 10) == (0.0, None)
+    assert gaps_of(acknowledged(0, 20, 21), 18, 25) == (2, "a-0"), "18 s of it were those of the fault before"
 
 
 def test_a_full_isr_counts_from_its_last_return() -> None:
