@@ -116,19 +116,19 @@ class PositionResolver:
         return settled
 
     async def _validate(self, cursors: list[Cursor]) -> bool:
-        """Ask the new leaders for the end offsets of the epochs of the last records fetched."""
-        by_leader: dict[BrokerId, list[Cursor]] = {}
+        """Ask the new leaders for the end offsets of the epochs of the last records fetched. All questions are made
+        before any task begins: the user may seek meanwhile, and a position that was sought has no epoch to ask for."""
+        by_leader: dict[BrokerId, list[tuple[Cursor, EpochQuestion]]] = {}
         for cursor in cursors:
             assert cursor.leader is not None
-            by_leader.setdefault(cursor.leader, []).append(cursor)
+            by_leader.setdefault(cursor.leader, []).append((cursor, cursor.ask_epoch_end()))
         asked = (self._validate_at(leader, part) for leader, part in by_leader.items())
         return all(await asyncio.gather(*asked))
 
-    async def _validate_at(self, leader: BrokerId, cursors: list[Cursor]) -> bool:
+    async def _validate_at(self, leader: BrokerId, questions: list[tuple[Cursor, EpochQuestion]]) -> bool:
         topics: dict[tuple[str, str], list[OffsetForLeaderPartition]] = {}
         asked: dict[TopicPartition, tuple[Cursor, EpochQuestion]] = {}
-        for cursor in cursors:
-            question = cursor.ask_epoch_end()
+        for cursor, question in questions:
             topic, index = cursor.topic_partition
             one = OffsetForLeaderPartition(
                 partition=index, current_leader_epoch=question.leader_epoch, leader_epoch=question.epoch
@@ -145,7 +145,7 @@ class PositionResolver:
         try:
             reply = await self._cluster.ask(leader, request, OffsetForLeaderEpochResponse, deadline)
         except MinibrokerError as error:
-            for cursor in cursors:
+            for cursor, _ in questions:
                 cursor.error = error
             return False
         settled = 0
@@ -163,7 +163,7 @@ class PositionResolver:
                 if self._cursors().get(cursor.topic_partition) is cursor:
                     end = EpochEndOffset(epoch=answer.leader_epoch, end_offset=answer.end_offset)
                     self._on_validated(leader, cursor, question, end)
-        return settled == len(cursors)
+        return settled == len(questions)
 
     def _on_validated(self, leader: BrokerId, cursor: Cursor, question: EpochQuestion, end: EpochEndOffset) -> None:
         where, generation = self._cluster.where(cursor.topic_partition, leader), cursor.generation
