@@ -14,6 +14,7 @@ from minibroker.chaos.plan.fault_kinds import BY_NAME
 from minibroker.chaos.run.chaos_load import TOPIC
 from minibroker.chaos.run.held_links import HeldLinks
 from minibroker.harness.cluster import CLIENTS, ZOOKEEPER, ClusterHarness, Link, Misuse, Party, UnsupportedByBackend
+from minibroker.harness.container_engine import ComposeFailed
 from minibroker.harness.hardware import DiskFault
 
 LEADER_S = 8.0
@@ -100,10 +101,10 @@ class FaultActions:
                 async with ACTIONS[fault.kind](self, list(targets)):
                     has_begun = True
                     yield
-        except (Misuse, UnsupportedByBackend) as error:
+        except (Misuse, UnsupportedByBackend, ComposeFailed) as error:
             if has_begun:
                 raise  # nothing else touches its targets: what does not fit now is the cluster's doing
-            raise NoTarget(str(error)) from None
+            raise NoTarget(str(error)) from None  # a broker that it left down convicts at the end
 
     @contextlib.contextmanager
     def _held(self, parties: Iterable[Party]) -> Iterator[None]:

@@ -34,6 +34,8 @@ RUNNING: Condition = "running"
 DOWN: Condition = "down"
 ENGINE_STATES: Mapping[str, Condition] = {"running": "running", "paused": "paused"}
 """Of containers; in all others the broker is down."""
+PAUSE_ATTEMPTS = 3
+"""On a busy machine the engine now and then fails to freeze the processes of a container."""
 STOP_SECONDS = 40
 """As stop_grace_period in docker-compose.yml."""
 CLUSTERS = itertools.count(1)
@@ -189,8 +191,18 @@ class ComposeHarness(WireHarness):
                 await asyncio.sleep(POLL_SECONDS)
 
     async def _pause(self, broker_id: int) -> None:
-        await self.project.run("docker", "pause", await self.project.container(service_of(broker_id)))
+        await self._pause_service(service_of(broker_id))
         self._states[broker_id] = "paused"
+
+    async def _pause_service(self, service: str) -> None:
+        for attempts_left in reversed(range(PAUSE_ATTEMPTS)):
+            try:
+                await self.project.run("docker", "pause", await self.project.container(service))
+                return
+            except ComposeFailed:
+                if not attempts_left:
+                    raise
+                await asyncio.sleep(POLL_SECONDS)
 
     async def _resume(self, broker_id: int) -> None:
         await self.project.run("docker", "unpause", await self.project.container(service_of(broker_id)))
@@ -223,7 +235,7 @@ class ComposeHarness(WireHarness):
 
     async def pause_zookeeper(self) -> None:
         if await self.project.inspect(ZOOKEEPER, "{{.State.Paused}}") == "false":
-            await self.project.run("docker", "pause", await self.project.container(ZOOKEEPER))
+            await self._pause_service(ZOOKEEPER)
 
     async def resume_zookeeper(self) -> None:
         if await self.project.inspect(ZOOKEEPER, "{{.State.Paused}}") == "true":

@@ -203,6 +203,26 @@ async def test_a_cancelled_command_ends_with_the_commands_that_it_started(tmp_pa
     assert command.cancelled()
 
 
+async def test_a_pause_that_the_engine_refuses_is_tried_again(
+    own_temporary_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = ComposeHarness()
+    harness.project = project = RecordedProject(own_temporary_directory)
+    monkeypatch.setattr(project, "container", lambda service: asyncio.sleep(0, service))
+    refusals = [ComposeFailed("cannot freeze")]
+    run = project.run
+
+    async def refused_once(*command: str, within_s: float = 0.0, given: bytes = b"") -> str:
+        output = await run(*command)
+        if refusals:
+            raise refusals.pop()
+        return output
+
+    monkeypatch.setattr(project, "run", refused_once)
+    await harness.pause(1)
+    assert project.commands == ["docker pause broker1"] * 2
+
+
 # ------------------------------------------------------------------------------------------------------- blocked links
 async def test_a_refused_block_leaves_nothing_to_heal(
     project: RecordedProject, monkeypatch: pytest.MonkeyPatch
