@@ -23,6 +23,8 @@ RUNS_TO_SEE_ALL = 200
 RUNS_TO_SEE_RARE = 1_000
 RUNS_TO_ENTER_ALL = 300
 """The same of a function, a typed event, an API, a setting, a call of the clients, in runs with loads."""
+LOADED_RUNS_TO_SEE_ALL = 100
+"""The same of what loads do: most do all of it in most of their runs."""
 RUNS_PER_PROCESS = 100
 """Then a worker is replaced, so that memory leaked by earlier runs is freed."""
 MUST_COUNT_SHARE = 0.95
@@ -68,6 +70,8 @@ class SwarmSummary(msgspec.Struct, kw_only=True):
     loads: bool | None = None
     """The same of loads."""
     runs: int = 0
+    loaded_runs: int = 0
+    """Of them, those with loads."""
     counted: int = 0
     acknowledged: int = 0
     losses: int = 0
@@ -89,6 +93,7 @@ class SwarmSummary(msgspec.Struct, kw_only=True):
 
     def add(self, result: RunResult) -> None:
         self.runs += 1
+        self.loaded_runs += any(name.startswith("load ") for name in result.injected)
         self.counted += not result.missing
         self.acknowledged += result.acknowledged
         self.losses += result.losses
@@ -139,7 +144,7 @@ class SwarmSummary(msgspec.Struct, kw_only=True):
             return missing + [each for each in READER_ACTS if not self.seen[each]]
         kinds = [*(f"disk {each}" for each in DISK_FAULTS), *(f"cluster {each}" for each in CLUSTER_SEQUENCES)]
         kinds = [] if self.disk_faults is False else kinds
-        kinds += [f"load {each}" for each in LOAD_ACTS] if self.loads else []
+        kinds += [f"load {each}" for each in LOAD_ACTS] if self.loaded_runs >= LOADED_RUNS_TO_SEE_ALL else []
         kinds += [*(f"fault {each}" for each in (*FAULTS, ADDRESS_GONE)), *(f"sequence {each}" for each in SEQUENCES)]
         events = [*MUST_SEE, *(RARELY_SEEN if self.runs >= RUNS_TO_SEE_RARE else ())]
         return [each for each in events if not self.seen[each]] + [each for each in kinds if not self.injected[each]]
@@ -155,9 +160,7 @@ class SwarmSummary(msgspec.Struct, kw_only=True):
     def must_enter_all(self) -> bool:
         """Whether something that was never entered is a gap: runs without faulty disks, or without loads, leave out
         much on purpose."""
-        had_loads = any(name.startswith("load ") for name in self.injected)
-        is_whole = had_loads and self.disk_faults is not False and not self.beyond
-        return is_whole and self.runs >= RUNS_TO_ENTER_ALL
+        return self.disk_faults is not False and not self.beyond and self.loaded_runs >= RUNS_TO_ENTER_ALL
 
     @property
     def complaints(self) -> list[str]:

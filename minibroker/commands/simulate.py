@@ -51,8 +51,8 @@ SPEED_VIRTUAL_SECONDS = 60
 @click.option(
     "--loads/--no-loads",
     default=None,
-    help="Clients that use the whole client library, and settings that bite, in every run or in none.  [default: in "
-    "none]",
+    help="Clients that use the whole client library, and settings that bite, in every run or in none.  [default: in a "
+    "quarter of them]",
 )
 @click.option("--brokers", type=click.IntRange(3, 9), default=3, show_default=True)
 @click.option("--speed", is_flag=True, help="Measure virtual seconds per real second under a fixed load, on one core.")

@@ -12,6 +12,7 @@ from minibroker import swarm_runs
 from minibroker.__main__ import minibroker
 from minibroker.code_version import code_digest, commit_of, fresh_seed
 from minibroker.command_line import EXIT_FINE, EXIT_FOUND_WRONG, WrongUsage
+from minibroker.simulation.swarm.loads.load_options import LOAD_ACTS
 from minibroker.swarm_runs import RUNS_TO_ENTER_ALL, RunResult
 from tests.minibroker.run_results import run_result
 
@@ -96,7 +97,7 @@ def test_seeds_of_the_commit(runs: PlantedRuns) -> None:
 
 
 def test_swarm_that_entered_little_fails_and_names_it(runs: PlantedRuns) -> None:
-    runs.injected["load send"] = 1
+    runs.injected = {f"load {act}": 1 for act in LOAD_ACTS}
     found = simulate("--seeds", str(RUNS_TO_ENTER_ALL))
     assert found.exit_code == EXIT_FOUND_WRONG
     assert f"never entered in {RUNS_TO_ENTER_ALL} runs: API: PRODUCE, FETCH" in found.stdout

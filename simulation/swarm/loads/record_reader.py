@@ -88,7 +88,7 @@ class SeekingReader:
     def _calls(self) -> tuple[Callable[[], Awaitable[None]], ...]:
         reading = (self._getmany, self._getmany, self._getmany_batches, self._getone, self._iterate)
         moving = (self._seek, self._seek_to_beginning, self._seek_to_end, self._look_up)
-        return (*reading, *reading, *moving, self._position, self._check_state, self._pause)
+        return (*reading, *reading, *moving, self._position, self._check_state, self._pause, self._seek_during_a_call)
 
     def _partition(self) -> TopicPartition:
         return self._random.choice(self._consumer.partitions)
@@ -122,6 +122,17 @@ class SeekingReader:
         partition = self._partition()
         beginning, end = await self._consumer.beginning(partition), await self._consumer.end(partition)
         self._consumer.seek(partition, self._random.randint(min(beginning, end), end))
+
+    async def _seek_during_a_call(self) -> None:
+        """As a program with several tasks does."""
+        rng, partition = self._random, self._partition()
+        beginning, end = await self._consumer.beginning(partition), await self._consumer.end(partition)
+        calls = (self._getmany, self._getone, self._position)
+        call = asyncio.ensure_future(rng.choice(calls)())
+        await asyncio.sleep(rng.choice((0.0, 0.001, 0.05)))
+        self._consumer.seek(partition, rng.randint(min(beginning, end), end))
+        await call
+        self._scene.did("seek during a call")
 
     async def _seek_to_beginning(self) -> None:
         await self._consumer.seek_to_beginning(self._partition())

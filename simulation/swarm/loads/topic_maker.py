@@ -125,9 +125,12 @@ class TopicMaker:
             if self._making_since is None:
                 self._making_since = self._scene.now
             life = await self._create(admin)
-        finally:
+        except MinibrokerError:
             made.set()
-            outcomes = await writing
+            await writing  # its producer is closed next
+            raise
+        made.set()
+        outcomes = await writing
         life.in_doubt |= {value for value, at in outcomes if at >= self._making_since}
         self._making_since = None
         return life
