@@ -55,6 +55,10 @@ class History:
         """A call of a client ended with this error. One that may never come within the promise is a finding."""
         if not is_expected(error):
             self.find("client: errors", f"{client} met {type(error).__name__}: {error}"[:ERROR_CHARACTERS_MAX])
+        self.count_error(client, error)
+
+    def count_error(self, client: str, error: Exception) -> None:
+        """The same where the story makes errors that may not come otherwise."""
         key = f"{client}: {type(error).__name__}"
         if key in self.errors or len(self.errors) < ERRORS_MAX:
             self.errors[key] = self.errors.get(key, 0) + 1

@@ -117,7 +117,7 @@ class DirectedRun:
         try:
             found = await producer.send_and_wait(partition.topic, data, partition=partition.partition)
         except MinibrokerError as error:
-            self.history.note_error(f"producer acks={acks}", error)
+            self.history.count_error(f"producer acks={acks}", error)
             if operation is not None:
                 self.history.failed(operation, error)
             if not error.maybe_written:

@@ -85,7 +85,7 @@ MUTANTS: tuple[Mutant, ...] = (
             Edit(
                 "controller.core.unresponsive_brokers",
                 '    effects = write_effects(elect_all(state, waiting, f"broker {broker_id} does not answer"))\n',
-                "    effects = write([])\n",
+                "    effects = write_effects([])\n",
             ),
         ),
         schedule=Schedule("restarts:only_member_is_back_together_with_a_silent_one"),

@@ -1,6 +1,6 @@
 """Rules on how long a fact about a log or a disk holds: for that log alone, and until its basis changes."""
 
-from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule
+from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule, UnitTest
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -49,7 +49,10 @@ MUTANTS: tuple[Mutant, ...] = (
                 "        return False\n",
             ),
         ),
-        schedule=Schedule("stale_facts:leader_is_killed_right_after_a_topic_was_made_again"),
+        schedule=UnitTest(
+            "tests/broker/log/test_topics_made_again.py::"
+            "test_a_kill_before_the_next_checkpoint_leaves_the_next_topic_no_high_watermark"
+        ),
     ),
     Mutant(
         name="D47",

@@ -1,6 +1,6 @@
 """Where a follower truncates its log, and which answers of which epoch count: B01 to B03, B06 to B09, B13, B15, D53."""
 
-from tests.mutants.mutant import CannotApply, CoreSchedule, Edit, Mutant, Schedule, Search
+from tests.mutants.mutant import CannotApply, CoreSchedule, Edit, Mutant, Schedule, Search, UnitTest
 
 FOLLOWER = "broker.replication.follower"
 LEADER = "broker.replication.leader"
@@ -214,7 +214,9 @@ MUTANTS = (
                 "                if self._in_flight and self._loop.time() - self._waits_since > limit:\n",
             ),
         ),
-        schedule=Schedule("truncation:epoch_question_is_lost_unnoticed"),
+        schedule=UnitTest(
+            "tests/broker/test_replica_fetcher.py::test_a_question_without_an_answer_ends_the_connection"
+        ),
     ),
 )
 

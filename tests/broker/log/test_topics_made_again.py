@@ -118,6 +118,19 @@ def test_a_high_watermark_that_is_being_written_is_not_that_of_the_next_topic(
     assert directory.read_high_watermarks().get(PARTITION, 0) == 0
 
 
+@pytest.mark.invariant("I5")
+def test_a_kill_before_the_next_checkpoint_leaves_the_next_topic_no_high_watermark(machine: Machine) -> None:
+    """Its records reach beyond the mark of the topic before, and none of them was committed."""
+    directory, _ = committed(machine)
+    append(make_again(directory), COMMITTED, epoch=0)
+    machine.kill()
+    directory = machine.open()
+    log = directory.logs[PARTITION]
+    assert (log.topic_id, log.damage) == (NEXT_ID, None)
+    assert log.log_end_offset > COMMITTED
+    assert directory.read_high_watermarks().get(PARTITION, 0) == 0
+
+
 @pytest.mark.invariant("I44")
 def test_a_high_watermark_waits_for_a_lower_recovery_point_that_is_being_written(machine: Machine) -> None:
     directory, log = committed(machine)

@@ -102,7 +102,7 @@ async def answer_lost_and_producer_pushed_out(directed: DirectedRun) -> None:
         producer_state.PRODUCERS_MAX = room
 
 
-@with_setup(ClusterSetup(settings=FORGETFUL))
+@with_setup(ClusterSetup(settings={**FORGETFUL, "producer.id.expiration.ms": "600000"}))
 async def answer_lost_and_the_next_leader_was_reset(directed: DirectedRun) -> None:
     """Seed 914212. A batch is written and read, its answer is lost, and retention deletes it while a replica is down.
     That replica resets to the leader's log start, and leads when the batch is sent again."""

@@ -138,35 +138,3 @@ async def _fails_to_sync(directed: DirectedRun) -> None:
     except DiskError:
         pass
     assert directory.offline
-
-
-@with_setup(ClusterSetup())
-async def leader_is_killed_right_after_a_topic_was_made_again(directed: DirectedRun) -> None:
-    """Before a checkpoint drops the high watermark of the earlier topic with the same name. The leader's own records of
-    the new topic were never committed."""
-    cluster = directed.cluster
-    async with AdminClient(bootstrap_servers=cluster.bootstrap_servers, runtime=cluster.client_runtime()) as admin:
-        await _make(directed, admin)
-        await _produce_again(directed, "before", RECORDS)
-        await asyncio.sleep(CHECKPOINT_SECONDS)
-        await _delete(directed, admin)
-        await _make(directed, admin)
-    leader = cluster.leader(AGAIN.topic)
-    assert leader is not None
-    network, others = directed.world.network, [each for each in cluster.broker_ids if each != leader]
-    for other in others:
-        network.cut(host(leader), host(other))
-    await _produce_again(directed, "alone", RECORDS // 2)
-    before = cluster.replica(leader, AGAIN.topic)
-    cluster.kill(leader)
-    network.heal_all()
-    await directed.until(lambda: cluster.leader(AGAIN.topic) not in (None, leader), "another leader")
-    for other in others:
-        network.cut(host(leader), host(other))
-    cluster.start(leader)
-    await directed.until(lambda: cluster.replica(leader, AGAIN.topic) not in (None, before), "its log")
-    replica = cluster.replica(leader, AGAIN.topic)
-    if replica is not None and replica.state.high_watermark > 0:
-        report(directed, "I5", f"broker {leader} takes what it alone has for committed: it has another topic's mark")
-    network.heal_all()
-    await directed.until(lambda: len(cluster.in_sync_replicas(AGAIN.topic)) == 3, "its ISR")

@@ -90,18 +90,3 @@ async def refusal_of_an_older_epoch(directed: DirectedRun) -> None:
     questions.release()
     await answers.caught()
     answers.release()
-
-
-@with_setup(ClusterSetup())
-async def epoch_question_is_lost_unnoticed(directed: DirectedRun) -> None:
-    """Seed 17151914: the leader loses a follower's connections while an epoch question is on its way. The follower sends
-    nothing more there before the answer, so it never learns of it."""
-    leader, follower = directed.leader, directed.followers()[0]
-    await directed.produce("a record")
-    network = directed.world.network
-    questions = network.hold(host(follower), host(leader), requests(ApiKey.OFFSET_FOR_LEADER_EPOCH))
-    directed.cluster.kill(follower)
-    directed.cluster.start(follower)
-    await questions.caught()
-    network.half_open(host(leader), host(follower))
-    questions.release()
