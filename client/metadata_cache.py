@@ -2,10 +2,12 @@
 
 Owns: which updates to accept. A partition's entry is accepted only if its leader epoch is not below the known one: a
 broker that lags must not direct the client back to a former leader (KIP-320). A topic with another id is another topic
-of the same name: its entries start from scratch, and a former id is never accepted again. Leaves to others: how and
-when metadata is fetched.
+of the same name: its entries start from scratch, and a former id is not accepted for a while. Not for ever: ids have no
+order, so that of a broker that lagged may have taken the place of the present one. Leaves to others: how and when
+metadata is fetched.
 """
 
+import math
 from typing import NamedTuple
 
 import msgspec
@@ -44,6 +46,8 @@ class CachedTopic(msgspec.Struct, frozen=True):
     error: ErrorCode = ErrorCode.NONE
 
 
+FORMER_ID_MS = 10_000.0
+"""How long a former id is refused: longer than a broker may lag before the controller takes it for dead."""
 FORMER_IDS_MAX = 1_000
 """Former ids of topics that were deleted and created again: a broker that lags may still report them for a while."""
 UNKNOWN_PARTITION = CachedPartition(leader=None, leader_epoch=None, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -58,7 +62,8 @@ class MetadataCache:
         self.controller_id: BrokerId | None = None
         self.is_from_fenced = False
         """The broker that sent the last answer has lost ZooKeeper: it leads nothing, and may not know the leaders."""
-        self._former_ids: dict[str, None] = {}
+        self._former_ids: dict[str, float] = {}
+        """Each with the time, in ms, at which another one took its place."""
         self.cluster_id = ""
         self.updated_at_ms: float | None = None
         self.version = 0
@@ -71,30 +76,31 @@ class MetadataCache:
         self.is_from_fenced = response.fenced
         self.cluster_id = response.cluster_id or self.cluster_id
         for topic in response.topics:
-            self.topics[topic.name] = self._newer_topic(topic)
+            self.topics[topic.name] = self._newer_topic(topic, now_ms)
         self.updated_at_ms = now_ms
         self.version += 1
 
-    def _newer_topic(self, topic: MetadataTopic) -> CachedTopic:
+    def _newer_topic(self, topic: MetadataTopic, now_ms: float) -> CachedTopic:
         known = self.topics.get(topic.name)
         error = error_code(topic.error_code)
         if error is not ErrorCode.NONE and not topic.partitions:
             # A broker that has just started knows no topics: keep what is known, with its epochs, next to the error.
             kept = known.partitions if known is not None else {}
             return CachedTopic(topic_id=known.topic_id if known is not None else "", partitions=kept, error=error)
-        if known is not None and topic.topic_id in self._former_ids:
+        if known is not None and now_ms - self._former_ids.get(topic.topic_id, -math.inf) < FORMER_ID_MS:
             return known
         same = known is not None and (known.topic_id == topic.topic_id or not known.topic_id or not topic.topic_id)
         before = known.partitions if known is not None and same else {}
         if known is not None and not same:
-            self._retire_id(known.topic_id)
+            self._retire_id(known.topic_id, now_ms)
         partitions = {p.partition_index: _newer_partition(before.get(p.partition_index), p) for p in topic.partitions}
         for index, info in before.items():
             partitions.setdefault(index, info)  # partitions are added, never removed, while the id stays
         return CachedTopic(topic_id=topic.topic_id, partitions=dict(sorted(partitions.items())), error=error)
 
-    def _retire_id(self, topic_id: str) -> None:
-        self._former_ids[topic_id] = None
+    def _retire_id(self, topic_id: str, now_ms: float) -> None:
+        self._former_ids.pop(topic_id, None)
+        self._former_ids[topic_id] = now_ms
         if len(self._former_ids) > FORMER_IDS_MAX:
             del self._former_ids[next(iter(self._former_ids))]
 

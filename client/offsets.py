@@ -115,6 +115,8 @@ def _read_answer(
     cluster: Cluster, leader: BrokerId, partition: TopicPartition, answer: ListOffsetsPartitionResponse
 ) -> OffsetAndTimestamp | MinibrokerError:
     if answer.error_code:
-        cluster.metadata.apply_hint(partition, answer.current_leader)
-        return broker_error(answer.error_code, cluster.where(partition, leader), answer.error_message)
+        error = broker_error(answer.error_code, cluster.where(partition, leader), answer.error_message)
+        if error.refreshes_metadata:  # the answer's hint may be of a deleted topic of this name
+            cluster.request_refresh()
+        return error
     return OffsetAndTimestamp(from_wire(answer.offset), from_wire(answer.timestamp), from_wire(answer.leader_epoch))

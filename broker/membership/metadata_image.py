@@ -111,10 +111,11 @@ class MetadataImage:
         info = self._topics.get(topic)
         return {} if info is None else info.configs
 
-    def leader_hint(self, partition: TopicPartition) -> CurrentLeader | None:
-        """The leader that a client should use instead, sent with NOT_LEADER_OR_FOLLOWER (KIP-951)."""
+    def leader_hint(self, partition: TopicPartition, topic_id: str) -> CurrentLeader | None:
+        """The leader that a client should use instead, sent with NOT_LEADER_OR_FOLLOWER (KIP-951). None, too, if the
+        request names another topic id: epochs of a deleted topic say nothing of the next one. "" names none."""
         info = self.partition(partition)
-        if info is None or info.leader is None:
+        if info is None or info.leader is None or topic_id not in ("", self.topic_id(partition.topic)):
             return None
         return CurrentLeader(leader_id=info.leader, leader_epoch=info.leader_epoch)
 

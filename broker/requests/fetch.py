@@ -86,7 +86,7 @@ class FetchHandler:
         self,
         *,
         partitions: Mapping[TopicPartition, Partition],
-        leader_hint: Callable[[TopicPartition], CurrentLeader | None],
+        leader_hint: Callable[[TopicPartition, str], CurrentLeader | None],
         is_known: Callable[[TopicPartition], bool],
         is_eligible: Callable[[int, int | None], bool],
         reply_room: Callable[[], int],
@@ -221,7 +221,7 @@ class FetchHandler:
         topic_partition = TopicPartition(topic.topic, fetch.partition)
         partition = self._partitions.get(topic_partition)
         if partition is None:
-            return self._answers.unknown(topic_partition)
+            return self._answers.unknown(topic_partition, topic.topic_id)
         if not partition.is_of_topic(topic.topic_id):
             return self._answers.refused(partition, FetchRefused(ErrorCode.INCONSISTENT_TOPIC_ID))
         epoch, offset = from_wire(fetch.current_leader_epoch), fetch.fetch_offset

@@ -30,7 +30,7 @@ class FetchAnswers:
     def __init__(
         self,
         *,
-        leader_hint: Callable[[TopicPartition], CurrentLeader | None],
+        leader_hint: Callable[[TopicPartition, str], CurrentLeader | None],
         is_known: Callable[[TopicPartition], bool],
         is_eligible: Callable[[int, int | None], bool],
         log_failed: Callable[[Partition, DiskError], None],
@@ -97,7 +97,7 @@ class FetchAnswers:
         diverging = decision.diverging
         hint = None
         if decision.error_code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
-            hint = self._leader_hint(partition.topic_partition)
+            hint = self._leader_hint(partition.topic_partition, partition.log.topic_id or "")
         response = FetchPartitionResponse(
             partition_index=partition.topic_partition.partition,
             error_code=decision.error_code,
@@ -108,11 +108,11 @@ class FetchAnswers:
         )
         return self._without_records(response)
 
-    def unknown(self, topic_partition: TopicPartition) -> FetchedRecords:
-        """This broker has no replica of it."""
+    def unknown(self, topic_partition: TopicPartition, topic_id: str = "") -> FetchedRecords:
+        """This broker has no replica of it. `topic_id`: as a client's request names it."""
         known = self._is_known(topic_partition)
         code = ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        hint = self._leader_hint(topic_partition) if known else None
+        hint = self._leader_hint(topic_partition, topic_id) if known else None
         response = FetchPartitionResponse(
             partition_index=topic_partition.partition, error_code=code, current_leader=hint
         )

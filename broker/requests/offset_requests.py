@@ -96,7 +96,7 @@ def _list_offsets(
     state, index = partition.state, asked.partition_index
     refusal = refuse_epoch(state, from_wire(asked.current_leader_epoch)) or refuse_as_leader(state)
     if refusal is not None:
-        hint = manager.image.leader_hint(partition.topic_partition)
+        hint = manager.image.leader_hint(partition.topic_partition, partition.log.topic_id or "")
         return ListOffsetsPartitionResponse(partition_index=index, error_code=refusal, current_leader=hint)
     epoch = to_wire(state.leader_epoch)
     if asked.timestamp == EARLIEST_TIMESTAMP:

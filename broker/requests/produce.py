@@ -68,7 +68,7 @@ class ProduceItem:
         """The core's answer."""
         hint: CurrentLeader | None = None
         if error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            hint = self._pending.handler.leader_hint(partition.topic_partition)
+            hint = self._pending.handler.leader_hint(partition.topic_partition, self.topic_id)
         epoch = partition.state.leader_epoch
         self._answer(
             ProducePartitionResponse(
@@ -150,7 +150,7 @@ class ProduceHandler:
     def __init__(
         self,
         find_partition: Callable[[TopicPartition], Partition | None],
-        leader_hint: Callable[[TopicPartition], CurrentLeader | None],
+        leader_hint: Callable[[TopicPartition, str], CurrentLeader | None],
         is_known: Callable[[TopicPartition], bool],
         now_ms: Callable[[], int],
         counters: BrokerCounters,
@@ -208,7 +208,7 @@ class ProduceHandler:
         topic_partition = TopicPartition(item.name, item.index)
         known = self._is_known(topic_partition)
         code = ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        item.refuse(code, hint=self.leader_hint(topic_partition) if known else None)
+        item.refuse(code, hint=self.leader_hint(topic_partition, item.topic_id) if known else None)
 
     def _hand_over(self, partition: Partition, run: list[ProduceItem], acks: int) -> None:
         counters = self.counters

@@ -83,7 +83,7 @@ def test_request_of_an_older_controller_changes_nothing() -> None:
     change = image.apply_update(update(topic(state(leader=2, leader_epoch=9)), epoch=2), OWN_EPOCH)
     assert change.error_code == ErrorCode.STALE_CONTROLLER_EPOCH
     assert (image.controller_id, image.controller_epoch) == (2, 3)
-    assert image.leader_hint(LINES_0) == CurrentLeader(leader_id=1, leader_epoch=0)
+    assert image.leader_hint(LINES_0, "") == CurrentLeader(leader_id=1, leader_epoch=0)
 
 
 @pytest.mark.invariant("I29")
@@ -133,8 +133,8 @@ def test_update_returns_the_changed_partitions() -> None:
     image = image_with(topic(state(), state(index=1)))
     change = image.apply_update(update(topic(state(index=1, leader=2, leader_epoch=1))), OWN_EPOCH)
     assert change.partitions_changed == (TopicPartition("lines", 1),)
-    assert image.leader_hint(LINES_0) == CurrentLeader(leader_id=1, leader_epoch=0)
-    assert image.leader_hint(TopicPartition("lines", 1)) == CurrentLeader(leader_id=2, leader_epoch=1)
+    assert image.leader_hint(LINES_0, "") == CurrentLeader(leader_id=1, leader_epoch=0)
+    assert image.leader_hint(TopicPartition("lines", 1), "") == CurrentLeader(leader_id=2, leader_epoch=1)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_update_returns_the_changed_partitions() -> None:
 def test_a_late_description_of_a_partition_is_ignored(late: Any) -> None:
     image = image_with(topic(state(leader=2, leader_epoch=2, partition_epoch=5)))
     assert image.apply_update(update(topic(late)), OWN_EPOCH).partitions_changed == ()
-    assert image.leader_hint(LINES_0) == CurrentLeader(leader_id=2, leader_epoch=2)
+    assert image.leader_hint(LINES_0, "") == CurrentLeader(leader_id=2, leader_epoch=2)
 
 
 def test_deleted_topic_is_forgotten_and_a_late_request_does_not_bring_it_back() -> None:
@@ -162,7 +162,9 @@ def test_topic_created_again_starts_over_with_low_epochs() -> None:
     assert change.partitions_deleted == (TopicPartition("lines", 1),)
     assert image.topic_id("lines") == "id-2"
     image.apply_update(update(topic(state(leader=-2), topic_id="id-1")), OWN_EPOCH)
-    assert image.leader_hint(LINES_0) == CurrentLeader(leader_id=3, leader_epoch=0)
+    assert image.leader_hint(LINES_0, "") == CurrentLeader(leader_id=3, leader_epoch=0)
+    assert image.leader_hint(LINES_0, "id-2") is not None
+    assert image.leader_hint(LINES_0, "id-1") is None, "its epochs are those of another topic"
 
 
 def test_topic_settings_travel_with_the_update() -> None:
@@ -199,7 +201,7 @@ def test_leader_and_isr_adds_brokers_and_removes_none() -> None:
     image = image_with(topic(state()), brokers=[live(1), live(2)])
     request = leader_and_isr(leader=3, brokers=[live(3, epoch=5), live(2, epoch=7)])
     assert image.apply_leader_and_isr(request, OWN_EPOCH).partitions_changed == (LINES_0,)
-    assert image.leader_hint(LINES_0) == CurrentLeader(leader_id=3, leader_epoch=1)
+    assert image.leader_hint(LINES_0, "") == CurrentLeader(leader_id=3, leader_epoch=1)
     assert (image.broker_epoch(3), image.broker_epoch(2)) == (5, 100)
     assert image.live_broker_ids() == (1, 2, 3)
 
@@ -300,8 +302,8 @@ def test_describe_cluster_names_controller_and_broker_epochs() -> None:
 
 def test_unknown_partition_has_no_hint() -> None:
     image = image_with(topic(state(leader=-1)))
-    assert image.leader_hint(LINES_0) is None
-    assert image.leader_hint(TopicPartition("other", 0)) is None
+    assert image.leader_hint(LINES_0, "") is None
+    assert image.leader_hint(TopicPartition("other", 0), "") is None
     assert image.address(9, "IN") is None
     assert image.knows_partition("lines", 0)
     assert not image.knows_partition("lines", 1)
