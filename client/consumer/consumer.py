@@ -214,6 +214,9 @@ class Consumer(OffsetQueries):
 
     async def _known_position(self, cursor: Cursor, deadline: Deadline) -> Offset:
         while cursor.position is None:
+            self._check_open()
+            if self._cursor(cursor.topic_partition) is not cursor:
+                raise InvalidCall(f"{cursor.topic_partition} was assigned anew while its position was waited for")
             if cursor.halted is not None:
                 raise cursor.halted
             if not await self._wait_for_update(deadline):
@@ -335,11 +338,11 @@ class Consumer(OffsetQueries):
         deadline = Deadline(timeout_ms)
         self._check_open()
         await asyncio.sleep(0)  # as in getmany
-        self._forget_current()
         result: list[RecordBatch] = []
         taken_bytes = 0
         while taken_bytes < max_bytes:
             self._check_open()
+            self._forget_current()  # in each round: another task's call may have begun a batch while this one waited
             cursor = self._ready_cursor(partitions)
             if cursor is None:
                 if result:

@@ -106,6 +106,8 @@ class PositionResolver:
         settled = True
         for cursor in cursors:
             answer = answers[cursor.topic_partition]
+            if cursor.generation != generations[cursor.topic_partition]:
+                continue  # the user has sought meanwhile
             if isinstance(answer, MinibrokerError):
                 cursor.refused(answer, self._now_ms())
                 settled = False

@@ -78,10 +78,10 @@ class ProducerMetadata:
             if topic is None:
                 topic = ProducerTopic(name, self._partitioner)
             for index in info.partitions:
-                if index not in topic.queues:
-                    queue = topic.queues[index] = PartitionQueue(TopicPartition(name, index), self._check_owner)
+                if index not in topic.every_queue:
+                    queue = topic.every_queue[index] = PartitionQueue(TopicPartition(name, index), self._check_owner)
                     self._sender.add_queue(queue)
-            topic.set_partition_count(len(topic.queues))
-            if name not in self._topics:
+            topic.set_partitions(info.partitions.keys())
+            if name not in self._topics or not topic.has(topic.sticky.topic_partition.partition):
                 topic.choose_sticky(self._cluster.runtime.random)
                 self._topics[name] = topic

@@ -1,6 +1,7 @@
 """A producer's state of one topic: its queues, and the partition that takes keyless records now. Pure."""
 
 import random
+from collections.abc import Collection
 
 from minibroker.client.producer.batches import PartitionQueue
 from minibroker.client.producer.partitioner import Partitioner, murmur2_partitioner
@@ -13,12 +14,14 @@ forgotten at once, because it is not known which of them come again."""
 class ProducerTopic:
     """The queues of one topic, by partition."""
 
-    __slots__ = ("_partitioner", "name", "partition_count", "queue_of_key", "queues", "sticky")
+    __slots__ = ("_partitioner", "every_queue", "name", "partition_count", "queue_of_key", "queues", "sticky")
 
     def __init__(self, name: str, partitioner: Partitioner) -> None:
         self.name = name
         self._partitioner = partitioner
         self.queues: dict[int, PartitionQueue] = {}
+        self.every_queue: dict[int, PartitionQueue] = {}
+        """Also of partitions that went when the topic was made again: one of that number continues its queue."""
         self.partition_count = 0
         self.sticky: PartitionQueue
         """Keyless records go to this partition until its batch is full or sent (KIP-480)."""
@@ -26,10 +29,12 @@ class ProducerTopic:
         self.queue_of_key: dict[bytes, PartitionQueue] = {}
         """The queues of recent keys; `choose_queue` returns those of other keys."""
 
-    def set_partition_count(self, count: int) -> None:
-        """A new count: keys may go to other partitions from now on."""
-        if count != self.partition_count:
-            self.partition_count = count
+    def set_partitions(self, indexes: Collection[int]) -> None:
+        """The topic has these partitions, each with a queue in `every_queue`. Keys may go to other ones from now on. A
+        topic that was made again may have fewer."""
+        if indexes != self.queues.keys():
+            self.queues = {index: self.every_queue[index] for index in sorted(indexes)}
+            self.partition_count = len(self.queues)
             self.queue_of_key.clear()
 
     def choose_queue(self, key: bytes) -> PartitionQueue:

@@ -15,8 +15,8 @@ def topic_of(partitions: int, partitioner: Partitioner = murmur2_partitioner) ->
 
 def grow(topic: ProducerTopic, partitions: int) -> None:
     for index in range(len(topic.queues), partitions):
-        topic.queues[index] = PartitionQueue(TopicPartition("t", index))
-    topic.set_partition_count(partitions)
+        topic.every_queue[index] = PartitionQueue(TopicPartition("t", index))
+    topic.set_partitions(range(partitions))
 
 
 def partition_of(topic: ProducerTopic, key: bytes) -> int:
