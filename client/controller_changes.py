@@ -59,7 +59,8 @@ async def change(
             is_logged = True
             cluster.log.warning("waiting up to %g s for the controller: %s", deadline.timeout_ms / 1000, last)
         if deadline.passed:
-            raise CallTimedOut(f"the controller did not do it within {round(deadline.timeout_ms)} ms", last)
+            doubt = " (a request went unanswered, so it may still be done)" if in_doubt else ""
+            raise CallTimedOut(f"the controller did not do it within {round(deadline.timeout_ms)} ms{doubt}", last)
 
 
 def create_errors(reply: CreateTopicsResponse) -> list[int]:

@@ -22,6 +22,8 @@ FETCH_TIMEOUT_S = 900.0
 """About 7 MB over a slow connection, and Maven's own plugins."""
 SILENCE_TIMEOUT_S = 30.0
 INSTALL_COMMAND = "minibroker zookeeper install"
+MAVEN_CENTRAL = "https://repo1.maven.org/maven2"
+"""Where the jars come from without `--mirror`, and without an mvn that may be set up to look elsewhere."""
 WAYS = (
     f"run `{INSTALL_COMMAND}`, or use a ZooKeeper that runs already by --zookeeper HOST:PORT, or docker-compose.yml"
     " (docs/DOCKER.md), or pip install 'minibroker[spark]', which contains it"
@@ -142,8 +144,12 @@ def install_jars(mirror: str | None, progress: Callable[[str], None]) -> Path:
     """Fetch all jars, compare each with its checksum, and return their folder, which is complete or not there.
 
     `mirror` is the address of a Maven repository (http, https or file); without one, `mvn` fetches them from where it
-    is set up to look. `progress` gets a line for each step. Raises CannotFetch.
+    is set up to look, and where there is no `mvn` they come from Maven Central. `progress` gets a line for each
+    step. Raises CannotFetch.
     """
+    maven = shutil.which("mvn")
+    if mirror is None and maven is None:
+        mirror = MAVEN_CENTRAL
     target = installed_directory()
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="fetching-", dir=target.parent) as name:
@@ -151,7 +157,8 @@ def install_jars(mirror: str | None, progress: Callable[[str], None]) -> Path:
         fresh.mkdir()
         if mirror is None:
             progress(f"fetching {len(JARS)} jars by mvn")
-            _fetch_by_maven(Path(name), fresh)
+            assert maven is not None
+            _fetch_by_maven(maven, Path(name), fresh)
         else:
             for jar in JARS:
                 progress(f"fetching {jar.file_name}")
@@ -168,13 +175,7 @@ def install_jars(mirror: str | None, progress: Callable[[str], None]) -> Path:
     return target
 
 
-def _fetch_by_maven(directory: Path, target: Path) -> None:
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise CannotFetch(
-            "mvn, which fetches the jars, is not on PATH: apt-get install -y maven, or name a Maven repository that"
-            " this machine reaches, by --mirror URL"
-        )
+def _fetch_by_maven(maven: str, directory: Path, target: Path) -> None:
     (directory / "pom.xml").write_text(_pom(), encoding="utf-8")
     command = [maven, "-q", "-B", "-f", str(directory / "pom.xml"), "dependency:copy-dependencies"]
     try:
@@ -219,4 +220,6 @@ def _fetch_from(mirror: str, jar: Jar, directory: Path) -> None:
         ):
             shutil.copyfileobj(answer, file)
     except (OSError, ValueError) as error:
-        raise CannotFetch(f"{address} cannot be fetched ({error}): try another --mirror") from None
+        raise CannotFetch(
+            f"{address} cannot be fetched ({error}): name a Maven repository that this machine reaches, by --mirror URL"
+        ) from None

@@ -116,9 +116,14 @@ def test_without_a_mirror_maven_fetches(mirror: str, monkeypatch: pytest.MonkeyP
         install_jars(None, lambda _: None)
 
 
-def test_without_maven_and_mirror_both_are_named(mirror: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_maven_and_mirror_they_come_from_maven_central(
+    mirror: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(CannotFetch, match=r"apt-get install -y maven, or .* --mirror URL"):
+    monkeypatch.setattr(jars, "MAVEN_CENTRAL", mirror)
+    assert install_jars(None, lambda _: None).is_dir()
+    monkeypatch.setattr(jars, "MAVEN_CENTRAL", "http://127.0.0.1:1/maven2")
+    with pytest.raises(CannotFetch, match=r"name a Maven repository that this machine reaches, by --mirror URL"):
         install_jars(None, lambda _: None)
 
 
