@@ -33,7 +33,8 @@ def install(mirror: str | None, as_json: bool) -> int:
 
     Eight jars, 7 MB, by their Maven coordinates. Each is compared with a SHA-256 checksum that minibroker contains.
     They are kept in ~/.cache/minibroker; MINIBROKER_CACHE_DIR names another folder. Without --mirror, mvn
-    fetches them; without mvn, they come from Maven Central. Not needed where PySpark is installed, which contains the same jars.
+    fetches them; without mvn, they come from Maven Central. Not needed where PySpark is installed, which contains the
+    same jars.
     """
     from minibroker.local_cluster.zookeeper_jars import JARS, CannotFetch, install_jars
 
