@@ -300,15 +300,16 @@ async def _delete(
     from minibroker.protocol.errors import ErrorCode
 
     results: dict[str, MinibrokerError | None] = {}
-    waiting, left_ms = [*names], timeout_ms
+    waiting, left_ms, limit_ms = [*names], timeout_ms, float(DELETION_ROUND_MS)
     while waiting:
-        round_ms = min(DELETION_ROUND_MS, left_ms)
+        round_ms = min(limit_ms, left_ms)
         is_first, left_ms = left_ms == timeout_ms, left_ms - round_ms
         try:
             answers = await admin.delete_topics(waiting, timeout_ms=round_ms)
         except CallTimedOut:
             if not left_ms:
                 raise
+            limit_ms = left_ms  # no controller answers: it has told the user so, and need not again
             continue
         for name, error in answers.items():
             is_gone = isinstance(error, UnknownTopicOrPartition) and not is_first

@@ -96,7 +96,7 @@ def test_a_deletion_is_requested_until_the_time_limit_while_there_is_no_controll
 def test_a_deletion_that_is_decided_is_a_success(
     monkeypatch: pytest.MonkeyPatch, error: BrokerError | None, code: int, out: object, err: str
 ) -> None:
-    monkeypatch.setattr("minibroker.client.admin.AdminClient", lambda **_: Admin({"a": error}))
+    monkeypatch.setattr("minibroker.admin_call.AdminClient", lambda **_: Admin({"a": error}))
     monkeypatch.setattr("minibroker.commands.topic._require_topics", _nothing)
     run = CliRunner().invoke(delete_command, ["a", "--timeout", "3", "--json"], standalone_mode=False)
     shown = run.exception if isinstance(run.exception, ClickException) else None
