@@ -31,9 +31,7 @@ class Describer:
         self._events = EventReader(scene)
 
     async def run(self) -> None:
-        while not self._scene.is_over:
-            await self._scene.attempt("describer", self._round())
-            await asyncio.sleep(self._random.uniform(0.0, PAUSE_SECONDS_MAX))
+        await self._scene.repeat("describer", self._round, self._random, PAUSE_SECONDS_MAX)
 
     async def _round(self) -> None:
         questions: tuple[Callable[[], Awaitable[None]], ...] = (

@@ -1,12 +1,13 @@
 """What every load of a run shares: its cluster, clients, history and the limits in force.
 
-Owns: opening clients with drawn parameters, and the wait for moments at which clients may write. Leaves to others: what
-a load does.
+Owns: the rounds of a load, opening clients with drawn parameters, and the wait for moments at which clients may write.
+Leaves to others: what a load does.
 """
 
 import asyncio
+import random
 from collections import Counter
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from minibroker.client.admin import AdminClient
@@ -87,12 +88,25 @@ class LoadScene:
         state = self.reference.state(partition)
         return state is not None and state.leader_epoch == 0
 
-    async def attempt(self, client: str, work: Awaitable[None]) -> None:
-        """One round of a load. Its clients may find no broker, and its calls may fail while faults last."""
-        try:
-            await work
-        except MinibrokerError as error:
-            self.history.note_error(client, error)
+    async def repeat(
+        self,
+        client: str,
+        one_round: Callable[[], Awaitable[None]],
+        rng: random.Random,
+        pause_seconds_max: float,
+        *,
+        writes: bool = False,
+    ) -> None:
+        """Rounds of a load until the workload ends, with pauses. A round's clients may find no broker, and its calls
+        may fail while faults last. `writes`: a round begins at a moment at which clients may write."""
+        while not self.is_over:
+            if writes:
+                await self.until_writable()
+            try:
+                await one_round()
+            except MinibrokerError as error:
+                self.history.note_error(client, error)
+            await asyncio.sleep(rng.uniform(0.0, pause_seconds_max))
 
     async def until_writable(self) -> None:
         """Wait while the run, or a fault sequence, needs partitions without writes."""

@@ -85,10 +85,7 @@ class NameHolder:
         await asyncio.gather(*(self._restart() for _ in range(PROCESSES)))
 
     async def _restart(self) -> None:
-        while not self._scene.is_over:
-            await self._scene.until_writable()
-            await self._scene.attempt("name holder", self._live())
-            await asyncio.sleep(self._random.uniform(0.0, PAUSE_SECONDS_MAX))
+        await self._scene.repeat("name holder", self._live, self._random, PAUSE_SECONDS_MAX, writes=True)
 
     async def _live(self) -> None:
         """One process: it starts, writes, and ends when it is fenced or done."""

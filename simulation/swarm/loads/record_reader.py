@@ -32,9 +32,7 @@ class SeekingReader:
         self._consumer: WatchedConsumer
 
     async def run(self) -> None:
-        while not self._scene.is_over:
-            await self._scene.attempt("record reader", self._round())
-            await asyncio.sleep(self._random.uniform(0.0, PAUSE_SECONDS_MAX))
+        await self._scene.repeat("record reader", self._round, self._random, PAUSE_SECONDS_MAX)
 
     async def _round(self) -> None:
         rng, scene = self._random, self._scene

@@ -52,10 +52,7 @@ class RecordWriter:
         self._producer: WatchedProducer
 
     async def run(self) -> None:
-        while not self._scene.is_over:
-            await self._scene.until_writable()
-            await self._scene.attempt("record writer", self._round())
-            await asyncio.sleep(self._random.uniform(0.0, PAUSE_SECONDS_MAX))
+        await self._scene.repeat("record writer", self._round, self._random, PAUSE_SECONDS_MAX, writes=True)
 
     async def _round(self) -> None:
         rng, scene = self._random, self._scene

@@ -50,9 +50,7 @@ class RefusedCaller:
         self._random = rng
 
     async def run(self) -> None:
-        while not self._scene.is_over:
-            await self._scene.attempt("refused caller", self._round())
-            await asyncio.sleep(self._random.uniform(0.0, PAUSE_SECONDS_MAX))
+        await self._scene.repeat("refused caller", self._round, self._random, PAUSE_SECONDS_MAX)
 
     async def _round(self) -> None:
         async with self._scene.admin() as admin:

@@ -27,9 +27,7 @@ class SettingsChanger:
         self._random = rng
 
     async def run(self) -> None:
-        while not self._scene.is_over:
-            await self._scene.attempt("settings changer", self._round())
-            await asyncio.sleep(self._random.uniform(0.0, PAUSE_SECONDS_MAX))
+        await self._scene.repeat("settings changer", self._round, self._random, PAUSE_SECONDS_MAX)
 
     async def _round(self) -> None:
         rng, options = self._random, self._scene.options

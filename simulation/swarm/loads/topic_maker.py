@@ -68,10 +68,7 @@ class TopicMaker:
         self._topic_ids: set[str] = set()
 
     async def run(self) -> None:
-        while not self._scene.is_over:
-            await self._scene.until_writable()
-            await self._scene.attempt("topic maker", self._round())
-            await asyncio.sleep(self._random.uniform(0.0, PAUSE_SECONDS_MAX))
+        await self._scene.repeat("topic maker", self._round, self._random, PAUSE_SECONDS_MAX, writes=True)
 
     async def _round(self) -> None:
         """Some lives, one after the other, with one reader that stays."""
