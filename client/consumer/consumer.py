@@ -269,17 +269,19 @@ class Consumer(OffsetQueries):
         """The next record. Raises CallTimedOut after a given timeout. Without one it waits for data as long as brokers
         answer, and raises CallTimedOut if for a minute no leader has answered, or one has answered with errors only."""
         self._check_open()
+        if (record := self._next_record()) is not None:
+            return record
         deadline = None if timeout_ms is None else Deadline(timeout_ms)
         silent_since = Deadline(UNREACHABLE_AFTER_MS)
         while True:
-            for record in self._current:
-                assert self._current_cursor is not None
-                self._current_cursor.position = record.offset + 1
-                return record
+            if self._ready_cursor(()) is not None:
+                await asyncio.sleep(0)  # as in getmany; once per batch, so that a busy reader does not starve the loop
             self._check_open()
-            if self._next_batch():
-                await asyncio.sleep(0)  # the loop runs once per batch, so that a busy reader does not starve it
-                continue
+            record = self._next_record()  # of a batch that another task's call began meanwhile
+            while record is None and self._next_batch():
+                record = self._next_record()
+            if record is not None:
+                return record
             self._raise_halted()
             if deadline is None:
                 raise_refused(self._cursors.values(), self._fetcher.now_ms())
@@ -361,9 +363,16 @@ class Consumer(OffsetQueries):
                 cursor.position = header.end_offset
         return result
 
+    def _next_record(self) -> Record | None:
+        """The next record of the batch that is being returned; None after its last one."""
+        for record in self._current:
+            assert self._current_cursor is not None
+            self._current_cursor.position = record.offset + 1
+            return record
+        return None
+
     def _next_batch(self, partitions: Sequence[TopicPartition] = (), *, has_taken: bool = False) -> bool:
-        """Make the next batch the current one. False if none is buffered, or if it is left for the next call
-        (`_read`)."""
+        """Make the next batch the current one. False if none is buffered, or it is left for the next call (`_read`)."""
         if self._current_cursor is not None and partitions:
             self._forget_current()
         while (cursor := self._ready_cursor(partitions)) is not None:
@@ -409,14 +418,12 @@ class Consumer(OffsetQueries):
         """What this consumer has read so far, and how far behind it is."""
         if not self._started:
             return ConsumerMetrics()
-        return replace(
-            self._fetcher.metrics, lag={partition: cursor.lag for partition, cursor in self._cursors.items()}
-        )
+        lag = {partition: cursor.lag for partition, cursor in self._cursors.items()}
+        return replace(self._fetcher.metrics, lag=lag)
 
     def connection_state(self, partition: TopicPartition) -> ConnectionState:
         """The state of one partition: distinguishes 'no data' from 'no broker'."""
-        cursor = self._cursor(partition)
-        return describe_connection(cursor, self._cluster, self._fetcher)
+        return describe_connection(self._cursor(partition), self._cluster, self._fetcher)
 
     # --------------------------------------------------------------------------------------------------------- pieces
     def _read(self, cursor: Cursor, *, has_taken: bool) -> tuple[BatchHeader, list[RecordTuple], Offset] | None:
@@ -464,11 +471,8 @@ class Consumer(OffsetQueries):
         return cursor
 
     def _raise_halted(self, partitions: Sequence[TopicPartition] = ()) -> None:
-        raise_halted(
-            cursor
-            for cursor in self._cursors.values()
-            if not cursor.paused and (not partitions or cursor.topic_partition in partitions)
-        )
+        wanted = [each for each in self._cursors.values() if not partitions or each.topic_partition in partitions]
+        raise_halted(cursor for cursor in wanted if not cursor.paused)
         resolving = self._fetcher.positions.task
         if resolving is not None and resolving.done():
             resolving.result()  # ended by a bug: raise it instead of waiting for ever

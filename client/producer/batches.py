@@ -82,7 +82,8 @@ class Batch:
         self.parent: Batch | None = None
         self.parts: list[tuple[int, Batch]] = []
         """After a split: (first delta, batch), which hold the records now."""
-        self._waiters: list[Callable[[], None]] | None = None
+        self._waiters: list[tuple[int | None, Callable[[], None]]] | None = None
+        """With the position of the record that each waits for; None waits for all records."""
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -129,19 +130,30 @@ class Batch:
         self.builder = _NO_RECORDS  # a kept delivery must not keep its whole batch in memory
         self.append = _NO_RECORDS.append
 
-    def when_done(self, waiter: Callable[[], None]) -> None:
-        """Call `waiter` once the batch is done; the batch must not be done yet."""
+    def when_done(self, waiter: Callable[[], None], delta: int | None = None) -> None:
+        """Call `waiter` once the record at `delta` has its outcome, or every record without one. The batch must not be
+        done yet."""
         assert not self.done
         if self._waiters is None:
             self._waiters = []
-        self._waiters.append(waiter)
+        self._waiters.append((delta, waiter))
 
     def notify(self) -> None:
         """Call the waiters."""
         waiters, self._waiters = self._waiters, None
         if waiters is not None:
-            for waiter in waiters:
+            for _, waiter in waiters:
                 waiter()
+
+    def hand_over_waiters(self) -> None:
+        """After a split: who waits for one record waits for the part that holds it, in the same order."""
+        waiters, self._waiters = self._waiters, None
+        for delta, waiter in waiters or ():
+            if delta is None:
+                self.when_done(waiter)
+            else:
+                part, place = self.holder_of(delta)
+                part.when_done(waiter, place)
 
     def observe(self) -> None:
         """The program looks at the outcome, or waits for it."""
@@ -245,4 +257,5 @@ def split(batch: Batch, max_bytes: int) -> list[Batch]:
             batch.parts.append((delta, part))
     for part in parts:
         part.record_count = part.builder.record_count
+    batch.hand_over_waiters()
     return parts

@@ -68,7 +68,7 @@ class Delivery(msgspec.Struct, frozen=True, eq=False, gc=False):
     def add_done_callback(self, callback: "Callable[[Delivery], object]") -> None:
         """Have the event loop call `callback(delivery)` once the outcome is known; `result()` is the outcome then. For
         programs that await only `flush()`."""
-        batch, _ = self._batch.holder_of(self._delta)
+        batch, delta = self._batch.holder_of(self._delta)
         batch.queue.check_caller()
         loop = asyncio.get_running_loop()
 
@@ -78,13 +78,13 @@ class Delivery(msgspec.Struct, frozen=True, eq=False, gc=False):
         if batch.done:
             call()
         else:
-            batch.when_done(call)
+            batch.when_done(call, delta)
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
         while not self.done:
-            batch, _ = self._batch.holder_of(self._delta)
+            batch, delta = self._batch.holder_of(self._delta)
             batch.observed = True
-            yield from _outcome_of(batch)
+            yield from _outcome_of(batch, delta)
         return self.result()
 
 
@@ -171,8 +171,8 @@ class Deliveries(Sequence[Delivery]):
             raise error
 
 
-def _outcome_of(batch: Batch) -> Generator[Any, None, None]:
-    """Wait until the batch has its outcome."""
+def _outcome_of(batch: Batch, delta: int | None = None) -> Generator[Any, None, None]:
+    """Wait until the record at `delta` has its outcome, or every record of the batch without one."""
     batch.queue.check_caller()
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -180,5 +180,5 @@ def _outcome_of(batch: Batch) -> Generator[Any, None, None]:
         if not future.done():
             future.set_result(None)
 
-    batch.when_done(end)
+    batch.when_done(end, delta)
     yield from future
