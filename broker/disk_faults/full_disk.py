@@ -145,9 +145,9 @@ class FullDisk:
             log.warning("%s: nothing could be deleted: %s", partition.topic_partition, error)
 
     async def _trim_one(self, partition: Partition, start: int, reason: LogStartReason) -> None:
-        """Record, then delete, as always. Never above what is committed here."""
+        """Record, then delete, as always. Never above what is committed and held here."""
         log_of_it = partition.log
-        start = min(start, partition.state.high_watermark)
+        start = min(start, partition.state.high_watermark, log_of_it.log_end_offset)
         if start > log_of_it.log_start_offset and self._is_idle(partition):
             await log_of_it.record_start(start, reason)
             if self._is_idle(partition):

@@ -78,12 +78,15 @@ def step_fetch(
 # ----------------------------------------------------------------------------------------------------- LeaderAndIsr
 def is_stale(state: ReplicaState, event: ev.LeaderAndIsrReceived) -> bool:
     """Whether the order is older than the current state. An equal leader epoch with a newer partition epoch refreshes
-    the ISR (KAFKA-13790); after StopReplica or fencing the same order counts again."""
+    the ISR (KAFKA-13790); after StopReplica or fencing the same order counts again. A fenced leader needs an order to
+    its new registration, and no other will come: it counts even if the answer to AlterPartition, which has a newer
+    partition epoch, was faster."""
     if state.leader_epoch is None or event.leader_epoch > state.leader_epoch:
         return False
     if event.leader_id == state.config.broker_id and event.leader_epoch == state.forfeited_epoch:
         return True
-    return event.leader_epoch < state.leader_epoch or event.partition_epoch < state.partition_epoch
+    confirms = state.fenced and state.is_leader and event.leader_id == state.config.broker_id
+    return event.leader_epoch < state.leader_epoch or (event.partition_epoch < state.partition_epoch and not confirms)
 
 
 def _on_leader_and_isr(state: ReplicaState, event: ev.LeaderAndIsrReceived, effects: list[ev.ReplicaEffect]) -> None:
@@ -109,11 +112,11 @@ def _on_leader_and_isr(state: ReplicaState, event: ev.LeaderAndIsrReceived, effe
 def _refresh_leader(state: ReplicaState, event: ev.LeaderAndIsrReceived, effects: list[ev.ReplicaEffect]) -> None:
     """Same leader epoch, newer partition epoch: this settles the ISR. Only its reply clears a proposal in flight.
 
-    The same partition epoch again settles nothing: a proposal based on it may still be applied, so its members must
+    The same partition epoch again, or an older one, settles nothing: a proposal based on it may still be applied, so its members must
     still count: else the high watermark could pass a replica that then joins.
     """
     _set_remotes(state, event, reset=False)
-    if event.partition_epoch == state.partition_epoch:
+    if event.partition_epoch <= state.partition_epoch:
         advance_high_watermark(state, event.now_ms, effects)
         return
     commit_isr(state, event.in_sync_replicas, event.partition_epoch, event.now_ms, effects)

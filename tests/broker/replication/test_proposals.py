@@ -87,3 +87,36 @@ def test_the_lag_check_alone_ends_the_wait_for_a_joiner_that_stopped() -> None:
     effects = step(state, ev.LagChecked(now_ms=cluster.now_ms + lag_ms + 1))
     assert [type(effect) for effect in effects] == [ev.HighWatermarkRose, ev.AnswerProduce]
     assert state.high_watermark == 1
+
+
+@pytest.mark.invariant("I8", "I37")
+def test_a_fenced_leader_serves_after_an_order_that_its_proposals_answer_overtook() -> None:
+    """A leader that registers again waits for an order to its new registration, and gets one. If the answer to its
+    proposal was faster, the order has the older partition epoch: it confirms the leadership, and settles no ISR."""
+    cluster = CoreCluster(3)
+    cluster.elect(1, isr=(1, 2))
+    cluster.produce(1, "a")
+    for _ in range(2):
+        for follower in (2, 3):
+            cluster.fetch(follower)
+    leader = cluster.replicas[1]
+    order = ev.LeaderAndIsrReceived(
+        now_ms=cluster.now_ms,
+        controller_epoch=1,
+        leader_id=1,
+        leader_epoch=cluster.leader_epoch,
+        partition_epoch=cluster.partition_epoch,
+        in_sync_replicas=(1, 2),
+        assignment=cluster.assignment,
+    )
+    leader.handle(ev.BrokerFenced())
+    cluster.alter(1, "ok")
+    assert leader.state.fenced, "the answer may be to a request of the former registration"
+
+    leader.handle(order)
+
+    assert not leader.state.fenced
+    assert leader.state.in_sync_replicas == (1, 2, 3)
+    assert leader.state.partition_epoch == cluster.partition_epoch
+    leader.handle(order)
+    assert leader.state.in_sync_replicas == (1, 2, 3), "once it serves, the order is only old"
