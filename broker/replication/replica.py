@@ -85,8 +85,9 @@ def is_stale(state: ReplicaState, event: ev.LeaderAndIsrReceived) -> bool:
         return False
     if event.leader_id == state.config.broker_id and event.leader_epoch == state.forfeited_epoch:
         return True
-    confirms = state.fenced and state.is_leader and event.leader_id == state.config.broker_id
-    return event.leader_epoch < state.leader_epoch or (event.partition_epoch < state.partition_epoch and not confirms)
+    if state.fenced and state.is_leader and event.leader_epoch == state.leader_epoch:
+        return False
+    return event.leader_epoch < state.leader_epoch or event.partition_epoch < state.partition_epoch
 
 
 def _on_leader_and_isr(state: ReplicaState, event: ev.LeaderAndIsrReceived, effects: list[ev.ReplicaEffect]) -> None:
@@ -112,8 +113,8 @@ def _on_leader_and_isr(state: ReplicaState, event: ev.LeaderAndIsrReceived, effe
 def _refresh_leader(state: ReplicaState, event: ev.LeaderAndIsrReceived, effects: list[ev.ReplicaEffect]) -> None:
     """Same leader epoch, newer partition epoch: this settles the ISR. Only its reply clears a proposal in flight.
 
-    The same partition epoch again, or an older one, settles nothing: a proposal based on it may still be applied, so its members must
-    still count: else the high watermark could pass a replica that then joins.
+    The same partition epoch again, or an older one, settles nothing: a proposal based on it may still be applied, so
+    its members must still count: else the high watermark could pass a replica that then joins.
     """
     _set_remotes(state, event, reset=False)
     if event.partition_epoch <= state.partition_epoch:
