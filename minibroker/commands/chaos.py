@@ -10,6 +10,7 @@ import click
 from minibroker.command_line import (
     EXIT_FINE,
     EXIT_FOUND_WRONG,
+    EXIT_INTERRUPTED,
     CommandFailed,
     ExistingPath,
     LazyGroup,
@@ -40,6 +41,8 @@ COMMANDS = {
 BACKENDS = click.Choice(["processes", "compose", "simulated"])
 DURATION_S = 60.0
 SEEDS = 1_000_000
+NECESSARY_SETTINGS = ("broker.id=1", "log.dirs=logs", "zookeeper.connect=localhost:2181")
+"""Every broker needs them, so a setting is checked together with them; the run gives its own."""
 
 
 @click.group(cls=LazyGroup, lazy=COMMANDS)
@@ -104,8 +107,8 @@ def run(
     """Break a cluster under load, and judge what it did.
 
     What its clients saw is checked for anomalies, and its disks are audited. Exit code 0: cleared. 10: convicted. 1:
-    nothing was tested, or the run failed. Ctrl-C ends the faults; the cluster is healed, and the report tells of what
-    was seen.
+    nothing was tested, or the run failed. Ctrl-C ends the faults; the cluster is healed, the report tells of what was
+    seen, and the exit code is 130 unless that convicts.
     """
     import msgspec
 
@@ -139,6 +142,8 @@ def run(
     if report.verdict.outcome == "cleared" and not keep_disks:
         remove_disks(out)
     _show(report, out, as_json)
+    if report.was_interrupted and report.verdict.outcome != "convicted":
+        return EXIT_INTERRUPTED
     return report.verdict.exit_code
 
 
@@ -167,9 +172,15 @@ def _content(file: Path) -> bytes:
 
 
 def _settings(settings: tuple[str, ...]) -> dict[str, str]:
+    """Wrong names and values are told before anything starts."""
+    from minibroker.commands.broker import problem_of_settings
+
     for setting in settings:
         if "=" not in setting:
             raise click.BadParameter(f"'{setting}' is not NAME=VALUE", param_hint="--set")
+        problem = problem_of_settings([*NECESSARY_SETTINGS, setting])
+        if problem is not None:
+            raise WrongUsage(problem)
     return dict(setting.split("=", 1) for setting in settings)
 
 
@@ -235,6 +246,7 @@ def _show(report: "ChaosReport", out: Path, as_json: bool) -> None:
         print_json(
             {
                 "outcome": verdict.outcome,
+                "interrupted": report.was_interrupted,
                 "reasons": list(verdict.reasons),
                 "seed": report.seed,
                 "counts": counts,
@@ -251,11 +263,15 @@ def _show(report: "ChaosReport", out: Path, as_json: bool) -> None:
         f"{counted(counts['records_read'], 'record')} read, "
         f"{counted(counts['elections'], 'election')}, {counted(counts['truncations'], 'truncation')}"
     )
+    for fault in report.faults:
+        if fault.left_out is not None:
+            click.echo(f"left out: {fault.planned.kind} of {fault.planned.target}: {fault.left_out}")
     click.echo(f"audit: {report.audit.summary}")
     for reason in verdict.reasons:
         click.echo(f"  {reason}")
     colour = {"cleared": "green", "convicted": "red"}.get(verdict.outcome, "yellow")
-    click.secho(verdict.outcome, fg=colour, bold=True)
+    interrupted = " as far as it ran: Ctrl-C ended the faults" if report.was_interrupted else ""
+    click.secho(verdict.outcome + interrupted, fg=colour, bold=True)
     for anomaly in report.anomalies[:5]:
         click.echo(f"  {anomaly.name} {anomaly.key}: {anomaly.text}; {'; '.join(anomaly.facts)}")
     note(f"report: {out / 'report.html'}; again: {report.command}")

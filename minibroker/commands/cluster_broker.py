@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from minibroker.command_line import EXIT_FINE, human_bytes, json_option, print_json, timeout_option
+from minibroker.command_line import EXIT_FINE, CommandFailed, human_bytes, json_option, print_json, timeout_option
 from minibroker.commands.cluster import data_dir_option, run_on_cluster
 
 if TYPE_CHECKING:
@@ -90,10 +90,12 @@ async def stop(local: "LocalCluster", broker_id: int, timeout_s: float) -> dict[
 def start(names: tuple[str, ...], data_dir: Path, timeout_s: float, as_json: bool) -> int:
     """Start what is down: all, or the named brokers."""
 
-    async def begin() -> list[tuple[str, str]]:
+    async def begin() -> tuple[list[tuple[str, str]], list[str]]:
+        """What was started, with its address, and why others were not."""
         import asyncio
 
         from minibroker.local_cluster.broker_names import resolve
+        from minibroker.local_cluster.cluster_file import ClusterFailed
         from minibroker.local_cluster.local_cluster import LocalCluster
 
         local = LocalCluster.open(data_dir)
@@ -103,11 +105,20 @@ def start(names: tuple[str, ...], data_dir: Path, timeout_s: float, as_json: boo
         if wants_zookeeper:
             await local.start_zookeeper(timeout_s)
         local.zookeeper.require()
-        await asyncio.gather(*(local.start(broker_id, timeout_s) for broker_id in dict.fromkeys(ids)))
+        ids = list(dict.fromkeys(ids))
+        ends = await asyncio.gather(*(local.start(each, timeout_s) for each in ids), return_exceptions=True)
         started = [("zookeeper", local.record.zookeeper.connect)] if wants_zookeeper else []
-        return started + [(str(broker_id), local.server(broker_id)) for broker_id in dict.fromkeys(ids)]
+        problems: list[str] = []
+        for broker_id, end in zip(ids, ends, strict=True):
+            if end is None:
+                started.append((str(broker_id), local.server(broker_id)))
+            elif isinstance(end, ClusterFailed):
+                problems.append(str(end))
+            else:
+                raise end
+        return started, problems
 
-    started = run_on_cluster(begin(), timeout_s + 5, "cluster start")
+    started, problems = run_on_cluster(begin(), timeout_s + 5, "cluster start")
     for name, address in started:
         if as_json:
             print_json(
@@ -117,6 +128,8 @@ def start(names: tuple[str, ...], data_dir: Path, timeout_s: float, as_json: boo
             )
         else:
             click.echo(f"{f'broker {name}' if name.isdigit() else name}: started, address: {address}")
+    if problems:
+        raise CommandFailed("; ".join(problems))
     if not started and not as_json:
         click.echo("nothing is down")
     return EXIT_FINE

@@ -22,3 +22,22 @@ def test_a_run_is_announced_on_stderr(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert first.startswith("seed 7: ")
     assert first.endswith(f"within 60 s on simulated; recovery and audit follow; the report goes to {tmp_path}")
     assert printed.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("min.insync.replica=1", "Did you mean min.insync.replicas?"),
+        ("min.insync.replicas=x", "min.insync.replicas"),
+    ],
+)
+def test_a_wrong_setting_is_refused_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, setting: str, told: str
+) -> None:
+    def start(*_: object) -> None:
+        pytest.fail("a cluster was started")
+
+    monkeypatch.setattr("minibroker.commands.chaos._execute", start)
+    printed = CliRunner().invoke(run, ["--set", setting, "--out", str(tmp_path)])
+    assert printed.exit_code == 2
+    assert told in printed.stderr
