@@ -1,10 +1,16 @@
-"""The leader's limit up to which a replica on a full disk may delete."""
+"""Up to where a replica on a full disk may delete."""
+
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from minibroker.broker.disk_faults.full_disk import reported_low_watermark
+from minibroker.broker.disk_faults.full_disk import FullDisk, reported_low_watermark
+from minibroker.broker.replication.state import Role
 from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.files.checkpoints import LogStartReason
 from minibroker.protocol.wire.messages import ListOffsetsPartitionResponse
+from tests.broker.log.machine import PARTITION, Machine, append, drive
 
 
 @pytest.mark.parametrize(
@@ -24,3 +30,28 @@ def test_a_low_watermark_above_the_start_in_the_same_answer_is_ignored(
         partition_index=0, error_code=error, offset=start, low_watermark=low_watermark
     )
     assert reported_low_watermark(answer) == expected
+
+
+def test_a_log_that_was_cut_below_the_leaders_low_watermark_does_not_start_behind_its_end() -> None:
+    """Seed 17500093 with loads: the high watermark is that of before the cut. The broker ended by an assertion."""
+    _, log = Machine().open_log()
+    append(log, 3)
+    end = log.log_end_offset
+    state = SimpleNamespace(high_watermark=end + 20, role=Role.OFFLINE, damage=None)
+    partition: Any = SimpleNamespace(
+        topic_partition=PARTITION, log=log, state=state, report=lambda *_, **__: None, handle=lambda event: None
+    )
+    unused = cast(Any, None)
+    full_disk = FullDisk(
+        broker_id=1,
+        log_directory=cast(Any, SimpleNamespace(full=True, offline=False)),
+        partitions={PARTITION: partition},
+        image=unused,
+        address=unused,
+        is_fenced=unused,
+        dialer=unused,
+    )
+
+    drive(full_disk._trim(partition, end + 10, LogStartReason.COPIED))
+
+    assert (log.log_start_offset, log.log_end_offset) == (end, end)
