@@ -254,6 +254,15 @@ def with_port(server: str, port: int = 9092) -> str:
     return server
 
 
+def named_values(texts: Sequence[str], option: str, form: str = "KEY=VALUE") -> dict[str, str]:
+    """The texts `name=value` of a repeatable option; the last of a name counts. Raises BadParameter for one without
+    `=`."""
+    for text in texts:
+        if "=" not in text:
+            raise click.BadParameter(f"'{text}' is not {form}", param_hint=option)
+    return dict(text.split("=", 1) for text in texts)
+
+
 def is_whole_number(text: str) -> bool:
     """Whether `int` takes it: it refuses some other digits (`²`) and thousands of them. At most
     18, so that sums and lengths fit into 64 bits."""

@@ -18,6 +18,7 @@ from minibroker.command_line import (
     Seconds,
     WrongUsage,
     json_option,
+    named_values,
     note,
     print_json,
     print_table,
@@ -175,13 +176,11 @@ def _settings(settings: tuple[str, ...]) -> dict[str, str]:
     """Wrong names and values are told before anything starts."""
     from minibroker.commands.broker import problem_of_settings
 
-    for setting in settings:
-        if "=" not in setting:
-            raise click.BadParameter(f"'{setting}' is not NAME=VALUE", param_hint="--set")
-        problem = problem_of_settings([*NECESSARY_SETTINGS, setting])
-        if problem is not None:
-            raise WrongUsage(problem)
-    return dict(setting.split("=", 1) for setting in settings)
+    found = named_values(settings, "--set", "NAME=VALUE")
+    problem = problem_of_settings([*NECESSARY_SETTINGS, *settings])
+    if problem is not None:
+        raise WrongUsage(problem)
+    return found
 
 
 def _free_directory(wanted: Path) -> Path:

@@ -17,6 +17,7 @@ from minibroker.command_line import (
     WrongUsage,
     bootstrap_option,
     json_option,
+    named_values,
     note,
     print_json,
     print_table,
@@ -124,7 +125,7 @@ def up(
         port=port,
         zookeeper_port=zookeeper_port,
         zookeeper=with_port(zookeeper, 2181) if zookeeper else None,
-        settings=_parse_settings(settings),
+        settings=named_values(settings, "--set"),
     )
     with _telling_what_is_stopped() as tell:
         local, is_old = _local_cluster(data_dir, requested)
@@ -218,13 +219,6 @@ def _local_cluster(data_dir: Path, requested: "RequestedCluster") -> "tuple[Loca
         settings=requested.settings,
     )
     return new, False
-
-
-def _parse_settings(settings: tuple[str, ...]) -> dict[str, str]:
-    for setting in settings:
-        if "=" not in setting:
-            raise click.BadParameter(f"'{setting}' is not KEY=VALUE", param_hint="--set")
-    return dict(setting.split("=", 1) for setting in settings)
 
 
 def _broker_rows(

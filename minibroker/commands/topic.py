@@ -13,6 +13,7 @@ from minibroker.command_line import (
     bootstrap_option,
     human_bytes,
     json_option,
+    named_values,
     print_json,
     print_table,
     timeout_option,
@@ -56,13 +57,6 @@ async def _require_topics(admin: "AdminClient", names: tuple[str, ...], timeout_
     await require_topics(admin._cluster, names, timeout_ms)
 
 
-def _parse_configs(configs: tuple[str, ...]) -> dict[str, str]:
-    for config in configs:
-        if "=" not in config:
-            raise click.BadParameter(f"'{config}' is not KEY=VALUE", param_hint="--config")
-    return dict(config.split("=", 1) for config in configs)
-
-
 @click.command()
 @bootstrap_option
 @topics_option(one=True)
@@ -90,7 +84,7 @@ def create(
     from minibroker.client.errors import TopicAlreadyExists
 
     (name,) = topics
-    settings = _parse_configs(configs)
+    settings = named_values(configs, "--config")
 
     async def work(admin: "AdminClient", timeout_ms: float) -> tuple[dict[str, Any], list[str]]:
         try:
@@ -344,7 +338,7 @@ def alter(
 ) -> int:
     """Change settings of a topic."""
     (name,) = topics
-    changes: dict[str, str | None] = {**_parse_configs(configs), **dict.fromkeys(unset)}
+    changes: dict[str, str | None] = {**named_values(configs, "--config"), **dict.fromkeys(unset)}
     if not changes:
         raise click.UsageError("nothing to change: give --config KEY=VALUE or --unset KEY")
 
