@@ -85,9 +85,9 @@ def is_stale(state: ReplicaState, event: ev.LeaderAndIsrReceived) -> bool:
         return False
     if event.leader_id == state.config.broker_id and event.leader_epoch == state.forfeited_epoch:
         return True
-    if state.fenced and state.is_leader and event.leader_epoch == state.leader_epoch:
-        return False
-    return event.leader_epoch < state.leader_epoch or event.partition_epoch < state.partition_epoch
+    if event.leader_epoch < state.leader_epoch:
+        return True
+    return event.partition_epoch < state.partition_epoch and not (state.fenced and state.is_leader)
 
 
 def _on_leader_and_isr(state: ReplicaState, event: ev.LeaderAndIsrReceived, effects: list[ev.ReplicaEffect]) -> None:

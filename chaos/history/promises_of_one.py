@@ -77,12 +77,11 @@ class LostInItsEpoch:
             log = self._held.get(key, {})
             log_start = self._promise.log_starts.get(key, 0)
             gone_below = max(last.offset, log_start)
-            knows_end = log_start <= last.offset + 1
+            # If retention deleted the last records before they were read, a later leader may have written them.
+            knows_end = self._promise.is_final and log_start <= last.offset + 1
             for offset, epoch, process, value in weak:
-                if offset not in log and (not self._promise.is_final or offset < gone_below):
+                if offset not in log and (not knows_end or offset < gone_below):
                     continue  # no reader was there, or retention has deleted it
-                if offset not in log and not knows_end:
-                    continue  # retention has deleted the last records before they were read: their epoch is not known
                 held = log.get(offset, last)
                 if held.leader_epoch == epoch or (last.leader_epoch is not None and last.leader_epoch <= epoch):
                     what = "that offset holds" if offset in log else "the log ends with"

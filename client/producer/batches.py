@@ -146,7 +146,7 @@ class Batch:
                 waiter()
 
     def hand_over_waiters(self) -> None:
-        """After a split: who waits for one record waits for the part that holds it, in the same order."""
+        """After a split: a waiter for one record waits for the part that holds it, in the same order."""
         waiters, self._waiters = self._waiters, None
         for delta, waiter in waiters or ():
             if delta is None:

@@ -32,10 +32,8 @@ ROLES = (
         edits=(
             Edit(
                 "broker.replication.replica",
-                "    if state.fenced and state.is_leader and event.leader_epoch == state.leader_epoch:\n"
-                "        return False\n"
-                "    return event.leader_epoch < state.leader_epoch or event.partition_epoch < state.partition_epoch\n",
-                "    return event.leader_epoch < state.leader_epoch or event.partition_epoch <= state.partition_epoch\n",
+                "    return event.partition_epoch < state.partition_epoch and not (state.fenced and state.is_leader)\n",
+                "    return event.partition_epoch <= state.partition_epoch\n",
             ),
         ),
         schedule=Schedule("deposed:session_of_a_leader_is_replaced_unnoticed"),

@@ -243,7 +243,13 @@ class CoreCluster:
 
     def send_order(self, brokers: tuple[int, ...]) -> None:
         """Send the current LeaderAndIsr."""
-        event = ev.LeaderAndIsrReceived(
+        event = self.order()
+        for broker_id in brokers:
+            self.replicas[broker_id].handle(event)
+
+    def order(self) -> ev.LeaderAndIsrReceived:
+        """The current LeaderAndIsr, not sent yet."""
+        return ev.LeaderAndIsrReceived(
             now_ms=self.now_ms,
             controller_epoch=1,
             leader_id=self.leader,
@@ -252,8 +258,6 @@ class CoreCluster:
             in_sync_replicas=self.isr,
             assignment=self.assignment,
         )
-        for broker_id in brokers:
-            self.replicas[broker_id].handle(event)
 
     def alter(self, broker_id: int, answer: str) -> None:
         """Answer the oldest proposal of a leader: ok, lost, or the name of an error."""

@@ -8,7 +8,17 @@ from msgspec.structs import replace
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.replica import step
 from minibroker.protocol.errors import ErrorCode
-from tests.broker.replication.core_cluster import CoreCluster
+from tests.broker.replication.core_cluster import CoreCluster, CoreReplica
+
+
+def propose_expansion(cluster: CoreCluster) -> CoreReplica:
+    """Broker 1 leads with 2 in sync, and has proposed 3, which has caught up."""
+    cluster.elect(1, isr=(1, 2))
+    cluster.produce(1, "a")
+    for _ in range(2):
+        for follower in (2, 3):
+            cluster.fetch(follower)
+    return cluster.replicas[1]
 
 
 @pytest.mark.invariant("I6", "I31")
@@ -51,12 +61,7 @@ def test_an_answer_that_does_not_fit_the_proposal_settles_nothing(absurd: dict[s
     proposal would stay pending. So it is sent again (hardening rule 6), and then settled."""
     cluster = CoreCluster(3)
     cluster.elect(2)
-    cluster.elect(1, isr=(1, 2))
-    cluster.produce(1, "a")
-    for _ in range(2):
-        for follower in (2, 3):
-            cluster.fetch(follower)
-    leader = cluster.replicas[1]
+    leader = propose_expansion(cluster)
     proposal = leader.proposals[0]
     before = leader.state.partition_epoch
     fitting = ev.AlterPartitionAnswered(
@@ -94,21 +99,8 @@ def test_a_fenced_leader_serves_after_an_order_that_its_proposals_answer_overtoo
     """A leader that registers again waits for an order to its new registration, and gets one. If the answer to its
     proposal was faster, the order has the older partition epoch: it confirms the leadership, and settles no ISR."""
     cluster = CoreCluster(3)
-    cluster.elect(1, isr=(1, 2))
-    cluster.produce(1, "a")
-    for _ in range(2):
-        for follower in (2, 3):
-            cluster.fetch(follower)
-    leader = cluster.replicas[1]
-    order = ev.LeaderAndIsrReceived(
-        now_ms=cluster.now_ms,
-        controller_epoch=1,
-        leader_id=1,
-        leader_epoch=cluster.leader_epoch,
-        partition_epoch=cluster.partition_epoch,
-        in_sync_replicas=(1, 2),
-        assignment=cluster.assignment,
-    )
+    leader = propose_expansion(cluster)
+    order = cluster.order()
     leader.handle(ev.BrokerFenced())
     cluster.alter(1, "ok")
     assert leader.state.fenced, "the answer may be to a request of the former registration"

@@ -249,7 +249,7 @@ def test_retention_does_not_explain_another_record_at_the_offset_of_one_replicas
 @pytest.mark.invariant("I21")
 @pytest.mark.parametrize(("last_read", "expected"), [(0, []), (5, []), (6, ["lost-in-its-epoch"])])
 def test_a_later_leader_may_have_written_what_retention_deleted_unread(last_read: int, expected: list[str]) -> None:
-    """The log is empty and ends at 7. Only who has read its last record knows that no later epoch stands in it."""
+    """The log is empty and ends at 7. Only a reader of its last record knows that no later epoch stands in it."""
     script = Script()
     script.send(("x", 8), kind="info")
     script.poll(("y", last_read))
