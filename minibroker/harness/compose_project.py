@@ -142,19 +142,23 @@ class ComposeProject:
 
     async def run(self, *command: str, within_s: float = COMMAND_SECONDS, given: bytes = b"") -> str:
         """Its output, stderr included. `given`: its input. Raises ComposeFailed."""
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            env=self._environment,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C ends it through `down`, in order
+        starting = asyncio.create_task(
+            asyncio.create_subprocess_exec(
+                *command,
+                env=self._environment,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C ends it through `down`, in order
+            )
         )
         try:
+            process = await asyncio.shield(starting)
             output, _ = await asyncio.wait_for(process.communicate(given), within_s)
         except TimeoutError:
             raise ComposeFailed(f"`{' '.join(command)}` does not end within {within_s:g} s") from None
         finally:
+            process = await starting  # a cancelled start would end the command, but not what it has started by then
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)  # docker-compose and the `docker build` that it started
