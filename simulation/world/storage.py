@@ -115,6 +115,11 @@ class FileNode:
             stable[position:end] = data[: max(0, end - position)]
             self.synced_copy = bytes(stable)
 
+    def may_hold(self, position: int, byte: int) -> bool:
+        """Whether readers see this byte there, or would after a loss of power."""
+        copies = (self.content, self.synced_copy or b"")
+        return any(position < len(copy) and copy[position] == byte for copy in copies)
+
     def lose_power(self, rng: random.Random | None) -> None:
         """Keep what was synced; with `rng`, maybe a torn piece of what was appended after it."""
         if self.synced_copy is not None:
@@ -417,6 +422,15 @@ class SimulatedStorage:
                 return self.find(posixpath.join(child.target, *parts[number + 1 :]), links - 1)
             node = child
         return node
+
+    def may_lead_to(self, path: str, wanted: FileNode) -> bool:
+        """Whether this is the file's path, or would be after a loss of power."""
+        now: FileNode | DirectoryNode | None = self.root
+        synced = now
+        for name in parts_of(path):
+            now = now.entries.get(name) if isinstance(now, DirectoryNode) else None
+            synced = synced.synced_entries.get(name) if isinstance(synced, DirectoryNode) else None
+        return wanted is now or wanted is synced
 
     def entry(self, path: str) -> FileNode | DirectoryNode | None:
         """The entry of that name itself, even if it is a link."""

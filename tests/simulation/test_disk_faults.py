@@ -107,6 +107,24 @@ def test_disk_is_not_whole_while_the_kernel_shows_what_a_failed_sync_lost() -> N
     under_faults(case)
 
 
+def test_disk_is_not_whole_while_a_loss_of_power_would_bring_the_rot_back() -> None:
+    async def case(injector: FaultInjector) -> None:
+        await whole(injector)
+        disk, path = FaultyDisk(injector), "/data/log/meta.properties"
+        disk.mark_faulty(1)
+        directory = injector.storage(1).find_directory("/data/log")
+        directory.sync()
+        disk.rot_byte(path, 0, ord("?"))
+        directory.entries["elsewhere"] = directory.entries.pop("meta.properties")
+        disk.settle()
+        assert disk.broker == 1, "the rename is not synced"
+        directory.sync()
+        disk.settle()
+        assert disk.broker is None
+
+    under_faults(case)
+
+
 def test_broker_that_refuses_its_rotten_identity_starts_once_the_rot_is_undone() -> None:
     async def case(injector: FaultInjector) -> None:
         await whole(injector)

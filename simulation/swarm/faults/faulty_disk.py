@@ -8,7 +8,6 @@ a good copy. Leaves to others: to choose and to do a fault (`disk_faults`, `whol
 import msgspec
 
 from minibroker.protocol.files.checkpoints import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
-from minibroker.runtime.ports import FileMissing
 from minibroker.simulation.swarm.faults.fault_injector import FaultInjector, name_of
 from minibroker.simulation.swarm.faults.file_changes import copied
 from minibroker.simulation.world.storage import FileNode, SimulatedStorage
@@ -37,13 +36,9 @@ class Rot(msgspec.Struct, frozen=True):
         return self.path.endswith(LOG_SUFFIX if is_active else SCRUBBED)
 
     def is_there(self, storage: SimulatedStorage) -> bool:
-        """The file is the same, and the byte has not been overwritten."""
-        try:
-            node = storage.find(self.path)
-        except FileMissing:
-            return False
-        content = self.node.content
-        return node is self.node and self.position < len(content) and content[self.position] == self.after
+        """The file is the same, and the byte has not been overwritten, or a loss of power would bring both back: a
+        rename or a write that is not synced does not end the rot (seed 17600003)."""
+        return storage.may_lead_to(self.path, self.node) and self.node.may_hold(self.position, self.after)
 
 
 class FaultyDisk:
