@@ -105,7 +105,7 @@ class PeriodicTasks:
             if stalled_ms > LONG_STALL_MS:
                 self._manager.observer.notify(ProcessStalled(stalled_ms=stalled_ms))
             self._ticked_ms = now_ms
-            self._to_leaders(ev.LeaderStalled(stalled_ms=stalled_ms))
+            self._to_leaders(ev.LeaderStalled(stalled_ms=stalled_ms, now_ms=now_ms))
 
     def _to_leaders(self, event: ev.ReplicaEvent) -> None:
         for partition in list(self._manager.partitions.values()):

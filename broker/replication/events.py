@@ -148,6 +148,7 @@ class LeaderStalled(ReplicaEvent, frozen=True, kw_only=True):
     """This process did not run for `stalled_ms`, which must not count as lag of its followers (hardening rule 7)."""
 
     stalled_ms: int
+    now_ms: int
 
 
 class AlterPartitionAnswered(ReplicaEvent, frozen=True, kw_only=True):

@@ -270,9 +270,11 @@ def _on_brokers_changed(state: ReplicaState, event: ev.BrokersChanged, effects: 
 
 
 def _on_leader_stalled(state: ReplicaState, event: ev.LeaderStalled, effects: list[ev.ReplicaEffect]) -> None:
+    """A follower that was heard of since the stall gains less: its times never lie ahead of the present, else later lag
+    would be forgiven, too (seed 17510234)."""
     for remote in state.remotes.values():
-        remote.last_caught_up_ms += event.stalled_ms
-        remote.last_fetch_ms += event.stalled_ms
+        remote.last_caught_up_ms = min(event.now_ms, remote.last_caught_up_ms + event.stalled_ms)
+        remote.last_fetch_ms = min(event.now_ms, remote.last_fetch_ms + event.stalled_ms)
 
 
 def _on_tail_truncated(state: ReplicaState, event: ev.TailTruncated, effects: list[ev.ReplicaEffect]) -> None:

@@ -8,6 +8,7 @@ from minibroker.client.errors import (
     BrokerError,
     CallTimedOut,
     ClusterUnreachable,
+    DeliveryAborted,
     OutcomeUnknown,
     RecordTooLarge,
     UndeliveredRecords,
@@ -19,6 +20,7 @@ OF_CALLS = (RequestFailed, TimeoutError)
 KINDS = (
     CallTimedOut,
     ClusterUnreachable,
+    DeliveryAborted,
     RecordTooLarge,
     OutcomeUnknown,
     UndeliveredRecords,

@@ -63,7 +63,7 @@ def test_a_stall_is_noticed_before_lag_is_checked_whichever_timer_fires_first() 
         one = OnePartition()
         one.now_ms = 2_100
         getattr(one.periodic_tasks, look)()
-        assert one.events == [LeaderStalled(stalled_ms=2_000), LagChecked(now_ms=2_100)], look
+        assert one.events == [LeaderStalled(stalled_ms=2_000, now_ms=2_100), LagChecked(now_ms=2_100)], look
         getattr(one.periodic_tasks, look)()
         assert one.events[2:] == [LagChecked(now_ms=2_100)], "one stall is subtracted once"
 
@@ -72,7 +72,7 @@ def test_a_stall_of_less_than_half_a_second_does_not_count_as_lag() -> None:
     one = OnePartition()
     one.now_ms = 533
     one.periodic_tasks._check_lag()
-    assert one.events == [LeaderStalled(stalled_ms=433), LagChecked(now_ms=533)]
+    assert one.events == [LeaderStalled(stalled_ms=433, now_ms=533), LagChecked(now_ms=533)]
 
 
 def test_a_tick_that_is_late_by_less_than_a_tick_is_no_stall() -> None:

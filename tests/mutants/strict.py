@@ -297,8 +297,8 @@ STRICTER = (
             Edit(
                 "broker.replication.replica",
                 "    for remote in state.remotes.values():\n"
-                "        remote.last_caught_up_ms += event.stalled_ms\n"
-                "        remote.last_fetch_ms += event.stalled_ms\n",
+                "        remote.last_caught_up_ms = min(event.now_ms, remote.last_caught_up_ms + event.stalled_ms)\n"
+                "        remote.last_fetch_ms = min(event.now_ms, remote.last_fetch_ms + event.stalled_ms)\n",
                 "    pass\n",
             ),
         ),

@@ -35,6 +35,8 @@ LOAD_ACTS = (
     "partitions_for",
     "flush",
     "flush that told of lost records",
+    "close that gave up records",
+    "call cancelled",
     "wait for memory given up",
     "acknowledged record",
     "record above max_request_size refused",

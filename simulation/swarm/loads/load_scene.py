@@ -72,6 +72,11 @@ class LoadScene:
     def is_over(self) -> bool:
         return self._workload.stop.is_set()
 
+    @property
+    def is_paused(self) -> bool:
+        """Nothing may be written, and what was sent before is expected to get its outcome."""
+        return not self._workload.may_write.is_set()
+
     def deletes(self, topic: str) -> bool:
         """Whether retention may delete records of this topic."""
         return self._workload.deletes(topic)

@@ -11,6 +11,7 @@ from typing import Any
 
 from minibroker.client.errors import LogTruncated, OffsetOutOfRange, UndeserializableRecord
 from minibroker.protocol.ids import TopicPartition
+from minibroker.simulation.swarm.loads.impatience import Impatience
 from minibroker.simulation.swarm.loads.load_scene import LoadScene
 from minibroker.simulation.swarm.loads.parcels import pack, pack_most
 from minibroker.simulation.swarm.loads.watched_consumer import WatchedConsumer
@@ -29,6 +30,7 @@ class SeekingReader:
         self._scene = scene
         self._random = rng
         self._consumers = 0
+        self._impatience = Impatience(scene, "record reader")
         self._consumer: WatchedConsumer
 
     async def run(self) -> None:
@@ -51,7 +53,8 @@ class SeekingReader:
     async def _call(self) -> None:
         """One call; an error ends the round, unless it is one that a seek ends."""
         try:
-            await self._random.choice(self._calls())()
+            call = self._random.choice(self._calls())
+            await (call() if call == self._seek_during_a_call else self._impatience.call(call))
         except LogTruncated as error:
             self._consumer.truncated(error)
             raise

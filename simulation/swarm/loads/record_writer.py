@@ -11,6 +11,7 @@ from typing import Any
 
 from minibroker.client.errors import BufferTimedOut, MinibrokerError, RecordTooLarge, UnknownTopicOrPartition
 from minibroker.client.producer.partitioner import murmur2_partitioner
+from minibroker.simulation.swarm.loads.impatience import Impatience
 from minibroker.simulation.swarm.loads.load_scene import LoadScene
 from minibroker.simulation.swarm.loads.parcels import unpack
 from minibroker.simulation.swarm.loads.watched_producer import PARTITION_UNKNOWN, DrawnRecord, WatchedProducer
@@ -49,6 +50,7 @@ class RecordWriter:
         self._random = rng
         self._producers = 0
         self._records = 0
+        self._impatience = Impatience(scene, "record writer")
         self._producer: WatchedProducer
 
     async def run(self) -> None:
@@ -60,15 +62,21 @@ class RecordWriter:
         settings = self._draw_settings()
         async with WatchedProducer(scene, f"writer-{self._producers}", rng.random() < 0.7, settings) as self._producer:
             for _ in range(rng.randint(1, CALLS_MAX)):
-                await scene.until_writable()
+                await self._until_writable()
                 if scene.is_over:
                     return
                 call = rng.choice(self._calls())
                 try:
-                    await call()
+                    await self._impatience.call(call)
                 except (BufferTimedOut, RecordTooLarge) as error:  # judged by the watched producer
                     scene.history.note_error("record writer", error)
                 await asyncio.sleep(rng.choice((0.0, 0.0, 0.01, 0.1)))
+
+    async def _until_writable(self) -> None:
+        """A user who pauses flushes first: the history learns which sends have an outcome (seed 17510123)."""
+        if self._scene.is_paused:
+            await self._producer.flush()
+        await self._scene.until_writable()
 
     def _draw_settings(self) -> dict[str, Any]:
         rng = self._random
@@ -99,12 +107,12 @@ class RecordWriter:
 
     async def _send(self) -> None:
         for _ in range(self._random.randint(1, SENDS_MAX)):
-            await self._scene.until_writable()
+            await self._until_writable()
             await self._producer.send(self._draw_record())
 
     async def _try_send(self) -> None:
         for _ in range(self._random.randint(1, SENDS_MAX)):
-            await self._scene.until_writable()
+            await self._until_writable()
             record = self._draw_record()
             if not self._producer.try_send(record):
                 await self._producer.send(record)

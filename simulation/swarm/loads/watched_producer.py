@@ -15,6 +15,7 @@ import msgspec
 from minibroker.client.errors import (
     BrokerError,
     BufferTimedOut,
+    DeliveryAborted,
     FlushTimedOut,
     MinibrokerError,
     ProducerFenced,
@@ -24,6 +25,7 @@ from minibroker.client.errors import (
 from minibroker.client.producer.deliveries import Deliveries, Delivery, RecordMetadata
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import Header
+from minibroker.simulation.swarm.loads.impatience import Impatience
 from minibroker.simulation.swarm.loads.load_scene import LoadScene
 from minibroker.simulation.swarm.loads.parcels import Parcel
 from minibroker.simulation.swarm.loads.written_records import WrittenRecord
@@ -104,6 +106,9 @@ class WatchedProducer:
         self._awaited: dict[_Taken, None] = {}
         """Their tasks wait for them."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self._impatience = Impatience(scene, name)
+        self._may_give_up = False
+        """Whether it was closed with a short timeout."""
         self._taken_count = 0
         self._calls_due: Counter[Delivery] = Counter()
         """Deliveries with a callback, and how often it is still to be called."""
@@ -114,7 +119,7 @@ class WatchedProducer:
 
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
         try:
-            await self._checked_flush(self._producer.close)
+            await self._checked_close()
         finally:
             await asyncio.gather(*sorted(self._tasks, key=hash))
         await asyncio.sleep(0)  # callbacks are called in the next iteration of the loop
@@ -195,8 +200,8 @@ class WatchedProducer:
         given: dict[str, Any] = {"partition": partition, "headers": headers, "timestamp_ms": timestamp_ms}
         try:
             taken = await self._producer.send_many(topic, values, keys=keys if any(keys) else None, **given)
-        except MinibrokerError as error:
-            self._took_many(records, operations, error.taken, partition, headers)
+        except (MinibrokerError, asyncio.CancelledError) as error:
+            self._took_many(records, operations, vars(error).get("taken"), partition, headers)
             if isinstance(error, RecordTooLarge):
                 largest = max(records, key=lambda each: each.content_bytes)
                 self._judge_own_refusal(largest)
@@ -298,6 +303,8 @@ class WatchedProducer:
         try:
             found = taken.delivery.result()
         except MinibrokerError as error:
+            if isinstance(error, DeliveryAborted) and not self._may_give_up:
+                self._scene.find("close", f"{record.name} was given up: {error}", taken.delivery.topic_partition)
             if isinstance(error, ProducerFenced) and self._name_judge is not None:
                 self._name_judge.fenced(error)
             else:
@@ -338,31 +345,72 @@ class WatchedProducer:
             text = f"{record.name} of {record.content_bytes} bytes was refused by {name}={limit}"
             self._scene.find("size", text)
 
-    # --------------------------------------------------------------------------------------------------------- flush
+    # ----------------------------------------------------------------------------------------------- flush and close
     async def flush(self) -> None:
         await self._checked_flush(self._producer.flush)
         self._scene.did("flush")
+
+    async def _checked_close(self) -> None:
+        timeout_ms = self._impatience.close_timeout_ms()
+        if timeout_ms is None:
+            await self._checked_flush(self._producer.stop)
+        else:
+            await self._checked_short_close(timeout_ms)
 
     async def _checked_flush(self, flush: Any) -> None:
         """`flush` or `close`: each record that was taken has an outcome, and a failure that was not awaited is told."""
         before, told = self._open, False
         taken_before = [*before, *self._awaited]
-        self._open = []
         try:
             await flush()
         except UndeliveredRecords:
             told = True
         except FlushTimedOut as error:
             self._scene.find("flush", f"records had no outcome at their deadline: {error}")
-        for taken in taken_before:
-            if not taken.delivery.done:
-                self._scene.find("flush", f"{taken.record.name} has no outcome after a flush")
-        failed = [self._settle(taken) is not None for taken in before if taken.delivery.done]
-        if any(failed) and not told:
-            self._scene.find("flush", f"{sum(failed)} of {len(failed)} records failed, and flush told of none")
-        if told and not any(failed):
+        self._open = self._open[len(before) :]
+        failed = self._settle_all(before, taken_before, "flush")
+        if failed and not told:
+            self._scene.find("flush", f"{failed} of {len(before)} records failed, and flush told of none")
+        if told and not failed:
             self._scene.find("flush", "flush told of lost records, and each was awaited or acknowledged")
         if told:
             self._scene.did("flush that told of lost records")
+
+    async def _checked_short_close(self, timeout_ms: int) -> None:
+        """`close` with a timeout: it keeps it, gives every record an outcome, and raises if it gave up any."""
+        before, told, started = self._open, False, self._scene.now
+        taken_before, self._may_give_up = [*before, *self._awaited], True
+        try:
+            await self._producer.close(timeout_ms)
+        except (UndeliveredRecords, FlushTimedOut):
+            told = True
+        waited_ms = (self._scene.now - started) * 1000
+        if waited_ms > timeout_ms + LATE_MS_MAX:
+            self._scene.find("close", f"with timeout_ms={timeout_ms} it took {waited_ms:.0f} ms")
+        self._open = []
+        failed = self._settle_all(before, taken_before, "close")
+        done = [each.delivery for each in taken_before if each.delivery.done]
+        aborted = [each for each in done if isinstance(outcome_error(each), DeliveryAborted)]
+        if (failed or aborted) and not told:
+            self._scene.find("close", f"{failed} records failed, {len(aborted)} were given up, and close told of none")
+        if aborted:
+            self._scene.did("close that gave up records")
+
+    def _settle_all(self, ours: list[_Taken], taken_before: list[_Taken], call: str) -> int:
+        """After a call that leaves none of `taken_before` open. Note the outcomes of `ours`, which no task awaits, and
+        return how many of them failed."""
+        for taken in taken_before:
+            if not taken.delivery.done:
+                self._scene.find("flush", f"{taken.record.name} has no outcome after a {call}")
         if self._producer.buffered_bytes != 0:
-            self._scene.find("memory", f"{self._producer.buffered_bytes} bytes are in use after a flush")
+            self._scene.find("memory", f"{self._producer.buffered_bytes} bytes are in use after a {call}")
+        return sum(self._settle(taken) is not None for taken in ours if taken.delivery.done)
+
+
+def outcome_error(delivery: Delivery) -> MinibrokerError | None:
+    """Of a delivery that has an outcome."""
+    try:
+        delivery.result()
+    except MinibrokerError as error:
+        return error
+    return None

@@ -112,3 +112,20 @@ def test_a_fenced_leader_serves_after_an_order_that_its_proposals_answer_overtoo
     assert leader.state.partition_epoch == cluster.partition_epoch
     leader.handle(order)
     assert leader.state.in_sync_replicas == (1, 2, 3), "once it serves, the order is only old"
+
+
+@pytest.mark.invariant("I37")
+def test_a_stall_of_the_leader_is_not_forgiven_to_a_follower_that_was_at_the_end_after_it() -> None:
+    """A leader that was paused appends before it notices the pause. The append counts a follower as caught up now; with
+    the stall added it would be so in the future, and stay in the ISR that much longer."""
+    cluster = CoreCluster(2)
+    cluster.elect(1)
+    cluster.fetch(2)
+    state = cluster.replicas[1].state
+    lag_ms, stalled_ms = state.config.replica_lag_time_max_ms, 1_000
+    cluster.pass_time(stalled_ms)
+    cluster.produce(1, "a")
+    step(state, ev.LeaderStalled(stalled_ms=stalled_ms, now_ms=cluster.now_ms))
+    assert step(state, ev.LagChecked(now_ms=cluster.now_ms + lag_ms)) == []
+    effects = step(state, ev.LagChecked(now_ms=cluster.now_ms + lag_ms + 1))
+    assert [type(effect).__name__ for effect in effects] == ["ProposeIsr"]
