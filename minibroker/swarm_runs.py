@@ -132,7 +132,7 @@ class SwarmSummary(msgspec.Struct, kw_only=True):
         """Kinds of event and of fault that no run had; empty if there are too few runs."""
         from minibroker.simulation.swarm.beyond import DISASTERS
         from minibroker.simulation.swarm.coverage import MUST_SEE, RARELY_SEEN
-        from minibroker.simulation.swarm.faults.disk_options import CLUSTER_SEQUENCES, DISK_FAULTS
+        from minibroker.simulation.swarm.faults.disk_options import CLUSTER_SEQUENCES, DISK_FAULTS, RARE_DISK_FAULTS
         from minibroker.simulation.swarm.loads.load_options import LOAD_ACTS
         from minibroker.simulation.swarm.loads.mirror_reader import READER_ACTS
         from minibroker.simulation.swarm.options import ADDRESS_GONE, FAULTS, SEQUENCES
@@ -142,7 +142,11 @@ class SwarmSummary(msgspec.Struct, kw_only=True):
         if self.beyond:
             missing = [f"disaster {each}" for each in DISASTERS if not self.injected[f"disaster {each}"]]
             return missing + [each for each in READER_ACTS if not self.seen[each]]
-        kinds = [*(f"disk {each}" for each in DISK_FAULTS), *(f"cluster {each}" for each in CLUSTER_SEQUENCES)]
+        rare = RARE_DISK_FAULTS if self.runs < RUNS_TO_SEE_RARE else ()
+        kinds = [
+            *(f"disk {each}" for each in DISK_FAULTS if each not in rare),
+            *(f"cluster {each}" for each in CLUSTER_SEQUENCES),
+        ]
         kinds = [] if self.disk_faults is False else kinds
         kinds += [f"load {each}" for each in LOAD_ACTS] if self.loaded_runs >= LOADED_RUNS_TO_SEE_ALL else []
         kinds += [*(f"fault {each}" for each in (*FAULTS, ADDRESS_GONE)), *(f"sequence {each}" for each in SEQUENCES)]

@@ -178,7 +178,6 @@ RARE = Excuse(
         "event log_start_lowered",
         "event unresponsive_broker_replaced",
         *in_file("protocol/events/controller_events.py", "UnresponsiveBrokerReplaced.text"),
-        "disk fault lost_disk",
         *in_file("broker/membership/registration.py", "Registration._taken_message"),
         *in_file("broker/log/log_directory.py", "LogDirectory.offline_reason", "LogDirectory._remove_nameless"),
         *in_file("broker/log/ownership.py", "_why_nameless"),
