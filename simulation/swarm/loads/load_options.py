@@ -50,6 +50,7 @@ LOAD_ACTS = (
     "connection_state",
     "seek",
     "seek during a call",
+    "two tasks that read",
     "seek_to_beginning",
     "seek_to_end",
     "end_offsets",

@@ -54,7 +54,7 @@ class SeekingReader:
         """One call; an error ends the round, unless it is one that a seek ends."""
         try:
             call = self._random.choice(self._calls())
-            await (call() if call == self._seek_during_a_call else self._impatience.call(call))
+            await (call() if call in self._calls_by_tasks() else self._impatience.call(call))
         except LogTruncated as error:
             self._consumer.truncated(error)
             raise
@@ -90,7 +90,11 @@ class SeekingReader:
     def _calls(self) -> tuple[Callable[[], Awaitable[None]], ...]:
         reading = (self._getmany, self._getmany, self._getmany_batches, self._getone, self._iterate)
         moving = (self._seek, self._seek_to_beginning, self._seek_to_end, self._look_up)
-        return (*reading, *reading, *moving, self._position, self._check_state, self._pause, self._seek_during_a_call)
+        return (*reading, *reading, *moving, self._position, self._check_state, self._pause, *self._calls_by_tasks())
+
+    def _calls_by_tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
+        """A call that is cancelled would leave their tasks."""
+        return self._seek_during_a_call, self._read_in_two_tasks
 
     def _partition(self) -> TopicPartition:
         return self._random.choice(self._consumer.partitions)
@@ -136,6 +140,11 @@ class SeekingReader:
         with contextlib.suppress(UndeserializableRecord):  # perhaps of before the seek; else it comes again
             await call
         self._scene.did("seek during a call")
+
+    async def _read_in_two_tasks(self) -> None:
+        rng = self._random
+        calls = [rng.choice((self._getmany, self._getone)) for _ in range(2)]
+        await self._consumer.read_together(*(self._impatience.call(call) for call in calls))
 
     async def _seek_to_beginning(self) -> None:
         await self._consumer.seek_to_beginning(self._partition())

@@ -5,7 +5,8 @@ Owns: those checks. Records come in order from the position on, without a gap th
 before. Leaves to others: which call comes next (`record_reader`), and judging look-ups by time (`time_lookups`).
 """
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Self
 
 from msgspec.structs import replace
@@ -31,6 +32,8 @@ class WatchedConsumer:
         self._next: dict[TopicPartition, int] = {}
         """Where each partition goes on; not known after an open or a failed seek."""
         self._paused: set[TopicPartition] = set()
+        self._held: list[Mapping[TopicPartition, Sequence[Record]]] | None = None
+        """What tasks that read at the same time have got: each got what came next, and any may tell of it first."""
         self._returned = 0
         """Records that this consumer got."""
         self._ends: dict[TopicPartition, int] = {}
@@ -84,9 +87,27 @@ class WatchedConsumer:
             self._scene.did("getmany_batches")
         self._scene.history.moves(self._process)  # records without headers are not noted
 
+    async def read_together(self, *calls: Coroutine[Any, Any, None]) -> None:
+        """Each record goes to one of these calls, and none is left out. Raises the first of their errors."""
+        self._held = []
+        ended = await asyncio.gather(*calls, return_exceptions=True)
+        held, self._held = self._held, None
+        together: dict[TopicPartition, list[Record]] = {}
+        for found in held:
+            for partition, records in found.items():
+                together.setdefault(partition, []).extend(records)
+        self._read({each: sorted(records, key=lambda one: one.offset) for each, records in together.items()})
+        self._scene.did("two tasks that read")
+        for error in ended:
+            if isinstance(error, BaseException):
+                raise error
+
     def _read(self, found: Mapping[TopicPartition, Sequence[Record]], is_whole: bool = True) -> None:
         """`is_whole`: whether the call returns headers, too, so that records can be compared with what was written, and
         objects of the drawn deserializers."""
+        if self._held is not None:
+            self._held.append(found)
+            return
         history = self._scene.history
         self._returned += sum(map(len, found.values()))
         if is_whole:
