@@ -70,13 +70,18 @@ QUEUED_SECONDS = 1.0
 """The writer of a partition's state may have read the registrations this long before."""
 
 
+CALLBACKS_TO_HEAR = 5
+"""An answer wakes the task that waits for it by a few callbacks of its process. Others may stand before them in the
+loop, each with a slow call to the disk (seed 17520077)."""
+
+
 class Removal(Struct):
     """A registration that another broker removed."""
 
     broker_epoch: int
     session_id: int
     informed_at: float | None = None
-    """When ZooKeeper's answer about it arrived at its owner."""
+    """When its owner had heard ZooKeeper's answer about it."""
 
 
 class FoundSilent(Struct):
@@ -378,6 +383,13 @@ class FencingChecker(Checker):
             return
         removal = self._removals.get(int(name))
         if removal is not None and removal.informed_at is None and self._denies(removal, event.result, event.error):
+            self._is_informed(removal, CALLBACKS_TO_HEAR)
+
+    def _is_informed(self, removal: Removal, callbacks: int) -> None:
+        """Once so many callbacks of the running process have had their turn."""
+        if callbacks:
+            self._loop.call_soon(self._is_informed, removal, callbacks - 1)
+        elif removal.informed_at is None:
             removal.informed_at = self._loop.time()
 
     @staticmethod
