@@ -206,6 +206,46 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         schedule=Schedule("loads:read_what_a_deserializer_refuses"),
     ),
+    Mutant(
+        name="J22",
+        title="a close that gives up leaves records without an outcome",
+        origin=ORIGIN,
+        rule="each record has an outcome when close ends (CLIENT.md, writing)",
+        breaks=("client: flush", "client: memory"),
+        edits=(Edit("client.producer.producer", "            self._abort_rest()\n", "            pass\n"),),
+        schedule=WRITE,
+    ),
+    Mutant(
+        name="J23",
+        title="a send_many that is cancelled forgets the records that it had taken",
+        origin=ORIGIN,
+        rule="a cancelled call leaves its first records, too (CLIENT.md, writing)",
+        breaks=("client: metrics",),
+        edits=(
+            Edit(
+                "client.producer.producer",
+                "        except (MinibrokerError, asyncio.CancelledError) as error:\n            vars(error)",
+                "        except MinibrokerError as error:\n            vars(error)",
+            ),
+        ),
+        schedule=Schedule("loads:cancel_a_send_that_waits_for_memory"),
+    ),
+    Mutant(
+        name="J24",
+        title="getone waits between taking a record and returning it",
+        origin=ORIGIN,
+        rule="a cancelled call has read nothing (CLIENT.md, reading)",
+        breaks=("client: order", "client: position"),
+        edits=(
+            Edit(
+                "client.consumer.consumer",
+                "            if record is not None:\n                return record\n            self._raise_halted()\n",
+                "            if record is not None:\n                await asyncio.sleep(0)\n                return record\n"
+                "            self._raise_halted()\n",
+            ),
+        ),
+        schedule=Schedule("loads:cancel_each_read"),
+    ),
 )
 
 CANNOT_APPLY: tuple[CannotApply, ...] = ()

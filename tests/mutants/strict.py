@@ -304,6 +304,24 @@ STRICTER = (
         ),
         schedule=Schedule("strict:leader_is_stopped_under_load"),
     ),
+    Mutant(
+        name="H16b",
+        title="a stall is forgiven to followers that were at the leader's end after it, too",
+        origin="the swarm (seed 17510234 with loads)",
+        rule="lag counts only time in which the leader's loop ran, and all of it",
+        breaks=("I37",),
+        edits=(
+            Edit(
+                "broker.replication.replica",
+                "        remote.last_caught_up_ms = min(event.now_ms, remote.last_caught_up_ms + event.stalled_ms)\n",
+                "        remote.last_caught_up_ms += event.stalled_ms\n",
+            ),
+        ),
+        schedule=UnitTest(
+            "tests/broker/replication/test_proposals.py::"
+            "test_a_stall_of_the_leader_is_not_forgiven_to_a_follower_that_was_at_the_end_after_it"
+        ),
+    ),
 )
 
 MUTANTS: tuple[Mutant, ...] = (*DERIVED, *STRICTER)

@@ -2,18 +2,23 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Coroutine
+from typing import Any
 
 from minibroker.client.errors import UndeserializableRecord
+from minibroker.client.producer.partitioner import murmur2_partitioner
 from minibroker.simulation.swarm.final_checks import compare_history, compare_lookups
 from minibroker.simulation.swarm.loads.all_loads import open_loads
 from minibroker.simulation.swarm.loads.load_options import TOPIC, LoadOptions
 from minibroker.simulation.swarm.loads.load_scene import LoadScene
 from minibroker.simulation.swarm.loads.parcels import pack_most
 from minibroker.simulation.swarm.loads.watched_consumer import WatchedConsumer
+from minibroker.simulation.swarm.loads.watched_producer import DrawnRecord, WatchedProducer
 from tests.mutants.directed_run import FIRST, ClusterSetup, DirectedRun, with_setup
 
 SECONDS = 8.0
 TIMES = 20
+TURNS = 6
 CALM = ClusterSetup(topics={"a": (1, 3, 1), TOPIC: (2, 3, 1)})
 
 
@@ -107,3 +112,43 @@ async def read_what_a_deserializer_refuses(directed: DirectedRun) -> None:
 @with_setup(CALM)
 async def start_again_under_a_name(directed: DirectedRun) -> None:
     await _run_loads(directed, "name_holder")
+
+
+@with_setup(CALM)
+async def cancel_each_read(directed: DirectedRun) -> None:
+    """After so many turns of the loop; what a cancelled call took would be missing afterwards."""
+    for number in range(TIMES):
+        await directed.produce(str(number))
+    async with WatchedConsumer(_scene(directed), "reader", [FIRST], {"auto_offset_reset": "earliest"}) as consumer:
+        await consumer.getone()  # the others have arrived with it
+        for number in range(TURNS * TURNS):
+            await _cancelled(consumer.getone(), turns=number % TURNS)
+            await consumer.check_position(FIRST)
+
+
+@with_setup(CALM)
+async def cancel_a_send_that_waits_for_memory(directed: DirectedRun) -> None:
+    """It has taken its first records by then."""
+    settings = {
+        "acks": "all",
+        "enable_idempotence": True,
+        "max_block_ms": 2_000,
+        "delivery_timeout_ms": 8_000,
+        "batch_size": 1_024,
+        "buffer_memory": 4_096,
+        "max_request_size": 4_096,
+        "partitioner": murmur2_partitioner,
+    }
+    async with WatchedProducer(_scene(directed), "writer", True, settings) as producer:
+        await producer.check_partitions(TOPIC)
+        records = [DrawnRecord(name=f"{n}-", topic=TOPIC, value=b"%d-" % n + b"." * 200) for n in range(TIMES)]
+        await _cancelled(producer.send_many(TOPIC, records, 0, (), None), turns=1)
+
+
+async def _cancelled(call: Coroutine[Any, Any, None], turns: int) -> None:
+    """Cancel it after so many turns of the loop, if it lasts as long."""
+    task = asyncio.create_task(call)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
