@@ -184,6 +184,7 @@ RARE = Excuse(
         *in_file("broker/log/partition_log.py", "PartitionLog.lower_start"),
         *in_file("broker/log/recovery.py", "_Loader._has_recorded_digest"),
         *in_file("broker/log/segments/segment_digest.py", "SegmentDigest.complete"),
+        *in_file("broker/log/side_files/digest_file.py", "_not_used"),
         *in_file("broker/log/segments/segment_tail.py", "is_cut_off"),
         *in_file("broker/replicas/log_effects.py", "_lower_start"),
         *in_file("broker/replicas/partition.py", "Partition.lower_start"),

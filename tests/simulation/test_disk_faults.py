@@ -110,12 +110,17 @@ def test_disk_is_not_whole_while_the_kernel_shows_what_a_failed_sync_lost() -> N
 def test_disk_is_not_whole_while_a_loss_of_power_would_bring_the_rot_back() -> None:
     async def case(injector: FaultInjector) -> None:
         await whole(injector)
-        disk, path = FaultyDisk(injector), "/data/log/meta.properties"
+        working = injector.world.loop.create_task(injector.workload.run())
+        await injector.wait(lambda: injector.log_end(1, PARTITION) > 0, SESSION_SECONDS)
+        working.cancel()
+        disk, storage = FaultyDisk(injector), injector.storage(1)
         disk.mark_faulty(1)
-        directory = injector.storage(1).find_directory("/data/log")
-        directory.sync()
+        directory = storage.find_directory("/data/log")
+        path = storage.files(f"/data/log/{PARTITION}/")[0][0]
+        assert path.endswith(".log")
+        storage.find_directory(path.rpartition("/")[0]).sync()
         disk.rot_byte(path, 0, ord("?"))
-        directory.entries["elsewhere"] = directory.entries.pop("meta.properties")
+        directory.entries["elsewhere"] = directory.entries.pop(str(PARTITION))
         disk.settle()
         assert disk.broker == 1, "the rename is not synced"
         directory.sync()

@@ -15,7 +15,7 @@ FIRST_ROT = ("rot_header", "rot_payload", "rot_index", "rot_checkpoint", "rot_ep
 FILES = ("missing_segment", "missing_index", "missing_file", "foreign_segment", "directory_as_segment")
 CALLS = ("sync_forgets", "sync_forgets_full", "call_fails", "call_finds_no_room", "call_finds_no_descriptor")
 WHOLE_DISKS = ("lost_disk", "foreign_disk", "lying_disk")
-RARE_DISK_FAULTS = ("lost_disk",)
+RARE_DISK_FAULTS = ("lost_disk", "lying_disk")
 """Drawn as often as others, but seldom allowed: every partition needs an in-sync replica on another disk then."""
 FIRST_FAULTS = (*FIRST_ROT, *FILES, *CALLS, *WHOLE_DISKS)
 MISPLACED = ("swapped_directories", "foreign_log_start")

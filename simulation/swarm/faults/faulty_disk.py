@@ -8,6 +8,7 @@ a good copy. Leaves to others: to choose and to do a fault (`disk_faults`, `whol
 import msgspec
 
 from minibroker.protocol.files.checkpoints import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
+from minibroker.runtime.ports import FileMissing
 from minibroker.simulation.swarm.faults.fault_injector import FaultInjector, name_of
 from minibroker.simulation.swarm.faults.file_changes import copied
 from minibroker.simulation.world.storage import FileNode, SimulatedStorage
@@ -36,9 +37,19 @@ class Rot(msgspec.Struct, frozen=True):
         return self.path.endswith(LOG_SUFFIX if is_active else SCRUBBED)
 
     def is_there(self, storage: SimulatedStorage) -> bool:
-        """The file is the same, and the byte has not been overwritten, or a loss of power would bring both back: a
-        rename or a write that is not synced does not end the rot (seed 17600003)."""
-        return storage.may_lead_to(self.path, self.node) and self.node.may_hold(self.position, self.after)
+        """The file is the same, and the byte has not been overwritten."""
+        try:
+            node = storage.find(self.path)
+        except FileMissing:
+            return False
+        content = self.node.content
+        return node is self.node and self.position < len(content) and content[self.position] == self.after
+
+    def may_return(self, storage: SimulatedStorage) -> bool:
+        """In records: a loss of power would bring the rot back, for the rename or the write that ended it is not
+        synced (seed 17600003). Other files are checked, or built anew, by each start."""
+        is_of_records = self.path.endswith(LOG_SUFFIX) and storage.may_lead_to(self.path, self.node)
+        return is_of_records and self.node.may_hold(self.position, self.after)
 
 
 class FaultyDisk:
@@ -127,6 +138,8 @@ class FaultyDisk:
         if now - self.since > UNSEEN_SECONDS:
             self.undo_unscrubbed_rot()
         if self.remaining() or not injector.is_in_every_isr(self.broker):
+            return
+        if any(each.may_return(injector.storage(self.broker)) for each in self.rot):
             return
         if any(each.alive and each.name == name_of(self.broker) for each in injector.reference.lost_files):
             return  # its open files are not what a start would find
