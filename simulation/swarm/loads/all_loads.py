@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from minibroker.simulation.swarm.loads.describer import Describer
 from minibroker.simulation.swarm.loads.load_scene import LoadScene
 from minibroker.simulation.swarm.loads.name_holder import NameHolder
+from minibroker.simulation.swarm.loads.name_remover import NameRemover
 from minibroker.simulation.swarm.loads.record_reader import SeekingReader
 from minibroker.simulation.swarm.loads.record_writer import RecordWriter
 from minibroker.simulation.swarm.loads.refused_caller import RefusedCaller
@@ -32,6 +33,7 @@ CLASSES: dict[str, Callable[[LoadScene, random.Random], Load]] = {
     "topic_maker": TopicMaker,
     "refused_caller": RefusedCaller,
     "name_holder": NameHolder,
+    "name_remover": NameRemover,
 }
 
 

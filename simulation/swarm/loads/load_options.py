@@ -17,6 +17,7 @@ LOADS = (
     "topic_maker",
     "refused_caller",
     "name_holder",
+    "name_remover",
 )
 """What a client does; each is a module of this folder."""
 LOADS_MIN = 1
@@ -73,6 +74,8 @@ LOAD_ACTS = (
     "TopicMadeAgain",
     "started under a name",
     "ProducerFenced",
+    "list_producer_names",
+    "delete_producer_name",
     "wrong request refused",
     "wrong batch refused",
 )
