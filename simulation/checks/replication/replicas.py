@@ -148,7 +148,8 @@ class ReplicaChecker(Checker):
         self._disks[key] = LastKnownDisk(storage.root, storage.boots, log)
         if before is not None and before.log.damage is not None and before.log.directory == log.directory:
             self._check_dropped(broker_id, replica, log.damage is not None)
-            return found
+            if not is_faulty:
+                return found
         if log.damage is not None:
             return found
         if is_faulty:
