@@ -98,6 +98,7 @@ def make_report(
         anomalies=judged.counts,
         audit_problems=audited.findings,
         why_no_audit=audit if isinstance(audit, str) else None,
+        why_no_load=run.why_no_load,
         troubles=run.troubles,
         elections=counts["elections"],
         acknowledged=counts["ok"],

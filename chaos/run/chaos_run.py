@@ -13,7 +13,9 @@ from msgspec import Struct
 
 from minibroker.chaos.plan.drawing import PARTITIONS, PlannedFault
 from minibroker.chaos.plan.fault_kinds import BY_NAME
-from minibroker.chaos.run.chaos_load import TOPIC, ChaosLoad
+from minibroker.chaos.run.chaos_load import CONSUMERS, PRODUCERS, TOPIC, ChaosLoad
+from minibroker.chaos.run.client_lines import ClientLines
+from minibroker.chaos.run.client_program import LOG_FILE, ClientProgram, ProgramFailed
 from minibroker.chaos.run.fault_actions import FaultActions, NoTarget
 from minibroker.chaos.run.options import ChaosOptions
 from minibroker.chaos.run.recorder import Recorder, in_short
@@ -52,11 +54,16 @@ class ChaosRun:
         self.faults: list[DoneFault] = []
         self.troubles: list[str] = []
         """What the run itself found wrong: it did not recover, not all could be read, a broker did not start."""
+        self.why_no_load: str | None = None
+        """What the user's program did wrong, if that was the load."""
         self.phases: dict[str, float] = {}
         """When each began, in seconds since the start."""
         self.was_interrupted = False
         self.load = ChaosLoad(
             cluster, recorder, PARTITIONS, rate=options.rate, acks=options.acks, seed=options.plan.seed
+        )
+        self._program = (
+            None if options.client is None else self._client_program(options.client, cluster, options, recorder)
         )
         self._cluster = cluster
         self._options = options
@@ -69,17 +76,15 @@ class ChaosRun:
         """All phases. Ctrl-C ends the faults; the rest is done all the same."""
         await self._cluster.create_topic(TOPIC, partitions=PARTITIONS)
         self._phase("load")
-        producers = [asyncio.create_task(self.load.produce(n)) for n in range(3)]
-        consumers = [asyncio.create_task(self.load.consume(n)) for n in range(2)]
+        producers, consumers = self._start_clients()
         writing = asyncio.create_task(self._write_regularly(tell))
         try:
-            await self._until_interrupted(self._break(tell))
+            await self._until_interrupted(self._break_under_load(tell, producers))
             self._phase("recovery")
             tell("recovering")
             await self._recover()
             await asyncio.sleep(SETTLE_S)
-            self.load.stop()
-            await asyncio.wait(producers, timeout=SENDS_END_S)
+            await self._end_sending(producers)
             self._recorder.end_sends()
             self._phase("reading")
             tell("reading everything")
@@ -88,10 +93,42 @@ class ChaosRun:
             for task in (*producers, *consumers, writing):
                 task.cancel()
             for outcome in await asyncio.gather(*producers, *consumers, writing, return_exceptions=True):
-                if isinstance(outcome, Exception):
+                if isinstance(outcome, ProgramFailed):
+                    self.why_no_load = str(outcome)
+                elif isinstance(outcome, Exception):
                     self.troubles.append(f"a client ended with {in_short(outcome)}")
             self._recorder.write()
             self._phase("end")
+
+    def _client_program(
+        self, command: str, cluster: ClusterHarness, options: ChaosOptions, recorder: Recorder
+    ) -> ClientProgram:
+        environment = {
+            "CHAOS_BOOTSTRAP_SERVERS": cluster.bootstrap_servers,
+            "CHAOS_TOPIC": TOPIC,
+            "CHAOS_PARTITIONS": str(PARTITIONS),
+            "CHAOS_ACKS": options.acks,
+            "CHAOS_RATE": f"{options.rate:g}",
+            "CHAOS_SEED": str(options.plan.seed),
+        }
+        self.load.in_order.update(options.idempotent)
+        lines = ClientLines(recorder, frozenset(map(str, self.load.partitions)))
+        return ClientProgram(command, environment, lines, options.out / LOG_FILE)
+
+    def _start_clients(self) -> tuple[list[asyncio.Task[None]], list[asyncio.Task[None]]]:
+        """Those that send, and those that only read."""
+        if self._program is not None:
+            return [asyncio.create_task(self._program.run())], []
+        producers = [asyncio.create_task(self.load.produce(number)) for number in range(PRODUCERS)]
+        return producers, [asyncio.create_task(self.load.consume(number)) for number in range(CONSUMERS)]
+
+    async def _end_sending(self, producers: list[asyncio.Task[None]]) -> None:
+        if self._program is not None:
+            self._program.stop()
+        self.load.stop()
+        _, late = await asyncio.wait(producers, timeout=SENDS_END_S)
+        if late and self._program is not None:
+            self.why_no_load = f"the client program did not end within {SENDS_END_S:g} s after SIGTERM: it was killed"
 
     def _phase(self, name: str) -> None:
         self.phases[name] = self._recorder.now()
@@ -112,6 +149,18 @@ class ChaosRun:
             self.was_interrupted = True
 
     # ------------------------------------------------------------------------------------------------------- faults
+    async def _break_under_load(self, tell: Callable[[str], None], producers: list[asyncio.Task[None]]) -> None:
+        """Faults without a load test nothing: they end with the program, if that is the load and ends."""
+        breaking = asyncio.create_task(self._break(tell))
+        try:
+            await asyncio.wait([breaking, *([] if self._program is None else producers)], return_when="FIRST_COMPLETED")
+        finally:
+            if not breaking.done():
+                breaking.cancel()
+                await asyncio.wait([breaking])
+        if not breaking.cancelled():
+            breaking.result()
+
     async def _break(self, tell: Callable[[str], None]) -> None:
         plan = self._options.plan
         async with asyncio.TaskGroup() as lasting:

@@ -25,6 +25,10 @@ class ChaosOptions(Struct, frozen=True, kw_only=True):
     acks: Acks = "all"
     rate: float = 200.0
     """Records a second, of all producers together."""
+    client: str | None = None
+    """The command of a program that is the load, in place of the run's own clients."""
+    idempotent: tuple[str, ...] = ()
+    """Processes of that program which write each record once, and in order."""
     lie: str | None = None
     lie_in: LieIn = "history"
     audit_engine: AuditEngine = "local"

@@ -14,6 +14,8 @@ from minibroker.harness.cluster import Acknowledged
 from minibroker.protocol.ids import TopicPartition
 
 ERROR_CHARACTERS_MAX = 200
+ERROR_NAME_CHARACTERS_MAX = 40
+"""Errors of a program of the user are counted by what stands in front of their first colon."""
 
 
 class Recorder:
@@ -58,6 +60,30 @@ class Recorder:
         self.note(error)
         is_sure = isinstance(error, MinibrokerError) and not error.maybe_written
         self.log.complete(self.now(), operation, "fail" if is_sure else "info", error=in_short(error))
+
+    def invoked(self, process: str, f: Function, sent: tuple[Sent, ...]) -> int:
+        """A program of the user calls its client. Returns the operation that its completion names."""
+        operation = self.log.invoke(self.now(), process, f, sent)
+        if f == "send":
+            self._open_sends.add(operation)
+        return operation
+
+    def completed(
+        self,
+        operation: int,
+        kind: Kind,
+        *,
+        sent: tuple[Sent, ...],
+        polled: tuple[Polled, ...],
+        error: str | None,
+        leader_epoch: int | None,
+    ) -> None:
+        """The outcome of that call."""
+        self._open_sends.discard(operation)
+        if error is not None:
+            name = error.partition(":")[0][:ERROR_NAME_CHARACTERS_MAX]
+            self.errors[name] = self.errors.get(name, 0) + 1
+        self.log.complete(self.now(), operation, kind, sent=sent, polled=polled, error=error, leader_epoch=leader_epoch)
 
     def end_sends(self) -> None:
         """What has no outcome by now is unknown for ever."""

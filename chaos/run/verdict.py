@@ -30,19 +30,22 @@ def judge(
     anomalies: Mapping[str, int],
     audit_problems: Sequence[str],
     why_no_audit: str | None,
+    why_no_load: str | None = None,
     troubles: Sequence[str],
     elections: int,
     acknowledged: int,
     read: Mapping[str, int],
 ) -> Verdict:
-    """`anomalies`: how many, by name. `why_no_audit`: None if there was one. `read`: records read by partition, of
-    every partition."""
+    """`anomalies`: how many, by name. `why_no_audit`: None if there was one. `why_no_load`: what a program that was
+    the load did wrong. `read`: records read by partition, of every partition."""
     reasons = [f"{name} ({count})" for name, count in anomalies.items()]
     reasons += [f"audit: {problem}" for problem in audit_problems]
     reasons += troubles
     if reasons:
         return Verdict(outcome="convicted", reasons=tuple(reasons))
     lacking = [] if why_no_audit is None else [f"the disks were not audited: {why_no_audit}"]
+    if why_no_load is not None:
+        lacking.append(why_no_load)
     if elections < ELECTIONS_MIN:
         lacking.append("no leader was elected during the run: give it faults of leaders, or more time")
     if acknowledged < ACKNOWLEDGED_MIN:

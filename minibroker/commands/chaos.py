@@ -87,6 +87,10 @@ def plan_options(function: Any) -> Any:
     type=click.Choice(["history", "disks"]),
     help="In what clients saw, or in a segment file of one broker before the audit.  [default: history]",
 )
+@click.option("--client", metavar="COMMAND", help="A program that is the load, in place of the own clients.")
+@click.option(
+    "--idempotent", metavar="PROCESS,...", default="", help="Of --client: they write each record once, in order."
+)
 @click.option("--audit", "engine", type=click.Choice(["local", "spark"]), default="local", show_default=True)
 @click.option("--keep-disks", is_flag=True, help="Keep the brokers' files also of a run that was cleared.")
 @json_option
@@ -101,6 +105,8 @@ def run(
     out: Path | None,
     lie: str | None,
     lie_in: Literal["history", "disks"] | None,
+    client: str | None,
+    idempotent: str,
     engine: Literal["local", "spark"],
     keep_disks: bool,
     as_json: bool,
@@ -118,6 +124,7 @@ def run(
 
     if lie is None and lie_in is not None:
         raise WrongUsage("--lie-in says where --lie plants it: give --lie drop, duplicate, reorder or rewrite")
+    _check_client(client, idempotent, backend)
     _check_audit(engine)
     drawn = _plan(backend, duration_s, seed, fault_names)
     out = _free_directory(out or Path(f"chaos-{drawn.seed}"))
@@ -128,6 +135,8 @@ def run(
         settings=_settings(settings),
         acks=acks,
         rate=rate,
+        client=client,
+        idempotent=_processes(idempotent),
         lie=lie,
         lie_in=lie_in or "history",
         audit_engine=engine,
@@ -202,8 +211,31 @@ def _command(options: "ChaosOptions", faults: str | None) -> str:
         words += ["--set", f"{name}={value}"]
     words += ["--acks", options.acks, "--rate", f"{options.rate:g}"]
     words += ["--lie", options.lie, "--lie-in", options.lie_in] if options.lie is not None else []
+    words += ["--client", options.client] if options.client is not None else []
+    words += ["--idempotent", ",".join(options.idempotent)] if options.idempotent else []
     words += ["--audit", options.audit_engine] if options.audit_engine != "local" else []
     return shlex.join(words)
+
+
+def _check_client(client: str | None, idempotent: str, backend: str) -> None:
+    import shutil
+
+    if client is None:
+        if idempotent:
+            raise WrongUsage("--idempotent names processes of a program: give --client COMMAND")
+        return
+    if backend == "simulated":
+        raise WrongUsage("a program runs in real time: give --client with --backend processes or compose")
+    try:
+        words = shlex.split(client)
+    except ValueError as error:
+        raise WrongUsage(f"--client: {client!r} is no command ({error})") from None
+    if not words or shutil.which(words[0]) is None:
+        raise WrongUsage(f"--client: there is no program {words[0] if words else ''!r}: check the path")
+
+
+def _processes(names: str) -> tuple[str, ...]:
+    return tuple(filter(None, names.split(",")))
 
 
 def _check_audit(engine: str) -> None:
@@ -352,9 +384,7 @@ def check(history: Path, idempotent: str, all_sends: bool, unfinished: bool, as_
     from minibroker.chaos.history.promise import Promise
     from minibroker.chaos.run.history_reading import read_history
 
-    promise = Promise(
-        in_order=frozenset(filter(None, idempotent.split(","))), knows_all_sends=all_sends, is_final=not unfinished
-    )
+    promise = Promise(in_order=frozenset(_processes(idempotent)), knows_all_sends=all_sends, is_final=not unfinished)
     progress = ProgressLine()
     try:
         found = judge_history(lambda: read_history(history, progress.show), promise)

@@ -41,3 +41,22 @@ def test_a_wrong_setting_is_refused_before_anything_starts(
     printed = CliRunner().invoke(run, ["--set", setting, "--out", str(tmp_path)])
     assert printed.exit_code == 2
     assert told in printed.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--client", "sh", "--backend", "simulated"], "real time"),
+        (["--client", "no-such-program x"], "there is no program 'no-such-program'"),
+        (["--client", "sh 'open"], "is no command"),
+        (["--client", ""], "there is no program"),
+        (["--idempotent", "writer-0"], "give --client COMMAND"),
+    ],
+)
+def test_a_client_program_that_cannot_be_the_load_is_refused_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: list[str], told: str
+) -> None:
+    monkeypatch.setattr("minibroker.commands.chaos._execute", lambda *_: pytest.fail("a cluster was started"))
+    printed = CliRunner().invoke(run, [*words, "--out", str(tmp_path)])
+    assert printed.exit_code == 2
+    assert told in printed.stderr

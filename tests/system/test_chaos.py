@@ -32,6 +32,21 @@ def test_a_short_run_on_processes_is_cleared(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "report.html").exists()
 
 
+def test_a_program_of_the_user_is_the_load(tmp_path: Path) -> None:
+    words = ["--seed", "1", "--duration", "8", "--rate", "50", "--faults", "kill:leader"]
+    words += ["--client", f"{sys.executable} docs/examples/chaos_client.py", "--idempotent", "writer-0,writer-1"]
+    code, said = finished(*words, out=tmp_path / "run")
+    assert (code, said["outcome"]) == (0, "cleared"), said
+    processes = {json.loads(line)["process"] for line in (tmp_path / "run" / "history.jsonl").open()}
+    assert {"writer-0", "reader-0", "final-reader"} <= processes
+
+
+def test_a_program_that_ends_early_tests_nothing(tmp_path: Path) -> None:
+    code, said = finished("--duration", "300", "--client", "sh -c 'exit 3'", out=tmp_path / "run")
+    assert (code, said["outcome"]) == (1, "nothing was tested"), said
+    assert "ended with exit code 3 before the run" in str(said["reasons"]), said
+
+
 def test_ctrl_c_ends_the_faults_and_reports(tmp_path: Path) -> None:
     out = tmp_path / "run"
     words = ["--duration", "600", "--rate", "50", "--faults", "kill:follower", "--out", str(out)]

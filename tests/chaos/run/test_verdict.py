@@ -34,7 +34,13 @@ def test_each_kind_of_evidence_convicts_alone(bad: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     "lacking",
-    [{"elections": 0}, {"acknowledged": 99}, {"read": {"a-0": 1, "a-1": 0}}, {"why_no_audit": "Spark did not start"}],
+    [
+        {"elections": 0},
+        {"acknowledged": 99},
+        {"read": {"a-0": 1, "a-1": 0}},
+        {"why_no_audit": "Spark did not start"},
+        {"why_no_load": "x"},
+    ],
 )
 def test_a_run_in_which_little_happened_does_not_count(lacking: dict[str, Any]) -> None:
     verdict = judge(**GOOD | lacking)

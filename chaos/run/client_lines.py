@@ -1,0 +1,87 @@
+"""The lines that a program of the user writes while it is the load of a run, as events of the run's history.
+
+Owns: the form of a line, and the operations that the program has not completed yet. Leaves to others: the program
+itself (`client_program`), and judging the history.
+
+An event gets the time at which its line arrives. That is sound for one program that writes a line before it calls its
+client, and the next one after the call has returned: all lines come through one pipe, in the order in which they were
+written.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from minibroker.chaos.history.client_history import Kind, Polled, Sent
+from minibroker.chaos.run.recorder import Recorder
+
+LINE_BYTES_MAX = 16 * 1024 * 1024
+"""Of a poll with a hundred thousand records."""
+OPEN_MAX = 100_000
+"""Operations without an outcome; a program that never tells outcomes must not fill the memory."""
+
+
+class BadLine(ValueError):
+    """A line is no event; the message says why."""
+
+
+class ClientLine(msgspec.Struct, frozen=True, kw_only=True):
+    """An event of the history, but for its time; unknown fields are ignored."""
+
+    process: str
+    type: Kind
+    f: Literal["send", "poll", "assign"]
+    index: int | None = None
+    """Of an invocation: a number of the program's own choice, which its completion names."""
+    operation: int | None = None
+    sent: tuple[Sent, ...] = ()
+    polled: tuple[Polled, ...] = ()
+    error: str | None = None
+    leader_epoch: int | None = None
+
+
+class ClientLines:
+    """Takes line by line. `keys`: the partitions, as `sent` and `polled` name them."""
+
+    def __init__(self, recorder: Recorder, keys: frozenset[str]) -> None:
+        self._recorder = recorder
+        self._keys = keys
+        self._open: dict[int, tuple[int, ClientLine]] = {}
+        """Invocations by the program's number, with the operation in the run's history."""
+
+    def take(self, line: bytes) -> None:
+        """Write it into the history. Raises BadLine."""
+        try:
+            event = msgspec.json.decode(line, type=ClientLine)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise BadLine(f"it is no event of a history ({error})") from None
+        unknown = {*(each.key for each in event.sent), *(each.key for each in event.polled)} - self._keys
+        if unknown:
+            raise BadLine(f"it names {min(unknown)!r}, which is no partition of this run")
+        if event.type == "invoke":
+            self._begin(event)
+        else:
+            self._end(event)
+
+    def _begin(self, event: ClientLine) -> None:
+        if event.index is None or event.index in self._open:
+            raise BadLine("an invocation needs an index that no open operation has")
+        if len(self._open) >= OPEN_MAX:
+            raise BadLine(f"{OPEN_MAX} operations have no outcome yet")
+        if event.f == "send" and not event.sent:
+            raise BadLine("a send names what it sends")
+        self._open[event.index] = self._recorder.invoked(event.process, event.f, event.sent), event
+
+    def _end(self, event: ClientLine) -> None:
+        number = -1 if event.operation is None else event.operation
+        operation, begun = self._open.pop(number, (None, None))
+        if operation is None or begun is None or (begun.process, begun.f) != (event.process, event.f):
+            raise BadLine(f"it completes operation {event.operation}, which is no open {event.f} of {event.process!r}")
+        self._recorder.completed(
+            operation,
+            event.type,
+            sent=event.sent,
+            polled=event.polled,
+            error=event.error,
+            leader_epoch=event.leader_epoch,
+        )
