@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_origin
+from typing import Annotated, Any, TypeAlias, get_origin
 
 import msgspec
 
@@ -16,6 +16,10 @@ from minibroker.swarm_runs import SwarmSummary
 
 SAVE_SECONDS = 10
 """Between two writes. A killed process loses at most the runs of that time, and they run again."""
+
+
+Version: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-z-]{0,128}\Z")]
+"""A part of it becomes a part of a file's name."""
 
 
 class OtherOptions(Exception):
@@ -29,13 +33,13 @@ class NoState(Exception):
 class SwarmState(msgspec.Struct, kw_only=True):
     """Of one long swarm."""
 
-    commit: str
+    commit: Version
     """The commit at which it began, in full, or "" where git knew none."""
-    code: str
+    code: Version
     """See `code_digest`: the seeds of other code are other runs."""
     options: dict[str, Any]
     """Brokers, faults and loads: all but the seeds."""
-    first_seed: int
+    first_seed: Annotated[int, msgspec.Meta(ge=0)]
     done_below: int
     """Every seed from the first one to this, exclusively, has run."""
     done_above: set[int] = msgspec.field(default_factory=set)
@@ -71,9 +75,12 @@ class StateFile:
         except FileNotFoundError:
             return None
         try:
-            return msgspec.json.decode(content, type=SwarmState, dec_hook=_restore)
-        except msgspec.MsgspecError as error:
+            found = msgspec.json.decode(content, type=SwarmState, dec_hook=_restore)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise NoState(f"{self.path} is not the state of a swarm, or is of another version: {error}") from None
+        if found.done_below < found.first_seed:
+            raise NoState(f"{self.path} is not the state of a swarm: it has done seeds from before its first")
+        return found
 
     def set_aside(self, state: SwarmState) -> Path:
         """Give way to a swarm of other code; returns the new name."""
@@ -112,8 +119,9 @@ def continued(file: StateFile, new: SwarmState, say: Callable[[str], None]) -> S
         say(f"{file.path} is of other code (commit {found.commit[:12] or 'unknown'}; {runs}): kept as {aside}")
         return new
     if found.options != new.options:
-        differing = sorted(name for name in found.options if found.options[name] != new.options.get(name))
-        text = ", ".join(f"{name}={found.options[name]}" for name in differing)
+        names = sorted({*found.options, *new.options})
+        differing = [name for name in names if found.options.get(name) != new.options.get(name)]
+        text = ", ".join(f"{name}={found.options.get(name)}" for name in differing)
         raise OtherOptions(f"{file.path} is of a swarm with {text}: give the same options, or another file")
     say(f"{file.path}: going on after {runs}")
     return found

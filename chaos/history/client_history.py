@@ -8,12 +8,16 @@ less is recorded as `info` when it succeeds, with its offset if it has one.
 """
 
 from collections.abc import Iterable
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
+from minibroker.protocol.ids import MAX_INT32, MAX_OFFSET
+
 Kind: TypeAlias = Literal["invoke", "ok", "fail", "info"]
 Function: TypeAlias = Literal["send", "poll", "assign", "fault"]
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MAX_OFFSET)]
+Epoch: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MAX_INT32)]
 
 
 class Sent(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -22,7 +26,7 @@ class Sent(msgspec.Struct, frozen=True, omit_defaults=True):
     key: str
     """The partition, such as `orders-0`."""
     value: str
-    offset: int | None = None
+    offset: Count | None = None
 
 
 class Polled(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -30,27 +34,27 @@ class Polled(msgspec.Struct, frozen=True, omit_defaults=True):
 
     key: str
     value: str
-    offset: int
-    leader_epoch: int | None = None
+    offset: Count
+    leader_epoch: Epoch | None = None
 
 
 class HistoryEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One line of the history."""
 
-    index: int
-    time_ns: int
+    index: Count
+    time_ns: Count
     process: str
     """The client process; its operations are sequential unless `operation` tells them apart."""
     type: Kind
     f: Function
-    operation: int | None = None
+    operation: Count | None = None
     """The index of the invocation that this completes."""
     sent: tuple[Sent, ...] = ()
     polled: tuple[Polled, ...] = ()
     error: str | None = None
     broker: int | None = None
-    leader_epoch: int | None = None
-    high_watermark: int | None = None
+    leader_epoch: Epoch | None = None
+    high_watermark: Count | None = None
 
 
 class EventLog:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from minibroker.chaos.history.client_history import HistoryEvent
+from minibroker.chaos.history.client_history import Function, HistoryEvent
 
 FORMAT = "docs/CHAOS.md describes the format"
 
@@ -20,12 +20,13 @@ def parse_history(lines: Iterable[bytes]) -> Iterator[HistoryEvent]:
     """The events of the lines. Raises BadHistory."""
     decode = msgspec.json.Decoder(HistoryEvent).decode
     last_index, last_ns, number = -1, 0, 0
+    invoked: dict[int, tuple[str, Function]] = {}
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
             event = decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise BadHistory(f"line {number} is no event of a history ({error}): {FORMAT}") from None
         if event.index <= last_index:
             raise BadHistory(
@@ -39,6 +40,13 @@ def parse_history(lines: Iterable[bytes]) -> Iterator[HistoryEvent]:
             )
         if event.operation is not None and event.operation >= event.index:
             raise BadHistory(f"line {number} completes operation {event.operation}, which comes later: {FORMAT}")
+        if event.type == "invoke":
+            invoked[event.index] = event.process, event.f
+        elif event.operation is not None and invoked.pop(event.operation, None) != (event.process, event.f):
+            raise BadHistory(
+                f"line {number} completes operation {event.operation}, which is no open {event.f} of {event.process}:"
+                f" {FORMAT}"
+            )
         last_index, last_ns = event.index, event.time_ns
         yield event
     if last_index < 0:

@@ -8,10 +8,10 @@ depends on the run.
 import random
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from minibroker.chaos.plan.fault_kinds import BY_NAME, KINDS, Backend, FaultKind, Target
 
@@ -24,8 +24,9 @@ KINDS_MIN = 3
 SEQUENCE_PROBABILITY = 0.175
 """Of each sequence, for the next fault: one takes up to half a minute on containers."""
 PARTITIONS = 4
+DURATION_S_MAX = 86_400
 
-
+Time_s: TypeAlias = Annotated[float, Meta(ge=0, le=DURATION_S_MAX)]
 Chosen: TypeAlias = tuple[FaultKind, Target | None]
 """A kind, with its target unless the seed draws it."""
 
@@ -37,20 +38,20 @@ class BadPlan(ValueError):
 class PlannedFault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One fault of a plan."""
 
-    at_s: float
+    at_s: Time_s
     kind: str
     target: Target
-    partition: int = 0
+    partition: Annotated[int, Meta(ge=0, lt=PARTITIONS)] = 0
     """Whose leader or follower."""
-    for_s: float = 3.0
+    for_s: Time_s = 3.0
 
 
 class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All faults of a run, by time."""
 
     seed: int
-    duration_s: float
-    overlap_max: int = 1
+    duration_s: Annotated[float, Meta(gt=0, le=DURATION_S_MAX)]
+    overlap_max: Annotated[int, Meta(ge=1)] = 1
     """So many faults may last at the same time."""
     faults: tuple[PlannedFault, ...] = ()
 
@@ -120,7 +121,7 @@ def parse_plan(content: bytes, backend: Backend) -> Plan:
     """A plan as `minibroker chaos plan` prints it. Raises BadPlan."""
     try:
         plan = msgspec.json.decode(content, type=Plan)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadPlan(f"this is no plan ({error}): `minibroker chaos plan --seed 1 --json` prints one") from None
     for number, fault in enumerate(plan.faults, start=1):
         kind = BY_NAME.get(fault.kind)
@@ -129,6 +130,8 @@ def parse_plan(content: bytes, backend: Backend) -> Plan:
         if fault.target not in kind.targets:
             raise BadPlan(f"fault {number}: {kind.name} has no target {fault.target!r}: {', '.join(kind.targets)}")
         check_backend(kind, backend)
+        if max(fault.at_s, fault.for_s) > plan.duration_s:
+            raise BadPlan(f"fault {number}: it begins or lasts longer than the run ({plan.duration_s:g} s): correct it")
     return msgspec.structs.replace(plan, faults=tuple(sorted(plan.faults, key=lambda fault: fault.at_s)))
 
 

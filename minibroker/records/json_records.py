@@ -13,8 +13,7 @@ Owns: the fields and what they mean. Leaves to others: reading lines, and sendin
 """
 
 import base64
-import binascii
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -43,7 +42,7 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
     partition: int | None = None
     timestamp: int | None = None
     ts: int | None = None
-    base64: list[str] = []
+    base64: list[Literal["key", "value", "payload", "headers"]] = []
     topic: str | None = None
     leader_epoch: Any = None
     offset: Any = None
@@ -69,7 +68,9 @@ def parse_json_record(line: bytes) -> InputRecord:
             timestamp_ms=found.ts if found.timestamp is None else found.timestamp,
             topic=found.topic,
         )
-    except (msgspec.MsgspecError, binascii.Error, UnicodeEncodeError) as error:
+    except RecursionError:
+        raise BadRecord("is not a record: it is nested too deeply") from None
+    except (msgspec.MsgspecError, UnicodeEncodeError, UnicodeDecodeError) as error:
         raise BadRecord(f"is not a record: {error}") from None
 
 
@@ -77,8 +78,17 @@ def _bytes(value: Any, is_base64: bool) -> bytes | None:
     if value is None:
         return None
     if is_base64:
-        return base64.b64decode(str(value), validate=True)
+        return _decoded(value)
     return value.encode() if isinstance(value, str) else msgspec.json.encode(value)
+
+
+def _decoded(value: Any) -> bytes:
+    if not isinstance(value, str):
+        raise BadRecord(f"is not a record: {msgspec.json.encode(value).decode():.20} is no base64, which is text")
+    try:
+        return base64.b64decode(value, validate=True)
+    except ValueError as error:
+        raise BadRecord(f"is not a record: {value!r:.20} is no base64 ({error})") from None
 
 
 def _headers(

@@ -60,6 +60,6 @@ def parse_json_line(line: str) -> dict[str, Any] | None:
     start = line.find("{")  # compose puts the container's name in front
     try:
         fields = json.loads(line[start:]) if start >= 0 else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return fields if isinstance(fields, dict) and "event" in fields else None

@@ -106,3 +106,30 @@ def test_command_goes_on_from_its_file(tmp_path: Path) -> None:
     assert (code, json.loads(output)["runs"], json.loads(output)["seeds"]) == (EXIT_FINE, 2, [11, 12])
     assert "going on after 1 run" in said
     assert json.loads(simulate("2")[1])["virtual_seconds"] == json.loads(output)["virtual_seconds"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"commit":"abc', b'"commit":"../'),  # it becomes a part of a file's name
+        (b'"commit":"abc', b'"commit":"\\u0000'),
+        (b'"commit":"abc', b'"commit":"\xff'),
+        (b'"done_below":10', b'"done_below":-1000000000'),
+        (b'"options":{', b'"options":{"deep":' + b"[" * 100_000 + b"]" * 100_000 + b","),
+    ],
+)
+def test_a_damaged_state_is_refused(tmp_path: Path, old: bytes, new: bytes) -> None:
+    file = StateFile(tmp_path / "state.json")
+    file.save(state())
+    content = file.path.read_bytes()
+    assert old in content
+    file.path.write_bytes(content.replace(old, new))
+    with pytest.raises(NoState):
+        file.load()
+
+
+def test_an_option_that_the_file_lacks_is_named(tmp_path: Path) -> None:
+    file = StateFile(tmp_path / "state.json")
+    file.save(state())
+    with pytest.raises(OtherOptions, match="loads=None"):
+        continued(file, state(loads=True), list[str]().append)

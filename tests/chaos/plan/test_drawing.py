@@ -50,6 +50,32 @@ def test_wrong_names_get_one_sentence(names: str, part: str) -> None:
         parse_faults(names)
 
 
+SOUND = b'{"seed":1,"duration_s":9,"overlap_max":1,"faults":[{"at_s":2,"kind":"kill","target":"leader","for_s":3}]}'
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"overlap_max":1', b'"overlap_max":0'),  # no fault would ever begin, and the run never end
+        (b'"at_s":2', b'"at_s":1e300'),
+        (b'"at_s":2', b'"at_s":10'),
+        (b'"at_s":2', b'"at_s":-1'),
+        (b'"for_s":3', b'"for_s":1e300'),
+        (b'"for_s":3', b'"for_s":-1'),
+        (b'"for_s":3', b'"for_s":3,"partition":4'),
+        (b'"duration_s":9', b'"duration_s":1e308'),
+        (b'"duration_s":9', b'"duration_s":0'),
+        (b'"kill"', b'"\xff"'),
+        (b'"seed"', b'"deep":' + b"[" * 100_000 + b"]" * 100_000 + b',"seed"'),
+    ],
+)
+def test_a_plan_that_cannot_be_followed_is_refused(old: bytes, new: bytes) -> None:
+    assert parse_plan(SOUND, "compose").faults
+    assert old in SOUND
+    with pytest.raises(BadPlan):
+        parse_plan(SOUND.replace(old, new), "compose")
+
+
 @pytest.mark.parametrize(
     ("content", "part"),
     [
