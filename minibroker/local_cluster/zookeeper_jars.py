@@ -11,16 +11,24 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
+
+if TYPE_CHECKING:
+    from http.client import HTTPResponse
 
 CACHE_VARIABLE = "MINIBROKER_CACHE_DIR"
 FETCH_TIMEOUT_S = 900.0
 """About 7 MB over a slow connection, and Maven's own plugins."""
 SILENCE_TIMEOUT_S = 30.0
+JAR_BYTES_MAX = 32 * 1024 * 1024
+"""Several times the largest jar: a mirror that sends without an end fills no disk."""
+CHUNK_BYTES = 64 * 1024
 INSTALL_COMMAND = "minibroker zookeeper install"
 MAVEN_CENTRAL = "https://repo1.maven.org/maven2"
 """Where the jars come from without `--mirror`, and without an mvn that may be set up to look elsewhere."""
@@ -208,6 +216,7 @@ def _pom() -> str:
 
 
 def _fetch_from(mirror: str, jar: Jar, directory: Path) -> None:
+    import http.client
     import urllib.request  # costs 30 ms, and only this needs it
 
     address = f"{mirror}/{jar.path}"
@@ -218,8 +227,21 @@ def _fetch_from(mirror: str, jar: Jar, directory: Path) -> None:
             urllib.request.urlopen(address, timeout=SILENCE_TIMEOUT_S) as answer,  # noqa: S310 - checked above
             open(directory / jar.file_name, "wb") as file,
         ):
-            shutil.copyfileobj(answer, file)
-    except (OSError, ValueError) as error:
+            _copy_all(answer, file)
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        reason = " ".join(str(error).split())
         raise CannotFetch(
-            f"{address} cannot be fetched ({error}): name a Maven repository that this machine reaches, by --mirror URL"
+            f"{address} cannot be fetched ({reason:.300}): name a Maven repository that this machine reaches,"
+            " by --mirror URL"
         ) from None
+
+
+def _copy_all(answer: "HTTPResponse", file: BinaryIO) -> None:
+    """Raises OSError for an answer without an end. `read1` waits for some bytes, `read` would for all of a chunk."""
+    deadline = time.monotonic() + FETCH_TIMEOUT_S
+    while chunk := answer.read1(CHUNK_BYTES):
+        file.write(chunk)
+        if file.tell() > JAR_BYTES_MAX:
+            raise OSError(f"it sends more than {JAR_BYTES_MAX} bytes for one jar")
+        if time.monotonic() > deadline:
+            raise OSError(f"it has not sent all of it in {FETCH_TIMEOUT_S:g} s")

@@ -29,7 +29,13 @@ SERVED = {f"/maven2/org/example/{name}/1.2/{name}-1.2.jar": CONTENT + name.encod
 class Repository(http.server.BaseHTTPRequestHandler):
     files: dict[str, bytes]
 
+    raw: bytes = b""
+    """Sent instead of an answer, if it is not empty."""
+
     def do_GET(self) -> None:
+        if self.raw:
+            self.wfile.write(self.raw)
+            return
         content = self.files.get(self.path)
         if content is None:
             self.send_error(404)
@@ -72,6 +78,30 @@ def test_a_mirror_may_be_a_folder(mirror: str, tmp_path: Path) -> None:
     assert install_jars(tmp_path.as_uri(), lambda _: None).is_dir()
 
 
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (b"no http at all\r\n\r\n", r"\(no http at all\): name a Maven"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "IncompleteRead"),
+        (b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 200 + b"\r\n", "100 headers"),
+        (b"HTTP/1.1 200 OK\r\n\r\n" + bytes(200), "more than 100 bytes for one jar"),
+    ],
+)
+def test_a_mirror_that_answers_nonsense_is_named(
+    mirror: str, monkeypatch: pytest.MonkeyPatch, answer: bytes, reason: str
+) -> None:
+    monkeypatch.setattr(jars, "JAR_BYTES_MAX", 100)
+    monkeypatch.setattr(Repository, "raw", answer)
+    with pytest.raises(CannotFetch, match=reason):
+        install_jars(mirror, lambda _: None)
+
+
+def test_a_mirror_that_takes_too_long_is_named(mirror: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jars, "FETCH_TIMEOUT_S", -1.0)
+    with pytest.raises(CannotFetch, match="has not sent all of it"):
+        install_jars(mirror, lambda _: None)
+
+
 def test_a_second_installation_replaces_the_first(mirror: str) -> None:
     directory = install_jars(mirror, lambda _: None)
     (directory / "zk-1.2.jar").write_bytes(b"damaged later")
@@ -92,7 +122,9 @@ def test_a_missing_jar_is_named_with_its_address(mirror: str) -> None:
         install_jars(mirror, lambda _: None)
 
 
-@pytest.mark.parametrize("address", ["ftp://example.org", "example.org/maven2", "http://127.0.0.1:1"])
+@pytest.mark.parametrize(
+    "address", ["ftp://example.org", "example.org/maven2", "http://127.0.0.1:1", "http://127.0.0.1:x"]
+)
 def test_a_mirror_that_cannot_be_used_is_named(mirror: str, address: str) -> None:
     with pytest.raises(CannotFetch, match="mirror"):
         install_jars(address, lambda _: None)
