@@ -17,6 +17,7 @@ from minibroker.broker.configuration.config_key import ConfigKey
 from minibroker.broker.configuration.config_table import MIB, BrokerConfig
 from minibroker.broker.configuration.config_values import ANY_HOST, BadValue, expected, format_value, parse_value
 from minibroker.broker.configuration.settings import SETTINGS, TOPIC_SETTINGS, Setting
+from minibroker.protocol.ids import is_host
 from minibroker.protocol.wire.messages import BrokerEndpoint
 
 __all__ = [
@@ -234,15 +235,19 @@ def _place(config: BrokerConfig, name: str) -> str:
 
 
 def _one_directory(config: BrokerConfig) -> str | None:
-    if len(config.log_dirs) == 1:
-        return None
-    return f"{_place(config, 'log.dirs')}: expected exactly one directory"
+    if len(config.log_dirs) != 1:
+        return f"{_place(config, 'log.dirs')}: expected exactly one directory"
+    if "\0" in config.log_dir:
+        return f"{_place(config, 'log.dirs')!r:.200}: no name of a directory has a NUL character"
+    return None
 
 
 def _zookeeper_servers(config: BrokerConfig) -> str | None:
     for server in config.zookeeper_connect.split(","):
         host, colon, port = server.strip().rpartition(":")
-        if not (host and colon and port.isascii() and port.isdigit() and 0 < int(port[:6]) <= 65535):
+        is_port = port.isascii() and port.isdigit() and 0 < int(port[:6]) <= 65535
+        bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host.replace(":", "/")
+        if not (colon and is_port and is_host(bare)):  # an IPv6 address needs its brackets
             return f"{_place(config, 'zookeeper.connect')}: {server!r:.200} is not HOST:PORT"
     return None
 

@@ -35,6 +35,10 @@ def refusal(*settings: str, file: str | None = None, environment: dict[str, str]
     return str(error.value)
 
 
+def test_an_ipv6_address_of_zookeeper_has_brackets() -> None:
+    assert load("zookeeper.connect=[::1]:2181,host_1.example:2181").zookeeper_connect
+
+
 def test_defaults_are_kafkas() -> None:
     config = load()
     assert config.replica_lag_time_max_ms == 30_000
@@ -85,6 +89,10 @@ def test_describe_lists_every_setting_with_value_and_source() -> None:
         ("log.dirs=/a,/b", "expected exactly one directory"),
         ("zookeeper.connect=localhost", "'localhost' is not HOST:PORT"),
         ("zookeeper.connect=a:2181,b:2181/chroot", "is not HOST:PORT"),
+        ("zookeeper.connect=1:2:3", "is not HOST:PORT"),
+        ("zookeeper.connect=X://h:1", "is not HOST:PORT"),
+        ("zookeeper.connect=::1:2181", "is not HOST:PORT"),
+        ("log.dirs=a\0b", "no name of a directory has a NUL"),
         ("listeners=", "expected at least one"),
         ("listeners=PLAINTEXT//x:1", "is not NAME://HOST:PORT"),
         ("listeners=plain://x:1", "capital letters"),
