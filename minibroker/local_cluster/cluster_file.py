@@ -20,12 +20,14 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated, TypeAlias
 
 import msgspec
 
 from minibroker.local_cluster.processes import ProcessIdentity
 from minibroker.protocol.files.checkpoints import parse_partition_directory_name
 from minibroker.protocol.files.cluster_state import CLUSTER_STATE, ClusterState, format_cluster_state
+from minibroker.protocol.ids import MAX_INT32
 
 CLUSTER_FILE = "cluster.json"
 STATE_FILE = CLUSTER_STATE
@@ -37,6 +39,10 @@ OF_ONE_BROKER = re.compile(r"broker-(0|[1-9]\d{0,9})(\.properties|\.log(\.[1-9])
 OF_THE_CLUSTER = {CLUSTER_FILE, STATE_FILE, f"{CLUSTER_FILE}.tmp", f"{STATE_FILE}.tmp", LOCK_FILE}
 PRIVATE_DIRECTORY, PRIVATE_FILE, PRIVATE_UMASK = 0o700, 0o600, 0o077
 """Only their owner may read records and settings, even on a machine with other users."""
+
+
+Port: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
+BrokerNumber: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MAX_INT32)]
 
 
 class ClusterMissing(Exception):
@@ -54,7 +60,7 @@ class ClusterBusy(Exception):
 class BrokerRecord(msgspec.Struct, kw_only=True):
     """One broker of a local cluster."""
 
-    port: int
+    port: Port
     process: ProcessIdentity | None = None
     ended_by: str | None = None
     """How a command ended it: 'stop', 'kill', 'power loss'; None while it should run."""
@@ -66,7 +72,7 @@ class ZooKeeperRecord(msgspec.Struct, kw_only=True):
     """The cluster's ZooKeeper: its own (with a port), or an external one (`cluster up --zookeeper`)."""
 
     connect: str
-    port: int | None = None
+    port: Port | None = None
     process: ProcessIdentity | None = None
 
 
@@ -75,7 +81,7 @@ class ClusterRecord(msgspec.Struct, kw_only=True):
 
     version: int = 1
     zookeeper: ZooKeeperRecord
-    brokers: dict[int, BrokerRecord]
+    brokers: Annotated[dict[BrokerNumber, BrokerRecord], msgspec.Meta(min_length=1)]
     settings: dict[str, str] = {}
 
     @property

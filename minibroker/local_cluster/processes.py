@@ -13,6 +13,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -24,7 +25,7 @@ COMMAND_LINE_WAIT_S = 0.5
 class ProcessIdentity(msgspec.Struct, frozen=True):
     """One process, never a later one with the same number."""
 
-    pid: int
+    pid: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
     started: str
     """When it started, as its system reports it."""
 

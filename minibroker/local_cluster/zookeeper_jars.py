@@ -15,12 +15,9 @@ import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
-
-if TYPE_CHECKING:
-    from http.client import HTTPResponse
 
 CACHE_VARIABLE = "MINIBROKER_CACHE_DIR"
 FETCH_TIMEOUT_S = 900.0
@@ -236,7 +233,7 @@ def _fetch_from(mirror: str, jar: Jar, directory: Path) -> None:
         ) from None
 
 
-def _copy_all(answer: "HTTPResponse", file: BinaryIO) -> None:
+def _copy_all(answer: Any, file: BinaryIO) -> None:
     """Raises OSError for an answer without an end. `read1` waits for some bytes, `read` would for all of a chunk."""
     deadline = time.monotonic() + FETCH_TIMEOUT_S
     while chunk := answer.read1(CHUNK_BYTES):

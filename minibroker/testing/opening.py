@@ -133,10 +133,16 @@ def _refuse_virtual_loop(backend: Backend) -> None:
 
 def run(main: Coroutine[Any, Any, T], *, virtual_seconds_max: float = VIRTUAL_SECONDS_MAX) -> T:
     """`asyncio.run` in virtual time, where `cluster` can be opened. TimeoutError after that many seconds of it."""
-    from minibroker.simulation.world.loop import VirtualLoop
+    from minibroker.simulation.world.loop import Stuck, VirtualLoop
 
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        return runner.run(limited(main, virtual_seconds_max))
+    try:
+        with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+            return runner.run(limited(main, virtual_seconds_max))
+    except Stuck as stuck:
+        # A task that exits ends the loop at once, and the brokers' tasks are gone when the rest is cancelled.
+        if isinstance(stuck.__context__, SystemExit | KeyboardInterrupt):
+            raise stuck.__context__ from None
+        raise
 
 
 async def limited(main: Coroutine[Any, Any, T], virtual_seconds_max: float) -> T:

@@ -27,6 +27,7 @@ from minibroker.simulation.world.node import PROCESS, Process, ProcessDead
 from minibroker.simulation.world.own_sockets import OwnSockets, resolved
 from minibroker.simulation.world.real_waiting import forbid_real_waiting, refuse
 from minibroker.simulation.world.streams import SimulatedServer, StreamCalls, hosts_of, refuse_unsimulated
+from minibroker.simulation.world.unsimulated import Unsimulated
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -150,7 +151,7 @@ class VirtualTask(asyncio.Task[T]):
         return self._serial
 
 
-class VirtualLoop(asyncio.BaseEventLoop):
+class VirtualLoop(Unsimulated):
     """Run coroutines in virtual time: `VirtualLoop().run(main())`."""
 
     def __init__(self) -> None:

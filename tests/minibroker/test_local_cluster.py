@@ -47,6 +47,24 @@ def test_missing_and_damaged_record_are_reported_in_one_sentence(tmp_path: Path)
         read_cluster_file(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "brokers",
+    [
+        "{}",
+        '{"-1":{"port":9092}}',
+        '{"1":{"port":0}}',
+        '{"1":{"port":70000}}',
+        '{"1":{"port":9092,"process":{"pid":-1,"started":""}}}',
+        '{"1":{"port":9092,"process":{"pid":2147483648,"started":""}}}',
+    ],
+)
+def test_a_record_with_numbers_that_no_broker_has_is_damaged(tmp_path: Path, brokers: str) -> None:
+    content = f'{{"zookeeper":{{"connect":"localhost:2181"}},"brokers":{brokers}}}'
+    (tmp_path / "cluster.json").write_text(content)
+    with pytest.raises(ClusterMissing, match="remove it"):
+        read_cluster_file(tmp_path)
+
+
 @pytest.mark.parametrize(("brokers", "factor", "least"), [(1, 1, 1), (2, 2, 2), (3, 3, 2), (5, 3, 2)])
 def test_configuration_depends_on_the_number_of_brokers(tmp_path: Path, brokers: int, factor: int, least: int) -> None:
     cluster = LocalCluster(tmp_path, brokers, port=9092, zookeeper_port=2181)

@@ -239,6 +239,23 @@ async def test_real_waiting_is_refused(c: ClusterHarness) -> None:
         await asyncio.to_thread(print)
     with pytest.raises(RealWaiting, match="a blocking connection"):
         socket.create_connection(("127.0.0.1", 1))
+    with pytest.raises(RealWaiting, match="a datagram socket, which is not simulated: test it with backend="):
+        await asyncio.get_running_loop().create_datagram_endpoint(asyncio.DatagramProtocol, ("127.0.0.1", 0))
+    with pytest.raises(RealWaiting, match="another program"):
+        await asyncio.create_subprocess_exec("true")
+
+
+def test_a_task_that_exits_ends_the_program() -> None:
+    async def leave() -> None:
+        raise SystemExit(3)
+
+    async def main() -> None:
+        async with cluster(brokers=1):
+            leaving = asyncio.create_task(leave())
+            await asyncio.wait([leaving])
+
+    with pytest.raises(SystemExit, match="3"):
+        run(main())
 
 
 def test_threads_that_ran_before_may_sleep_and_start_threads() -> None:
