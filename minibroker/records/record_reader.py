@@ -109,8 +109,7 @@ class RecordReader:
         while left or not self._until_end:
             batches = await self._consumer.getmany_batches(timeout_ms=POLL_MS)
             yield [some for batch in batches if len(some := self._before_end(batch))]
-            for batch in batches:
-                self._note_position(left, batch.topic_partition, batch.base_offset + len(batch))
+            await self._drop_ended(left)
             self._check_silence(left if self._until_end else self.partitions)
 
     async def records(self) -> AsyncIterator[list[Record]]:
@@ -124,7 +123,7 @@ class RecordReader:
                 end = self.ends.get(partition, math.inf)
                 if some := records if records[-1].offset < end else [each for each in records if each.offset < end]:
                     yield some
-                self._note_position(left, partition, records[-1].offset + 1)
+            await self._drop_ended(left)
             self._check_silence(left if self._until_end else self.partitions)
 
     def _before_end(self, batch: RecordBatch) -> RecordBatch:
@@ -135,11 +134,13 @@ class RecordReader:
         keys, values, times = batch.keys[kept], batch.values[kept], batch.timestamps_ms[kept]
         return msgspec.structs.replace(batch, keys=keys, values=values, timestamps_ms=times)
 
-    def _note_position(self, left: dict[TopicPartition, int], partition: TopicPartition, position: int) -> None:
-        """A partition that has reached its end is not fetched any more."""
-        if partition in left and position >= left[partition]:
-            del left[partition]
-            self._consumer.pause(partition)
+    async def _drop_ended(self, left: dict[TopicPartition, int]) -> None:
+        """A partition that has reached its end is not fetched any more. Its last records may have been skipped, so its
+        position counts, not what it returned."""
+        for partition, end in [*left.items()]:
+            if await self._consumer.position(partition) >= end:
+                del left[partition]
+                self._consumer.pause(partition)
 
     def _check_silence(self, partitions: Iterable[TopicPartition]) -> None:
         """Give up on a partition if its leader does not answer, or answers only with errors, for longer than the time

@@ -7,6 +7,7 @@ import pytest
 from minibroker.client.consumer.consumer import Consumer
 from minibroker.client.errors import CallTimedOut, InvalidCall
 from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.record_batch import build_batch
 from minibroker.protocol.wire.messages import (
     FetchPartitionResponse,
     FetchRequest,
@@ -21,6 +22,7 @@ from minibroker.runtime.server.incoming_request import IncomingRequest
 from minibroker.simulation.world.world import SimulatedWorld
 from tests.client.fake_cluster import FakeCluster
 from tests.client.reading import fill
+from tests.undecodable import undecodable
 
 TIMEOUT_MS = 8_000
 
@@ -81,6 +83,33 @@ def test_a_damaged_range_ends_the_reading_within_the_time_limit(
     assert message.startswith("t-0 gave only errors for 8 s; last error: CORRUPT_MESSAGE from broker 1 for t-0")
     assert "damaged at offset 0" in message
     assert "start the brokers that hold a copy" in message
+
+
+@pytest.mark.parametrize("columns", [False, True])
+def test_an_undecodable_batch_at_the_end_is_skipped_and_ends_the_reading(
+    cluster: FakeCluster, *, columns: bool
+) -> None:
+    """Once it was waited for for ever."""
+    fill(cluster, 20)
+    cluster.partition("t").append(bytes(undecodable(build_batch([(None, b"x", 0, ())] * 10))))
+
+    async def main(runtime: Runtime) -> int:
+        count = 0
+        async with Consumer(
+            bootstrap_servers=cluster.bootstrap, auto_offset_reset="none", on_undecodable="skip", runtime=runtime
+        ) as consumer:
+            reader = RecordReader(consumer, ["t"], (), parse_start("beginning"), TIMEOUT_MS, until_end=True)
+            await reader.start()
+            async with asyncio.timeout(60):
+                if columns:
+                    async for batches in reader.batches():
+                        count += sum(map(len, batches))
+                else:
+                    async for records in reader.records():
+                        count += len(records)
+        return count
+
+    assert cluster.run(main) == 20
 
 
 def test_a_silent_partition_ends_the_reading_although_another_one_answers(cluster: FakeCluster) -> None:
