@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from minibroker.chaos.history.client_history import Kind, Polled, Sent
+from minibroker.chaos.history.client_history import Epoch, Kind, Polled, Sent
 from minibroker.chaos.run.recorder import Recorder
 
 LINE_BYTES_MAX = 16 * 1024 * 1024
@@ -37,7 +37,7 @@ class ClientLine(msgspec.Struct, frozen=True, kw_only=True):
     sent: tuple[Sent, ...] = ()
     polled: tuple[Polled, ...] = ()
     error: str | None = None
-    leader_epoch: int | None = None
+    leader_epoch: Epoch | None = None
 
 
 class ClientLines:
