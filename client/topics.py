@@ -1,4 +1,4 @@
-"""Whether a topic is known: producer and consumer wait for that before they use it."""
+"""Whether a topic is known: producer and consumer wait for that before they use it. And whether it is to be deleted."""
 
 import asyncio
 from collections.abc import Sequence
@@ -9,7 +9,15 @@ from minibroker.client.limits import LOG_WAIT_AFTER_MS, METADATA_TIMEOUT_MS, UNK
 from minibroker.client.metadata_cache import CachedTopic
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import BrokerId
-from minibroker.protocol.wire.messages import MetadataRequest, MetadataResponse
+from minibroker.protocol.wire.messages import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+
+DELETIONS_TIMEOUT_MS = 500
+"""A controller answers in milliseconds. One that hangs must not hold up a command, which can do its work without."""
 
 
 async def known_topic(cluster: Cluster, name: str, deadline: Deadline) -> CachedTopic:
@@ -64,3 +72,17 @@ async def unknown_topics(cluster: Cluster, names: Sequence[str], deadline: Deadl
 
     known = set[str]().union(*await asyncio.gather(*map(topics_of, sorted(cluster.metadata.brokers))))
     return [name for name in unknown if name not in known], sorted(known)
+
+
+async def topic_deletions(cluster: Cluster) -> dict[str, str]:
+    """The topics that are marked for deletion, each with the controller's sentence about that. None if it does not
+    answer at once: a deletion is told of where it is known, and delays nothing."""
+    controller = cluster.metadata.controller_id
+    if controller is None:
+        return {}
+    try:
+        limit = Deadline(DELETIONS_TIMEOUT_MS)
+        reply = await cluster.ask(controller, DescribeClusterRequest(), DescribeClusterResponse, limit)
+    except MinibrokerError:
+        return {}
+    return {each.topic: each.reason for each in reply.topic_deletions}

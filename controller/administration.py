@@ -12,7 +12,7 @@ from functools import partial
 
 from minibroker.controller.active_controller import ActiveController
 from minibroker.controller.cluster_store import TopicExists
-from minibroker.controller.core.deletion import missing_brokers, waiting_for
+from minibroker.controller.core.deletion import deletion_text, missing_brokers
 from minibroker.controller.core.events import DeletionsRequested, TopicConfigsChanged, TopicsChanged
 from minibroker.controller.core.topic_creation import AcceptValue, TopicDraw, TopicRefusal, plan_topic
 from minibroker.protocol.errors import ErrorCode
@@ -144,7 +144,7 @@ class Administration:
             async with asyncio.timeout(max(0, timeout_ms) / 1000):
                 await self._active.erased(result.name)
         except TimeoutError:
-            text = f"topic {result.name} is marked for deletion{waiting_for(state, result.name)}"
+            text = deletion_text(state, result.name)
             is_down = result.name in state.topics and missing_brokers(state, result.name)
             code = ErrorCode.REPLICA_NOT_AVAILABLE if is_down else ErrorCode.REQUEST_TIMED_OUT
             return DeletableTopicResult(name=result.name, error_code=code, error_message=text)

@@ -23,6 +23,7 @@ from minibroker.controller.cluster_reader import Deposed, Resigned
 from minibroker.controller.controller_channels import ChannelSettings
 from minibroker.controller.controller_election import Candidate, ControllerFence, contest, resign, succeed
 from minibroker.controller.core.controller_state import ControllerSettings
+from minibroker.controller.core.deletion import deletion_texts
 from minibroker.controller.core.topic_creation import AcceptValue
 from minibroker.controller.detection.succession import Succession
 from minibroker.controller.operator_elections import elect_leaders
@@ -159,6 +160,10 @@ class ControllerService:
     def ignored_nodes(self) -> dict[str, str]:
         """Znodes that this controller leaves alone, and why; none unless it is active."""
         return self._active.store.ignored_nodes.nodes() if self._active is not None and self.is_active else {}
+
+    def topic_deletions(self) -> dict[str, str]:
+        """Topics that are marked for deletion, each with a sentence about that; none unless this one is active."""
+        return deletion_texts(self._active.state) if self._active is not None and self.is_active else {}
 
     async def run(self) -> None:
         """Run until cancelled. Raises only for bugs."""

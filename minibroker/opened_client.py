@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from minibroker.client.cluster import Cluster
 from minibroker.client.limits import Deadline
-from minibroker.client.topics import unknown_topics
+from minibroker.client.topics import topic_deletions, unknown_topics
 from minibroker.command_line import CommandFailed, ProgressLine, unknown_topic, warn
 
 LOOKING_AFTER_S = 1.0
@@ -25,10 +25,30 @@ T = TypeVar("T")
 
 
 async def require_topics(cluster: Cluster, names: Sequence[str], timeout_ms: float) -> None:
-    """Raise CommandFailed, with a similar name, if no broker knows one of these topics. Raises MinibrokerError."""
+    """Raise CommandFailed, with similar names, if no broker knows some of these topics. Raises MinibrokerError."""
     unknown, known = await unknown_topics(cluster, names, Deadline(timeout_ms))
     if unknown:
-        raise CommandFailed(unknown_topic(unknown[0], known))
+        marked = await topic_deletions(cluster)
+        raise CommandFailed("; ".join(marked.get(name) or unknown_topic(name, known) for name in unknown))
+
+
+async def require_topics_that_stay(cluster: Cluster, names: Sequence[str], timeout_ms: float) -> None:
+    """As `require_topics`, for records that are to be kept: also raise CommandFailed if a topic is marked for
+    deletion."""
+    await require_topics(cluster, names, timeout_ms)
+    marked = await topic_deletions(cluster)
+    doomed = [marked[name] for name in names if name in marked]
+    if doomed:
+        raise CommandFailed(f"{'; '.join(doomed)}; what is written now would be deleted with it")
+
+
+async def warn_of_deletions(cluster: Cluster, names: Sequence[str] | None = None) -> dict[str, str]:
+    """Say which of these topics, or of all, are marked for deletion, and return them."""
+    marked = await topic_deletions(cluster)
+    found = {name: reason for name, reason in marked.items() if names is None or name in names}
+    for reason in found.values():
+        warn(reason)
+    return found
 
 
 @asynccontextmanager

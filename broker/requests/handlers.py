@@ -64,6 +64,10 @@ class ControllerRole(Protocol):
         """Znodes that it leaves alone, and why; none unless it is the controller."""
         ...
 
+    def topic_deletions(self) -> dict[str, str]:
+        """Topics that are marked for deletion, each with a sentence about that; none unless it is the controller."""
+        ...
+
 
 class RequestHandlers:
     """One handler for each API."""
@@ -239,13 +243,17 @@ class RequestHandlers:
         return self._manager.orders.leader_and_isr(body)
 
     def _describe_cluster(self, request: IncomingRequest, body: m.DescribeClusterRequest) -> m.Response:
-        """Only the controller's own broker can list the znodes that the controller leaves alone."""
+        """Only the controller's own broker can list the znodes that the controller leaves alone, and deletions."""
         ignored_nodes = [
             m.IgnoredNode(path=clipped(path), reason=clipped(reason))
             for path, reason in self._controller.ignored_nodes().items()
         ]
+        topic_deletions = [
+            m.TopicDeletion(topic=topic, reason=clipped(reason))
+            for topic, reason in list(self._controller.topic_deletions().items())[: m.TOPIC_DELETIONS_MAX]
+        ]
         answer = self._image.answer_describe_cluster(request.connection.listener_name)
-        return replace(answer, ignored_nodes=ignored_nodes) if ignored_nodes else answer
+        return replace(answer, ignored_nodes=ignored_nodes, topic_deletions=topic_deletions)
 
     def _metadata(self, request: IncomingRequest, body: m.MetadataRequest) -> m.Response:
         if self._image.is_of_an_earlier_registration(self._registration.broker_epoch):

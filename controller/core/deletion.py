@@ -97,6 +97,15 @@ def missing_brokers(state: ControllerState, topic: str) -> list[BrokerId]:
     )
 
 
+def deletion_texts(state: ControllerState) -> dict[str, str]:
+    """Each topic that is marked for deletion and still there, with a sentence about that."""
+    return {topic: deletion_text(state, topic) for topic in sorted(state.deletions) if topic in state.topics}
+
+
+def deletion_text(state: ControllerState, topic: str) -> str:
+    return f"topic {topic} is marked for deletion{waiting_for(state, topic)}"
+
+
 def waiting_for(state: ControllerState, topic: str) -> str:
     """What the deletion of this topic waits for, in words, with the cure; empty if it ends by itself."""
     if topic not in state.topics:

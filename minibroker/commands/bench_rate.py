@@ -67,7 +67,7 @@ class _Run:
         from minibroker.bench.steady_writing import SteadyWriter
         from minibroker.client.errors import MinibrokerError
         from minibroker.client.producer.producer import Producer
-        from minibroker.opened_client import FIRST_ANSWER_MS, opened, require_topics
+        from minibroker.opened_client import FIRST_ANSWER_MS, opened, require_topics_that_stay
 
         producer = Producer(
             bootstrap_servers=self._servers,
@@ -79,7 +79,7 @@ class _Run:
         )
         try:
             async with opened(producer, self._servers):
-                await require_topics(producer._cluster, [self._topic], DELIVERY_TIMEOUT_MS)
+                await require_topics_that_stay(producer._cluster, [self._topic], DELIVERY_TIMEOUT_MS)
                 self.partitions = len(producer._cluster.metadata.topics[self._topic].partitions)
                 writer = SteadyWriter(producer, self._topic, self.partitions, self._per_second, self._record_bytes)
                 await self._write(writer)

@@ -281,6 +281,7 @@ def status(data_dir: Path, timeout_s: float, as_json: bool) -> int:
                     for broker_id, state, address, pid, leads, _ in _broker_rows(local, view)
                 },
                 "zookeeper": {"state": _zookeeper_state(local), "address": local.record.zookeeper.connect},
+                "marked_for_deletion": sorted(view.topic_deletions) if view else None,
                 "partitions": len(view.partitions) if view else None,
                 "leaders": {str(name): each.leader_id for name, each in view.partitions.items()} if view else None,
             }

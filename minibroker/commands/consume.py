@@ -128,11 +128,12 @@ async def _consume(
     timeout_ms: int,
 ) -> None:
     from minibroker.client.errors import MinibrokerError, OffsetOutOfRange
-    from minibroker.opened_client import opened, require_topics
+    from minibroker.opened_client import opened, require_topics, warn_of_deletions
 
     try:
         async with opened(consumer, servers):
             await require_topics(consumer._cluster, topics, timeout_ms)
+            await warn_of_deletions(consumer._cluster, topics)
             reader = open_reader(consumer)
             await reader.start()
             for partition, end in reader.beyond.items():

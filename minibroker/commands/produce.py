@@ -249,7 +249,7 @@ def _print_json_offset(partition: "TopicPartition", offset: int, epoch: int, tag
 async def _produce(descriptor: int, options: _Options, report: BinaryIO | None, account: "_Account") -> None:
     from minibroker.client.errors import MinibrokerError
     from minibroker.client.producer.producer import Producer
-    from minibroker.opened_client import FIRST_ANSWER_MS, opened, require_topics
+    from minibroker.opened_client import FIRST_ANSWER_MS, opened, require_topics_that_stay
     from minibroker.records.record_sender import RecordSender
 
     producer = Producer(
@@ -266,7 +266,7 @@ async def _produce(descriptor: int, options: _Options, report: BinaryIO | None, 
     try:
         async with opened(producer, options.servers):
             if options.topic is not None:
-                await require_topics(producer._cluster, [options.topic], options.timeout_ms)
+                await require_topics_that_stay(producer._cluster, [options.topic], options.timeout_ms)
             account.sender = RecordSender(
                 producer, options.topic, report=report, acks=options.acks, on_acknowledged=options.show_offset
             )
@@ -286,9 +286,9 @@ async def _produce(descriptor: int, options: _Options, report: BinaryIO | None, 
 
 
 async def _require(producer: "Producer", timeout_ms: float, topic: str) -> None:
-    from minibroker.opened_client import require_topics
+    from minibroker.opened_client import require_topics_that_stay
 
-    await require_topics(producer._cluster, [topic], timeout_ms)
+    await require_topics_that_stay(producer._cluster, [topic], timeout_ms)
 
 
 @asynccontextmanager

@@ -68,11 +68,11 @@ async def _look(servers: str, topics: list[str] | None) -> "ClusterView":
 
 
 async def require_described(view: "ClusterView", topics: Collection[str] | None, servers: str) -> None:
-    """Raise CommandFailed, with a similar name, for a topic that the view lacks. Raises NoAnswer."""
+    """Raise CommandFailed, with similar names, for topics that the view lacks. Raises NoAnswer."""
     from minibroker.observation.broker_queries import BrokerQueries
 
     missing = sorted({*(topics or ())} - {partition.topic for partition in view.partitions})
     if missing:
         async with BrokerQueries() as queries:
             known = [topic.name for topic in (await queries.metadata(servers)).topics]
-        raise CommandFailed(unknown_topic(missing[0], known))
+        raise CommandFailed("; ".join(unknown_topic(name, known) for name in missing))

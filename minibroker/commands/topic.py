@@ -40,6 +40,9 @@ DELETION_ROUND_MS = 3_000
 """How long to wait before asking what a deletion waits for: it takes tenths of a second if every broker runs."""
 
 
+DELETION_MARK = "marked for deletion"
+
+
 @click.group(cls=LazyGroup, lazy=COMMANDS)
 def topic() -> None:
     """Create, list, describe, alter and delete topics."""
@@ -49,6 +52,12 @@ def _ask(servers: str, timeout_s: float, work: "Callable[[AdminClient, float], A
     from minibroker.admin_call import ask_admin
 
     return ask_admin(servers, timeout_s, work, "topic")
+
+
+async def _warn_of_deletions(admin: "AdminClient", names: tuple[str, ...]) -> dict[str, str]:
+    from minibroker.opened_client import warn_of_deletions
+
+    return await warn_of_deletions(admin._cluster, names or None)
 
 
 async def _require_topics(admin: "AdminClient", names: tuple[str, ...], timeout_ms: float) -> None:
@@ -150,23 +159,37 @@ def list_topics(bootstrap_servers: str, topics: tuple[str, ...], is_long: bool, 
         if topics:
             await _require_topics(admin, topics, timeout_ms)
         if not is_long:
-            return [{"topic": name} for name in topics or await admin.list_topics(timeout_ms=timeout_ms)]
+            names = topics or await admin.list_topics(timeout_ms=timeout_ms)
+            marked = await _warn_of_deletions(admin, topics)
+            return [{"topic": name, "marked_for_deletion": name in marked} for name in names]
         found = await admin.describe_topics(topics or None, timeout_ms=timeout_ms)
         replicas = await admin.describe_replica_state(timeout_ms=min(timeout_ms, 5_000))
-        return [_summary(found[name], replicas) for name in sorted(found)]
+        marked = await _warn_of_deletions(admin, topics)
+        return [_summary(found[name], replicas) | {"marked_for_deletion": name in marked} for name in sorted(found)]
 
     rows = _ask(bootstrap_servers, timeout_s, work)
     if as_json:
         for row in rows:
             print_json(row)
     elif is_long:
-        header = ("TOPIC", "PARTITIONS", "RF", "RECORDS", "SIZE")
-        sizes = [None if row["size_bytes"] is None else human_bytes(row["size_bytes"]) for row in rows]
-        print_table(header, [(*[*row.values()][:-1], size) for row, size in zip(rows, sizes, strict=True)])
+        _print_summaries(rows)
     else:
         for row in rows:
             click.echo(row["topic"])
     return EXIT_FINE
+
+
+def _print_summaries(rows: list[dict[str, Any]]) -> None:
+    keys = ("topic", "partitions", "replication_factor", "records")
+    cells = [
+        (
+            *(row[key] for key in keys),
+            None if row["size_bytes"] is None else human_bytes(row["size_bytes"]),
+            DELETION_MARK if row["marked_for_deletion"] else "",
+        )
+        for row in rows
+    ]
+    print_table(("TOPIC", "PARTITIONS", "RF", "RECORDS", "SIZE", ""), cells)
 
 
 def _summary(topic: "TopicDescription", replicas: "Mapping[BrokerId, BrokerReplicas]") -> dict[str, Any]:
@@ -200,18 +223,19 @@ def describe(
 ) -> int:
     """Print leaders, epochs, replicas, in-sync replicas, settings."""
 
-    async def work(admin: "AdminClient", timeout_ms: float) -> "list[tuple[TopicDescription, dict[str, str]]]":
+    async def work(admin: "AdminClient", timeout_ms: float) -> "list[tuple[TopicDescription, dict[str, str], bool]]":
         await _require_topics(admin, topics, timeout_ms)
         found = await admin.describe_topics(topics or None, timeout_ms=timeout_ms)
+        marked = await _warn_of_deletions(admin, topics)
         described = []
         for name in sorted(found):
             entries = (await admin.describe_configs(topic=name, timeout_ms=timeout_ms)).values()
             own = {entry.name: entry.value or "" for entry in entries if entry.source == "dynamic-topic"}
-            described.append((found[name], own))
+            described.append((found[name], own, name in marked))
         return described
 
     wrong = False
-    for description, settings in _ask(bootstrap_servers, timeout_s, work):
+    for description, settings, is_marked in _ask(bootstrap_servers, timeout_s, work):
         partitions = [
             partition
             for partition in description.partitions
@@ -224,10 +248,11 @@ def describe(
             rows = [{**_as_dict(partition), "topic": description.name} for partition in partitions]
             print_json(
                 {"topic": description.name, "topic_id": description.topic_id, "configs": settings}
-                | {"partitions": rows}
+                | {"marked_for_deletion": is_marked, "partitions": rows}
             )
             continue
         texts = ", ".join(f"{key}={value}" for key, value in sorted(settings.items())) or "the brokers' defaults"
+        texts += f"; {DELETION_MARK}" if is_marked else ""
         click.secho(f"{description.name} (id {description.topic_id}; {texts})", bold=True)
         rows_shown = [
             (partition.partition, partition.leader, partition.leader_epoch, partition.replicas, partition.isr)

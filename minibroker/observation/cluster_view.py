@@ -13,6 +13,7 @@ from minibroker.observation.broker_queries import ASK_TIMEOUT_S, BrokerQueries, 
 from minibroker.protocol.counted import counted
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import (
+    DescribeClusterResponse,
     DescribeReplicaStateResponse,
     ElectLeadersRequest,
     MetadataPartition,
@@ -56,6 +57,8 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     topic_ids: dict[str, str] = {}
     ignored_nodes: dict[str, str] = {}
     """Znodes that the controller ignores because they cannot be parsed or are implausible; with its reason."""
+    topic_deletions: dict[str, str] = {}
+    """Topics that are marked for deletion, each with the controller's sentence about that."""
 
     def broker(self, broker_id: int) -> BrokerView | None:
         return next((broker for broker in self.brokers if broker.broker_id == broker_id), None)
@@ -88,6 +91,7 @@ async def view_cluster(
         for broker_id, answer in zip(ids, answers, strict=True)
     ]
     partitions = partitions_of(metadata)
+    notes = await _controllers_notes(queries, addresses.get(metadata.controller_id), timeout_s)
     leaderless = [name for name, partition in partitions.items() if partition.leader_id not in addresses]
     return ClusterView(
         taken_at=time.time(),
@@ -97,21 +101,23 @@ async def view_cluster(
         partitions=partitions,
         waits=await _waits(queries, addresses.get(metadata.controller_id), leaderless, timeout_s),
         topic_ids={topic.name: topic.topic_id for topic in metadata.topics},
-        ignored_nodes=await _ignored_nodes(queries, addresses.get(metadata.controller_id), timeout_s)
-        if topics is None
-        else {},
+        ignored_nodes={node.path: node.reason for node in notes.ignored_nodes} if topics is None else {},
+        topic_deletions={
+            each.topic: each.reason for each in notes.topic_deletions if topics is None or each.topic in topics
+        },
     )
 
 
-async def _ignored_nodes(queries: BrokerQueries, controller: str | None, timeout_s: float) -> dict[str, str]:
-    """Only the controller knows these; one that does not answer is itself a problem of the view."""
+async def _controllers_notes(
+    queries: BrokerQueries, controller: str | None, timeout_s: float
+) -> DescribeClusterResponse:
+    """What only the controller knows; one that does not answer is itself a problem of the view."""
     if controller is None:
-        return {}
+        return DescribeClusterResponse()
     try:
-        described = await queries.describe_cluster(controller, timeout_s)
+        return await queries.describe_cluster(controller, timeout_s)
     except NoAnswer:
-        return {}
-    return {node.path: node.reason for node in described.ignored_nodes}
+        return DescribeClusterResponse()
 
 
 async def _waits(
@@ -170,6 +176,7 @@ def partition_problems(view: ClusterView) -> list[HealthProblem]:
             )
         )
     found += _ignored_node_problems(view)
+    found += [HealthProblem(reason) for reason in view.topic_deletions.values()]
     for name, partition in view.partitions.items():
         replicas, isr = list(partition.replica_nodes), list(partition.isr_nodes)
         if view.broker(partition.leader_id) is None:

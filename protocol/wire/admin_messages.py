@@ -250,6 +250,17 @@ class IgnoredNode(Message, frozen=True, kw_only=True):
     reason: Text
 
 
+TOPIC_DELETIONS_MAX = 1_000
+"""Deletions in one answer: few wait at a time."""
+
+
+class TopicDeletion(Message, frozen=True, kw_only=True):
+    """A topic that is marked for deletion, and still there."""
+
+    topic: Name
+    reason: Text  # about: what the deletion waits for, as a sentence
+
+
 class DescribeClusterResponse(Response, frozen=True, kw_only=True):
     cluster_id: Name = ""
     controller_id: I32 = -1
@@ -257,6 +268,8 @@ class DescribeClusterResponse(Response, frozen=True, kw_only=True):
     brokers: Annotated[list[DescribeClusterBroker], Meta(max_length=BROKERS_MAX)] = []
     # about: ours: znodes that count as missing; only the controller lists them
     ignored_nodes: Annotated[list[IgnoredNode], Meta(max_length=IGNORED_NODES_MAX)] = []
+    # about: ours: topics that are marked for deletion; only the controller lists them
+    topic_deletions: Annotated[list[TopicDeletion], Meta(max_length=TOPIC_DELETIONS_MAX)] = []
 
 
 # --------------------------------------------------------------------------------------------------- DescribeEvents

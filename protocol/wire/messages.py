@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from minibroker.protocol.wire.admin_messages import (
     IGNORED_NODES_MAX,
+    TOPIC_DELETIONS_MAX,
     AlterableConfig,
     AlterConfigsResource,
     AlterConfigsResult,
@@ -64,6 +65,7 @@ from minibroker.protocol.wire.admin_messages import (
     ReplicaStateDescription,
     ReportedEvent,
     ResourceType,
+    TopicDeletion,
     confirmation_of,
 )
 from minibroker.protocol.wire.authentication_messages import (
@@ -174,6 +176,7 @@ __all__ = [
     "REPLICAS_MAX",
     "TEXT_MAX",
     "TOPICS_MAX",
+    "TOPIC_DELETIONS_MAX",
     "AlterConfigsResource",
     "AlterConfigsResult",
     "AlterPartitionData",
@@ -293,6 +296,7 @@ __all__ = [
     "StopReplicaRequest",
     "StopReplicaResponse",
     "StopReplicaTopic",
+    "TopicDeletion",
     "TopicPartitions",
     "UpdateMetadataPartition",
     "UpdateMetadataRequest",

@@ -4,9 +4,14 @@ import asyncio
 
 from minibroker.client.admin import AdminClient
 from minibroker.client.limits import Deadline
-from minibroker.client.topics import unknown_topics
+from minibroker.client.topics import DELETIONS_TIMEOUT_MS, topic_deletions, unknown_topics
 from minibroker.protocol.errors import ErrorCode
-from minibroker.protocol.wire.messages import MetadataBroker, MetadataResponse, MetadataTopic
+from minibroker.protocol.wire.messages import (
+    DescribeClusterRequest,
+    MetadataBroker,
+    MetadataResponse,
+    MetadataTopic,
+)
 from minibroker.runtime.ports import Runtime
 from minibroker.simulation.world.world import SimulatedWorld
 from tests.client.fake_cluster import PORT, FakeCluster
@@ -43,3 +48,15 @@ def test_a_topic_is_known_if_one_broker_knows_it() -> None:
     for broker in (1, 2):
         cluster.brokers[broker].metadata_of = MetadataResponse(brokers=brokers, topics=[unknown])
     assert ask(cluster, "lines")[0] == []
+
+
+def test_a_controller_that_hangs_delays_a_command_by_a_moment_only() -> None:
+    async def main(runtime: Runtime) -> float:
+        async with AdminClient(bootstrap_servers=cluster.bootstrap, runtime=runtime) as admin:
+            start = asyncio.get_running_loop().time()
+            assert await topic_deletions(admin._cluster) == {}
+            return asyncio.get_running_loop().time() - start
+
+    cluster = FakeCluster(SimulatedWorld(seed=1))
+    cluster.intercept = lambda _, request: isinstance(request.body, DescribeClusterRequest) or None
+    assert cluster.run(main) <= DELETIONS_TIMEOUT_MS / 1000 + 0.1

@@ -249,11 +249,13 @@ async def test_deletion_waits_for_a_missing_replica_and_goes_on_when_it_returns(
     assert not cluster.brokers[1].stops("lines", 0)
     again = await created(cluster, controller, CreatableTopic(name="lines"))
     assert again == [ErrorCode.TOPIC_ALREADY_EXISTS]
+    assert controller.service.topic_deletions() == {"lines": results[0].error_message}
 
     await cluster.add_broker(2)
     await cluster.until(lambda: cluster.brokers[2].stops("lines", 0))
     await cluster.world.zookeeper.settle()
     assert not await exists(cluster, znodes.topic_path("lines"))
+    assert controller.service.topic_deletions() == {}
 
 
 @simulated

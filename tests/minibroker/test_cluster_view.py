@@ -81,6 +81,7 @@ def test_healthy_cluster_has_no_problems() -> None:
 @pytest.mark.parametrize(
     ("unhealthy", "reason"),
     [
+        (msgspec.structs.replace(view(), topic_deletions={"t": "t waits for broker 3"}), "t waits for broker 3"),
         (
             msgspec.structs.replace(view(), ignored_nodes={"/brokers/topics/x": "'partitions' is missing"}),
             "the controller ignores /brokers/topics/x in ZooKeeper: 'partitions' is missing"

@@ -1,4 +1,4 @@
-"""What the user of a terminal sees while a command's client tries to reach a first broker."""
+"""What a command tells its user of brokers that do not answer yet, of topics that do not exist, and of deletions."""
 
 import asyncio
 import logging
@@ -9,7 +9,19 @@ from contextlib import asynccontextmanager
 import pytest
 
 from minibroker import opened_client
-from minibroker.opened_client import opened
+from minibroker.client.admin import AdminClient
+from minibroker.command_line import CommandFailed
+from minibroker.opened_client import opened, require_topics, require_topics_that_stay, warn_of_deletions
+from minibroker.protocol.wire.messages import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    Response,
+    TopicDeletion,
+)
+from minibroker.runtime.ports import Runtime
+from minibroker.runtime.server.incoming_request import IncomingRequest
+from minibroker.simulation.world.world import SimulatedWorld
+from tests.client.fake_cluster import FakeCluster
 
 
 @asynccontextmanager
@@ -60,3 +72,56 @@ async def test_a_warning_of_the_client_is_a_warning_of_the_command(capsys: pytes
         log.info("t-0 is read again")
     log.warning("not of a command")
     assert capsys.readouterr().err == "warning: no records of t-0\n"
+
+
+def with_deletion() -> FakeCluster:
+    """Topic `old` is marked for deletion, `lines` is not."""
+    cluster = FakeCluster(SimulatedWorld(seed=1))
+    cluster.add_topic("lines")
+    cluster.add_topic("old")
+
+    def answer(broker: int, request: IncomingRequest) -> Response | bool | None:
+        if not isinstance(request.body, DescribeClusterRequest):
+            return None
+        marked = [TopicDeletion(topic="old", reason="old waits for broker 3")]
+        return DescribeClusterResponse(topic_deletions=marked)
+
+    cluster.intercept = answer
+    return cluster
+
+
+def test_a_command_that_writes_refuses_a_topic_that_is_marked_for_deletion() -> None:
+    """Once `produce` wrote to it, and the records went with it."""
+
+    async def main(runtime: Runtime) -> None:
+        async with AdminClient(bootstrap_servers=cluster.bootstrap, runtime=runtime) as admin:
+            await require_topics_that_stay(admin._cluster, ["lines"], 5_000)
+            await require_topics(admin._cluster, ["old"], 5_000)
+            with pytest.raises(CommandFailed, match=r"^old waits for broker 3; what is written now would be deleted"):
+                await require_topics_that_stay(admin._cluster, ["lines", "old"], 5_000)
+
+    cluster = with_deletion()
+    cluster.run(main)
+
+
+def test_a_command_that_reads_warns_of_a_topic_that_is_marked_for_deletion(capsys: pytest.CaptureFixture[str]) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with AdminClient(bootstrap_servers=cluster.bootstrap, runtime=runtime) as admin:
+            assert await warn_of_deletions(admin._cluster, ["lines"]) == {}
+            assert list(await warn_of_deletions(admin._cluster)) == ["old"]
+
+    cluster = with_deletion()
+    cluster.run(main)
+    assert capsys.readouterr().err == "warning: old waits for broker 3\n"
+
+
+def test_all_names_that_no_broker_knows_are_told() -> None:
+    """Once only the first was."""
+
+    async def main(runtime: Runtime) -> None:
+        async with AdminClient(bootstrap_servers=cluster.bootstrap, runtime=runtime) as admin:
+            with pytest.raises(CommandFailed, match=r"no topic 'line'; did you mean 'lines'\?.*no topic 'orders'"):
+                await require_topics(admin._cluster, ["line", "lines", "orders"], 5_000)
+
+    cluster = with_deletion()
+    cluster.run(main)
