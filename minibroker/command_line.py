@@ -94,8 +94,13 @@ def _unknown_command(name: str, known: Sequence[str]) -> str:
     return f"there is no command '{name}'{suggestion(name, known)}"
 
 
-def unknown_topic(name: str, known: Sequence[str]) -> str:
-    """The message for a topic that does not exist; `known` are those that do."""
+def unknown_topics(names: Sequence[str], known: Sequence[str]) -> str:
+    """The message for topics that do not exist; `known` are those that do."""
+    if len(names) > 1:
+        near = [(name, suggestion(name, known).removeprefix("; ")) for name in names]
+        named = ", ".join(f"'{name}'{f' ({similar})' if similar else ''}" for name, similar in near)
+        return f"there are no topics {named}. `minibroker topic list` prints all topics"
+    (name,) = names
     similar = suggestion(name, known) or "."
     cures = f"`minibroker topic list` prints all topics; `minibroker topic create -t {name}` creates this one"
     return f"there is no topic '{name}'{similar} {cures}"

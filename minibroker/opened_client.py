@@ -13,8 +13,9 @@ from typing import TypeVar
 
 from minibroker.client.cluster import Cluster
 from minibroker.client.limits import Deadline
-from minibroker.client.topics import topic_deletions, unknown_topics
-from minibroker.command_line import CommandFailed, ProgressLine, unknown_topic, warn
+from minibroker.client.topics import topic_deletions
+from minibroker.client.topics import unknown_topics as find_unknown
+from minibroker.command_line import CommandFailed, ProgressLine, unknown_topics, warn
 
 LOOKING_AFTER_S = 1.0
 """A healthy broker answers a client's first request in milliseconds."""
@@ -26,10 +27,12 @@ T = TypeVar("T")
 
 async def require_topics(cluster: Cluster, names: Sequence[str], timeout_ms: float) -> None:
     """Raise CommandFailed, with similar names, if no broker knows some of these topics. Raises MinibrokerError."""
-    unknown, known = await unknown_topics(cluster, names, Deadline(timeout_ms))
+    unknown, known = await find_unknown(cluster, names, Deadline(timeout_ms))
     if unknown:
         marked = await topic_deletions(cluster)
-        raise CommandFailed("; ".join(marked.get(name) or unknown_topic(name, known) for name in unknown))
+        missing = [name for name in unknown if name not in marked]
+        texts = [marked[name] for name in unknown if name in marked]
+        raise CommandFailed("; ".join([*texts, *([unknown_topics(missing, known)] if missing else [])]))
 
 
 async def require_topics_that_stay(cluster: Cluster, names: Sequence[str], timeout_ms: float) -> None:

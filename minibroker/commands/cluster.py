@@ -37,10 +37,16 @@ COMMANDS = {
     "up": ("minibroker.commands.cluster:up", "Start a ZooKeeper and brokers in the background."),
     "status": ("minibroker.commands.cluster:status", "Print brokers, leaders and problems."),
     "wait": ("minibroker.commands.cluster:wait", "Wait until a cluster is healthy."),
-    "kill": ("minibroker.commands.cluster_broker:kill", "SIGKILL a broker; --power-loss cuts its unsynced tail."),
-    "pause": ("minibroker.commands.cluster_broker:pause", "SIGSTOP a broker: it hangs."),
-    "resume": ("minibroker.commands.cluster_broker:resume", "SIGCONT a paused broker."),
-    "stop": ("minibroker.commands.cluster_broker:stop", "Stop a broker cleanly: it hands leadership over."),
+    "kill": (
+        "minibroker.commands.cluster_broker:kill",
+        "SIGKILL a process; --power-loss cuts a broker's unsynced tail.",
+    ),
+    "pause": ("minibroker.commands.cluster_broker:pause", "SIGSTOP a process: it hangs."),
+    "resume": ("minibroker.commands.cluster_broker:resume", "SIGCONT a paused process."),
+    "stop": (
+        "minibroker.commands.cluster_broker:stop",
+        "Stop a process cleanly: a broker hands leadership over.",
+    ),
     "start": ("minibroker.commands.cluster_broker:start", "Start what is down: all, or the named brokers."),
     "down": ("minibroker.commands.cluster:down", "Stop everything; --wipe removes the data."),
 }
@@ -62,7 +68,7 @@ def data_dir_option(function: F) -> F:
 def cluster() -> None:
     """Start, watch, break and stop a cluster on this machine.
 
-    Name a broker by its number, or as controller or leader:TOPIC-PARTITION.
+    Name a broker by its number, or as controller or leader:TOPIC-PARTITION; zookeeper is the cluster's own ZooKeeper.
     """
 
 
@@ -239,11 +245,7 @@ def _broker_rows(
 def _print_brokers(local: "LocalCluster", view: "ClusterView | None") -> None:
     print_table(("BROKER", "STATE", "ADDRESS", "PID", "LEADS", ""), _broker_rows(local, view))
     zookeeper = local.record.zookeeper
-    click.echo(f"zookeeper {_zookeeper_state(local)} at {zookeeper.connect}; data in {local.data_directory}")
-
-
-def _zookeeper_state(local: "LocalCluster") -> str:
-    return "external" if local.record.zookeeper.port is None else "down" if local.zookeeper.is_down() else "running"
+    click.echo(f"zookeeper {local.zookeeper.state_text()} at {zookeeper.connect}; data in {local.data_directory}")
 
 
 @click.command()
@@ -280,7 +282,7 @@ def status(data_dir: Path, timeout_s: float, as_json: bool) -> int:
                     broker_id: {"state": state, "address": address, "pid": pid, "leads": leads}
                     for broker_id, state, address, pid, leads, _ in _broker_rows(local, view)
                 },
-                "zookeeper": {"state": _zookeeper_state(local), "address": local.record.zookeeper.connect},
+                "zookeeper": {"state": local.zookeeper.state_text(), "address": local.record.zookeeper.connect},
                 "marked_for_deletion": sorted(view.topic_deletions) if view else None,
                 "partitions": len(view.partitions) if view else None,
                 "leaders": {str(name): each.leader_id for name, each in view.partitions.items()} if view else None,

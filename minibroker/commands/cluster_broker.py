@@ -1,4 +1,4 @@
-"""`minibroker cluster kill|pause|resume|stop|start`: commands for brokers of a cluster on this machine."""
+"""`minibroker cluster kill|pause|resume|stop|start`: commands for single processes of a cluster on this machine."""
 
 from collections.abc import Callable, Coroutine
 from functools import wraps
@@ -7,17 +7,27 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from minibroker.command_line import EXIT_FINE, CommandFailed, human_bytes, json_option, print_json, timeout_option
+from minibroker.command_line import (
+    EXIT_FINE,
+    CommandFailed,
+    WrongUsage,
+    human_bytes,
+    json_option,
+    print_json,
+    timeout_option,
+)
 from minibroker.commands.cluster import data_dir_option, run_on_cluster
 
 if TYPE_CHECKING:
     from minibroker.local_cluster.local_cluster import LocalCluster
 
-BROKER = click.argument("name", metavar="ID|controller|leader:TOPIC-PARTITION")
+ZOOKEEPER = "zookeeper"
+NAME = click.argument("name", metavar="ID|controller|leader:TOPIC-PARTITION|zookeeper")
 
 
-def _on_broker(doing: str) -> Callable[[Callable[..., Coroutine[Any, Any, dict[str, Any]]]], Callable[..., int]]:
-    """Turn `async (cluster, id, ..) -> facts` into a command on one broker of the data directory."""
+def _on_process(doing: str) -> Callable[[Callable[..., Coroutine[Any, Any, dict[str, Any]]]], Callable[..., int]]:
+    """Turn `async (cluster, id or None for ZooKeeper, ..) -> facts` into a command on one process of the data
+    directory."""
 
     def decorate(work: Callable[..., Coroutine[Any, Any, dict[str, Any]]]) -> Callable[..., int]:
         @wraps(work)
@@ -27,6 +37,9 @@ def _on_broker(doing: str) -> Callable[[Callable[..., Coroutine[Any, Any, dict[s
                 from minibroker.local_cluster.local_cluster import LocalCluster
 
                 local = LocalCluster.open(data_dir)
+                if name == ZOOKEEPER:
+                    facts = await work(local, None, timeout_s, **options)
+                    return {ZOOKEEPER: local.record.zookeeper.connect, "action": doing} | facts
                 broker_id = await resolve(local, name)
                 return {"broker": broker_id, "action": doing} | await work(local, broker_id, timeout_s, **options)
 
@@ -34,11 +47,13 @@ def _on_broker(doing: str) -> Callable[[Callable[..., Coroutine[Any, Any, dict[s
             if as_json:
                 print_json(facts)
             else:
-                rest = "".join(f", {key}: {value}" for key, value in facts.items() if key not in ("broker", "action"))
-                click.echo(f"broker {facts['broker']}: {doing}{rest}")
+                told = ("broker", ZOOKEEPER, "action")
+                rest = "".join(f", {key}: {value}" for key, value in facts.items() if key not in told)
+                who = ZOOKEEPER if ZOOKEEPER in facts else f"broker {facts['broker']}"
+                click.echo(f"{who}: {doing}{rest}")
             return EXIT_FINE
 
-        return data_dir_option(timeout_option(40)(json_option(BROKER(command))))
+        return data_dir_option(timeout_option(40)(json_option(NAME(command))))
 
     return decorate
 
@@ -47,9 +62,14 @@ def _on_broker(doing: str) -> Callable[[Callable[..., Coroutine[Any, Any, dict[s
 @click.option(
     "--power-loss", is_flag=True, help="Then cut its logs above their recovery points: unsynced bytes are lost."
 )
-@_on_broker("killed")
-async def kill(local: "LocalCluster", broker_id: int, timeout_s: float, power_loss: bool) -> dict[str, Any]:
-    """SIGKILL a broker; --power-loss cuts its unsynced tail."""
+@_on_process("killed")
+async def kill(local: "LocalCluster", broker_id: int | None, timeout_s: float, power_loss: bool) -> dict[str, Any]:
+    """SIGKILL a process; --power-loss cuts a broker's unsynced tail."""
+    if broker_id is None:
+        if power_loss:
+            raise WrongUsage("--power-loss is for brokers: ZooKeeper has synced all that it acknowledged")
+        await local.zookeeper.kill()
+        return {}
     if not power_loss:
         await local.kill(broker_id)
         return {}
@@ -59,26 +79,30 @@ async def kill(local: "LocalCluster", broker_id: int, timeout_s: float, power_lo
 
 
 @click.command()
-@_on_broker("paused")
-async def pause(local: "LocalCluster", broker_id: int, timeout_s: float) -> dict[str, Any]:
-    """SIGSTOP a broker: it hangs."""
-    await local.pause(broker_id)
+@_on_process("paused")
+async def pause(local: "LocalCluster", broker_id: int | None, timeout_s: float) -> dict[str, Any]:
+    """SIGSTOP a process: it hangs."""
+    await (local.zookeeper.pause() if broker_id is None else local.pause(broker_id))
     return {}
 
 
 @click.command()
-@_on_broker("resumed")
-async def resume(local: "LocalCluster", broker_id: int, timeout_s: float) -> dict[str, Any]:
-    """SIGCONT a paused broker."""
-    await local.resume(broker_id)
+@_on_process("resumed")
+async def resume(local: "LocalCluster", broker_id: int | None, timeout_s: float) -> dict[str, Any]:
+    """SIGCONT a paused process."""
+    await (local.zookeeper.resume() if broker_id is None else local.resume(broker_id))
     return {}
 
 
 @click.command()
-@_on_broker("stopped")
-async def stop(local: "LocalCluster", broker_id: int, timeout_s: float) -> dict[str, Any]:
-    """Stop a broker cleanly: it hands leadership over."""
-    await local.stop(broker_id, timeout_s)
+@_on_process("stopped")
+async def stop(local: "LocalCluster", broker_id: int | None, timeout_s: float) -> dict[str, Any]:
+    """Stop a process cleanly: a broker hands leadership over."""
+    if broker_id is None:
+        local.zookeeper.require_own()
+        await local.zookeeper.stop()
+    else:
+        await local.stop(broker_id, timeout_s)
     return {}
 
 
@@ -99,15 +123,15 @@ def start(names: tuple[str, ...], data_dir: Path, timeout_s: float, as_json: boo
         from minibroker.local_cluster.local_cluster import LocalCluster
 
         local = LocalCluster.open(data_dir)
-        wants_zookeeper = "zookeeper" in names or (not names and local.zookeeper.is_down())
+        wants_zookeeper = ZOOKEEPER in names or (not names and local.zookeeper.is_down())
         down = [each for each in local.broker_ids if local.process_state(each) in ("down", "dead")]
-        ids = [await resolve(local, name) for name in names if name != "zookeeper"] if names else down
+        ids = [await resolve(local, name) for name in names if name != ZOOKEEPER] if names else down
         if wants_zookeeper:
             await local.start_zookeeper(timeout_s)
         local.zookeeper.require()
         ids = list(dict.fromkeys(ids))
         ends = await asyncio.gather(*(local.start(each, timeout_s) for each in ids), return_exceptions=True)
-        started = [("zookeeper", local.record.zookeeper.connect)] if wants_zookeeper else []
+        started = [(ZOOKEEPER, local.record.zookeeper.connect)] if wants_zookeeper else []
         problems: list[str] = []
         for broker_id, end in zip(ids, ends, strict=True):
             if end is None:
@@ -124,7 +148,7 @@ def start(names: tuple[str, ...], data_dir: Path, timeout_s: float, as_json: boo
             print_json(
                 {"broker": int(name), "action": "started", "address": address}
                 if name.isdigit()
-                else {"zookeeper": address, "action": "started"}
+                else {ZOOKEEPER: address, "action": "started"}
             )
         else:
             click.echo(f"{f'broker {name}' if name.isdigit() else name}: started, address: {address}")

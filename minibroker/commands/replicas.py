@@ -16,7 +16,7 @@ from minibroker.command_line import (
     run_async,
     timeout_option,
     topics_option,
-    unknown_topic,
+    unknown_topics,
     warn,
 )
 
@@ -75,4 +75,4 @@ async def require_described(view: "ClusterView", topics: Collection[str] | None,
     if missing:
         async with BrokerQueries() as queries:
             known = [topic.name for topic in (await queries.metadata(servers)).topics]
-        raise CommandFailed("; ".join(unknown_topic(name, known) for name in missing))
+        raise CommandFailed(unknown_topics(missing, known))

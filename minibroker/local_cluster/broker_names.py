@@ -23,7 +23,8 @@ async def resolve(cluster: LocalCluster, name: str) -> int:
     elif name.startswith("leader:"):
         broker_id = await _leader_of(cluster, name.removeprefix("leader:"))
     else:
-        raise BadBrokerName(f"'{name}' is not a broker: give a number, 'controller' or 'leader:TOPIC-PARTITION'")
+        known = "a number, 'controller', 'leader:TOPIC-PARTITION' or 'zookeeper'"
+        raise BadBrokerName(f"'{name}' is no process of a cluster: give {known}")
     if broker_id not in cluster.record.brokers:
         raise ClusterFailed(f"there is no broker {broker_id}: this cluster has {cluster.broker_ids}")
     return broker_id

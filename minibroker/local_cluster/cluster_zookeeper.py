@@ -31,23 +31,41 @@ class ClusterZooKeeper:
         return process is not None and process.was_started_with(self._directory / "zoo.cfg")
 
     def require(self) -> None:
-        """Raise ClusterFailed if the cluster's own ZooKeeper does not run: no broker would start."""
-        if self.is_down():
-            raise ClusterFailed(self.down_text())
+        """Raise ClusterFailed if the cluster's own ZooKeeper does not run, or is paused: no broker would start."""
+        problem = self.problem()
+        if problem is not None:
+            raise ClusterFailed(problem)
 
     def is_down(self) -> bool:
         """Does the cluster's own one not run?"""
         return self._record().port is not None and not self.is_running()
 
+    def is_paused(self) -> bool:
+        process = self._record().process
+        return process is not None and self.is_running() and process.is_paused()
+
+    def state_text(self) -> str:
+        """In one word: external, down, paused or running."""
+        if self._record().port is None:
+            return "external"
+        return "down" if self.is_down() else "paused" if self.is_paused() else "running"
+
     def down_text(self) -> str:
         """That it is down, with the cure."""
         return f"ZooKeeper at {self._record().connect} is down: `minibroker cluster start zookeeper` starts it"
+
+    def problem(self) -> str | None:
+        """Why the cluster's own one does not answer, with the cure."""
+        if self.is_paused():
+            cure = "`minibroker cluster resume zookeeper` lets it go on"
+            return f"ZooKeeper at {self._record().connect} is paused: {cure}"
+        return self.down_text() if self.is_down() else None
 
     def refuse_running(self) -> None:
         """Raise ClusterFailed if there is nothing to start."""
         if self._record().port is None or self.is_running():
             state = "is external" if self._record().port is None else "is already running"
-            raise ClusterFailed(f"ZooKeeper at {self._record().connect} {state}")
+            raise ClusterFailed(self.problem() or f"ZooKeeper at {self._record().connect} {state}")
 
     def spawn(self) -> None:
         """Start it, unless it is external."""
@@ -63,10 +81,31 @@ class ClusterZooKeeper:
 
     async def kill(self) -> None:
         """SIGKILL: all that it has acknowledged is on its disk."""
-        record = self._record()
-        if record.process is None or not record.process.send(signal.SIGKILL):
-            raise ClusterFailed(f"ZooKeeper at {record.connect} does not run, or is external")
+        self.require_own()
+        self.send(signal.SIGKILL)
         await wait_until(lambda: not self.is_running(), KILL_TIMEOUT_S)
+
+    async def pause(self) -> None:
+        """SIGSTOP: it hangs, and its connections stay open."""
+        self.require_own()
+        self.send(signal.SIGSTOP)
+        await wait_until(self.is_paused, KILL_TIMEOUT_S)
+
+    async def resume(self) -> None:
+        """SIGCONT."""
+        self.require_own()
+        self.send(signal.SIGCONT)
+        await wait_until(lambda: not self.is_paused(), KILL_TIMEOUT_S)
+
+    def require_own(self) -> None:
+        """Raise ClusterFailed unless the cluster's own one runs, or is paused."""
+        connect = self._record().connect
+        if self._record().port is None:
+            raise ClusterFailed(
+                f"ZooKeeper at {connect} is external: `cluster up` did not start it, so end it yourself"
+            )
+        if self.is_down():
+            raise ClusterFailed(self.down_text())
 
     def send(self, number: signal.Signals) -> None:
         """A signal to its process, if it runs."""

@@ -249,6 +249,7 @@ class LocalCluster:
     async def down(self, *, timeout_s: float = STOP_TIMEOUT_S, wipe: bool = False) -> list[str]:
         """Stop everything, brokers first, and write `cluster-state.json`; returns what did not stop cleanly."""
         controller_id, before = await self._snapshot_if_possible()
+        self.zookeeper.send(signal.SIGCONT)  # brokers hand over through it, and it is read at the end
         connected = await self.zookeeper.state()
         problems = await self._stop_brokers(timeout_s, controller_id)
         after = None if wipe else await self.zookeeper.state()
@@ -350,7 +351,8 @@ class LocalCluster:
     def process_problems(self) -> list[str]:
         """Processes that ended although no command ended them, each with its cure."""
         found = [f"{each}; {START_CURE}" for each in self.ended_by_themselves(*self.broker_ids)]
-        return [*found, *([self.zookeeper.down_text()] if self.zookeeper.is_down() else [])]
+        zookeeper = self.zookeeper.problem()
+        return found if zookeeper is None else [*found, zookeeper]
 
     def ended_by_themselves(self, *broker_ids: int) -> list[str]:
         """Which of these brokers ended by themselves, with the end of their logs."""

@@ -1,14 +1,21 @@
-"""`minibroker cluster start` of several brokers, without starting one."""
+"""`minibroker cluster start` of several brokers, and all commands on ZooKeeper, without starting one."""
 
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from click import Command
 from click.testing import CliRunner
 
-from minibroker.commands.cluster_broker import start
-from minibroker.local_cluster.cluster_file import ClusterFailed
+from minibroker.commands.cluster_broker import kill, pause, resume, start, stop
+from minibroker.local_cluster.cluster_file import ClusterFailed, ZooKeeperRecord
+from minibroker.local_cluster.cluster_zookeeper import ClusterZooKeeper
 from minibroker.local_cluster.local_cluster import LocalCluster
+from minibroker.local_cluster.processes import ProcessIdentity
 
 
 def test_a_broker_that_runs_already_does_not_prevent_the_start_of_others(
@@ -34,3 +41,61 @@ def test_a_broker_that_runs_already_does_not_prevent_the_start_of_others(
     assert started == [2]
     assert printed.stdout == "broker 2: started, address: 127.0.0.1:2\n"
     assert (printed.exit_code, "broker 1 is already running" in printed.stderr) == (1, True)
+
+
+class ZooKeeper:
+    """Notes what is done to it; `is_paused` after a pause."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    def __getattr__(self, name: str) -> Callable[[], Coroutine[Any, Any, None]]:
+        async def note() -> None:
+            self.done.append(name)
+
+        return note
+
+    def require_own(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("command", [kill, pause, resume, stop])
+def test_zookeeper_is_ended_and_paused_as_brokers_are(
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Once only `cluster start` knew it."""
+    zookeeper = ZooKeeper()
+    cluster = SimpleNamespace(zookeeper=zookeeper, record=SimpleNamespace(zookeeper=ZooKeeperRecord(connect="h:2181")))
+    monkeypatch.setattr(LocalCluster, "open", lambda directory: cluster)
+    printed = CliRunner().invoke(command, ["zookeeper", "--data-dir", str(tmp_path), "--json"])
+    assert zookeeper.done == [command.name]
+    assert json.loads(printed.stdout)["zookeeper"] == "h:2181"
+
+
+def test_zookeeper_does_not_lose_power(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(LocalCluster, "open", lambda directory: SimpleNamespace())
+    printed = CliRunner().invoke(kill, ["zookeeper", "--power-loss", "--data-dir", str(tmp_path)])
+    assert (printed.exit_code, "--power-loss is for brokers" in printed.stderr) == (2, True)
+
+
+def own_zookeeper(directory: Path, process: ProcessIdentity | None, port: int | None = 2181) -> ClusterZooKeeper:
+    record = ZooKeeperRecord(connect="h:2181", port=port, process=process)
+    return ClusterZooKeeper(directory, lambda: record)
+
+
+def test_an_external_zookeeper_and_one_that_is_down_are_not_touched(tmp_path: Path) -> None:
+    with pytest.raises(ClusterFailed, match="is external: .* end it yourself"):
+        asyncio.run(own_zookeeper(tmp_path, None, port=None).kill())
+    with pytest.raises(ClusterFailed, match="`minibroker cluster start zookeeper` starts it"):
+        asyncio.run(own_zookeeper(tmp_path, None).pause())
+
+
+def test_a_paused_zookeeper_is_named_with_its_cure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(ProcessIdentity, "was_started_with", lambda self, file: True)
+    monkeypatch.setattr(ProcessIdentity, "is_paused", lambda self: True)
+    zookeeper = own_zookeeper(tmp_path, ProcessIdentity(1, "now"))
+    assert zookeeper.state_text() == "paused"
+    for refusal in (zookeeper.require, zookeeper.refuse_running):
+        with pytest.raises(ClusterFailed, match="is paused: `minibroker cluster resume zookeeper` lets it go on"):
+            refusal()
+    zookeeper.require_own()

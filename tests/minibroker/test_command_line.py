@@ -35,7 +35,7 @@ from minibroker.command_line import (
     run_async,
     run_command_line,
     topics_option,
-    unknown_topic,
+    unknown_topics,
 )
 from minibroker.commands.cluster import run_on_cluster
 from minibroker.commands.offsets import offsets
@@ -159,7 +159,7 @@ def test_verifiable_clients_take_their_topic_without_its_option(command: str) ->
 
 @pytest.mark.parametrize(("name", "start"), [("line", "; did you mean 'lines'? `"), ("x", ". `")])
 def test_an_unknown_topic_is_named_with_a_similar_one(name: str, start: str) -> None:
-    text = unknown_topic(name, ["lines", "orders"])
+    text = unknown_topics([name], ["lines", "orders"])
     assert text.startswith(f"there is no topic '{name}'{start}minibroker topic list`")
     assert f"`minibroker topic create -t {name}`" in text
 

@@ -84,7 +84,7 @@ async def test_name_of_a_broker_is_checked(tmp_path: Path) -> None:
     assert await resolve(cluster, "2") == 2
     for name, why in (
         ("4", "there is no broker 4"),
-        ("boss", "'boss' is not a broker"),
+        ("boss", "'boss' is no process of a cluster"),
         ("leader:x", "'leader:x' names no partition: give leader:TOPIC-PARTITION, such as leader:x-0"),
     ):
         with pytest.raises(ClusterFailed, match=why) as caught:
