@@ -5,6 +5,7 @@ answer was lost is requested again; 'exists already' (or 'is gone already') then
 """
 
 import asyncio
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Never, TypeVar
 
@@ -209,15 +210,16 @@ class AdminClient(PublicClient):
         return CreatedTopic(name, found.topic_id, len(found.partitions), len(found.partitions[0].replicas))
 
     async def delete_topics(
-        self, names: Iterable[str], *, timeout_ms: float = CALL_TIMEOUT_MS
+        self, names: Iterable[str], *, timeout_ms: float = CALL_TIMEOUT_MS, answer_ms: float | None = None
     ) -> dict[str, BrokerError | None]:
         """Delete topics and wait until no broker knows them; the value is None or the error.
 
         A topic with the code REPLICA_NOT_AVAILABLE (a broker is down) or REQUEST_TIMED_OUT is marked for deletion: it
-        will be deleted all the same.
+        will be deleted all the same. With `answer_ms` the controller's first answer counts, which comes within it:
+        only the search for a controller takes up to `timeout_ms`.
         """
         deadline = self._deadline(timeout_ms)
-        reply, in_doubt = await self._delete_in_time(list(dict.fromkeys(names)), deadline)
+        reply, in_doubt = await self._delete_in_time(list(dict.fromkeys(names)), deadline, answer_ms)
         results: dict[str, BrokerError | None] = {}
         for answer in reply.responses:
             gone = answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and in_doubt
@@ -230,19 +232,22 @@ class AdminClient(PublicClient):
             await self._wait_until_propagated(deleted, deadline, present=False)
         return results
 
-    async def _delete_in_time(self, names: list[str], deadline: Deadline) -> tuple[DeleteTopicsResponse, bool]:
+    async def _delete_in_time(
+        self, names: list[str], deadline: Deadline, answer_ms: float | None
+    ) -> tuple[DeleteTopicsResponse, bool]:
         """Repeats requests that the controller answers before they time out here: its last answer says what the
         deletion waits for."""
         has_begun = False
         while True:
-            limit_ms = deadline.at_most(self._settings.request_timeout_ms)
+            limit_ms = deadline.at_most(min(self._settings.request_timeout_ms, answer_ms or math.inf))
             request = DeleteTopicsRequest(
                 topic_names=names, timeout_ms=max(limit_ms - ANSWER_SLACK_MS, limit_ms // 2, 1)
             )
             reply, in_doubt = await change(
-                self._cluster_checked(), request, DeleteTopicsResponse, deadline, delete_errors
+                self._cluster_checked(), request, DeleteTopicsResponse, deadline, delete_errors, answer_ms
             )
-            if DELETION_WAITS.isdisjoint(delete_errors(reply)) or deadline.remaining_ms() <= 2 * ANSWER_SLACK_MS:
+            is_last = answer_ms is not None or deadline.remaining_ms() <= 2 * ANSWER_SLACK_MS
+            if is_last or DELETION_WAITS.isdisjoint(delete_errors(reply)):
                 return reply, in_doubt or has_begun
             has_begun = True
 

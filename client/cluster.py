@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from minibroker.client.client_log import ClientLog
 from minibroker.client.connections import Connections
 from minibroker.client.errors import (
+    BrokerError,
     BrokerUnreachable,
     CallTimedOut,
     ClientClosed,
@@ -31,6 +33,7 @@ from minibroker.client.limits import (
     CONNECT_TIMEOUT_MS,
     LEADER_CHANGE_BACKOFF_MS,
     LOG_START_AFTER_MS,
+    LOG_WAIT_AFTER_MS,
     METADATA_BACKOFF_MAX_MS,
     METADATA_TIMEOUT_MS,
     Deadline,
@@ -331,6 +334,7 @@ class Cluster:
         """Ask brokers one after the other until one answers or the deadline passes. `on_failure` is called with the
         error of each that does not."""
         last: MinibrokerError | None = None
+        quiet, is_logged = Deadline(LOG_WAIT_AFTER_MS), False
         while True:
             for broker_id in self._brokers_by_reach():
                 try:
@@ -338,10 +342,13 @@ class Cluster:
                 except MinibrokerError as error:
                     if not error.retriable:
                         raise
-                    last = error
+                    last = self.explained(error)
                     on_failure(error)
                 if deadline.passed:
                     raise CallTimedOut(f"no broker answered within {round(deadline.timeout_ms)} ms", last)
+            if quiet.passed and not is_logged:
+                is_logged = True
+                self.log.warning("waiting up to %g s for an answer: %s", deadline.timeout_ms / 1000, last)
             if not await deadline.pause(self.settings.retry_backoff_ms):
                 raise CallTimedOut(f"no broker answered within {round(deadline.timeout_ms)} ms", last)
             self.request_refresh()
@@ -368,7 +375,27 @@ class Cluster:
 
     def lost_zookeeper(self) -> str | None:
         """In words, if the broker that sent the last metadata has."""
-        return f"the broker at {self._answered_by} has lost ZooKeeper" if self.metadata.is_from_fenced else None
+        if not self.metadata.is_from_fenced:
+            return None
+        return f"the broker at {self._answered_by} has lost ZooKeeper (start ZooKeeper, or repair the network to it)"
+
+    def explained(self, error: MinibrokerError) -> MinibrokerError:
+        """The error; where brokers have lost ZooKeeper, one that says so. A broker that is dead, or that answers that
+        it does not lead, does not tell why no other one takes its place."""
+        lost = self.lost_zookeeper()
+        if lost is None or "ZooKeeper" in str(error):
+            return error
+        if isinstance(error, BrokerUnreachable):
+            return BrokerUnreachable(f"{error}; {lost}", error.broker_id, in_doubt=error.in_doubt)
+        if not isinstance(error, BrokerError):
+            return error
+        told, where = f"{error.broker_message}; {lost}" if error.broker_message else lost, error.where
+        code = ErrorCode.UNKNOWN_SERVER_ERROR if error.code is None else error.code
+        if code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_CONTROLLER):
+            where = replace(where, broker_id=None)  # it is one of those that are fenced
+        if code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            code = ErrorCode.LEADER_NOT_AVAILABLE
+        return broker_error(code, where, told)
 
     def leader_problem(self, partition: TopicPartition) -> MinibrokerError:
         """Why no request can be sent to this partition's leader now."""
@@ -379,7 +406,7 @@ class Cluster:
         if topic is None or partition.partition not in topic.partitions:
             return broker_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, self.where(partition))
         if self.metadata.is_from_fenced:
-            where = msgspec.structs.replace(self.where(partition), broker_id=None)
+            where = replace(self.where(partition), broker_id=None)
             return broker_error(ErrorCode.LEADER_NOT_AVAILABLE, where, self.lost_zookeeper())
         if info.leader is None:
             return broker_error(

@@ -27,19 +27,30 @@ from minibroker.protocol.wire.messages import (
 )
 
 R = TypeVar("R", bound=Response)
+
+LAST_LOOK_MS = 500
+"""How long the cause may be looked for at the deadline: the only attempt may have taken all of the time."""
 ErrorsOf = Callable[[R], list[int]]
 
 
 async def change(
-    cluster: Cluster, request: Request, answer: type[R], deadline: Deadline, errors_of: "ErrorsOf[R]"
+    cluster: Cluster,
+    request: Request,
+    answer: type[R],
+    deadline: Deadline,
+    errors_of: "ErrorsOf[R]",
+    answer_ms: float | None = None,
 ) -> tuple[R, bool]:
-    """Ask the controller, even if it moves, until it answers. Also returns whether an earlier attempt is in
-    doubt."""
+    """Ask the controller, even if it moves, until it answers. Also returns whether an earlier attempt is in doubt.
+
+    With `answer_ms` an attempt that is not answered within it is over, and the controller is looked for again.
+    """
     in_doubt = False
     quiet, is_logged = Deadline(LOG_WAIT_AFTER_MS), False
     while True:
         try:
-            reply = await cluster.ask_controller(request, answer, deadline)
+            attempt = deadline if answer_ms is None else Deadline(deadline.at_most(answer_ms))
+            reply = await cluster.ask_controller(request, answer, attempt)
             moved = [code for code in errors_of(reply) if code == ErrorCode.NOT_CONTROLLER]
             if not moved:
                 return reply, in_doubt
@@ -50,11 +61,12 @@ async def change(
         except BrokerError as error:
             if not error.retriable:
                 raise
+            in_doubt = in_doubt or error.code is ErrorCode.REQUEST_TIMED_OUT  # the controller may get to it yet
             last = error
         with suppress(ClusterUnreachable, CallTimedOut):
-            await cluster.refresh(deadline)  # finds the new controller; rounds are paced, so no busy loop
-        if cluster.metadata.is_from_fenced and last.code is ErrorCode.NOT_CONTROLLER:
-            last = broker_error(ErrorCode.NOT_CONTROLLER, message=cluster.lost_zookeeper())
+            # finds the new controller, or why there is none; rounds are paced, so no busy loop
+            await cluster.refresh(Deadline(deadline.remaining_ms() or LAST_LOOK_MS))
+        last = cluster.explained(last)
         if quiet.passed and not is_logged:
             is_logged = True
             cluster.log.warning("waiting up to %g s for the controller: %s", deadline.timeout_ms / 1000, last)

@@ -48,7 +48,7 @@ async def list_offsets(
         errors: dict[TopicPartition, MinibrokerError] = {}
         for partition, answer in (await ask_offsets(cluster, missing, deadline)).items():
             if isinstance(answer, MinibrokerError):
-                errors[partition] = answer
+                errors[partition] = cluster.explained(answer)
             else:
                 found[partition] = answer
         if not errors:

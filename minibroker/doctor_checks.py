@@ -20,7 +20,8 @@ from minibroker.local_cluster.cluster_file import CLUSTER_FILE, ClusterMissing, 
 from minibroker.local_cluster.local_cluster import LocalCluster
 from minibroker.observation import cures
 from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
-from minibroker.observation.cluster_view import ZOOKEEPER_CURE, ClusterView, partition_problems, view_cluster
+from minibroker.observation.cluster_view import ClusterView, partition_problems, view_cluster
+from minibroker.observation.cures import ZOOKEEPER_CURE
 from minibroker.protocol.counted import counted
 from minibroker.protocol.files.checkpoints import parse_partition_directory_name
 from minibroker.protocol.wire.messages import (

@@ -65,6 +65,7 @@ def elect(
     timeout_ms = round(timeout_s * 1000)
     question = ElectLeadersRequest(topics=topics, leader=chosen, timeout_ms=timeout_ms)
     previews = run_async(_ask(bootstrap_servers, question, timeout_s), timeout_s + 5, "partition elect")
+    _refuse_unknown(previews)
     if not as_json or (accept_loss and not yes):
         for each in previews:
             _describe(each, accept_loss, leader)
@@ -85,6 +86,16 @@ def elect(
             _print_json(each, accept_loss)
     failed = [each for each in previews if each.error_code and not _is_led(each)]
     return EXIT_FOUND_WRONG if failed or able else EXIT_FINE
+
+
+def _refuse_unknown(previews: "list[ElectionPreview]") -> None:
+    """Raise CommandFailed for partitions that were named and do not exist."""
+    from minibroker.protocol.errors import ErrorCode
+
+    unknown = [each for each in previews if each.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    if unknown:
+        texts = "; ".join(str(each.error_message) for each in unknown)
+        raise CommandFailed(f"{texts}: `minibroker topic describe` shows all topics and partitions")
 
 
 def _accepts(partitions: int) -> bool:

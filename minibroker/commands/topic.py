@@ -51,7 +51,7 @@ def topic() -> None:
 def _ask(servers: str, timeout_s: float, work: "Callable[[AdminClient, float], Awaitable[T]]") -> T:
     from minibroker.admin_call import ask_admin
 
-    return ask_admin(servers, timeout_s, work, "topic")
+    return ask_admin(servers, timeout_s, work, "topic", waiting="waiting for the cluster's answer (Ctrl-C ends it)")
 
 
 async def _warn_of_deletions(admin: "AdminClient", names: tuple[str, ...]) -> dict[str, str]:
@@ -315,21 +315,18 @@ async def _delete(
 ) -> "dict[str, MinibrokerError | None]":
     """Each topic's error. A deletion that waits is requested again and again, to learn whether it waits for a broker
     that is down, which would last longer than anyone waits, and to tell the user early why it waits."""
-    from minibroker.client.errors import CallTimedOut, UnknownTopicOrPartition
+    import asyncio
+
+    from minibroker.client.errors import UnknownTopicOrPartition
     from minibroker.protocol.errors import ErrorCode
 
     results: dict[str, MinibrokerError | None] = {}
-    waiting, left_ms, limit_ms = [*names], timeout_ms, float(DELETION_ROUND_MS)
+    waiting, left_ms, loop = [*names], timeout_ms, asyncio.get_running_loop()
     while waiting:
-        round_ms = min(limit_ms, left_ms)
-        is_first, left_ms = left_ms == timeout_ms, left_ms - round_ms
-        try:
-            answers = await admin.delete_topics(waiting, timeout_ms=round_ms)
-        except CallTimedOut:
-            if not left_ms:
-                raise
-            limit_ms = left_ms  # no controller answers: it has told the user so, and need not again
-            continue
+        round_ms, started = min(float(DELETION_ROUND_MS), left_ms), loop.time()
+        answers = await admin.delete_topics(waiting, timeout_ms=left_ms, answer_ms=round_ms)
+        is_first = left_ms == timeout_ms
+        left_ms = max(0.0, left_ms - max(round_ms, (loop.time() - started) * 1000))
         for name, error in answers.items():
             is_gone = isinstance(error, UnknownTopicOrPartition) and not is_first
             results[name] = None if is_gone else error

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from minibroker.client.errors import no_broker_answered
+from minibroker.observation.cures import ZOOKEEPER_CURE
 from minibroker.protocol.wire.messages import (
     DescribeClusterRequest,
     DescribeClusterResponse,
@@ -103,14 +104,27 @@ class BrokerQueries:
     async def elections(
         self, servers: str, request: ElectLeadersRequest, timeout_s: float = ASK_TIMEOUT_S
     ) -> list[ElectionPreview]:
-        """Ask the controller about partitions without a leader, or order their elections."""
+        """Ask the controller about partitions without a leader, or order their elections. Raises NoAnswer."""
         described = await self.describe_cluster(servers, timeout_s)
         address = next(
             (f"{b.host}:{b.port}" for b in described.brokers if b.broker_id == described.controller_id), None
         )
         if address is None:
-            raise NoAnswer("no controller is elected")
-        return (await self.ask(address, request, ElectLeadersResponse, timeout_s)).partitions
+            raise NoAnswer(await self._without_controller(servers, "no controller is elected"))
+        try:
+            return (await self.ask(address, request, ElectLeadersResponse, timeout_s)).partitions
+        except NoAnswer as error:
+            who = f"the controller, broker {described.controller_id}, does not decide"
+            raise NoAnswer(await self._without_controller(servers, f"{who}: {error}")) from None
+
+    async def _without_controller(self, servers: str, problem: str) -> str:
+        """The problem with its cause, if that is lost ZooKeeper, and its cure."""
+        try:
+            if (await self.metadata(servers)).fenced:
+                return f"{problem}; the brokers have lost ZooKeeper: {ZOOKEEPER_CURE}"
+        except NoAnswer:
+            pass
+        return f"{problem}: ask again in some seconds; `minibroker cluster status` says more if this lasts"
 
     async def close(self) -> None:
         for channel in self._channels.values():

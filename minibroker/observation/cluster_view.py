@@ -10,6 +10,7 @@ import msgspec
 
 from minibroker.observation import cures
 from minibroker.observation.broker_queries import ASK_TIMEOUT_S, BrokerQueries, NoAnswer
+from minibroker.observation.cures import ZOOKEEPER_CURE
 from minibroker.protocol.counted import counted
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import (
@@ -27,9 +28,6 @@ NAMES_SHOWN = 5
 IGNORED_NODE_CURE = (
     "correct the node, or delete it if nothing uses it; then delete /controller in ZooKeeper: the next controller"
     " reads everything again"
-)
-ZOOKEEPER_CURE = (
-    "start ZooKeeper (`minibroker cluster start zookeeper`, if `cluster up` started it), or repair the network to it"
 )
 COPIES_CURE = "start the brokers that hold a copy, or cut the log with `minibroker log repair` if none does"
 ELECT_CURE = "shows what each replica holds; with --accept-loss it elects one of them"

@@ -1,7 +1,11 @@
-"""What an operator does about a log directory that is not in use: one cure per reason, the same in every command.
+"""What an operator does about a log directory that is not in use, and about lost ZooKeeper: the same in every command.
 
 Owns: the choice of the cure by the reason that the broker gives. Leaves to others: examining the directory.
 """
+
+ZOOKEEPER_CURE = (
+    "start ZooKeeper (`minibroker cluster start zookeeper`, if `cluster up` started it), or repair the network to it"
+)
 
 MAKE_ROOM = "make room: lower retention.bytes, delete a topic, or enlarge the disk"
 PUT_BACK = "put that directory back (is its disk mounted?), and start the broker again"

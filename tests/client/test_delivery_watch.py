@@ -92,7 +92,9 @@ def test_brokers_without_zookeeper_are_named_as_the_cause(
     for text in (*warnings(caplog), str(error)):
         assert cause in text
         assert text.count("last error") <= 1
-        assert "9092 has lost ZooKeeper [no replica may lead now; `minibroker cluster status` says why]" in text
+        assert (
+            "9092 has lost ZooKeeper (start ZooKeeper, or repair the network to it) [no replica may lead now;" in text
+        )
     assert [text.split(" s,")[0].split()[-1] for text in warnings(caplog)] == ["3", "6"]
 
 

@@ -84,7 +84,7 @@ def own_zookeeper(directory: Path, process: ProcessIdentity | None, port: int | 
 
 
 def test_an_external_zookeeper_and_one_that_is_down_are_not_touched(tmp_path: Path) -> None:
-    with pytest.raises(ClusterFailed, match="is external: .* end it yourself"):
+    with pytest.raises(ClusterFailed, match=r"is external: .* end it yourself"):
         asyncio.run(own_zookeeper(tmp_path, None, port=None).kill())
     with pytest.raises(ClusterFailed, match="`minibroker cluster start zookeeper` starts it"):
         asyncio.run(own_zookeeper(tmp_path, None).pause())

@@ -10,8 +10,19 @@ from msgspec import structs
 
 from minibroker.__main__ import minibroker
 from minibroker.commands import partition
+from minibroker.observation.broker_queries import BrokerQueries, NoAnswer, R
 from minibroker.protocol.errors import ErrorCode
-from minibroker.protocol.wire.messages import ConfirmedElection, ElectionCandidate, ElectionPreview, ElectLeadersRequest
+from minibroker.protocol.wire.messages import (
+    ConfirmedElection,
+    DescribeClusterBroker,
+    DescribeClusterResponse,
+    ElectionCandidate,
+    ElectionPreview,
+    ElectLeadersRequest,
+    MetadataRequest,
+    MetadataResponse,
+    Request,
+)
 
 PREVIEW = ElectionPreview(
     topic_name="t",
@@ -114,3 +125,46 @@ def test_a_refusal_is_printed_and_exits_with_10(monkeypatch: pytest.MonkeyPatch,
         assert (facts["elected"], facts["error_message"]) == (False, CHANGED)
     else:
         assert result.stdout.endswith(f"{CHANGED}\n")
+
+
+def test_a_partition_that_does_not_exist_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once it exited with 10, as if a partition had no leader; `--yes` went on with the others."""
+    unknown = ElectionPreview(
+        topic_name="u", partition_index=0, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, error_message="no u-0"
+    )
+    controller = Controller(PREVIEW, unknown)
+    result = run(monkeypatch, controller, "--accept-loss", "--yes")
+    assert (result.exit_code, len(controller.requests)) == (1, 1)
+    assert result.stderr == "error: no u-0: `minibroker topic describe` shows all topics and partitions\n"
+
+
+class Queries(BrokerQueries):
+    """The controller, broker 1, refuses; `fenced`: the brokers have lost ZooKeeper."""
+
+    def __init__(self, *, fenced: bool) -> None:
+        super().__init__()
+        self.fenced = fenced
+
+    async def describe_cluster(self, servers: str, timeout_s: float = 3.0) -> DescribeClusterResponse:
+        brokers = [DescribeClusterBroker(broker_id=1, host="h", port=1)]
+        return DescribeClusterResponse(controller_id=1, brokers=brokers)
+
+    async def ask(self, server: str, request: Request, kind: type[R], timeout_s: float = 3.0) -> R:
+        if isinstance(request, MetadataRequest):
+            answer = MetadataResponse(fenced=self.fenced)
+            assert isinstance(answer, kind)
+            return answer
+        raise NoAnswer("h:1 answered NOT_CONTROLLER")
+
+
+@pytest.mark.parametrize(
+    ("fenced", "cure"),
+    [
+        (True, "the brokers have lost ZooKeeper: start ZooKeeper"),
+        (False, "ask again in some seconds; `minibroker cluster status` says more"),
+    ],
+)
+async def test_a_controller_that_does_not_answer_has_a_cure(fenced: bool, cure: str) -> None:
+    """Once it was 'h:1 answered NOT_CONTROLLER' alone."""
+    with pytest.raises(NoAnswer, match=f"^the controller, broker 1, does not decide: h:1 .*{cure}"):
+        await Queries(fenced=fenced).elections("h:1", ElectLeadersRequest())
