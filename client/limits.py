@@ -37,7 +37,8 @@ CALL_TIMEOUT_MS = 30_000
 FLUSH_SLACK_MS = 1_000
 """flush() without a timeout waits this much longer than records do: each of them ends with its own error first."""
 CANCELLED_CLOSE_MS = 1_000
-"""Leaving `async with` because of Ctrl-C or a cancelled task: buffered records get this long."""
+"""Leaving `async with` because of Ctrl-C or a cancelled task: buffered records get this long, and no time if
+one has met an error and waited for longer than this already."""
 BATCH_SIZE_MAX = 8 * 1024 * 1024
 """Half of what one frame may hold."""
 BATCH_MEMORY_STEP_BYTES = 4 * 1024

@@ -184,10 +184,8 @@ def _show(error: click.ClickException) -> None:
     try:
         if not JSON_OPTIONS.intersection(sys.argv[1:]):
             error.show()
-            return
-        import json
-
-        click.echo(json.dumps({"error": error.format_message(), "exit_code": error.exit_code}), err=True)
+        else:
+            print_error(error.format_message(), error.exit_code, as_json=True)
     except OSError:
         pass  # the exit code is left
 
@@ -384,6 +382,16 @@ def is_number(cell: str) -> bool:
 def note(text: str) -> None:
     """Print a remark for the user on stderr, never on stdout."""
     click.echo(text, err=True)
+
+
+def print_error(text: str, exit_code: int, as_json: bool) -> None:
+    """Print an error on stderr that does not end the command at once: it has more to say."""
+    import json
+
+    if as_json:
+        click.echo(json.dumps({"error": text, "exit_code": exit_code}), err=True)
+    else:
+        CommandFailed(text).show()
 
 
 def warn(text: str) -> None:

@@ -4,10 +4,10 @@ Owns: one future for any number of batches; the failed ones until flush() or clo
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from minibroker.client.errors import DeliveryAborted, UndeliveredRecords, records
-from minibroker.client.limits import FAILURES_REMEMBERED, Deadline
+from minibroker.client.errors import DeliveryAborted, MinibrokerError, UndeliveredRecords, records
+from minibroker.client.limits import CANCELLED_CLOSE_MS, FAILURES_REMEMBERED, Deadline
 from minibroker.client.producer.batches import Batch
 from minibroker.protocol.counted import counted
 
@@ -40,12 +40,22 @@ def not_acknowledged(waiting: Sequence[Batch], deadline: Deadline) -> str:
     return f"{counted(len(waiting), 'batch')} for {', '.join(partitions[:5])} not acknowledged {late}"
 
 
-def aborted_by_close(batch: Batch) -> DeliveryAborted:
-    """The error of a batch that `close` gave up."""
+def cancelled_close_ms(oldest: Batch | None, obstacle: Callable[[Batch], MinibrokerError | None]) -> float:
+    """How long a cancelled program (Ctrl-C) waits for its records: not at all if one of them has met an error, and has
+    waited for longer than that already."""
+    if oldest is None or obstacle(oldest) is None:
+        return CANCELLED_CLOSE_MS
+    waited_ms = asyncio.get_running_loop().time() * 1000 - oldest.created_ms
+    return 0 if waited_ms >= CANCELLED_CLOSE_MS else CANCELLED_CLOSE_MS
+
+
+def aborted_by_close(batch: Batch, why: MinibrokerError | None) -> DeliveryAborted:
+    """The error of a batch that `close` gave up. `why`: what it waited for."""
     count = batch.builder.record_count if batch.packed is None else batch.record_count
     verb = "was" if count == 1 else "were"
     text = f"the producer was closed before {records(count)} for {batch.topic_partition} {verb} acknowledged"
-    return DeliveryAborted(f"{text} ({batch.fate()})", maybe_written=batch.maybe_written or batch.in_flight)
+    text += f" ({batch.fate()})" if why is None else f" ({batch.fate()}); last error: {why}"
+    return DeliveryAborted(text, maybe_written=batch.maybe_written or batch.in_flight)
 
 
 class Failures:

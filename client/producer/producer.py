@@ -17,26 +17,21 @@ from minibroker.client.argument_hints import with_hints
 from minibroker.client.caller_check import CallerCheck
 from minibroker.client.cluster import Cluster
 from minibroker.client.default_runtime import runtime_or_default
-from minibroker.client.errors import (
-    BufferTimedOut,
-    ClientClosed,
-    FlushTimedOut,
-    MinibrokerError,
-)
-from minibroker.client.limits import (
-    BOOTSTRAP_TIMEOUT_MS,
-    CANCELLED_CLOSE_MS,
-    FLUSH_SLACK_MS,
-    Deadline,
-    check_timestamp,
-)
+from minibroker.client.errors import BufferTimedOut, ClientClosed, FlushTimedOut, MinibrokerError
+from minibroker.client.limits import BOOTSTRAP_TIMEOUT_MS, FLUSH_SLACK_MS, Deadline, check_timestamp
 from minibroker.client.producer.accumulator import Accumulator
 from minibroker.client.producer.batches import Batch
 from minibroker.client.producer.buffer_memory import BufferMemory
 from minibroker.client.producer.deliveries import Deliveries, Delivery, RecordMetadata
 from minibroker.client.producer.loop_clock import LoopClock
 from minibroker.client.producer.open_batches import OpenBatches
-from minibroker.client.producer.outcomes import Failures, aborted_by_close, not_acknowledged, without_outcome
+from minibroker.client.producer.outcomes import (
+    Failures,
+    aborted_by_close,
+    cancelled_close_ms,
+    not_acknowledged,
+    without_outcome,
+)
 from minibroker.client.producer.partitioner import Partitioner, murmur2_partitioner
 from minibroker.client.producer.producer_metadata import ProducerMetadata
 from minibroker.client.producer.producer_metrics import ProducerMetrics
@@ -180,7 +175,8 @@ class Producer(PublicClient):
             return
         cancelled = not isinstance(error, Exception)
         try:
-            await self.close(timeout_ms=CANCELLED_CLOSE_MS if cancelled else None)
+            oldest, obstacle = self._accumulator.oldest(), self._sender.obstacle
+            await self.close(timeout_ms=cancelled_close_ms(oldest, obstacle) if cancelled else None)
         except MinibrokerError as problem:
             error.add_note(f"besides, the producer could not deliver everything: {problem}")
 
@@ -482,7 +478,7 @@ class Producer(PublicClient):
         """Give every remaining batch an outcome."""
         for queue in self._accumulator.active_queues():
             for batch in queue.unfinished():
-                self._accumulator.expire(batch, aborted_by_close(batch))
+                self._accumulator.expire(batch, aborted_by_close(batch, self._sender.obstacle(batch)))
         finished, self._accumulator.finished = self._accumulator.finished, []
         self._on_finished(finished)
         self._memory.end(ClientClosed("the producer was closed"))

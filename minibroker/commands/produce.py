@@ -25,6 +25,7 @@ from minibroker.command_line import (
     human_bytes,
     json_option,
     note,
+    print_error,
     print_json,
     run_async,
     timeout_option,
@@ -143,10 +144,12 @@ def produce(
             os.close(descriptor)
     if interrupted and tally is not None:
         tally.has_stopped = False  # the user knows
-    code = EXIT_FINE if tally is None else _conclude(tally, time.monotonic() - started, as_json, failure)
+    code = EXIT_INTERRUPTED if interrupted else EXIT_FINE
+    if tally is not None:
+        code = _conclude(tally, time.monotonic() - started, as_json, failure, interrupted=interrupted)
     if failure is not None:
         raise failure
-    return EXIT_INTERRUPTED if interrupted else code
+    return code
 
 
 def _topic_and_file(topics: tuple[str, ...], words: tuple[str, ...], *, names_its_own: bool) -> tuple[str | None, str]:
@@ -391,8 +394,15 @@ async def _send_each(
             raise CommandFailed(text) from None
 
 
-def _conclude(tally: "Tally", seconds: float, as_json: bool, failure: CommandFailed | None = None) -> int:
-    """Say what was written. `failure` ended the sending, and is reported elsewhere."""
+def _conclude(
+    tally: "Tally",
+    seconds: float,
+    as_json: bool,
+    failure: CommandFailed | None = None,
+    *,
+    interrupted: bool = False,
+) -> int:
+    """Say what was written, and return the exit code. `failure` ended the sending, and is reported elsewhere."""
     from minibroker.client.errors import records
 
     count, size = tally.acknowledged, tally.acknowledged_bytes
@@ -407,10 +417,11 @@ def _conclude(tally: "Tally", seconds: float, as_json: bool, failure: CommandFai
         if tally.has_stopped:
             note(f"lines from line {tally.sent + 1} on were not sent")
     if not tally.in_doubt:
-        return EXIT_FINE
+        return EXIT_INTERRUPTED if interrupted else EXIT_FINE
     which = records(tally.in_doubt) if tally.in_doubt == tally.sent else f"{tally.in_doubt} of {records(tally.sent)}"
     verb = "was" if tally.in_doubt == 1 else "were"
     line = f"; the first is line {tally.first_failed}" if tally.first_failed is not None else ""
     why = f": {tally.first_failure}" if tally.first_failure is not None else ""
-    click.echo(f"error: {which} {verb} not acknowledged{line}{why}", err=True)
-    return EXIT_COULD_NOT
+    code = EXIT_INTERRUPTED if interrupted else EXIT_COULD_NOT
+    print_error(f"{which} {verb} not acknowledged{line}{why}", code, as_json)
+    return code

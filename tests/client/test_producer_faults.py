@@ -215,7 +215,8 @@ def test_a_producer_that_is_closed_says_which_attempt_may_have_written(
             await producer.close(timeout_ms=3_000)
         with pytest.raises(DeliveryAborted) as caught:
             await delivery
-        assert str(caught.value) == f"the producer was closed before 1 record for t-0 was acknowledged ({fate})"
+        text = f"the producer was closed before 1 record for t-0 was acknowledged ({fate})"
+        assert str(caught.value).partition("; last error: ")[0] == text
         assert caught.value.maybe_written == (fate != "nothing was written")
 
     cluster.run(main)

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from minibroker.client.producer.producer import Producer
-from minibroker.command_line import EXIT_COULD_NOT, EXIT_FINE, EXIT_USAGE, CommandFailed
+from minibroker.command_line import EXIT_COULD_NOT, EXIT_FINE, EXIT_INTERRUPTED, EXIT_USAGE, CommandFailed
 from minibroker.commands.produce import _conclude, _Options, _print_offset, _send_all, _topic_and_file, produce
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.wire.messages import ProduceRequest
@@ -162,6 +162,15 @@ def test_one_record_is_not_records(capsys: pytest.CaptureFixture[str]) -> None:
     assert "error: 2 of 9 records were not acknowledged; the first is line 4: no" in capsys.readouterr().err
     assert _conclude(Tally(sent=1, acknowledged=1, acknowledged_bytes=1), 1.0, as_json=False) == EXIT_FINE
     assert capsys.readouterr().err.startswith("1 record, 1 byte acknowledged in 1.00 s")
+
+
+def test_records_that_were_not_acknowledged_are_an_error_object_with_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """Once it was plain text."""
+    failed = Tally(sent=1, failed=1, first_failure=ValueError("no"), first_failed=1)
+    for interrupted, code in ((False, EXIT_COULD_NOT), (True, EXIT_INTERRUPTED)):
+        assert _conclude(failed, 1.0, as_json=True, interrupted=interrupted) == code
+        text = "1 record was not acknowledged; the first is line 1: no"
+        assert json.loads(capsys.readouterr().err) == {"error": text, "exit_code": code}
 
 
 def test_the_lines_behind_one_that_failed_are_reported_as_not_sent(
