@@ -94,18 +94,6 @@ def _unknown_command(name: str, known: Sequence[str]) -> str:
     return f"there is no command '{name}'{suggestion(name, known)}"
 
 
-def unknown_topics(names: Sequence[str], known: Sequence[str]) -> str:
-    """The message for topics that do not exist; `known` are those that do."""
-    if len(names) > 1:
-        near = [(name, suggestion(name, known).removeprefix("; ")) for name in names]
-        named = ", ".join(f"'{name}'{f' ({similar})' if similar else ''}" for name, similar in near)
-        return f"there are no topics {named}. `minibroker topic list` prints all topics"
-    (name,) = names
-    similar = suggestion(name, known) or "."
-    cures = f"`minibroker topic list` prints all topics; `minibroker topic create -t {name}` creates this one"
-    return f"there is no topic '{name}'{similar} {cures}"
-
-
 def suggestion(name: str, known: Sequence[str]) -> str:
     """The end of a message about a name that does not exist; empty if no name is similar."""
     from difflib import get_close_matches
@@ -324,6 +312,8 @@ class ExistingPath(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not os.path.lexists(value):
             raise CommandFailed(f"there is no {os.fsdecode(value)}: check the path")
+        if not self.dir_okay and os.path.isdir(value):
+            raise CommandFailed(f"{os.fsdecode(value)} is a directory: name a file")
         return super().convert(value, param, ctx)
 
 

@@ -15,7 +15,8 @@ from minibroker.client.cluster import Cluster
 from minibroker.client.limits import Deadline
 from minibroker.client.topics import topic_deletions
 from minibroker.client.topics import unknown_topics as find_unknown
-from minibroker.command_line import CommandFailed, ProgressLine, unknown_topics, warn
+from minibroker.command_line import CommandFailed, ProgressLine, warn
+from minibroker.unknown_names import unknown_topics
 
 LOOKING_AFTER_S = 1.0
 """A healthy broker answers a client's first request in milliseconds."""

@@ -35,11 +35,14 @@ def choose(names: Sequence[str]) -> list[Case]:
     Raises NoSuchCase.
     """
     found = set() if names else {case.name for case in BY_DEFAULT}
+    unknown = []
     for name in names:
         matching = [case.name for case in CASES if _matches(case.name, name)]
         if not matching:
-            raise NoSuchCase(f"there is no case '{name}': {', '.join(case.name for case in CASES)}")
+            unknown.append(f"'{name}'")
         found.update(matching)
+    if unknown:
+        raise NoSuchCase(f"there is no case {', '.join(unknown)}: there are {', '.join(case.name for case in CASES)}")
     return [case for case in CASES if case.name in found]
 
 

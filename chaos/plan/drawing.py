@@ -100,18 +100,20 @@ def _draw_kinds(rng: random.Random, backend: Backend) -> list[FaultKind]:
 
 def parse_faults(names: str) -> list[Chosen]:
     """`kill,pause:leader`: kinds, with a target or without. Raises BadPlan."""
-    found = []
+    found, unknown = [], []
     for each in filter(None, (part.strip() for part in names.split(","))):
         name, colon, target = each.partition(":")
         kind = BY_NAME.get(name)
         if kind is None:
             near = get_close_matches(name.lower(), BY_NAME, n=1)
-            similar = f"did you mean {near[0]!r}? " if near else ""
-            raise BadPlan(f"there is no fault {name!r}: {similar}`minibroker chaos faults` lists them")
+            unknown.append(f"{name!r}{f' (did you mean {near[0]!r}?)' if near else ''}")
+            continue
         wanted = next((known for known in kind.targets if known == target), None)
         if colon and wanted is None:
             raise BadPlan(f"{name} has no target {target!r}: give {' or '.join(kind.targets)}")
         found.append((kind, wanted))
+    if unknown:
+        raise BadPlan(f"there is no fault {', '.join(unknown)}: `minibroker chaos faults` lists them")
     if not found:
         raise BadPlan("no fault is named: give some, such as kill,pause:leader, or leave --faults out")
     return found

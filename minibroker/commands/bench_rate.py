@@ -120,7 +120,8 @@ def _print(report: "SteadyReport", topic: str, partitions: int, per_second: int,
         f" {moment:%H:%M:%S}.{moment.microsecond // 1000:03d} (each partition got a record every {due_ms:g} ms)"
     )
     if report.first_error is not None:
-        click.echo(f"error: {report.failed} records were not acknowledged; the first: {report.first_error}", err=True)
+        which = "1 record was" if report.failed == 1 else f"{report.failed} records were"
+        click.echo(f"error: {which} not acknowledged; the first: {report.first_error}", err=True)
 
 
 def _as_json(report: "SteadyReport", topic: str, partitions: int, per_second: int, began: float) -> dict[str, object]:

@@ -367,7 +367,7 @@ def plan(
 
 
 @click.command()
-@click.argument("history", type=ExistingPath(dir_okay=False, path_type=Path))
+@click.argument("history", type=ExistingPath(path_type=Path))
 @click.option("--idempotent", metavar="PROCESS,...", default="", help="They write each record once, in order.")
 @click.option("--all-sends", is_flag=True, help="The history has every send, so what else is read was invented.")
 @click.option("--unfinished", is_flag=True, help="The history does not end with a read of everything.")
@@ -375,7 +375,8 @@ def plan(
 def check(history: Path, idempotent: str, all_sends: bool, unfinished: bool, as_json: bool) -> int:
     """Look for anomalies in a recorded history.
 
-    Exit code 10 if there is one. docs/CHAOS.md describes the format, and each anomaly.
+    HISTORY is a file, or the directory of a run. Exit code 10 if there is an anomaly. docs/CHAOS.md describes the
+    format, and each anomaly.
     """
     import msgspec
 
@@ -384,6 +385,7 @@ def check(history: Path, idempotent: str, all_sends: bool, unfinished: bool, as_
     from minibroker.chaos.history.promise import Promise
     from minibroker.chaos.run.history_reading import read_history
 
+    history = _history_file(history)
     promise = Promise(in_order=frozenset(_processes(idempotent)), knows_all_sends=all_sends, is_final=not unfinished)
     progress = ProgressLine()
     try:
@@ -401,3 +403,14 @@ def check(history: Path, idempotent: str, all_sends: bool, unfinished: bool, as_
         verdict = click.style(sums, fg="red") if sums else click.style("no anomaly", fg="green")
         click.echo(f"{verdict} in {found.operations} operations; readers were {found.lag_s:.3f} s behind at worst")
     return EXIT_FOUND_WRONG if found.counts else EXIT_FINE
+
+
+def _history_file(path: Path) -> Path:
+    """The file itself, or that of a run's directory."""
+    from minibroker.chaos.run.execution import HISTORY_FILE
+
+    if not path.is_dir():
+        return path
+    if not (path / HISTORY_FILE).exists():
+        raise CommandFailed(f"{path} holds no {HISTORY_FILE}: name the file, or the directory of a chaos run")
+    return path / HISTORY_FILE

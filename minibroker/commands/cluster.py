@@ -25,6 +25,7 @@ from minibroker.command_line import (
     timeout_option,
     with_port,
 )
+from minibroker.protocol.counted import counted
 
 if TYPE_CHECKING:
     from minibroker.local_cluster.cluster_file import RequestedCluster
@@ -344,7 +345,9 @@ def wait(bootstrap_servers: str, brokers: int, timeout_s: float, as_json: bool) 
     if as_json:
         print_json({"healthy": True, "brokers": ids, "controller": view.controller_id, "seconds": round(seconds, 3)})
     else:
-        click.echo(f"healthy: brokers {ids}, controller {view.controller_id}, {len(view.partitions)} partitions")
+        click.echo(
+            f"healthy: brokers {ids}, controller {view.controller_id}, {counted(len(view.partitions), 'partition')}"
+        )
     return EXIT_FINE
 
 

@@ -118,14 +118,14 @@ def start(names: tuple[str, ...], data_dir: Path, timeout_s: float, as_json: boo
         """What was started, with its address, and why others were not."""
         import asyncio
 
-        from minibroker.local_cluster.broker_names import resolve
+        from minibroker.local_cluster.broker_names import resolve_all
         from minibroker.local_cluster.cluster_file import ClusterFailed
         from minibroker.local_cluster.local_cluster import LocalCluster
 
         local = LocalCluster.open(data_dir)
         wants_zookeeper = ZOOKEEPER in names or (not names and local.zookeeper.is_down())
         down = [each for each in local.broker_ids if local.process_state(each) in ("down", "dead")]
-        ids = [await resolve(local, name) for name in names if name != ZOOKEEPER] if names else down
+        ids = await resolve_all(local, [name for name in names if name != ZOOKEEPER]) if names else down
         if wants_zookeeper:
             await local.start_zookeeper(timeout_s)
         local.zookeeper.require()

@@ -57,12 +57,13 @@ def events(
     events or a megabyte of them, since its start.
     """
     from minibroker.protocol.events.cluster_events import EVENTS
+    from minibroker.unknown_names import quoted
 
     unknown = sorted({*kinds} - {*EVENTS})
     if unknown:
         known = sorted(EVENTS)
-        similar = suggestion(unknown[0], known) or f"; there are: {', '.join(known)}"
-        raise WrongUsage(f"no event has the name '{unknown[0]}'{similar}")
+        all_known = "" if all(suggestion(each, known) for each in unknown) else f"; there are: {', '.join(known)}"
+        raise WrongUsage(f"no event has the name {quoted(unknown, known)}{all_known}")
     run_async(_show(bootstrap_servers, (kinds, topics, brokers), last, once, as_json))
     return EXIT_FINE
 
@@ -78,7 +79,10 @@ async def _show(servers: str, wanted: Filters, last: int | None, once: bool, as_
         except NoAnswer as error:
             raise CommandFailed(str(error)) from None
         _warn_of_silence(stream, warned, must_hear_one=True)
-        for text in await _unknown(queries, servers, wanted, stream.brokers, reported):
+        unknown = await _unknown(queries, servers, wanted, stream.brokers, reported)
+        if unknown and once:
+            raise CommandFailed("; ".join(unknown))
+        for text in unknown:
             warn(text)
         kept = [event for event in reported if event.concerns(*wanted)]
         count = last if last is not None else len(kept) if once else SHOWN_FIRST
@@ -112,6 +116,7 @@ async def _unknown(
 ) -> list[str]:
     """What is asked for and exists neither now nor in a kept event: it may be misspelt, or come later."""
     from minibroker.observation.broker_queries import NoAnswer
+    from minibroker.unknown_names import unknown_topics
 
     _, topics, brokers = wanted
     named = {event.fields.get("topic") for event in reported if isinstance(event.fields.get("topic"), str)}
@@ -126,7 +131,8 @@ async def _unknown(
             named |= {topic.name for topic in (await queries.metadata(servers)).topics}
         except NoAnswer:
             return texts
-    return [*texts, *(f"no topic {each} is known" for each in topics if each not in named)]
+    missing = [each for each in topics if each not in named]
+    return [*texts, *([unknown_topics(missing, sorted(map(str, named)))] if missing else [])]
 
 
 def _print(event: "BrokerEvent", as_json: bool) -> None:

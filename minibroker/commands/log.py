@@ -15,6 +15,7 @@ from minibroker.command_line import (
     json_option,
     print_json,
 )
+from minibroker.protocol.counted import counted
 
 COMMANDS = {
     "dump": ("minibroker.commands.log:dump", "Print batches, and with --records their records."),
@@ -195,6 +196,7 @@ def verify(path: Path, as_json: bool) -> int:
     if as_json:
         print_json({"files": len(segments), "batches": batches, "records": records, "problems": wrong})
     else:
-        verdict = click.style("fine", fg="green") if not wrong else click.style(f"{wrong} problems", fg="red")
-        click.echo(f"{verdict}: {len(segments)} files, {batches} batches, {records} records")
+        verdict = click.style("fine", fg="green") if not wrong else click.style(counted(wrong, "problem"), fg="red")
+        numbers = (counted(len(segments), "file"), counted(batches, "batch"), counted(records, "record"))
+        click.echo(f"{verdict}: {', '.join(numbers)}")
     return EXIT_FOUND_WRONG if wrong else EXIT_FINE

@@ -16,7 +16,6 @@ from minibroker.command_line import (
     note,
     print_json,
     print_table,
-    suggestion,
     timeout_option,
     warn,
 )
@@ -118,11 +117,13 @@ def delete(bootstrap_servers: str, names: tuple[str, ...], if_exists: bool, time
 
 
 def _require(names: Sequence[str], known: Sequence[str]) -> None:
-    """Raise CommandFailed if one of the names does not exist: then none is deleted."""
-    for name in names:
-        if name not in known:
-            end = suggestion(name, known) or "."
-            raise CommandFailed(f"no producer has the name '{name}'{end} `minibroker producer list` prints all names")
+    """Raise CommandFailed if some of the names do not exist: then none is deleted."""
+    from minibroker.unknown_names import sentence
+
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        cure = "`minibroker producer list` prints all names"
+        raise CommandFailed(f"no producer has the name {sentence(unknown, known)} {cure}")
 
 
 def _report(results: "dict[str, MinibrokerError | None]", if_exists: bool, as_json: bool) -> None:

@@ -16,7 +16,6 @@ from minibroker.command_line import (
     run_async,
     timeout_option,
     topics_option,
-    unknown_topics,
     warn,
 )
 
@@ -70,6 +69,7 @@ async def _look(servers: str, topics: list[str] | None) -> "ClusterView":
 async def require_described(view: "ClusterView", topics: Collection[str] | None, servers: str) -> None:
     """Raise CommandFailed, with similar names, for topics that the view lacks. Raises NoAnswer."""
     from minibroker.observation.broker_queries import BrokerQueries
+    from minibroker.unknown_names import unknown_topics
 
     missing = sorted({*(topics or ())} - {partition.topic for partition in view.partitions})
     if missing:

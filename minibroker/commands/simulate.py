@@ -9,6 +9,7 @@ import click
 from minibroker.command_line import (
     EXIT_FINE,
     EXIT_FOUND_WRONG,
+    CommandFailed,
     ProgressLine,
     WrongUsage,
     is_whole_number,
@@ -102,12 +103,14 @@ def simulate(
         raise WrongUsage("--beyond breaks the promise on purpose, --disk-faults stays within it: give one of them")
     if beyond and loads:
         raise WrongUsage("--beyond runs have no loads: give one of them")
+    if seeds is None and (coverage is not None or resume is not None):
+        raise WrongUsage("--coverage and --resume belong to many runs: give --seeds NUMBER with them")
     if (seed is not None) + (seeds is not None) + speed != 1:
         raise WrongUsage("give one of --seed N (one run, shown), --seeds NUMBER (many runs, summed up), and --speed")
     if history is not None and seed is None:
         raise WrongUsage("--history belongs to one run: give --seed N with it")
-    if seeds is None and (coverage is not None or resume is not None):
-        raise WrongUsage("--coverage and --resume belong to many runs: give --seeds with them")
+    if resume is not None and not resume.parent.is_dir():
+        raise CommandFailed(f"{resume} cannot be written: create the directory {resume.parent}, or name another file")
     if speed:
         return _speed(as_json)
     options = SwarmOptions(brokers=brokers, beyond=beyond, disk_faults=disk_faults, loads=loads)

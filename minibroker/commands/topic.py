@@ -10,10 +10,12 @@ from minibroker.command_line import (
     EXIT_FOUND_WRONG,
     CommandFailed,
     LazyGroup,
+    ProgressLine,
     bootstrap_option,
     human_bytes,
     json_option,
     named_values,
+    note,
     print_json,
     print_table,
     timeout_option,
@@ -290,10 +292,21 @@ def delete(bootstrap_servers: str, topics: tuple[str, ...], if_exists: bool, tim
     async def work(admin: "AdminClient", timeout_ms: float) -> "dict[str, MinibrokerError | None]":
         if not if_exists:
             await _require_topics(admin, topics, timeout_ms)
+        is_asked.append(True)
         return await _delete(admin, topics, timeout_ms)
 
-    problems = []
-    for name, error in _ask(bootstrap_servers, timeout_s, work).items():
+    problems, is_asked = [], list[bool]()
+    try:
+        results = _ask(bootstrap_servers, timeout_s, work)
+    except KeyboardInterrupt:
+        ProgressLine.erase()
+        note(
+            "interrupted: the deletion may go on without this command, `minibroker topic list` shows what is left"
+            if is_asked
+            else "interrupted: no deletion was requested"
+        )
+        raise
+    for name, error in results.items():
         missing = isinstance(error, UnknownTopicOrPartition)
         if error is not None and error.code is ErrorCode.REPLICA_NOT_AVAILABLE:
             warn(_reason(error))

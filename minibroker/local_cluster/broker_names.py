@@ -1,5 +1,7 @@
 """The names by which a user means a broker of a local cluster: its number, its role, or what it leads."""
 
+from collections.abc import Iterable
+
 from minibroker.local_cluster.cluster_file import ClusterFailed
 from minibroker.local_cluster.local_cluster import LocalCluster
 from minibroker.protocol.files.checkpoints import parse_partition_directory_name
@@ -28,6 +30,20 @@ async def resolve(cluster: LocalCluster, name: str) -> int:
     if broker_id not in cluster.record.brokers:
         raise ClusterFailed(f"there is no broker {broker_id}: this cluster has {cluster.broker_ids}")
     return broker_id
+
+
+async def resolve_all(cluster: LocalCluster, names: Iterable[str]) -> list[int]:
+    """As `resolve`; an error tells of all names that mean no broker."""
+    ids, problems = [], []
+    for name in names:
+        try:
+            ids.append(await resolve(cluster, name))
+        except ClusterFailed as error:
+            problems.append(error)
+    if problems:
+        kind = BadBrokerName if any(isinstance(each, BadBrokerName) for each in problems) else ClusterFailed
+        raise kind("; ".join(map(str, problems)))
+    return ids
 
 
 async def _leader_of(cluster: LocalCluster, name: str) -> int:

@@ -60,6 +60,8 @@ def parse_range(text: str) -> tuple[StartingPoint, StartingPoint | None]:
             begin, colon, end = text.rpartition(":")
         if not colon:
             raise
+    if ":" in begin and "@" not in text:
+        raise BadStartingPoint(f"'{text}' has more than one colon: give FROM or FROM:TO, such as 5:10")
     first, last = parse_start(begin or "beginning"), parse_start(end or "end")
     if first.start is last.start and _is_after(first, last):
         raise BadStartingPoint(f"'{text}' ends before it begins: give FROM:TO")

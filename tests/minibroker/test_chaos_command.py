@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from minibroker.command_line import CommandFailed
-from minibroker.commands.chaos import run
+from minibroker.command_line import EXIT_COULD_NOT, CommandFailed
+from minibroker.commands.chaos import check, run
 
 
 def test_a_run_is_announced_on_stderr(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -60,3 +60,11 @@ def test_a_client_program_that_cannot_be_the_load_is_refused_before_anything_sta
     printed = CliRunner().invoke(run, [*words, "--out", str(tmp_path)])
     assert printed.exit_code == 2
     assert told in printed.stderr
+
+
+def test_a_directory_without_a_history_is_a_failure(tmp_path: Path) -> None:
+    """Once it was a usage error; the directory of a run stands for its history."""
+    result = CliRunner().invoke(check, [str(tmp_path)])
+    assert (result.exit_code, "holds no history.jsonl: name the file" in result.stderr) == (EXIT_COULD_NOT, True)
+    (tmp_path / "history.jsonl").write_text("x")
+    assert "line 1 is no event of a history" in CliRunner().invoke(check, [str(tmp_path)]).stderr

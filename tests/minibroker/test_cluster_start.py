@@ -12,6 +12,7 @@ from click import Command
 from click.testing import CliRunner
 
 from minibroker.commands.cluster_broker import kill, pause, resume, start, stop
+from minibroker.local_cluster.broker_names import BadBrokerName, resolve_all
 from minibroker.local_cluster.cluster_file import ClusterFailed, ZooKeeperRecord
 from minibroker.local_cluster.cluster_zookeeper import ClusterZooKeeper
 from minibroker.local_cluster.local_cluster import LocalCluster
@@ -41,6 +42,13 @@ def test_a_broker_that_runs_already_does_not_prevent_the_start_of_others(
     assert started == [2]
     assert printed.stdout == "broker 2: started, address: 127.0.0.1:2\n"
     assert (printed.exit_code, "broker 1 is already running" in printed.stderr) == (1, True)
+
+
+async def test_all_names_that_mean_no_broker_are_told(tmp_path: Path) -> None:
+    with pytest.raises(ClusterFailed, match=r"there is no broker 7.*there is no broker 8"):
+        await resolve_all(LocalCluster(tmp_path), ["1", "7", "8"])
+    with pytest.raises(BadBrokerName):
+        await resolve_all(LocalCluster(tmp_path), ["7", "boss"])
 
 
 class ZooKeeper:

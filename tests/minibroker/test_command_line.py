@@ -35,7 +35,6 @@ from minibroker.command_line import (
     run_async,
     run_command_line,
     topics_option,
-    unknown_topics,
 )
 from minibroker.commands.cluster import run_on_cluster
 from minibroker.commands.offsets import offsets
@@ -44,6 +43,7 @@ from minibroker.local_cluster.broker_names import BadBrokerName
 from minibroker.local_cluster.cluster_file import ClusterMissing, read_cluster_file, write_cluster_file
 from minibroker.local_cluster.cluster_zookeeper import ClusterZooKeeper
 from minibroker.local_cluster.local_cluster import LocalCluster
+from minibroker.unknown_names import unknown_topics
 
 
 def groups() -> list[LazyGroup]:

@@ -78,8 +78,15 @@ def test_answers_that_are_no_events_end_in_one_sentence(brokers: FakeQueries) ->
 
 
 def test_an_unknown_broker_and_an_unknown_topic_are_named(brokers: FakeQueries) -> None:
-    assert printed("--broker", "9").stderr == "warning: no broker 9 is known; there are: 1, 2\n"
-    assert printed("-t", "lime").stderr == "warning: no topic lime is known\n"
+    """With --once they cannot come later, and once it exited with 0."""
+    for arguments, text in (
+        (("--broker", "9"), "error: no broker 9 is known; there are: 1, 2"),
+        (("-t", "lime"), "error: there is no topic 'lime'; did you mean 'lines'?"),
+        (("-t", "x", "-t", "y", "--broker", "2"), "error: there are no topics 'x', 'y'."),
+    ):
+        result = printed(*arguments)
+        assert (result.exit_code, result.stdout) == (EXIT_COULD_NOT, "")
+        assert result.stderr.startswith(text)
     assert printed("-t", "lines", "--broker", "2").stderr == ""
 
 

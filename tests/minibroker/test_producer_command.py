@@ -19,6 +19,10 @@ def test_an_unknown_name_is_refused_with_a_similar_one() -> None:
     )
     with pytest.raises(CommandFailed, match=r"no producer has the name 'oders'\. `minibroker producer list`"):
         _require(["oders"], [])
+    with pytest.raises(
+        CommandFailed, match=r"the name 'oders' \(did you mean 'orders'\?\), 'x'\. `minibroker producer"
+    ):
+        _require(["oders", "x"], ["orders"])
 
 
 def test_a_deletion_says_what_it_means_for_a_process_that_runs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -82,7 +82,9 @@ def test_index_that_points_elsewhere_is_named(data_directory: Path) -> None:
 def test_verify_exits_with_10_when_something_is_wrong(data_directory: Path) -> None:
     assert CliRunner().invoke(minibroker, ["log", "verify", str(data_directory)]).exit_code == 0
     rewrite(data_directory, batch(0) + b"x")
-    assert CliRunner().invoke(minibroker, ["log", "verify", str(data_directory)]).exit_code == 10
+    result = CliRunner().invoke(minibroker, ["log", "verify", str(data_directory)])
+    assert result.exit_code == 10
+    assert result.stdout.endswith("2 problems: 1 file, 1 batch, 3 records\n")
 
 
 @pytest.mark.parametrize("command", ["verify", "dump"])

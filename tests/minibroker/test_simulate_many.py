@@ -121,3 +121,10 @@ def test_few_runs_tell_how_much_they_never_entered_and_name_it_on_request(runs: 
 def test_coverage_and_a_file_belong_to_many_runs(tmp_path: Path) -> None:
     for option in (("--coverage",), ("--resume", str(tmp_path / "state.json"))):
         assert simulate("--seed", "1", *option).exit_code != EXIT_FINE
+
+
+def test_a_file_that_cannot_be_written_is_named_before_the_first_run(tmp_path: Path) -> None:
+    """Once the runs were made, and then the name of a temporary file was told."""
+    result = simulate("--seeds", "3", "--resume", str(tmp_path / "missing" / "state"))
+    assert (result.exit_code, f"create the directory {tmp_path}/missing" in result.stderr) == (1, True)
+    assert "give --seeds NUMBER with them" in simulate("--resume", str(tmp_path / "state")).stderr

@@ -50,3 +50,9 @@ def test_ranges_are_parsed_although_times_have_colons(text: str, begin: str, end
 def test_invalid_ranges_are_refused(text: str) -> None:
     with pytest.raises(BadStartingPoint):
         parse_range(text)
+
+
+def test_a_range_with_too_many_colons_is_named_as_it_was_typed() -> None:
+    """Once '1:2' was told to be no offset."""
+    with pytest.raises(BadStartingPoint, match=r"^'1:2:3' has more than one colon: give FROM or FROM:TO"):
+        parse_range("1:2:3")

@@ -124,3 +124,16 @@ def test_the_records_and_bytes_of_a_topic_are_those_of_its_leaders() -> None:
     held = {1: BrokerReplicas(1, replicas={TopicPartition("t", 0): state})}
     assert _summary(topic, held) == facts | {"records": 7, "size_bytes": 500}
     assert _summary(topic, {}) == facts | {"records": None, "size_bytes": None}, "the leader did not answer"
+
+
+def test_an_interrupted_deletion_says_that_it_may_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once it was silent."""
+
+    class Interrupted(Admin):
+        async def delete_topics(self, *_: object, **__: object) -> dict[str, BrokerError | None]:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("minibroker.admin_call.AdminClient", lambda **_: Interrupted())
+    monkeypatch.setattr("minibroker.commands.topic._require_topics", _nothing)
+    run = CliRunner().invoke(delete_command, ["a"], standalone_mode=False)
+    assert run.stderr.startswith("interrupted: the deletion may go on without this command")

@@ -40,6 +40,7 @@ def test_named_faults_are_the_only_ones() -> None:
     ("names", "part"),
     [
         ("burn", "no fault 'burn'"),
+        ("burn,kil", r"no fault 'burn', 'kil' \(did you mean 'kill'\?\): "),
         ("Pauze", "did you mean 'pause'"),
         ("kill:king", "no target 'king'"),
         (" , ", "no fault is named"),
