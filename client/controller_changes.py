@@ -67,12 +67,12 @@ async def change(
             # finds the new controller, or why there is none; rounds are paced, so no busy loop
             await cluster.refresh(Deadline(deadline.remaining_ms() or LAST_LOOK_MS))
         last = cluster.explained(last)
-        if quiet.passed and not is_logged:
-            is_logged = True
-            cluster.log.warning("waiting up to %g s for the controller: %s", deadline.timeout_ms / 1000, last)
         if deadline.passed:
             doubt = " (a request went unanswered, so it may still be done)" if in_doubt else ""
             raise CallTimedOut(f"the controller did not do it within {round(deadline.timeout_ms)} ms{doubt}", last)
+        if quiet.passed and not is_logged:
+            is_logged = True
+            cluster.log.warning("waiting up to %g s for the controller: %s", deadline.timeout_ms / 1000, last)
 
 
 def create_errors(reply: CreateTopicsResponse) -> list[int]:

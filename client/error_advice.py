@@ -17,8 +17,6 @@ ADVICE: dict[ErrorCode, str] = {
     ErrorCode.MESSAGE_TOO_LARGE: "raise max.message.bytes of the topic or send less at once",
     ErrorCode.OFFSET_OUT_OF_RANGE: "seek to an offset of the log, or set auto_offset_reset",
     ErrorCode.NOT_CONTROLLER: "it moved, or there is none; if this lasts, `minibroker cluster status` says why",
-    ErrorCode.TOPIC_ALREADY_EXISTS: "choose another name; `minibroker topic create --if-not-exists` accepts one that"
-    " exists",
     ErrorCode.INVALID_REPLICATION_FACTOR: "start the brokers that are down (`minibroker cluster status` names them), or"
     " ask for fewer replicas (--replication-factor)",
     ErrorCode.DUPLICATE_SEQUENCE_NUMBER: "read the partition to see whether the record is there",

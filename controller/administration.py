@@ -14,7 +14,7 @@ from minibroker.controller.active_controller import ActiveController
 from minibroker.controller.cluster_store import TopicExists
 from minibroker.controller.core.deletion import deletion_text, missing_brokers
 from minibroker.controller.core.events import DeletionsRequested, TopicConfigsChanged, TopicsChanged
-from minibroker.controller.core.topic_creation import AcceptValue, TopicDraw, TopicRefusal, plan_topic
+from minibroker.controller.core.topic_creation import AcceptValue, TopicDraw, TopicRefusal, exists_already, plan_topic
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.wire.messages import (
     AlterableConfig,
@@ -100,7 +100,7 @@ class Administration:
             try:
                 await active.store.create_topic(requested.name, plan)
             except TopicExists:
-                refusal = TopicRefusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {requested.name} exists already")
+                refusal = TopicRefusal(ErrorCode.TOPIC_ALREADY_EXISTS, exists_already(requested.name))
                 return _not_created(requested, refusal)
             await active.process(TopicsChanged(added={requested.name: plan}))
         return CreatableTopicResult(

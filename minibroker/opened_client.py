@@ -26,14 +26,19 @@ FIRST_ANSWER_MS = 3_000
 T = TypeVar("T")
 
 
-async def require_topics(cluster: Cluster, names: Sequence[str], timeout_ms: float) -> None:
-    """Raise CommandFailed, with similar names, if no broker knows some of these topics. Raises MinibrokerError."""
+async def require_topics(
+    cluster: Cluster, names: Sequence[str], timeout_ms: float, *, or_deletions: bool = False
+) -> None:
+    """Raise CommandFailed, with similar names, if no broker knows some of these topics. Brokers forget a topic when its
+    deletion begins: that is told, or with `or_deletions` accepted. Raises MinibrokerError."""
     unknown, known = await find_unknown(cluster, names, Deadline(timeout_ms))
     if unknown:
         marked = await topic_deletions(cluster)
         missing = [name for name in unknown if name not in marked]
-        texts = [marked[name] for name in unknown if name in marked]
-        raise CommandFailed("; ".join([*texts, *([unknown_topics(missing, known)] if missing else [])]))
+        texts = [marked[name] for name in unknown if name in marked and not or_deletions]
+        texts += [unknown_topics(missing, known)] if missing else []
+        if texts:
+            raise CommandFailed("; ".join(texts))
 
 
 async def require_topics_that_stay(cluster: Cluster, names: Sequence[str], timeout_ms: float) -> None:

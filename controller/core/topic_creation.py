@@ -40,6 +40,10 @@ class TopicDraw(msgspec.Struct, frozen=True, kw_only=True):
     """Distance of the second replica from the first; any non-negative number."""
 
 
+def exists_already(topic: str) -> str:
+    return f"topic {topic} exists already: choose another name (`topic create --if-not-exists` accepts this one)"
+
+
 def plan_topic(
     state: ControllerState, requested: CreatableTopic, accept_value: AcceptValue, draw: TopicDraw, planned: int = 0
 ) -> Topic | TopicRefusal:
@@ -55,7 +59,7 @@ def plan_topic(
             f"topic {requested.name} is still being deleted{waiting_for(state, requested.name)}",
         )
     if requested.name in state.topics:
-        return TopicRefusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {requested.name} exists already")
+        return TopicRefusal(ErrorCode.TOPIC_ALREADY_EXISTS, exists_already(requested.name))
     try:
         configs = {name: accept_value(name, requested.configs[name]) for name in sorted(requested.configs)}
     except ValueError as problem:

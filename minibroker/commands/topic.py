@@ -56,16 +56,24 @@ def _ask(servers: str, timeout_s: float, work: "Callable[[AdminClient, float], A
     return ask_admin(servers, timeout_s, work, "topic", waiting="waiting for the cluster's answer (Ctrl-C ends it)")
 
 
+async def _topic_deletions(admin: "AdminClient") -> dict[str, str]:
+    from minibroker.client.topics import topic_deletions
+
+    return await topic_deletions(admin._cluster)
+
+
 async def _warn_of_deletions(admin: "AdminClient", names: tuple[str, ...]) -> dict[str, str]:
     from minibroker.opened_client import warn_of_deletions
 
     return await warn_of_deletions(admin._cluster, names or None)
 
 
-async def _require_topics(admin: "AdminClient", names: tuple[str, ...], timeout_ms: float) -> None:
+async def _require_topics(
+    admin: "AdminClient", names: tuple[str, ...], timeout_ms: float, *, or_deletions: bool = False
+) -> None:
     from minibroker.opened_client import require_topics
 
-    await require_topics(admin._cluster, names, timeout_ms)
+    await require_topics(admin._cluster, names, timeout_ms, or_deletions=or_deletions)
 
 
 @click.command()
@@ -101,7 +109,7 @@ def create(
         try:
             done = await admin.create_topic(name, partitions, replication_factor, settings, timeout_ms=timeout_ms)
         except TopicAlreadyExists:
-            if not if_not_exists:
+            if not if_not_exists or name in await _topic_deletions(admin):
                 raise
             return {"topic": name, "created": False}, []
         described = (await admin.describe_topics([name], timeout_ms=timeout_ms))[name]
@@ -291,7 +299,7 @@ def delete(bootstrap_servers: str, topics: tuple[str, ...], if_exists: bool, tim
 
     async def work(admin: "AdminClient", timeout_ms: float) -> "dict[str, MinibrokerError | None]":
         if not if_exists:
-            await _require_topics(admin, topics, timeout_ms)
+            await _require_topics(admin, topics, timeout_ms, or_deletions=True)
         is_asked.append(True)
         return await _delete(admin, topics, timeout_ms)
 

@@ -12,6 +12,7 @@ from minibroker import opened_client
 from minibroker.client.admin import AdminClient
 from minibroker.command_line import CommandFailed
 from minibroker.opened_client import opened, require_topics, require_topics_that_stay, warn_of_deletions
+from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import (
     DescribeClusterRequest,
     DescribeClusterResponse,
@@ -126,4 +127,18 @@ def test_all_names_that_no_broker_knows_are_told() -> None:
                 await require_topics(admin._cluster, ["line", "lines", "orders"], 5_000)
 
     cluster = with_deletion()
+    cluster.run(main)
+
+
+def test_a_topic_of_which_the_deletion_has_begun_is_told_as_such() -> None:
+    """Brokers have forgotten it: once it was only unknown. A deletion that is repeated accepts it."""
+
+    async def main(runtime: Runtime) -> None:
+        async with AdminClient(bootstrap_servers=cluster.bootstrap, runtime=runtime) as admin:
+            with pytest.raises(CommandFailed, match=r"^old waits for broker 3; there is no topic 'x'"):
+                await require_topics(admin._cluster, ["old", "x"], 5_000)
+            await require_topics(admin._cluster, ["old", "lines"], 5_000, or_deletions=True)
+
+    cluster = with_deletion()
+    del cluster.topic_ids["old"], cluster.partitions[TopicPartition("old", 0)]
     cluster.run(main)

@@ -13,6 +13,7 @@ from minibroker.client.admin import BrokerReplicas, TopicDescription
 from minibroker.client.descriptions import PartitionDescription
 from minibroker.client.errors import BrokerError, CallTimedOut, Where, broker_error
 from minibroker.commands.topic import _delete, _summary
+from minibroker.commands.topic import create as create_command
 from minibroker.commands.topic import delete as delete_command
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
@@ -110,7 +111,7 @@ def test_a_deletion_that_is_decided_is_a_success(
     assert (f"error: {shown.format_message()}" if shown else run.stderr.splitlines()[-1] if run.stderr else "") == err
 
 
-async def _nothing(*_: object) -> None:
+async def _nothing(*_: object, **__: object) -> None:
     pass
 
 
@@ -137,3 +138,23 @@ def test_an_interrupted_deletion_says_that_it_may_go_on(monkeypatch: pytest.Monk
     monkeypatch.setattr("minibroker.commands.topic._require_topics", _nothing)
     run = CliRunner().invoke(delete_command, ["a"], standalone_mode=False)
     assert run.stderr.startswith("interrupted: the deletion may go on without this command")
+
+
+@pytest.mark.parametrize("is_marked", [False, True])
+def test_a_topic_that_is_being_deleted_does_not_count_as_one_that_exists(
+    monkeypatch: pytest.MonkeyPatch, is_marked: bool
+) -> None:
+    """Once `--if-not-exists` was content with it."""
+
+    class Existing(Admin):
+        async def create_topic(self, name: str, *_: object, **__: object) -> None:
+            raise broker_error(ErrorCode.TOPIC_ALREADY_EXISTS, Where(topic=name), f"topic {name} is still here")
+
+    async def deletions(_: object) -> dict[str, str]:
+        return {"a": "a waits"} if is_marked else {}
+
+    monkeypatch.setattr("minibroker.admin_call.AdminClient", lambda **_: Existing())
+    monkeypatch.setattr("minibroker.commands.topic._topic_deletions", deletions)
+    run = CliRunner().invoke(create_command, ["a", "--if-not-exists"], standalone_mode=False)
+    assert isinstance(run.exception, ClickException) == is_marked
+    assert run.stdout == ("" if is_marked else "a exists\n")
