@@ -68,6 +68,8 @@ from minibroker.runtime.ports import (
 RETRY_SECONDS = 0.2
 """Pause after ZooKeeper did not answer; the adapter reconnects by itself meanwhile."""
 
+LEAST_WAIT_SECONDS = 1.0
+"""For ZooKeeper's first answer, also where `zookeeper.connection.timeout.ms` is less: it takes some round trips."""
 PATIENCE_SECONDS = 2.0
 """A start that waits for ZooKeeper longer than this logs it, once."""
 
@@ -127,7 +129,7 @@ async def open_session(
 ) -> Coordination:
     """A started coordination; waits up to `wait_ms` for ZooKeeper, then raises ZooKeeperUnreachable."""
     loop = asyncio.get_running_loop()
-    give_up_at = loop.time() + wait_ms / 1000
+    give_up_at = loop.time() + max(wait_ms / 1000, LEAST_WAIT_SECONDS)
     patience = loop.call_later(
         PATIENCE_SECONDS, log.warning, "waiting up to %.0f s for ZooKeeper at %s", wait_ms / 1000, servers
     )
@@ -135,12 +137,15 @@ async def open_session(
         while True:
             coordination = open_coordination(servers, session_timeout_ms)
             try:
-                await coordination.start()
+                async with asyncio.timeout_at(give_up_at):
+                    await coordination.start()
                 break
-            except CoordinationUnavailable as error:
+            except (CoordinationUnavailable, TimeoutError) as error:
                 if loop.time() + RETRY_SECONDS >= give_up_at:
+                    why = f" ({error})" if isinstance(error, CoordinationUnavailable) else ""
                     raise ZooKeeperUnreachable(
-                        f"ZooKeeper does not answer at {servers} ({error}): start it, or correct zookeeper.connect"
+                        f"ZooKeeper does not answer at {servers} within {wait_ms} ms{why}: start it, or correct"
+                        " zookeeper.connect"
                     ) from error
             await asyncio.sleep(RETRY_SECONDS)
     finally:
