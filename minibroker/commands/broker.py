@@ -7,6 +7,9 @@ import click
 
 from minibroker.command_line import EXIT_FINE, CommandFailed, WrongUsage, json_option, print_json
 
+NECESSARY_SETTINGS = ("broker.id=1", "log.dirs=logs", "zookeeper.connect=localhost:2181")
+"""Every broker needs them, so other settings are checked together with them, where a cluster gives its own later."""
+
 
 @click.command()
 @click.option(

@@ -42,8 +42,6 @@ COMMANDS = {
 BACKENDS = click.Choice(["processes", "compose", "simulated"])
 DURATION_S = 60.0
 SEEDS = 1_000_000
-NECESSARY_SETTINGS = ("broker.id=1", "log.dirs=logs", "zookeeper.connect=localhost:2181")
-"""Every broker needs them, so a setting is checked together with them; the run gives its own."""
 
 
 @click.group(cls=LazyGroup, lazy=COMMANDS)
@@ -183,7 +181,7 @@ def _content(file: Path) -> bytes:
 
 def _settings(settings: tuple[str, ...]) -> dict[str, str]:
     """Wrong names and values are told before anything starts."""
-    from minibroker.commands.broker import problem_of_settings
+    from minibroker.commands.broker import NECESSARY_SETTINGS, problem_of_settings
 
     found = named_values(settings, "--set", "NAME=VALUE")
     problem = problem_of_settings([*NECESSARY_SETTINGS, *settings])
@@ -384,6 +382,7 @@ def check(history: Path, idempotent: str, all_sends: bool, unfinished: bool, as_
     from minibroker.chaos.history.history_file import BadHistory
     from minibroker.chaos.history.promise import Promise
     from minibroker.chaos.run.history_reading import read_history
+    from minibroker.observation.event_stream import printable
 
     history = _history_file(history)
     promise = Promise(in_order=frozenset(_processes(idempotent)), knows_all_sends=all_sends, is_final=not unfinished)
@@ -398,7 +397,8 @@ def check(history: Path, idempotent: str, all_sends: bool, unfinished: bool, as_
         print_json(msgspec.to_builtins(found))
     else:
         for anomaly in found.anomalies:
-            click.echo(f"{anomaly.name} {anomaly.key}: {anomaly.text}; {'; '.join(anomaly.facts)}")
+            told = f"{anomaly.name} {anomaly.key}: {anomaly.text}; {'; '.join(anomaly.facts)}"
+            click.echo(printable(told))  # another program wrote the values
         sums = ", ".join(f"{name} {count}" for name, count in found.counts.items())
         verdict = click.style(sums, fg="red") if sums else click.style("no anomaly", fg="green")
         click.echo(f"{verdict} in {found.operations} operations; readers were {found.lag_s:.3f} s behind at worst")

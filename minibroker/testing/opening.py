@@ -69,11 +69,11 @@ class cluster:
         settings: Mapping[str, str] | None = None,
         backend: Backend = "simulated",
     ) -> None:
-        if brokers < 1:
-            raise ValueError(f"brokers must be 1 or more, not {brokers}")
+        if not isinstance(brokers, int) or brokers < 1:
+            raise ValueError(f"brokers must be a number, 1 or more, not {brokers!r}")
         self._brokers = brokers
         self._seed = seed if CommandLine.seed is None else CommandLine.seed
-        self._settings = dict(settings or {})
+        self._settings = _checked(settings or {})
         self._backend = CommandLine.backend or backend
         if self._backend not in get_args(Backend):
             raise ValueError(f"backend must be simulated, processes or compose, not {self._backend!r}")
@@ -105,6 +105,19 @@ class cluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._opened.__aexit__(kind, error, trace)
+
+
+def _checked(settings: Mapping[str, str]) -> dict[str, str]:
+    """Raises ValueError, which says what a broker would say."""
+    from minibroker.commands.broker import NECESSARY_SETTINGS, problem_of_settings
+
+    wrong = {name: value for name, value in settings.items() if not isinstance(value, str)}
+    if wrong:
+        raise ValueError(f"settings are texts, such as '1', not {wrong}")
+    problem = problem_of_settings([*NECESSARY_SETTINGS, *(f"{name}={value}" for name, value in settings.items())])
+    if problem is not None:
+        raise ValueError(problem.removeprefix("--set: "))
+    return dict(settings)
 
 
 def _virtual_loop() -> "VirtualLoop":

@@ -13,6 +13,7 @@ from typing import Any
 from minibroker.runtime.ports import AddressInUse, ConnectionRefused, Listener, Network, NetworkError
 from minibroker.simulation.world.real_waiting import refuse
 
+PORT_MAX = 65_535
 CONNECT_TIMEOUT_MS = 127_000
 """Linux gives up a connection attempt after about this time."""
 
@@ -25,12 +26,14 @@ class StreamCalls:
 
     def server(self, factory: Callable[[], asyncio.BaseProtocol], hosts: Sequence[str], port: int) -> "SimulatedServer":
         """One that does not listen yet."""
+        check_port(port)
         return SimulatedServer(self._network(), factory, hosts, port)
 
     async def connect(
         self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
         """Raises OSError where a real connection would."""
+        check_port(port)
         try:
             _, adapter = await self._network().connect(lambda: StreamAdapter(factory()), host, port, CONNECT_TIMEOUT_MS)
         except ConnectionRefused as error:
@@ -200,6 +203,12 @@ class StreamAdapter(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self.protocol.resume_writing()
+
+
+def check_port(port: int) -> None:
+    """Raises OverflowError, as a real socket does."""
+    if not 0 <= port <= PORT_MAX:
+        raise OverflowError(f"port must be 0-{PORT_MAX}, not {port}")
 
 
 def hosts_of(host: str | Sequence[str] | None) -> list[str]:

@@ -1,5 +1,6 @@
 """`minibroker chaos`: what it says before a run, and about wrong input."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -68,3 +69,17 @@ def test_a_directory_without_a_history_is_a_failure(tmp_path: Path) -> None:
     assert (result.exit_code, "holds no history.jsonl: name the file" in result.stderr) == (EXIT_COULD_NOT, True)
     (tmp_path / "history.jsonl").write_text("x")
     assert "line 1 is no event of a history" in CliRunner().invoke(check, [str(tmp_path)]).stderr
+
+
+def test_values_of_a_history_give_the_terminal_no_orders(tmp_path: Path) -> None:
+    events = [
+        {"index": 0, "time_ns": 0, "process": "r", "type": "invoke", "f": "poll"},
+        *(
+            {"index": n, "time_ns": n, "process": "r", "type": "ok", "f": "poll", "polled": [polled]}
+            for n, polled in enumerate(({"key": "a-0", "value": value, "offset": 0} for value in ("\x1b[2J", "y")), 1)
+        ),
+    ]
+    (tmp_path / "history.jsonl").write_text("".join(json.dumps(each) + "\n" for each in events))
+    printed = CliRunner().invoke(check, [str(tmp_path)])
+    assert "inconsistent-offsets" in printed.stdout
+    assert "\x1b" not in printed.stdout and "\\x1b[2J" in printed.stdout

@@ -188,6 +188,21 @@ async def test_an_ordinary_loop_is_refused_with_the_cure() -> None:
             pass
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"brokers": 0}, "1 or more"),
+        ({"brokers": "3"}, "a number"),
+        ({"settings": {"min.insync.replica": "1"}}, "Did you mean min.insync.replicas"),
+        ({"settings": {"min.insync.replicas": 1}}, "settings are texts"),
+        ({"backend": "cloud"}, "simulated, processes or compose"),
+    ],
+)
+def test_options_that_no_cluster_has_are_refused_before_it_starts(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        cluster(**options)
+
+
 def test_a_failure_prints_the_seed_and_the_state_of_the_cluster() -> None:
     async def story() -> None:
         async with cluster(brokers=2, seed=11) as c:
@@ -434,6 +449,10 @@ async def test_a_server_tells_its_port_and_keeps_it_to_itself(c: ClusterHarness)
     assert not server.is_serving() and server.sockets == ()
     with pytest.raises(OSError, match="unknown host"):
         await asyncio.open_connection("db.example", 5432)
+    with pytest.raises(OverflowError, match="0-65535"):
+        await asyncio.start_server(ignore, "0.0.0.0", 70_000)
+    with pytest.raises(OverflowError, match="0-65535"):
+        await asyncio.open_connection("localhost", -5)
     with pytest.raises(RealWaiting, match="TLS"):
         await asyncio.open_connection("localhost", port, ssl=True)
 
