@@ -7,6 +7,7 @@ import pytest
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.errors import CorruptLog
 from minibroker.broker.log.segments.tail_cache import TailCache
+from minibroker.protocol.files.checkpoints import decode_index
 from tests.broker.log.machine import (
     PARTITION,
     PATH,
@@ -63,6 +64,34 @@ def test_a_read_ends_at_or_below_the_given_end_offset(machine: Machine, tail_cac
     for end_offset in range(13):
         found = log.read(0, 10_000, end_offset)
         assert found.next_offset == end_offset - end_offset % 3
+
+
+def test_a_read_that_ends_anywhere_within_a_batch_gives_the_whole_ones_before_it(machine: Machine) -> None:
+    _, log = machine.open_log(tail_cache=TailCache(bytes_max=0))
+    (_, batch), *_ = append(log, 3)
+    size = len(batch)
+    for max_bytes in range(size, 3 * size + 2):
+        found = log.read(0, max_bytes, log.log_end_offset)
+        assert (found.size_bytes, found.next_offset) == (max_bytes // size * size, max_bytes // size * 2)
+
+
+def test_an_index_entry_that_points_elsewhere_changes_no_read_and_no_cut(machine: Machine) -> None:
+    """An index is only a hint: an entry of another batch, or of none, is not followed."""
+    _, log = machine.open_log(LogConfig(index_interval_bytes=200), tail_cache=TailCache(bytes_max=0))
+    (_, batch), *_ = append(log, 11)
+    [segment] = log.segments
+    segment.save_index()
+    name = f"{0:020d}.index"
+    sound = machine.content(name)
+    assert len(decode_index(sound)) == 5
+    for at, entry in enumerate(decode_index(sound)):
+        for moved_by in (-len(batch), -1, 1, len(batch) - 1, len(batch)):
+            position = (entry.position + moved_by).to_bytes(4)
+            segment.close()
+            machine.edit(name, sound[: 8 * at + 4] + position + sound[8 * at + 8 :])
+            for offset in range(22):
+                assert log.read(offset, 1, 22).base_offset == offset - offset % 2, (at, moved_by, offset)
+                assert segment.end_at(offset) == offset - offset % 2, (at, moved_by, offset)
 
 
 def test_the_first_batch_is_read_even_if_it_exceeds_max_bytes(machine: Machine, tail_cache: TailCache) -> None:

@@ -1,11 +1,14 @@
-"""Whether the end of a segment is a write that was cut off, at each exact limit."""
+"""Where a segment ends, and whether its end is a write that was cut off, at each exact limit."""
 
 import pytest
 
+from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.segments import segment_tail
-from minibroker.broker.log.segments.segment_tail import is_cut_off
+from minibroker.broker.log.segments.segment_files import SegmentFile
+from minibroker.broker.log.segments.segment_tail import SegmentTail, is_cut_off, read_tail
+from minibroker.protocol.files.checkpoints import INDEX_ENTRY_BYTES
 from minibroker.protocol.record_batch import HEADER_BYTES
-from tests.broker.log.machine import PATH, Machine, make_batch
+from tests.broker.log.machine import PATH, Machine, append, make_batch
 
 HEADER, LARGE = make_batch(0, value=b"v" * 4_000)
 FRONT = bytes(LARGE[:HEADER_BYTES])
@@ -53,3 +56,15 @@ def test_fewer_bytes_than_a_header_were_cut_off_and_a_whole_header_must_make_sen
     nonsense = b"\xff" * HEADER_BYTES
     assert not cut_off(machine, nonsense)
     assert cut_off(machine, nonsense, 1)
+
+
+@pytest.mark.parametrize("entries", [1, 2, 3])
+def test_the_end_is_found_from_the_last_index_entry_however_few_there_are(machine: Machine, entries: int) -> None:
+    """What lies in front of that entry is not read, and a sound index is not rebuilt at each start."""
+    _, log = machine.open_log(LogConfig(index_interval_bytes=100))
+    (_, batch), *_ = append(log, 1 + entries)
+    log.segments[-1].save_index()
+    assert len(machine.content(f"{0:020d}.index")) == INDEX_ENTRY_BYTES * entries
+    machine.storage.flip_bit(log.segments[-1].log_path, len(batch) * (entries - 1) + 7)
+    segment = SegmentFile(path=log.segments[-1].path, base_offset=0, size=log.size_bytes)
+    assert read_tail(machine.disk(), segment, 100) == SegmentTail(log.log_end_offset, last_epoch=0)
