@@ -27,7 +27,7 @@ from minibroker.protocol.files.checkpoints import (
     EpochEntry,
     segment_file_name,
 )
-from minibroker.protocol.record_batch import HEADER_BYTES, BatchHeader, CorruptBatch, check_body, read_header
+from minibroker.protocol.record_batch import BatchHeader, CorruptBatch, check_body, read_header
 from minibroker.runtime.ports import Buffer, Disk, DiskError, File, FileMissing, FileTooLarge, OutOfDescriptors
 
 logger = logging.getLogger(__name__)
@@ -134,8 +134,6 @@ class Segment:
         epoch_end = NO_OFFSET
         try:
             while position < length:
-                if position and length - position < HEADER_BYTES:
-                    break
                 header = read_header(data, position)
                 size = header.size_bytes
                 if position and length - position < size:
@@ -152,7 +150,7 @@ class Segment:
         except CorruptBatch as error:
             if position == 0:
                 raise CorruptLog(self.log_path, start + error.position, error.reason) from None
-            # batches before the damage are served; the next read starts with the damaged one
+            # those before the damage, or before a header that this read cut off, are served; the next read starts there
         return memoryview(data)[:position], first.base_offset, expected, last.partition_leader_epoch
 
     def locate(self, offset: int) -> tuple[int, BatchHeader]:
