@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minibroker.broker.log.log_digests import (
+    SegmentHead,
     complete_one,
     digest_from_start,
     digest_from_start_to,
@@ -125,6 +126,51 @@ def test_a_log_start_within_a_segment_needs_one_read(machine: Machine) -> None:
     head = drive(read_head(log))
     assert not needs_head(log, head)
     assert digest_from_start(log, head) == expected(log)
+
+
+@pytest.mark.parametrize(("base_moved", "start_moved"), [(-1, 0), (1, 0), (0, -2), (0, 2)])
+def test_the_head_of_another_segment_or_start_is_not_used(machine: Machine, base_moved: int, start_moved: int) -> None:
+    """A start falls, too: that of a leader that never received the higher one."""
+    _, log = machine.open_log()
+    append(log, 30)
+    log.trim_before(log.segments[1].base_offset + 4)
+    head = drive(read_head(log))
+    assert head is not None
+    other = SegmentHead(head.base_offset + base_moved, head.start_offset + start_moved, head.digest)
+    assert needs_head(log, other)
+    assert digest_from_start(log, other) is None
+    log.lower_start(log.log_start_offset - 2)
+    assert needs_head(log, head)
+    assert digest_from_start(log, drive(read_head(log))) == expected(log)
+
+
+@pytest.mark.parametrize("cut", ["truncated", "killed"])
+def test_what_changed_without_a_roll_is_in_the_file_before_the_recovery_point_rises(machine: Machine, cut: str) -> None:
+    _, log = machine.open_log()
+    append(log, 3)
+    drive(log.flush())
+    if cut == "truncated":
+        truncate(log, 4)
+        append(log, 1, epoch=1, value=b"w" * 40)
+    else:
+        log = reopened(machine)
+        append(log, 1)
+    drive(log.flush())
+    digests = {0: (log.log_end_offset, expected(log))}
+    machine.lose_power()
+    assert parse_segment_digests(machine.content(DIGESTS)).segments == digests
+
+
+def test_a_flush_writes_no_digests_without_a_cut_before_it(machine: Machine) -> None:
+    _, log = machine.open_log()
+    append(log, 3)
+    drive(log.flush())
+    truncate(log, 2)
+    for _ in range(2):
+        append(log, 1)
+        drive(log.flush())
+    [(end, _)] = parse_segment_digests(machine.content(DIGESTS)).segments.values()
+    assert end == log.log_end_offset - 2
 
 
 def test_a_power_cut_does_not_combine_an_older_file_with_newer_segments(machine: Machine) -> None:

@@ -57,6 +57,29 @@ def test_unflushed_records_do_not_survive_a_power_cut(machine: Machine) -> None:
     assert machine.open_log(ONE_SEGMENT)[1].log_end_offset == 0
 
 
+@pytest.mark.parametrize("cause", ["killed", "index lost"])
+def test_indexes_of_closed_segments_are_on_disk_before_the_recovery_point_rises(machine: Machine, cause: str) -> None:
+    """One that a power cut took is rebuilt on the event loop, from all headers of its segment."""
+    directory, log = machine.open_log()
+    append(log, 30)
+    indexes = [name for name in machine.file_names("index") if int(name[:20]) < log.segments[-1].base_offset]
+    before = [machine.content(name) for name in indexes]
+    assert all(before)
+    assert len(indexes) > 4
+    if cause == "killed":
+        machine.kill()
+        directory, log = machine.open_log()
+    else:
+        for segment in log.segments[:-1]:
+            segment.close()
+            machine.disk().remove(segment.index_paths[0])
+            segment.end_at(segment.base_offset)
+    drive(log.flush())
+    drive(directory.checkpoint_recovery_points())
+    machine.lose_power()
+    assert [machine.content(name) for name in indexes] == before
+
+
 def test_nothing_is_synced_twice(machine: Machine) -> None:
     _, log = machine.open_log()
     append(log, 5)

@@ -10,6 +10,7 @@ from minibroker.broker.log.cutting import delete_head
 from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.protocol.files.checkpoints import LogStartReason
+from minibroker.runtime.ports import OutOfDescriptors
 from minibroker.simulation.world.node import ProcessDead
 from tests.broker.log.machine import PATH, SMALL, Machine, append, check_log, drive, reset
 from tests.broker.log.test_recovery import FIRST, ONE_SEGMENT, restart
@@ -105,6 +106,24 @@ def test_a_segment_that_a_killed_cut_removed_does_not_return_behind_new_records(
         assert log.damage is None
         if not killed:
             return
+
+
+@pytest.mark.invariant("I44")
+def test_a_segment_that_a_failed_cut_removed_does_not_return_behind_new_records(machine: Machine) -> None:
+    """There was no descriptor to sync its removal with. The records in front of it are synced by chance."""
+    directory, log = machine.open_log(SMALL)
+    append(log, 9, epoch=3)
+    store(directory, log)
+    base = log.segments[1].base_offset
+    machine.storage.fail("sync_directory", log.directory, times=1, no_descriptor=True)
+    with pytest.raises(OutOfDescriptors):
+        log.truncate_to(base - 2)
+    log.finish_cut()
+    log.truncate_to(base - 2)
+    append(log, 1, epoch=5)
+    machine.disk().open(log.segments[0].log_path).sync()
+    log = lose_power_and_start(machine)
+    assert (log.damage, log.log_end_offset) == (None, base)
 
 
 @pytest.mark.invariant("I44")

@@ -263,3 +263,21 @@ def test_a_start_whose_write_failed_half_way_does_not_count_after_the_next_start
     log = restart(machine)
     assert (log.log_start_offset, log.log_end_offset, log.damage) == (0, end, None)
     assert read_all(log) == whole
+
+
+@pytest.mark.invariant("I44")
+def test_a_lower_start_is_recorded_after_a_failed_reset_before_records_count_below_the_earlier_one(
+    machine: Machine,
+) -> None:
+    directory, log = machine.open_log(CONFIG)
+    reset(log, 20)
+    append(log, 2)
+    machine.storage.fail("sync_directory", log.directory, times=1, no_descriptor=True)
+    with pytest.raises(OutOfDescriptors):
+        log.reset_to(4)
+    log.finish_cut()
+    append(log, 3)
+    assert drive(log.flush()) == 10
+    machine.lose_power()
+    _, log = machine.open_log(CONFIG)
+    assert (log.damage, log.log_start_offset, log.log_end_offset) == (None, 4, 10)
