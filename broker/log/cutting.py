@@ -104,13 +104,13 @@ def delete_head(log: OpenLog, offset: int) -> int:
     """Delete whole segments below `offset`, but none above the log's recorded start. The active one is closed first; if
     it is empty it stays, because its successor would have its name. Returns the base offset of the first remaining
     segment."""
-    bound = min(offset, log.recorded_start_offset)
-    if log.segments[0].base_offset >= bound or log.health.offline or log.deleted or log.damage is not None:
+    if log.health.offline or log.deleted or log.damage is not None:
         return log.segments[0].base_offset
-    count = sum(log.segment_end(number) <= bound for number in range(len(log.segments)))
+    bound = min(offset, log.recorded_start_offset)
+    count = log.segment_number(bound)
     try:
-        if count == len(log.segments) and (log.segments[-1].size == 0 or not log.rolled_for_retention()):
-            count -= 1
+        if bound == log.log_end_offset and log.segments[-1].size and log.rolled_for_retention():
+            count += 1
         for segment in log.segments[:count]:
             discard_batches(log, segment)
             discard_indexes(log, segment)

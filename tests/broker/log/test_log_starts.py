@@ -229,6 +229,21 @@ def test_a_start_being_written_does_not_land_in_the_next_topic_of_that_name(mach
     assert (log.damage, log.log_start_offset, log.log_end_offset, log.topic_id) == (None, 0, 10, "another-id")
 
 
+@pytest.mark.parametrize("offset", range(31))
+def test_only_whole_segments_below_the_given_offset_are_deleted(machine: Machine, offset: int) -> None:
+    """Other replicas may still need what lies between it and the recorded start."""
+    _, log = machine.open_log(CONFIG)
+    append(log, 15)
+    bases = [segment.base_offset for segment in log.segments]
+    assert len(bases) > 3
+    drive(log.record_start(30, LogStartReason.RETENTION))
+    log.trim_before(30)
+    assert delete_head(log, offset) == max(base for base in [*bases, 30] if base <= offset)
+    kept = [base for base in bases if base > offset]
+    assert [segment.base_offset for segment in log.segments][1:] == kept
+    assert delete_head(log, offset) == log.segments[0].base_offset
+
+
 def test_an_older_recovery_point_does_not_damage_a_reset_log(machine: Machine) -> None:
     """The checkpoint is from before the reset, and retention has deleted what was appended since."""
     directory, log = machine.open_log(CONFIG)
@@ -269,7 +284,7 @@ def test_a_start_whose_write_failed_half_way_does_not_count_after_the_next_start
 def test_a_lower_start_is_recorded_after_a_failed_reset_before_records_count_below_the_earlier_one(
     machine: Machine,
 ) -> None:
-    directory, log = machine.open_log(CONFIG)
+    _, log = machine.open_log(CONFIG)
     reset(log, 20)
     append(log, 2)
     machine.storage.fail("sync_directory", log.directory, times=1, no_descriptor=True)

@@ -5,11 +5,15 @@ from __future__ import annotations
 import pytest
 
 from minibroker.broker.log.config import LogConfig
+from minibroker.broker.log.cutting import delete_head
+from minibroker.broker.log.retention import retention_start
+from minibroker.protocol.files.checkpoints import LogStartReason
 from minibroker.simulation.world.clock import WALL_CLOCK_START_MS
-from tests.broker.log.machine import SMALL, Machine, append, check_log, drive, retain, trim_epochs
+from tests.broker.log.machine import PARTITION, SMALL, Machine, append, check_log, drive, retain, trim_epochs
 
 NOW = WALL_CLOCK_START_MS
 BY_SIZE = LogConfig(segment_bytes=1_000, index_interval_bytes=100, retention_ms=None, retention_bytes=2_000)
+SMALLEST = LogConfig(segment_bytes=1_000, index_interval_bytes=100, retention_ms=None, retention_bytes=1)
 BY_AGE = LogConfig(segment_bytes=1_000, index_interval_bytes=100, retention_ms=10_000)
 
 
@@ -134,6 +138,28 @@ def test_snapshots_are_deleted_with_their_segments(machine: Machine) -> None:
     append(log, 40)
     retain(log, 80, NOW)
     assert int(machine.file_names(".snapshot")[0][:20]) == log.log_start_offset
+
+
+@pytest.mark.parametrize("cause", ["damaged", "made again"])
+def test_nothing_is_deleted_for_a_log_that_is_damaged_or_gone(machine: Machine, cause: str) -> None:
+    """A damaged log may be the only copy; where a deleted one was, there may be the log of another topic."""
+    directory, log = machine.open_log(BY_SIZE)
+    append(log, 40)
+    retain(log, 80, NOW)
+    append(log, 40)
+    drive(log.record_start(150, LogStartReason.RETENTION))
+    log.trim_before(150)
+    if cause == "damaged":
+        log.mark_damaged("a test says so")
+    else:
+        directory.delete_log(PARTITION)
+        append(directory.create_log(PARTITION, "another-id", BY_SIZE), 80)
+    before = machine.storage.trace.events
+    log.config = SMALLEST
+    assert retention_start(log, 160, NOW + 1_000_000) == 150
+    assert delete_head(log, 150) == log.segments[0].base_offset < 100
+    assert drive(log.remove_deleted(NOW + 1_000_000)) == 0
+    assert machine.storage.trace.events == before
 
 
 def test_settings_can_be_changed_at_runtime(machine: Machine) -> None:
