@@ -216,8 +216,7 @@ class LogDirectory:
         reason = "no file says which topic it is of, and nothing of it was ever synced"
         self._observer.notify(ReplicaRemoved(topic=partition.topic, partition=partition.partition, reason=reason))
         target = self._renamed.rename(self._directory_of(partition), partition, deleted_directory_name)
-        if target is not None:
-            self._renamed.sync_names()
+        if target is not None:  # synced with all that a start behind a power cut finds
             self._renamed.to_remove.append(target)
 
     def _directory_of(self, partition: TopicPartition) -> str:

@@ -211,8 +211,7 @@ def lose_names(machine: Machine) -> None:
         machine.disk().remove(f"{PATH}/{PARTITION}/{name}")
 
 
-@pytest.mark.invariant("I41")
-def test_batches_that_a_power_cut_left_without_an_owner_go_to_no_topic(machine: Machine) -> None:
+def lose_power_and_names(machine: Machine) -> None:
     """The kernel wrote the batches and the names first, and the contents of the small files not at all."""
     _, log = machine.open_log()
     append(log, 3, epoch=0)
@@ -221,11 +220,27 @@ def test_batches_that_a_power_cut_left_without_an_owner_go_to_no_topic(machine: 
     for path in (log.directory, PATH):
         machine.disk().sync_directory(path)
     machine.lose_power()
+
+
+@pytest.mark.invariant("I41")
+def test_batches_that_a_power_cut_left_without_an_owner_go_to_no_topic(machine: Machine) -> None:
+    lose_power_and_names(machine)
     events: list[object] = []
     directory = machine.open(observer=Observers(events.append))
     assert PARTITION not in directory.logs
     assert any(isinstance(each, ReplicaRemoved) for each in events)
     assert directory.create_log(PARTITION, NEXT_ID, SMALL).log_end_offset == 0
+
+
+@pytest.mark.invariant("I41")
+@pytest.mark.parametrize("is_full", [False, True])
+def test_batches_without_an_owner_do_not_return_with_another_power_cut(machine: Machine, is_full: bool) -> None:
+    lose_power_and_names(machine)
+    if is_full:
+        machine.storage.fail("replace_file", is_full=True)
+    machine.open()
+    machine.lose_power()
+    assert not machine.disk().exists(f"{PATH}/{PARTITION}")
 
 
 @pytest.mark.invariant("I41")
