@@ -196,6 +196,29 @@ def test_a_failed_sync_never_heals_for_lack_of_space_either(machine: Machine, fo
     assert log.recovery_point == 0
 
 
+@pytest.mark.parametrize("is_bad_entry", [False, True])
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_failed_sync_of_the_name_of_a_deleted_log_takes_the_directory_offline(
+    machine: Machine, is_bad_entry: bool, is_late: bool
+) -> None:
+    """Without a descriptor it is tried again later. A directory that cannot be synced at all is of no use."""
+    directory, _ = machine.open_log()
+    other = directory.create_log(TopicPartition("other", 0), "other-id", SMALL)
+    if is_late:
+        machine.storage.lacks_descriptors = True
+        directory.delete_log(PARTITION)
+        machine.storage.lacks_descriptors = False
+    machine.storage.fail("sync_directory", times=1, is_bad_entry=is_bad_entry)
+    if is_late:
+        drive(directory.maintain(0))
+    else:
+        with pytest.raises(DiskError):
+            directory.delete_log(PARTITION)
+    assert directory.offline
+    with pytest.raises(StorageOffline):
+        append(other, 1)
+
+
 def test_a_failed_sync_of_a_checkpoint_takes_the_directory_offline(machine: Machine) -> None:
     directory, log = machine.open_log()
     append(log, 3)

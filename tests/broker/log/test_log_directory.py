@@ -23,6 +23,7 @@ from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.adapters.clock import RealClock
 from minibroker.runtime.adapters.disk import RealDisk
 from minibroker.runtime.observer import Observers
+from minibroker.runtime.ports import DiskFull
 from tests.broker.log.machine import PARTITION, PATH, SMALL, TOPIC_ID, Machine, append, check_log, drive, read_all
 
 OTHER = TopicPartition("a.topic_with-dashes", 11)
@@ -346,6 +347,26 @@ def test_a_deletion_survives_a_power_cut_and_is_finished(machine: Machine) -> No
     assert directory.logs == {}
     drive(directory.maintain(0))
     assert [name for name in names(machine) if name.startswith("lines")] == []
+
+
+def test_files_of_a_deleted_log_stay_until_its_new_name_is_synced(machine: Machine) -> None:
+    """A power cut would bring back the old name, for what is left of the log; also on a full disk, which is in need of
+    the room."""
+    directory, log = machine.open_log()
+    append(log, 3)
+    drive(log.flush())
+    drive(directory.checkpoint_recovery_points())
+    machine.storage.fill()
+    with pytest.raises(DiskFull):
+        append(log, 1)
+    machine.storage.fail("sync_directory", PATH, times=2, no_descriptor=True)
+    directory.delete_log(PARTITION)
+    drive(directory.maintain(0))
+    assert machine.disk().exists(f"{PATH}/{PARTITION}.0-delete/{0:020d}.log")
+    drive(directory.maintain(0))
+    assert not machine.disk().exists(f"{PATH}/{PARTITION}.0-delete")
+    machine.lose_power()
+    assert machine.open().logs == {}
 
 
 def test_a_topic_can_be_deleted_and_created_again_and_again(machine: Machine) -> None:
