@@ -37,7 +37,7 @@ def act_on_damage(state: ReplicaState, effects: list[ev.ReplicaEffect]) -> None:
     state.role = Role.OFFLINE
     state.leader_id = None
     effects.append(ev.TakeOutOfUse(reason=state.damage))
-    effects.append(ev.LeaderChanged(became_leader=False))
+    effects.append(ev.LeaderChanged())
 
 
 def _can_hand_over(state: ReplicaState) -> bool:

@@ -403,10 +403,8 @@ class TakeOutOfUse(ReplicaEffect, frozen=True, kw_only=True):
     reason: str
 
 
-class LeaderChanged(ReplicaEffect, frozen=True, kw_only=True):
+class LeaderChanged(ReplicaEffect, frozen=True):
     """Role, leader or epoch changed: the shell moves fetchers, drops fetch sessions, ends delayed fetches."""
-
-    became_leader: bool
 
 
 class Warn(ReplicaEffect, frozen=True, kw_only=True):

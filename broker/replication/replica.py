@@ -142,7 +142,7 @@ def _become_leader(state: ReplicaState, event: ev.LeaderAndIsrReceived, effects:
     if state.epoch_history.assign(event.leader_epoch, state.log_end_offset):
         effects += (ev.WriteEpochHistory(), ev.SyncEpochHistorySoon())
     _set_remotes(state, event, reset=True)
-    effects.append(ev.LeaderChanged(became_leader=True))
+    effects.append(ev.LeaderChanged())
     state.in_sync_replicas = ()
     commit_isr(state, event.in_sync_replicas, event.partition_epoch, event.now_ms, effects)
     _sync_what_does_not_count(state, effects)
@@ -184,7 +184,7 @@ def _become_follower(state: ReplicaState, event: ev.LeaderAndIsrReceived, effect
     state.leader_id = event.leader_id
     state.leader_epoch = event.leader_epoch
     state.partition_epoch = event.partition_epoch
-    effects.append(ev.LeaderChanged(became_leader=False))
+    effects.append(ev.LeaderChanged())
     begin_following(state, effects)
 
 
@@ -195,7 +195,7 @@ def _lose_leader(state: ReplicaState, event: ev.LeaderAndIsrReceived, effects: l
     state.leader_id = None
     state.leader_epoch = event.leader_epoch
     state.partition_epoch = event.partition_epoch
-    effects.append(ev.LeaderChanged(became_leader=False))
+    effects.append(ev.LeaderChanged())
 
 
 # ------------------------------------------------------------------------------------------- fencing, stopping, disk
@@ -207,7 +207,7 @@ def _on_replica_stopped(state: ReplicaState, event: ev.ReplicaStopped, effects: 
     if state.role is not Role.OFFLINE:
         state.role = Role.NONE
     state.leader_id = None
-    effects.append(ev.LeaderChanged(became_leader=False))
+    effects.append(ev.LeaderChanged())
 
 
 def _on_broker_fenced(state: ReplicaState, event: ev.BrokerFenced, effects: list[ev.ReplicaEffect]) -> None:
@@ -230,7 +230,7 @@ def _on_log_failed(state: ReplicaState, event: ev.LogFailed, effects: list[ev.Re
     leave_leadership(state, "log directory failed", effects, ErrorCode.KAFKA_STORAGE_ERROR)
     state.role = Role.OFFLINE
     state.leader_id = None
-    effects.append(ev.LeaderChanged(became_leader=False))
+    effects.append(ev.LeaderChanged())
 
 
 def _on_log_healed(state: ReplicaState, event: ev.LogHealed, effects: list[ev.ReplicaEffect]) -> None:

@@ -43,19 +43,19 @@ class ReplicationConfig(Struct, frozen=True, kw_only=True):
     truncation_rule: TruncationRule = TruncationRule.LEADER_EPOCH
 
 
-class RemoteReplica(Struct):
+class RemoteReplica(Struct, kw_only=True):
     """What a leader knows of a follower in this leader epoch."""
 
     log_end_offset: int | None = None
     """None: it has not fetched in this epoch. Its end is then unknown, and the high watermark cannot rise."""
     broker_epoch: int | None = None
     """Highest broker epoch it fetched with; a lower one belongs to an older incarnation (KIP-903)."""
-    last_caught_up_ms: int = 0
+    last_caught_up_ms: int
     """Last time its end was known to equal the leader's."""
     log_start_offset: int | None = None
     """The start it last reported in this epoch; None: not yet reported."""
-    last_fetch_ms: int = 0
-    leader_end_at_last_fetch: int = 0
+    last_fetch_ms: int
+    leader_end_at_last_fetch: int
     eligible: bool = True
     """Live, not shutting down, and fetching under its registered broker epoch."""
 

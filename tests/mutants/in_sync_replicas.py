@@ -275,7 +275,8 @@ SETS = (
             Edit(
                 "broker.replication.leader",
                 "        return FetchRefused(ErrorCode.UNKNOWN_LEADER_EPOCH)\n    known = remote.broker_epoch\n",
-                "        remote = state.remotes[event.replica_id] = RemoteReplica()\n    known = remote.broker_epoch\n",
+                "        remote = RemoteReplica(last_caught_up_ms=0, last_fetch_ms=0, leader_end_at_last_fetch=0)\n"
+                "        state.remotes[event.replica_id] = remote\n    known = remote.broker_epoch\n",
             ),
         ),
         schedule=Schedule("in_sync_replicas:broker_without_a_replica_fetches"),

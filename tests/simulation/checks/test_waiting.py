@@ -18,6 +18,16 @@ from minibroker.simulation.cluster import SimulatedCluster
 TICK = ev.BrokersChanged(eligible={}, now_ms=0)
 
 
+def follower(log_end_offset: int, eligible: bool = True) -> RemoteReplica:
+    return RemoteReplica(
+        log_end_offset=log_end_offset,
+        eligible=eligible,
+        last_caught_up_ms=0,
+        last_fetch_ms=0,
+        leader_end_at_last_fetch=log_end_offset,
+    )
+
+
 class Replica:
     """The part of a partition that the rules read: broker 1 leads, 3 is not in sync and ends early."""
 
@@ -32,7 +42,7 @@ class Replica:
             in_sync_replicas=in_sync,
             log_end_offset=9,
             high_watermark=high_watermark,
-            remotes={2: RemoteReplica(log_end_offset=9), 3: RemoteReplica(log_end_offset=4, eligible=eligible)},
+            remotes={2: follower(9), 3: follower(4, eligible)},
         )
 
 
