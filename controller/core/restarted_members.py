@@ -73,8 +73,8 @@ def choose(
 ) -> Choice:
     """Choose among the members of this ISR. Without patience (unclean election), wait only for those able to answer."""
     standings = [standing(state, partition, leadership, each) for each in _members(state, partition, leadership)]
-    standings = [_held_to(each, _committed(state, partition, leadership, each)) for each in standings]
-    ready = [each for each in standings if each.log is not None and not each.is_waited_for]
+    standings = [_held_to(state, partition, leadership, each) for each in standings]
+    ready = [each for each in standings if each.log is not None]
     proven = next((each for each in ready if each.is_proven), None)
     if proven is not None:
         why = f"the log of broker {proven.broker_id} is whole since it was in sync"
@@ -109,7 +109,7 @@ def best_log(
     """The one of these, in the ISR or not, that lost least as far as is known, for an operator who accepts a loss:
     rules 3 and 4, without waiting for any broker."""
     standings = [_reported(state, partition, leadership, each) for each in broker_ids]
-    held = [_held_to(each, _committed(state, partition, leadership, each)) for each in standings]
+    held = [_held_to(state, partition, leadership, each) for each in standings]
     ready = [each for each in held if each.log is not None] or standings
     return max(_candidates(ready), key=_size).broker_id if ready else None
 
@@ -166,35 +166,35 @@ def is_of_another_topic(state: ControllerState, partition: TopicPartition, log: 
     return log.topic_id not in ("", state.topics[partition.topic].topic_id)
 
 
-def _committed(
-    state: ControllerState, partition: TopicPartition, leadership: Leadership, member: Standing
-) -> tuple[int, BrokerId]:
-    """Up to where another replica knows the log to be committed, and which replica. One outside the ISR may know it
-    from before an accepted loss, which began a later epoch. A member was aligned after every such loss."""
+def _held_to(state: ControllerState, partition: TopicPartition, leadership: Leadership, member: Standing) -> Standing:
+    """A log that ends below what another replica knows to be committed has lost records."""
     if member.log is None:
-        return -1, member.broker_id
-    topic_id = state.topics[partition.topic].topic_id
-    known = [
-        (log.high_watermark, each)
-        for each, logs in state.logs.items()
-        if (log := logs.get(partition)) is not None
-        and log.topic_id == topic_id
-        and log.damage is None
-        and (each in leadership.in_sync_replicas or log.last_epoch >= member.log.last_epoch)
-    ]
-    return max(known, default=(-1, member.broker_id))
-
-
-def _held_to(member: Standing, committed: tuple[int, BrokerId]) -> Standing:
-    """A log that ends below what was committed has lost records."""
-    high_watermark, holder = committed
-    if member.log is None or member.is_waited_for or member.log.log_end_offset >= high_watermark:
         return member
+    known = _committed(state, partition, leadership, member.log)
+    if not known or member.log.log_end_offset >= max(known)[0]:
+        return member
+    high_watermark, holder = max(known)
     problem = (
         f"has lost records: its log ends at {member.log.log_end_offset}, and broker {holder} knows that all up to"
         f" {high_watermark} was committed"
     )
     return Standing(broker_id=member.broker_id, problem=problem)
+
+
+def _committed(
+    state: ControllerState, partition: TopicPartition, leadership: Leadership, member_log: ReplicaLog
+) -> list[tuple[int, BrokerId]]:
+    """Up to where replicas know the log to be committed, and which ones. One outside the ISR may know it from before an
+    accepted loss, which began a later epoch. A member was aligned after every such loss."""
+    topic_id = state.topics[partition.topic].topic_id
+    return [
+        (log.high_watermark, each)
+        for each, logs in state.logs.items()
+        if (log := logs.get(partition)) is not None
+        and log.topic_id == topic_id
+        and log.damage is None
+        and (each in leadership.in_sync_replicas or log.last_epoch >= member_log.last_epoch)
+    ]
 
 
 def _outsiders_to_ask(state: ControllerState, partition: TopicPartition, leadership: Leadership) -> list[BrokerId]:

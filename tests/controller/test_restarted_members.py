@@ -172,6 +172,14 @@ def test_where_no_member_ever_had_a_log_the_partition_begins_empty() -> None:
     assert elected(cluster_state(again(1), again(2), again(3), now=NO_LEADER, logs=logs)) is None
 
 
+@pytest.mark.invariant("I28")
+def test_where_no_broker_has_a_log_and_none_lost_one_the_partition_gets_a_leader() -> None:
+    """No report names an end or a topic id: nothing is known to be committed that a member could have lost."""
+    logs = {each: ReplicaLog(exists=False, undisturbed_since=frozenset([f"i{each}"])) for each in (1, 2)}
+    after = elected(cluster_state(again(1), again(2), now=NO_LEADER, logs=logs))
+    assert after is not None and after.leader == 1
+
+
 # ----------------------------------------------------------------------------------------------------------- waiting
 @pytest.mark.invariant("I28")
 def test_a_member_with_a_full_or_failed_disk_is_waited_for() -> None:

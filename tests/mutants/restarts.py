@@ -53,7 +53,7 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "controller.core.restarted_members",
-                "    if member.log is None or member.is_waited_for or member.log.log_end_offset >= high_watermark:\n",
+                "    if not known or member.log.log_end_offset >= max(known)[0]:\n",
                 "    if True:\n",
             ),
         ),
@@ -415,8 +415,8 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "controller.core.restarted_members",
-                "        and (each in leadership.in_sync_replicas or log.last_epoch >= member.log.last_epoch)\n",
-                "        and log.last_epoch >= member.log.last_epoch\n",
+                "        and (each in leadership.in_sync_replicas or log.last_epoch >= member_log.last_epoch)\n",
+                "        and log.last_epoch >= member_log.last_epoch\n",
             ),
         ),
         schedule=Schedule("restarts:epoch_rots_in_a_log_that_is_cut"),
