@@ -1,11 +1,12 @@
 """A consumer's position: resets, validation after elections, truncation."""
 
 from collections import deque
+from collections.abc import Callable
 
 import pytest
 
 from minibroker.client.consumer.cursor import Chunk, Cursor, OffsetReset
-from minibroker.client.errors import LogTruncated, OffsetOutOfRange, Where
+from minibroker.client.errors import LogTruncated, OffsetOutOfRange, TopicMadeAgain, Where
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, EpochEndOffset
 
@@ -242,3 +243,68 @@ def test_out_of_range_without_policy_halts() -> None:
     cursor = cursor_at(10, 3)
     cursor.out_of_range(OffsetReset.NONE, WHERE)
     assert isinstance(cursor.halted, OffsetOutOfRange)
+
+
+# -------------------------------------------------------------------------------------------------- topics made again
+def made_again(cursor: Cursor, reset: OffsetReset) -> None:
+    assert not cursor.learn_topic("first", reset, WHERE)
+    assert not cursor.learn_topic("first", reset, WHERE)
+    assert cursor.learn_topic("second", reset, WHERE)
+
+
+@pytest.mark.parametrize("reset", [OffsetReset.EARLIEST, OffsetReset.NONE])
+def test_an_unread_position_at_the_end_is_at_the_end_of_a_topic_made_again(reset: OffsetReset) -> None:
+    """The user sought to the end, whatever the policy says, and has read nothing since."""
+    cursor = Cursor(PARTITION, reset, 1_000)
+    cursor.learn_leader(1, 3)
+    cursor.seek_by(LATEST_TIMESTAMP)
+    assert cursor.settle_reset(cursor.generation, 10, 3)
+    made_again(cursor, reset)
+    assert cursor.needs_reset
+    assert cursor.reset_timestamp == LATEST_TIMESTAMP
+
+
+def read_from_the_end() -> Cursor:
+    cursor = Cursor(PARTITION, OffsetReset.LATEST, 1_000)
+    cursor.learn_leader(1, 3)
+    assert cursor.settle_reset(cursor.generation, 10, 3)
+    cursor.read_since_move = True
+    return cursor
+
+
+@pytest.mark.parametrize("make", [cursor_at, lambda offset: read_from_the_end()], ids=["chosen", "read"])
+def test_the_policy_replaces_an_offset_in_a_topic_made_again(make: Callable[[int], Cursor]) -> None:
+    cursor = make(10)
+    made_again(cursor, OffsetReset.EARLIEST)
+    assert cursor.needs_reset
+    assert cursor.reset_timestamp == EARLIEST_TIMESTAMP
+    cursor = make(10)
+    made_again(cursor, OffsetReset.NONE)
+    assert isinstance(cursor.halted, TopicMadeAgain)
+    assert cursor.halted.position == 10
+
+
+@pytest.mark.invariant("I22")
+def test_an_answer_to_a_reset_in_the_deleted_topic_is_no_position_in_the_next_one() -> None:
+    cursor = Cursor(PARTITION, OffsetReset.LATEST, 1_000)
+    cursor.learn_topic("first", OffsetReset.LATEST, WHERE)
+    generation = cursor.generation
+    made_again(cursor, OffsetReset.LATEST)
+    assert not cursor.settle_reset(generation, 100, 3)
+    assert cursor.position is None
+    assert cursor.reset_timestamp == LATEST_TIMESTAMP
+
+
+@pytest.mark.invariant("I22")
+def test_nothing_of_the_deleted_topic_is_returned_or_validated_in_the_next_one() -> None:
+    cursor = reader_at_10_of_epoch_3()
+    cursor.high_watermark, cursor.log_start_offset = 15, 4
+    generation = cursor.generation
+    made_again(cursor, OffsetReset.NONE)
+    assert not cursor.chunks
+    assert cursor.generation > generation, "replies about the deleted topic are dropped"
+    assert {cursor.fetch_epoch, cursor.record_epoch, cursor.position_epoch} == {None}
+    assert {cursor.high_watermark, cursor.log_start_offset, cursor.leader_epoch, cursor.validated_epoch} == {None}
+    cursor.seek(3)
+    cursor.learn_leader(2, 4)
+    assert cursor.wants_data
