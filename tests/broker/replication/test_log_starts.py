@@ -198,6 +198,19 @@ def test_a_log_is_reset_only_after_all_members_have_recorded_the_leaders_start()
     assert state.log_start_offset == END + 6
 
 
+@pytest.mark.invariant("I13")
+def test_a_log_that_was_reset_knows_no_epoch_and_copies_at_once() -> None:
+    """Epochs of the dropped records would be told to others if this replica led, and their end would be asked for."""
+    state = follower()
+    assert state.epoch_history.entries == [(0, 0)]
+    step(state, ev.FetchAnswered(leader_epoch=0, fetch_offset=END, error_code=ErrorCode.OFFSET_OUT_OF_RANGE))
+    ends = ev.LeaderEndsAnswered(
+        leader_epoch=0, error_code=ErrorCode.NONE, log_start_offset=END + 6, log_end_offset=END + 9
+    )
+    assert names(step(state, ends)) == ["ResetTo", "WriteEpochHistory", "SyncEpochHistorySoon", "FetchNext"]
+    assert state.epoch_history.entries == []
+
+
 def leader_of(*reported: int | None) -> ReplicaState:
     """A leader with two committed records; each follower has reported the given start."""
     cluster = CoreCluster(1 + len(reported))

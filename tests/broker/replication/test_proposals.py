@@ -129,3 +129,43 @@ def test_a_stall_of_the_leader_is_not_forgiven_to_a_follower_that_was_at_the_end
     assert step(state, ev.LagChecked(now_ms=cluster.now_ms + lag_ms)) == []
     effects = step(state, ev.LagChecked(now_ms=cluster.now_ms + lag_ms + 1))
     assert [type(effect).__name__ for effect in effects] == ["ProposeIsr"]
+
+
+@pytest.mark.invariant("I36")
+def test_a_stall_of_the_leader_is_forgiven_to_every_follower_that_it_did_not_hear_meanwhile() -> None:
+    """Otherwise a leader that was paused for longer than the lag limit throws all its followers out of the ISR."""
+    cluster = CoreCluster(3)
+    cluster.elect(1)
+    cluster.fetch(2)
+    cluster.fetch(3)
+    cluster.produce(1, "a")
+    state = cluster.replicas[1].state
+    lag_ms = state.config.replica_lag_time_max_ms
+    cluster.pass_time(2 * lag_ms)
+    step(state, ev.LeaderStalled(stalled_ms=2 * lag_ms, now_ms=cluster.now_ms))
+    assert step(state, ev.LagChecked(now_ms=cluster.now_ms + lag_ms)) == []
+    (proposal,) = step(state, ev.LagChecked(now_ms=cluster.now_ms + lag_ms + 1))
+    assert isinstance(proposal, ev.ProposeIsr)
+    assert proposal.new_isr_with_epochs == ((1, None),)
+
+
+@pytest.mark.invariant("I36", "I37")
+@pytest.mark.parametrize("fetched_ms", [5_000, 25_000], ids=["before-the-stall", "after-it"])
+def test_a_stall_of_the_leader_moves_the_last_fetch_of_a_follower_up_to_the_present_at_most(fetched_ms: int) -> None:
+    """The stall lasts from 5 s to 25 s. A follower that reaches what its last fetch was answered from was at the end at
+    the time of that fetch."""
+    cluster = CoreCluster(2)
+    cluster.elect(1)
+    cluster.fetch(2)
+    cluster.produce(1, "a")
+    state = cluster.replicas[1].state
+    cluster.pass_time(fetched_ms)
+    cluster.fetch(2)
+    cluster.produce(1, "b")
+    cluster.pass_time(25_000 - fetched_ms)
+    step(state, ev.LeaderStalled(stalled_ms=20_000, now_ms=cluster.now_ms))
+    cluster.fetch(2)
+    lag_ms = state.config.replica_lag_time_max_ms
+    assert step(state, ev.LagChecked(now_ms=cluster.now_ms + lag_ms)) == []
+    effects = step(state, ev.LagChecked(now_ms=cluster.now_ms + lag_ms + 1))
+    assert [type(effect).__name__ for effect in effects] == ["ProposeIsr"]
