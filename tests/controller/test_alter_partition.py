@@ -98,6 +98,14 @@ def test_retry_of_an_applied_change_succeeds_with_the_present_version() -> None:
     assert (result.leader_id, result.leader_epoch) == (1, 5)
 
 
+@pytest.mark.parametrize("recovery", [0, 1])
+def test_the_answer_says_whether_the_leader_still_recovers(recovery: int) -> None:
+    state = cluster_state(1, 2, 3, now=leadership(1, 1, is_recovering=bool(recovery)))
+    result = check_proposal(state, 1, T0, proposal(1, recovery=recovery))
+    assert isinstance(result, AlterPartitionResult)
+    assert (result.error_code, result.leader_recovery_state) == (ErrorCode.NONE, recovery)
+
+
 @pytest.mark.invariant("I8")
 def test_another_version_is_refused() -> None:
     state = cluster_state(1, 2, 3, now=leadership(1, 1, 2, version=9))

@@ -13,7 +13,7 @@ from minibroker.controller.controller_election import ControllerFence
 from minibroker.controller.core.controller_state import Topic
 from minibroker.controller.core.election import PartitionChange
 from minibroker.protocol import znodes
-from minibroker.runtime.ports import Coordination, CreateOp, Operation, Stat, WriteOutcomeUnknown
+from minibroker.runtime.ports import Coordination, CreateOp, NodeExists, Operation, Stat, WriteOutcomeUnknown
 from tests.controller.cluster import Cluster, simulated
 from tests.controller.facts import T0, leadership
 
@@ -32,6 +32,9 @@ MULTIS_MAX = 12
 
 class LossyCoordination:
     """Loses one multi: its request, or its answer after the write."""
+
+    create: Callable[..., Awaitable[tuple[str, Stat]]]
+    """A test may set it."""
 
     def __init__(self, inner: Coordination) -> None:
         self._inner = inner
@@ -200,3 +203,29 @@ async def test_the_state_of_a_topic_that_another_tool_removed_is_not_written_for
     written = await store.write_leaderships([FIRST])
     assert (written.written, written.lost) == ((), {})
     assert await cluster.observer.get_children(znodes.BROKER_TOPICS) == []
+
+
+@pytest.mark.parametrize("ends", ["request lost", "answer lost", "created meanwhile"])
+def test_a_removed_parent_is_there_again_however_its_creation_ends(ends: str) -> None:
+    """The controller reads on: an error here would end it, and its successors, one after the other."""
+
+    @simulated
+    async def story(cluster: Cluster) -> None:
+        store, coordination = await store_on(cluster)
+        await cluster.observer.delete(znodes.DELETE_TOPICS)
+        tried: list[str] = []
+
+        async def create(path: str, data: bytes, **options: Any) -> tuple[str, Stat]:
+            tried.append(path)
+            if len(tried) > 1:
+                return await cluster.observer.create(path, data, **options)
+            if ends != "request lost":
+                await cluster.observer.create(path, data, **options)
+            raise NodeExists(path) if ends == "created meanwhile" else WriteOutcomeUnknown(ends)
+
+        coordination.create = create
+        assert await store.read_deletions(lambda: None) == []
+        assert await cluster.observer.exists(znodes.DELETE_TOPICS) is not None
+        assert tried == [znodes.DELETE_TOPICS] * (2 if ends == "request lost" else 1)
+
+    story()

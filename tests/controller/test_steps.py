@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from minibroker.controller.core.control_requests import LeaderAndIsr, UpdateMetadata
-from minibroker.controller.core.controller_state import ControllerState
-from minibroker.controller.core.election import elect
+from minibroker.controller.core.controller_state import ControllerState, Deletion, Leadership, Topic
+from minibroker.controller.core.election import PartitionChange, elect
 from minibroker.controller.core.events import (
     AnswersDue,
     CloseChannel,
@@ -16,12 +16,17 @@ from minibroker.controller.core.events import (
     OpenChannel,
     RegistrationsChanged,
     ReplicasFailed,
+    Report,
     Send,
     TookOver,
+    TopicErased,
+    TopicsChanged,
     WriteLeaderships,
 )
 from minibroker.controller.core.steps import step
-from tests.controller.facts import T0, broker, cluster_state, leadership
+from minibroker.protocol.events.controller_events import TopicDeleted
+from minibroker.protocol.ids import TopicPartition
+from tests.controller.facts import T0, broker, cluster_state, leadership, log
 
 
 def sends(effects: list[ControllerEffect]) -> list[tuple[int, str]]:
@@ -96,12 +101,21 @@ def test_a_state_that_vanished_is_created_again() -> None:
 
 
 @pytest.mark.invariant("I27")
-def test_a_version_that_falls_fails_an_assertion() -> None:
-    state = cluster_state(2, 3, now=leadership(1, 1, 2, 3))
-    change = elect(state, T0, "test")
-    assert change is not None
-    with pytest.raises(AssertionError, match="partition epoch fell"):
-        step(state, LeadershipsWritten(written=(change,)))
+@pytest.mark.parametrize(
+    ("after", "message"),
+    [
+        (leadership(2, 2, 3, epoch=6, version=7), "partition epoch fell"),
+        (leadership(2, 2, 3, epoch=6, version=6), "partition epoch fell"),
+        (leadership(1, 1, 2, 3, epoch=4, version=8), "leader epoch fell"),
+        (leadership(2, 2, 3, epoch=5, version=8), "a new leader needs a new epoch"),
+    ],
+    ids=["same-version", "lower-version", "lower-epoch", "another-leader"],
+)
+def test_a_version_or_an_epoch_that_falls_fails_an_assertion(after: Leadership, message: str) -> None:
+    now = leadership(1, 1, 2, 3, epoch=5, version=7)
+    change = PartitionChange(partition=T0, before=now, after=after, reason="test")
+    with pytest.raises(AssertionError, match=message):
+        step(cluster_state(2, 3, now=now), LeadershipsWritten(written=(change,)))
 
 
 def test_taking_over_opens_channels_then_sends_metadata_then_leaders() -> None:
@@ -174,3 +188,51 @@ def test_a_replica_that_fails_in_the_isr_leaves_it() -> None:
 
 def test_a_replica_that_fails_while_there_is_no_leader_changes_nothing() -> None:
     assert failed_on_broker_3(cluster_state(2, 3, now=leadership(None, 1, epoch=5))) == []
+
+
+# ------------------------------------------------------------------------------------------------- topics come and go
+OTHER = TopicPartition("others", 0)
+
+
+@pytest.mark.invariant("I27")
+def test_a_topic_that_is_found_with_its_leaders_keeps_them() -> None:
+    """An election would begin with epoch 0, below the epoch that its replicas know."""
+    state, found = cluster_state(1, 2, 3), leadership(2, 2, 3)
+    added, state.topics = state.topics, {}
+    effects = step(state, TopicsChanged(added=added, leaderships={T0: found}))
+    assert not [each for each in effects if isinstance(each, WriteLeaderships)]
+    assert state.leaderships == {T0: found}
+    assert [each for each in sends(effects) if each[1] == "LeaderAndIsr"] == [
+        (each, "LeaderAndIsr") for each in (1, 2, 3)
+    ]
+
+
+@pytest.mark.invariant("I27")
+def test_what_was_read_of_a_known_topic_does_not_replace_what_is_known() -> None:
+    now = leadership(1, 1, 2, 3, epoch=6, version=9)
+    state = cluster_state(1, 2, 3, now=now)
+    earlier = TopicsChanged(added=dict(state.topics), leaderships={T0: leadership(2, 2, 3, epoch=5, version=7)})
+    assert step(state, earlier) == []
+    assert state.leaderships == {T0: now}
+
+
+def test_nothing_is_remembered_of_an_erased_topic() -> None:
+    """What is left of it would be elected and sent, and would belong to the next topic of its name."""
+    state = cluster_state(1, 2, 3, now=leadership(1, 1, 2, 3), logs={3: log(9)})
+    topic = state.topics[OTHER.topic] = Topic(topic_id="t2", assignment={0: (1, 2)})
+    state.leaderships[OTHER] = leadership(1, 1, 2)
+    state.deletions = {"lines": Deletion(is_started=True, is_recorded=True, is_erased=True)}
+    state.offline_replicas = {2: frozenset([T0, OTHER])}
+    state.asked_logs = {3: frozenset([T0])}
+    assert step(state, TopicErased(topic="lines")) == [Report(event=TopicDeleted(topic="lines"))]
+    assert (state.topics, state.leaderships) == ({OTHER.topic: topic}, {OTHER: leadership(1, 1, 2)})
+    assert (state.logs, state.asked_logs) == ({3: {}}, {3: frozenset()})
+    assert state.offline_replicas == {2: frozenset([OTHER])}
+    assert state.deletions == {}
+
+
+def test_a_marker_without_a_topic_is_erased_without_touching_others() -> None:
+    state = cluster_state(1, 2, 3, now=leadership(1, 1, 2, 3))
+    assert step(state, TopicErased(topic="nothing")) == [Report(event=TopicDeleted(topic="nothing"))]
+    assert set(state.topics) == {"lines"}
+    assert set(state.leaderships) == {T0}

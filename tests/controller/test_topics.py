@@ -49,10 +49,16 @@ async def deleted(
 
 
 async def altered(
-    cluster: Cluster, controller: Candidate, kind: int, name: str, *configs: AlterableConfig
+    cluster: Cluster,
+    controller: Candidate,
+    kind: int,
+    name: str,
+    *configs: AlterableConfig,
+    validate_only: bool = False,
 ) -> tuple[ErrorCode, str | None]:
     resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=list(configs))
-    response = await cluster.ask(controller, IncrementalAlterConfigsRequest(resources=[resource]))
+    request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
+    response = await cluster.ask(controller, request)
     assert isinstance(response, IncrementalAlterConfigsResponse), response
     return ErrorCode(response.responses[0].error_code), response.responses[0].error_message
 
@@ -162,8 +168,12 @@ async def test_creation_answers_though_one_broker_hangs(cluster: Cluster) -> Non
     began = cluster.world.loop.time()
     response = await cluster.create(controller, "lines", [[1, 2]])
     assert response.topics[0].error_code == 0
-    assert cluster.world.loop.time() - began < CONFIRM_SECONDS_MAX + 0.5
+    assert CONFIRM_SECONDS_MAX <= cluster.world.loop.time() - began < CONFIRM_SECONDS_MAX + 0.5
     assert cluster.brokers[1].leader_and_isr("lines", 0)
+    began = cluster.world.loop.time()
+    check = CreateTopicsRequest(topics=[CreatableTopic(name="more", num_partitions=1)], validate_only=True)
+    await cluster.ask(controller, check)
+    assert cluster.world.loop.time() - began < 0.5, "a check changes nothing that a broker would have to know"
 
 
 @simulated
@@ -412,6 +422,28 @@ async def test_changed_settings_of_a_topic_reach_every_broker(cluster: Cluster) 
     last = cluster.brokers[2].requests[-1]
     assert isinstance(last, UpdateMetadataRequest)
     assert last.topic_states[0].configs == expected
+
+
+@pytest.mark.invariant("I45")
+@simulated
+async def test_changed_settings_are_answered_once_brokers_know_them_and_a_check_at_once(cluster: Cluster) -> None:
+    """For a broker that hangs no answer waits for ever."""
+    await cluster.start(1, 2)
+    controller = await cluster.controller()
+    await cluster.create(controller, "lines", [[1]])
+    cluster.brokers[2].is_mute = True
+
+    async def seconds(value: str, validate_only: bool) -> float:
+        began = cluster.world.loop.time()
+        change = setting("retention.ms", value)
+        code, _ = await altered(cluster, controller, ResourceType.TOPIC, "lines", change, validate_only=validate_only)
+        assert code is ErrorCode.NONE
+        return cluster.world.loop.time() - began
+
+    assert CONFIRM_SECONDS_MAX <= await seconds("5", validate_only=False) < CONFIRM_SECONDS_MAX + 0.5
+    assert await seconds("6", validate_only=True) < 0.5
+    content, _ = await cluster.observer.get(znodes.topic_config_path("lines"))
+    assert ConfigNode.decode(content).config == {"retention.ms": "5"}
 
 
 @simulated
