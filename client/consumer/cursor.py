@@ -244,7 +244,7 @@ class Cursor:
 
     def refetch(self) -> None:
         """Drop buffered records; they are fetched again from the position on."""
-        if self.position is not None and self.reset_timestamp is None:
+        if self.position is not None:
             self._move(self.position, self.position_epoch)
 
     def halt(self, problem: MinibrokerError) -> None:

@@ -1,0 +1,236 @@
+"""What of a consumer's position is left when it moves: by the user, by a reset, by a truncation, to a new leader."""
+
+import pytest
+
+from minibroker.client.consumer.cursor import Cursor, OffsetReset
+from minibroker.client.errors import OffsetOutOfRange
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.wire.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, EpochEndOffset
+from minibroker.simulation.model.replica import header_for
+from tests.client.test_cursor import (
+    PARTITION,
+    WHERE,
+    a_chunk,
+    cursor_at,
+    reader_at_10_of_epoch_3,
+    unread_at_10_of_epoch_3,
+    validate,
+)
+
+PROBLEM = OffsetOutOfRange(ErrorCode.OFFSET_OUT_OF_RANGE, WHERE, "a test")
+
+
+# ---------------------------------------------------------------------------------------------------------- the user
+@pytest.mark.parametrize("by_time", [False, True])
+def test_a_seek_drops_what_is_buffered_and_ends_every_trouble(by_time: bool) -> None:
+    cursor = reader_at_10_of_epoch_3()
+    cursor.refused(PROBLEM, 7.0)
+    cursor.halt(PROBLEM)
+    cursor.fetched(a_chunk(), 20, 3)
+    generation = cursor.generation
+    if by_time:
+        cursor.seek_by(EARLIEST_TIMESTAMP)
+    else:
+        cursor.seek(5)
+    assert (cursor.position, list(cursor.chunks)) == (None if by_time else 5, [])
+    assert cursor.generation > generation, "replies to earlier requests are dropped"
+    assert {cursor.halted, cursor.error, cursor.refused_since_ms} == {None}
+
+
+@pytest.mark.invariant("I22")
+def test_a_validation_is_dropped_after_a_seek_to_a_record_of_the_same_epoch() -> None:
+    cursor = reader_at_10_of_epoch_3()
+    cursor.learn_leader(2, 4)
+    question = cursor.ask_epoch_end()
+    cursor.seek(3, 3)
+    assert cursor.validated(question, EpochEndOffset(epoch=3, end_offset=1), halt=True, where=WHERE) is None
+    assert (cursor.position, cursor.halted) == (3, None)
+
+
+@pytest.mark.invariant("I22")
+def test_a_truncation_below_an_offset_that_the_user_chose_after_a_reset_is_an_error() -> None:
+    cursor = unread_at_10_of_epoch_3()
+    cursor.seek(10, 3)
+    assert validate(cursor, 2, 7) is not None
+
+
+def test_a_truncation_below_an_end_that_the_user_sought_after_reading_is_followed() -> None:
+    cursor = reader_at_10_of_epoch_3()
+    cursor.seek_by(LATEST_TIMESTAMP)
+    assert cursor.settle_reset(cursor.generation, 15, 3)
+    cursor.learn_leader(2, 4)
+    assert validate(cursor, 2, 7) is None
+    assert cursor.position == 7
+
+
+def test_records_of_earlier_epochs_fit_after_a_seek_backwards() -> None:
+    cursor = reader_at_10_of_epoch_3()
+    assert cursor.misfit(header_for(15, 2), None) == "leader epoch 2 follows epoch 3"
+    cursor.seek(5)
+    assert cursor.misfit(header_for(5, 2), None) is None
+
+
+def test_replies_without_the_requested_batches_are_counted_from_the_last_good_one_or_seek() -> None:
+    cursor = cursor_at(10, 3)
+    cursor.unfit_fetches = 2
+    cursor.fetched(a_chunk(), 15, 3)
+    assert cursor.unfit_fetches == 0
+    cursor.unfit_fetches = 2
+    cursor.seek(5)
+    assert cursor.unfit_fetches == 0
+
+
+def test_what_is_buffered_is_fetched_again_only_where_there_is_a_position() -> None:
+    cursor = reader_at_10_of_epoch_3()
+    cursor.refetch()
+    assert (cursor.fetch_offset, list(cursor.chunks)) == (10, [])
+    cursor.seek_by(LATEST_TIMESTAMP)
+    generation = cursor.generation
+    cursor.refetch()
+    assert cursor.settle_reset(generation, 20, 3), "the request of the position goes on"
+    cursor = Cursor(PARTITION, OffsetReset.NONE, 1_000)
+    cursor.refetch()
+    assert (cursor.position, cursor.fetch_offset) == (None, 0)
+
+
+def test_the_last_error_is_shown_and_the_time_of_the_first_one() -> None:
+    cursor = cursor_at(10, 3)
+    for problem, now_ms in ((OffsetOutOfRange(ErrorCode.OFFSET_OUT_OF_RANGE, WHERE, "earlier"), 7.0), (PROBLEM, 9.0)):
+        cursor.refused(problem, now_ms)
+    assert (cursor.error, cursor.refused_since_ms) == (PROBLEM, 7.0)
+    cursor.answered()
+    assert (cursor.error, cursor.refused_since_ms) == (None, None)
+
+
+@pytest.mark.invariant("I12", "I41")
+@pytest.mark.parametrize(
+    ("before", "header", "problem"),
+    [
+        (None, (15, 3), None),
+        (None, (14, 3), "the first batch holds offsets 14 to 14"),
+        (None, (16, 3), "the first batch holds offsets 16 to 16"),
+        (None, (15, 2), "leader epoch 2 follows epoch 3"),
+        (None, (15, 4), "leader epoch 4 is above the leader's 3"),
+        ((15, 2), (16, 2), None),
+        ((15, 2), (16, 3), None),
+        ((15, 2), (17, 2), "offset 17 follows 15"),
+        ((15, 3), (16, 2), "leader epoch 2 follows epoch 3"),
+    ],
+)
+def test_a_batch_that_was_not_asked_for_is_told_by_its_header(
+    before: tuple[int, int] | None, header: tuple[int, int], problem: str | None
+) -> None:
+    cursor = reader_at_10_of_epoch_3()
+    assert cursor.misfit(header_for(*header), None if before is None else header_for(*before)) == problem
+    cursor.learn_leader(1, None)
+    assert cursor.misfit(header_for(15, 4), None) is None, "the leader's epoch is not known"
+
+
+@pytest.mark.invariant("I22")
+def test_a_halt_drops_what_is_buffered_and_what_is_on_its_way() -> None:
+    cursor = reader_at_10_of_epoch_3()
+    generation = cursor.generation
+    cursor.halt(PROBLEM)
+    assert cursor.halted is PROBLEM
+    assert not cursor.chunks
+    assert cursor.generation > generation
+
+
+# -------------------------------------------------------------------------------------------------------- retention
+def outrun_at_10() -> Cursor:
+    """Retention took what it read last; its new position is being requested."""
+    cursor = reader_at_10_of_epoch_3()
+    cursor.seek(10, 3)
+    cursor.read_since_move = True
+    cursor.out_of_range(OffsetReset.EARLIEST, WHERE, log_start_offset=20)
+    return cursor
+
+
+@pytest.mark.invariant("I22")
+def test_a_truncation_below_what_was_read_before_retention_forced_a_reset_is_an_error() -> None:
+    cursor = outrun_at_10()
+    assert cursor.settle_reset(cursor.generation, 4, 5)
+    cursor.learn_leader(2, 5)
+    problem = validate(cursor, 3, 7)
+    assert problem is not None
+    assert problem.divergent_offset == 7
+
+
+def test_the_beginning_that_the_user_asks_for_may_lie_before_what_retention_took() -> None:
+    cursor = outrun_at_10()
+    cursor.seek_by(EARLIEST_TIMESTAMP)
+    assert cursor.settle_reset(cursor.generation, 4, 5)
+    assert cursor.position == 4
+    cursor = outrun_at_10()
+    cursor.seek(15)
+    cursor.seek_by(EARLIEST_TIMESTAMP)
+    assert cursor.settle_reset(cursor.generation, 4, 5)
+    assert cursor.position == 4
+
+
+def test_a_reset_to_the_end_goes_to_the_end_of_a_shorter_log() -> None:
+    """The log that it was in began behind its position, that of the next leader ends before it."""
+    cursor = cursor_at(10, 3)
+    cursor.out_of_range(OffsetReset.LATEST, WHERE, log_start_offset=20)
+    assert cursor.settle_reset(cursor.generation, 4, 5)
+    assert cursor.position == 4
+
+
+# ------------------------------------------------------------------------------------------------- leaders, truncation
+def test_a_new_leader_is_asked_at_once_and_the_same_one_after_the_pause() -> None:
+    cursor = cursor_at(10, 3)
+    cursor.retry_at_ms = 50.0
+    assert not cursor.learn_leader(1, 3)
+    assert cursor.retry_at_ms == 50.0
+    assert cursor.learn_leader(2, 4)
+    assert cursor.retry_at_ms == 0.0
+
+
+def test_a_position_from_before_any_leader_was_known_is_valid_under_the_first_one() -> None:
+    cursor = Cursor(PARTITION, OffsetReset.LATEST, 1_000)
+    cursor.seek(10)
+    cursor.learn_leader(1, 3)
+    assert (cursor.validated_epoch, cursor.wants_data) == (3, True)
+    cursor.fetched(a_chunk(), 15, 3)
+    cursor.learn_leader(2, 4)
+    assert (cursor.validated_epoch, cursor.needs_validation) == (3, True)
+    cursor = Cursor(PARTITION, OffsetReset.LATEST, 1_000)
+    cursor.seek(10)
+    cursor.fetched(a_chunk(), 15, 3)
+    cursor.learn_leader(1, 3)
+    assert cursor.validated_epoch == 3
+
+
+@pytest.mark.invariant("I22")
+def test_a_position_without_an_epoch_counts_under_each_leader_until_a_record_comes() -> None:
+    """Nothing was read under the earlier leader that could differ in the log of the next one."""
+    cursor = cursor_at(10)
+    cursor.learn_leader(2, 4)
+    cursor.fetched(a_chunk(), 15, 4)
+    assert not cursor.needs_validation
+
+
+@pytest.mark.invariant("I22")
+@pytest.mark.parametrize(("epoch", "end"), [(-1, 100), (3, -1), (-1, 12)])
+def test_an_answer_without_an_epoch_or_an_end_validates_nothing(epoch: int, end: int) -> None:
+    cursor = reader_at_10_of_epoch_3()
+    cursor.learn_leader(2, 4)
+    problem = validate(cursor, epoch, end)
+    assert problem is not None
+    assert problem.divergent_offset is None
+
+
+def test_a_truncation_that_was_followed_needs_no_further_validation() -> None:
+    cursor = reader_at_10_of_epoch_3()
+    cursor.learn_leader(2, 4)
+    assert validate(cursor, 2, 7, halt=False) is not None
+    assert cursor.wants_data
+
+
+def test_an_unread_end_is_followed_through_one_truncation_after_another() -> None:
+    cursor = unread_at_10_of_epoch_3()
+    for epoch, end in ((2, 7), (1, 5)):
+        assert validate(cursor, epoch, end) is None
+        assert cursor.position == end
+        cursor.learn_leader(1, (cursor.leader_epoch or 0) + 1)
+    assert cursor.reset_from == LATEST_TIMESTAMP
