@@ -207,7 +207,7 @@ async def test_the_state_of_a_topic_that_another_tool_removed_is_not_written_for
 
 @pytest.mark.parametrize("ends", ["request lost", "answer lost", "created meanwhile"])
 def test_a_removed_parent_is_there_again_however_its_creation_ends(ends: str) -> None:
-    """The controller reads on: an error here would end it, and its successors, one after the other."""
+    """The controller reads on: an error here would end it."""
 
     @simulated
     async def story(cluster: Cluster) -> None:

@@ -196,7 +196,7 @@ OTHER = TopicPartition("others", 0)
 
 @pytest.mark.invariant("I27")
 def test_a_topic_that_is_found_with_its_leaders_keeps_them() -> None:
-    """An election would begin with epoch 0, below the epoch that its replicas know."""
+    """An election as of a new topic would begin with epoch 0, and only ZooKeeper would refuse it."""
     state, found = cluster_state(1, 2, 3), leadership(2, 2, 3)
     added, state.topics = state.topics, {}
     effects = step(state, TopicsChanged(added=added, leaderships={T0: found}))
