@@ -128,7 +128,6 @@ class ReplicaOrders:
             return ErrorCode.KAFKA_STORAGE_ERROR
         event = ev.LeaderAndIsrReceived(
             now_ms=replicas.now_ms(),
-            controller_epoch=state.controller_epoch,
             leader_id=from_wire(state.leader),
             leader_epoch=state.leader_epoch,
             partition_epoch=state.partition_epoch,

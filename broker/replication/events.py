@@ -30,7 +30,6 @@ class LeaderAndIsrReceived(ReplicaEvent, frozen=True, kw_only=True):
     """The controller's order: leader, ISR and assignment. Already checked: controller epoch, broker epoch, topic id."""
 
     now_ms: int
-    controller_epoch: int
     leader_id: int | None
     leader_epoch: int
     partition_epoch: int

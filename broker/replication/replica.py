@@ -93,7 +93,6 @@ def is_stale(state: ReplicaState, event: ev.LeaderAndIsrReceived) -> bool:
 def _on_leader_and_isr(state: ReplicaState, event: ev.LeaderAndIsrReceived, effects: list[ev.ReplicaEffect]) -> None:
     if is_stale(state, event):
         return
-    state.controller_epoch = max(state.controller_epoch, event.controller_epoch)
     state.fenced = event.fenced
     is_same_leadership = event.leader_epoch == state.leader_epoch and event.leader_id == state.leader_id
     state.assignment = event.assignment
@@ -138,7 +137,6 @@ def _become_leader(state: ReplicaState, event: ev.LeaderAndIsrReceived, effects:
     state.leader_epoch = event.leader_epoch
     state.leader_epoch_start = state.log_end_offset
     state.elected_log_start = state.log_start_offset
-    state.shrink_waits_for_sync = None
     if state.epoch_history.assign(event.leader_epoch, state.log_end_offset):
         effects += (ev.WriteEpochHistory(), ev.SyncEpochHistorySoon())
     _set_remotes(state, event, reset=True)

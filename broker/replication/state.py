@@ -123,7 +123,6 @@ class ReplicaState(Struct, kw_only=True):
     leader_epoch: int | None = None
     partition_epoch: int = -1
     """zkVersion of the state znode in the last accepted LeaderAndIsr or AlterPartition response."""
-    controller_epoch: int = 0
     assignment: tuple[int, ...] = ()
     fenced: bool = False
     """This broker is past its ZooKeeper deadline: it must not act as leader."""

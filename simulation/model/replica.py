@@ -211,11 +211,10 @@ def _on_control(
         if replica.state.is_leader:
             actor.decide(ev.BrokersChanged(eligible=dict(live), now_ms=NOW_MS))
     if order is not None:
-        leadership_epoch, leader, leader_epoch, partition_epoch, members, assignment = order
+        _, leader, leader_epoch, partition_epoch, members, assignment = order
         actor.decide(
             ev.LeaderAndIsrReceived(
                 now_ms=NOW_MS,
-                controller_epoch=leadership_epoch,
                 leader_id=leader,
                 leader_epoch=leader_epoch,
                 partition_epoch=partition_epoch,

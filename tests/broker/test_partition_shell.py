@@ -18,7 +18,6 @@ def order(partition: Partition, leader_epoch: int) -> ev.LeaderAndIsrReceived:
     state = partition.state
     return ev.LeaderAndIsrReceived(
         now_ms=partition.now_ms(),
-        controller_epoch=state.controller_epoch,
         leader_id=state.config.broker_id,
         leader_epoch=leader_epoch,
         partition_epoch=state.partition_epoch + 1,

@@ -251,7 +251,6 @@ class CoreCluster:
         """The current LeaderAndIsr, not sent yet."""
         return ev.LeaderAndIsrReceived(
             now_ms=self.now_ms,
-            controller_epoch=1,
             leader_id=self.leader,
             leader_epoch=self.leader_epoch,
             partition_epoch=self.partition_epoch,

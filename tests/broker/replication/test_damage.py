@@ -15,7 +15,6 @@ DAMAGED = ev.LogDamaged(reason="a bit has flipped")
 def order(leader: int | None, isr: tuple[int, ...], epoch: int = 0, version: int = 0) -> ev.LeaderAndIsrReceived:
     return ev.LeaderAndIsrReceived(
         now_ms=0,
-        controller_epoch=1,
         leader_id=leader,
         leader_epoch=epoch,
         partition_epoch=version,

@@ -28,7 +28,6 @@ def _restarted_with_unsynced_tail() -> CoreCluster:
 def _leadership(cluster: CoreCluster, leader: int, epoch: int) -> ev.LeaderAndIsrReceived:
     return ev.LeaderAndIsrReceived(
         now_ms=cluster.now_ms,
-        controller_epoch=1,
         leader_id=leader,
         leader_epoch=epoch,
         partition_epoch=epoch,

@@ -29,7 +29,6 @@ def _led_by_1(*assignment: int) -> ev.LeaderAndIsrReceived:
     """Broker 1 leads epoch 3, alone in the ISR."""
     return ev.LeaderAndIsrReceived(
         now_ms=0,
-        controller_epoch=1,
         leader_id=1,
         leader_epoch=3,
         partition_epoch=0,

@@ -161,7 +161,6 @@ class CrashWalk(Walk):
         cluster = self.cluster
         return ev.LeaderAndIsrReceived(
             now_ms=cluster.now_ms,
-            controller_epoch=1,
             leader_id=cluster.leader,
             leader_epoch=cluster.leader_epoch,
             partition_epoch=cluster.partition_epoch,

@@ -67,7 +67,6 @@ class LoneFollower:
         self.handle(
             ev.LeaderAndIsrReceived(
                 now_ms=0,
-                controller_epoch=1,
                 leader_id=leader_id,
                 leader_epoch=epoch,
                 partition_epoch=epoch,
@@ -207,7 +206,6 @@ def joiner_starts_before_the_new_leader() -> list[CheckerFinding]:
     replica.handle(answer)
     leads = ev.LeaderAndIsrReceived(
         now_ms=0,
-        controller_epoch=1,
         leader_id=FOLLOWER,
         leader_epoch=1,
         partition_epoch=1,
