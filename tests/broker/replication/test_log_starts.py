@@ -119,6 +119,18 @@ def test_the_low_watermark_is_never_below_the_first_offset_of_the_files() -> Non
 
 
 @pytest.mark.invariant("I39")
+def test_a_log_that_is_cut_below_its_start_is_empty_there_and_has_no_older_records() -> None:
+    """The files reached down to 0, and go with the cut: a low watermark of 0 would promise records that are gone."""
+    state = follower()
+    step(state, answer(END))
+    assert (state.log_start_offset, state.low_watermark) == (END, 0)
+    step(state, ev.FetchAnswered(leader_epoch=0, fetch_offset=END, error_code=ErrorCode.OFFSET_OUT_OF_RANGE))
+    ends = ev.LeaderEndsAnswered(leader_epoch=0, error_code=ErrorCode.NONE, log_start_offset=0, log_end_offset=1)
+    assert names(step(state, ends)) == ["Warn", "ResetTo", "AskEpochEnd"]
+    assert (state.log_start_offset, state.log_end_offset, state.high_watermark, state.low_watermark) == (1, 1, 1, 1)
+
+
+@pytest.mark.invariant("I39")
 def test_a_start_above_the_leaders_is_lowered_before_an_append() -> None:
     state = follower()
     step(state, answer(1))

@@ -169,3 +169,37 @@ def test_a_stall_of_the_leader_moves_the_last_fetch_of_a_follower_up_to_the_pres
     assert step(state, ev.LagChecked(now_ms=cluster.now_ms + lag_ms)) == []
     effects = step(state, ev.LagChecked(now_ms=cluster.now_ms + lag_ms + 1))
     assert [type(effect).__name__ for effect in effects] == ["ProposeIsr"]
+
+
+@pytest.mark.invariant("I4", "I36")
+def test_what_is_appended_during_the_sync_of_a_shrink_below_the_minimum_is_synced_without_another_append() -> None:
+    """Until the controller answers, only synced records count here. Without that sync the last one waits for the
+    next, although all replicas have it."""
+    cluster = CoreCluster(2, min_insync=2)
+    cluster.elect(1)
+    cluster.produce(1, "a")
+    leader = cluster.replicas[1]
+    cluster.pass_time(leader.state.config.replica_lag_time_max_ms + 1)
+    assert step(leader.state, ev.LagChecked(now_ms=cluster.now_ms)) == [ev.SyncLog()]
+    cluster.produce(1, "b")
+    assert not leader.wants_sync, "the shrink is not proposed yet, and everything counts"
+
+    effects = step(leader.state, ev.Synced(end_offset=1, now_ms=cluster.now_ms))
+
+    assert [type(effect).__name__ for effect in effects] == ["ProposeIsr", "SyncLog"]
+    for _ in range(2):
+        cluster.fetch(2)
+    assert leader.state.high_watermark == 1
+    step(leader.state, ev.Synced(end_offset=2, now_ms=cluster.now_ms))
+    assert leader.state.high_watermark == 2
+
+
+@pytest.mark.invariant("I4")
+def test_a_shrink_below_the_minimum_of_a_synced_log_syncs_nothing() -> None:
+    cluster = CoreCluster(2, min_insync=2)
+    cluster.elect(1)
+    cluster.produce(1, "a")
+    state = cluster.replicas[1].state
+    step(state, ev.Synced(end_offset=1, now_ms=cluster.now_ms))
+    effects = step(state, ev.LagChecked(now_ms=cluster.now_ms + state.config.replica_lag_time_max_ms + 1))
+    assert [type(effect).__name__ for effect in effects] == ["ProposeIsr"]
