@@ -4,7 +4,7 @@ import asyncio
 from typing import cast
 
 from minibroker.broker.replicas.alter_partition_sender import STILL_FAILING_MS, AlterPartitionSender
-from minibroker.protocol.wire.messages import ApiKey
+from minibroker.protocol.wire.messages import AlterPartitionResponse, ApiKey
 from minibroker.runtime.broker_dialer import BrokerDialer
 from minibroker.runtime.ports import NetworkError
 from minibroker.runtime.rpc import RpcConnection
@@ -101,3 +101,59 @@ def test_failures_in_a_row_count_from_the_first() -> None:
     for now_ms in (0, STILL_FAILING_MS, 2 * STILL_FAILING_MS):
         failing.fail_at(now_ms)
     assert failing.unreachable_ms_at(2 * STILL_FAILING_MS) == 2 * STILL_FAILING_MS
+
+
+class Line:
+    """A connection on which every request succeeds."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self.address, self.closed, self.requests = address, False, 0
+
+    async def request(self, *_: object) -> AlterPartitionResponse:
+        self.requests += 1
+        return AlterPartitionResponse()
+
+    def abort(self) -> None:
+        self.closed = True
+
+
+class Dialled:
+    """A dialer that connects at once, and its connections."""
+
+    def __init__(self) -> None:
+        self.lines: list[Line] = []
+
+    async def connect(self, _: int, address: tuple[str, int], **__: object) -> Line:
+        self.lines.append(Line(address))
+        return self.lines[-1]
+
+
+async def test_requests_share_a_connection_until_the_controller_has_another_address() -> None:
+    """A request on the old connection would be refused by a former controller, or wait for its timeout."""
+    failing, dialled = FailingSender(), Dialled()
+    sender, address = failing.sender, (2, "controller", 9092)
+    sender._dialer, sender._controller_address = cast(BrokerDialer, dialled), lambda: address
+    await sender._send([])
+    await sender._send([])
+    assert [(line.address, line.closed, line.requests) for line in dialled.lines] == [(("controller", 9092), False, 2)]
+
+    address = (3, "another", 9092)
+    await sender._send([])
+    await sender._send([])
+    assert [(line.address, line.closed, line.requests) for line in dialled.lines] == [
+        (("controller", 9092), True, 2),
+        (("another", 9092), False, 2),
+    ]
+
+
+async def test_news_of_the_same_controller_does_not_end_its_connection() -> None:
+    """They come with each broker that comes or goes; the proposal in flight would have to be sent again."""
+    failing, dialled = FailingSender(), Dialled()
+    sender, address = failing.sender, (2, "controller", 9092)
+    sender._dialer, sender._controller_address = cast(BrokerDialer, dialled), lambda: address
+    await sender._send([])
+    sender.controller_changed()
+    assert not dialled.lines[0].closed
+    address = (3, "another", 9092)
+    sender.controller_changed()
+    assert dialled.lines[0].closed

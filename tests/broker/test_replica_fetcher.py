@@ -101,9 +101,11 @@ class Wire:
     is_waited_on = True
 
     def __init__(self) -> None:
+        self.sent: list[FetchRequest] = []
         self.answers: list[Callable[[FetchResponse], None]] = []
 
     def send(self, body: FetchRequest, on_reply: Callable[[FetchResponse], None]) -> None:
+        self.sent.append(body)
         self.answers.append(on_reply)
 
 
@@ -129,6 +131,41 @@ async def test_a_reply_does_not_answer_what_a_later_request_asked() -> None:
     assert [(event.leader_epoch, event.error_code, event.high_watermark) for event in received] == [
         (1, ErrorCode.NONE, 3)
     ]
+
+
+def _named(request: FetchRequest) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
+    """The partitions that it lists, and those that leave the session."""
+    listed = [(topic.topic, item.partition) for topic in request.topics for item in topic.partitions]
+    forgotten = [(topic.topic, number) for topic in request.forgotten_topics_data for number in topic.partitions]
+    return listed, forgotten
+
+
+async def test_a_partition_that_is_followed_no_more_leaves_the_session() -> None:
+    """Its leader would send the new records for nothing."""
+    fetcher, wire = _fetcher(), Wire()
+    follower = _follower(flushes=False, synced_end=0)
+    fetcher._connection = cast(Any, wire)
+    other = _follower(flushes=False, synced_end=0)
+    other.topic_partition = TopicPartition("b", 0)
+    fetcher.fetch_next(follower)
+    fetcher.fetch_next(other)
+    fetcher._send_fetch(cast(Any, wire))
+    fetcher.leave(PARTITION)
+    fetcher._send_fetch(cast(Any, wire))
+    assert [_named(request) for request in wire.sent] == [([("a", 0), ("b", 0)], []), ([], [("a", 0)])]
+
+
+async def test_a_partition_that_is_followed_again_before_the_next_fetch_stays_in_the_session() -> None:
+    """Named as both, it would be copied only because the leader drops first and lists then."""
+    fetcher, wire = _fetcher(), Wire()
+    follower = _follower(flushes=False, synced_end=0)
+    fetcher._connection = cast(Any, wire)
+    fetcher.fetch_next(follower)
+    fetcher._send_fetch(cast(Any, wire))
+    fetcher.leave(PARTITION)
+    fetcher.fetch_next(follower)
+    fetcher._send_fetch(cast(Any, wire))
+    assert [_named(request) for request in wire.sent] == [([("a", 0)], []), ([("a", 0)], [])]
 
 
 async def test_the_next_fetch_is_sent_in_the_callback_of_the_last_reply() -> None:
