@@ -119,71 +119,71 @@ class BrokerCounters(msgspec.Struct):
 class BrokerGauges(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a broker at one moment."""
 
-    partitions: Annotated[int, Metric("replica_manager_partitions", "Replicas on this broker.")] = 0
-    leaders: Annotated[int, Metric("replica_manager_leaders", "Partitions that this broker leads.")] = 0
+    partitions: Annotated[int, Metric("replica_manager_partitions", "Replicas on this broker.")]
+    leaders: Annotated[int, Metric("replica_manager_leaders", "Partitions that this broker leads.")]
     under_replicated_partitions: Annotated[
         int,
         Metric(
             "replica_manager_under_replicated_partitions",
             "Partitions led here with fewer in-sync replicas than replicas.",
         ),
-    ] = 0
+    ]
     under_min_isr_partitions: Annotated[
         int,
         Metric(
             "replica_manager_under_min_isr_partitions",
             "Partitions led here with fewer in-sync replicas than min.insync.replicas: acks=all is refused.",
         ),
-    ] = 0
+    ]
     at_min_isr_partitions: Annotated[
         int,
         Metric("replica_manager_at_min_isr_partitions", "Partitions led here that cannot lose one more replica."),
-    ] = 0
+    ]
     offline_replicas: Annotated[
         int,
         Metric(
             "replica_manager_offline_replicas", "Replicas here that are offline: the log directory failed or is full."
         ),
-    ] = 0
+    ]
     damaged_replicas: Annotated[
         int,
         Metric(
             "replica_manager_damaged_replicas",
             "Replicas here with a log known to be damaged: offline, or leading as the only one in sync.",
         ),
-    ] = 0
+    ]
     waiting_produce_requests: Annotated[
         int, Metric("replica_manager_waiting_produce_requests", "acks=all requests waiting for in-sync replicas.")
-    ] = 0
+    ]
     waiting_fetch_requests: Annotated[
         int, Metric("replica_manager_waiting_fetch_requests", "Fetches waiting for records.")
-    ] = 0
+    ]
     max_lag: Annotated[
         int,
         Metric("replica_manager_max_lag", "Records by which the farthest follower of a partition led here is behind."),
-    ] = 0
+    ]
     is_controller: Annotated[
         int, Metric("controller_active_controller_count", "1 on the controller; the sum over brokers must be 1.")
-    ] = 0
+    ]
     offline_partitions: Annotated[
         int, Metric("controller_offline_partitions", "Partitions of the cluster without a leader, as known here.")
-    ] = 0
-    live_brokers: Annotated[int, Metric("controller_live_brokers", "Live brokers of the cluster, as known here.")] = 0
-    topics: Annotated[int, Metric("controller_topics", "Topics of the cluster, as known here.")] = 0
+    ]
+    live_brokers: Annotated[int, Metric("controller_live_brokers", "Live brokers of the cluster, as known here.")]
+    topics: Annotated[int, Metric("controller_topics", "Topics of the cluster, as known here.")]
     is_fenced: Annotated[
         int, Metric("broker_is_fenced", "1 while this broker must not serve: ZooKeeper session not confirmed alive.")
-    ] = 0
-    broker_epoch: Annotated[int, Metric("broker_epoch", "The broker epoch; -1 while not registered.")] = -1
-    connections: Annotated[int, Metric("network_connections", "Open connections of clients and brokers.")] = 0
-    log_bytes: Annotated[int, Metric("log_bytes", "Bytes of all segment files here.")] = 0
-    disk_free_bytes: Annotated[int, Metric("log_disk_free_bytes", "Free bytes where log.dirs lies.")] = 0
+    ]
+    broker_epoch: Annotated[int, Metric("broker_epoch", "The broker epoch; -1 while not registered.")]
+    connections: Annotated[int, Metric("network_connections", "Open connections of clients and brokers.")]
+    log_bytes: Annotated[int, Metric("log_bytes", "Bytes of all segment files here.")]
+    disk_free_bytes: Annotated[int, Metric("log_disk_free_bytes", "Free bytes where log.dirs lies.")]
     witness_age_seconds: Annotated[
         int,
         Metric(
             "broker_witness_age_seconds",
             "Time since ZooKeeper last accepted all of this broker's notes on what is committed (witness.interval.ms).",
         ),
-    ] = 0
+    ]
 
 
 class Readiness(msgspec.Struct, frozen=True):

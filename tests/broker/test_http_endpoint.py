@@ -205,9 +205,14 @@ def test_pages_of_a_broker() -> None:
         assert b"Content-Type: text/plain; version=0.0.4" in page
         assert b"minibroker_replica_manager_under_replicated_partitions 3.0" in page
 
-    gauges = BrokerGauges(under_replicated_partitions=3)
+    gauges = gauges_of(under_replicated_partitions=3)
     routes = broker_routes({"broker_id": "1"}, counters, lambda: gauges, lambda: states.pop(0))
     serve(story, routes)
+
+
+def gauges_of(**state: int) -> BrokerGauges:
+    """Of a broker that is otherwise idle."""
+    return BrokerGauges(**{**dict.fromkeys(BrokerGauges.__struct_fields__, 0), **state})
 
 
 def values(page: bytes) -> dict[tuple[str, str], float]:
@@ -219,7 +224,7 @@ def values(page: bytes) -> dict[tuple[str, str], float]:
 
 
 def test_metrics_are_read_at_each_scrape() -> None:
-    counters, gauges = BrokerCounters(), [BrokerGauges(is_controller=0), BrokerGauges(is_controller=1, max_lag=7)]
+    counters, gauges = BrokerCounters(), [gauges_of(is_controller=0), gauges_of(is_controller=1, max_lag=7)]
     page = make_page({"broker_id": "1", "version": "0"}, counters, lambda: gauges.pop(0), with_process=False)
     before = values(page())
     counters.isr_shrinks += 2
