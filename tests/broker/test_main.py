@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.broker.__main__ import run
+from minibroker.broker.__main__ import main, run
 from minibroker.broker.configuration.config import load_config
 from minibroker.broker.configuration.config_table import BrokerConfig
 from minibroker.broker.membership.registration import ZooKeeperUnreachable
@@ -78,3 +78,25 @@ def test_a_broker_does_not_run_without_its_assertions(tmp_path: Path) -> None:
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert ended.returncode == 2
     assert "run without -O and PYTHONOPTIMIZE" in ended.stderr
+
+
+def test_a_broker_without_a_readable_file_of_settings_says_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["minibroker.broker"])
+    assert main() == 2
+    assert capsys.readouterr().err == "usage: python -m minibroker.broker FILE [key=value]...\n"
+    monkeypatch.setattr(sys, "argv", ["minibroker.broker", "/nowhere/broker.properties"])
+    assert main() == 2
+    assert "minibroker broker: [Errno 2] No such file or directory: '/nowhere" in capsys.readouterr().err
+
+
+def test_a_broker_with_a_wrong_setting_names_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A setting of the command line comes before that of the file."""
+    settings = tmp_path / "broker.properties"
+    settings.write_text("\n".join(CONFIG))
+    monkeypatch.setattr(sys, "argv", ["minibroker.broker", str(settings), "min.insync.replicas=many"])
+    assert main() == 2
+    assert "min.insync.replicas" in capsys.readouterr().err

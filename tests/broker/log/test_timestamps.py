@@ -49,6 +49,28 @@ def test_the_first_record_at_or_after_a_time_is_found(machine: Machine, order: s
             assert log.offset_for_timestamp(time_ms, end) == expected(timestamps, time_ms, 0, end)
 
 
+@pytest.mark.parametrize("order", ["rising", "falling", "rising and falling"])
+def test_the_index_of_sound_files_is_used_as_it_is(
+    machine: Machine, order: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """If sound entries looked wrong, each lookup of a segment that is no longer in memory would walk all of it."""
+    config = LogConfig(segment_bytes=10_000, index_interval_bytes=200, retention_ms=None)
+    directory, log = machine.open_log(config)
+    timestamps = {
+        "rising": [1_000 + number for number in range(300)],
+        "falling": [3_000 - number for number in range(300)],
+        "rising and falling": [2_000 - abs(number % 150 - 100) for number in range(300)],
+    }[order]
+    fill(log, timestamps)
+    drive(directory.close(True, {}))
+    machine.kill()
+    _, log = machine.open_log(config)
+    assert len(log.segments) > 1
+    for time_ms in (0, *timestamps, 4_000):
+        log.offset_for_timestamp(time_ms, 300)
+    assert "rebuilding the index" not in caplog.text
+
+
 def test_records_below_the_log_s_start_are_not_found(machine: Machine) -> None:
     _, log = machine.open_log(CONFIG)
     timestamps = [1_000 + number for number in range(300)]

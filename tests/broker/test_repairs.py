@@ -1,0 +1,82 @@
+"""How often a damaged replica is fetched again."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from minibroker.broker.configuration.config import load_config
+from minibroker.broker.configuration.topic_config import TopicConfig, resolve_topic_config
+from minibroker.broker.disk_faults.repairs import Repairs
+from minibroker.broker.monitoring.metrics import BrokerCounters
+from minibroker.protocol.events.replica_events import RepairBegun, RepairGivenUp
+from minibroker.protocol.ids import TopicPartition
+
+HOUR_MS = 3_600_000
+
+
+class Replica:
+    """A replica that keeps what it reports."""
+
+    def __init__(self, topic_partition: TopicPartition) -> None:
+        self.topic_partition = topic_partition
+        self.reported: list[tuple[object, dict[str, object]]] = []
+
+    def report(self, event: object, **fields: object) -> None:
+        self.reported.append((event, fields))
+
+
+class RepairedBroker:
+    """Its replicas are damaged when a test says so, and each repair begins at once."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+        self.set_aside: list[TopicPartition] = []
+        self.counters = BrokerCounters()
+        self.replicas: dict[TopicPartition, Replica] = {}
+        config = load_config(None, ["broker.id=1", "log.dirs=/data", "zookeeper.connect=zookeeper:2181"], {})
+        self.topic_config = resolve_topic_config(config, {})
+        directory = SimpleNamespace(may_set_aside=True, set_log_aside=self.set_aside.append)
+        self.repairs = Repairs(
+            broker_id=1,
+            log_directory=cast(Any, directory),
+            partitions=cast(Any, self.replicas),
+            opened=cast(Any, self.opened),
+            partition_changed=lambda _: None,
+            disk=cast(Any, SimpleNamespace(on_changed=lambda: None)),
+            image=cast(Any, None),
+            now_ms=lambda: self.now_ms,
+            counters=self.counters,
+        )
+
+    def opened(self, topic_partition: TopicPartition, _: str, __: TopicConfig) -> Replica:
+        self.replicas[topic_partition] = Replica(topic_partition)
+        return self.replicas[topic_partition]
+
+    def damage_at(self, now_ms: int, number: int = 0) -> list[tuple[object, dict[str, object]]]:
+        """A replica is damaged; returns what is reported of its repair."""
+        self.now_ms = now_ms
+        topic_partition = TopicPartition("a", number)
+        damaged = self.replicas.setdefault(topic_partition, Replica(topic_partition))
+        damaged.reported.clear()
+        follows: Any = self.repairs.reset(cast(Any, damaged), "id", self.topic_config)
+        return list(follows.reported)
+
+
+BEGUN: list[tuple[object, dict[str, object]]] = [(RepairBegun, {})]
+GIVEN_UP: list[tuple[object, dict[str, object]]] = [(RepairGivenUp, {"times": 4})]
+
+
+def test_a_replica_that_is_damaged_four_times_within_an_hour_stays_offline() -> None:
+    """Its disk, or its leader's log, is faulty. Another replica of the broker is repaired all the same."""
+    broker = RepairedBroker()
+    assert [broker.damage_at(at) for at in (0, 1_000, 2_000)] == [BEGUN] * 3
+    assert broker.damage_at(HOUR_MS - 1) == GIVEN_UP
+    assert (len(broker.set_aside), broker.counters.repairs_begun) == (3, 3)
+    assert broker.damage_at(HOUR_MS - 1, number=1) == BEGUN
+
+
+def test_a_repair_counts_for_an_hour() -> None:
+    broker = RepairedBroker()
+    for at in (0, 1_000, 2_000):
+        broker.damage_at(at)
+    assert broker.damage_at(HOUR_MS) == BEGUN
+    assert broker.damage_at(HOUR_MS + 999) == GIVEN_UP
