@@ -78,7 +78,8 @@ class AlterPartitionSender:
         self._waiting: dict[TopicPartition, tuple[Partition, ProposeIsr]] = {}
         self._wakeup = asyncio.Event()
         self._channel = RequestChannel(self._dial)
-        self._connected_to: tuple[int, str, int] | None = None
+        self._last_dialled: tuple[int, str, int] | None = None
+        """Whether it was reached or not."""
         self._failure_logged_ms: int | None = None
         self._silence: Silence | None = None
 
@@ -100,7 +101,7 @@ class AlterPartitionSender:
 
     def controller_changed(self) -> None:
         """Stop waiting for the old controller; its failures do not count against the new one."""
-        if self._controller_address() != self._connected_to:
+        if self._controller_address() != self._last_dialled:
             self._silence = None
             self._channel.hang_up()
 
@@ -124,7 +125,7 @@ class AlterPartitionSender:
         if broker_epoch is None:  # a controller accepts no proposal of an unregistered broker
             self._lost(proposals)
             return
-        if self._controller_address() != self._connected_to:
+        if self._controller_address() != self._last_dialled:
             self._channel.hang_up()
         request = _request(self._broker_id, broker_epoch, proposals)
         try:
@@ -155,14 +156,12 @@ class AlterPartitionSender:
             self._observer.notify(AlterPartitionFailed(problem=what))
 
     async def _dial(self) -> RpcConnection:
-        address = self._controller_address()
+        address = self._last_dialled = self._controller_address()
         if address is None:
             raise NetworkError("no controller is known")
-        connection = await self._dialer.connect(
+        return await self._dialer.connect(
             address[0], (address[1], address[2]), client_id=f"broker-{self._broker_id}", timeout_ms=CONNECT_TIMEOUT_MS
         )
-        self._connected_to = address
-        return connection
 
     def _lost(self, proposals: list[tuple[Partition, ProposeIsr]]) -> None:
         for partition, proposal in proposals:

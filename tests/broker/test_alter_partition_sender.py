@@ -56,11 +56,12 @@ class FailingSender:
     def __init__(self) -> None:
         self.broker_epoch = 7
         self.now_ms = 0
+        self.address = (2, "controller", 9092)
         self.sender = AlterPartitionSender(
             dialer=cast(BrokerDialer, Unreachable()),
             broker_id=1,
             broker_epoch=lambda: self.broker_epoch,
-            controller_address=lambda: (2, "controller", 9092),
+            controller_address=lambda: self.address,
             request_timeout_ms=1_000,
             now_ms=lambda: self.now_ms,
         )
@@ -131,13 +132,13 @@ class Dialled:
 async def test_requests_share_a_connection_until_the_controller_has_another_address() -> None:
     """A request on the old connection would be refused by a former controller, or wait for its timeout."""
     failing, dialled = FailingSender(), Dialled()
-    sender, address = failing.sender, (2, "controller", 9092)
-    sender._dialer, sender._controller_address = cast(BrokerDialer, dialled), lambda: address
+    sender = failing.sender
+    sender._dialer = cast(BrokerDialer, dialled)
     await sender._send([])
     await sender._send([])
     assert [(line.address, line.closed, line.requests) for line in dialled.lines] == [(("controller", 9092), False, 2)]
 
-    address = (3, "another", 9092)
+    failing.address = (3, "another", 9092)
     await sender._send([])
     await sender._send([])
     assert [(line.address, line.closed, line.requests) for line in dialled.lines] == [
@@ -149,11 +150,23 @@ async def test_requests_share_a_connection_until_the_controller_has_another_addr
 async def test_news_of_the_same_controller_does_not_end_its_connection() -> None:
     """They come with each broker that comes or goes; the proposal in flight would have to be sent again."""
     failing, dialled = FailingSender(), Dialled()
-    sender, address = failing.sender, (2, "controller", 9092)
-    sender._dialer, sender._controller_address = cast(BrokerDialer, dialled), lambda: address
+    sender = failing.sender
+    sender._dialer = cast(BrokerDialer, dialled)
     await sender._send([])
     sender.controller_changed()
     assert not dialled.lines[0].closed
-    address = (3, "another", 9092)
+    failing.address = (3, "another", 9092)
     sender.controller_changed()
     assert dialled.lines[0].closed
+
+
+def test_brokers_that_come_and_go_do_not_end_the_silence_of_a_controller_that_was_never_reached() -> None:
+    """A leader that cannot reach a new controller would keep its partitions for as long as any broker restarts."""
+    failing = FailingSender()
+    failing.fail_at(0)
+    failing.fail_at(4_000)
+    failing.sender.controller_changed()
+    assert failing.unreachable_ms_at(4_000) == 4_000
+    failing.address = (3, "another", 9092)
+    failing.sender.controller_changed()
+    assert failing.unreachable_ms_at(4_000) == 0, "the failures of the former one do not count"
