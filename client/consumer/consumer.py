@@ -396,7 +396,7 @@ class Consumer(OffsetQueries):
         ready = self._fetcher.ready
         for _ in range(len(ready)):
             cursor = ready[0]
-            if not cursor.chunks or self._cursors.get(cursor.topic_partition) is not cursor or cursor.paused:
+            if not cursor.chunks or cursor.paused:
                 ready.popleft()  # resume() adds a paused one again
             elif partitions and cursor.topic_partition not in partitions:
                 ready.rotate(-1)

@@ -279,6 +279,23 @@ def test_pause_keeps_the_position_and_resume_continues(cluster: FakeCluster) -> 
     cluster.run(main)
 
 
+def test_no_record_of_a_paused_partition_comes_from_the_buffer(cluster: FakeCluster) -> None:
+    fill(cluster, 10)
+
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime) as consumer:
+            await asyncio.sleep(1)  # the batch is buffered, and no record of it was returned yet
+            consumer.pause(T0)
+            assert await consumer.getmany(timeout_ms=1_000) == {}
+            assert await consumer.getmany_batches(timeout_ms=1_000) == []
+            with pytest.raises(CallTimedOut):
+                await consumer.getone(timeout_ms=1_000)
+            consumer.resume(T0)
+            assert [record.offset for record in (await consumer.getmany())[T0]] == list(range(10))
+
+    cluster.run(main)
+
+
 def test_offsets_can_be_asked_for(cluster: FakeCluster) -> None:
     fill(cluster, 100)
     cluster.partition("t").trim_before(20)

@@ -11,6 +11,7 @@ from minibroker.client import errors
 from minibroker.client.errors import (
     BrokerError,
     DeliveryTimedOut,
+    LogTruncated,
     MinibrokerError,
     NotEnoughReplicas,
     Where,
@@ -80,6 +81,19 @@ def test_a_timeout_within_a_timeout_names_only_what_was_waited_for() -> None:
     error = DeliveryTimedOut("timed out after 120 s", inner)
     assert str(error) == "timed out after 120 s; last error: refused"
     assert error.last_error is refusal
+
+
+@pytest.mark.parametrize(
+    ("divergent_offset", "lost", "seek"),
+    [(70, "offset 70", "seek(70)"), (0, "offset 0", "seek(0)"), (None, "an unknown offset", "seek_to_beginning()")],
+)
+def test_a_truncation_names_what_may_be_gone_and_where_to_go_on(
+    divergent_offset: int | None, lost: str, seek: str
+) -> None:
+    error = LogTruncated(Where(topic_partition=TopicPartition("lines", 0)), 95, divergent_offset)
+    assert (error.position, error.divergent_offset) == (95, divergent_offset)
+    assert f"read up to 95, but it differs from {lost} on" in str(error)
+    assert str(error).endswith(f"Discard what was derived from them, then {seek}")
 
 
 @pytest.mark.parametrize("name", minibroker.__all__)
