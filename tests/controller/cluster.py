@@ -33,6 +33,7 @@ from minibroker.protocol.wire.messages import (
     UpdateMetadataResponse,
 )
 from minibroker.protocol.znodes import BrokerRegistration, PartitionState
+from minibroker.runtime.observer import Observers
 from minibroker.runtime.ports import Coordination, Runtime, SessionEvent
 from minibroker.runtime.server.server import IncomingRequest, RpcServer
 from minibroker.simulation.world.world import SimulatedWorld
@@ -163,6 +164,8 @@ class Candidate:
         self.name = name
         self.coordination = coordination
         self.own_broker = OwnBroker()
+        self.events: list[object] = []
+        """All that the service has reported."""
         self.service = ControllerService(
             config,
             coordination,
@@ -171,6 +174,7 @@ class Candidate:
             runtime.clock,
             runtime.random,
             accept_topic_value,
+            observer=Observers(self.events.append),
         )
         self.task = cluster.world.spawn(name, self.service.run())
         coordination.add_session_listener(
