@@ -296,6 +296,22 @@ def test_no_record_of_a_paused_partition_comes_from_the_buffer(cluster: FakeClus
     cluster.run(main)
 
 
+def test_a_waiting_call_gets_what_is_buffered_once_it_is_resumed(cluster: FakeCluster) -> None:
+    fill(cluster, 10)
+
+    async def main(runtime: Runtime) -> float:
+        loop = asyncio.get_running_loop()
+        async with earliest(cluster, runtime) as consumer:
+            await asyncio.sleep(1)
+            consumer.pause(T0)
+            loop.call_later(2, consumer.resume, T0)
+            start = loop.time()
+            assert len((await consumer.getmany(timeout_ms=60_000))[T0]) == 10
+            return loop.time() - start
+
+    assert 2 <= cluster.run(main) < 2.1
+
+
 def test_offsets_can_be_asked_for(cluster: FakeCluster) -> None:
     fill(cluster, 100)
     cluster.partition("t").trim_before(20)

@@ -150,6 +150,35 @@ def test_a_paused_leader_that_was_replaced_is_not_waited_for(cluster: FakeCluste
     assert cluster.run(main) < 6
 
 
+def test_a_leader_that_answers_all_but_writes_is_left_after_the_election(cluster: FakeCluster) -> None:
+    """Its connection is fine, so only the age of the request shows that something may have changed: after a second."""
+    cluster.intercept = lambda broker, request: (broker == 1 and isinstance(request.body, ProduceRequest)) or None
+
+    async def main(runtime: Runtime) -> float:
+        loop = asyncio.get_running_loop()
+        async with Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime) as producer:
+            loop.call_later(2, cluster.partition("t").elect, 2)
+            start = loop.time()
+            await producer.send_and_wait("t", b"a")
+            return loop.time() - start
+
+    assert cluster.run(main) < 2.8
+
+
+def test_a_leader_that_has_not_answered_within_the_request_timeout_is_asked_again(cluster: FakeCluster) -> None:
+    on_produce(cluster, True)
+
+    async def main(runtime: Runtime) -> float:
+        loop = asyncio.get_running_loop()
+        async with Producer(bootstrap_servers=cluster.bootstrap, request_timeout_ms=3_000, runtime=runtime) as producer:
+            start = loop.time()
+            await producer.send_and_wait("t", b"a")
+            return loop.time() - start
+
+    assert 3 <= cluster.run(main) < 4
+    assert cluster.partition("t").values() == [b"a"]
+
+
 def test_a_restarted_leader_is_found_again(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
         loop = asyncio.get_running_loop()
