@@ -1,10 +1,14 @@
-"""What a controller tells of its decisions, and what it shows of its state as long as it is the active one."""
+"""What a controller tells of its decisions, what it shows while it is the active one, and what it refuses to queue."""
 
 from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+from minibroker.controller import active_controller
 from minibroker.protocol import znodes
+from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.events.controller_events import LeadershipChanged, PartitionStateReread
 from minibroker.protocol.events.event_base import INFO, WARNING
 from minibroker.protocol.wire.messages import DeleteTopicsRequest
@@ -82,3 +86,25 @@ async def test_past_the_session_deadline_a_controller_shows_nothing_of_its_state
     never_active = await cluster.candidate("other", 101, contests=False)
     assert never_active.service.topic_deletions() == {}
     assert never_active.service.ignored_nodes() == {}
+
+
+@simulated
+async def test_a_request_beyond_the_limit_of_waiting_ones_is_refused_at_once(cluster: Cluster) -> None:
+    """Without ZooKeeper no request ends, and administrators' programs repeat theirs."""
+    await cluster.start(1)
+    controller = await cluster.controller()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(active_controller, "EVENTS_MAX", 2)
+        cluster.world.zookeeper.cut("controller")
+        waiting = [
+            asyncio.create_task(cluster.ask(controller, DeleteTopicsRequest(topic_names=[name]))) for name in ("a", "b")
+        ]
+        await asyncio.sleep(0.1)
+        refused = await cluster.ask(controller, DeleteTopicsRequest(topic_names=["c"]))
+        assert refused.error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert "2 requests wait for the controller already" in (refused.error_message or "")
+        assert not any(each.done() for each in waiting)
+        cluster.world.zookeeper.heal("controller")
+        assert [(await each).error_code for each in waiting] == [ErrorCode.NONE] * 2
+        after = await cluster.ask(controller, DeleteTopicsRequest(topic_names=["c"]))
+        assert after.error_code == ErrorCode.NONE, "requests that have ended count no more"
