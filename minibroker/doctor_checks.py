@@ -279,7 +279,7 @@ def ports_of_cluster_in(directory: Path) -> tuple[list[int], str | None]:
 
 
 def check_local_brokers(directory: Path) -> list[DoctorFinding]:
-    """Brokers of the cluster in this directory that ended by themselves, or are down while others run."""
+    """Brokers of the cluster in this directory that ended by themselves, are paused, or are down while others run."""
     try:
         local = LocalCluster.open(directory)
     except ClusterMissing:
@@ -287,11 +287,13 @@ def check_local_brokers(directory: Path) -> list[DoctorFinding]:
     found = []
     for broker_id in local.broker_ids:
         state = local.process_state(broker_id)
-        if state == "dead" or (state == "down" and local.is_running()):
-            what = "; ".join(local.ended_by_themselves(broker_id)) or f"broker {broker_id} is down"
+        if state in ("dead", "paused") or (state == "down" and local.is_running()):
+            how = "is paused" if state == "paused" else "is down"
+            what = "; ".join(local.ended_by_themselves(broker_id)) or f"broker {broker_id} {how}"
+            verb = "resume" if state == "paused" else "start"
             cure = "" if local.data_directory == Path(DEFAULT_DATA_DIRECTORY).absolute() else f" --data-dir {directory}"
             found.append(
-                DoctorFinding(f"broker {broker_id}", False, what, f"minibroker cluster start {broker_id}{cure}")
+                DoctorFinding(f"broker {broker_id}", False, what, f"minibroker cluster {verb} {broker_id}{cure}")
             )
     return found
 
@@ -326,12 +328,16 @@ async def check_zookeeper(connect: str, cure: str = ZOOKEEPER_CURE) -> DoctorFin
     )
 
 
-async def check_listeners(servers: str) -> list[DoctorFinding]:
-    """Whether every advertised address is reachable from here, and the right broker answers there."""
+async def check_listeners(servers: str, *, must_answer: bool = False) -> list[DoctorFinding]:
+    """Whether every advertised address is reachable from here, and the right broker answers there. `must_answer`: a
+    person has named these servers, so one without a broker is wrong."""
     async with BrokerQueries("minibroker-doctor") as queries:
         try:
             metadata = await queries.metadata(servers, [])
         except NoAnswer:
+            if must_answer:
+                cure = "correct the address, or start a broker there"
+                return [DoctorFinding("brokers", False, f"no broker answers at {servers}", cure)]
             return [DoctorFinding("brokers", True, f"no broker answers at {servers}: no cluster to check")]
         return [await _check_listener(queries, broker) for broker in metadata.brokers]
 

@@ -73,7 +73,7 @@ def plan_options(function: Any) -> Any:
 @plan_options
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of every broker.")
 @click.option("--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True)
-@click.option("--rate", type=click.IntRange(1, 5_000), default=200, show_default=True, help="Records a second.")
+@click.option("--rate", type=click.IntRange(1, 5_000), default=200, show_default=True, help="Records per second.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="[default: chaos-SEED]")
 @click.option(
     "--lie",

@@ -115,7 +115,7 @@ def start(names: tuple[str, ...], data_dir: Path, timeout_s: float, as_json: boo
     """Start what is down: all, or the named brokers."""
 
     async def begin() -> tuple[list[tuple[str, str]], list[str]]:
-        """What was started, with its address, and why others were not."""
+        """What was started, with its address, and why others were not, or need another command."""
         import asyncio
 
         from minibroker.local_cluster.broker_names import resolve_all
@@ -132,7 +132,7 @@ def start(names: tuple[str, ...], data_dir: Path, timeout_s: float, as_json: boo
         ids = list(dict.fromkeys(ids))
         ends = await asyncio.gather(*(local.start(each, timeout_s) for each in ids), return_exceptions=True)
         started = [(ZOOKEEPER, local.record.zookeeper.connect)] if wants_zookeeper else []
-        problems: list[str] = []
+        problems: list[str] = [] if names else local.paused(*local.broker_ids)
         for broker_id, end in zip(ids, ends, strict=True):
             if end is None:
                 started.append((str(broker_id), local.server(broker_id)))

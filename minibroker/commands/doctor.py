@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from minibroker.command_line import (
     DEFAULT_DATA_DIRECTORY,
@@ -44,6 +45,7 @@ def doctor(
     from minibroker import doctor_checks
 
     directory = Path(data_dir)
+    is_given = click.get_current_context().get_parameter_source("bootstrap_servers") is not ParameterSource.DEFAULT
     ours, known_zookeeper = doctor_checks.ports_of_cluster_in(directory)
 
     async def examine() -> list[doctor_checks.DoctorFinding]:
@@ -66,7 +68,7 @@ def doctor(
                 await doctor_checks.check_zookeeper(zookeeper or known_zookeeper or f"127.0.0.1:{zookeeper_port}")
             )
         findings += doctor_checks.check_local_brokers(directory)
-        findings += await doctor_checks.check_listeners(bootstrap_servers)
+        findings += await doctor_checks.check_listeners(bootstrap_servers, must_answer=is_given)
         return findings + await doctor_checks.check_partitions(bootstrap_servers)
 
     findings = run_async(examine(), timeout_s, "the examination")

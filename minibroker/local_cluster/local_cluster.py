@@ -341,7 +341,7 @@ class LocalCluster:
 
     def _refuse_running(self, broker_id: int) -> None:
         if self.process_state(broker_id) in ("running", "paused"):
-            raise ClusterFailed(f"broker {broker_id} is already running")
+            raise ClusterFailed("; ".join(self.paused(broker_id)) or f"broker {broker_id} is already running")
 
     def _refuse_dead(self, *broker_ids: int) -> None:
         ended = self.ended_by_themselves(*broker_ids)
@@ -349,8 +349,9 @@ class LocalCluster:
             raise ClusterFailed("; ".join(ended))
 
     def process_problems(self) -> list[str]:
-        """Processes that ended although no command ended them, each with its cure."""
+        """Processes that are paused, or ended although no command ended them, each with its cure."""
         found = [f"{each}; {START_CURE}" for each in self.ended_by_themselves(*self.broker_ids)]
+        found += self.paused(*self.broker_ids)
         zookeeper = self.zookeeper.problem()
         return found if zookeeper is None else [*found, zookeeper]
 
@@ -359,6 +360,14 @@ class LocalCluster:
         dead = [broker_id for broker_id in broker_ids if self.process_state(broker_id) == "dead"]
         return [
             f"broker {broker_id} has ended by itself: {end_of_log(self.process_log(broker_id))}" for broker_id in dead
+        ]
+
+    def paused(self, *broker_ids: int) -> list[str]:
+        """Which of these brokers are paused, with the cure."""
+        return [
+            f"broker {each} is paused: `minibroker cluster resume {each}` lets it go on"
+            for each in broker_ids
+            if self.process_state(each) == "paused"
         ]
 
     # ------------------------------------------------------------------------------------------------ one broker

@@ -4,7 +4,8 @@ Owns: the choice of the cure by the reason that the broker gives. Leaves to othe
 """
 
 ZOOKEEPER_CURE = (
-    "start ZooKeeper (`minibroker cluster start zookeeper`, if `cluster up` started it), or repair the network to it"
+    "start ZooKeeper (`minibroker cluster start zookeeper`, if `cluster up` started it; `resume` if it is paused), or"
+    " repair the network to it"
 )
 
 MAKE_ROOM = "make room: lower retention.bytes, delete a topic, or enlarge the disk"

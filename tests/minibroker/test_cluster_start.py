@@ -44,6 +44,21 @@ def test_a_broker_that_runs_already_does_not_prevent_the_start_of_others(
     assert (printed.exit_code, "broker 1 is already running" in printed.stderr) == (1, True)
 
 
+def test_a_start_of_all_that_is_down_names_what_is_paused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It said that nothing is down, and two brokers stood still."""
+    cluster = SimpleNamespace(
+        broker_ids=[1, 2],
+        process_state=lambda broker_id: "paused" if broker_id == 1 else "running",
+        paused=lambda *broker_ids: ["broker 1 is paused: resume it"] if 1 in broker_ids else [],
+        record=SimpleNamespace(brokers={1: None, 2: None}),
+        zookeeper=SimpleNamespace(is_down=lambda: False, require=lambda: None),
+    )
+    monkeypatch.setattr(LocalCluster, "open", lambda directory: cluster)
+    printed = CliRunner().invoke(start, ["--data-dir", str(tmp_path)])
+    assert (printed.exit_code, printed.stdout) == (1, "")
+    assert "broker 1 is paused: resume it" in printed.stderr
+
+
 async def test_all_names_that_mean_no_broker_are_told(tmp_path: Path) -> None:
     with pytest.raises(ClusterFailed, match=r"there is no broker 7.*there is no broker 8"):
         await resolve_all(LocalCluster(tmp_path), ["1", "7", "8"])

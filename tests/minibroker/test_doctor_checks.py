@@ -11,7 +11,13 @@ from msgspec import structs
 
 from minibroker import doctor_checks
 from minibroker.doctor_checks import DoctorFinding
-from minibroker.local_cluster.cluster_file import BrokerRecord, ClusterRecord, ZooKeeperRecord, write_cluster_file
+from minibroker.local_cluster.cluster_file import (
+    BrokerRecord,
+    ClusterFailed,
+    ClusterRecord,
+    ZooKeeperRecord,
+    write_cluster_file,
+)
 from minibroker.local_cluster.local_cluster import LocalCluster
 from minibroker.local_cluster.processes import ProcessIdentity, identify
 from tests.minibroker.test_cluster_view import broker, replica, view, without_replica
@@ -124,6 +130,27 @@ def test_a_broker_that_ended_by_itself_is_a_problem(tmp_path: Path) -> None:
     assert (dead.check, dead.well) == ("broker 1", False)
     assert dead.cure == f"minibroker cluster start 1 --data-dir {tmp_path}"
     assert doctor_checks.known_ports(tmp_path) == [19_092, 19_093, 12_181]
+
+
+def test_a_paused_broker_is_a_problem_with_its_own_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user who had paused one was told to start it, and `cluster start` said that it runs."""
+    local = LocalCluster(tmp_path, 2, port=19_092, zookeeper_port=12_181)
+    write_cluster_file(tmp_path, local.record)
+    monkeypatch.setattr(LocalCluster, "process_state", lambda _, broker_id: "paused" if broker_id == 2 else "running")
+    (paused,) = doctor_checks.check_local_brokers(tmp_path)
+    assert (paused.check, paused.well, paused.what) == ("broker 2", False, "broker 2 is paused")
+    assert paused.cure == f"minibroker cluster resume 2 --data-dir {tmp_path}"
+    text = "broker 2 is paused: `minibroker cluster resume 2` lets it go on"
+    assert text in local.process_problems()
+    with pytest.raises(ClusterFailed, match=text):
+        local._refuse_running(2)
+    with pytest.raises(ClusterFailed, match="broker 1 is already running"):
+        local._refuse_running(1)
+
+
+async def test_an_address_that_a_person_gave_must_answer() -> None:
+    (finding,) = await doctor_checks.check_listeners("127.0.0.1:1", must_answer=True)
+    assert (finding.well, finding.what) == (False, "no broker answers at 127.0.0.1:1")
 
 
 def test_a_complaint_names_the_owner_of_each_port() -> None:
