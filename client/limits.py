@@ -86,6 +86,8 @@ class Deadline:
 
 def parse_servers(servers: str | Sequence[str]) -> list[Address]:
     """`"host:port,host:port"` or a list of such; IPv6 as `[::1]:9092`; the port defaults to 9092."""
+    if not isinstance(servers, str | Sequence):
+        raise InvalidCall(f"bootstrap_servers is {servers!r:.80}; give HOST:PORT[,HOST:PORT]..")
     texts = servers.split(",") if isinstance(servers, str) else list(servers)
     addresses = [_parse_server(text.strip()) for text in texts if text.strip()]
     if not addresses:
@@ -100,6 +102,8 @@ def _is_port(text: str) -> bool:
 
 
 def _parse_server(text: str) -> Address:
+    if "://" in text:
+        raise InvalidCall(f"bootstrap server {text!r} is a URL: give HOST:PORT alone, such as localhost:9092")
     host, separator, port_text = text.rpartition(":")
     if not separator or text.endswith("]"):
         host, port_text = text, str(DEFAULT_PORT)

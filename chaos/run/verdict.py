@@ -44,8 +44,8 @@ def judge(
     if reasons:
         return Verdict(outcome="convicted", reasons=tuple(reasons))
     lacking = [] if why_no_audit is None else [f"the disks were not audited: {why_no_audit}"]
-    if why_no_load is not None:
-        lacking.append(why_no_load)
+    if why_no_load is not None:  # then the rest is its consequence
+        return Verdict(outcome="nothing was tested", reasons=(why_no_load,))
     if elections < ELECTIONS_MIN:
         lacking.append("no leader was elected during the run: give it faults of leaders, or more time")
     if acknowledged < ACKNOWLEDGED_MIN:

@@ -344,8 +344,7 @@ class LocalCluster:
             raise ClusterFailed("; ".join(self.paused(broker_id)) or f"broker {broker_id} is already running")
 
     def _refuse_dead(self, *broker_ids: int) -> None:
-        ended = self.ended_by_themselves(*broker_ids)
-        if ended:
+        if ended := self.ended_by_themselves(*broker_ids):
             raise ClusterFailed("; ".join(ended))
 
     def process_problems(self) -> list[str]:
@@ -357,18 +356,13 @@ class LocalCluster:
 
     def ended_by_themselves(self, *broker_ids: int) -> list[str]:
         """Which of these brokers ended by themselves, with the end of their logs."""
-        dead = [broker_id for broker_id in broker_ids if self.process_state(broker_id) == "dead"]
-        return [
-            f"broker {broker_id} has ended by itself: {end_of_log(self.process_log(broker_id))}" for broker_id in dead
-        ]
+        dead = [each for each in broker_ids if self.process_state(each) == "dead"]
+        return [f"broker {each} has ended by itself: {end_of_log(self.process_log(each))}" for each in dead]
 
     def paused(self, *broker_ids: int) -> list[str]:
         """Which of these brokers are paused, with the cure."""
-        return [
-            f"broker {each} is paused: `minibroker cluster resume {each}` lets it go on"
-            for each in broker_ids
-            if self.process_state(each) == "paused"
-        ]
+        paused = [each for each in broker_ids if self.process_state(each) == "paused"]
+        return [f"broker {each} is paused: `minibroker cluster resume {each}` lets it go on" for each in paused]
 
     # ------------------------------------------------------------------------------------------------ one broker
     async def start(self, broker_id: int, timeout_s: float = UP_TIMEOUT_S) -> None:

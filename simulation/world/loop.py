@@ -25,7 +25,7 @@ from typing import Any, NoReturn, TypeVar, TypeVarTuple, cast
 
 from minibroker.simulation.world.node import PROCESS, Process, ProcessDead
 from minibroker.simulation.world.own_sockets import OwnSockets, resolved
-from minibroker.simulation.world.real_waiting import forbid_real_waiting, refuse
+from minibroker.simulation.world.real_waiting import NEEDS_REAL_TIME, forbid_real_waiting, refuse
 from minibroker.simulation.world.streams import SimulatedServer, StreamCalls, hosts_of, refuse_unsimulated
 from minibroker.simulation.world.unsimulated import Unsimulated
 
@@ -366,7 +366,7 @@ class VirtualLoop(Unsimulated):
         return self.call_soon(callback, *args, context=context)
 
     def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> NoReturn:
-        refuse("a thread (use the disk port's in_background)")
+        refuse(f"a thread: {NEEDS_REAL_TIME}")
 
     # ------------------------------------------------------------------------------- a service's own connections
     async def create_connection(  # type: ignore[override]

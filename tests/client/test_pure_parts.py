@@ -1,5 +1,7 @@
 """Small pure parts of the client: partitioner, back-off, metadata cache, parameters."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -140,9 +142,16 @@ def test_servers_are_read(text: str | list[str], addresses: list[tuple[str, int]
     assert parse_servers(text) == addresses
 
 
-@pytest.mark.parametrize("text", ["", "a:0", "a:65536", "a:b", ":9092", ","])
-def test_nonsense_servers_are_refused(text: str) -> None:
-    with pytest.raises(InvalidCall):
+@pytest.mark.parametrize("text", ["", "a:0", "a:65536", "a:b", ":9092", ",", None, 9092])
+def test_nonsense_servers_are_refused(text: Any) -> None:
+    with pytest.raises(InvalidCall, match="HOST:PORT"):
+        parse_servers(text)
+
+
+@pytest.mark.parametrize("text", ["http://127.0.0.1:9092", "a:1,kafka://b"])
+def test_a_url_is_named_as_one(text: str) -> None:
+    """The client looked for a machine of that name."""
+    with pytest.raises(InvalidCall, match="is a URL: give HOST:PORT alone"):
         parse_servers(text)
 
 

@@ -254,6 +254,9 @@ async def test_real_waiting_is_refused(c: ClusterHarness) -> None:
         await asyncio.to_thread(print)
     with pytest.raises(RealWaiting, match="a blocking connection"):
         socket.create_connection(("127.0.0.1", 1))
+    host, port = c.bootstrap_servers.split(",")[0].split(":")
+    with pytest.raises(RealWaiting, match=r"a blocking connection to .*asyncio\.open_connection"):
+        socket.create_connection((host, int(port)))
     with pytest.raises(RealWaiting, match="a datagram socket, which is not simulated: test it with backend="):
         await asyncio.get_running_loop().create_datagram_endpoint(asyncio.DatagramProtocol, ("127.0.0.1", 0))
     with pytest.raises(RealWaiting, match="another program"):

@@ -47,5 +47,11 @@ def test_a_run_in_which_little_happened_does_not_count(lacking: dict[str, Any]) 
     assert (verdict.outcome, verdict.exit_code, len(verdict.reasons)) == ("nothing was tested", 1, 1)
 
 
+def test_a_program_that_fails_is_the_only_reason_of_a_run_without_a_load() -> None:
+    """Faults and time, which the other reasons ask for, would not help."""
+    verdict = judge(**GOOD | {"why_no_load": "it ended", "elections": 0, "acknowledged": 0})
+    assert (verdict.outcome, verdict.reasons) == ("nothing was tested", ("it ended",))
+
+
 def test_a_conviction_stands_even_if_little_was_tested() -> None:
     assert judge(**GOOD | {"elections": 0, "troubles": ("no recovery",)}).outcome == "convicted"
