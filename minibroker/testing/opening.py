@@ -70,7 +70,7 @@ class cluster:
         backend: Backend = "simulated",
     ) -> None:
         if not isinstance(brokers, int) or brokers < 1:
-            raise ValueError(f"brokers must be a number, 1 or more, not {brokers!r}")
+            raise ValueError(f"brokers must be 1 or more, not {brokers!r}")
         self._brokers = brokers
         self._seed = seed if CommandLine.seed is None else CommandLine.seed
         self._settings = _checked(settings or {})

@@ -192,7 +192,7 @@ async def test_an_ordinary_loop_is_refused_with_the_cure() -> None:
     ("options", "told"),
     [
         ({"brokers": 0}, "1 or more"),
-        ({"brokers": "3"}, "a number"),
+        ({"brokers": "3"}, "1 or more, not '3'"),
         ({"settings": {"min.insync.replica": "1"}}, "Did you mean min.insync.replicas"),
         ({"settings": {"min.insync.replicas": 1}}, "settings are texts"),
         ({"backend": "cloud"}, "simulated, processes or compose"),
