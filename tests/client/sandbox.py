@@ -101,9 +101,9 @@ class Sandbox:
             self.accumulator.lost(batch, BrokerUnreachable("lost"), self.now_ms)
 
     def forget(self) -> None:
-        """The broker forgets the producer, if it has written: a first batch (sequence 0) in doubt would be accepted
-        again (docs/CLIENT.md)."""
-        if self.queue.identity_acknowledged:
+        """The broker forgets the producer, if it has written: a batch of sequence 0 in doubt, the first one or one
+        behind two billion records, would be accepted again (docs/CLIENT.md)."""
+        if self.queue.identity_acknowledged and all(batch.base_sequence for batch in self.queue.attempted):
             self.partition.producers.clear()
 
     def expire(self, batch: Batch) -> None:
