@@ -18,6 +18,7 @@ from minibroker.command_line import (
     print_json,
     run_async,
 )
+from minibroker.protocol.counted import counted
 
 if TYPE_CHECKING:
     from minibroker.bench.steady_writing import SteadyReport, SteadyWriter
@@ -120,7 +121,7 @@ def _print(report: "SteadyReport", topic: str, partitions: int, per_second: int,
         f" {moment:%H:%M:%S}.{moment.microsecond // 1000:03d} (each partition got a record every {due_ms:g} ms)"
     )
     if report.first_error is not None:
-        which = "1 record was" if report.failed == 1 else f"{report.failed} records were"
+        which = f"{counted(report.failed, 'record')} {'was' if report.failed == 1 else 'were'}"
         click.echo(f"error: {which} not acknowledged; the first: {report.first_error}", err=True)
 
 

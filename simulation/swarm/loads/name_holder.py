@@ -13,7 +13,7 @@ from minibroker.client.errors import ProducerFenced
 from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.swarm.loads.load_options import PRODUCER_EXPIRY
 from minibroker.simulation.swarm.loads.load_scene import LoadScene
-from minibroker.simulation.swarm.loads.watched_producer import DrawnRecord, WatchedProducer
+from minibroker.simulation.swarm.loads.watched_producer import WatchedProducer
 
 NAME = "holder"
 PROCESSES = 2
@@ -115,9 +115,5 @@ class NameHolder:
             if self._scene.is_over:
                 return
             self._records += 1
-            name = f"{producer.prefix}-{self._records}-"
-            place = self._random.choice(self._scene.partitions)
-            await producer.send(
-                DrawnRecord(name=name, topic=place.topic, value=name.encode(), partition=place.partition)
-            )
+            await producer.send_named(self._records, self._random.choice(self._scene.partitions))
             await asyncio.sleep(self._random.choice((0.0, 0.05, 0.2)))

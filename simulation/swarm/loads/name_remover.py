@@ -12,7 +12,7 @@ from minibroker.client.admin import AdminClient
 from minibroker.client.errors import MinibrokerError, ProducerFenced, UnknownProducerName
 from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.swarm.loads.load_scene import LoadScene
-from minibroker.simulation.swarm.loads.watched_producer import DrawnRecord, WatchedProducer
+from minibroker.simulation.swarm.loads.watched_producer import WatchedProducer
 
 NAME = "removed"
 RECORDS_MAX = 6
@@ -81,9 +81,7 @@ class NameRemover:
         for _ in range(self._random.randint(1, RECORDS_MAX)):
             await self._scene.until_writable()
             self._records += 1
-            name, place = f"{producer.prefix}-{self._records}-", self._random.choice(self._scene.partitions)
-            value = name.encode()
-            await producer.send(DrawnRecord(name=name, topic=place.topic, value=value, partition=place.partition))
+            await producer.send_named(self._records, self._random.choice(self._scene.partitions))
             await asyncio.sleep(self._random.choice((0.0, 0.05)))
 
     async def _check_list(self, admin: AdminClient) -> None:

@@ -178,6 +178,11 @@ class WatchedProducer:
         self._took(record, delivery, operation)
         self._scene.did("send")
 
+    async def send_named(self, number: int, place: TopicPartition) -> None:
+        """Send a record there whose value is its name."""
+        name = f"{self.prefix}-{number}-"
+        await self.send(DrawnRecord(name=name, topic=place.topic, value=name.encode(), partition=place.partition))
+
     def _arguments(self, record: DrawnRecord) -> tuple[str, Any, Any, int | None, tuple[Header, ...], int | None]:
         value, key = self._packed("value_serializer", record.value), self._packed("key_serializer", record.key)
         return record.topic, value, key, record.partition, record.headers, record.timestamp_ms
