@@ -1,7 +1,8 @@
 """All mutations of the code: each place that an operator can change, and the operators that can change it.
 
-Owns: which folders and places count. Annotations, texts, log calls and what only a type checker runs do not.
-cosmic-ray's operators are used as they are; an occurrence counts as its MutationVisitor counts.
+Owns: which folders and places count. Annotations, texts, log calls, what only a type checker runs, and numbers
+that were chosen among many do not. cosmic-ray's operators are used as they are; an occurrence counts as its
+MutationVisitor counts.
 """
 
 import ast
@@ -27,6 +28,9 @@ PUNCTUATION = frozenset("()[]{},.:=;") | {"->", ":="}
 UNCHANGED_DECORATORS = ("@override", "@overload", "@abstractmethod")
 UNCHANGED_FLAGS = ("frozen=True", "kw_only=True")
 """Without them the code does the same: type checkers and authors need them."""
+
+CHOSEN_MIN = 20
+"""A constant's number from here on is one that an author chose among many that would do."""
 
 Position = tuple[tuple[int, int], tuple[int, int]]
 """Line and column of the start and of the end."""
@@ -109,6 +113,8 @@ def _is_left_out(node: Any) -> bool:
         return bool(node is not parent.children[0])
     if parent.type == "funcdef":
         return bool(node is parent.annotation)
+    if node.type == "number":
+        return _is_chosen(node)
     if node.type == "fstring" or (node.type == "operator" and parent.type in ("parameters", "lambdef")):
         return True  # texts; the star and the slash between parameters
     if node.type == "argument" and parent.parent is not None and "classdef" in (parent.type, parent.parent.type):
@@ -120,6 +126,18 @@ def _is_left_out(node: Any) -> bool:
     if node.type == "if_stmt":
         return node.children[1].get_code().strip() == "TYPE_CHECKING" or "__name__" in node.children[1].get_code()
     return bool(node.type == "operator" and node.value == "|" and _function(node) is None)  # a union of types
+
+
+def _is_chosen(node: Any) -> bool:
+    """A module's limit or pause, which might as well be one more.
+
+    Small numbers shift, index or count; hexadecimal and binary ones are formats.
+    """
+    statement = _statement(node)
+    if statement.type != "simple_stmt" or statement.parent.type != "file_input" or node.value.startswith(("0x", "0b")):
+        return False
+    names = _defined(statement)
+    return bool(names) and all(name.isupper() for name in names) and float(node.value) >= CHOSEN_MIN
 
 
 def _function(node: Any) -> Any:

@@ -27,6 +27,15 @@ def test_annotations_texts_and_log_calls_are_left_alone() -> None:
     assert found == [(2, ""), (4, ""), (6, "ready"), (6, "ready"), (7, "ready"), (9, "ready")]
 
 
+def test_numbers_that_were_chosen_among_many_are_left_alone() -> None:
+    constants = "PAUSE_MS = 1_000\nSIZE_BYTES = 64 * 1024\nENDLESS = 1 << 63\nRATE = 0.5\nMASK = 0xFF\nBITS = 0b11111\n"
+    source = constants + "limit = 50\nclass Code(Enum):\n    FULL = 56\n"
+    found = [
+        (site.start[0], "number" if site.mutations[0][0] == "NumberReplacer" else "") for site in sites("tiny", source)
+    ]
+    assert found == [(2, ""), (3, "number"), (3, ""), *((line, "number") for line in (4, 5, 6, 7, 9))]
+
+
 def test_each_site_has_the_mutations_of_its_own_text() -> None:
     limit, default, condition, comparison, call, equality = sites("tiny", SOURCE)
     assert changed_lines(SOURCE, limit) == ["LIMIT = 6", "LIMIT = 4"]
