@@ -49,7 +49,7 @@ class MemoryBudget:
         self.used_bytes = 0
         self.on_release: Callable[[], None] | None = None
 
-    def take(self, size_bytes: int, privileged: bool = False, is_huge: bool = False) -> bool:
+    def take(self, size_bytes: int, *, privileged: bool, is_huge: bool) -> bool:
         """Whether `size_bytes` more may be allocated; only brokers may use the reserve."""
         ceiling = self.limit_bytes if privileged else self.limit_bytes - self.reserved_bytes
         if is_huge and not privileged:
@@ -216,7 +216,7 @@ class FrameReceiver:
         wanted = min(2 * len(self._buffer), max(frame_end, READ_AHEAD_BYTES))
         assert wanted > len(self._buffer)
         more, is_huge = wanted - len(self._buffer), wanted > READ_AHEAD_BYTES
-        if self._budget is not None and not self._budget.take(more, self.privileged, is_huge):
+        if self._budget is not None and not self._budget.take(more, privileged=self.privileged, is_huge=is_huge):
             return False
         grown = bytearray(wanted)
         grown[:pending] = memoryview(self._buffer)[self._start : self._end]

@@ -156,6 +156,18 @@ def test_a_frame_above_the_control_limit_needs_permission() -> None:
     assert asked == [b"l" * 8], "it is asked as soon as the first bytes are there, and once"
 
 
+def test_permission_depends_on_the_first_eight_bytes_however_they_are_cut() -> None:
+    asked: list[bytes] = []
+
+    def always(peek: bytes) -> bool:
+        asked.append(peek)
+        return True
+
+    data = framed(bytes(range(256)) * 4_097)[:40]
+    feed(FrameReceiver(16 * MIB, None, always), [data[at : at + 1] for at in range(len(data))])
+    assert set(asked) == {bytes(range(8))}, "never before they are there"
+
+
 # ------------------------------------------------------------------------------------------------------------ budget
 def partial(receiver: FrameReceiver, size: int) -> bool:
     """Receive bytes of an unfinished frame of 16 MiB; return whether there was room for all of them."""
@@ -224,6 +236,8 @@ def test_an_idle_buffer_shrinks_and_a_busy_one_does_not() -> None:
     assert receiver.grown_bytes > 0
     receiver.shrink()
     assert receiver.grown_bytes == budget.used_bytes == 0
+    assert feed(receiver, [framed(b"y" * 100_000)]) == [b"y" * 100_000], "the next read finds all of the small buffer"
+    receiver.shrink()
     partial(receiver, 100_000)
     held = budget.used_bytes
     receiver.shrink()

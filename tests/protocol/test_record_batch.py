@@ -214,6 +214,18 @@ def test_large_members_stay_below_the_estimate() -> None:
     assert len(builder.close()) <= builder.size_bytes
 
 
+@pytest.mark.parametrize("letter", ["a", "\u00e4", "\u20ac", "\U0001f600"])
+def test_the_estimate_of_headers_covers_every_letter_and_wastes_nothing_on_the_longest(letter: str) -> None:
+    """What the estimate wastes fills batches, and the producer's memory, early."""
+    builder = BatchBuilder(2**24)
+    builder.append(None, None, 0)
+    before = builder.size_bytes, len(builder.close())
+    builder.append(None, None, 0, [(letter * 10_000, b"x" * 10_000)] * 10)
+    estimated, real = builder.size_bytes - before[0], len(builder.close()) - before[1]
+    assert real <= estimated
+    assert len(letter.encode()) < 4 or estimated - real < 300
+
+
 def test_a_full_builder_refuses_and_keeps_what_it_has() -> None:
     builder = BatchBuilder(200)
     while builder.append(None, b"x" * 20, 1) is not None:

@@ -8,15 +8,19 @@ from hypothesis import strategies as st
 
 from minibroker.protocol import znodes
 from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.witness import PartitionWitness, WitnessNode
 from minibroker.protocol.znodes import (
+    NO_PRODUCER,
     BrokerRegistration,
     ClusterId,
+    ClusterSecret,
     ConfigChange,
     ConfigNode,
     ControllerNode,
     CorruptZnode,
     PartitionState,
     ProducerIdBlock,
+    ProducerNameNode,
     TopicAssignment,
     Znode,
 )
@@ -48,7 +52,27 @@ EVERY: list[Znode] = [
     ConfigNode(config={"min.insync.replicas": "2"}),
     ConfigChange(entity_path="topics/lines"),
     ProducerIdBlock(broker=1, block_start="0", block_end="999"),
+    ProducerNameNode(producer_id=7, producer_epoch=3, replaced_id=7, replaced_epoch=2, process_token="a", changed_ms=5),
+    ClusterSecret(secret="0a" * 32),
+    WitnessNode(
+        partitions={
+            "t-0": PartitionWitness(
+                topic_id="i",
+                leader_epoch=1,
+                replicas=(1, 2),
+                isr=(1,),
+                log_start_offset=0,
+                committed_offset=9,
+                digest="",
+                noted_at_ms=5,
+            )
+        }
+    ),
 ]
+
+
+def test_every_kind_of_znode_is_tested() -> None:
+    assert {type(znode) for znode in EVERY} == set(Znode.__subclasses__())
 
 
 @pytest.mark.parametrize("znode", EVERY, ids=lambda znode: type(znode).__name__)
@@ -87,6 +111,11 @@ def test_json_is_like_kafkas() -> None:
 def test_a_state_that_kafka_wrote_is_read() -> None:
     content = b'{"controller_epoch":1,"leader":-1,"version":1,"leader_epoch":7,"isr":[3]}'
     assert PartitionState.decode(content) == PartitionState(leader=-1, leader_epoch=7, controller_epoch=1, isr=[3])
+
+
+def test_a_producers_name_of_an_earlier_version_tells_no_process_and_no_replaced_identity() -> None:
+    node = ProducerNameNode.decode(b'{"version":1,"producer_id":7,"producer_epoch":3,"changed_ms":5}')
+    assert (node.identity, node.replaced, node.process_token) == ((7, 3), NO_PRODUCER, "")
 
 
 def test_assignment_is_read_in_order_of_partition() -> None:
