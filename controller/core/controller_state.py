@@ -210,6 +210,20 @@ class ControllerState(msgspec.Struct, kw_only=True):
         }
         self.asked_logs = {**self.asked_logs, broker_id: self.asked_logs.get(broker_id, frozenset()) - gone}
 
+    def forget_topic(self, topic: str) -> None:
+        """It is gone. What was left of it would count for the next topic of its name."""
+        partitions = self.partitions_of(topic) if topic in self.topics else []
+        for partition in partitions:
+            self.leaderships.pop(partition, None)
+        self.forget_logs(partitions)
+        self.topics.pop(topic, None)
+        self.deletions.pop(topic, None)
+        self.offline_replicas = {
+            broker_id: frozenset(each for each in offline if each.topic != topic)
+            for broker_id, offline in self.offline_replicas.items()
+        }
+        self.unreadable = frozenset(each for each in self.unreadable if each.topic != topic)
+
     def answering(self, broker_ids: Iterable[BrokerId]) -> list[BrokerId]:
         """The brokers that answer orders, in the given order (hardening rule 17); none while this controller still
         gathers answers."""

@@ -35,7 +35,7 @@ from minibroker.protocol.events.controller_events import (
     TopicDeletionBegun,
     TopicDeletionWaits,
 )
-from minibroker.protocol.ids import BrokerId, TopicPartition
+from minibroker.protocol.ids import BrokerId
 
 
 def on_deletions_requested(state: ControllerState, event: DeletionsRequested) -> list[ControllerEffect]:
@@ -73,14 +73,7 @@ def on_replicas_erased(state: ControllerState, event: ReplicasErased) -> list[Co
 
 
 def on_topic_erased(state: ControllerState, event: TopicErased) -> list[ControllerEffect]:
-    if event.topic in state.topics:
-        for partition in state.partitions_of(event.topic):
-            state.leaderships.pop(partition, None)
-        state.forget_logs(state.partitions_of(event.topic))
-        del state.topics[event.topic]
-    gone = frozenset(each for each in _all_offline(state) if each.topic == event.topic)
-    state.offline_replicas = {each: state.offline_replicas[each] - gone for each in state.offline_replicas}
-    state.deletions.pop(event.topic, None)
+    state.forget_topic(event.topic)
     return [Report(event=TopicDeleted(topic=event.topic))]
 
 
@@ -125,10 +118,6 @@ def waiting_for(state: ControllerState, topic: str) -> str:
         }
     )
     return f", and brokers {unconfirmed} have not deleted it yet: their logs say why" if unconfirmed else ""
-
-
-def _all_offline(state: ControllerState) -> list[TopicPartition]:
-    return sorted({each for offline in state.offline_replicas.values() for each in offline})
 
 
 def _advance(state: ControllerState, topic: str) -> list[ControllerEffect]:

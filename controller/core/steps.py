@@ -192,11 +192,7 @@ def _why(gone: list[BrokerId], came: list[BrokerId], bounced: list[BrokerId]) ->
 def _on_topics_changed(state: ControllerState, event: TopicsChanged) -> list[ControllerEffect]:
     added = {name: event.added[name] for name in sorted(event.added) if name not in state.topics}
     for name in event.removed:
-        for partition in state.partitions_of(name) if name in state.topics else []:
-            state.leaderships.pop(partition, None)
-            state.forget_logs([partition])
-        state.topics.pop(name, None)
-        state.deletions.pop(name, None)
+        state.forget_topic(name)
     state.topics.update(added)
     state.unreadable = state.unreadable | event.unreadable
     found = sorted(each for each in event.leaderships if each.topic in added)

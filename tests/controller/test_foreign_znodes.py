@@ -134,6 +134,20 @@ async def test_only_the_active_controller_lists_the_znodes_that_it_leaves_alone(
 
 
 @simulated
+async def test_a_topic_whose_state_cannot_be_read_is_deleted_and_created_again(cluster: Cluster) -> None:
+    await cluster.start(1)
+    first = await cluster.controller()
+    await cluster.create(first, "lines", [[1]])
+    await first.stop()
+    await cluster.observer.set(znodes.partition_state_path(TopicPartition("lines", 0)), b"garbage")
+    second = await cluster.candidate("second", 101)
+    await cluster.until(lambda: second.service.is_active)
+    await cluster.ask(second, DeleteTopicsRequest(topic_names=["lines"]))
+    await cluster.create(second, "lines", [[1]])
+    assert (await cluster.state("lines")).leader == 1
+
+
+@simulated
 async def test_a_topic_is_deleted_with_all_that_others_put_below_its_nodes(cluster: Cluster) -> None:
     await cluster.start(1, 2, 3)
     controller = await cluster.controller()

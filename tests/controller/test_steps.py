@@ -12,6 +12,7 @@ from minibroker.controller.core.events import (
     AnswersDue,
     CloseChannel,
     ControllerEffect,
+    ControllerEvent,
     LeadershipsWritten,
     OpenChannel,
     RegistrationsChanged,
@@ -216,19 +217,31 @@ def test_what_was_read_of_a_known_topic_does_not_replace_what_is_known() -> None
     assert state.leaderships == {T0: now}
 
 
-def test_nothing_is_remembered_of_an_erased_topic() -> None:
+def knowing_all_of(*partitions: TopicPartition) -> ControllerState:
+    """Each of these is the only partition of its topic, and everything that a controller may note of one is noted."""
+    state = cluster_state(1, 2, 3)
+    state.topics = {each.topic: Topic(topic_id="t1", assignment={0: (1, 2, 3)}) for each in partitions}
+    state.leaderships = {each: leadership(1, 1, 2, 3) for each in partitions}
+    state.deletions = {each.topic: Deletion(is_started=True, is_recorded=True, is_erased=True) for each in partitions}
+    state.logs = {3: {each: log(9) for each in partitions}}
+    state.offline_replicas, state.asked_logs = {2: frozenset(partitions)}, {3: frozenset(partitions)}
+    state.unreadable = frozenset(partitions)
+    return state
+
+
+@pytest.mark.parametrize(
+    ("gone", "effects"),
+    [
+        (TopicErased(topic="lines"), [Report(event=TopicDeleted(topic="lines"))]),
+        (TopicsChanged(removed=("lines",)), []),
+    ],
+    ids=["deleted", "removed by another tool"],
+)
+def test_nothing_is_remembered_of_a_topic_that_is_gone(gone: ControllerEvent, effects: list[ControllerEffect]) -> None:
     """What is left of it would be elected and sent, and would belong to the next topic of its name."""
-    state = cluster_state(1, 2, 3, now=leadership(1, 1, 2, 3), logs={3: log(9)})
-    topic = state.topics[OTHER.topic] = Topic(topic_id="t2", assignment={0: (1, 2)})
-    state.leaderships[OTHER] = leadership(1, 1, 2)
-    state.deletions = {"lines": Deletion(is_started=True, is_recorded=True, is_erased=True)}
-    state.offline_replicas = {2: frozenset([T0, OTHER])}
-    state.asked_logs = {3: frozenset([T0])}
-    assert step(state, TopicErased(topic="lines")) == [Report(event=TopicDeleted(topic="lines"))]
-    assert (state.topics, state.leaderships) == ({OTHER.topic: topic}, {OTHER: leadership(1, 1, 2)})
-    assert (state.logs, state.asked_logs) == ({3: {}}, {3: frozenset()})
-    assert state.offline_replicas == {2: frozenset([OTHER])}
-    assert state.deletions == {}
+    state = knowing_all_of(T0, OTHER)
+    assert step(state, gone) == effects
+    assert state == knowing_all_of(OTHER)
 
 
 def test_a_marker_without_a_topic_is_erased_without_touching_others() -> None:
