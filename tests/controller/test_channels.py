@@ -105,6 +105,17 @@ def test_a_broker_that_hangs_does_not_collect_an_endless_queue() -> None:
     assert last.content.leader_epoch == 999
 
 
+def test_after_a_long_wait_a_broker_gets_the_newest_list_of_brokers_with_each_order() -> None:
+    state, queue = state_with(1), SendQueue()
+    brokers = live_brokers(state)
+    for _ in range(BATCHES_MAX // 2):
+        queue.put(brokers, update_metadata(state, [T0]))
+        queue.put(brokers, leader_and_isr(state, [T0]))
+    queue.put(brokers[:2], update_metadata(state, [T0]))
+    batches = [queue.take() for _ in range(len(queue))]
+    assert [batch.live_brokers for batch in batches if batch is not None] == [brokers[:2]] * 2
+
+
 def test_compacting_keeps_deletion_before_the_topic_that_was_created_again() -> None:
     queue = SendQueue()
     old, new = state_with(1), state_with(1, epoch=0)
@@ -125,6 +136,22 @@ def test_compacting_keeps_deletion_before_the_topic_that_was_created_again() -> 
 
 
 # --------------------------------------------------------------------------------------------------------- requests
+def test_orders_that_wait_together_carry_the_last_settings_of_their_topic() -> None:
+    """The settings may change while a broker does not answer."""
+    earlier, later = state_with(2), state_with(2)
+    later.topics["lines"] = msgspec.structs.replace(later.topics["lines"], configs={"retention.ms": "5"})
+    a, b = earlier.partitions()
+    for orders in (
+        [*leader_and_isr(earlier, [a]), *leader_and_isr(later, [b])],
+        [*update_metadata(earlier, [a]), *update_metadata(later, [b])],
+    ):
+        [request] = to_requests(SENDER, 10, live_brokers(later), orders)
+        assert isinstance(request, LeaderAndIsrRequest | UpdateMetadataRequest)
+        [topic] = request.topic_states
+        assert topic.configs == {"retention.ms": "5"}
+        assert [each.partition_index for each in topic.partition_states] == [0, 1]
+
+
 @pytest.mark.parametrize("kind", ["leaders", "metadata", "stops"])
 def test_large_orders_are_split_and_nothing_is_lost(kind: str) -> None:
     state = state_with(7_000)

@@ -198,6 +198,29 @@ def test_a_registration_is_removed_once_and_a_later_one_stays(loses_request: boo
 
 
 @simulated
+async def test_an_erasure_that_another_client_disturbs_again_and_again_is_repeated_with_pauses(
+    cluster: Cluster,
+) -> None:
+    """ZooKeeper has other work to do."""
+    store, coordination = await store_on(cluster)
+    await create(store)
+    loop, disturbed = cluster.world.loop, 0
+
+    async def disturb(operations: Sequence[Operation]) -> None:
+        nonlocal disturbed
+        if znodes.topic_path(TOPIC) in [each.path for each in operations] and disturbed < 3:
+            disturbed += 1
+            await cluster.observer.create(f"{znodes.topic_path(TOPIC)}/foreign", b"")
+
+    coordination.sent, coordination.before_multi = 0, disturb
+    began = loop.time()
+    await store.erase_topic(TOPIC)
+    assert disturbed == 3
+    assert await cluster.observer.exists(znodes.topic_path(TOPIC)) is None
+    assert coordination.sent / (loop.time() - began) < 100, "multis a second"
+
+
+@simulated
 async def test_the_state_of_a_topic_that_another_tool_removed_is_not_written_for_ever(cluster: Cluster) -> None:
     store, _ = await store_on(cluster)
     written = await store.write_leaderships([FIRST])

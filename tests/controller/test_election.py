@@ -119,10 +119,13 @@ def test_unclean_leader_is_the_whole_isr_and_recovers() -> None:
     assert after.incarnations == ((2, "i2"),)
 
 
-@pytest.mark.parametrize(("configured", "leader"), [("true", 2), ("false", None)])
+@pytest.mark.parametrize(
+    ("configured", "leader"),
+    [("true", 2), ("True", 2), ("false", None), ("", None), ("yes", None), ("1", None), ("true or false", None)],
+)
 def test_the_topic_decides_about_unclean_elections_before_the_broker(configured: str, leader: int | None) -> None:
     configs = {"unclean.leader.election.enable": configured}
-    state = cluster_state(2, 3, now=leadership(1, 1), unclean=configured == "false", configs=configs)
+    state = cluster_state(2, 3, now=leadership(1, 1), unclean=leader is None, configs=configs)
     assert elected(state).leader == leader
 
 

@@ -67,6 +67,25 @@ async def test_loser_of_the_race_watches_the_winner(cluster: Cluster) -> None:
 
 
 @simulated
+async def test_only_a_candidate_watches_the_controller(cluster: Cluster) -> None:
+    """A new controller would dial its predecessor as long as it leads, once per second where that one is dead."""
+    first, second, third = await three_candidates(cluster)
+
+    def watching() -> list[str]:
+        return sorted(each.get_name() for each in asyncio.all_tasks() if "liveness-of-controller" in each.get_name())
+
+    assert watching() == ["liveness-of-controller-1"] * 2
+    await first.stop()
+    await cluster.until(lambda: second.service.is_active or third.service.is_active, SOON_SECONDS)
+    await asyncio.sleep(2)
+    assert watching() == [f"liveness-of-controller-{controller_id(cluster)}"], "by the other candidate"
+    await second.stop()
+    await third.stop()
+    await asyncio.sleep(0)
+    assert watching() == []
+
+
+@simulated
 async def test_without_a_confirmation_the_session_is_waited_for(cluster: Cluster) -> None:
     _, second, third = await three_candidates(cluster)
     cluster.world.kill("broker1")
