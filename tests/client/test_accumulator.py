@@ -195,6 +195,23 @@ def test_a_retry_waits_for_its_back_off() -> None:
     assert sandbox.send() is sandbox.batches[0]
 
 
+@pytest.mark.parametrize(
+    "code", [ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID]
+)
+def test_a_refused_batch_waits_for_its_back_off_under_whatever_sequence_it_follows(code: ErrorCode) -> None:
+    """A broker that answers each new identity so would get requests without a pause."""
+    sandbox = Sandbox()
+    sandbox.fill()
+    sandbox.send()
+    batch, _ = sandbox.under_way.pop()
+    sandbox.accumulator.refused(batch, broker_error(code), retry_at_ms=50)
+    sandbox.grant()
+    assert sandbox.send() is None
+    assert sandbox.accumulator.ready_at_ms(sandbox.queue, 0) == 50
+    sandbox.now_ms = 50
+    assert sandbox.send() is batch
+
+
 def test_a_new_leader_ends_the_back_off() -> None:
     sandbox = two_in_flight()
     sandbox.under_way.clear()

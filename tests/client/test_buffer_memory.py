@@ -81,6 +81,16 @@ async def test_a_call_that_is_cancelled_once_woken_wakes_the_next_one(memory: Bu
 
 
 @full_memory
+async def test_a_call_whose_time_ends_once_it_is_woken_wakes_the_next_one(memory: BufferMemory) -> None:
+    """Both happen in one loop iteration, as in a process that stood still."""
+    loop = asyncio.get_running_loop()
+    loop.call_at(loop.time() + 1, memory.release, 50)
+    first, second = waiting(memory, timeout_ms=1_000), waiting(memory)
+    assert not await first
+    assert await second
+
+
+@full_memory
 async def test_an_end_without_error_wakes_all_waiting_calls(memory: BufferMemory) -> None:
     calls = [waiting(memory) for _ in range(3)]
     await asyncio.sleep(0.01)

@@ -1,6 +1,7 @@
 """A producer whose name a later process has: it ends, and says so."""
 
 import asyncio
+import logging
 from typing import Any
 
 import pytest
@@ -38,7 +39,9 @@ def test_each_start_takes_the_next_epoch_before_it_returns(cluster: FakeCluster)
     assert cluster.partition("t").values() == [b"0", b"1", b"2"]
 
 
-def test_the_older_process_ends_once_the_later_one_has_written(cluster: FakeCluster) -> None:
+def test_the_older_process_ends_once_the_later_one_has_written(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
     async def main(runtime: Runtime) -> None:
         async with named(cluster, runtime) as older, named(cluster, runtime) as later:
             await older.send_and_wait("t", b"before the later one writes here")
@@ -50,8 +53,11 @@ def test_the_older_process_ends_once_the_later_one_has_written(cluster: FakeClus
                     await call
             await later.send_and_wait("t", b"and on")
 
-    cluster.run(main)
+    with caplog.at_level(logging.WARNING, "minibroker.client"):
+        cluster.run(main)
     assert cluster.partition("t").values() == [b"before the later one writes here", b"from here on", b"and on"]
+    [line] = [each.message for each in caplog.records]
+    assert "ended: INVALID_PRODUCER_EPOCH from broker" in line, "once, however many records wait"
 
 
 def test_all_records_that_wait_get_the_error(cluster: FakeCluster) -> None:

@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from minibroker.client.admin import AdminClient
 from minibroker.client.limits import Deadline
 from minibroker.client.topics import DELETIONS_TIMEOUT_MS, topic_deletions, unknown_topics
@@ -9,10 +11,12 @@ from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.wire.messages import (
     DescribeClusterRequest,
     MetadataBroker,
+    MetadataRequest,
     MetadataResponse,
     MetadataTopic,
 )
 from minibroker.runtime.ports import Runtime
+from minibroker.runtime.server.incoming_request import IncomingRequest
 from minibroker.simulation.world.world import SimulatedWorld
 from tests.client.fake_cluster import PORT, FakeCluster
 
@@ -48,6 +52,21 @@ def test_a_topic_is_known_if_one_broker_knows_it() -> None:
     for broker in (1, 2):
         cluster.brokers[broker].metadata_of = MetadataResponse(brokers=brokers, topics=[unknown])
     assert ask(cluster, "lines")[0] == []
+
+
+@pytest.mark.parametrize("fault", [False, True], ids=["fails", "hangs"])
+def test_a_broker_that_cannot_be_asked_hides_no_topic_of_the_others(fault: bool) -> None:
+    cluster = FakeCluster(SimulatedWorld(seed=1))
+    cluster.add_topic("lines")
+
+    def intercept(broker: int, request: IncomingRequest) -> bool | None:
+        asks_for_all = isinstance(request.body, MetadataRequest) and request.body.topics is None
+        return fault if broker == 2 and asks_for_all else None
+
+    cluster.intercept = intercept
+    unknown, known, seconds = ask(cluster, "line")
+    assert (unknown, known) == (["line"], ["lines"])
+    assert seconds < 5
 
 
 def test_a_controller_that_hangs_delays_a_command_by_a_moment_only() -> None:
