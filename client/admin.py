@@ -240,9 +240,7 @@ class AdminClient(PublicClient):
         has_begun = False
         while True:
             limit_ms = deadline.at_most(min(self._settings.request_timeout_ms, answer_ms or math.inf))
-            request = DeleteTopicsRequest(
-                topic_names=names, timeout_ms=max(limit_ms - ANSWER_SLACK_MS, limit_ms // 2, 1)
-            )
+            request = DeleteTopicsRequest(topic_names=names, timeout_ms=max(limit_ms - ANSWER_SLACK_MS, limit_ms // 2))
             reply, in_doubt = await change(
                 self._cluster_checked(), request, DeleteTopicsResponse, deadline, delete_errors, answer_ms
             )

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ from minibroker.protocol.wire.messages import (
 )
 from minibroker.runtime.ports import Runtime
 from minibroker.runtime.server.incoming_request import IncomingRequest
-from tests.client.fake_cluster import FakeCluster
+from tests.client.fake_cluster import CLIENT, FakeCluster
 from tests.client.reading import T0, Take, earliest, fill, numbered, take_batches, take_many
 
 
@@ -104,6 +105,45 @@ def test_a_paused_leader_that_was_replaced_is_not_waited_for(cluster: FakeCluste
             return loop.time() - start
 
     assert cluster.run(main) < 6
+
+
+def test_reads_go_on_soon_after_the_election_although_the_unreachable_leader_stays_registered(
+    cluster: FakeCluster,
+) -> None:
+    """The first metadata after the loss still name it: each attempt to connect in vain must ask again."""
+    fill(cluster, 10)
+
+    async def main(runtime: Runtime) -> float:
+        loop = asyncio.get_running_loop()
+        async with earliest(cluster, runtime) as consumer:
+            for _ in range(10):
+                await consumer.getone(timeout_ms=1_000)
+            cluster.world.network.reject(CLIENT, "broker1")
+            await asyncio.sleep(5)
+            cluster.partition("t").elect(2)
+            fill(cluster, 1)
+            start = loop.time()
+            await consumer.getone(timeout_ms=60_000)
+            return loop.time() - start
+
+    assert cluster.run(main) < 3
+
+
+def test_a_call_without_records_names_the_first_problem_of_any_partition(cluster: FakeCluster) -> None:
+    """One partition is at its end, and the leader of another one refuses."""
+    cluster.add_topic("t", 2)
+    refuse_fetches(cluster, 1)
+
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime) as consumer:
+            with pytest.raises(CallTimedOut, match=r"no record came for 3000 ms; .*CORRUPT_MESSAGE from broker 2"):
+                await consumer.getone(timeout_ms=3_000)
+            cluster.intercept = lambda broker, request: None
+            await asyncio.sleep(2)
+            with pytest.raises(CallTimedOut, match=r"no record came for 3000 ms$"):
+                await consumer.getone(timeout_ms=3_000)
+
+    cluster.run(main)
 
 
 def test_no_broker_is_distinguished_from_no_data(cluster: FakeCluster) -> None:
@@ -204,8 +244,8 @@ def test_an_idle_topic_is_waited_for_as_long_as_brokers_answer(cluster: FakeClus
     cluster.run(main)
 
 
-def damage_one_answer(cluster: FakeCluster) -> None:
-    """A byte in the middle of the first records fetched."""
+def damage_one_answer(cluster: FakeCluster, at: int | None = None) -> None:
+    """A byte of the first records fetched, by default one in the middle."""
     damage = [True]
 
     def flip(broker: int, request: IncomingRequest) -> Response | None:
@@ -214,11 +254,31 @@ def damage_one_answer(cluster: FakeCluster) -> None:
         damage.clear()
         answer = cluster.brokers[broker].fetch(request.body).responses[0].partitions[0]
         records = bytearray(answer.records)
-        records[len(records) // 2] ^= 0x40
+        records[len(records) // 2 if at is None else at] ^= 0x40
         broken = FetchPartitionResponse(partition_index=0, high_watermark=30, records=memoryview(bytes(records)))
         return FetchResponse(responses=[FetchTopicResponse(topic="t", partitions=[broken])])
 
     cluster.intercept = flip
+
+
+def test_where_the_first_header_is_damaged_the_error_comes_at_once_and_no_more_bytes_are_asked_for(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Only a batch that is cut off by the limit of a fetch needs a larger one."""
+    fill(cluster, 10)
+    damage_one_answer(cluster, at=16)  # the magic byte
+
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime) as consumer:
+            assert (await consumer.getone(timeout_ms=5_000)).offset == 0
+
+    with caplog.at_level(logging.WARNING, "minibroker.client"):
+        cluster.run(main)
+    assert ["t-0" in each.message and "magic" in each.message for each in caplog.records] == [True]
+    asked = [body for _, body in cluster.requests[FetchRequest] if isinstance(body, FetchRequest)]
+    limits = [each.partition_max_bytes for body in asked for topic in body.topics for each in topic.partitions]
+    assert len(limits) >= 2
+    assert len(set(limits)) == 1
 
 
 def test_damaged_records_are_raised_and_fetched_again(cluster: FakeCluster) -> None:

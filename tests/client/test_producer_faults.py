@@ -10,6 +10,7 @@ from minibroker.client.errors import (
     DeliveryTimedOut,
     FlushTimedOut,
     OutcomeUnknown,
+    UnknownTopicOrPartition,
     broker_error,
 )
 from minibroker.client.producer.producer import Producer
@@ -24,7 +25,7 @@ from minibroker.protocol.wire.messages import (
 )
 from minibroker.runtime.ports import Runtime
 from minibroker.runtime.server.incoming_request import IncomingRequest
-from tests.client.fake_cluster import FakeCluster
+from tests.client.fake_cluster import CLIENT, FakeCluster
 from tests.client.faults import numbered, on_produce, refusal, refuse_always
 
 
@@ -63,6 +64,19 @@ def test_records_name_the_topic_that_they_are_for(cluster: FakeCluster) -> None:
     assert cluster.partition("t").values() == [b"b"]
     assert named[:2] == ["id-of-t"] * 2
     assert named[-1] == cluster.topic_ids["t"] != "id-of-t"
+
+
+def test_an_unknown_topic_hides_no_other_one(cluster: FakeCluster) -> None:
+    """What is asked for once is asked for with each of the later metadata."""
+
+    async def main(runtime: Runtime) -> None:
+        async with Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime) as producer:
+            with pytest.raises(UnknownTopicOrPartition):
+                await producer.send("misspelt", b"x")
+            await producer.send_and_wait("t", b"a")
+
+    cluster.run(main)
+    assert cluster.partition("t").values() == [b"a"]
 
 
 def test_metadata_of_an_older_epoch_does_not_lead_back(cluster: FakeCluster) -> None:
@@ -122,18 +136,22 @@ def test_a_killed_leader_loses_and_reorders_no_record(cluster: FakeCluster) -> N
     assert cluster.partition("t").values() == numbered(3_000)
 
 
-def test_writes_go_on_soon_after_an_election(cluster: FakeCluster) -> None:
+@pytest.mark.parametrize("is_registered", [False, True], ids=["killed", "unreachable, but registered"])
+def test_writes_go_on_soon_after_an_election(cluster: FakeCluster, is_registered: bool) -> None:
     async def main(runtime: Runtime) -> float:
         loop = asyncio.get_running_loop()
         async with Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime) as producer:
             await producer.send_and_wait("t", b"a")
-            cluster.kill(1)
-            loop.call_later(3, cluster.partition("t").elect, 2)
+            if is_registered:
+                cluster.world.network.reject(CLIENT, "broker1")
+            else:
+                cluster.kill(1)
+            loop.call_later(5, cluster.partition("t").elect, 2)
             start = loop.time()
             await producer.send_and_wait("t", b"b")
             return loop.time() - start
 
-    assert cluster.run(main) < 4
+    assert cluster.run(main) < 6.5
 
 
 def test_a_paused_leader_that_was_replaced_is_not_waited_for(cluster: FakeCluster) -> None:
@@ -163,6 +181,47 @@ def test_a_leader_that_answers_all_but_writes_is_left_after_the_election(cluster
             return loop.time() - start
 
     assert cluster.run(main) < 2.8
+
+
+def test_a_leader_that_falls_silent_after_other_writes_is_left_as_soon(cluster: FakeCluster) -> None:
+    """A record without linger is sent within the call, and nothing else of the producer is due before a minute."""
+
+    async def main(runtime: Runtime) -> None:
+        loop = asyncio.get_running_loop()
+        async with Producer(bootstrap_servers=cluster.bootstrap, linger_ms=0, runtime=runtime) as producer:
+            await producer.send_and_wait("t", b"a")
+            await asyncio.sleep(10)
+            cluster.intercept = lambda broker, request: (
+                (broker == 1 and isinstance(request.body, ProduceRequest)) or None
+            )
+            loop.call_later(0.5, cluster.partition("t").elect, 2)
+            delivery = await producer.send("t", b"b")
+            await asyncio.sleep(2)
+            assert delivery.result().leader_epoch == 1
+
+    cluster.run(main)
+
+
+@pytest.mark.parametrize("fault", [False, ErrorCode.NOT_ENOUGH_REPLICAS], ids=["lost", "refused"])
+def test_a_batch_is_sent_again_when_its_back_off_ends(cluster: FakeCluster, fault: Literal[False] | ErrorCode) -> None:
+    """Nothing else happens then that would cause it: the connection is open again, and the metadata have come."""
+
+    async def main(runtime: Runtime) -> float:
+        loop = asyncio.get_running_loop()
+        async with Producer(
+            bootstrap_servers=cluster.bootstrap,
+            retry_backoff_ms=1_500,
+            retry_backoff_max_ms=1_500,
+            runtime=runtime,
+        ) as producer:
+            await producer.send_and_wait("t", b"a")
+            on_produce(cluster, fault)
+            start = loop.time()
+            await producer.send_and_wait("t", b"b")
+            return loop.time() - start
+
+    assert 1 < cluster.run(main) < 2
+    assert cluster.partition("t").values() == [b"a", b"b"]
 
 
 def test_a_leader_that_has_not_answered_within_the_request_timeout_is_asked_again(cluster: FakeCluster) -> None:

@@ -1,0 +1,142 @@
+"""What a closed client leaves in its event loop: no task and no timer, whatever it was waiting for."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from minibroker.client.admin import AdminClient
+from minibroker.client.consumer.consumer import Consumer
+from minibroker.client.errors import MinibrokerError
+from minibroker.client.producer.producer import Producer
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.wire.messages import InitProducerIdRequest, MetadataRequest, ProduceRequest, Response
+from minibroker.runtime.ports import Runtime
+from minibroker.runtime.server.incoming_request import IncomingRequest
+from tests.client.fake_cluster import CLIENT, FakeCluster
+from tests.client.faults import refusal
+from tests.client.reading import earliest
+
+Client = Producer | Consumer | AdminClient
+Work = Callable[[FakeCluster, Runtime], Awaitable[Client]]
+"""Begins something that does not end, and returns the client."""
+
+
+def ignore(cluster: FakeCluster, *kinds: type[Any]) -> None:
+    cluster.intercept = lambda broker, request: isinstance(request.body, kinds) or None
+
+
+async def write_to_silence(cluster: FakeCluster, runtime: Runtime, **settings: Any) -> Producer:
+    producer = Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime, **settings)
+    await producer.start()
+    await producer.send_and_wait("t", b"a")
+    ignore(cluster, ProduceRequest)
+    await producer.send("t", b"b")
+    await asyncio.sleep(0.5)
+    return producer
+
+
+async def write_without_linger(cluster: FakeCluster, runtime: Runtime) -> Client:
+    return await write_to_silence(cluster, runtime, linger_ms=0)
+
+
+async def write_while_the_identity_is_asked_for(cluster: FakeCluster, runtime: Runtime) -> Client:
+    """One partition needs the next identity, and the answer about another one comes as its connection is closed."""
+    cluster.add_topic("other")
+    producer = Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime)
+    await producer.start()
+    for topic in ("t", "other"):
+        await producer.send_and_wait(topic, b"a")
+
+    def intercept(broker: int, request: IncomingRequest) -> Response | bool | None:
+        if isinstance(request.body, ProduceRequest) and request.body.topic_data[0].name == "t":
+            return refusal(request, ErrorCode.UNKNOWN_PRODUCER_ID)
+        return isinstance(request.body, ProduceRequest | InitProducerIdRequest) or None
+
+    cluster.intercept = intercept
+    for topic in ("other", "t"):
+        await producer.send(topic, b"b")
+        await asyncio.sleep(0.5)
+    assert cluster.asked(InitProducerIdRequest) == 2
+    return producer
+
+
+async def write_to_a_dead_cluster(cluster: FakeCluster, runtime: Runtime) -> Client:
+    producer = await write_to_silence(cluster, runtime)
+    for broker in cluster.brokers:
+        cluster.kill(broker)
+    await asyncio.sleep(0.5)
+    return producer
+
+
+async def write_to_a_hanging_broker(cluster: FakeCluster, runtime: Runtime) -> Client:
+    """It accepts the new connection, and does not answer."""
+    producer = await write_to_silence(cluster, runtime)
+    cluster.world.pause("broker1")
+    connection = producer._cluster.open_connection(1)
+    assert connection is not None
+    connection.abort()
+    await asyncio.sleep(0.5)
+    return producer
+
+
+async def read(cluster: FakeCluster, runtime: Runtime) -> Client:
+    consumer = earliest(cluster, runtime)
+    await consumer.start()
+    await consumer.getmany(timeout_ms=500)
+    return consumer
+
+
+async def read_from_a_dead_cluster(cluster: FakeCluster, runtime: Runtime) -> Client:
+    consumer = await read(cluster, runtime)
+    for broker in cluster.brokers:
+        cluster.kill(broker)
+    await asyncio.sleep(0.5)
+    return consumer
+
+
+async def administer(cluster: FakeCluster, runtime: Runtime) -> Client:
+    admin = AdminClient(bootstrap_servers=cluster.bootstrap, runtime=runtime)
+    await admin.start()
+    ignore(cluster, MetadataRequest)
+    with pytest.raises(MinibrokerError):
+        await admin.describe_topics(timeout_ms=500)
+    return admin
+
+
+def timers_of_the_client(cluster: FakeCluster) -> list[str]:
+    timers = [handle for _, _, handle in cluster.world.loop._timers if not handle._cancelled]
+    return [repr(each) for each in timers if each._process is not None and each._process.name == CLIENT]
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        write_to_silence,
+        write_without_linger,
+        write_while_the_identity_is_asked_for,
+        write_to_a_dead_cluster,
+        write_to_a_hanging_broker,
+        read,
+        read_from_a_dead_cluster,
+        administer,
+    ],
+    ids=lambda work: work.__name__,
+)
+def test_a_client_is_closed_at_once_and_leaves_nothing_in_the_loop(cluster: FakeCluster, work: Work) -> None:
+    async def main(runtime: Runtime) -> None:
+        client = await work(cluster, runtime)
+        began = cluster.world.loop.time()
+        try:
+            await (client.close(timeout_ms=100) if isinstance(client, Producer) else client.close())
+        except MinibrokerError:
+            assert isinstance(client, Producer), "of records without outcome"
+        assert cluster.world.loop.time() - began < 0.2
+        await asyncio.sleep(0)  # callbacks of what was cancelled
+        process = asyncio.current_task().process  # type: ignore[union-attr]
+        left = [each for each in cluster.world.loop.tasks() if each.process is process]
+        assert left == [asyncio.current_task()]
+        assert timers_of_the_client(cluster) == []
+
+    cluster.run(main)
