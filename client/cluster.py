@@ -104,6 +104,7 @@ class Cluster:
         if self._closed or self._task is not None:
             raise ClientClosed("a client is started once")
         self._task = asyncio.get_running_loop().create_task(self._keep_metadata())
+        self._task.add_done_callback(self._ended)
         deadline = Deadline(self.settings.bootstrap_timeout_ms)
         log_after_s = LOG_START_AFTER_MS / 1000
         watch = asyncio.get_running_loop().call_later(log_after_s, self._log_start, deadline)
@@ -170,6 +171,8 @@ class Cluster:
         """Wait for a round of metadata that begins after this call. Raises that round's error, or CallTimedOut."""
         if self._closed:
             raise ClientClosed("the client is closed")
+        if self._task is not None and self._task.done():
+            self._task.result()  # ended by a bug
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         self.request_refresh()
@@ -204,7 +207,7 @@ class Cluster:
                 self.log.debug("metadata is asked for again: %s", failure)
                 self.request_refresh()
             except BaseException:
-                self._waiters.extend(waiters)  # close() ends them
+                self._waiters.extend(waiters)  # close() or `_ended` ends them
                 raise
             self.last_error = error
             _settle(waiters, error)
@@ -221,6 +224,12 @@ class Cluster:
                     await self._new_topics.wait()
             if not self._wanted:  # a request during the pause continues the search
                 wanted_since = None
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        """The task ends only when it is cancelled, or by a bug. That must be seen, and not end as a timeout."""
+        if not task.cancelled() and (bug := task.exception()) is not None:
+            _settle(self._waiters, bug)
+            raise bug
 
     async def _wait_until_wanted(self, loop: asyncio.AbstractEventLoop) -> bool:
         """True if metadata was requested, False if it grew too old."""
@@ -450,7 +459,7 @@ def _ask_or_abort(connection: RpcConnection, request: Request, timeout_ms: int) 
     return answer
 
 
-def _settle(waiters: list["asyncio.Future[None]"], error: MinibrokerError | None) -> None:
+def _settle(waiters: list["asyncio.Future[None]"], error: BaseException | None) -> None:
     for waiter in waiters:
         if waiter.done():
             continue
