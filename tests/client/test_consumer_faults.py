@@ -57,7 +57,7 @@ def test_a_truncation_is_reported_with_the_divergent_offset(cluster: FakeCluster
 
 
 @pytest.mark.invariant("I22")
-def test_on_request_a_truncation_is_followed(cluster: FakeCluster) -> None:
+def test_on_request_a_truncation_is_followed_and_logged(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
     fill(cluster, 100)
 
     async def main(runtime: Runtime) -> None:
@@ -69,7 +69,10 @@ def test_on_request_a_truncation_is_followed(cluster: FakeCluster) -> None:
             fill(cluster, 40)
             assert (await consumer.getone(timeout_ms=10_000)).offset == 70
 
-    cluster.run(main)
+    with caplog.at_level(logging.WARNING, "minibroker.client"):
+        cluster.run(main)
+    (line,) = [each.message for each in caplog.records]
+    assert "read up to 100, but it differs from offset 70" in line
 
 
 def test_a_clean_election_is_validated_without_an_error(cluster: FakeCluster) -> None:

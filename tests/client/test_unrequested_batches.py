@@ -1,5 +1,6 @@
 """A consumer believes a reply only if it holds what was asked for: these offsets, without a gap, of this topic."""
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -136,7 +137,9 @@ def test_an_undecodable_batch_is_an_error_until_a_seek(cluster: FakeCluster, tak
 
 @pytest.mark.parametrize("take", [take_many, take_batches])
 @pytest.mark.parametrize("check_crcs", [True, False])
-def test_with_on_undecodable_skip_the_batch_is_skipped(cluster: FakeCluster, take: Take, check_crcs: bool) -> None:
+def test_with_on_undecodable_skip_the_batch_is_skipped_and_that_is_logged(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture, take: Take, check_crcs: bool
+) -> None:
     with_an_undecodable_batch(cluster)
 
     async def main(runtime: Runtime) -> list[bytes | None]:
@@ -147,7 +150,11 @@ def test_with_on_undecodable_skip_the_batch_is_skipped(cluster: FakeCluster, tak
             assert await consumer.position(T0) == 30
         return found
 
-    assert cluster.run(main) == numbered(0, 10) + numbered(20, 30)
+    with caplog.at_level(logging.WARNING, "minibroker.client"):
+        assert cluster.run(main) == numbered(0, 10) + numbered(20, 30)
+    (line,) = [each.message for each in caplog.records]
+    assert "skipped: " in line
+    assert "t-0" in line
 
 
 def test_a_skipped_batch_at_the_end_moves_the_position_behind_it(cluster: FakeCluster) -> None:
@@ -174,7 +181,9 @@ def other_records(cluster: FakeCluster, count: int) -> None:
 
 
 @pytest.mark.invariant("I22")
-def test_a_topic_created_again_is_read_by_the_reset_policy(cluster: FakeCluster) -> None:
+def test_a_topic_created_again_is_read_by_the_reset_policy_and_that_is_logged(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
     fill(cluster, 10)
 
     async def main(runtime: Runtime) -> list[bytes | None]:
@@ -187,7 +196,10 @@ def test_a_topic_created_again_is_read_by_the_reset_policy(cluster: FakeCluster)
                     return [record.value, *await read(consumer, 29)]
             return await read(consumer, 30)
 
-    assert cluster.run(main) == [b"other-%06d" % number for number in range(30)]
+    with caplog.at_level(logging.WARNING, "minibroker.client"):
+        assert cluster.run(main) == [b"other-%06d" % number for number in range(30)]
+    (line,) = [each.message for each in caplog.records]
+    assert "the topic of t-0 was deleted and created again: position " in line
 
 
 @pytest.mark.invariant("I22")
