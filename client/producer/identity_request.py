@@ -54,6 +54,7 @@ class IdentityRequest:
         done, _ = await asyncio.wait([task], timeout=deadline.remaining_ms() / 1000)
         if not done:
             raise CallTimedOut(f"no producer id was granted within {round(deadline.timeout_ms)} ms", self.error)
+        task.result()  # raises a bug
         if self.refusal is not None:
             raise self.refusal
 

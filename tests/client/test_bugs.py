@@ -71,6 +71,20 @@ def test_a_bug_in_a_task_of_a_producer_reaches_the_exception_handler_of_the_loop
 
 
 @pytest.mark.expects_loop_errors
+def test_a_start_under_a_name_raises_the_bug_that_kept_it_from_its_identity(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, runs: list[str]
+) -> None:
+    plant(monkeypatch, runs, IdentityRequest, "_request")
+
+    async def main(runtime: Runtime) -> None:
+        with pytest.raises(Bug):
+            await Producer(bootstrap_servers=cluster.bootstrap, producer_name="orders", runtime=runtime).start()
+
+    with pytest.raises(Unhandled, match="_request"):
+        cluster.run(main)
+
+
+@pytest.mark.expects_loop_errors
 def test_a_bug_in_an_attempt_to_connect_is_seen_though_no_call_waits_for_it(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, runs: list[str]
 ) -> None:
