@@ -78,7 +78,8 @@ class _Loader:
         self.producers = ProducerStates()
         self.report = RecoveryReport(clean=False)
         found = self.report.found
-        self.stored_epochs = read_epoch_file(disk, directory, found, context.topic_id, context.partition)
+        owner = None if context.topic_id is None else (context.topic_id, context.partition)
+        self.stored_epochs = read_epoch_file(disk, directory, found, owner)
         self.epochs = EpochRebuild(self.stored_epochs)
         self.last_epoch = NO_EPOCH
         """Leader epoch of the last scanned batch."""

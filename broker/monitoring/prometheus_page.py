@@ -24,9 +24,10 @@ def metrics_of(struct: type[Any]) -> dict[str, Metric]:
     """The metrics that a struct defines, by field."""
     hints = typing.get_type_hints(struct, include_extras=True)
     return {
-        field: hint.__metadata__[0]
+        field: note
         for field, hint in hints.items()
-        if hasattr(hint, "__metadata__") and isinstance(hint.__metadata__[0], Metric)
+        for note in getattr(hint, "__metadata__", ())
+        if isinstance(note, Metric)
     }
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from minibroker.broker.monitoring.metrics import BrokerCounters
 from minibroker.broker.replicas.partition import Partition
-from minibroker.broker.replication.leader import FetchRefused, grant_follower, refuse_fetch
+from minibroker.broker.replication.leader import FetchGranted, FetchRefused, grant_follower, refuse_fetch
 from minibroker.broker.requests.delayed_fetches import DelayedFetch, DelayedFetches
 from minibroker.broker.requests.fetch_answers import FetchAnswers, watermarks_only
 from minibroker.protocol.errors import ErrorCode
@@ -31,9 +31,7 @@ class SessionPartition:
         "awaits_position",
         "fetch",
         "partition",
-        "sent_high_watermark",
-        "sent_log_start_offset",
-        "sent_low_watermark",
+        "sent",
     )
 
     def __init__(self, partition: Partition, fetch: FetchPartition) -> None:
@@ -41,9 +39,8 @@ class SessionPartition:
         self.fetch = fetch
         self.awaits_position = False
         """Records were sent; nothing more is sent before the follower reports its position."""
-        self.sent_high_watermark = -1
-        self.sent_log_start_offset = -1
-        self.sent_low_watermark: int | None = -1
+        self.sent: FetchGranted | None = None
+        """What the last answer for it told."""
 
     @property
     def is_at_the_end(self) -> bool:
@@ -58,11 +55,12 @@ class SessionPartition:
 
     @property
     def has_newer_watermarks(self) -> bool:
-        state = self.partition.state
+        state, sent = self.partition.state, self.sent
         return (
-            state.high_watermark != self.sent_high_watermark
-            or state.log_start_offset != self.sent_log_start_offset
-            or state.low_watermark != self.sent_low_watermark
+            sent is None
+            or state.high_watermark != sent.high_watermark
+            or state.log_start_offset != sent.log_start_offset
+            or state.low_watermark != sent.low_watermark
         )
 
     @property
@@ -270,9 +268,7 @@ class FetchSessions:
         if not records.size_bytes:
             return None, False
         entry.awaits_position = True
-        entry.sent_high_watermark = granted.high_watermark
-        entry.sent_log_start_offset = granted.log_start_offset
-        entry.sent_low_watermark = granted.low_watermark
+        entry.sent = granted
         return records, False
 
     def _add_watermarks(
@@ -280,9 +276,7 @@ class FetchSessions:
     ) -> None:
         entry = session.partitions[topic_partition]
         granted = grant_follower(entry.partition.state, entry.fetch.fetch_offset)
-        entry.sent_high_watermark = granted.high_watermark
-        entry.sent_log_start_offset = granted.log_start_offset
-        entry.sent_low_watermark = granted.low_watermark
+        entry.sent = granted
         if not entry.has_records:
             session.updated.pop(topic_partition, None)
         topics.setdefault(topic_partition.topic, []).append(watermarks_only(topic_partition.partition, granted))

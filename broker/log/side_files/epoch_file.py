@@ -12,6 +12,7 @@ from minibroker.protocol.files.checkpoints import (
     EPOCHS_FILE_BYTES_MAX,
     CorruptCheckpoint,
     EpochEntry,
+    LogOwner,
     parse_epochs_and_owner,
 )
 from minibroker.runtime.ports import Disk, FileMissing, FileTooLarge
@@ -39,21 +40,20 @@ def epochs_not_used(directory: str, reason: str) -> FileNotUsed:
 
 
 def read_epoch_file(
-    disk: Disk, directory: str, found: list[FileNotUsed], topic_id: str | None = None, partition: int = -1
+    disk: Disk, directory: str, found: list[FileNotUsed], owner: LogOwner | None = None
 ) -> list[EpochEntry]:
-    """The stored entries; none if there is no file, if it does not name this log as its own (when the topic id is
-    known), or if it makes no sense (entries must rise in both columns). `found` gets an event for a file that is not
-    used."""
+    """The stored entries; none if there is no file, if it does not name `owner` (None: not known, so not asked for), or
+    if it makes no sense (entries must rise in both columns). `found` gets an event for a file that is not used."""
     path = epoch_file_path(directory)
     try:
-        entries, owner = parse_epochs_and_owner(disk.read_file(path, EPOCHS_FILE_BYTES_MAX))
+        entries, named = parse_epochs_and_owner(disk.read_file(path, EPOCHS_FILE_BYTES_MAX))
     except FileMissing:
         return []
     except (CorruptCheckpoint, FileTooLarge) as error:
         found.append(epochs_not_used(directory, str(error)))
         return []
-    if topic_id is not None and owner != (topic_id, partition):
-        reason = "it names no owner" if owner is None else "it is of partition {1} of topic id {0}".format(*owner)
+    if owner is not None and named != owner:
+        reason = "it names no owner" if named is None else "it is of partition {1} of topic id {0}".format(*named)
         found.append(epochs_not_used(directory, reason))
         return []
     for (epoch, start), (later_epoch, later_start) in itertools.pairwise(entries):

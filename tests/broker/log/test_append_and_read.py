@@ -49,6 +49,45 @@ def test_several_batches_are_written_with_one_append(machine: Machine) -> None:
     assert machine.storage.trace.events == before + 1
 
 
+def test_the_epoch_file_is_written_once_for_the_batches_of_an_epoch(machine: Machine) -> None:
+    """As a follower appends, which learns of an epoch by its batches."""
+    _, log = machine.open_log(LogConfig())
+    for epoch in (0, 1, 5):
+        log.append([make_batch(log.log_end_offset, epoch=epoch)])
+        assert log.epochs_stored
+        for _ in range(3):
+            before = machine.storage.trace.events
+            log.append([make_batch(log.log_end_offset, epoch=epoch)])
+            assert machine.storage.trace.events == before + 1, "the batch alone"
+
+
+@pytest.mark.parametrize("moved_by", [-2, -1, 1, 2])
+@pytest.mark.parametrize("is_behind_a_sound_one", [False, True])
+def test_batches_that_do_not_continue_the_log_are_a_bug_and_not_written(
+    machine: Machine, moved_by: int, is_behind_a_sound_one: bool
+) -> None:
+    """Otherwise the file would have a gap or one offset twice, which the next start takes for damage."""
+    _, log = machine.open_log()
+    append(log, 3)
+    sound = [make_batch(6)] if is_behind_a_sound_one else []
+    with pytest.raises(AssertionError, match="continue the log"):
+        log.append([*sound, make_batch(6 + 2 * len(sound) + moved_by)])
+    assert log.log_end_offset == 6
+    check_log(log)
+
+
+def test_a_look_up_walks_no_further_than_the_index_is_sparse(machine: Machine) -> None:
+    """Also in a segment that does not begin at offset 0; a large segment would cost megabytes for each read."""
+    interval = 300
+    _, log = machine.open_log(LogConfig(segment_bytes=2_000, index_interval_bytes=interval))
+    append(log, 100)
+    assert log.segment_count > 3
+    for segment in log.segments:
+        for position, header in segment.headers_from(0):
+            first, _ = next(segment.headers_around(header.base_offset))
+            assert position - first <= interval + 2 * header.size_bytes, (segment.base_offset, position)
+
+
 def test_a_read_starts_with_the_batch_that_holds_the_offset(machine: Machine, tail_cache: TailCache) -> None:
     _, log = machine.open_log(tail_cache=tail_cache)
     append(log, 40, records=3)

@@ -3,8 +3,10 @@
 import pytest
 
 from minibroker.protocol.events.broker_events import FileNotUsed
+from minibroker.protocol.files.checkpoints import SMALL_FILE_BYTES_MAX
+from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.observer import Observers
-from tests.broker.log.machine import PARTITION, PATH, Machine, append, drive
+from tests.broker.log.machine import PARTITION, PATH, SMALL, TOPIC_ID, Machine, append, drive
 
 LOG = f"{PATH}/{PARTITION}"
 
@@ -44,6 +46,21 @@ def test_a_start_reports_each_file_of_a_log_that_it_does_not_use(machine: Machin
     machine.edit(name, b"garbage")
     found = [each for each in start(machine) if isinstance(each, FileNotUsed)]
     assert [(each.path, each.consequence) for each in found] == [(f"{LOG}/{name}", consequence)]
+
+
+@pytest.mark.parametrize("name", ["leader-epoch-checkpoint", "digests", "newest.snapshot"])
+@pytest.mark.parametrize("other", [(TopicPartition("lines", 1), TOPIC_ID), (TopicPartition("others", 0), "another-id")])
+def test_a_start_reports_each_file_that_names_another_log(
+    machine: Machine, name: str, other: tuple[TopicPartition, str]
+) -> None:
+    """Sound, and of the same offsets: only its owner tells it apart."""
+    directory, log = machine.open_log(incarnation_id="one")
+    append(log, 40)
+    append(directory.create_log(*other, SMALL), 40)
+    drive(directory.close(clean=True, high_watermarks={PARTITION: 40}, broker_epoch=7))
+    name = max(machine.file_names(".snapshot")) if name == "newest.snapshot" else name
+    machine.edit(name, machine.disk().read_file(f"{PATH}/{other[0]}/{name}", SMALL_FILE_BYTES_MAX))
+    assert paths(start(machine)) == [f"{LOG}/{name}"]
 
 
 def paths(events: list[object]) -> list[str]:
