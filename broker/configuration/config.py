@@ -17,8 +17,8 @@ from minibroker.broker.configuration.config_key import ConfigKey
 from minibroker.broker.configuration.config_table import MIB, BrokerConfig
 from minibroker.broker.configuration.config_values import ANY_HOST, BadValue, expected, format_value, parse_value
 from minibroker.broker.configuration.settings import SETTINGS, TOPIC_SETTINGS, Setting
-from minibroker.protocol.ids import is_host
 from minibroker.protocol.wire.messages import BrokerEndpoint
+from minibroker.protocol.znodes import parse_endpoint
 
 __all__ = [
     "ANY_HOST",
@@ -244,10 +244,8 @@ def _one_directory(config: BrokerConfig) -> str | None:
 
 def _zookeeper_servers(config: BrokerConfig) -> str | None:
     for server in config.zookeeper_connect.split(","):
-        host, colon, port = server.strip().rpartition(":")
-        is_port = port.isascii() and port.isdigit() and 0 < int(port[:6]) <= 65535
-        bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host.replace(":", "/")
-        if not (colon and is_port and is_host(bare)):  # an IPv6 address needs its brackets
+        found = parse_endpoint(f"ZOOKEEPER://{server.strip()}")
+        if found is None or found[2] == 0:
             return f"{_place(config, 'zookeeper.connect')}: {server!r:.200} is not HOST:PORT"
     return None
 
@@ -303,10 +301,7 @@ def _no_auto_create(config: BrokerConfig) -> str | None:
 
 
 def _metrics_address(config: BrokerConfig) -> str | None:
-    if not config.metrics_listener:
-        return None
-    host, _, port = config.metrics_listener.rpartition(":")
-    if host and port.isascii() and port.isdigit() and int(port[:6]) <= 65535:
+    if not config.metrics_listener or parse_endpoint(f"METRICS://{config.metrics_listener}") is not None:
         return None
     return f"{_place(config, 'metrics.listener')}: expected HOST:PORT, as in 127.0.0.1:9404, or nothing"
 

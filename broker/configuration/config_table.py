@@ -437,11 +437,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def metrics_address(self) -> tuple[str, int] | None:
-        """Host and port of the metrics endpoint; without a host it listens on the loopback address."""
+        """Host and port of the metrics endpoint; None: it is off."""
         if not self.metrics_listener:
             return None
         host, _, port = self.metrics_listener.rpartition(":")
-        return host.strip("[]") or "127.0.0.1", int(port)
+        return host.strip("[]"), int(port)
 
     def source(self, name: str) -> str:
         """Source of a setting's value: 'default', or file and line, variable or option."""

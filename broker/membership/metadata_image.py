@@ -126,6 +126,10 @@ class MetadataImage:
         broker = self._brokers.get(broker_id)
         return None if broker is None else broker.broker_epoch
 
+    def eligible_brokers(self) -> dict[BrokerId, BrokerEpoch]:
+        """Live brokers that are not stopping, with their epochs: their replicas may join ISRs (KIP-841)."""
+        return {each.id: each.broker_epoch for each in self._brokers.values() if not each.shutting_down}
+
     def is_eligible(
         self,
         broker_id: BrokerId,

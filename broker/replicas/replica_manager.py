@@ -211,12 +211,7 @@ class ReplicaManager:
     def brokers_changed(self, partitions: Iterable[TopicPartition]) -> None:
         """The controller sent other live brokers, or changes of these partitions, so that other replicas may join their
         ISRs. Only these are checked, because consecutive requests each name a few of very many partitions."""
-        eligible = {
-            broker_id: epoch
-            for broker_id in self.image.live_broker_ids()
-            if (epoch := self.image.broker_epoch(broker_id)) is not None and self.image.is_eligible(broker_id)
-        }
-        event = ev.BrokersChanged(eligible=eligible, now_ms=self.now_ms())
+        event = ev.BrokersChanged(eligible=self.image.eligible_brokers(), now_ms=self.now_ms())
         for topic_partition in partitions:
             partition = self.partitions.get(topic_partition)
             if partition is not None and partition.state.is_leader:

@@ -11,9 +11,11 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from minibroker.broker.requests.authorization import CLUSTER_ACTIONS, READS_AS_REPLICA
+from minibroker.broker.requests.authorization import CLUSTER_ACTIONS, READS_AS_REPLICA, refuse
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.wire import messages as m
 from minibroker.protocol.wire.broker_authentication import (
@@ -25,9 +27,11 @@ from minibroker.protocol.wire.broker_authentication import (
 from minibroker.protocol.wire.messages import ApiKey
 from minibroker.runtime.broker_dialer import NotAuthenticated
 from minibroker.runtime.ports import NetworkError
+from minibroker.runtime.principal import ANONYMOUS
 from minibroker.runtime.rpc import ConnectionClosed, RpcConnection, connect
 from minibroker.simulation.cluster import PORT
 from tests.broker.requests import TOPIC, ClusterClient, batch, in_cluster, produce_request
+from tests.protocol.message_values import values
 
 
 class RequestOutcome(Enum):
@@ -253,6 +257,16 @@ def test_every_api_and_every_kind_of_peer(
             assert (key.name, found) == (key.name, expected)
 
     in_cluster(check)
+
+
+@pytest.mark.parametrize("key", sorted(CLUSTER_ACTIONS | READS_AS_REPLICA), ids=lambda key: ApiKey(key).name)
+@given(data=st.data())
+def test_a_refused_client_is_told_what_was_for_brokers(key: int, data: st.DataObject) -> None:
+    """Of the APIs that any client may use, only the replica id was wrong."""
+    answer = refuse(ANONYMOUS, data.draw(values(m.APIS[key].request)), lambda _: None)
+    assert answer is not None and answer.error_message is not None
+    what = ApiKey(key).name + (" with a replica id" if key in READS_AS_REPLICA else "")
+    assert answer.error_message.startswith(f"{what} is for brokers"), answer.error_message
 
 
 def test_a_broker_cannot_send_requests_in_another_brokers_name() -> None:

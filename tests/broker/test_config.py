@@ -109,6 +109,8 @@ def test_describe_lists_every_setting_with_value_and_source() -> None:
         ("listener.security.protocol.map=PLAINTEXT", "is not NAME:PROTOCOL"),
         ("auto.create.topics.enable=true", "expected false"),
         ("metrics.listener=9404", "expected HOST:PORT"),
+        ("metrics.listener=:9404", "expected HOST:PORT"),
+        ("metrics.listener=::1:9404", "expected HOST:PORT"),
         ("replica.lag.time.max.ms=100", "replica.fetch.wait.max.ms=500 (default): expected at most"),
         ("message.max.bytes=16777216", "socket.request.max.bytes=16777216 (default), less 4096"),
         (
@@ -119,6 +121,25 @@ def test_describe_lists_every_setting_with_value_and_source() -> None:
 )
 def test_wrong_setting_is_named_with_what_was_expected(setting: str, message: str) -> None:
     assert message in refusal(setting)
+
+
+@pytest.mark.parametrize(
+    ("setting", "lowest"),
+    [
+        ("listeners=A://h:{}", 0),
+        ("advertised.listeners=PLAINTEXT://h:{}", 0),
+        ("zookeeper.connect=h:{}", 1),
+        ("zookeeper.connect=h:2181,[::1]:{}", 1),
+        ("metrics.listener=h:{}", 0),
+        ("metrics.listener=[::1]:{}", 0),
+    ],
+)
+def test_each_port_is_one_that_tcp_has(setting: str, lowest: int) -> None:
+    """0, where it is allowed: any free port. What is accepted here and refused later ends a broker in its start."""
+    for port in (lowest, 65535):
+        load(setting.format(port))
+    for wrong in ("-1", "65536", "165535", "0000065536", "", "x", "²", *(["0"] if lowest else [])):
+        assert "HOST:PORT" in refusal(setting.format(wrong)), wrong
 
 
 def test_missing_setting_is_named_with_the_ways_to_give_it() -> None:

@@ -8,12 +8,15 @@ import pytest
 
 from minibroker.broker.disk_faults.disk_errors import DiskErrors
 from minibroker.broker.monitoring.metrics import BrokerCounters
+from minibroker.broker.replication import events as ev
+from minibroker.broker.replication.state import Role
 from minibroker.broker.requests.replica_description import describe_replicas
 from minibroker.harness.simulated import SimulatedHarness
+from minibroker.protocol.events.replica_events import ReplicaWaitsForDescriptor
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import DescribeReplicaStateRequest
 from minibroker.runtime.observer import UNOBSERVED
-from minibroker.runtime.ports import DiskError, DiskFull, OutOfDescriptors
+from minibroker.runtime.ports import BadEntry, DiskError, DiskFull, FileMissing, OutOfDescriptors
 from minibroker.testing import simulated
 from tests.simulation.test_damage import SETTINGS, TOPIC, disk, produce
 
@@ -65,6 +68,7 @@ class NotedErrors(DiskErrors):
     """Its directory does not fail: the errors are noted."""
 
     noted: list[DiskError]
+    damaged: list[tuple[object, str]]
 
     def failed(self, error: DiskError) -> None:
         self.noted.append(error)
@@ -72,18 +76,73 @@ class NotedErrors(DiskErrors):
 
 async def disk_errors(*replicas: HealingReplica) -> tuple[NotedErrors, SimpleNamespace]:
     directory = SimpleNamespace(full=False, offline=False, path="/data/log", require_descriptor=lambda: None)
-    directory.health = SimpleNamespace(on_offline=[], is_impaired=False)
+    directory.health = SimpleNamespace(on_offline=[], is_impaired=False, offline=False, reason="", path="/data/log")
     errors = NotedErrors(
         log_directory=cast(Any, directory),
         partitions=cast(Any, {each.topic_partition: each for each in replicas}),
         partition_changed=lambda _: None,
-        log_damaged=lambda *_: None,
+        log_damaged=lambda partition, reason: errors.damaged.append((partition, reason)),
         now_ms=lambda: 0,
         counters=BrokerCounters(),
         observer=UNOBSERVED,
     )
-    errors.noted = []
+    errors.noted, errors.damaged = [], []
     return errors, directory
+
+
+class FailingReplica:
+    """A replica whose log fails, and the events that it gets."""
+
+    def __init__(self) -> None:
+        self.topic_partition = TopicPartition(TOPIC, 0)
+        self.events: list[object] = []
+        self.state = SimpleNamespace(role=Role.LEADER)
+
+    def report(self, kind: type[object]) -> None:
+        self.events.append(kind)
+
+    def handle(self, event: object) -> None:
+        self.events.append(type(event))
+
+
+ENTRY, MISSING = BadEntry("it is a directory"), FileMissing("it is not there")
+BROKEN, FULL = DiskError("input/output error"), DiskFull("no space left")
+NO_DESCRIPTOR = OutOfDescriptors("too many open files")
+
+
+@pytest.mark.parametrize("is_offline", [False, True])
+@pytest.mark.parametrize("is_a_step", [False, True])
+@pytest.mark.parametrize("error", [ENTRY, MISSING, BROKEN, FULL, NO_DESCRIPTOR], ids=lambda error: type(error).__name__)
+async def test_an_error_of_one_log_stops_as_little_as_it_can(
+    error: DiskError, is_a_step: bool, is_offline: bool
+) -> None:
+    """A bad file is the damage of its partition alone, and no descriptor is no damage at all: only a replica that could
+    not perform its own step waits for one. Everything else is the directory's."""
+    replica = FailingReplica()
+    errors, directory = await disk_errors()
+    directory.offline = is_offline
+    if is_a_step:
+        errors.log_failed(cast(Any, replica), error)
+    else:
+        errors.read_failed(cast(Any, replica), error)
+    is_damage = error in (ENTRY, MISSING) and not is_offline
+    waits = error is NO_DESCRIPTOR and is_a_step
+    assert errors.damaged == ([(replica, str(error))] if is_damage else [])
+    assert errors.noted == ([] if is_damage or waits else [error])
+    assert replica.events == ([ReplicaWaitsForDescriptor, ev.LogFailed] if waits else [])
+
+
+@pytest.mark.parametrize("was", ["online", "full", "offline"])
+@pytest.mark.parametrize("error", [ENTRY, MISSING, BROKEN, FULL, NO_DESCRIPTOR], ids=lambda error: type(error).__name__)
+async def test_an_error_that_belongs_to_no_replica_stops_all_of_them_or_none(error: DiskError, was: str) -> None:
+    replica, marked = FailingReplica(), list[DiskError]()
+    errors, directory = await disk_errors(cast(Any, replica))
+    directory.full, directory.offline, directory.mark_offline = was == "full", was == "offline", marked.append
+    DiskErrors.failed(errors, error)
+    is_of_one_file = error in (ENTRY, MISSING) and was != "offline"
+    stops_all = error is not NO_DESCRIPTOR and not is_of_one_file
+    assert replica.events == ([ev.LogFailed] if stops_all else [])
+    assert marked == ([error] if stops_all and was == "online" else [])
 
 
 async def test_an_error_while_replicas_are_offered_again_fails_the_directory() -> None:

@@ -32,6 +32,50 @@ def test_a_low_watermark_above_the_start_in_the_same_answer_is_ignored(
     assert reported_low_watermark(answer) == expected
 
 
+def full_disk_of(broker_id: int, partition: Any, image: Any) -> FullDisk:
+    """A broker with one replica, on a full disk."""
+    unused = cast(Any, None)
+    return FullDisk(
+        broker_id=broker_id,
+        log_directory=cast(Any, SimpleNamespace(full=True, offline=False)),
+        partitions={PARTITION: partition},
+        image=image,
+        address=unused,
+        is_fenced=unused,
+        dialer=unused,
+    )
+
+
+@pytest.mark.parametrize(
+    ("leader", "isr", "expected"),
+    [
+        (2, (2, 3), 2),
+        (2, (1, 2), 2),
+        (1, (1, 2), None),  # the controller does not know yet that this replica is offline
+        (1, (1,), None),
+        (None, (1,), 1),
+        (None, (1, 2), None),
+        (None, (2,), None),
+    ],
+)
+def test_a_replica_deletes_as_its_leader_says_and_alone_only_as_the_whole_isr(
+    leader: int | None, isr: tuple[int, ...], expected: int | None
+) -> None:
+    info = SimpleNamespace(leader=leader, isr=isr)
+    image = SimpleNamespace(partition=lambda _: info, topic_id=lambda _: "its-id")
+    state = SimpleNamespace(role=Role.OFFLINE, damage=None)
+    log = SimpleNamespace(topic_id="its-id")
+    partition: Any = SimpleNamespace(topic_partition=PARTITION, state=state, log=log)
+    full_disk = full_disk_of(1, partition, image)
+    assert full_disk._limit_source(partition) == expected
+    state.role = Role.FOLLOWER
+    assert full_disk._limit_source(partition) is None, "it is not offline"
+    state.role, state.damage = Role.OFFLINE, "a bad CRC"
+    assert full_disk._limit_source(partition) is None, "its log is damaged"
+    state.damage, log.topic_id = None, "an-earlier-id"
+    assert full_disk._limit_source(partition) is None, "another topic"
+
+
 def test_a_log_that_was_cut_below_the_leaders_low_watermark_does_not_start_behind_its_end() -> None:
     """Seed 17500093 with loads: the high watermark is that of before the cut. The broker ended by an assertion."""
     _, log = Machine().open_log()
@@ -41,16 +85,7 @@ def test_a_log_that_was_cut_below_the_leaders_low_watermark_does_not_start_behin
     partition: Any = SimpleNamespace(
         topic_partition=PARTITION, log=log, state=state, report=lambda *_, **__: None, handle=lambda event: None
     )
-    unused = cast(Any, None)
-    full_disk = FullDisk(
-        broker_id=1,
-        log_directory=cast(Any, SimpleNamespace(full=True, offline=False)),
-        partitions={PARTITION: partition},
-        image=unused,
-        address=unused,
-        is_fenced=unused,
-        dialer=unused,
-    )
+    full_disk = full_disk_of(1, partition, None)
 
     drive(full_disk._trim(partition, end + 10, LogStartReason.COPIED))
 

@@ -249,6 +249,14 @@ def test_every_metric_has_a_name_and_a_meaning(struct: type[Any]) -> None:
     assert all(metric.doc.endswith(".") for metric in found.values())
 
 
+def test_every_counter_begins_at_zero() -> None:
+    """Their growth since the start is what an alert looks at, and none may fall: Prometheus would see a restart."""
+    page = make_page({"broker_id": "1", "version": "0"}, BrokerCounters(), gauges_of, with_process=False)
+    counters = {name: value for name, value in values(page()).items() if name[0].endswith("_total")}
+    assert len(counters) > 30
+    assert set(counters.values()) == {0}
+
+
 def test_prometheus_is_imported_only_where_metrics_are_served() -> None:
     code = "import sys, minibroker.broker.broker; sys.exit('prometheus_client' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=30, check=False).returncode == 0

@@ -217,6 +217,13 @@ def test_elections_of_this_broker_are_counted_once_and_unclean_ones_apart() -> N
     assert (counters.leader_elections, counters.unclean_leader_elections) == (2, 1)
 
 
+def test_an_election_that_updatemetadata_tells_first_is_not_counted_as_unclean() -> None:
+    counters = BrokerCounters()
+    image = MetadataImage(1, "cluster", counters)
+    image.apply_update(update(topic(state(leader=1, leader_epoch=1))), OWN_EPOCH)
+    assert (counters.leader_elections, counters.unclean_leader_elections) == (1, 0)
+
+
 # eligibility for an ISR
 
 
@@ -232,6 +239,7 @@ def test_only_a_live_broker_that_is_not_stopping_is_eligible_under_its_own_epoch
     assert not image.is_eligible(3)
     assert not image.is_eligible(1, 5, LINES_0)
     assert image.is_eligible(1, 5, TopicPartition("other", 0))
+    assert image.eligible_brokers() == {1: 5}
 
 
 # answers

@@ -9,6 +9,7 @@ import pytest
 
 from minibroker.broker.replicas import replica_fetcher
 from minibroker.broker.replicas.replica_fetcher import (
+    FETCHES_IN_FLIGHT_MAX,
     REDIAL_PAUSES_MS,
     REDIAL_TIMEOUT_MS,
     FetcherConfig,
@@ -185,6 +186,21 @@ async def test_the_next_fetch_is_sent_in_the_callback_of_the_last_reply() -> Non
     granted = FetchPartitionResponse(partition_index=0, high_watermark=3)
     wire.answers[0](FetchResponse(responses=[FetchTopicResponse(topic="a", partitions=[granted])]))
     assert len(wire.answers) == 2
+
+
+async def test_a_partition_that_changed_while_no_fetch_could_be_sent_is_listed_in_the_next() -> None:
+    """Otherwise it would be copied no more until its leader changes."""
+    fetcher, wire = _fetcher(), Wire()
+    fetcher._connection = cast(Any, wire)
+    followers = [_follower(flushes=False, synced_end=0) for _ in range(FETCHES_IN_FLIGHT_MAX + 2)]
+    for number, follower in enumerate(followers):
+        follower.topic_partition = TopicPartition("a", number)
+        fetcher.fetch_next(follower)
+        fetcher._send_fetch(cast(Any, wire))
+    assert len(wire.sent) == FETCHES_IN_FLIGHT_MAX
+    wire.answers[0](FetchResponse())
+    listed, _ = _named(wire.sent[-1])
+    assert listed == [("a", FETCHES_IN_FLIGHT_MAX), ("a", FETCHES_IN_FLIGHT_MAX + 1)]
 
 
 class SilentLeader:
