@@ -1,5 +1,7 @@
 """The cluster's secret in ZooKeeper: drawn once, written again when it is deleted, followed when it is replaced."""
 
+from typing import cast
+
 import pytest
 
 from minibroker.broker.membership.cluster_secret import SharedSecret
@@ -7,7 +9,7 @@ from minibroker.broker.membership.registration import ClusterMismatch
 from minibroker.protocol.znodes import CLUSTER_SECRET, ClusterSecret
 from minibroker.runtime.ports import Coordination
 from tests.broker.requests import TOPIC, ClusterClient, in_cluster
-from tests.broker.virtual_zookeeper import World, run
+from tests.broker.virtual_zookeeper import AskedCoordination, World, pass_time, run
 
 OTHER = "ab" * 32
 
@@ -75,6 +77,34 @@ def test_a_running_broker_keeps_its_secret_if_the_znode_is_unreadable(content: b
         assert keys(client) == before
 
     in_cluster(check)
+
+
+@pytest.mark.parametrize("failures", [0, 3])
+@pytest.mark.parametrize("content", [ClusterSecret(secret=OTHER).encode(), b"{}", None])
+def test_zookeeper_is_read_for_a_change_and_not_again(content: bytes | None, failures: int) -> None:
+    """A broker that asked all the time would wear out the ZooKeeper of all."""
+
+    async def story(world: World) -> None:
+        operator = await world.observer()
+        await operator.create("/cluster", b"")
+        asked = AskedCoordination(await world.connect(world.process("one")))
+        secret = SharedSecret(cast(Coordination, asked), world.random)
+        await secret.agree()
+        drawn = secret.key
+        world.loop.create_task(secret.run())
+        asked.failures_left = failures
+        if content is None:
+            await operator.delete(CLUSTER_SECRET)
+        else:
+            await operator.set(CLUSTER_SECRET, content)
+        await pass_time(30)
+        assert secret.key == (bytes.fromhex(OTHER) if content is not None and OTHER.encode() in content else drawn)
+        before = asked.reads
+        assert before > failures
+        await pass_time(60)
+        assert asked.reads == before
+
+    run(story)
 
 
 def test_a_starting_broker_names_the_cure_for_an_unreadable_secret() -> None:

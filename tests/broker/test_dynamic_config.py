@@ -1,6 +1,7 @@
 """Settings that change while a broker runs."""
 
 import re
+from typing import cast
 
 import pytest
 
@@ -11,7 +12,7 @@ from minibroker.protocol.znodes import ConfigNode, broker_config_path
 from minibroker.runtime.event_log import log_event
 from minibroker.runtime.observer import Observers
 from minibroker.runtime.ports import Coordination
-from tests.broker.virtual_zookeeper import World, pass_time, run
+from tests.broker.virtual_zookeeper import AskedCoordination, World, pass_time, run
 
 PATH = broker_config_path(1)
 
@@ -107,6 +108,40 @@ def test_start_without_zookeeper_catches_up_later() -> None:
         world.loop.create_task(dynamic.run())
         await pass_time(3)
         assert dynamic.current.min_insync_replicas == 3
+
+    run(story)
+
+
+@pytest.mark.parametrize("failures", [1, 3])
+def test_a_start_that_got_no_answer_reads_again_though_the_session_lives_on(failures: int) -> None:
+    async def story(world: World) -> None:
+        await write(await world.observer(), min_insync_replicas="3")
+        asked = AskedCoordination(await world.connect(world.process("one")))
+        asked.failures_left = failures
+        dynamic = DynamicConfig(cast(Coordination, asked), static_config())
+        assert (await dynamic.start()).min_insync_replicas == 1
+        world.loop.create_task(dynamic.run())
+        await pass_time(30)
+        assert dynamic.current.min_insync_replicas == 3
+
+    run(story)
+
+
+def test_zookeeper_is_read_for_a_change_and_not_again() -> None:
+    """A broker that asked all the time would wear out the ZooKeeper of all."""
+
+    async def story(world: World) -> None:
+        observer = await world.observer()
+        asked = AskedCoordination(await world.connect(world.process("one")))
+        dynamic = DynamicConfig(cast(Coordination, asked), static_config())
+        await dynamic.start()
+        world.loop.create_task(dynamic.run())
+        for value in ("3", "4"):
+            await write(observer, min_insync_replicas=value)
+            await pass_time(1)
+            before = asked.reads
+            await pass_time(60)
+            assert asked.reads == before
 
     run(story)
 

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from minibroker.runtime.ports import Coordination
+from minibroker.runtime.ports import Coordination, CoordinationUnavailable
 from minibroker.simulation.world.coordination import SimulatedCoordination
 from minibroker.simulation.world.loop import VirtualLoop
 from minibroker.simulation.world.node import Process
@@ -59,6 +59,30 @@ class World:
     async def observer(self) -> Coordination:
         """A client that only observes."""
         return await self.connect(self.process("observer"))
+
+
+class AskedCoordination:
+    """Counts the reads of a client, and lets the next ones fail as if ZooKeeper had not answered, without any change of
+    the session that would announce that it answers again."""
+
+    def __init__(self, coordination: Coordination) -> None:
+        self._coordination = coordination
+        self.reads = 0
+        self.failures_left = 0
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._coordination, name)
+        if name not in ("get", "exists"):
+            return found
+
+        async def asked(*arguments: Any) -> Any:
+            self.reads += 1
+            if self.failures_left:
+                self.failures_left -= 1
+                raise CoordinationUnavailable("no answer")
+            return await found(*arguments)
+
+        return asked
 
 
 async def pass_time(seconds: float) -> None:
