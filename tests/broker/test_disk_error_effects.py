@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 
 from minibroker.broker.disk_faults.disk_errors import DiskErrors
+from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.monitoring.metrics import BrokerCounters
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.state import Role
@@ -18,7 +19,7 @@ from minibroker.protocol.wire.messages import DescribeReplicaStateRequest
 from minibroker.runtime.observer import UNOBSERVED
 from minibroker.runtime.ports import BadEntry, DiskError, DiskFull, FileMissing, OutOfDescriptors
 from minibroker.testing import simulated
-from tests.simulation.test_damage import SETTINGS, TOPIC, disk, produce
+from tests.simulation.test_damage import SETTINGS, TOPIC, disk, produce, replica
 
 
 def described_directory(c: SimulatedHarness) -> tuple[str, str | None]:
@@ -49,6 +50,29 @@ async def test_an_error_that_only_the_scrubber_meets_takes_the_replicas_offline(
     await asyncio.sleep(130)
     assert described_directory(c)[0] == "offline"
     assert c.simulation.brokers[1].gauges().offline_replicas == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "is_damage"),
+    [(FileMissing("it is not there"), True), (BadEntry("it is a directory"), True), (DiskError("i/o error"), False)],
+)
+@simulated(brokers=1, settings=SETTINGS)
+async def test_a_log_that_cannot_be_synced_counts_as_damaged_or_its_disk_as_broken(
+    c: SimulatedHarness, error: DiskError, is_damage: bool
+) -> None:
+    """Otherwise records that count only once they are synced would wait for ever. The only copy, damaged, leads on."""
+    await c.create_topic(TOPIC)
+    broker, partition = c.simulation.brokers[1], replica(c, 1)
+    with pytest.MonkeyPatch.context() as patch:
+
+        async def fails(_: PartitionLog) -> int:
+            raise error
+
+        patch.setattr(PartitionLog, "flush", fails)
+        broker.manager.sync(partition)
+        await asyncio.sleep(0.1)
+    assert (partition.state.damage is not None, partition.state.role is Role.OFFLINE) == (is_damage, not is_damage)
+    assert described_directory(c)[0] == ("online" if is_damage else "offline")
 
 
 class HealingReplica:

@@ -3,7 +3,8 @@ test_read_requests)."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -11,7 +12,7 @@ from minibroker.broker.broker import Broker
 from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.requests.delayed_fetches import FEW_PARTITIONS, MAX_WAIT_MS
 from minibroker.broker.requests.fetch import READ_PER_ITERATION_BYTES
-from minibroker.broker.requests.fetch_sessions import SESSIONS_PER_BROKER_MAX
+from minibroker.broker.requests.fetch_sessions import SESSIONS_PER_BROKER_MAX, FetchSession
 from minibroker.client.admin import AdminClient
 from minibroker.client.producer.producer import Producer
 from minibroker.protocol.errors import ErrorCode
@@ -226,6 +227,16 @@ async def test_a_broker_without_the_replica_tells_a_wrong_address_from_an_unknow
     assert (unknown["error_code"], unknown["current_leader"]) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None)
 
 
+@on_a_broker
+async def test_a_waiting_fetch_ends_at_once_when_the_broker_is_fenced(bench: Bench) -> None:
+    """By no request: the answer must not wait for the next one."""
+    peer = await bench.peer()
+    peer.ask(fetch(bench, max_wait_ms=20_000), 1)
+    await asyncio.sleep(0.2)
+    bench.broker.manager.fence()
+    assert one(await bench.answer(peer, 1, 0.1))["error_code"] == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
 # ----------------------------------------------------------------------------------------------------------- sessions
 def standing(bench: Bench, epoch: int, session_id: int = 0, **fields: Any) -> FetchRequest:
     """A request in a session of broker 2, with its current broker epoch unless `fields` differ."""
@@ -238,6 +249,12 @@ def standing(bench: Bench, epoch: int, session_id: int = 0, **fields: Any) -> Fe
         **fields,
     }
     return fetch(bench, **values)
+
+
+@pytest.mark.parametrize("connection_id", [0, 1, 2**31 - 1, 2**31, 2**31 + 5, 2**40])
+def test_a_sessions_id_fits_the_wire_and_is_never_that_of_no_session(connection_id: int) -> None:
+    connection = cast(Any, SimpleNamespace(id=connection_id))
+    assert 0 < FetchSession(connection, FetchRequest()).id < 2**31
 
 
 @on_a_broker

@@ -3,11 +3,12 @@
 import asyncio
 import subprocess
 import sys
+from collections.abc import Coroutine
 from pathlib import Path
 
 import pytest
 
-from minibroker.broker.__main__ import main, run
+from minibroker.broker.__main__ import main, run, run_broker
 from minibroker.broker.configuration.config import load_config
 from minibroker.broker.configuration.config_table import BrokerConfig
 from minibroker.broker.membership.registration import ZooKeeperUnreachable
@@ -78,6 +79,21 @@ def test_a_broker_does_not_run_without_its_assertions(tmp_path: Path) -> None:
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert ended.returncode == 2
     assert "run without -O and PYTHONOPTIMIZE" in ended.stderr
+
+
+def test_the_allocator_knows_its_limits_before_the_broker_takes_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the heap took before stays there: a burst at the start would keep its memory for ever."""
+    steps: list[str] = []
+
+    def started(main: Coroutine[None, None, None]) -> None:
+        steps.append("started")
+        main.close()
+
+    monkeypatch.setattr("minibroker.runtime.adapters.allocator.return_freed_memory", lambda: steps.append("limited"))
+    monkeypatch.setattr("uvloop.run", started)
+    monkeypatch.setattr("logging.basicConfig", lambda **_: None)
+    assert run_broker(config()) == 0
+    assert steps == ["limited", "started"]
 
 
 def test_a_broker_without_a_readable_file_of_settings_says_so(

@@ -3,10 +3,13 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replication import events as ev
+from minibroker.broker.replication.state import IsrKind
 from minibroker.harness.simulated import SimulatedHarness
+from minibroker.protocol.events.replica_events import IsrProposed
 from minibroker.testing import simulated
 from tests.simulation.test_damage import TOPIC, replica
 
@@ -37,6 +40,26 @@ async def test_an_order_that_took_longer_than_the_session_lifts_no_fence(c: Simu
         assert partition.state.leader_epoch is not None
         partition.handle(order(partition, partition.state.leader_epoch))
     assert partition.state.fenced
+
+
+@simulated(brokers=1, seed=43, settings=SETTINGS)
+async def test_a_proposed_isr_is_reported_once_however_often_it_is_sent(c: SimulatedHarness) -> None:
+    """While the controller does not answer, each leader repeats its proposals all the time."""
+    await c.create_topic(TOPIC)
+    partition, manager = replica(c, 1), c.simulation.brokers[1].manager
+    proposal = ev.ProposeIsr(
+        kind=IsrKind.SHRINK, proposal_id=1, leader_epoch=0, partition_epoch=0, new_isr_with_epochs=((1, None),)
+    )
+    seen: list[object] = []
+    with c.world.observers.subscribed(seen.append), pytest.MonkeyPatch.context() as patch:
+        sent: list[ev.ProposeIsr] = []
+        patch.setattr(manager.alter_partition, "propose", lambda _, each: sent.append(each))
+        manager.propose_isr(partition, proposal)
+        manager.propose_isr(partition, replace(proposal, after_ms=50))
+        manager.propose_isr(partition, replace(proposal, after_ms=50))
+    assert len(sent) == 3
+    reported = [each for each in seen if isinstance(each, IsrProposed)]
+    assert reported == [IsrProposed(topic=TOPIC, partition=0, isr=[1], kind="pending-shrink")]
 
 
 @pytest.mark.invariant("I5")

@@ -1,11 +1,13 @@
 """Notes of leaders in ZooKeeper: that they are correct and timely, and block nothing."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from minibroker.broker.replicas.witness import LedPartition, WitnessPoint, WitnessWriter
+from minibroker.broker.replicas.witness import PARTITIONS_AT_ONCE, LedPartition, WitnessPoint, WitnessWriter
 from minibroker.client.producer.producer import Producer
 from minibroker.harness.simulated import SimulatedHarness
 from minibroker.protocol.ids import TopicPartition
@@ -184,6 +186,29 @@ async def test_an_outage_is_logged_once_and_the_witness_catches_up(
     await asyncio.sleep(60)
     assert newest(c).committed_offset == 3
     assert sum("the witness is not written" in record.message for record in caplog.records) <= 1
+
+
+@pytest.mark.parametrize("walk", [WitnessWriter._observe, WitnessWriter._complete_round])
+async def test_a_walk_over_very_many_partitions_lets_others_run_now_and_then(
+    walk: Callable[[WitnessWriter], Awaitable[object]],
+) -> None:
+    """Not behind each one: a turn of the loop costs more than a partition with nothing to note."""
+    idle = SimpleNamespace(state=SimpleNamespace(is_leader=False), log=SimpleNamespace(damage="not read"))
+    partitions = {TopicPartition("t", number): idle for number in range(10 * PARTITIONS_AT_ONCE)}
+    manager = SimpleNamespace(partitions=partitions, now_ms=lambda: 0)
+    writer = WitnessWriter(cast(Any, manager), cast(Any, None), cast(Any, SimpleNamespace(now_ms=lambda: 0)))
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    running = asyncio.create_task(others())
+    await walk(writer)
+    running.cancel()
+    assert turns == 10
 
 
 class LosesOneWrite:
