@@ -130,21 +130,11 @@ class MetadataImage:
         """Live brokers that are not stopping, with their epochs: their replicas may join ISRs (KIP-841)."""
         return {each.id: each.broker_epoch for each in self._brokers.values() if not each.shutting_down}
 
-    def is_eligible(
-        self,
-        broker_id: BrokerId,
-        broker_epoch: BrokerEpoch | None = None,
-        partition: TopicPartition | None = None,
-    ) -> bool:
-        """Whether a replica may join an ISR: its broker is alive, is not stopping (KIP-841), is the incarnation that
-        fetched (KIP-903), and holds this partition in a working log directory (hardening rule 13)."""
+    def is_eligible(self, broker_id: BrokerId, broker_epoch: BrokerEpoch | None) -> bool:
+        """Whether a replica that fetches may join an ISR: its broker is eligible, and is the incarnation that fetched
+        (KIP-903; None: it did not say)."""
         broker = self._brokers.get(broker_id)
-        if broker is None or broker.shutting_down:
-            return False
-        if broker_epoch is not None and broker_epoch != broker.broker_epoch:
-            return False
-        info = None if partition is None else self.partition(partition)
-        return info is None or broker_id not in info.offline_replicas
+        return broker is not None and not broker.shutting_down and broker_epoch in (None, broker.broker_epoch)
 
     def address(self, broker_id: BrokerId, listener_name: str) -> tuple[str, int] | None:
         """Host and port of a live broker's listener."""

@@ -8,6 +8,16 @@ from minibroker.protocol.record_batch import build_batch
 from minibroker.protocol.wire import messages as m
 from tests.broker.requests import TOPIC, ClusterClient, batch, in_cluster
 
+TRAFFIC = (
+    "batches_in",
+    "records_in",
+    "bytes_in",
+    "failed_produce",
+    "bytes_out",
+    "failed_fetch",
+    "replication_bytes_out",
+)
+
 
 def request(*batches: bytearray) -> m.ProduceRequest:
     parts = [m.ProducePartition(index=0, records=bytearray(each)) for each in batches]
@@ -21,10 +31,8 @@ def corrupt(records: bytearray) -> bytearray:
 
 def traffic(client: ClusterClient) -> dict[str, int]:
     """The counters of the leader that count what passes through it."""
-    names = ("batches_in", "records_in", "bytes_in", "failed_produce")
-    names += ("bytes_out", "failed_fetch", "replication_bytes_out")
     counters = asdict(client.cluster.brokers[client.leader].counters)
-    return {name: counters[name] for name in names}
+    return {name: counters[name] for name in TRAFFIC}
 
 
 def test_the_counters_of_traffic_are_what_clients_and_followers_sent_and_got() -> None:

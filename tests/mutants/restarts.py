@@ -334,7 +334,7 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "broker.log.side_files.epoch_file",
-                "    if topic_id is not None and owner != (topic_id, partition):\n",
+                "    if owner is not None and named != owner:\n",
                 "    if False:\n",
             ),
         ),
