@@ -61,6 +61,17 @@ def test_the_epoch_file_is_written_once_for_the_batches_of_an_epoch(machine: Mac
             assert machine.storage.trace.events == before + 1, "the batch alone"
 
 
+@pytest.mark.invariant("I13")
+def test_an_epoch_that_was_cut_away_is_written_again_with_its_next_batch(machine: Machine) -> None:
+    _, log = machine.open_log(LogConfig())
+    for epoch in (0, 0, 1):
+        log.append([make_batch(log.log_end_offset, epoch=epoch)])
+    log.truncate_to(2)
+    log.append([make_batch(2, epoch=1)])
+    assert log.epoch_entries() == [(0, 0), (1, 2)]
+    assert b"1 2" in machine.content("leader-epoch-checkpoint")
+
+
 @pytest.mark.parametrize("moved_by", [-2, -1, 1, 2])
 @pytest.mark.parametrize("is_behind_a_sound_one", [False, True])
 def test_batches_that_do_not_continue_the_log_are_a_bug_and_not_written(
