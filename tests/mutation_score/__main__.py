@@ -10,6 +10,7 @@ import msgspec
 from minibroker.command_line import ProgressLine, note
 from tests.mutants.patching import ROOT
 from tests.mutants.workers import PROCESSES
+from tests.mutation_score.population import operators
 from tests.mutation_score.report import scores, scores_text, survivor_text
 from tests.mutation_score.results import Result
 from tests.mutation_score.sample import kept_draw
@@ -24,6 +25,14 @@ EXIT_BELOW_GOAL = 10
 @click.option("--seed", type=int, default=1, show_default=True, help="Draws them.")
 @click.option(
     "--folder", "folders", multiple=True, metavar="NAME", help="Draw only from this, as broker.log (repeatable)."
+)
+@click.option(
+    "--operator",
+    "operator_names",
+    multiple=True,
+    type=click.Choice(sorted(operators())),
+    metavar="NAME",
+    help="Draw only mutations by this, as RemoveCall (repeatable).",
 )
 @click.option(
     "--tests",
@@ -42,6 +51,7 @@ def main(
     sample: int,
     seed: int,
     folders: tuple[str, ...],
+    operator_names: tuple[str, ...],
     tests_below: tuple[str, ...],
     tests_only: bool,
     report_only: bool,
@@ -54,7 +64,8 @@ def main(
 
     Exits with 10 if a folder is below its goal."""
     started, progress = time.monotonic(), ProgressLine()
-    mutants = [each for each in kept_draw(ROOT, sample, seed, folders) if not names or each.name in names]
+    drawn = kept_draw(ROOT, sample, seed, folders, operator_names)
+    mutants = [each for each in drawn if not names or each.name in names]
     if not mutants:
         raise click.UsageError(f"this sample has no mutant {' '.join(names)}")
     survivors = load_survivors()

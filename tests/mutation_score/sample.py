@@ -52,14 +52,21 @@ def is_below(module: str, folders: Sequence[str]) -> bool:
     return not folders or any(f"{module}.".startswith(f"{folder}.") for folder in folders)
 
 
-def draw(root: Path, size: int, seed: int, folders: Sequence[str] = ()) -> list[DrawnMutant]:
-    """`size` mutants, or all there are, from these folders; each folder's share is its share of all sites."""
+def draw(
+    root: Path, size: int, seed: int, folders: Sequence[str] = (), operators: Sequence[str] = ()
+) -> list[DrawnMutant]:
+    """`size` mutants, or all there are, by these operators from these folders: of each folder, its share of the sites.
+
+    No operators are all of them.
+    """
     paths = {module: path for module, path in module_paths(root).items() if is_below(module, folders)}
     sources = {module: path.read_text(encoding="utf-8") for module, path in paths.items()}
     found: dict[str, list[tuple[bytes, Site]]] = defaultdict(list)
     for module, source in sources.items():
         for key, site in _keyed(module, source, seed):
-            found[stratum(module)].append((key, site))
+            chosen = tuple(each for each in site.mutations if not operators or each[0] in operators)
+            if chosen:
+                found[stratum(module)].append((key, msgspec.structs.replace(site, mutations=chosen)))
     drawn: list[DrawnMutant] = []
     for name, count in _shares({name: len(each) for name, each in found.items()}, size).items():
         mutants = _mutants(sources, sorted(found[name], key=lambda each: each[0]))
@@ -67,14 +74,17 @@ def draw(root: Path, size: int, seed: int, folders: Sequence[str] = ()) -> list[
     return drawn
 
 
-def kept_draw(root: Path, size: int, seed: int, folders: Sequence[str] = ()) -> list[DrawnMutant]:
+def kept_draw(
+    root: Path, size: int, seed: int, folders: Sequence[str] = (), operators: Sequence[str] = ()
+) -> list[DrawnMutant]:
     """The same, drawn once for each state of the code: that takes half a minute."""
     texts = [path.read_bytes() for path in module_paths(root).values()]
-    digest = hashlib.sha256(b"".join([*texts, *(folder.encode() for folder in folders)])).hexdigest()[:16]
+    chosen = [name.encode() for name in (*folders, *operators)]
+    digest = hashlib.sha256(b"".join([*texts, *chosen])).hexdigest()[:16]
     kept = root / KEPT_FOLDER / f"sample-{size}-{seed}-{digest}.json"
     if not kept.exists():
         kept.parent.mkdir(exist_ok=True)
-        kept.write_bytes(msgspec.json.encode(draw(root, size, seed, folders)))
+        kept.write_bytes(msgspec.json.encode(draw(root, size, seed, folders, operators)))
     return msgspec.json.decode(kept.read_bytes(), type=list[DrawnMutant])
 
 

@@ -55,3 +55,9 @@ def test_a_folder_or_a_module_can_be_drawn_from_alone(root: Path) -> None:
     assert {mutant.module for mutant in draw(root, 1_000, seed=1, folders=["broker.log"])} == {"broker.log.code"}
     drawn = {mutant.module for mutant in draw(root, 1_000, seed=1, folders=["client.code", "broker.logger"])}
     assert drawn == {"client.code", "broker.logger"}
+
+
+def test_one_kind_of_mutation_can_be_drawn_alone(root: Path) -> None:
+    drawn = draw(root, 1_000, seed=1, operators=["RemoveCall"])
+    assert {mutant.operator for mutant in drawn} == {"RemoveCall"}
+    assert {mutant.module for mutant in drawn} == {f"{name}.code" for name in STRATA}
