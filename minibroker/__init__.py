@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from minibroker.client.admin import AdminClient as AdminClient
     from minibroker.client.consumer.connection_state import ConnectionState as ConnectionState
     from minibroker.client.consumer.consumer import Consumer as Consumer
+    from minibroker.client.consumer.fetch_answer import FetchAnswer as FetchAnswer
     from minibroker.client.consumer.records import Record as Record
     from minibroker.client.consumer.records import RecordBatch as RecordBatch
     from minibroker.client.descriptions import NewTopic as NewTopic
@@ -74,6 +75,7 @@ _HOMES = {
     "Consumer": "client.consumer.consumer",
     "Deliveries": "client.producer.deliveries",
     "Delivery": "client.producer.deliveries",
+    "FetchAnswer": "client.consumer.fetch_answer",
     "NewTopic": "client.descriptions",
     "Producer": "client.producer.producer",
     "Record": "client.consumer.records",
@@ -99,6 +101,7 @@ __all__ = [
     "Delivery",
     "DeliveryAborted",
     "DeliveryTimedOut",
+    "FetchAnswer",
     "FlushTimedOut",
     "ForeignCaller",
     "InvalidCall",

@@ -38,6 +38,18 @@ class Polled(msgspec.Struct, frozen=True, omit_defaults=True):
     leader_epoch: Epoch | None = None
 
 
+class Answered(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one answer to a fetch told a reader about one partition, whether or not it brought records."""
+
+    key: str
+    high_watermark: Count
+    broker: int | None = None
+    leader_epoch: Epoch | None = None
+    """The epoch in which that broker answered as the leader."""
+    end_offset: Count | None = None
+    """Behind the last record that it brought; None if it brought none."""
+
+
 class HistoryEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One line of the history."""
 
@@ -55,6 +67,8 @@ class HistoryEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     broker: int | None = None
     leader_epoch: Epoch | None = None
     high_watermark: Count | None = None
+    answers: tuple[Answered, ...] = ()
+    """Of a poll: the answers to fetches that its process has got since its last poll, in order."""
 
 
 class EventLog:
@@ -83,6 +97,8 @@ class EventLog:
         polled: tuple[Polled, ...] = (),
         error: str | None = None,
         leader_epoch: int | None = None,
+        broker: int | None = None,
+        answers: tuple[Answered, ...] = (),
     ) -> None:
         asked = self.events[operation]
         self.events.append(
@@ -97,6 +113,8 @@ class EventLog:
                 polled=polled,
                 error=error,
                 leader_epoch=leader_epoch,
+                broker=broker,
+                answers=answers,
             )
         )
 

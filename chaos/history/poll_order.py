@@ -3,7 +3,7 @@
 Owns: each check of the order, the gaps and the high watermarks that one reader meets, event by event.
 """
 
-from minibroker.chaos.history.client_history import HistoryEvent
+from minibroker.chaos.history.client_history import Answered, HistoryEvent
 from minibroker.chaos.history.history_index import HistoryIndex
 from minibroker.chaos.history.promise import Found, Promise
 
@@ -70,17 +70,36 @@ class OffsetGaps:
 
 
 class HighWatermarks:
-    """I22: no reader sees a record at or above the high watermark of the leader that served it. I23: a client never
-    sees the high watermark of a partition fall within an epoch."""
+    """I22: no reader sees a record at or above the high watermark of the leader that served it. I11: a reader never
+    sees the high watermark of a partition fall within an epoch. A new leader knows less than the one before at first,
+    and may answer with a lower one, under its own epoch. An answer without an epoch, or of which a reader learns late,
+    shows nothing about the order: only answers of one epoch to one reader are compared."""
 
     def __init__(self, index: HistoryIndex, promise: Promise, found: Found) -> None:
         self._found = found
         self._last: dict[tuple[str, str, int], int] = {}
 
     def take(self, event: HistoryEvent) -> None:
-        mark = event.high_watermark
-        if event.f != "poll" or event.type == "invoke" or mark is None:
+        if event.f != "poll" or event.type == "invoke":
             return
+        for answer in event.answers:
+            self._take_answer(event.process, answer)
+        if event.high_watermark is not None:
+            self._take_one_mark(event, event.high_watermark)
+
+    def _take_answer(self, process: str, answer: Answered) -> None:
+        mark = answer.high_watermark
+        if answer.end_offset is not None and answer.end_offset > mark:
+            facts = (
+                f"broker {answer.broker} sent {process} records up to offset {answer.end_offset - 1}",
+                f"the high watermark of that answer was {mark}",
+            )
+            self._found.add("beyond-high-watermark", answer.key, "a record was read before it was committed", *facts)
+        if answer.leader_epoch is not None:
+            self._follow(process, answer.key, answer.leader_epoch, mark)
+
+    def _take_one_mark(self, event: HistoryEvent, mark: int) -> None:
+        """Of a program that knows one high watermark for all that the poll returned."""
         for record in event.polled:
             if record.offset >= mark:
                 facts = (f"{event.process} read offset {record.offset}", f"the high watermark was {mark}")
@@ -89,9 +108,12 @@ class HighWatermarks:
         if event.leader_epoch is None:
             return
         for key in sorted({record.key for record in event.polled}):
-            at = (event.process, key, event.leader_epoch)
-            if mark < self._last.get(at, 0):
-                fact = f"{event.process} saw {self._last[at]}, then {mark}"
-                text = f"the high watermark went back in epoch {event.leader_epoch}"
-                self._found.add("high-watermark-falls", key, text, fact)
-            self._last[at] = mark
+            self._follow(event.process, key, event.leader_epoch, mark)
+
+    def _follow(self, process: str, key: str, leader_epoch: int, mark: int) -> None:
+        before = self._last.get((process, key, leader_epoch), 0)
+        if mark < before:
+            fact = f"{process} saw {before}, then {mark}"
+            text = f"the high watermark went back in epoch {leader_epoch}"
+            self._found.add("high-watermark-falls", key, text, fact)
+        self._last[process, key, leader_epoch] = mark

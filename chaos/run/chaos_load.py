@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Literal
 
 from minibroker.chaos.run.recorder import Recorder
@@ -136,7 +137,7 @@ class ChaosLoad:
             life += 1
             try:
                 async with self._cluster.consumer(client_id=name, **SETTINGS) as consumer:
-                    consumer.assign(self.partitions)
+                    self._assign(consumer, name)
                     while True:
                         if rng.random() < MOVE_PROBABILITY:
                             await self._move_back(consumer, name, rng)
@@ -144,6 +145,10 @@ class ChaosLoad:
             except MinibrokerError as error:
                 self._recorder.note(error)
                 await asyncio.sleep(REOPEN_S)
+
+    def _assign(self, consumer: Consumer, name: str) -> None:
+        consumer.add_answer_callback(partial(self._recorder.answered, name))
+        consumer.assign(self.partitions)
 
     async def _move_back(self, consumer: Consumer, name: str, rng: random.Random) -> None:
         partition = rng.choice(self.partitions)
@@ -169,7 +174,7 @@ class ChaosLoad:
         """The final phase: read every partition from its start to its end. Returns what is left to read, by partition,
         when no progress was made for a while; empty if all was read."""
         async with self._cluster.consumer(client_id=name, **SETTINGS) as consumer:
-            consumer.assign(self.partitions)
+            self._assign(consumer, name)
             ends = await consumer.end_offsets(self.partitions)
             while left := await _left(consumer, ends):
                 before = sum(left.values())

@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from minibroker.chaos.history.client_history import Epoch, Kind, Polled, Sent
+from minibroker.chaos.history.client_history import Answered, Epoch, Kind, Polled, Sent
 from minibroker.chaos.run.recorder import Recorder
 
 LINE_BYTES_MAX = 16 * 1024 * 1024
@@ -38,6 +38,8 @@ class ClientLine(msgspec.Struct, frozen=True, kw_only=True):
     polled: tuple[Polled, ...] = ()
     error: str | None = None
     leader_epoch: Epoch | None = None
+    broker: int | None = None
+    answers: tuple[Answered, ...] = ()
 
 
 class ClientLines:
@@ -55,7 +57,8 @@ class ClientLines:
             event = msgspec.json.decode(line, type=ClientLine)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise BadLine(f"it is no event of a history ({error})") from None
-        unknown = {*(each.key for each in event.sent), *(each.key for each in event.polled)} - self._keys
+        named = [each.key for each in event.sent] + [each.key for each in event.polled]
+        unknown = {*named, *(each.key for each in event.answers)} - self._keys
         if unknown:
             raise BadLine(f"it names {min(unknown)!r}, which is no partition of this run")
         if event.type == "invoke":
@@ -84,4 +87,6 @@ class ClientLines:
             polled=event.polled,
             error=event.error,
             leader_epoch=event.leader_epoch,
+            broker=event.broker,
+            answers=event.answers,
         )

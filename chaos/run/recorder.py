@@ -6,7 +6,16 @@ Owns: the history of one run, in memory and in its file, and what was acknowledg
 from collections.abc import Callable
 from typing import BinaryIO
 
-from minibroker.chaos.history.client_history import EventLog, Function, Kind, Polled, Sent, to_json_lines
+from minibroker.chaos.history.client_history import (
+    Answered,
+    EventLog,
+    Function,
+    Kind,
+    Polled,
+    Sent,
+    to_json_lines,
+)
+from minibroker.client.consumer.fetch_answer import FetchAnswer
 from minibroker.client.consumer.records import Record
 from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer.deliveries import RecordMetadata
@@ -29,6 +38,8 @@ class Recorder:
         self._file = file
         self._written = 0
         self._open_sends: set[int] = set()
+        self._answers: dict[str, list[Answered]] = {}
+        """By process: those of which no poll has told yet."""
 
     def write(self) -> None:
         """Append to the file what has come since the last call."""
@@ -50,7 +61,8 @@ class Recorder:
         (sent,) = self.log.events[operation].sent
         done = (Sent(sent.key, sent.value, metadata.offset),)
         kind: Kind = "ok" if is_promised else "info"
-        self.log.complete(self.now(), operation, kind, sent=done, leader_epoch=metadata.leader_epoch)
+        epoch, broker = metadata.leader_epoch, metadata.broker
+        self.log.complete(self.now(), operation, kind, sent=done, leader_epoch=epoch, broker=broker)
         if is_promised:
             self.acknowledged.append(Acknowledged(metadata, value, key))
 
@@ -77,13 +89,25 @@ class Recorder:
         polled: tuple[Polled, ...],
         error: str | None,
         leader_epoch: int | None,
+        broker: int | None = None,
+        answers: tuple[Answered, ...] = (),
     ) -> None:
         """The outcome of that call."""
         self._open_sends.discard(operation)
         if error is not None:
             name = error.partition(":")[0][:ERROR_NAME_CHARACTERS_MAX]
             self.errors[name] = self.errors.get(name, 0) + 1
-        self.log.complete(self.now(), operation, kind, sent=sent, polled=polled, error=error, leader_epoch=leader_epoch)
+        self.log.complete(
+            self.now(),
+            operation,
+            kind,
+            sent=sent,
+            polled=polled,
+            error=error,
+            leader_epoch=leader_epoch,
+            broker=broker,
+            answers=answers,
+        )
 
     def end_sends(self) -> None:
         """What has no outcome by now is unknown for ever."""
@@ -96,6 +120,14 @@ class Recorder:
         """Returns the operation that its completion names."""
         return self.log.invoke(self.now(), process, "poll")
 
+    def answered(self, process: str, answer: FetchAnswer) -> None:
+        """A leader has answered a fetch of this process; its next poll tells of it."""
+        end_offset = answer.end_offset if answer.end_offset > answer.base_offset else None
+        told = Answered(
+            str(answer.topic_partition), answer.high_watermark, answer.broker, answer.leader_epoch, end_offset
+        )
+        self._answers.setdefault(process, []).append(told)
+
     def polled(self, operation: int, found: dict[TopicPartition, list[Record]]) -> None:
         """What it returned; nothing, too, is an answer."""
         polled = tuple(
@@ -103,7 +135,8 @@ class Recorder:
             for partition, records in sorted(found.items())
             for record in records
         )
-        self.log.complete(self.now(), operation, "ok", polled=polled)
+        answers = tuple(self._answers.pop(self.log.events[operation].process, ()))
+        self.log.complete(self.now(), operation, "ok", polled=polled, answers=answers)
 
     def poll_failed(self, operation: int, error: Exception) -> None:
         """It raised this."""

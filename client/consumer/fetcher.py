@@ -12,6 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,6 +20,7 @@ from minibroker.client.cluster import Cluster
 from minibroker.client.consumer.connection_state import LeaderState, describe_connection
 from minibroker.client.consumer.consumer_metrics import ConsumerMetrics
 from minibroker.client.consumer.cursor import Chunk, Cursor, OffsetReset
+from minibroker.client.consumer.fetch_answer import AnswerCallback, FetchAnswer
 from minibroker.client.consumer.partition_watch import PartitionWatch
 from minibroker.client.consumer.positions import PositionResolver
 from minibroker.client.errors import (
@@ -33,7 +35,7 @@ from minibroker.client.errors import (
 from minibroker.client.metadata_cache import Address
 from minibroker.client.retry import backoff_ms
 from minibroker.protocol.errors import ErrorCode
-from minibroker.protocol.ids import BrokerId, Offset, TopicPartition, to_wire
+from minibroker.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition, to_wire
 from minibroker.protocol.record_batch import BatchHeader, CorruptBatch, iterate_headers
 from minibroker.protocol.wire.messages import (
     FetchPartition,
@@ -66,13 +68,22 @@ class FetchSettings(msgspec.Struct, frozen=True, kw_only=True):
     halt_on_truncation: bool
 
 
+class _Asked(NamedTuple):
+    """What a fetch asked for one partition."""
+
+    cursor: Cursor
+    generation: int
+    offset: Offset
+    leader_epoch: LeaderEpoch | None
+
+
 class _FetchInFlight(msgspec.Struct, eq=False):
     """One fetch in flight, with what was requested, so that a stale answer is recognised."""
 
     connection: RpcConnection
     correlation_id: int
     sent_at_ms: float
-    cursors: dict[TopicPartition, tuple[Cursor, int, Offset]]
+    cursors: dict[TopicPartition, _Asked]
 
 
 class Fetcher:
@@ -91,6 +102,7 @@ class Fetcher:
         self._on_update = on_update
         self._on_moved = on_moved
         self.metrics = ConsumerMetrics()
+        self.answer_callbacks: list[AnswerCallback] = []
         self._loop = asyncio.get_running_loop()
         self._cursors: dict[TopicPartition, Cursor] = {}
         self.ready: deque[Cursor] = deque()
@@ -150,7 +162,7 @@ class Fetcher:
     def _is_asked(self, flight: _FetchInFlight, cursor: Cursor) -> bool:
         """Whether the answer is useful for this cursor."""
         asked = flight.cursors.get(cursor.topic_partition)
-        return asked is not None and asked == (cursor, cursor.generation, cursor.fetch_offset)
+        return asked is not None and asked[:3] == (cursor, cursor.generation, cursor.fetch_offset)
 
     def has_read(self, cursor: Cursor) -> None:
         """The next batch of the first cursor in `ready` was read."""
@@ -238,7 +250,7 @@ class Fetcher:
         self._rotation += 1
         start = self._rotation % len(cursors)  # max_bytes may leave out the last ones: rotate them
         topics: dict[tuple[str, str], list[FetchPartition]] = {}
-        asked: dict[TopicPartition, tuple[Cursor, int, Offset]] = {}
+        asked: dict[TopicPartition, _Asked] = {}
         for cursor in cursors[start:] + cursors[:start]:
             topic, index = cursor.topic_partition
             query = FetchPartition(
@@ -248,7 +260,7 @@ class Fetcher:
                 partition_max_bytes=cursor.max_bytes,
             )
             topics.setdefault((topic, cursor.topic_id or ""), []).append(query)
-            asked[cursor.topic_partition] = (cursor, cursor.generation, cursor.fetch_offset)
+            asked[cursor.topic_partition] = _Asked(cursor, cursor.generation, cursor.fetch_offset, cursor.leader_epoch)
         request = FetchRequest(
             max_wait_ms=settings.max_wait_ms,
             min_bytes=settings.min_bytes,
@@ -282,7 +294,7 @@ class Fetcher:
                 for answer in topic.partitions:
                     asked = flight.cursors.get(TopicPartition(topic.topic, answer.partition_index))
                     if asked is not None:
-                        self._on_partition(leader, *asked, answer)
+                        self._on_partition(leader, asked, answer)
         else:
             if isinstance(reply, Response):
                 error: MinibrokerError = broker_error(reply.error_code, message=reply.error_message)
@@ -298,18 +310,16 @@ class Fetcher:
         self.metrics.fetches_failed += len(flight.cursors)
         self._cluster.log.debug("fetches again from broker %d, after failure %d: %s", leader, state.failures, error)
         retry_at_ms = self._retry_at_ms(state.failures)
-        for cursor, _, _ in flight.cursors.values():
-            cursor.error = error
-            cursor.retry_at_ms = retry_at_ms
+        for asked in flight.cursors.values():
+            asked.cursor.error = error
+            asked.cursor.retry_at_ms = retry_at_ms
         self._cluster.request_refresh()
 
-    def _on_partition(
-        self, leader: BrokerId, cursor: Cursor, generation: int, offset: Offset, answer: FetchPartitionResponse
-    ) -> None:
-        partition = cursor.topic_partition
-        if self._cursors.get(partition) is not cursor:
+    def _on_partition(self, leader: BrokerId, asked: _Asked, answer: FetchPartitionResponse) -> None:
+        cursor = asked.cursor
+        if self._cursors.get(cursor.topic_partition) is not cursor:
             return
-        if cursor.generation != generation or cursor.fetch_offset != offset:
+        if cursor.generation != asked.generation or cursor.fetch_offset != asked.offset:
             return  # the answer to an outdated request
         if answer.error_code:
             self._on_refusal(leader, cursor, answer)
@@ -324,6 +334,22 @@ class Fetcher:
             cursor.log_start_offset = answer.log_start_offset
         if answer.records:
             self._on_records(leader, cursor, answer.records)
+        if self.answer_callbacks and answer.high_watermark >= 0:
+            self._tell(leader, asked, answer.high_watermark)
+
+    def _tell(self, leader: BrokerId, asked: _Asked, high_watermark: Offset) -> None:
+        """The user's callbacks get what was just accepted."""
+        cursor = asked.cursor
+        told = FetchAnswer(
+            topic_partition=cursor.topic_partition,
+            broker=leader,
+            leader_epoch=asked.leader_epoch,
+            high_watermark=high_watermark,
+            base_offset=asked.offset,
+            end_offset=cursor.fetch_offset,
+        )
+        for callback in self.answer_callbacks:
+            callback(told)
 
     def _on_records(self, leader: BrokerId, cursor: Cursor, records: memoryview) -> None:
         """Take whole batches as long as they are the requested ones; the rest is fetched again."""
@@ -401,7 +427,7 @@ class Fetcher:
             limit_ms = self._settings.max_wait_ms + SLOW_ANSWER_MS
             if age_ms + 0.5 < limit_ms:
                 continue
-            deposed = any(cursor.leader not in (leader, None) for cursor, _, _ in flight.cursors.values())
+            deposed = any(asked.cursor.leader not in (leader, None) for asked in flight.cursors.values())
             if deposed or age_ms >= self._settings.max_wait_ms + self._settings.request_timeout_ms:
                 flight.connection.abort()  # _on_reply gets it as lost
             else:

@@ -1,9 +1,11 @@
-"""A consumer's questions about the offsets of partitions, assigned or not."""
+"""A consumer's questions about the offsets of partitions, assigned or not, and what leaders tell of them by the way."""
 
 from abc import abstractmethod
 from collections.abc import Iterable
 
 from minibroker.client.cluster import Cluster
+from minibroker.client.consumer.fetch_answer import AnswerCallback
+from minibroker.client.consumer.fetcher import Fetcher
 from minibroker.client.limits import CALL_TIMEOUT_MS, Deadline, check_at_least, check_timestamp
 from minibroker.client.offsets import OffsetAndTimestamp, list_offsets
 from minibroker.client.public_client import PublicClient
@@ -15,9 +17,16 @@ class OffsetQueries(PublicClient):
     """Part of the consumer."""
 
     _cluster: Cluster
+    _fetcher: Fetcher
 
     @abstractmethod
     def _check_open(self) -> None: ...
+
+    def add_answer_callback(self, callback: AnswerCallback) -> None:
+        """Have `callback(answer)` called with each FetchAnswer from now on, also with those without records, before
+        `getmany` and the others return what it brought. It must not raise an error."""
+        self._check_open()
+        self._fetcher.answer_callbacks.append(callback)
 
     async def beginning_offsets(
         self, partitions: Iterable[TopicPartition], timeout_ms: float = CALL_TIMEOUT_MS

@@ -234,8 +234,14 @@ class Accumulator:
         self._end_flight(batch)
 
     # ------------------------------------------------------------------------------------------------------- answers
-    def written(self, batch: Batch, base_offset: Offset | None, leader_epoch: LeaderEpoch | None) -> None:
-        """The broker acknowledged the batch."""
+    def written(
+        self,
+        batch: Batch,
+        base_offset: Offset | None,
+        leader_epoch: LeaderEpoch | None,
+        broker: BrokerId | None = None,
+    ) -> None:
+        """The broker acknowledged the batch; with acks=0 nothing of this is known."""
         queue = self._end_flight(batch)
         queue.attempted.remove(batch)
         queue.failures = 0
@@ -248,6 +254,7 @@ class Accumulator:
         if not batch.done:
             batch.base_offset = base_offset
             batch.leader_epoch = leader_epoch
+            batch.broker = broker
             self._finish(batch, None)
         self._deactivate_if_idle(queue)
 

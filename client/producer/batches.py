@@ -35,6 +35,7 @@ class Batch:
         "attempts",
         "base_offset",
         "base_sequence",
+        "broker",
         "builder",
         "created_ms",
         "deadline_ms",
@@ -77,6 +78,7 @@ class Batch:
         self.error: MinibrokerError | None = None
         self.base_offset: Offset | None = None
         self.leader_epoch: LeaderEpoch | None = None
+        self.broker: BrokerId | None = None
         self.observed = False
         """The program has looked at the outcome: flush() need not report a failure again."""
         self.parent: Batch | None = None

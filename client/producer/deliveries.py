@@ -13,7 +13,7 @@ import msgspec
 
 from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer.batches import Batch
-from minibroker.protocol.ids import LeaderEpoch, Offset, TopicPartition
+from minibroker.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
 
 
 class RecordMetadata(msgspec.Struct, frozen=True):
@@ -25,6 +25,8 @@ class RecordMetadata(msgspec.Struct, frozen=True):
     """None with acks=0, and for a duplicate that the broker confirmed without knowing its offset."""
     leader_epoch: LeaderEpoch | None
     timestamp_ms: int
+    broker: BrokerId | None = None
+    """The leader that acknowledged it; None with acks=0."""
 
 
 class Delivery(msgspec.Struct, frozen=True, eq=False, gc=False):
@@ -63,6 +65,7 @@ class Delivery(msgspec.Struct, frozen=True, eq=False, gc=False):
             None if batch.base_offset is None else batch.base_offset + delta,
             batch.leader_epoch,
             self.timestamp_ms,
+            batch.broker,
         )
 
     def add_done_callback(self, callback: "Callable[[Delivery], object]") -> None:

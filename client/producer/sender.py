@@ -304,7 +304,8 @@ class Sender:
                         channel, batch, f"broker {channel.broker_id} did not answer for {batch.topic_partition}"
                     )
                 elif answer.error_code == 0:
-                    self._accumulator.written(batch, from_wire(answer.base_offset), from_wire(answer.leader_epoch))
+                    place = from_wire(answer.base_offset), from_wire(answer.leader_epoch)
+                    self._accumulator.written(batch, *place, channel.broker_id)
                 else:
                     self._on_error(channel, batch, answer)
         elif isinstance(reply, Response):

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from minibroker.client.consumer.consumer import Consumer
+from minibroker.client.consumer.fetch_answer import FetchAnswer
 from minibroker.client.errors import (
     CallTimedOut,
     InvalidCall,
@@ -329,6 +330,23 @@ def test_offsets_can_be_asked_for(cluster: FakeCluster) -> None:
             assert consumer.highwater(T0) == 100
 
     cluster.run(main)
+
+
+def test_answers_of_leaders_are_told_with_epoch_and_high_watermark(cluster: FakeCluster) -> None:
+    fill(cluster, 10)
+    told: list[FetchAnswer] = []
+
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime) as consumer:
+            consumer.add_answer_callback(told.append)
+            await consumer.getmany(timeout_ms=1_000)
+            await asyncio.sleep(1)  # a long poll without records ends
+
+    cluster.run(main)
+    offsets = [(each.base_offset, each.end_offset, each.high_watermark) for each in told]
+    assert offsets[:2] == [(0, 10, 10), (10, 10, 10)]
+    found = cluster.partition("t")
+    assert {(each.topic_partition, each.broker, each.leader_epoch) for each in told} == {(T0, found.leader, 0)}
 
 
 def test_assign_reads_exactly_those_partitions(cluster: FakeCluster) -> None:

@@ -35,6 +35,7 @@ def test_a_record_that_was_sent_and_awaited_is_in_the_log(cluster: FakeCluster) 
         async with Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime) as producer:
             metadata = await producer.send_and_wait("t", b"hello", key=b"k", headers=[("h", b"1")], timestamp_ms=5)
         assert (metadata.topic, metadata.partition, metadata.offset, metadata.leader_epoch) == ("t", 0, 0, 0)
+        assert metadata.broker == cluster.partition("t").leader
         assert metadata.timestamp_ms == 5
 
     cluster.run(main)

@@ -11,7 +11,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from minibroker.chaos.history.client_history import EventLog, HistoryEvent, Polled, Sent
+from minibroker.chaos.history.client_history import Answered, EventLog, HistoryEvent, Polled, Sent
 from minibroker.chaos.history.promise import Promise
 
 KEYS = ("a-0", "a-1")
@@ -44,6 +44,7 @@ class _World:
     records: dict[str, list[tuple[str, int]]] = field(default_factory=lambda: {key: [] for key in KEYS})
     open: list[_Open] = field(default_factory=list)
     position: dict[tuple[str, str], int] = field(default_factory=dict)
+    answered: dict[tuple[str, str], int] = field(default_factory=dict)
     epoch: int = 0
     now: float = 0.0
     sent: int = 0
@@ -91,12 +92,21 @@ class _World:
     def read(self, reader: str, size: int) -> None:
         operation = self.log.invoke(self.now, reader, "poll")
         polled: list[Polled] = []
+        answers: list[Answered] = []
         for key in KEYS:
             at = self.position.get((reader, key), 0)
             some = self.records[key][at : at + size]
             polled += [Polled(key, value, at + n, epoch) for n, (value, epoch) in enumerate(some)]
             self.position[reader, key] = at + len(some)
-        self.log.complete(self.now, operation, "ok", polled=tuple(polled))
+            answers.append(self.answer(reader, key, at, at + len(some)))
+        self.log.complete(self.now, operation, "ok", polled=tuple(polled), answers=tuple(answers))
+
+    def answer(self, reader: str, key: str, start: int, end: int) -> Answered:
+        """A leader knows little of what is committed when its epoch begins."""
+        is_new = self.answered.get((reader, key)) != self.epoch
+        self.answered[reader, key] = self.epoch
+        mark = end if is_new else len(self.records[key])
+        return Answered(key, mark, self.epoch % 3, self.epoch, end if end > start else None)
 
     def seek(self, which: int, size: int) -> None:
         reader, key = READERS[which % 2], KEYS[which // 2 % 2]
