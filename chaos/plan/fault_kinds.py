@@ -115,11 +115,12 @@ KINDS: tuple[FaultKind, ...] = (
         is_alone=True,
     ),
     FaultKind(name="index-lost", text="killed, and every index file is gone", is_alone=True),
+    FaultKind(name="disk-lost", text="killed, and started again at the end on a blank disk", is_alone=True),
     FaultKind(
         name="clock-jump",
         text="its wall clock jumps by an hour, forth or back; it is right again at the end",
         targets=(*ONE, "all"),
-        backends=("simulated",),
+        backends=NO_CONTAINERS,
     ),
 )
 BY_NAME = {kind.name: kind for kind in KINDS}

@@ -24,6 +24,8 @@ SLOW_S = 0.5
 OUT_POLL_S = 0.02
 RESET_EVERY_S = 0.5
 HOUR_S = 3600.0
+EMPTY_S = 4.0
+"""Longer than `replica.lag.time.max.ms` of a run: a replica that is in sync after that has been copied again."""
 
 
 class NoTarget(Exception):
@@ -391,6 +393,15 @@ class FaultActions:
                     await self._cluster.write_file(broker, name, None)
             yield
 
+    @contextlib.asynccontextmanager
+    async def disk_lost(self, targets: list[int]) -> AsyncIterator[None]:
+        async with self.kill(targets):
+            for broker in targets:
+                await self._cluster.replace_disk(broker)
+            yield
+        # The ISR of before its death may still name it; then its leader sees by then that it holds nothing.
+        await asyncio.sleep(EMPTY_S)
+
     async def _files(self, broker: int, ending: str) -> list[str]:
         return [name for name in await self._cluster.list_files(broker) if name.endswith(ending)]
 
@@ -431,6 +442,7 @@ ACTIONS: dict[str, Action] = {
     "bit-flip": FaultActions.bit_flip,
     "bit-flip-at-end": FaultActions.bit_flip_at_end,
     "index-lost": FaultActions.index_lost,
+    "disk-lost": FaultActions.disk_lost,
     "clock-jump": FaultActions.clock_jump,
 }
 """By the name of the kind."""

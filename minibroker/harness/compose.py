@@ -261,6 +261,10 @@ class ComposeHarness(WireHarness):
     async def read_file(self, broker_id: int, name: str) -> bytes:
         return await self._files.read(self._known(broker_id), name)
 
+    async def replace_disk(self, broker_id: int) -> None:
+        await self._require_down(broker_id)
+        await self._files.remove_all(broker_id)
+
     async def write_file(self, broker_id: int, name: str, content: bytes | None) -> None:
         await self._require_down(broker_id)
         await self._files.write(broker_id, name, content)

@@ -46,9 +46,9 @@ class Hardware(ABC):
         raise UnsupportedByBackend("disks of this back end do not fail")
 
     async def move_clock(self, broker_id: int, seconds: float) -> None:
-        """The broker's wall clock shows so much more than the true time from now on; 0 sets it right. For simulated
-        brokers only."""
-        raise UnsupportedByBackend("only clocks of simulated brokers can be moved")
+        """The broker's wall clock shows so much more than the true time from now on, also after a restart; 0 sets it
+        right. Not for containers: they have the machine's clock."""
+        raise UnsupportedByBackend("clocks of containers are not moved: use simulated brokers or processes")
 
     # ----------------------------------------------------------------------------------- files of a broker that is down
     @abstractmethod
@@ -58,6 +58,10 @@ class Hardware(ABC):
     @abstractmethod
     async def read_file(self, broker_id: int, name: str) -> bytes:
         """The content of one."""
+
+    @abstractmethod
+    async def replace_disk(self, broker_id: int) -> None:
+        """Put in a blank disk: all files below its log directory are gone. The broker must be down."""
 
     @abstractmethod
     async def write_file(self, broker_id: int, name: str, content: bytes | None) -> None:

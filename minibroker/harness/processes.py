@@ -13,9 +13,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from minibroker.harness.cluster import CLIENTS, Condition, Link, Misuse, Party
 from minibroker.harness.failing_disks import FailingDisks
 from minibroker.harness.hardware import DiskFault
+from minibroker.harness.moved_clocks import MovedClocks
 from minibroker.harness.wire_harness import LOG_LINES_SHOWN, WireHarness
 from minibroker.local_cluster import network_proxies
 from minibroker.local_cluster.cluster_file import ClusterFailed
@@ -23,6 +26,7 @@ from minibroker.local_cluster.local_cluster import LocalCluster
 from minibroker.local_cluster.network_proxies import LOOPBACK, TASK_NAME, NetworkProxies, broker_name
 from minibroker.local_cluster.teardown import Ownership
 from minibroker.observation.broker_queries import NoAnswer
+from minibroker.observation.event_stream import BrokerEvent
 
 DOWN_SECONDS = 10.0
 """For a clean stop at the end; then processes are killed."""
@@ -48,12 +52,15 @@ class ProcessHarness(WireHarness):
         self.proxies = NetworkProxies()
         self._own_disks = own_disks
         self._disks = FailingDisks()
+        self._clocks = MovedClocks(data.with_name(f"{data.name}-clocks"), self.broker_ids)
+        self.local.program = self._clocks.program
         self._ports: dict[int, int] = {}
         self.ownership = Ownership(self._kill_all)
 
     async def up(self, first: int | None = None) -> None:
         """Start everything; broker `first` before the others, so that it becomes the controller."""
         await self.proxies.surround(self.local, self._ports)
+        self._clocks.set_right()
         for broker_id in self.broker_ids if self._own_disks else ():
             self._disks.mount(broker_id, self.local.log_directory(broker_id))
         await self.local.up(first=first)
@@ -67,11 +74,13 @@ class ProcessHarness(WireHarness):
         finally:
             await self.proxies.close()
             self._disks.unmount()
+            self._clocks.close()
             self._remove_own_directory()
 
     def _kill_all(self) -> None:
         self.local.kill_all()
         self._disks.unmount()
+        self._clocks.close()
         self._remove_own_directory()
 
     def _remove_own_directory(self) -> None:
@@ -177,12 +186,28 @@ class ProcessHarness(WireHarness):
     async def mend_disk(self, broker_id: int) -> None:
         await self._disks.mend(self._known(broker_id))
 
+    async def move_clock(self, broker_id: int, seconds: float) -> None:
+        self._clocks.move(self._known(broker_id), seconds)
+
+    async def reported_events(self) -> list[BrokerEvent]:
+        shown = await super().reported_events()
+        found = [replace(event, at_ms=self._clocks.true_ms(event.reported_by, event.at_ms)) for event in shown]
+        return sorted(found, key=lambda event: event.at_ms)
+
     async def list_files(self, broker_id: int) -> list[str]:
         root = self.local.log_directory(self._known(broker_id))
         return sorted(file.relative_to(root).as_posix() for file in root.rglob("*") if file.is_file())
 
     async def read_file(self, broker_id: int, name: str) -> bytes:
         return (self.local.log_directory(self._known(broker_id)) / name).read_bytes()
+
+    async def replace_disk(self, broker_id: int) -> None:
+        await self._require_down(broker_id)
+        for path in self.local.log_directory(broker_id).iterdir():  # the directory may be a mounted file system
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
 
     async def write_file(self, broker_id: int, name: str, content: bytes | None) -> None:
         await self._require_down(broker_id)

@@ -288,6 +288,12 @@ class SimulatedHarness(ClusterHarness):
     async def read_file(self, broker_id: int, name: str) -> bytes:
         return bytes(self.world.machine(_machine(self._known(broker_id))).storage.find_file(f"{LOG}/{name}").content)
 
+    async def replace_disk(self, broker_id: int) -> None:
+        await self._require_down(broker_id)
+        storage = self.world.machine(_machine(broker_id)).storage
+        storage.wipe()
+        storage.provision(PROVISIONED_DIRECTORY)
+
     async def write_file(self, broker_id: int, name: str, content: bytes | None) -> None:
         await self._require_down(broker_id)
         storage = self.world.machine(_machine(broker_id)).storage

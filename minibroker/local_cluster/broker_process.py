@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from minibroker.local_cluster.cluster_file import PRIVATE_FILE, PRIVATE_UMASK, BrokerRecord, ClusterRecord
@@ -57,15 +58,22 @@ def configuration_file(data_directory: Path, broker_id: int) -> Path:
     return data_directory / f"broker-{broker_id}.properties"
 
 
-def start_broker(data_directory: Path, record: ClusterRecord, broker_id: int, log_format: str = "text") -> BrokerRecord:
+def start_broker(
+    data_directory: Path,
+    record: ClusterRecord,
+    broker_id: int,
+    log_format: str = "text",
+    program: Sequence[str] = ("minibroker",),
+) -> BrokerRecord:
     """Start the process in the background and return its record. Its output is appended to broker-<id>.log, which the
-    broker rotates (`runtime/adapters/log_file`); output from before it opens its log goes there, too."""
+    broker rotates (`runtime/adapters/log_file`); output from before it opens its log goes there, too. `program`: what
+    `python -m` runs."""
     configuration = configuration_file(data_directory, broker_id)
     configuration.touch(PRIVATE_FILE)
     configuration.write_text(configuration_text(data_directory, record, broker_id))
     log_file = data_directory / f"broker-{broker_id}.log"
     log_file.touch(PRIVATE_FILE)
-    command = [sys.executable, "-P", "-m", "minibroker", "broker"]  # -P: no code of the working directory may run
+    command = [sys.executable, "-P", "-m", *program, "broker"]  # -P: no code of the working directory may run
     command += ["--config", str(configuration), "--log-file", str(log_file), "--log-format", log_format]
     with log_file.open("ab") as log:
         child = subprocess.Popen(

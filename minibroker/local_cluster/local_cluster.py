@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from minibroker.local_cluster import zookeeper_process
@@ -74,8 +74,9 @@ class LocalCluster:
         settings: Mapping[str, str] | None = None,
         log_format: str = "text",
     ) -> None:
-        self._log_format = log_format
         assert brokers >= 1
+        self._log_format = log_format
+        self.program: Callable[[int], Sequence[str]] = lambda _: ["minibroker"]  # what `python -m` runs
         self.data_directory = Path(data_directory).absolute()
         free = iter(free_ports(brokers + 1))
         ports = {i + 1: port + i if port else next(free) for i in range(brokers)}
@@ -89,8 +90,7 @@ class LocalCluster:
         )
         self.zookeeper = ClusterZooKeeper(self.data_directory / "zookeeper", lambda: self.record.zookeeper)
         self._started: list[ProcessIdentity] = []
-        self._earlier: ClusterRecord | None = None
-        """What `up` found in the directory."""
+        self._earlier: ClusterRecord | None = None  # what `up` found in the directory
         self.ownership = Ownership(self.kill_all)
         """For a cluster that must not outlive this program."""
 
@@ -470,7 +470,8 @@ class LocalCluster:
         with signals_held(), cluster_lock(self.data_directory):
             self._read_again()
             self._refuse_running(broker_id)
-            broker = start_broker(self.data_directory, self.record, broker_id, self._log_format)
+            program = self.program(broker_id)
+            broker = start_broker(self.data_directory, self.record, broker_id, self._log_format, program)
             self.record.brokers[broker_id] = broker
             self._started += [broker.process] if broker.process is not None else []
             self._save()

@@ -377,7 +377,7 @@ def test_two_commands_keep_each_others_changes(tmp_path: Path, monkeypatch: pyte
     write_cluster_file(tmp_path, LocalCluster(tmp_path, 2).record)
     one, other = LocalCluster.open(tmp_path), LocalCluster.open(tmp_path)
 
-    def started(_: Path, record: ClusterRecord, broker_id: int, log_format: str) -> BrokerRecord:
+    def started(_: Path, record: ClusterRecord, broker_id: int, log_format: str, program: list[str]) -> BrokerRecord:
         return BrokerRecord(port=record.brokers[broker_id].port, process=ProcessIdentity(broker_id, "now"))
 
     monkeypatch.setattr(local_cluster, "start_broker", started)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
+import time
 import warnings
 from collections.abc import Coroutine
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 
 from minibroker.harness.cluster import ClusterHarness, LeftoverTasks, Misuse, UnsupportedByBackend
 from minibroker.harness.compose import ComposeHarness
+from minibroker.harness.processes import ProcessHarness
 from minibroker.testing import cluster, run
 from minibroker.testing.opening import Backend
 from tests.system.compose_cluster import why_no_engine, why_no_images
@@ -218,7 +221,35 @@ async def test_hardware_of_processes_fails_and_is_mended() -> None:
         await c.write_file(follower, log, (await c.read_file(follower, log))[:-1])
         await c.start(follower)
         await c.wait_in_sync("orders")
+        with pytest.raises(Misuse, match="runs"):
+            await c.replace_disk(leader)
+        await c.kill(leader)
+        await c.replace_disk(leader)
+        assert await c.list_files(leader) == []
+        await c.start(leader)
+        await write(b"beside a blank disk")
+        await c.wait_in_sync("orders")
         assert (await c.audit(acked)).success
+
+
+async def test_only_the_moved_broker_has_another_time_and_events_have_the_true_one() -> None:
+    async with ProcessHarness(2, SETTINGS, log_format="json") as c:
+        await c.create_topic("orders")
+        for seconds in (3600.0, 0.0):
+            await c.move_clock(1, seconds)
+            await c.kill(2)
+            await c.start(2)
+            await c.wait_in_sync("orders")
+            assert await off_s(c, 1) == seconds
+            assert await off_s(c, 2) == 0
+        now_ms = c.runtime.clock.now_ms()
+        assert all(now_ms - 90_000 < event.at_ms <= now_ms for event in await c.reported_events())
+
+
+async def off_s(c: ProcessHarness, broker_id: int) -> float:
+    """How far its clock is off, to the minute, as the last line of its log shows."""
+    line = json.loads((await c.read_log(broker_id)).splitlines()[-1])
+    return 60.0 * round((int(line["at_ms"]) / 1000 - time.time()) / 60)
 
 
 async def test_containers_say_which_hardware_they_lack() -> None:

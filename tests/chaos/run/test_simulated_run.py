@@ -20,9 +20,14 @@ from minibroker.harness.simulated import SimulatedHarness
 
 
 def run(
-    out: Path, faults: str = "kill:leader,bit-flip", lie: str | None = None, lie_in: LieIn = "history", **settings: str
+    out: Path,
+    faults: str = "kill:leader,bit-flip",
+    lie: str | None = None,
+    lie_in: LieIn = "history",
+    seconds: float = 8,
+    **settings: str,
 ) -> ChaosReport:
-    plan = draw_plan(3, 8, "simulated", parse_faults(faults))
+    plan = draw_plan(3, seconds, "simulated", parse_faults(faults))
     options = ChaosOptions(backend="simulated", plan=plan, out=out, rate=40, lie=lie, lie_in=lie_in, settings=settings)
     return run_on("simulated", execute(options, lambda text: None))
 
@@ -38,6 +43,14 @@ def test_defaults_are_cleared(cleared: tuple[ChaosReport, Path]) -> None:
     assert report.verdict.outcome == "cleared", report.verdict.reasons
     assert report.counts["elections"] > 0
     assert any(fault.began_s is not None for fault in report.faults)
+
+
+@pytest.mark.invariant("I19", "I21")
+def test_lost_disks_lose_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+    report = run(tmp_path, faults="disk-lost", seconds=40)
+    assert report.verdict.outcome == "cleared", report.verdict.reasons
+    lost = [fault for fault in report.faults if fault.planned.kind == "disk-lost" and fault.began_s is not None]
+    assert len({broker for fault in lost for broker in fault.brokers}) > 1
 
 
 def test_a_run_repeats_from_its_seed(cleared: tuple[ChaosReport, Path], tmp_path: Path) -> None:
