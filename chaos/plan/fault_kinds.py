@@ -83,8 +83,7 @@ KINDS: tuple[FaultKind, ...] = (
     FaultKind(
         name="disk-full",
         text="its disk has no room left; it has again at the end",
-        backends=NO_CONTAINERS,
-        needs="root on processes, to mount a small file system",
+        needs="root on processes, to mount a small file system; root and strace on containers",
         is_alone=True,
     ),
     FaultKind(

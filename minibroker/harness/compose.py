@@ -223,8 +223,6 @@ class ComposeHarness(WireHarness):
 
     async def fail_disk(self, broker_id: int, fault: DiskFault) -> None:
         await self._require_up(broker_id)
-        if fault == "full":
-            raise UnsupportedByBackend("disks of containers do not fill up: use simulated brokers or processes")
         process_id = await self.project.inspect(service_of(broker_id), "{{.State.Pid}}")
         names = [name for name in await self._files.names(broker_id) if name.endswith(".log")]
         segments = [f"{LOG_DIRECTORY}/{name}" for name in names]

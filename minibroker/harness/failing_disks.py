@@ -18,7 +18,9 @@ SIZE_MB = 512
 """Of each mounted file system: memory, used only as far as it is filled."""
 ROOM_KB = 4
 """What is left when it is full: one page."""
-CALLS: dict[DiskFault, str] = {"sync": "fsync,fdatasync", "write": "pwrite64,write,pwritev,writev,pwritev2"}
+WRITES = "pwrite64,write,pwritev,writev,pwritev2"
+CALLS: dict[DiskFault, str] = {"sync": "fsync,fdatasync", "write": WRITES, "full": WRITES}
+ERRORS: dict[DiskFault, str] = {"sync": "EIO", "write": "EIO", "full": "ENOSPC"}
 END_SECONDS = 10.0
 
 
@@ -63,14 +65,15 @@ class FailingDisks:
             await self.fail_calls(broker_id, process_id, _segments(directory), fault)
 
     async def fail_calls(self, broker_id: int, process_id: int, segments: Iterable[str], fault: DiskFault) -> None:
-        """Let the syncs of a process fail, or its writes to these files, named as the process sees them."""
+        """Let the syncs of a process fail, or its writes to these files, named as the process sees them: with EIO, or
+        as a full disk does."""
         if os.geteuid() != 0 or shutil.which("strace") is None:
             raise UnsupportedByBackend("calls of a process fail by strace, as root only: apt-get install strace")
-        paths = [word for file in segments for word in ("-P", file)] if fault == "write" else []
+        paths = [word for file in segments for word in ("-P", file)] if fault != "sync" else []
         calls = CALLS[fault]
         self._traces[broker_id] = await asyncio.create_subprocess_exec(
             *("strace", "-qq", "-f", "-p", str(process_id), "-e", f"trace={calls}"),
-            *("-e", f"inject={calls}:error=EIO", "-o", "/dev/null", *paths),
+            *("-e", f"inject={calls}:error={ERRORS[fault]}", "-o", "/dev/null", *paths),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,

@@ -38,7 +38,7 @@ class Hardware(ABC):
         raise UnsupportedByBackend("this back end cannot pause ZooKeeper")
 
     async def fail_disk(self, broker_id: int, fault: DiskFault) -> None:
-        """The disk of a running broker begins to fail. Those of containers do not fill up."""
+        """The disk of a running broker begins to fail."""
         raise UnsupportedByBackend("disks of this back end do not fail")
 
     async def mend_disk(self, broker_id: int) -> None:
