@@ -38,6 +38,7 @@ COMMANDS = {
     "faults": ("minibroker.commands.chaos:faults", "List the faults, and where each is possible."),
     "plan": ("minibroker.commands.chaos:plan", "Print the faults that a seed draws, without running them."),
     "check": ("minibroker.commands.chaos:check", "Look for anomalies in a recorded history."),
+    "table": ("minibroker.commands.chaos:table", "Add up what each kind of fault cost, over several runs."),
 }
 BACKENDS = click.Choice(["processes", "compose", "simulated"])
 DURATION_S = 60.0
@@ -414,3 +415,47 @@ def _history_file(path: Path) -> Path:
     if not (path / HISTORY_FILE).exists():
         raise CommandFailed(f"{path} holds no {HISTORY_FILE}: name the file, or the directory of a chaos run")
     return path / HISTORY_FILE
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, type=ExistingPath(path_type=Path), metavar="RUN...")
+@click.option("--markdown", "as_markdown", is_flag=True, help="A table for a page.")
+@json_option
+def table(runs: tuple[Path, ...], as_markdown: bool, as_json: bool) -> int:
+    """Add up what each kind of fault cost, over several runs.
+
+    RUN is the directory of a run, or its report.json. The times are those of faults that came while no other lasted.
+    """
+    import msgspec
+
+    from minibroker.chaos.report.recovery_table import HEADER, cells, markdown, recovery_table
+
+    if as_markdown and as_json:
+        raise WrongUsage("--markdown and --json are two forms: give one of them")
+    outcomes = [_outcome(path) for path in runs]
+    rows = recovery_table(outcomes)
+    if as_json:
+        for row in rows:
+            print_json(msgspec.to_builtins(row))
+        return EXIT_FINE
+    if as_markdown:
+        click.echo(markdown(rows))
+    else:
+        print_table([name.upper() for name in HEADER], [cells(row) for row in rows])
+    cleared = sum(outcome.verdict.outcome == "cleared" for outcome in outcomes)
+    note(f"{counted(len(outcomes), 'run')}, {cleared} of them cleared; {sum(row.times for row in rows)} faults")
+    return EXIT_FINE
+
+
+def _outcome(path: Path) -> Any:
+    """Of a run. Raises CommandFailed."""
+    from minibroker.chaos.report.recovery_table import BadReport, parse_outcome
+    from minibroker.chaos.run.execution import JSON_FILE
+
+    file = path / JSON_FILE if path.is_dir() else path
+    if not file.exists():
+        raise CommandFailed(f"{path} holds no {JSON_FILE}: name the directory of a chaos run that has ended")
+    try:
+        return parse_outcome(file.read_bytes())
+    except BadReport as error:
+        raise CommandFailed(f"{file} {error}: name the directory of a chaos run") from None

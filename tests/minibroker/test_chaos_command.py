@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from minibroker.command_line import EXIT_COULD_NOT, CommandFailed
-from minibroker.commands.chaos import check, run
+from minibroker.commands.chaos import check, run, table
 
 
 def test_a_run_is_announced_on_stderr(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -83,3 +83,13 @@ def test_values_of_a_history_give_the_terminal_no_orders(tmp_path: Path) -> None
     printed = CliRunner().invoke(check, [str(tmp_path)])
     assert "inconsistent-offsets" in printed.stdout
     assert "\x1b" not in printed.stdout and "\\x1b[2J" in printed.stdout
+
+
+def test_a_table_needs_runs_that_have_ended(tmp_path: Path) -> None:
+    printed = CliRunner().invoke(table, [str(tmp_path)])
+    assert printed.exit_code == 1
+    assert "holds no report.json: name the directory of a chaos run that has ended" in printed.stderr
+    (tmp_path / "report.json").write_text("{}")
+    printed = CliRunner().invoke(table, [str(tmp_path)])
+    assert "is no report of a chaos run" in printed.stderr
+    assert CliRunner().invoke(table, [str(tmp_path), "--json", "--markdown"]).exit_code == 2
