@@ -44,12 +44,22 @@ LAG_MESSAGES = 10
 """Kafka's default for replica.lag.max.messages was 4000, for larger bursts."""
 
 
+class LagLimit:
+    """What an operator has set, while `lag_in_messages` lasts."""
+
+    messages = LAG_MESSAGES
+
+
+lag_limit = LagLimit()
+
+
 @contextmanager
 def lag_in_messages() -> Iterator[None]:
     """replica.lag.max.messages, as before 0.9 (KAFKA-1546): a replica further behind is out of sync."""
 
     def in_lag_limits(state: ReplicaState, remote: RemoteReplica, now_ms: int) -> bool:
-        return remote.log_end_offset is None or state.log_end_offset - remote.log_end_offset <= LAG_MESSAGES
+        return remote.log_end_offset is None or state.log_end_offset - remote.log_end_offset <= lag_limit.messages
 
+    lag_limit.messages = LAG_MESSAGES
     with replaced(high_watermark, "in_lag_limits", in_lag_limits), replaced(isr, "in_lag_limits", in_lag_limits):
         yield

@@ -146,17 +146,17 @@ ENDS: dict[Key, End] = {
     ),
     ("burst-lag", "messages", LEADER_EPOCH): (
         (
-            "A leader epoch 0 LEO 401 HW 401: m0..m400",
-            "B follower epoch 0 LEO 401 HW 401: m0..m400",
-            "C follower epoch 0 LEO 401 HW 401: m0..m400",
+            "A leader epoch 0 LEO 4801 HW 4801: m0..m4800",
+            "B follower epoch 0 LEO 4801 HW 4801: m0..m4800",
+            "C follower epoch 0 LEO 4801 HW 4801: m0..m4800",
         ),
         (),
     ),
     ("burst-lag", "time", LEADER_EPOCH): (
         (
-            "A leader epoch 0 LEO 401 HW 401: m0..m400",
-            "B follower epoch 0 LEO 401 HW 401: m0..m400",
-            "C follower epoch 0 LEO 401 HW 401: m0..m400",
+            "A leader epoch 0 LEO 4401 HW 4401: m0..m4400",
+            "B follower epoch 0 LEO 4401 HW 4401: m0..m4400",
+            "C follower epoch 0 LEO 4401 HW 4401: m0..m4400",
         ),
         (),
     ),
