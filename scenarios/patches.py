@@ -11,6 +11,7 @@ from typing import Any
 from minibroker.broker.replication import follower, high_watermark, isr
 from minibroker.broker.replication.events import EpochEndAnswered
 from minibroker.broker.replication.state import RemoteReplica, ReplicaState
+from minibroker.controller.core.controller_state import ControllerState
 
 
 @contextmanager
@@ -37,6 +38,14 @@ def answers_without_epoch() -> Iterator[None]:
         replaced(follower, "_truncation_point", truncation_point),
         replaced(ReplicaState, "last_fetched_epoch", unchecked),
     ):
+        yield
+
+
+@contextmanager
+def restarts_unnoticed() -> Iterator[None]:
+    """Before incarnations (hardening rule 1): a member of the ISR that has restarted is one as before, whatever its log
+    has lost."""
+    with replaced(ControllerState, "runs_as_recorded", lambda state, leadership, broker_id: True):
         yield
 
 

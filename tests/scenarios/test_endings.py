@@ -30,7 +30,7 @@ ENDS: dict[Key, End] = {
         ),
         (),
     ),
-    ("loss", "", LEADER_EPOCH): (
+    ("loss", "new-epoch", LEADER_EPOCH): (
         (
             "A follower epoch 2 LEO 2 HW 2: m0 m1",
             "B leader epoch 2 LEO 2 HW 2: m0 m1",
@@ -38,13 +38,41 @@ ENDS: dict[Key, End] = {
         ),
         (),
     ),
-    ("loss", "", HIGH_WATERMARK): (
+    ("loss", "new-epoch", HIGH_WATERMARK): (
         (
             "A follower epoch 2 LEO 1 HW 1: m0",
             "B leader epoch 2 LEO 1 HW 1: m0",
             "C follower epoch 2 LEO 1 HW 1: m0",
         ),
         ("acked-missing",),
+    ),
+    ("loss", "restart-as-told", LEADER_EPOCH): (
+        (
+            "A follower epoch 1 LEO 2 HW 2: m0 m1",
+            "B leader epoch 1 LEO 2 HW 2: m0 m1",
+        ),
+        (),
+    ),
+    ("loss", "restart-as-told", HIGH_WATERMARK): (
+        (
+            "A follower epoch 1 LEO 1 HW 1: m0",
+            "B leader epoch 1 LEO 1 HW 1: m0",
+        ),
+        ("acked-missing",),
+    ),
+    ("loss", "restart", LEADER_EPOCH): (
+        (
+            "A leader epoch 3 LEO 2 HW 2: m0 m1",
+            "B follower epoch 3 LEO 2 HW 2: m0 m1",
+        ),
+        (),
+    ),
+    ("loss", "restart", HIGH_WATERMARK): (
+        (
+            "A leader epoch 3 LEO 2 HW 2: m0 m1",
+            "B follower epoch 3 LEO 2 HW 2: m0 m1",
+        ),
+        (),
     ),
     ("divergence", "unclean", LEADER_EPOCH): (
         (

@@ -33,11 +33,11 @@ Key = tuple[str, str, TruncationRule]
 
 ENDS: dict[Key, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ("two-rounds", "", LEADER_EPOCH): (("A leader epoch 0 HW 1: m0", "B follower epoch 0 HW 1: m0"), ()),
-    ("loss", "", LEADER_EPOCH): (
+    ("loss", "new-epoch", LEADER_EPOCH): (
         ("A follower epoch 2 HW 2: m0 m1", "B leader epoch 2 HW 2: m0 m1", "C follower epoch 2 HW 2: m0 m1"),
         (),
     ),
-    ("loss", "", HIGH_WATERMARK): (
+    ("loss", "new-epoch", HIGH_WATERMARK): (
         ("A follower epoch 2 HW 1: m0", "B leader epoch 2 HW 1: m0", "C follower epoch 2 HW 1: m0"),
         ("acked-missing",),
     ),

@@ -77,9 +77,9 @@ COMPOSER_ALLOWED = ("minibroker.protocol", "minibroker.broker", "minibroker.cont
 BROKER_COMMAND = "minibroker/commands/broker.py"
 BROKER_COMMAND_ALLOWED = ("minibroker.broker.__main__", "minibroker.broker.configuration.config")
 
-# What a scenario takes out of the brokers to show what it is for; no other scenario knows a rule's inside.
+# What a scenario takes out of brokers and controller to show what it is for; no other scenario knows a rule's inside.
 SCENARIO_PATCHES = "scenarios/patches.py"
-SCENARIO_PATCHES_ALLOWED = ("minibroker.broker.replication",)
+SCENARIO_PATCHES_ALLOWED = ("minibroker.broker.replication", "minibroker.controller.core")
 
 PROTOCOL_LIBRARIES = {"msgpack", "msgspec", "crc32c", "google_crc32c"}
 
