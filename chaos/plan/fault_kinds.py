@@ -70,6 +70,12 @@ KINDS: tuple[FaultKind, ...] = (
         text="what passes between it and the other brokers takes up to half a second longer",
         backends=NO_CONTAINERS,
     ),
+    FaultKind(
+        name="loss",
+        text="a fifth of the packets between it and the other brokers is lost, either way",
+        backends=("compose",),
+        needs="root",
+    ),
     FaultKind(name="reset", text="its connections are reset, every half second"),
     FaultKind(name="expire-session", text="its ZooKeeper session expires"),
     FaultKind(name="zookeeper-kill", text="ZooKeeper is killed; started again at the end", targets=("cluster",)),

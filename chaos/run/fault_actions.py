@@ -21,6 +21,7 @@ LEADER_S = 8.0
 """A leader that does not exist within this time is no target: the fault is left out."""
 CHASED = 3
 SLOW_S = 0.5
+LOST_SHARE = 0.2
 OUT_POLL_S = 0.02
 RESET_EVERY_S = 0.5
 HOUR_S = 3600.0
@@ -292,6 +293,12 @@ class FaultActions:
             yield
 
     @contextlib.asynccontextmanager
+    async def loss(self, targets: list[int]) -> AsyncIterator[None]:
+        pairs: list[Link] = [(one, other) for one in targets for other in self._others(targets)]
+        async with self._links.losing([*pairs, *((other, one) for one, other in pairs)], LOST_SHARE):
+            yield
+
+    @contextlib.asynccontextmanager
     async def zookeeper_slow(self, targets: list[int]) -> AsyncIterator[None]:
         async with self._slowed([(broker, ZOOKEEPER) for broker in self._cluster.broker_ids]):
             yield
@@ -432,6 +439,7 @@ ACTIONS: dict[str, Action] = {
     "expire-session": FaultActions.expire_session,
     "zookeeper-kill": FaultActions.zookeeper_kill,
     "slow": FaultActions.slow,
+    "loss": FaultActions.loss,
     "reset": FaultActions.reset,
     "zookeeper-pause": FaultActions.zookeeper_pause,
     "zookeeper-slow": FaultActions.zookeeper_slow,

@@ -18,6 +18,7 @@ class HeldLinks:
     def __init__(self, cluster: ClusterHarness) -> None:
         self._cluster = cluster
         self._blocks: Counter[Link] = Counter()
+        self._losses: Counter[Link] = Counter()
         self._delays: dict[Link, list[float]] = {}
         self._changes = asyncio.Lock()
         """A change takes a while on containers. Without it, the end of one fault could open what another has blocked
@@ -37,6 +38,21 @@ class HeldLinks:
     async def _open(self, link: Link) -> None:
         if not self._blocks[link]:  # no other fault has come meanwhile
             await self._cluster.unblock(*link)
+
+    @contextlib.asynccontextmanager
+    async def losing(self, links: Collection[Link], share: float) -> AsyncIterator[None]:
+        """All of them lose this share of their packets, during the block."""
+        self._losses.update(links)
+        try:
+            await self._change(links, lambda link: self._cluster.lose_packets(*link, share))
+            yield
+        finally:
+            self._losses.subtract(links)
+            await self._change([link for link in links if not self._losses[link]], self._keep_all)
+
+    async def _keep_all(self, link: Link) -> None:
+        if not self._losses[link]:
+            await self._cluster.lose_packets(*link, 0.0)
 
     @contextlib.asynccontextmanager
     async def slowed(self, delays_s: Mapping[Link, float]) -> AsyncIterator[None]:

@@ -218,6 +218,9 @@ class ComposeHarness(WireHarness):
         await self._filters.heal()
 
     # ----------------------------------------------------------------------------------------------------- hardware
+    async def lose_packets(self, source: Party, target: Party, share: float) -> None:
+        await self._filters.lose(*self._link(source, target), share)
+
     async def reset(self, one: Party, other: Party) -> None:
         await self._filters.reset(*self._link(one, other))
 

@@ -24,6 +24,11 @@ class Hardware(ABC):
         """What `source` sends to `target` arrives so much later; 0 ends it. Not for containers."""
         raise UnsupportedByBackend("links of containers are not slowed: use simulated brokers or processes")
 
+    async def lose_packets(self, source: Party, target: Party, share: float) -> None:
+        """This share of the packets from `source` to `target` is lost, and TCP sends them again; 0 ends it. For
+        containers only."""
+        raise UnsupportedByBackend("connections of this back end have no packets: use containers")
+
     async def reset(self, one: Party, other: Party) -> None:
         """Break every connection between the two; new ones are possible at once. In containers those
         that are silent live on, and new ones are possible after a moment."""

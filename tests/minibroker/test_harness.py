@@ -301,6 +301,19 @@ async def test_a_link_to_zookeeper_stays_blocked_though_its_address_changes(proj
     assert project.rules() == ["1001 OUTPUT -d another -j DROP"]
 
 
+async def test_a_lossy_link_may_be_blocked_as_well_and_stays_lossy(project: RecordedProject) -> None:
+    lossy = "1002 INPUT -s address-broker1 -m statistic --mode random --probability {} -j DROP"
+    filters = PacketFilters(project)
+    await filters.lose(1, 2, 0.2)
+    await filters.block(1, 2)
+    await filters.unblock(1, 2)
+    assert project.rules() == [lossy.format("0.2")]
+    await filters.lose(1, 2, 0.5)
+    assert project.rules() == [lossy.format("0.5")]
+    await filters.lose(1, 2, 0.0)
+    assert project.rules() == []
+
+
 async def test_a_reset_leaves_no_rule(project: RecordedProject, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packet_filters, "RESET_SECONDS", 0.0)
     filters = PacketFilters(project)

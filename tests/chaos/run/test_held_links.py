@@ -17,6 +17,7 @@ class Network:
     def __init__(self) -> None:
         self.blocked: set[Link] = set()
         self.delays_s: dict[Link, float] = {}
+        self.shares: dict[Link, float] = {}
         self.failing: set[Link] = set()
 
     async def block(self, source: Party, target: Party) -> None:
@@ -28,6 +29,10 @@ class Network:
         if (source, target) in self.failing:
             raise OSError("this link cannot be opened")
         self.blocked.discard((source, target))
+
+    async def lose_packets(self, source: Party, target: Party, share: float) -> None:
+        await asyncio.sleep(0)
+        self.shares[source, target] = share
 
     async def slow(self, source: Party, target: Party, delay_s: float) -> None:
         await asyncio.sleep(0)
@@ -78,3 +83,13 @@ async def test_the_longest_delay_of_a_link_counts() -> None:
             assert network.delays_s == {(1, 2): 0.4}
         assert network.delays_s == {(1, 2): 0.2}
     assert network.delays_s == {(1, 2): 0.0}
+
+
+async def test_a_link_loses_packets_until_the_last_fault_that_wants_it_ends() -> None:
+    network = Network()
+    links = held(network)
+    async with links.losing([(1, 2)], 0.2):
+        async with links.losing([(1, 2), (2, 3)], 0.2):
+            assert network.shares == {(1, 2): 0.2, (2, 3): 0.2}
+        assert network.shares == {(1, 2): 0.2, (2, 3): 0.0}
+    assert network.shares == {(1, 2): 0.0, (2, 3): 0.0}
