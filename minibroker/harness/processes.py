@@ -143,6 +143,7 @@ class ProcessHarness(WireHarness):
         await self.local.stop(broker_id)
 
     async def _start(self, broker_id: int) -> None:
+        await self.proxies.listen(broker_name(broker_id))
         await self.local.start(broker_id)
 
     async def _pause(self, broker_id: int) -> None:

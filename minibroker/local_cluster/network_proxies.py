@@ -3,7 +3,8 @@
 Theory: every broker advertises the port of a proxy that forwards to it, so that other brokers and clients connect only
 to proxies. The client id of the first request names the source of a connection; before it has arrived nothing is
 forwarded. Each direction between two parties is held separately: held bytes wait, as if TCP kept retransmitting them,
-and connections stay open. Each broker reaches ZooKeeper through a proxy of its own.
+and connections stay open. Each broker reaches ZooKeeper through a proxy of its own. The port of a dead broker refuses,
+as its own port does: brokers notice a death by that.
 
 Owns: the listening sockets (loopback only) and which directions are held. Leaves to others: processes.
 """
@@ -11,6 +12,7 @@ Owns: the listening sockets (loopback only) and which directions are held. Leave
 import asyncio
 import contextlib
 import re
+import socket
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -21,6 +23,8 @@ from minibroker.protocol.wire.codec import decode_request_frame
 LOOPBACK = "127.0.0.1"
 CLIENTS = "clients"
 ZOOKEEPER = "zookeeper"
+UNKNOWN = "unknown"
+"""Has sent nothing yet. A connection that another broker holds only to notice a death never does."""
 OBSERVER = "observer"
 """The launcher's own queries, which are never held."""
 BROKER_CLIENT_ID = re.compile(r"(?:broker|controller)-([0-9]+)(?:-fetcher)?")
@@ -28,6 +32,9 @@ FIRST_FRAME_BYTES_MAX = 1 << 20
 READ_BYTES = 65_536
 TASK_NAME = "network-proxy"
 """Of all tasks here, so that a harness can tell them from those of a test."""
+
+
+Accept = Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]
 
 
 def broker_name(broker_id: int) -> str:
@@ -41,7 +48,11 @@ class NetworkProxies:
         self._held: set[tuple[str, str]] = set()
         self._delays: dict[tuple[str, str], float] = {}
         self._change = asyncio.Event()
-        self._servers: list[asyncio.Server] = []
+        self._servers: dict[str, asyncio.Server] = {}
+        """By the party to which they forward; those before ZooKeeper by the broker whose way it is, too."""
+        self._accepts: dict[str, Accept] = {}
+        self._ports: dict[str, socket.socket] = {}
+        """Sockets that are bound and do not listen: they keep the ports while a server is closed."""
         self._writers: dict[asyncio.StreamWriter, tuple[str, str]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -63,10 +74,14 @@ class NetworkProxies:
         target = broker_name(broker_id)
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            first = await _first_frame(reader)
-            await self._connect(_source_of(first), target, port, reader, writer, first)
+            self._writers[writer] = (UNKNOWN, target)
+            try:
+                first = await _first_frame(reader)
+                await self._connect(_source_of(first), target, port, reader, writer, first)
+            finally:
+                self._writers.pop(writer, None)
 
-        return await self._listen(serve)
+        return await self._open(target, serve)
 
     async def open_before_zookeeper(self, broker_id: int, port: int) -> int:
         """Open a proxy; returns the port through which this broker reaches ZooKeeper."""
@@ -74,12 +89,14 @@ class NetworkProxies:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await self._connect(broker_name(broker_id), ZOOKEEPER, port, reader, writer, b"")
 
-        return await self._listen(serve)
+        return await self._open(f"{ZOOKEEPER} of {broker_name(broker_id)}", serve)
 
     async def close(self) -> None:
         """Break every connection and stop listening."""
-        for server in self._servers:
+        for server in self._servers.values():
             server.close()
+        for bound in self._ports.values():
+            bound.close()
         for writer in tuple(self._writers):
             writer.transport.abort()
         for task in tuple(self._tasks):
@@ -107,7 +124,9 @@ class NetworkProxies:
         self._delays[source, target] = delay_s
 
     def forget(self, party: str) -> None:
-        """Reset the connections of a dead party; what was held of them is lost."""
+        """Reset the connections of a dead party, and refuse new ones until `listen`; what was held of them is lost."""
+        if party in self._servers:
+            self._servers.pop(party).close()
         for writer, ends in tuple(self._writers.items()):
             if party in ends:
                 writer.transport.abort()
@@ -127,16 +146,21 @@ class NetworkProxies:
             await self._change.wait()
 
     # ------------------------------------------------------------------------------------------------- connections
-    async def _listen(
-        self, serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
+    async def _open(
+        self, name: str, serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
     ) -> int:
         def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             self._spawn(_quietly(serve(reader, writer), writer))
 
-        server = await asyncio.start_server(accept, LOOPBACK, 0)
-        self._servers.append(server)
-        port: int = server.sockets[0].getsockname()[1]
-        return port
+        self._ports[name], self._accepts[name] = _bound(0), accept
+        await self.listen(name)
+        return _port_of(self._ports[name])
+
+    async def listen(self, name: str) -> None:
+        """Accept connections to this party, again after `forget`."""
+        if name not in self._servers:
+            listening = _bound(_port_of(self._ports[name]))
+            self._servers[name] = await asyncio.start_server(self._accepts[name], sock=listening)
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(coroutine, name=TASK_NAME)
@@ -163,7 +187,7 @@ class NetworkProxies:
                 both.create_task(self._forward(target, source, answers, writer), name=TASK_NAME)
         finally:
             for end in (writer, requests):
-                del self._writers[end]
+                self._writers.pop(end, None)
                 end.transport.abort()
 
     async def _forward(
@@ -177,6 +201,19 @@ class NetworkProxies:
             await writer.drain()
         await self._may_pass(source, target)
         raise ConnectionResetError  # one end has closed: close the other one, too, once all has arrived
+
+
+def _bound(port: int) -> socket.socket:
+    """Several may have one port as long as one of them listens."""
+    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.bind((LOOPBACK, port))
+    return bound
+
+
+def _port_of(bound: socket.socket) -> int:
+    port: int = bound.getsockname()[1]
+    return port
 
 
 async def _first_frame(reader: asyncio.StreamReader) -> bytes:

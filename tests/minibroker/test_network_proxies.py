@@ -144,3 +144,21 @@ async def test_closing_one_end_of_a_connection_closes_the_other(scene: Scene) ->
         with contextlib.suppress(ConnectionResetError):  # closed or reset: both are an end
             assert await replies.read() == b""
     asking.close()
+
+
+async def test_the_port_of_a_dead_broker_refuses_until_it_listens_again(scene: Scene) -> None:
+    """Brokers notice the death of another by a refused connection; a proxy that accepted hid it from them."""
+    silent, _ = await asyncio.open_connection("127.0.0.1", scene.port)
+    reader, _ = await scene.ask_as("minibroker-producer")
+    await scene.arrival()
+    scene.proxies.forget(TWO)
+    for broken in (reader, silent):
+        with contextlib.suppress(ConnectionError):
+            assert await broken.read() == b""
+    for _ in range(2):
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", scene.port)
+    await scene.proxies.listen(TWO)
+    await scene.proxies.listen(TWO)
+    await scene.ask_as("minibroker-producer")
+    await scene.arrival()
