@@ -48,6 +48,7 @@ from minibroker.client.limits import (
 from minibroker.client.metadata_cache import Address
 from minibroker.client.offsets import OffsetAndTimestamp, list_offsets
 from minibroker.client.public_client import PublicClient
+from minibroker.client.topics import with_similar_topic
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import BrokerId, TopicPartition, from_wire
 from minibroker.protocol.wire.messages import (
@@ -253,7 +254,7 @@ class AdminClient(PublicClient):
         """Delete one topic. Raises UnknownTopicOrPartition or CallTimedOut."""
         error = (await self.delete_topics([name], timeout_ms=timeout_ms))[name]
         if error is not None:
-            raise error
+            raise await with_similar_topic(self._cluster_checked(), error)
 
     async def list_topics(self, *, timeout_ms: float = CALL_TIMEOUT_MS) -> list[str]:
         """Names of all topics, sorted."""
@@ -274,7 +275,8 @@ class AdminClient(PublicClient):
             if topic.error_code and not topic.partitions:
                 if asked is None:
                     continue  # being deleted
-                raise broker_error(topic.error_code, Where(topic=topic.name))
+                error = broker_error(topic.error_code, Where(topic=topic.name))
+                raise await with_similar_topic(self._cluster_checked(), error)
             result[topic.name] = topic_description(topic)
         return result
 
@@ -382,7 +384,9 @@ class AdminClient(PublicClient):
         )
         for result in reply.responses:
             if result.error_code:
-                raise broker_error(result.error_code, Where(topic=topic, broker_id=broker_id), result.error_message)
+                where = Where(topic=topic, broker_id=broker_id)
+                error = broker_error(result.error_code, where, result.error_message)
+                raise await with_similar_topic(self._cluster_checked(), error)
 
     # -------------------------------------------------------------------------------------------------- producer names
     async def list_producer_names(self, *, timeout_ms: float = CALL_TIMEOUT_MS) -> list[ProducerNameDescription]:

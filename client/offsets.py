@@ -11,6 +11,7 @@ import msgspec
 from minibroker.client.cluster import Cluster
 from minibroker.client.errors import CallTimedOut, MinibrokerError, broker_error
 from minibroker.client.limits import LOG_WAIT_AFTER_MS, UNKNOWN_TOPIC_GRACE_MS, Deadline, check_partition
+from minibroker.client.topics import with_similar_topic
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition, from_wire, to_wire
 from minibroker.protocol.wire.messages import (
@@ -56,7 +57,7 @@ async def list_offsets(
         for error in errors.values():
             unknown = error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and grace.passed
             if not error.retriable or unknown:
-                raise error
+                raise await with_similar_topic(cluster, error)
         last = next(iter(errors.values()))
         names = ", ".join(str(partition) for partition in sorted(errors)[:5])
         if quiet.passed and not is_logged:

@@ -20,6 +20,8 @@ from typing import Any, NoReturn, TypeVar, cast
 
 import click
 
+from minibroker.protocol import similar_names
+
 EXIT_FINE = 0
 EXIT_COULD_NOT = 1
 EXIT_USAGE = 2
@@ -96,10 +98,8 @@ def _unknown_command(name: str, known: Sequence[str]) -> str:
 
 def suggestion(name: str, known: Sequence[str]) -> str:
     """The end of a message about a name that does not exist; empty if no name is similar."""
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, known, n=1) or get_close_matches(name.lower(), known, n=1)
-    return f"; did you mean '{near[0]}'?" if near else ""
+    meant = similar_names.suggestion(name, known)
+    return f"; {meant}" if meant else ""
 
 
 def run_command_line(command: click.Command) -> NoReturn:

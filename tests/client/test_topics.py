@@ -5,9 +5,13 @@ import asyncio
 import pytest
 
 from minibroker.client.admin import AdminClient
+from minibroker.client.consumer.consumer import Consumer
+from minibroker.client.errors import UnknownTopicOrPartition
 from minibroker.client.limits import Deadline
+from minibroker.client.producer.producer import Producer
 from minibroker.client.topics import DELETIONS_TIMEOUT_MS, topic_deletions, unknown_topics
 from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import (
     DescribeClusterRequest,
     MetadataBroker,
@@ -79,3 +83,33 @@ def test_a_controller_that_hangs_delays_a_command_by_a_moment_only() -> None:
     cluster = FakeCluster(SimulatedWorld(seed=1))
     cluster.intercept = lambda _, request: isinstance(request.body, DescribeClusterRequest) or None
     assert cluster.run(main) <= DELETIONS_TIMEOUT_MS / 1000 + 0.1
+
+
+@pytest.mark.parametrize("call", ["send", "start", "end_offsets", "describe_topics"])
+@pytest.mark.parametrize(("name", "meant"), [("lnies", "did you mean 'lines'? ["), ("zebra", None)])
+def test_the_error_for_a_misspelt_topic_names_a_similar_one(
+    call: str, name: str, meant: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = FakeCluster(SimulatedWorld(seed=1))
+    for topic in ("lines", "orders"):
+        cluster.add_topic(topic)
+
+    async def main(runtime: Runtime) -> str:
+        with pytest.raises(UnknownTopicOrPartition) as error:
+            if call == "send":
+                async with Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime) as producer:
+                    await producer.send(name, b"x")
+            elif call == "start":
+                await Consumer(name, bootstrap_servers=cluster.bootstrap, runtime=runtime).start()
+            elif call == "end_offsets":
+                async with Consumer(bootstrap_servers=cluster.bootstrap, runtime=runtime) as consumer:
+                    await consumer.end_offsets([TopicPartition(name, 0)])
+            else:
+                async with AdminClient(bootstrap_servers=cluster.bootstrap, runtime=runtime) as admin:
+                    await admin.describe_topics([name])
+        return str(error.value)
+
+    text = cluster.run(main)
+    assert (meant in text) if meant else ("did you mean" not in text)
+    if call in ("send", "start") and meant:
+        assert meant in caplog.text, "the warning while it waits says so, too"
