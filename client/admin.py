@@ -143,7 +143,7 @@ class AdminClient(PublicClient):
             raise ClientClosed("an admin client is started once")
         self._owner = CallerCheck("admin client")
         self._cluster = Cluster(runtime_or_default(self._runtime), self._settings)
-        await self._cluster.start()
+        await self._cluster.start(refusals_end_it=self._refusals_end_start)
         self._started = True
 
     async def close(self) -> None:

@@ -24,6 +24,7 @@ from minibroker.client.errors import (
     MinibrokerError,
     Where,
     broker_error,
+    cure_for_no_answer,
     no_broker_answered,
     where_of,
 )
@@ -36,6 +37,7 @@ from minibroker.client.limits import (
     LOG_WAIT_AFTER_MS,
     METADATA_BACKOFF_MAX_MS,
     METADATA_TIMEOUT_MS,
+    REFUSALS_MS,
     Deadline,
     check_topic,
     is_utf8,
@@ -99,13 +101,14 @@ class Cluster:
         self._closed = False
 
     # --------------------------------------------------------------------------------------------------------- life
-    async def start(self) -> None:
-        """Find the cluster. Raises ClusterUnreachable, with each server's error, after bootstrap_timeout_ms."""
+    async def start(self, *, refusals_end_it: bool = False) -> None:
+        """Find the cluster. Raises ClusterUnreachable, with each server's error, after bootstrap_timeout_ms; with
+        `refusals_end_it` soon if every server refuses the connection."""
         if self._closed or self._task is not None:
             raise ClientClosed("a client is started once")
         self._task = asyncio.get_running_loop().create_task(self._keep_metadata())
         self._task.add_done_callback(self._ended)
-        deadline = Deadline(self.settings.bootstrap_timeout_ms)
+        deadline, refusals = Deadline(self.settings.bootstrap_timeout_ms), Deadline(REFUSALS_MS)
         log_after_s = LOG_START_AFTER_MS / 1000
         watch = asyncio.get_running_loop().call_later(log_after_s, self._log_start, deadline)
         try:
@@ -116,8 +119,8 @@ class Cluster:
                     return
                 except CallTimedOut as error:
                     raise self.last_error or error from None
-                except ClusterUnreachable:
-                    if deadline.passed:
+                except ClusterUnreachable as error:
+                    if deadline.passed or (refusals_end_it and error.is_refused and refusals.passed):
                         raise
         except BaseException:
             await self.close()
@@ -249,10 +252,10 @@ class Cluster:
             self._avoided.pop(server, None)
             self._avoided[server] = None
         if reply is None or attempts.server is None:
-            raise ClusterUnreachable(
-                f"{no_broker_answered(attempts.failures.items())}. Start one with `minibroker cluster up`, or pass the"
-                " right address (bootstrap_servers, or -b on the command line)"
-            )
+            cure = cure_for_no_answer("(bootstrap_servers, or -b on the command line)")
+            unreachable = ClusterUnreachable(f"{no_broker_answered(attempts.failures.items())}. {cure}")
+            unreachable.failures = tuple(attempts.failures.items())
+            raise unreachable
         self.metadata.update(reply, asyncio.get_running_loop().time() * 1000)
         self._answered_by = attempts.server
         self._avoided.pop(attempts.server, None)

@@ -43,6 +43,7 @@ import msgspec
 from minibroker.client.error_advice import advice_for
 from minibroker.protocol.errors import REFRESHES_METADATA, RETRIABLE, ErrorCode, error_code
 from minibroker.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
+from minibroker.runtime.ports import ConnectionRefused
 
 
 class Where(msgspec.Struct, frozen=True):
@@ -144,11 +145,24 @@ class ClusterUnreachable(MinibrokerError):
 
     retriable = True
     refreshes_metadata = True
+    failures: tuple[tuple[object, Exception], ...] = ()
+    """Each address that was asked, with its error, where none answered."""
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether nothing listens at any address that was asked: waiting helps only where brokers are starting."""
+        causes = [failure.__cause__ for _, failure in self.failures]
+        return bool(causes) and all(isinstance(cause, ConnectionRefused) for cause in causes)
 
 
 def no_broker_answered(failures: Iterable[tuple[object, object]]) -> str:
     """The sentence about addresses and their reasons, as in 'no broker answered at host:9092 (connection refused)'."""
     return f"no broker answered at {', '.join(f'{server} ({_why(server, reason)})' for server, reason in failures)}"
+
+
+def cure_for_no_answer(option: str) -> str:
+    """The sentence behind it; `option` is where the user gives the addresses."""
+    return f"Start one with `minibroker cluster up`, or pass the right address {option}"
 
 
 def _why(server: object, reason: object) -> str:

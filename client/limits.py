@@ -30,6 +30,9 @@ UNKNOWN_TOPIC_GRACE_MS = 5_000
 """A topic that was just created reaches all brokers within this; after it an unknown topic is an error."""
 BOOTSTRAP_TIMEOUT_MS = 10_000
 """How long start() looks for a first broker."""
+REFUSALS_MS = 200
+"""A command asks again for this long where every server refuses connections: more than one attempt, and not enough for
+its user to notice."""
 LOG_START_AFTER_MS = 2_000
 """A start that finds no broker logs it after this, if it goes on looking for at least as long again."""
 CALL_TIMEOUT_MS = 30_000

@@ -17,6 +17,10 @@ class PublicClient(ABC):
     __getattr__ = refuse_attribute
     """Assigned: a type checker would take any name for an attribute if this were a method of the class."""
 
+    _refusals_end_start = False
+    """For commands: `start` fails soon if every server refuses the connection. A service waits, as its brokers may be
+    starting, too."""
+
     @abstractmethod
     async def start(self) -> None: ...
 

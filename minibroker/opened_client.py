@@ -12,7 +12,9 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from typing import TypeVar
 
 from minibroker.client.cluster import Cluster
+from minibroker.client.errors import ClusterUnreachable, cure_for_no_answer, no_broker_answered
 from minibroker.client.limits import Deadline
+from minibroker.client.public_client import PublicClient
 from minibroker.client.topics import topic_deletions
 from minibroker.client.topics import unknown_topics as find_unknown
 from minibroker.command_line import CommandFailed, ProgressLine, warn
@@ -21,7 +23,8 @@ from minibroker.unknown_names import unknown_topics
 LOOKING_AFTER_S = 1.0
 """A healthy broker answers a client's first request in milliseconds."""
 FIRST_ANSWER_MS = 3_000
-"""How long a command looks for a first broker. A paused broker costs a quarter of a second, then the next is asked."""
+"""How long a command looks for a first broker, unless every server refuses the connection. A paused broker costs a
+quarter of a second, then the next is asked."""
 
 T = TypeVar("T")
 
@@ -62,7 +65,10 @@ async def warn_of_deletions(cluster: Cluster, names: Sequence[str] | None = None
 
 @asynccontextmanager
 async def opened(client: AbstractAsyncContextManager[T], servers: str) -> AsyncIterator[T]:
-    """Open the client for the block, like `async with client`."""
+    """Open the client for the block, like `async with client`. Raises CommandFailed if no broker answers, soon if every
+    server refuses the connection."""
+    if isinstance(client, PublicClient):
+        client._refusals_end_start = True
     progress = ProgressLine(after_s=0.0)
     looking = asyncio.get_running_loop().call_later(
         LOOKING_AFTER_S, progress.show, f"no broker answers yet at {servers}: still trying (Ctrl-C ends it)"
@@ -71,6 +77,11 @@ async def opened(client: AbstractAsyncContextManager[T], servers: str) -> AsyncI
         stack.enter_context(_client_warnings())
         try:
             entered = await stack.enter_async_context(client)
+        except ClusterUnreachable as error:
+            if not error.failures:
+                raise
+            text = f"{no_broker_answered(error.failures)}. {cure_for_no_answer('with -b')}"
+            raise CommandFailed(text) from None
         finally:
             looking.cancel()
             progress.clear()

@@ -134,7 +134,7 @@ class Consumer(OffsetQueries):
         self._fetcher = Fetcher(self._cluster, self._settings.for_fetcher(), self._notify, self._drop_current)
         self._cluster.want_topics(self._topics)
         try:
-            await self._cluster.start()
+            await self._cluster.start(refusals_end_it=self._refusals_end_start)
             self._started = True
             self._fetcher.start()
             if self._topics:

@@ -152,7 +152,7 @@ class Producer(PublicClient):
             self._check_open,
             self._owner.check,
         )
-        await self._cluster.start()
+        await self._cluster.start(refusals_end_it=self._refusals_end_start)
         if self._settings.producer_name is not None:
             await self._take_name()
         self._started = True

@@ -132,7 +132,7 @@ async def _watch(
             try:
                 view, changes = await watch.look(topics, min(2.0, timeout_s))
             except NoAnswer as error:
-                if loop.time() - answered > patience_s:
+                if loop.time() - answered > patience_s or (not done and error.is_refused):
                     raise CommandFailed(str(error)) from None
                 await asyncio.sleep(interval_s)
                 continue

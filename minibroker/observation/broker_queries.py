@@ -10,7 +10,7 @@ from functools import partial
 from types import TracebackType
 from typing import TypeVar
 
-from minibroker.client.errors import no_broker_answered
+from minibroker.client.errors import cure_for_no_answer, no_broker_answered
 from minibroker.observation.cures import ZOOKEEPER_CURE
 from minibroker.protocol.wire.messages import (
     DescribeClusterRequest,
@@ -27,6 +27,7 @@ from minibroker.protocol.wire.messages import (
     Response,
 )
 from minibroker.runtime.adapters.network import RealNetwork
+from minibroker.runtime.ports import ConnectionRefused
 from minibroker.runtime.request_channel import RequestChannel, RequestFailed, RequestRefused
 from minibroker.runtime.rpc import connect
 
@@ -40,6 +41,15 @@ R = TypeVar("R", bound=Response)
 
 class NoAnswer(Exception):
     """A broker did not answer, or none of several; the message names them and the cause."""
+
+    fact: str
+    """The message without its cure."""
+    is_refused = False
+    """Nothing listens at any address that was asked."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.fact = message
 
 
 class Refused(NoAnswer):
@@ -64,7 +74,9 @@ class BrokerQueries:
         try:
             return await self._channels[server].ask(request, kind, max(1, round(timeout_s * 1000)))
         except RequestFailed as error:
-            raise (Refused if isinstance(error, RequestRefused) else NoAnswer)(str(error)) from None
+            failed = (Refused if isinstance(error, RequestRefused) else NoAnswer)(str(error))
+            failed.is_refused = isinstance(error.__cause__, ConnectionRefused)
+            raise failed from None
 
     async def ask_any(self, servers: str, request: Request, kind: type[R], timeout_s: float = ASK_TIMEOUT_S) -> R:
         """Ask each of 'HOST:PORT,..' in order; return the first answer. Raises NoAnswer naming all that failed."""
@@ -74,9 +86,11 @@ class BrokerQueries:
                 return await self.ask(server, request, kind, timeout_s)
             except NoAnswer as error:
                 problems.append((server, error))
-        raise NoAnswer(
-            f"{no_broker_answered(problems)}. Start one with `minibroker cluster up`, or pass the right address with -b"
-        )
+        fact = no_broker_answered(problems)
+        failed = NoAnswer(f"{fact}. {cure_for_no_answer('with -b')}")
+        failed.fact = fact
+        failed.is_refused = all(problem.is_refused for _, problem in problems)
+        raise failed
 
     async def describe_cluster(self, servers: str, timeout_s: float = ASK_TIMEOUT_S) -> DescribeClusterResponse:
         return await self.ask_any(servers, DescribeClusterRequest(), DescribeClusterResponse, timeout_s)

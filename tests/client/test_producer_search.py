@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from minibroker.client.errors import ClusterUnreachable, UnknownTopicOrPartition
+from minibroker.client.errors import CallTimedOut, ClusterUnreachable, UnknownTopicOrPartition
 from minibroker.client.producer.producer import Producer
 from minibroker.runtime.ports import Runtime
 from tests.client.fake_cluster import FakeCluster
@@ -17,6 +17,29 @@ def test_start_without_any_broker_raises_each_servers_error(cluster: FakeCluster
         with pytest.raises(ClusterUnreachable, match=r"broker1:1.*broker2:2.*right address"):
             await producer.start()
         assert asyncio.get_running_loop().time() - start < 2
+
+    cluster.run(main)
+
+
+@pytest.mark.parametrize(
+    ("silent", "at_least_s", "at_most_s"), [((), 0.15, 0.6), ((1,), 2.0, 3.1)], ids=["all refuse", "one is silent"]
+)
+def test_a_command_does_not_wait_where_every_server_refuses(
+    cluster: FakeCluster, silent: tuple[int, ...], at_least_s: float, at_most_s: float
+) -> None:
+    """A server that is silent may be slow: the search goes on. A service waits either way: the test above."""
+    cluster.intercept = lambda broker, request: True
+
+    async def main(runtime: Runtime) -> None:
+        for broker in cluster.brokers:
+            if broker not in silent:
+                cluster.kill(broker)
+        producer = Producer(bootstrap_servers=cluster.bootstrap, bootstrap_timeout_ms=3_000, runtime=runtime)
+        producer._refusals_end_start = True
+        start = asyncio.get_running_loop().time()
+        with pytest.raises((ClusterUnreachable, CallTimedOut), match="no broker"):
+            await producer.start()
+        assert at_least_s <= asyncio.get_running_loop().time() - start <= at_most_s
 
     cluster.run(main)
 

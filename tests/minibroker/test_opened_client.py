@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,6 +12,7 @@ import pytest
 from minibroker import opened_client
 from minibroker.client.admin import AdminClient
 from minibroker.command_line import CommandFailed
+from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
 from minibroker.opened_client import opened, require_topics, require_topics_that_stay, warn_of_deletions
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import (
@@ -73,6 +75,26 @@ async def test_a_warning_of_the_client_is_a_warning_of_the_command(capsys: pytes
         log.info("t-0 is read again")
     log.warning("not of a command")
     assert capsys.readouterr().err == "warning: no records of t-0\n"
+
+
+async def test_where_every_server_refuses_a_command_fails_at_once_and_names_its_own_option() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        server = f"127.0.0.1:{unused.getsockname()[1]}"
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(CommandFailed) as caught:
+            async with opened(AdminClient(bootstrap_servers=server), server):
+                pass
+        async with BrokerQueries() as queries:
+            with pytest.raises(NoAnswer) as other:
+                await queries.describe_cluster(server)
+    assert asyncio.get_running_loop().time() - began < 5, "of the ten seconds that a client waits"
+    assert str(caught.value) == (
+        f"no broker answered at {server} (connection refused)."
+        " Start one with `minibroker cluster up`, or pass the right address with -b"
+    )
+    assert str(other.value) == str(caught.value)
+    assert other.value.is_refused
 
 
 def with_deletion() -> FakeCluster:
