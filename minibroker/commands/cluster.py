@@ -73,7 +73,7 @@ def cluster() -> None:
     """
 
 
-def run_on_cluster(work: Coroutine[Any, Any, Any], timeout_s: float, doing: str) -> Any:
+def run_on_cluster(work: Coroutine[Any, Any, Any], data_dir: Path, timeout_s: float, doing: str) -> Any:
     """Run `work`; every error of the launcher becomes a CommandFailed, of wrong input a WrongUsage."""
     from minibroker.local_cluster.broker_names import BadBrokerName
     from minibroker.local_cluster.cluster_file import ClusterBusy, ClusterFailed, ClusterMissing
@@ -88,7 +88,14 @@ def run_on_cluster(work: Coroutine[Any, Any, Any], timeout_s: float, doing: str)
     except BadBrokerName as error:
         raise WrongUsage(str(error)) from None
     except (*not_there, MissingJava, MissingZooKeeper, PortTaken, ZooKeeperFailed, TeardownTimedOut) as error:
-        raise CommandFailed(str(error)) from None
+        raise CommandFailed(pasteable(str(error), data_dir)) from None
+
+
+def pasteable(text: str, data_dir: Path) -> str:
+    """The text; the commands that it names are for this cluster."""
+    from minibroker.local_cluster.pasteable_cures import with_data_directory
+
+    return with_data_directory(text, data_dir)
 
 
 # ------------------------------------------------------------------------------------------------- the whole cluster
@@ -136,11 +143,14 @@ def up(
     )
     with _telling_what_is_stopped() as tell:
         local, is_old = _local_cluster(data_dir, requested)
+        if is_old and not local.is_running():
+            _refuse_fewer_brokers(local, data_dir)
         _check_settings(local)
         _check_machine(local, data_dir)
         if is_old and not local.is_running():
             _note_what_is_kept(local, data_dir, requested)
-        view = run_on_cluster(local.up(timeout_s, keep_running=is_old, tell=tell), timeout_s + 15, "cluster up")
+        starting = local.up(timeout_s, keep_running=is_old, tell=tell)
+        view = run_on_cluster(starting, data_dir, timeout_s + 15, "cluster up")
     if as_json:
         print_json({"bootstrap_servers": local.bootstrap_servers, "zookeeper": local.record.zookeeper.connect})
         return EXIT_FINE
@@ -178,6 +188,16 @@ def _note_what_is_kept(local: "LocalCluster", data_dir: Path, requested: "Reques
     changed = differences(read_cluster_file(data_dir), local.record)
     if changed:
         note(f"changed from the former cluster in {data_dir}: {'; '.join(changed)}")
+
+
+def _refuse_fewer_brokers(local: "LocalCluster", data_dir: Path) -> None:
+    """Raise CommandFailed before anything is told or done."""
+    from minibroker.local_cluster.cluster_file import ClusterFailed, read_cluster_file, refuse_fewer_brokers
+
+    try:
+        refuse_fewer_brokers(data_dir, read_cluster_file(data_dir), local.record)
+    except ClusterFailed as error:
+        raise CommandFailed(pasteable(str(error), data_dir)) from None
 
 
 def _check_settings(local: "LocalCluster") -> None:
@@ -271,7 +291,8 @@ def status(data_dir: Path, timeout_s: float, as_json: bool) -> int:
         except (NoAnswer, ClusterFailed) as error:
             return local, None, [*local.process_problems(), str(error)]
 
-    local, view, reasons = run_on_cluster(look(), timeout_s, "cluster status")
+    local, view, reasons = run_on_cluster(look(), data_dir, timeout_s, "cluster status")
+    reasons = [pasteable(reason, data_dir) for reason in reasons]
     if as_json:
         print_json(
             {
@@ -361,20 +382,24 @@ def down(data_dir: Path, wipe: bool, timeout_s: float, as_json: bool) -> int:
 
     Leaves a snapshot of leaders, epochs and in-sync replicas for `minibroker audit DIR`.
     """
+    from minibroker.local_cluster.cluster_file import remove_failed_start
     from minibroker.local_cluster.local_cluster import LocalCluster
 
     async def end() -> list[str]:
+        if wipe and remove_failed_start(data_dir):
+            return []
         return await LocalCluster.open(data_dir).down(timeout_s=timeout_s, wipe=wipe)
 
     try:
-        problems = run_on_cluster(end(), timeout_s + 30, "cluster down")
+        problems = run_on_cluster(end(), data_dir, timeout_s + 30, "cluster down")
     except KeyboardInterrupt:
-        note("interrupted: a part of the cluster may still run; `minibroker cluster down` again stops the rest")
+        again = "`minibroker cluster down` again stops the rest"
+        note(pasteable(f"interrupted: a part of the cluster may still run; {again}", data_dir))
         raise
     if as_json:
         print_json({"down": True, "wiped": wipe, "problems": problems})
     else:
         for problem in problems:
-            note(problem)
+            note(pasteable(problem, data_dir))
         click.echo("down" + ("; its data is removed" if wipe else f"; the data stays in {data_dir}"))
     return EXIT_FINE

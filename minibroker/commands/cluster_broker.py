@@ -16,7 +16,7 @@ from minibroker.command_line import (
     print_json,
     timeout_option,
 )
-from minibroker.commands.cluster import data_dir_option, run_on_cluster
+from minibroker.commands.cluster import data_dir_option, pasteable, run_on_cluster
 
 if TYPE_CHECKING:
     from minibroker.local_cluster.local_cluster import LocalCluster
@@ -43,7 +43,7 @@ def _on_process(doing: str) -> Callable[[Callable[..., Coroutine[Any, Any, dict[
                 broker_id = await resolve(local, name)
                 return {"broker": broker_id, "action": doing} | await work(local, broker_id, timeout_s, **options)
 
-            facts = run_on_cluster(act(), timeout_s + 5, f"cluster {doing}")
+            facts = run_on_cluster(act(), data_dir, timeout_s + 5, f"cluster {doing}")
             if as_json:
                 print_json(facts)
             else:
@@ -142,7 +142,7 @@ def start(names: tuple[str, ...], data_dir: Path, timeout_s: float, as_json: boo
                 raise end
         return started, problems
 
-    started, problems = run_on_cluster(begin(), timeout_s + 5, "cluster start")
+    started, problems = run_on_cluster(begin(), data_dir, timeout_s + 5, "cluster start")
     for name, address in started:
         if as_json:
             print_json(
@@ -153,7 +153,7 @@ def start(names: tuple[str, ...], data_dir: Path, timeout_s: float, as_json: boo
         else:
             click.echo(f"{f'broker {name}' if name.isdigit() else name}: started, address: {address}")
     if problems:
-        raise CommandFailed("; ".join(problems))
+        raise CommandFailed(pasteable("; ".join(problems), data_dir))
     if not started and not as_json:
         click.echo("nothing is down")
     return EXIT_FINE

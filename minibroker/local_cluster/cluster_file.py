@@ -25,6 +25,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 
 from minibroker.local_cluster.processes import ProcessIdentity
+from minibroker.protocol.counted import counted
 from minibroker.protocol.files.checkpoints import parse_partition_directory_name
 from minibroker.protocol.files.cluster_state import CLUSTER_STATE, ClusterState, format_cluster_state
 from minibroker.protocol.ids import MAX_INT32
@@ -120,6 +121,16 @@ def continued(earlier: ClusterRecord, requested: RequestedCluster) -> ClusterRec
         zookeeper = ZooKeeperRecord(connect=f"127.0.0.1:{requested.zookeeper_port}", port=requested.zookeeper_port)
     settings = {name: value for name, value in (earlier.settings | requested.settings).items() if value}
     return ClusterRecord(zookeeper=zookeeper, brokers=brokers, settings=settings)
+
+
+def refuse_fewer_brokers(data_directory: Path, earlier: ClusterRecord, now: ClusterRecord) -> None:
+    """Raise ClusterFailed if the directory holds the data of more brokers."""
+    count = len(earlier.brokers)
+    if count > len(now.brokers):
+        raise ClusterFailed(
+            f"{data_directory} holds the data of {counted(count, 'broker')}: give --brokers {count} or none,"
+            " or remove the data with `minibroker cluster down --wipe`"
+        )
 
 
 def differences(earlier: ClusterRecord, now: ClusterRecord) -> list[str]:
@@ -223,19 +234,40 @@ def forget_failed_start(data_directory: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def remove_failed_start(data_directory: Path) -> bool:
+    """Remove the directory of a first start that failed: it holds the output of processes, and nothing else. Returns
+    whether it was one."""
+    if not (data_directory / LOCK_FILE).exists():
+        return False
+    with cluster_lock(data_directory):  # another start may be under way
+        names = os.listdir(data_directory)
+        if not is_unused(data_directory) or not all(map(_belongs_to_a_cluster, names)):
+            return False
+        _remove(data_directory, names)
+    return True
+
+
 def remove_cluster_files(data_directory: Path, record: ClusterRecord) -> str | None:
     """Remove this cluster's files, and the directory if nothing else is in it. Returns a sentence on what stays."""
+    ours = []
     for name in sorted(os.listdir(data_directory)):
         found = OF_ONE_BROKER.fullmatch(name)
         # a first start that failed may have left the output of more brokers
         is_brokers = found is not None and (int(found[1]) in record.brokers or found[2].startswith(".log"))
         is_zookeepers = name == ZOOKEEPER_DIRECTORY and record.zookeeper.port is not None
         if is_brokers or is_zookeepers or name in OF_THE_CLUSTER:
-            path = data_directory / name
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
+            ours.append(name)
+    return _remove(data_directory, ours)
+
+
+def _remove(data_directory: Path, names: list[str]) -> str | None:
+    """Remove these entries, and the directory if nothing else is in it. Returns a sentence on what stays."""
+    for name in names:
+        path = data_directory / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
     rest = sorted(os.listdir(data_directory))
     if rest:
         return f"{data_directory} stays, because it holds files that are not the cluster's: {_listed(rest)}"

@@ -33,6 +33,7 @@ from minibroker.local_cluster.cluster_file import (
     forget_failed_start,
     is_unused,
     read_cluster_file,
+    refuse_fewer_brokers,
     refuse_foreign_directory,
     remove_cluster_files,
     write_cluster_file,
@@ -45,7 +46,6 @@ from minibroker.local_cluster.processes import ProcessIdentity, free_ports, wait
 from minibroker.local_cluster.teardown import Ownership, signals_held
 from minibroker.observation.broker_queries import BrokerQueries, NoAnswer
 from minibroker.observation.cluster_view import ClusterView, health_problems, view_cluster
-from minibroker.protocol.counted import counted
 from minibroker.protocol.files.checkpoints import CLEAN_SHUTDOWN
 from minibroker.protocol.files.cluster_state import ClusterState
 
@@ -239,12 +239,7 @@ class LocalCluster:
             )
         if is_used:
             self.record.zookeeper.process = zookeeper.process
-        if len(earlier.record.brokers) > len(self.record.brokers):
-            count = len(earlier.record.brokers)
-            raise ClusterFailed(
-                f"{self.data_directory} holds the data of {counted(count, 'broker')}: give --brokers {count} or none,"
-                " or remove the data with `minibroker cluster down --wipe`"
-            )
+        refuse_fewer_brokers(self.data_directory, earlier.record, self.record)
 
     async def down(self, *, timeout_s: float = STOP_TIMEOUT_S, wipe: bool = False) -> list[str]:
         """Stop everything, brokers first, and write `cluster-state.json`; returns what did not stop cleanly."""
@@ -330,7 +325,8 @@ class LocalCluster:
                 view = await self.look(timeout_s=1.0)
                 reasons = health_problems(view, len(self.record.brokers))
             except NoAnswer as error:
-                view, reasons = None, [str(error)]
+                output = self.process_log(self.broker_ids[0])
+                view, reasons = None, [f"{error.fact}; a longer --timeout may be enough, else see {output}"]
             if view is not None and not reasons:
                 return view
             if time.monotonic() > deadline:

@@ -442,7 +442,7 @@ def test_a_broker_that_cannot_be_one_is_a_usage_error(tmp_path: Path) -> None:
         raise BadBrokerName("'boss' is not a broker")
 
     with pytest.raises(WrongUsage, match="'boss' is not a broker"):
-        run_on_cluster(resolve(), 5, "cluster kill")
+        run_on_cluster(resolve(), tmp_path, 5, "cluster kill")
 
 
 def test_a_time_that_is_none_is_named_as_it_was_given() -> None:

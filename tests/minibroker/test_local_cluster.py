@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from minibroker.__main__ import minibroker
 from minibroker.broker.configuration.config import load_config
 from minibroker.local_cluster import cluster_file, local_cluster
 from minibroker.local_cluster.broker_names import BadBrokerName, resolve
@@ -26,10 +28,12 @@ from minibroker.local_cluster.cluster_file import (
     continued,
     differences,
     read_cluster_file,
+    remove_failed_start,
     write_cluster_file,
 )
 from minibroker.local_cluster.cluster_zookeeper import ClusterZooKeeper
 from minibroker.local_cluster.local_cluster import LocalCluster
+from minibroker.local_cluster.pasteable_cures import with_data_directory
 from minibroker.local_cluster.processes import ProcessIdentity, identify
 
 
@@ -403,3 +407,69 @@ def test_files_of_a_cluster_are_private_to_their_owner(tmp_path: Path) -> None:
         pass
     for path in tmp_path.iterdir():
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+
+
+@pytest.mark.parametrize(
+    ("given", "text", "expected"),
+    [
+        ("minibroker-data", "stop it with `minibroker cluster down`", "stop it with `minibroker cluster down`"),
+        (
+            "my data",
+            "`minibroker cluster start 1`, or `minibroker cluster up`; `minibroker topic list`",
+            "`minibroker cluster start 1 --data-dir 'my data'`, or `minibroker cluster up --data-dir 'my data'`;"
+            " `minibroker topic list`",
+        ),
+        ("x", "`minibroker cluster up --data-dir y`", "`minibroker cluster up --data-dir y`"),
+    ],
+)
+def test_a_command_in_a_message_names_the_data_directory_that_was_given(
+    given: str, text: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once a pasted cure was for another cluster, or for none."""
+    monkeypatch.delenv("MINIBROKER_DATA_DIR", raising=False)
+    assert with_data_directory(text, Path(given)) == expected
+    monkeypatch.setenv("MINIBROKER_DATA_DIR", given)
+    assert with_data_directory(text, Path(given)) == text
+
+
+async def test_wipe_after_a_first_start_that_failed_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once the output of its processes could be removed by no command."""
+    directory = tmp_path / "data"
+    directory.mkdir()
+    cluster = LocalCluster(directory, 1)
+    cluster.process_log(1).write_text("why it failed")
+    await _fail(cluster, monkeypatch)
+    assert remove_failed_start(directory)
+    assert not directory.exists()
+
+
+@pytest.mark.parametrize("names", [["zookeeper/Makefile"], ["cluster.lock", "notes"], ["cluster.lock", "broker-1/t-0"]])
+def test_what_may_not_be_of_a_failed_start_is_not_removed(tmp_path: Path, names: list[str]) -> None:
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert not remove_failed_start(tmp_path)
+    assert all((tmp_path / name).exists() for name in names)
+
+
+def test_fewer_brokers_are_refused_before_anything_is_told(tmp_path: Path) -> None:
+    write_cluster_file(tmp_path, LocalCluster(tmp_path, 4).record)
+    result = CliRunner().invoke(minibroker, ["cluster", "up", "--brokers", "2", "--data-dir", str(tmp_path)])
+    assert result.output == (
+        f"error: {tmp_path} holds the data of 4 brokers: give --brokers 4 or none, or remove the data with"
+        f" `minibroker cluster down --wipe --data-dir {tmp_path}`\n"
+    )
+
+
+async def test_a_start_that_was_given_too_little_time_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the cure was `cluster up`, the command that had just failed."""
+    cluster = LocalCluster(tmp_path, 1)
+    monkeypatch.setattr(cluster, "process_state", lambda _: "running")
+    with pytest.raises(ClusterFailed) as failure:
+        await cluster.wait_healthy(0.0)
+    assert str(failure.value) == (
+        f"not healthy after 0 s: no broker answered at {cluster.server(1)} (connection refused); a longer --timeout may"
+        f" be enough, else see {cluster.process_log(1)}"
+    )
