@@ -24,8 +24,6 @@ from minibroker.client.errors import (
     MinibrokerError,
     Where,
     broker_error,
-    cure_for_no_answer,
-    no_broker_answered,
     where_of,
 )
 from minibroker.client.first_answer import first_answer
@@ -43,6 +41,7 @@ from minibroker.client.limits import (
     is_utf8,
 )
 from minibroker.client.metadata_cache import Address, MetadataCache
+from minibroker.client.no_answer import none_answered
 from minibroker.client.retry import poll_pause_ms
 from minibroker.protocol.errors import ErrorCode, error_code
 from minibroker.protocol.ids import BrokerId, TopicPartition
@@ -117,8 +116,10 @@ class Cluster:
                     await self.refresh(deadline)
                     self.log.info("started, with brokers %s", sorted(self.metadata.brokers))
                     return
-                except CallTimedOut as error:
-                    raise self.last_error or error from None
+                except CallTimedOut:
+                    silence = TimeoutError(f"silent for {round(deadline.timeout_ms)} ms")
+                    servers = dict.fromkeys(self.settings.bootstrap, silence)
+                    raise self.last_error or none_answered(servers, are_silent=True) from None
                 except ClusterUnreachable as error:
                     if deadline.passed or (refusals_end_it and error.is_refused and refusals.passed):
                         raise
@@ -252,10 +253,7 @@ class Cluster:
             self._avoided.pop(server, None)
             self._avoided[server] = None
         if reply is None or attempts.server is None:
-            cure = cure_for_no_answer("(bootstrap_servers, or -b on the command line)")
-            unreachable = ClusterUnreachable(f"{no_broker_answered(attempts.failures.items())}. {cure}")
-            unreachable.failures = tuple(attempts.failures.items())
-            raise unreachable
+            raise none_answered(attempts.failures)
         self.metadata.update(reply, asyncio.get_running_loop().time() * 1000)
         self._answered_by = attempts.server
         self._avoided.pop(attempts.server, None)

@@ -10,8 +10,9 @@ ADVICE: dict[ErrorCode, str] = {
     ErrorCode.LEADER_NOT_AVAILABLE: "no replica may lead now; `minibroker cluster status` says why",
     ErrorCode.NOT_LEADER_OR_FOLLOWER: "the leader moved; the client asks the new one (`minibroker cluster status`"
     " names the leader, if this lasts)",
-    ErrorCode.NOT_ENOUGH_REPLICAS: "start the missing brokers or repair their disks (`minibroker"
-    " replicas` says what is wrong), or lower min.insync.replicas",
+    ErrorCode.NOT_ENOUGH_REPLICAS: "start the missing brokers (`minibroker cluster resume` lets one"
+    " that is paused go on), or repair their disks (`minibroker replicas` says what is wrong), or lower"
+    " min.insync.replicas",
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "it is in the leader's log, not committed; see `minibroker replicas`",
     ErrorCode.KAFKA_STORAGE_ERROR: "a log directory failed or its disk is full; see that broker's log",
     ErrorCode.MESSAGE_TOO_LARGE: "raise max.message.bytes of the topic or send less at once",

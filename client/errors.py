@@ -35,7 +35,7 @@ Owns: the classes and their wording. Leaves to others: when to raise them. Every
 broker, its leader epoch and the in-sync replicas as far as they are known, and says what to do.
 """
 
-from collections.abc import Awaitable, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Generator, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -147,29 +147,14 @@ class ClusterUnreachable(MinibrokerError):
     refreshes_metadata = True
     failures: tuple[tuple[object, Exception], ...] = ()
     """Each address that was asked, with its error, where none answered."""
+    are_silent = False
+    """None of them refused, either."""
 
     @property
     def is_refused(self) -> bool:
         """Whether nothing listens at any address that was asked: waiting helps only where brokers are starting."""
         causes = [failure.__cause__ for _, failure in self.failures]
         return bool(causes) and all(isinstance(cause, ConnectionRefused) for cause in causes)
-
-
-def no_broker_answered(failures: Iterable[tuple[object, object]]) -> str:
-    """The sentence about addresses and their reasons, as in 'no broker answered at host:9092 (connection refused)'."""
-    return f"no broker answered at {', '.join(f'{server} ({_why(server, reason)})' for server, reason in failures)}"
-
-
-def cure_for_no_answer(option: str) -> str:
-    """The sentence behind it; `option` is where the user gives the addresses."""
-    return f"Start one with `minibroker cluster up`, or pass the right address {option}"
-
-
-def _why(server: object, reason: object) -> str:
-    """The reason without the address, which stands before it."""
-    text = str(reason)
-    rest = text.removeprefix(f"cannot connect to {server}: ").removeprefix(f"{server} ")
-    return text if rest == text else rest[:1].lower() + rest[1:]
 
 
 class BrokerUnreachable(ClusterUnreachable):

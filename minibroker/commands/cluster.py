@@ -281,13 +281,14 @@ def status(data_dir: Path, timeout_s: float, as_json: bool) -> int:
     from minibroker.local_cluster.cluster_file import ClusterFailed
     from minibroker.local_cluster.local_cluster import LocalCluster
     from minibroker.observation.broker_queries import NoAnswer
-    from minibroker.observation.cluster_view import health_problems
+    from minibroker.observation.cluster_view import health_problems, with_present_leaders
 
     async def look() -> tuple[LocalCluster, "ClusterView | None", list[str]]:
         local = LocalCluster.open(data_dir)
         try:
             view = await local.look()
-            return local, view, local.process_problems() + health_problems(view, len(local.record.brokers))
+            problems = local.process_problems() + health_problems(view, len(local.record.brokers))
+            return local, with_present_leaders(view), problems
         except (NoAnswer, ClusterFailed) as error:
             return local, None, [*local.process_problems(), str(error)]
 

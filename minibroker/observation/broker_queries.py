@@ -10,7 +10,7 @@ from functools import partial
 from types import TracebackType
 from typing import TypeVar
 
-from minibroker.client.errors import cure_for_no_answer, no_broker_answered
+from minibroker.client.no_answer import cure_for_no_answer, no_broker_answered
 from minibroker.observation.cures import ZOOKEEPER_CURE
 from minibroker.protocol.wire.messages import (
     DescribeClusterRequest,
@@ -29,7 +29,7 @@ from minibroker.protocol.wire.messages import (
 from minibroker.runtime.adapters.network import RealNetwork
 from minibroker.runtime.ports import ConnectionRefused
 from minibroker.runtime.request_channel import RequestChannel, RequestFailed, RequestRefused
-from minibroker.runtime.rpc import connect
+from minibroker.runtime.rpc import RequestTimedOut, connect
 
 CONNECT_TIMEOUT_MS = 2_000
 """A host that is up accepts within a round trip."""
@@ -46,6 +46,8 @@ class NoAnswer(Exception):
     """The message without its cure."""
     is_refused = False
     """Nothing listens at any address that was asked."""
+    is_silent = False
+    """The connection was accepted, and the request is not answered: a paused broker does that."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -76,6 +78,7 @@ class BrokerQueries:
         except RequestFailed as error:
             failed = (Refused if isinstance(error, RequestRefused) else NoAnswer)(str(error))
             failed.is_refused = isinstance(error.__cause__, ConnectionRefused)
+            failed.is_silent = isinstance(error.__cause__, RequestTimedOut)
             raise failed from None
 
     async def ask_any(self, servers: str, request: Request, kind: type[R], timeout_s: float = ASK_TIMEOUT_S) -> R:
@@ -87,7 +90,8 @@ class BrokerQueries:
             except NoAnswer as error:
                 problems.append((server, error))
         fact = no_broker_answered(problems)
-        failed = NoAnswer(f"{fact}. {cure_for_no_answer('with -b')}")
+        are_silent = all(problem.is_silent for _, problem in problems)
+        failed = NoAnswer(f"{fact}. {cure_for_no_answer('with -b', are_silent=are_silent)}")
         failed.fact = fact
         failed.is_refused = all(problem.is_refused for _, problem in problems)
         raise failed

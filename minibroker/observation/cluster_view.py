@@ -71,6 +71,20 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
         return dict(sorted(found.items()))
 
 
+def with_present_leaders(view: ClusterView) -> ClusterView:
+    """The view; without leaders and controller where all brokers have lost ZooKeeper, because what they know of both is
+    old, and none leads."""
+    if not _all_fenced(view):
+        return view
+    led_by_none = {name: msgspec.structs.replace(each, leader_id=-1) for name, each in view.partitions.items()}
+    return msgspec.structs.replace(view, controller_id=-1, partitions=led_by_none)
+
+
+def _all_fenced(view: ClusterView) -> bool:
+    answers = [broker.description for broker in view.brokers if broker.description is not None]
+    return bool(answers) and all(each.fenced for each in answers)
+
+
 async def view_cluster(
     queries: BrokerQueries, servers: str, topics: list[str] | None = None, timeout_s: float = ASK_TIMEOUT_S
 ) -> ClusterView:
@@ -163,8 +177,7 @@ def health_problems(view: ClusterView, brokers_expected: int | None = None) -> l
 
 def partition_problems(view: ClusterView) -> list[HealthProblem]:
     """Problems of partitions, of their replicas and of the controller."""
-    answers = [broker.description for broker in view.brokers if broker.description is not None]
-    if answers and all(each.fenced for each in answers):  # what they know of partitions is old
+    if _all_fenced(view):  # what they know of partitions is old
         return [HealthProblem("no broker leads a partition, because all have lost ZooKeeper", ZOOKEEPER_CURE)]
     found = []
     if view.broker(view.controller_id) is None:

@@ -16,8 +16,8 @@ from minibroker.client.errors import (
     NotEnoughReplicas,
     Where,
     broker_error,
-    no_broker_answered,
 )
+from minibroker.client.no_answer import no_broker_answered
 from minibroker.protocol.errors import REFRESHES_METADATA, RETRIABLE, ErrorCode
 from minibroker.protocol.ids import TopicPartition
 
@@ -54,6 +54,7 @@ def test_a_refusal_names_partition_broker_epoch_isr_and_what_to_do() -> None:
     assert str(error).startswith(
         "NOT_ENOUGH_REPLICAS from broker 2 for lines-0 (epoch 5, ISR [2]): missing brokers: 1, 3 ["
     )
+    assert "`minibroker cluster resume` lets one that is paused go on" in str(error)
     assert error.topic_partition == TopicPartition("lines", 0)
     assert error.broker_id == 2
 

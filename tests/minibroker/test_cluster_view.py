@@ -4,7 +4,13 @@ import msgspec
 import pytest
 
 from minibroker.observation import cures
-from minibroker.observation.cluster_view import NAMES_SHOWN, BrokerView, ClusterView, health_problems
+from minibroker.observation.cluster_view import (
+    NAMES_SHOWN,
+    BrokerView,
+    ClusterView,
+    health_problems,
+    with_present_leaders,
+)
 from minibroker.observation.replica_table import replica_rows
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import (
@@ -164,6 +170,9 @@ def test_without_zookeeper_the_cure_is_zookeeper_and_no_election() -> None:
         assert described.description is not None
         answer = msgspec.structs.replace(described.description, fenced=True)
         fenced.append(msgspec.structs.replace(described, description=answer))
+    seen = with_present_leaders(msgspec.structs.replace(view(), brokers=fenced))
+    assert (seen.controller_id, seen.partitions[T0].leader_id) == (-1, -1), "once it showed who had led before"
+    assert with_present_leaders(view()) == view()
     reasons = health_problems(msgspec.structs.replace(view(leader=-1), brokers=fenced))
     assert len(reasons) == 4
     assert all("`minibroker cluster start zookeeper`, if `cluster up` started it" in reason for reason in reasons)
