@@ -222,7 +222,8 @@ def describe(item: Finding) -> str:
         where.append(f"offset {item.offset}")
     if item.file is not None:
         where.append(item.file if item.position is None else f"{item.file} at {item.position}")
-    return f"{item.kind} [{', '.join(where)}]: {item.message}"
+    place = f" [{', '.join(where)}]" if where else ""
+    return f"{item.kind}{place}: {item.message}"
 
 
 def write_report(report: AuditReport, directory: str, html: Callable[[AuditReport], str]) -> list[str]:

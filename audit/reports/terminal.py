@@ -46,7 +46,7 @@ def print_report(report: AuditReport, console: "Console | None" = None) -> None:
             result.verdict,
             f"{result.compared_offsets}/{result.total_offsets}",
             _acked(result),
-            "\n".join(_replica(replica) for replica in result.replicas),
+            "\n".join(_replicas(result)),
             style=VERDICT_STYLE.get(result.verdict, ""),
         )
     console.print(table)
@@ -73,6 +73,13 @@ def print_report(report: AuditReport, console: "Console | None" = None) -> None:
 
 def _acked(result: PartitionResult) -> str:
     return f"{result.acked_in_place}/{result.acked_records}" if result.acked_records else "-"
+
+
+def _replicas(result: PartitionResult) -> list[str]:
+    """A line for each, in the order of brokers, also for one that should be there."""
+    lines = {replica.broker: _replica(replica) for replica in result.replicas}
+    lines |= {broker: f"broker {broker}: missing" for broker in result.absent_replicas}
+    return [lines[broker] for broker in sorted(lines)]
 
 
 def _replica(replica: ReplicaSummary) -> str:

@@ -14,6 +14,7 @@ from minibroker.audit.checks.findings import FINDINGS_PER_KIND_MAX, Kind, Severi
 from minibroker.audit.errors import AuditError
 from minibroker.audit.reports.html_page import html_page
 from minibroker.audit.reports.partition_picture import NARROWEST, picture
+from minibroker.audit.reports.report import describe
 from minibroker.audit.reports.terminal import print_report
 from minibroker.audit.run import run_audit
 from minibroker.protocol.ids import TopicPartition
@@ -140,6 +141,22 @@ def test_the_terminal_shows_verdict_partition_and_place(cluster: PlantedCluster)
     assert f"broker 2, offset {expected.offset}" in text
     assert f"{expected.file} at {expected.position}" in text
     assert text.rstrip().splitlines()[-1].startswith("inconsistent")
+
+
+def test_the_terminal_shows_a_missing_replica_beside_the_others(cluster: PlantedCluster) -> None:
+    """Once only the page did."""
+    report = run_audit([str(cluster.root)], "local")
+    (result,) = report.partitions
+    out = StringIO()
+    missing = msgspec.structs.replace(result, absent_replicas=(4,))
+    print_report(msgspec.structs.replace(report, partitions=(missing,)), Console(file=out, width=200))
+    assert [line for line in out.getvalue().splitlines() if line.strip() == "broker 4: missing"]
+
+
+def test_a_finding_of_no_place_has_no_brackets() -> None:
+    assert describe(finding(Kind.UNPROVEN, "nothing says what should be there")) == (
+        "unproven: nothing says what should be there"
+    )
 
 
 def test_many_findings_of_a_kind_are_counted_not_listed() -> None:
