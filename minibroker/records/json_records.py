@@ -1,10 +1,11 @@
 """Records as JSON objects, one per line: the input of `produce --input jsonl`, which takes what `consume -J` prints.
 
-Owns: the fields and what they mean. Leaves to others: reading lines, and sending.
+Owns: the fields and what they mean. Leaves to others: reading lines, sending, and the words for a line that is refused
+(`json_refusals`).
 
-    value (or payload)  required; null is a null value; text becomes UTF-8; any other JSON becomes its own text
+    value (or payload)  required; null is a null value; text becomes UTF-8; any other JSON stays the text that it is
     key                 as value; default null
-    headers             {name: value, ..} or [name, value, ..]; values are text or null
+    headers             {name: value, ..}, [[name, value], ..] or [name, value, ..]; values are text or null
     partition           default: by key, else batch by batch
     timestamp (or ts)   milliseconds since 1970; default: now
     base64              which of "key", "payload" (or "value") and "headers" are base64, e.g. ["payload"]
@@ -17,6 +18,8 @@ from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
+
+from minibroker.records.json_refusals import HEADER_FORMS, why_refused
 
 
 class BadRecord(ValueError):
@@ -34,11 +37,14 @@ class InputRecord(msgspec.Struct, frozen=True):
     topic: str | None = None
 
 
+_RawOrUnset = msgspec.Raw | UnsetType
+
+
 class _Line(msgspec.Struct, forbid_unknown_fields=True):
-    value: Any = UNSET
-    payload: Any = UNSET
-    key: Any = None
-    headers: dict[str, str | None] | list[str | None] = []
+    value: _RawOrUnset = UNSET
+    payload: _RawOrUnset = UNSET
+    key: _RawOrUnset = UNSET
+    headers: dict[str, str | None] | list[str | tuple[str, str | None] | None] = []
     partition: int | None = None
     timestamp: int | None = None
     ts: int | None = None
@@ -50,6 +56,7 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
 
 
 _decode = msgspec.json.Decoder(_Line).decode
+_decode_text = msgspec.json.Decoder(str).decode
 
 
 def parse_json_record(line: bytes) -> InputRecord:
@@ -62,7 +69,7 @@ def parse_json_record(line: bytes) -> InputRecord:
         encoded = {*found.base64}
         return InputRecord(
             value=_bytes(value, bool(encoded & {"value", "payload"})),
-            key=_bytes(found.key, "key" in encoded),
+            key=None if isinstance(found.key, UnsetType) else _bytes(found.key, "key" in encoded),
             headers=_headers(found.headers, "headers" in encoded),
             partition=found.partition,
             timestamp_ms=found.ts if found.timestamp is None else found.timestamp,
@@ -70,37 +77,57 @@ def parse_json_record(line: bytes) -> InputRecord:
         )
     except RecursionError:
         raise BadRecord("is not a record: it is nested too deeply") from None
-    except (msgspec.MsgspecError, UnicodeEncodeError, UnicodeDecodeError) as error:
-        raise BadRecord(f"is not a record: {error}") from None
+    except (msgspec.MsgspecError, UnicodeEncodeError, UnicodeDecodeError):
+        raise BadRecord(why_refused(line)) from None
 
 
-def _bytes(value: Any, is_base64: bool) -> bytes | None:
-    if value is None:
+def _bytes(raw: msgspec.Raw, is_base64: bool) -> bytes | None:
+    """Text is written as UTF-8, any other JSON as it was given: a reader may compare it, or check
+    its signature."""
+    json = bytes(raw)
+    if json == b"null":
         return None
-    if is_base64:
-        return _decoded(value)
-    return value.encode() if isinstance(value, str) else msgspec.json.encode(value)
+    if not json.startswith(b'"'):
+        if is_base64:
+            raise BadRecord(f"is not a record: {json.decode():.20} is no base64, which is text")
+        return json
+    text = _decode_text(json)
+    return _decoded(text) if is_base64 else text.encode()
 
 
-def _decoded(value: Any) -> bytes:
-    if not isinstance(value, str):
-        raise BadRecord(f"is not a record: {msgspec.json.encode(value).decode():.20} is no base64, which is text")
+def _decoded(text: str) -> bytes:
     try:
-        return base64.b64decode(value, validate=True)
+        return base64.b64decode(text, validate=True)
     except ValueError as error:
-        raise BadRecord(f"is not a record: {value!r:.20} is no base64 ({error})") from None
+        raise BadRecord(f"is not a record: {text!r:.20} is no base64 ({error})") from None
 
 
 def _headers(
-    headers: dict[str, str | None] | list[str | None], is_base64: bool
+    headers: dict[str, str | None] | list[str | tuple[str, str | None] | None], is_base64: bool
 ) -> tuple[tuple[str, bytes | None], ...]:
+    return tuple((name, _header_value(value, is_base64)) for name, value in _header_pairs(headers))
+
+
+def _header_value(value: str | None, is_base64: bool) -> bytes | None:
+    return None if value is None else _decoded(value) if is_base64 else value.encode()
+
+
+def _header_pairs(
+    headers: dict[str, str | None] | list[str | tuple[str, str | None] | None],
+) -> list[tuple[str, str | None]]:
     if isinstance(headers, dict):
-        return tuple((name, _bytes(value, is_base64)) for name, value in headers.items())
-    if len(headers) % 2:
-        raise BadRecord("has a header without a value: give name, value, name, value, ..")
-    pairs = []
-    for name, value in zip(headers[::2], headers[1::2], strict=True):
+        return [*headers.items()]
+    pairs = [each for each in headers if isinstance(each, tuple)]
+    if pairs:
+        if len(pairs) != len(headers):
+            raise BadRecord(f"has headers of two forms: give {HEADER_FORMS}")
+        return pairs
+    plain = [each for each in headers if not isinstance(each, tuple)]
+    if len(plain) % 2:
+        raise BadRecord(f"has a header without a value: give {HEADER_FORMS}")
+    found = []
+    for name, value in zip(plain[::2], plain[1::2], strict=True):
         if name is None:
             raise BadRecord("has a header without a name")
-        pairs.append((name, _bytes(value, is_base64)))
-    return tuple(pairs)
+        found.append((name, value))
+    return found

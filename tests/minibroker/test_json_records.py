@@ -6,13 +6,20 @@ from minibroker.records.json_records import BadRecord, InputRecord, parse_json_r
 from minibroker.records.record_format import json_line
 from tests.minibroker.test_record_format import Read
 
+AS_GIVEN = b'{"a" : 1.0,"b":1e3,"b":123456789012345678901}'
+
 
 @pytest.mark.parametrize(
     ("line", "record"),
     [
         (b'{"value": "v"}', InputRecord(b"v")),
         (b'{"value": null, "key": ""}', InputRecord(None, b"")),
-        (b'{"value": {"a": [1, null]}, "key": 7}', InputRecord(b'{"a":[1,null]}', b"7")),
+        (b'{"value": {"a": [1, null]}, "key": 7}', InputRecord(b'{"a": [1, null]}', b"7")),
+        (b'{"value" : {"a" : 1.0,"b":1e3,"b":123456789012345678901} }', InputRecord(AS_GIVEN)),
+        (
+            b'{"payload": "v", "headers": [["h", "1"], ["h", null]]}',
+            InputRecord(b"v", None, (("h", b"1"), ("h", None))),
+        ),
         (b'{"value": "", "headers": {"h": "1", "n": null}}', InputRecord(b"", headers=(("h", b"1"), ("n", None)))),
         (b'{"payload": "v", "headers": ["h", "1", "h", null]}', InputRecord(b"v", headers=(("h", b"1"), ("h", None)))),
         (b'{"value": "v", "partition": 3, "timestamp": 5}', InputRecord(b"v", partition=3, timestamp_ms=5)),
@@ -30,14 +37,28 @@ def test_fields_become_a_record(line: bytes, record: InputRecord) -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (b"x", "malformed"),
-        (b'{"vale": "v"}', "unknown field `vale`"),
+        (b"x", "^is not JSON, at byte 1$"),
+        (b'{"value": 1', "^is not JSON, at its end: something is missing there$"),
+        (b"", "^is empty: each line is a JSON object$"),
+        (b'{"value": "\xff"}', "^is not UTF-8"),
+        (b'{"value": "\\ud800"}', "^holds half of a surrogate pair"),
+        (b"[1]", r'^is no JSON object, such as \{"value": "text"\}, but \[1\]$'),
+        (b'{"vale": "v"}', r"^has an unknown field 'vale' \(did you mean 'value'\?\)$"),
+        (b'{"zebra": "v"}', "^has an unknown field 'zebra': there are value, payload, key"),
+        (b'{"value": "v", "headers": {"h": 1}}', r'^has `headers` \{"h": 1\}: give .*, with text or null$'),
+        (b'{"value": "v", "headers": [["h", "1"], "x"]}', "^has headers of two forms"),
+        (b'{"value": "v", "headers": [["h"]]}', r'^has `headers` \[\["h"\]\]: give'),
+        (b'{"value": "v", "topic": 3}', "^has `topic` 3: it must be text$"),
+        (b'{"value": "v", "timestamp": 1e30}', "^has `timestamp` 1e[+]30: it must be a whole number$"),
         (b"{}", "no field `value`"),
-        (b'{"value": "v", "partition": "3"}', "partition"),
+        (b'{"value": "v", "partition": "3"}', '^has `partition` "3": it must be a whole number$'),
         (b'{"value": "?", "base64": ["value"]}', "is not a record"),
         ('{"value": "\u00e9", "base64": ["value"]}'.encode(), "is no base64"),
         (b'{"value": true, "base64": ["value"]}', "true is no base64"),
-        (b'{"payload": "dg==", "base64": ["paylod"]}', "Invalid enum value 'paylod'"),
+        (
+            b'{"payload": "dg==", "base64": ["paylod"]}',
+            r'^has `base64` \["paylod"\]: it is a list of "key"',
+        ),
         (b'{"value": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
         (b'{"value": "v", "headers": ["h"]}', "a header without a value"),
         (b'{"value": "v", "headers": [null, "h"]}', "a header without a name"),
