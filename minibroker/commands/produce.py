@@ -121,7 +121,7 @@ def produce(
     options.show_offset = (_print_json_offset if as_json else _print_offset) if show_offsets else None
     options.max_request_size = max_request_size
     options.timeout_ms = max(1, round(timeout_s * 1000))
-    descriptor = _open(file)
+    descriptor = _open(file, may_be_topic=topic is None)
     report = _open_report(report_file)
     if os.isatty(descriptor):
         note("each line is a record; Ctrl-D ends the input")
@@ -153,10 +153,10 @@ def produce(
 
 
 def _topic_and_file(topics: tuple[str, ...], words: tuple[str, ...], *, names_its_own: bool) -> tuple[str | None, str]:
-    """TOPIC comes before FILE unless -t names it, or each JSON object names its own (None)."""
+    """TOPIC comes before FILE unless -t names it. A word alone is FILE if JSON objects may name their topics (None)."""
     chosen = [*dict.fromkeys(topics)]
     rest = [*words]
-    if not chosen and not names_its_own:
+    if not chosen and (not names_its_own or len(rest) == 2):
         chosen, rest = rest[:1], rest[1:]
         if not chosen:
             raise click.UsageError("which topic? Give -t TOPIC")
@@ -215,7 +215,11 @@ def _delimiter(text: str | None) -> bytes | None:
 
 def _headers(texts: tuple[str, ...]) -> Headers:
     pairs = [text.partition("=") for text in texts]
-    return tuple((name, _bytes(value) if equals else None) for name, equals, value in pairs)
+    for name, equals, _ in pairs:
+        if not equals:
+            cure = f"give {name}= for an empty value, or a null one with --input jsonl"
+            raise click.BadParameter(f"'{name}' is not NAME=VALUE: {cure}", param_hint="-H")
+    return tuple((name, _bytes(value)) for name, _, value in pairs)
 
 
 def _bytes(argument: str) -> bytes:
@@ -223,7 +227,7 @@ def _bytes(argument: str) -> bytes:
     return argument.encode(errors="surrogateescape")
 
 
-def _open(file: str) -> int:
+def _open(file: str, *, may_be_topic: bool) -> int:
     if file == "-":
         return sys.stdin.fileno()
     if os.path.isdir(file):
@@ -231,7 +235,8 @@ def _open(file: str) -> int:
     try:
         return os.open(file, os.O_RDONLY)
     except OSError as error:
-        raise CommandFailed(f"{file} cannot be read: {error.strerror}") from None
+        cure = f"; a topic is named with -t {file}" if may_be_topic else ""
+        raise CommandFailed(f"{file} cannot be read: {error.strerror}{cure}") from None
 
 
 def _open_report(file: str | None) -> BinaryIO | None:

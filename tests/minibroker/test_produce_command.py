@@ -114,6 +114,8 @@ def test_a_topic_given_for_all_wins_over_that_of_an_object(path: Path) -> None:
         ((), ("t",), False, ("t", "-")),
         ((), ("t", "f"), False, ("t", "f")),
         ((), ("f",), True, (None, "f")),
+        ((), (), True, (None, "-")),
+        ((), ("t", "f"), True, ("t", "f")),
         (("t",), ("f",), True, ("t", "f")),
     ],
 )
@@ -129,10 +131,13 @@ def test_a_topic_is_named_with_and_without_its_option(
         ([], "which topic? Give -t TOPIC"),
         (["-t", "a", "-t", "b"], "a, b: give one, or the field `topic`"),
         (["a", "b", "c"], "b, c: give one FILE"),
+        (["a", "-H", "name"], "'name' is not NAME=VALUE: give name= for an empty value"),
         (["--input", "jsonl", "--report", "r"], "--report lists the records of one topic"),
     ],
 )
-def test_a_wrong_number_of_topics_is_a_usage_error(arguments: list[str], message: str) -> None:
+def test_a_wrong_number_of_topics_or_a_header_without_value_is_a_usage_error(
+    arguments: list[str], message: str
+) -> None:
     """Once `-t a -t b` ignored the first."""
     result = CliRunner().invoke(produce, arguments)
     assert (result.exit_code, message in result.output) == (EXIT_USAGE, True)
@@ -196,3 +201,8 @@ def test_the_lines_behind_one_that_failed_are_reported_as_not_sent(
 def test_options_for_lines_are_refused_for_json(option: list[str]) -> None:
     result = CliRunner().invoke(produce, ["-t", "t", "--input", "jsonl", *option])
     assert (result.exit_code, "are for --input lines" in result.output) == (EXIT_USAGE, True)
+
+
+def test_a_word_that_is_no_file_may_have_been_meant_as_a_topic() -> None:
+    result = CliRunner().invoke(produce, ["lines", "--input", "jsonl"])
+    assert result.output == ("error: lines cannot be read: No such file or directory; a topic is named with -t lines\n")
