@@ -36,6 +36,7 @@ PARAMETERS: dict[str, dict[str, str]] = {
     },
     "Producer": {
         "compression_type": "records are not compressed",
+        "group_id": "groups are for consumers, and there are none: a producer just sends",
         "max_batch_size": "use batch_size",
         "name": "use client_id, or producer_name to fence an earlier process",
         "retries": "a record is tried again until delivery_timeout_ms",
@@ -57,6 +58,20 @@ PARAMETERS: dict[str, dict[str, str]] = {
     "AdminClient": {},
 }
 """By class; those of the first entry hold for all."""
+
+CLASSES = {
+    "AIOKafkaAdminClient": "use AdminClient",
+    "AIOKafkaConsumer": "use Consumer",
+    "AIOKafkaProducer": "use Producer",
+    "Broker": "a broker is a process: `minibroker broker`, or minibroker.testing in tests",
+    "ConsumerRebalanceListener": _NO_GROUPS,
+    "ConsumerRecord": "use Record",
+    "KafkaAdminClient": "use AdminClient",
+    "KafkaConsumer": "use Consumer",
+    "KafkaError": "use MinibrokerError",
+    "KafkaProducer": "use Producer",
+    "Message": "use Record",
+}
 
 METHODS: dict[str, dict[str, str]] = {
     "Producer": {
@@ -90,6 +105,14 @@ METHODS: dict[str, dict[str, str]] = {
         "topics": "use list_topics()",
     },
 }
+
+
+def refuse_class(name: str, known: Iterable[str]) -> None:
+    """Raise ImportError, with the name of ours, for a class that the package does not have; return if there is no
+    advice."""
+    advice = CLASSES.get(name) or _similar(name, known)
+    if advice:
+        raise ImportError(f"minibroker has no {name!r}: {advice}", name="minibroker")
 
 
 def check_arguments(

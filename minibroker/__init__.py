@@ -160,6 +160,8 @@ register_at_fork(after_in_child=_note_process_id)
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
+        if name[:1].isupper():  # not the name of a submodule
+            import_module(f"{__name__}.client.argument_hints").refuse_class(name, __all__)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_HOMES.get(name, 'client.errors')}"), name)
     globals()[name] = value

@@ -7,7 +7,7 @@ import pytest
 
 import minibroker
 from minibroker import AdminClient, Consumer, InvalidCall, Producer, WrongArguments
-from minibroker.client.argument_hints import METHODS, PARAMETERS
+from minibroker.client.argument_hints import CLASSES, METHODS, PARAMETERS
 
 untyped: Any = minibroker
 
@@ -19,6 +19,7 @@ untyped: Any = minibroker
         (lambda: untyped.AdminClient(["a:1"]), "AdminClient(bootstrap_servers=['a:1'])"),
         (lambda: untyped.Consumer("t", group_id="g"), "there are no consumer groups"),
         (lambda: untyped.Producer(transactional_id="t"), "producer_name=.. fences"),
+        (lambda: untyped.Producer(group_id="g"), "groups are for consumers, and there are none"),
         (lambda: untyped.Producer(brokers="a:1"), "use bootstrap_servers"),
         (lambda: untyped.Producer(linger=5), "do you mean linger_ms?"),
         (lambda: untyped.AdminClient(xyz=1), "AdminClient has no parameter 'xyz'"),
@@ -29,6 +30,27 @@ def test_wrong_arguments_name_the_right_ones(call: Callable[[], object], advice:
         call()
     assert advice in str(raised.value)
     assert isinstance(raised.value, TypeError), "as a program expects it"
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("Producr", "minibroker has no 'Producr': do you mean Producer?"),
+        ("consumer", None),
+        ("KafkaConsumer", "use Consumer"),
+        ("Zebra", None),
+    ],
+)
+def test_a_class_that_does_not_exist_names_ours(name: str, advice: str | None) -> None:
+    """`from minibroker import ..` tells nothing of an AttributeError, so it is an ImportError."""
+    with pytest.raises(ImportError) as raised:
+        exec(f"from minibroker import {name}")
+    assert (advice or f"cannot import name '{name}'") in str(raised.value)
+
+
+def test_no_hint_is_for_a_class_that_exists() -> None:
+    assert not set(CLASSES) & set(minibroker.__all__)
+    assert not hasattr(minibroker, "Zebra")
 
 
 def test_an_address_in_place_of_a_topic_is_recognised() -> None:
