@@ -139,8 +139,12 @@ def run_command_line(command: click.Command) -> NoReturn:
 
 
 def has_colour() -> bool:
-    """Unless NO_COLOR is set (no-color.org), there is colour on a terminal."""
-    return not os.environ.get("NO_COLOR")
+    """There is colour on a terminal, unless NO_COLOR is set (no-color.org) or the terminal knows no escapes."""
+    return not os.environ.get("NO_COLOR") and not _is_dumb()
+
+
+def _is_dumb() -> bool:
+    return os.environ.get("TERM") == "dumb"
 
 
 def open_standard_streams() -> None:
@@ -408,7 +412,7 @@ class ProgressLine:
 
     def __init__(self, after_s: float = PROGRESS_AFTER_S, every_s: float = PROGRESS_EVERY_S) -> None:
         """`every_s` 0: each text is shown, for steps of which one may take long."""
-        self.enabled = sys.stderr.isatty()
+        self.enabled = sys.stderr.isatty() and not _is_dumb()
         self._every_s = every_s
         self._next = time.monotonic() + after_s
         self._shown = False
@@ -442,7 +446,7 @@ class ProgressLine:
     @staticmethod
     def erase() -> None:
         """Erase what is in the present line of the terminal."""
-        if sys.stderr.isatty():
+        if sys.stderr.isatty() and not _is_dumb():
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
 

@@ -118,7 +118,10 @@ def test_a_url_is_no_server() -> None:
     assert "is a URL: give HOST:PORT alone" in result.output
 
 
-def test_no_color_leaves_no_colour(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
+def test_no_color_and_a_dumb_terminal_leave_no_colour(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def fail() -> None:
         click.secho("red", fg="red")
         raise CommandFailed("no")
@@ -126,9 +129,10 @@ def test_no_color_leaves_no_colour(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     monkeypatch.setattr(sys, "argv", ["minibroker"])
     monkeypatch.setattr("click._compat._is_jupyter_kernel_output", lambda stream: True)  # colours for any output
     monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
     leave(fail)
     assert "\x1b[31m" in "".join(capsys.readouterr())
-    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv(name, value)
     leave(fail)
     assert capsys.readouterr() == ("red\n", "error: no\n")
 
