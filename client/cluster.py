@@ -52,6 +52,8 @@ from minibroker.runtime.rpc import RequestTimedOut, RpcConnection, RpcError
 
 R = TypeVar("R", bound=Response)
 
+CLIENT_TASK = "metadata of "
+"""How the name of the task begins that each client has from its start to its end; the client's name follows."""
 BROKERS_FRESH_MS = 500.0
 """Metadata this recent is good enough as a list of the brokers."""
 
@@ -105,7 +107,9 @@ class Cluster:
         `refusals_end_it` soon if every server refuses the connection."""
         if self._closed or self._task is not None:
             raise ClientClosed("a client is started once")
-        self._task = asyncio.get_running_loop().create_task(self._keep_metadata())
+        self._task = asyncio.get_running_loop().create_task(
+            self._keep_metadata(), name=f"{CLIENT_TASK}{self.settings.client_id}"
+        )
         self._task.add_done_callback(self._ended)
         deadline, refusals = Deadline(self.settings.bootstrap_timeout_ms), Deadline(REFUSALS_MS)
         log_after_s = LOG_START_AFTER_MS / 1000

@@ -8,7 +8,6 @@ a back end cannot do raises UnsupportedByBackend.
 
 import asyncio
 import tempfile
-import warnings
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -24,6 +23,7 @@ from minibroker.client.producer.producer import Producer
 from minibroker.harness.hardware import Hardware
 from minibroker.harness.hardware import Party as Party
 from minibroker.harness.hardware import UnsupportedByBackend as UnsupportedByBackend
+from minibroker.harness.leftovers import end_tasks
 from minibroker.observation.event_stream import BrokerEvent
 from minibroker.protocol.files.acked_list import AckedListWriter, record_checksum
 from minibroker.protocol.record_batch import Header
@@ -37,8 +37,6 @@ Condition = Literal["running", "paused", "down"]
 """Of a broker."""
 
 WAIT_SECONDS = 30.0
-LEFTOVERS_SECONDS = 10.0
-"""For the tasks that a test left to end after their cancellation."""
 CHECKPOINT_MS = 500
 CHECKPOINTED_SECONDS = 1.2
 """The audit compares up to the high watermark on disk, which is written twice per second here."""
@@ -65,10 +63,6 @@ class Acknowledged(NamedTuple):
 
 class Misuse(AssertionError):
     """The verb does not fit the cluster: there is no such party, or it is in another condition. Names the cure."""
-
-
-class LeftoverTasks(UserWarning):
-    """Tasks of the test still ran when its cluster ended; they were cancelled."""
 
 
 class ClusterHarness(Hardware):
@@ -422,17 +416,7 @@ class ClusterHarness(Hardware):
     async def end_leftovers(self) -> None:
         """Called before the cluster ends: cancel the test's tasks that still run, and name them in one warning. The
         service's tasks end first, because they close their clients."""
-        found = self.leftovers()
-        services = [task for task in found if not _is_a_clients(task)]
-        for tasks in (services, [task for task in found if _is_a_clients(task)]):
-            for task in tasks:
-                task.cancel()
-            if tasks:
-                await asyncio.wait(tasks, timeout=LEFTOVERS_SECONDS)
-        if found:
-            names = [f"{task.get_name()}: {_place_of(task)}" for task in services] or ["a client that was not closed"]
-            names += [f"{task.get_name()} ignored that" for task in found if not task.done()]
-            warnings.warn(LeftoverTasks(f"cancelled at the end of the test: {'; '.join(names)}"), stacklevel=2)
+        await end_tasks(self.leftovers())
 
     def leftovers(self) -> "list[asyncio.Task[Any]]":
         """The test's tasks that still run, by name."""
@@ -446,18 +430,6 @@ class ClusterHarness(Hardware):
     @property
     @abstractmethod
     def _poll_seconds(self) -> float: ...
-
-
-def _is_a_clients(task: "asyncio.Task[Any]") -> bool:
-    """Of the client's code, not of the service that uses the client."""
-    frame = getattr(task.get_coro(), "cr_frame", None)
-    return frame is not None and str(frame.f_globals.get("__name__")).startswith("minibroker.")
-
-
-def _place_of(task: "asyncio.Task[Any]") -> str:
-    coroutine: Any = task.get_coro()
-    code = coroutine.cr_code
-    return f"{coroutine.__qualname__} in {Path(code.co_filename).name}:{code.co_firstlineno}"
 
 
 def _write_promised(file: Path, acknowledged: Iterable[Acknowledged]) -> bool:

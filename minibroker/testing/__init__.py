@@ -16,9 +16,9 @@ With `backend="processes"` the same calls act on processes of this machine (whic
 
 from minibroker.harness.cluster import Acknowledged as Acknowledged
 from minibroker.harness.cluster import ClusterHarness as ClusterHarness
-from minibroker.harness.cluster import LeftoverTasks as LeftoverTasks
 from minibroker.harness.cluster import Misuse as Misuse
 from minibroker.harness.cluster import UnsupportedByBackend as UnsupportedByBackend
+from minibroker.harness.leftovers import LeftoverTasks as LeftoverTasks
 from minibroker.testing.opening import ClusterOptions as ClusterOptions
 from minibroker.testing.opening import NeedsRealTime as NeedsRealTime
 from minibroker.testing.opening import NeedsVirtualTime as NeedsVirtualTime

@@ -147,6 +147,11 @@ async def test_leaked_consumer(minibroker_cluster):
     await minibroker_cluster.create_topic("orders")
     await Consumer("orders", bootstrap_servers=minibroker_cluster.bootstrap_servers).start()
 
+async def test_leaked_consumer_beside_a_service(minibroker_cluster):
+    await test_service_runs_at_the_end(minibroker_cluster)
+    leaked = Consumer("orders", bootstrap_servers=minibroker_cluster.bootstrap_servers, client_id="audit")
+    await leaked.start()
+
 async def test_task_that_cannot_be_cancelled(minibroker_cluster):
     async def stubborn():
         while True:
@@ -161,13 +166,15 @@ async def test_task_that_cannot_be_cancelled(minibroker_cluster):
 def test_leftover_tasks_are_cancelled_and_named_once(tmp_path: Path) -> None:
     (tmp_path / "test_orders.py").write_text(LEFTOVERS)
     printed = pytest_in(tmp_path, "--asyncio-mode=auto")
-    assert "1 failed, 3 passed, 4 warnings" in printed, printed
+    assert "1 failed, 4 passed, 5 warnings" in printed, printed
     assert "LeftoverTasks: cancelled at the end of the test: reader: service in test_orders.py:5" in printed
-    assert "cancelled at the end of the test: a client that was not closed" in printed
+    assert "cancelled at the end of the test: 1 client that was not closed (minibroker-consumer)" in printed
+    assert "reader: service in test_orders.py:5; 1 client that was not closed (audit)" in printed
     assert "stubborn in test_orders.py" in printed and "; stubborn ignored that" in printed
     assert "Stuck" not in printed
-    strict = pytest_in(tmp_path, "--asyncio-mode=auto", "-W", "error::minibroker.testing.LeftoverTasks", "-k", "leaked")
-    assert "1 passed, 3 deselected, 1 error" in strict, strict
+    chosen = ("-W", "error::minibroker.testing.LeftoverTasks", "-k", "leaked_consumer and not service")
+    strict = pytest_in(tmp_path, "--asyncio-mode=auto", *chosen)
+    assert "1 passed, 4 deselected, 1 error" in strict, strict
 
 
 def test_without_pytest_asyncio_decorated_tests_run_and_others_name_the_cure(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from minibroker.harness.cluster import ClusterHarness, LeftoverTasks, Misuse, UnsupportedByBackend
+from minibroker.harness.cluster import ClusterHarness, Misuse, UnsupportedByBackend
 from minibroker.harness.compose import ComposeHarness
+from minibroker.harness.leftovers import LeftoverTasks
 from minibroker.harness.processes import ProcessHarness
 from minibroker.testing import cluster, run
 from minibroker.testing.opening import Backend
