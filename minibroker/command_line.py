@@ -21,6 +21,7 @@ from typing import Any, NoReturn, TypeVar, cast
 import click
 
 from minibroker.protocol import similar_names
+from minibroker.shortened_text import shortened
 
 EXIT_FINE = 0
 EXIT_COULD_NOT = 1
@@ -173,6 +174,7 @@ def _failed_call(error: OSError) -> CommandFailed:
 def _show(error: click.ClickException) -> None:
     """Print an error on stderr, if that can be written; as JSON if an argument asks for it, even if the arguments could
     not be parsed."""
+    error.message = shortened(error.message)  # type: ignore[misc]  # declared final, and any text fits
     try:
         if not JSON_OPTIONS.intersection(sys.argv[1:]):
             error.show()
@@ -293,7 +295,10 @@ def topics_option(*, required: bool = True, one: bool = False) -> Callable[[F], 
     def decorate(function: F) -> F:
         @functools.wraps(function)
         def with_topics(*arguments: Any, topics: tuple[str, ...], named: tuple[str, ...], **options: Any) -> Any:
+            from minibroker.long_names import refuse_long_topics
+
             found = tuple(dict.fromkeys((*topics, *named)))
+            refuse_long_topics(found)
             if required and not found:
                 raise click.UsageError("which topic? Give -t TOPIC")
             if one and len(found) > 1:
@@ -383,9 +388,9 @@ def print_error(text: str, exit_code: int, as_json: bool) -> None:
     import json
 
     if as_json:
-        click.echo(json.dumps({"error": text, "exit_code": exit_code}), err=True)
+        click.echo(json.dumps({"error": shortened(text), "exit_code": exit_code}), err=True)
     else:
-        CommandFailed(text).show()
+        CommandFailed(shortened(text)).show()
 
 
 def warn(text: str) -> None:

@@ -30,6 +30,7 @@ from minibroker.command_line import (
     WrongUsage,
     default_servers,
     human_bytes,
+    print_error,
     print_json,
     print_table,
     run_async,
@@ -43,6 +44,7 @@ from minibroker.local_cluster.broker_names import BadBrokerName
 from minibroker.local_cluster.cluster_file import ClusterMissing, read_cluster_file, write_cluster_file
 from minibroker.local_cluster.cluster_zookeeper import ClusterZooKeeper
 from minibroker.local_cluster.local_cluster import LocalCluster
+from minibroker.shortened_text import shortened
 from minibroker.unknown_names import unknown_topics
 
 
@@ -135,6 +137,38 @@ def test_no_color_and_a_dumb_terminal_leave_no_colour(
     monkeypatch.setenv(name, value)
     leave(fail)
     assert capsys.readouterr() == ("red\n", "error: no\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (f"there is no {'x' * 1001}: check the path", f"there is no {'x' * 100}.. (1001 characters): check the path"),
+        (f"'{'a b' * 400}' is no setting", f"'{('a b' * 400)[:100]}.. (1200 characters)' is no setting"),
+        (f"{'x' * 1000} {'y' * 1000}", f"{'x' * 1000} {'y' * 1000}"),
+        (f"it's {'word ' * 300}and it's fine", f"it's {'word ' * 300}and it's fine"),
+    ],
+)
+def test_what_a_user_typed_is_shown_in_part_if_it_is_very_long(text: str, shown: str) -> None:
+    """Once a name of 70,000 characters was echoed, twice."""
+    assert shortened(text) == shown
+
+
+def test_every_error_is_shortened(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> None:
+        raise CommandFailed("x" * 70_000)
+
+    monkeypatch.setattr(sys, "argv", ["minibroker"])
+    leave(fail)
+    monkeypatch.setattr(sys, "argv", ["minibroker", "--json"])
+    leave(fail)
+    print_error("x" * 70_000, 1, as_json=False)
+    assert [len(line) < 200 for line in capsys.readouterr().err.splitlines()] == [True, True, True]
+
+
+def test_a_topic_name_that_no_request_can_carry_is_refused_in_plain_words() -> None:
+    result = CliRunner().invoke(minibroker, ["topic", "create", "x" * 250])
+    assert result.exit_code == EXIT_USAGE
+    assert "is no topic's name: give at most 249 characters" in result.output
 
 
 def test_topics_are_named_with_and_without_their_option() -> None:
