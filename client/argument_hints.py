@@ -107,12 +107,9 @@ METHODS: dict[str, dict[str, str]] = {
 }
 
 
-def refuse_class(name: str, known: Iterable[str]) -> None:
-    """Raise ImportError, with the name of ours, for a class that the package does not have; return if there is no
-    advice."""
-    advice = CLASSES.get(name) or _similar(name, known)
-    if advice:
-        raise ImportError(f"minibroker has no {name!r}: {advice}", name="minibroker")
+def advice_on_class(name: str, known: Iterable[str]) -> str:
+    """What to use instead of a class that the package does not have; empty if there is no advice."""
+    return CLASSES.get(name) or _similar(name, known)
 
 
 def check_arguments(

@@ -7,6 +7,7 @@ Names are loaded when they are first used, so that `import minibroker` (every st
 
 from importlib import import_module
 from os import getpid, register_at_fork
+from sys import _getframe
 from typing import TYPE_CHECKING
 
 from minibroker.client import default_runtime as _default_runtime
@@ -160,9 +161,12 @@ register_at_fork(after_in_child=_note_process_id)
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
+        advice = ""
         if name[:1].isupper():  # not the name of a submodule
-            import_module(f"{__name__}.client.argument_hints").refuse_class(name, __all__)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            advice = import_module(f"{__name__}.client.argument_hints").advice_on_class(name, __all__)
+        if advice and _getframe(1).f_code.co_name == "_handle_fromlist":  # `from minibroker import ..` hides the other
+            raise ImportError(f"{__name__} has no {name!r}: {advice}", name=__name__)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{advice and f': {advice}'}")
     value = getattr(import_module(f"{__name__}.{_HOMES.get(name, 'client.errors')}"), name)
     globals()[name] = value
     return value

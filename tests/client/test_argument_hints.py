@@ -51,6 +51,8 @@ def test_a_class_that_does_not_exist_names_ours(name: str, advice: str | None) -
 def test_no_hint_is_for_a_class_that_exists() -> None:
     assert not set(CLASSES) & set(minibroker.__all__)
     assert not hasattr(minibroker, "Zebra")
+    with pytest.raises(AttributeError, match="has no attribute 'Producr': do you mean Producer"):
+        getattr(minibroker, "Producr")  # noqa: B009
 
 
 def test_an_address_in_place_of_a_topic_is_recognised() -> None:
