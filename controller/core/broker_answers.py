@@ -15,6 +15,7 @@ from minibroker.protocol.wire.messages import (
     Response,
     StopReplicaRequest,
     StopReplicaResponse,
+    StopReplicaTopic,
     UpdateMetadataResponse,
 )
 
@@ -36,23 +37,22 @@ def events_of(broker: RegisteredBroker, request: Request, response: Response) ->
         seconds = response.controller_unreachable_ms / 1000
         return [LeaderCutOff(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, seconds=seconds)]
     if isinstance(request, StopReplicaRequest) and isinstance(response, StopReplicaResponse):
-        erased = _erased_by(broker.broker_id, request, response)
-        return [erased] if erased.erased or erased.failed else []
+        answers = [_erased_by(broker.broker_id, topic, response) for topic in request.topic_states]
+        return [each for each in answers if each.erased or each.failed]
     return []
 
 
-def _erased_by(broker_id: int, request: StopReplicaRequest, response: StopReplicaResponse) -> ReplicasErased:
-    errors = {
-        TopicPartition(each.topic_name, each.partition_index): each.error_code for each in response.partition_errors
+def _erased_by(broker_id: int, topic: StopReplicaTopic, response: StopReplicaResponse) -> ReplicasErased:
+    refused = {
+        each.partition_index
+        for each in response.partition_errors
+        if each.topic_name == topic.topic_name and each.error_code not in GONE
     }
-    asked = [
-        TopicPartition(topic.topic_name, each.partition_index)
-        for topic in request.topic_states
-        for each in topic.partition_states
-        if each.delete_partition
-    ]
+    asked = [each.partition_index for each in topic.partition_states if each.delete_partition]
     return ReplicasErased(
         broker_id=broker_id,
-        erased=tuple(each for each in asked if errors.get(each, ErrorCode.NONE) in GONE),
-        failed=tuple(each for each in asked if errors.get(each, ErrorCode.NONE) not in GONE),
+        topic=topic.topic_name,
+        topic_id=topic.topic_id,
+        erased=tuple(each for each in asked if each not in refused),
+        failed=tuple(each for each in asked if each in refused),
     )

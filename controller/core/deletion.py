@@ -11,7 +11,7 @@ for one that still waits would create its replicas again, empty, and elect among
 elected; brokers forget the partitions (leader -2), then delete their logs (StopReplica with leader epoch -2, which
 passes every epoch check). A replica counts as erased when its broker has confirmed it. Orders lost with a broker's
 connection are repeated when the broker returns: deleting a missing log succeeds. A later topic of the same name has
-another id.
+another id, and the late answer to an order that was sent twice says nothing about it.
 """
 
 import msgspec
@@ -58,18 +58,17 @@ def resume(state: ControllerState) -> list[ControllerEffect]:
 
 
 def on_replicas_erased(state: ControllerState, event: ReplicasErased) -> list[ControllerEffect]:
-    effects: list[ControllerEffect] = []
-    for topic in sorted({partition.topic for partition in event.erased}):
-        deletion = state.deletions.get(topic)
-        if deletion is None or not deletion.is_started:
-            continue
-        answered = {(each.partition, event.broker_id) for each in event.erased if each.topic == topic}
-        state.deletions[topic] = msgspec.structs.replace(deletion, erased=deletion.erased | answered)
-        effects += _finish(state, topic)
-    for partition in event.failed:
-        topic, number = partition
-        effects.append(Report(event=ReplicaDeletionFailed(topic=topic, partition=number, broker=event.broker_id)))
-    return effects
+    """Only answers about this topic count: an earlier one of its name had another id."""
+    topic, broker_id = event.topic, event.broker_id
+    reports: list[ControllerEffect] = [
+        Report(event=ReplicaDeletionFailed(topic=topic, partition=each, broker=broker_id)) for each in event.failed
+    ]
+    if not state.is_being_deleted(topic) or state.topics[topic].topic_id != event.topic_id:
+        return reports
+    deletion = state.deletions[topic]
+    answered = {(each, broker_id) for each in event.erased}
+    state.deletions[topic] = msgspec.structs.replace(deletion, erased=deletion.erased | answered)
+    return [*reports, *_finish(state, topic)]
 
 
 def on_topic_erased(state: ControllerState, event: TopicErased) -> list[ControllerEffect]:

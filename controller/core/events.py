@@ -120,11 +120,13 @@ class DeletionBegun(ControllerEvent, frozen=True, kw_only=True):
 
 
 class ReplicasErased(ControllerEvent, frozen=True, kw_only=True):
-    """A broker answered StopReplica with deletion."""
+    """A broker answered StopReplica with deletion, for partitions of one topic."""
 
     broker_id: BrokerId
-    erased: tuple[TopicPartition, ...]
-    failed: tuple[TopicPartition, ...] = ()
+    topic: str
+    topic_id: str
+    erased: tuple[int, ...]
+    failed: tuple[int, ...] = ()
 
 
 class TopicErased(ControllerEvent, frozen=True, kw_only=True):

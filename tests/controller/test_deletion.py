@@ -1,0 +1,94 @@
+"""The deletion of a topic, from the answers of brokers to the end: only answers about this topic count."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from minibroker.controller.core.broker_answers import events_of
+from minibroker.controller.core.controller_state import ControllerState, Deletion
+from minibroker.controller.core.events import ControllerEffect, EraseTopic, Report
+from minibroker.controller.core.steps import step
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.wire.messages import (
+    PartitionError,
+    StopReplicaPartition,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    StopReplicaTopic,
+)
+from tests.controller.facts import broker, cluster_state, leadership
+
+BEGUN = Deletion(is_started=True, is_recorded=True)
+
+
+def deleting(deletion: Deletion | None) -> ControllerState:
+    """The topic `lines` of id t1 has one partition, with replicas on brokers 1, 2 and 3."""
+    state = cluster_state(1, 2, 3, now=leadership(1, 1, 2, 3))
+    state.deletions = {} if deletion is None else {"lines": deletion}
+    return state
+
+
+def answered(
+    state: ControllerState,
+    broker_id: int,
+    code: ErrorCode = ErrorCode.NONE,
+    *,
+    topic_id: str = "t1",
+    delete: bool = True,
+) -> list[ControllerEffect]:
+    """The broker answers the order to stop its replica of `lines`."""
+    partition = StopReplicaPartition(partition_index=0, leader_epoch=-2, delete_partition=delete)
+    request = StopReplicaRequest(
+        controller_id=1,
+        controller_epoch=2,
+        broker_epoch=10 * broker_id,
+        topic_states=[StopReplicaTopic(topic_name="lines", topic_id=topic_id, partition_states=[partition])],
+    )
+    error = PartitionError(topic_name="lines", partition_index=0, error_code=code)
+    response = StopReplicaResponse(partition_errors=[error] if code else [])
+    return [effect for event in events_of(broker(broker_id), request, response) for effect in step(state, event)]
+
+
+@pytest.mark.invariant("I35")
+@pytest.mark.parametrize("code", [ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION])
+def test_a_topic_is_erased_once_every_replica_is_gone(code: ErrorCode) -> None:
+    state = deleting(BEGUN)
+    assert answered(state, 1) == answered(state, 2) == []
+    assert answered(state, 3, code) == [EraseTopic(topic="lines", partitions=(0,))]
+    assert answered(state, 3, code) == [], "the same order, sent twice"
+
+
+@pytest.mark.invariant("I35")
+def test_a_replica_that_could_not_be_deleted_is_not_gone() -> None:
+    state = deleting(BEGUN)
+    answered(state, 1)
+    answered(state, 2)
+    assert all(isinstance(each, Report) for each in answered(state, 3, ErrorCode.KAFKA_STORAGE_ERROR))
+    assert state.deletions["lines"].erased == {(0, 1), (0, 2)}
+
+
+@pytest.mark.invariant("I35")
+@pytest.mark.parametrize(
+    ("deletion", "topic_id"),
+    [
+        (None, "t1"),
+        (Deletion(), "t1"),
+        (BEGUN, "t0"),
+    ],
+    ids=["it is over", "it waits", "it is of a later topic of the name"],
+)
+def test_a_late_answer_does_not_count(deletion: Deletion | None, topic_id: str) -> None:
+    """Orders are sent twice: a broker may answer the second one when the topic is gone, or another has its name."""
+    state = deleting(deletion)
+    before = copy.deepcopy(state)
+    assert [effect for each in (1, 2, 3) for effect in answered(state, each, topic_id=topic_id)] == []
+    assert state == before
+
+
+@pytest.mark.invariant("I35")
+def test_a_replica_that_was_only_stopped_is_not_gone() -> None:
+    state = deleting(BEGUN)
+    assert answered(state, 3, delete=False) == []
+    assert state.deletions["lines"] == BEGUN
