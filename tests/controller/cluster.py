@@ -147,10 +147,17 @@ class OwnBroker:
 
     def __init__(self) -> None:
         self.highest_epoch = 0
+        self.told: list[str] = []
+        """What its candidate has told it."""
 
-    def count_broker_failure(self) -> None: ...
-    def note_refusal(self, broker_id: int, broker_epoch: int) -> None: ...
-    def observe_removal(self) -> None: ...
+    def count_broker_failure(self) -> None:
+        self.told.append("a broker failed")
+
+    def note_refusal(self, broker_id: int, broker_epoch: int) -> None:
+        self.told.append(f"broker {broker_id} of epoch {broker_epoch} refused")
+
+    def observe_removal(self) -> None:
+        self.told.append("its registration is gone")
 
     def highest_controller_epoch(self) -> int:
         return self.highest_epoch

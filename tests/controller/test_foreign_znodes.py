@@ -8,7 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from minibroker.controller.cluster_reader import shown
 from minibroker.protocol import znodes
+from minibroker.protocol.events.controller_events import NodeIgnored
 from minibroker.protocol.ids import MAX_INT32, TopicPartition
 from minibroker.protocol.wire.messages import DeleteTopicsRequest, LeaderAndIsrRequest, UpdateMetadataRequest
 from minibroker.protocol.znodes import BrokerRegistration
@@ -66,6 +68,11 @@ async def fails_over(cluster: Cluster, controller: Candidate) -> None:
     assert is_led(await cluster.state("lines")) == (2, 1, [2, 3])
 
 
+def ignored(controller: Candidate) -> list[str]:
+    """The paths that it has reported as ignored, each once."""
+    return sorted({each.path for each in controller.events if isinstance(each, NodeIgnored)})
+
+
 def is_led_by_2(cluster: Cluster) -> bool:
     return cluster.brokers[2].leader_and_isr("lines", 0)[-1].leader == 2
 
@@ -83,6 +90,7 @@ def test_an_unusable_znode_stops_no_failover(path: str, content: bytes, is_first
             await plant(cluster, path, content)
         await fails_over(cluster, controller)
         assert path in controller.service.ignored_nodes()
+        assert shown(path) in ignored(controller)
         await cluster.observer.delete(path)
         if not path.startswith("/admin"):
             await cluster.until(lambda: path not in controller.service.ignored_nodes())
@@ -114,9 +122,11 @@ def test_a_forged_state_stops_only_its_own_partition(fields: dict[str, Any], is_
             controller = await cluster.controller(name="next", broker_id=101)
         await fails_over(cluster, controller)
         assert controller.service.is_active
-        assert set(controller.service.ignored_nodes()) <= {znodes.partition_state_path(FORGED)}
+        path = znodes.partition_state_path(FORGED)
+        assert set(controller.service.ignored_nodes()) <= {path}
+        assert ignored(controller) == list(controller.service.ignored_nodes())
         if is_first:
-            assert controller.service.ignored_nodes()[znodes.partition_state_path(FORGED)]
+            assert controller.service.ignored_nodes()[path]
 
     story()
 

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 
 from minibroker.controller import active_controller
+from minibroker.controller.cluster_reader import ClusterReader
+from minibroker.controller.controller_election import ControllerFence
 from minibroker.protocol import znodes
 from minibroker.protocol.errors import ErrorCode
-from minibroker.protocol.events.controller_events import LeadershipChanged, PartitionStateReread
-from minibroker.protocol.events.event_base import INFO, WARNING
+from minibroker.protocol.events.controller_events import (
+    BrokerFailureConfirmed,
+    BrokerFailureNotConfirmed,
+    ControllerElected,
+    ControllerResigned,
+    LeadershipChanged,
+    PartitionStateReread,
+)
+from minibroker.protocol.events.event_base import INFO, WARNING, ClusterEvent
 from minibroker.protocol.wire.messages import DeleteTopicsRequest
 from tests.controller.cluster import Candidate, Cluster, simulated
 
@@ -108,3 +118,117 @@ async def test_a_request_beyond_the_limit_of_waiting_ones_is_refused_at_once(clu
         assert [(await each).error_code for each in waiting] == [ErrorCode.NONE] * 2
         after = await cluster.ask(controller, DeleteTopicsRequest(topic_names=["c"]))
         assert after.error_code == ErrorCode.NONE, "requests that have ended count no more"
+
+
+# ------------------------------------------------------------------------------------------ the controllers themselves
+def of(kind: type[ClusterEvent], controller: Candidate) -> list[str]:
+    return [each.text() for each in controller.events if isinstance(each, kind)]
+
+
+@simulated
+async def test_a_new_controller_tells_what_it_found(cluster: Cluster) -> None:
+    await cluster.start(1, 2)
+    first = await cluster.controller()
+    await cluster.create(first, "lines", [[1, 2], [2, 1]])
+    assert of(ControllerElected, first) == [
+        "took over as controller of epoch 1: brokers [1, 2], topics: 0, partitions: 0, deletions: 0"
+    ]
+    await cluster.kill_broker(2)
+    await cluster.ask(first, DeleteTopicsRequest(topic_names=["lines"], timeout_ms=1_000))
+    await first.stop()
+    second = await cluster.controller(name="next", broker_id=101)
+    await cluster.until(lambda: of(ControllerElected, second))
+    assert of(ControllerElected, second) == [
+        "took over as controller of epoch 2: brokers [1], topics: 1, partitions: 2, deletions: 1"
+    ]
+
+
+ANSWER_SECONDS = 6.0
+
+
+async def lose_the_session(cluster: Cluster, controller: Candidate) -> None:
+    cluster.world.zookeeper.expire_session(controller.coordination.session_id)
+
+
+async def remove_the_znode(cluster: Cluster, controller: Candidate) -> None:
+    await cluster.observer.delete(znodes.CONTROLLER)
+
+
+async def get_no_answers(cluster: Cluster, controller: Candidate) -> None:
+    for broker in cluster.brokers.values():
+        broker.is_mute = True
+    await asyncio.sleep(2 * ANSWER_SECONDS)
+
+
+RESIGNATIONS: dict[str, tuple[Callable[[Cluster, Candidate], Awaitable[None]], str]] = {
+    "session": (lose_the_session, "this broker's registration is over"),
+    "znode": (remove_the_znode, "/controller is no longer this broker's"),
+    "silence": (get_no_answers, "brokers [1, 2] do not answer it for 6 s, most of those there are"),
+}
+
+
+@pytest.mark.parametrize(("cause", "reason"), RESIGNATIONS.values(), ids=RESIGNATIONS)
+def test_a_controller_that_resigns_tells_why(
+    cause: Callable[[Cluster, Candidate], Awaitable[None]], reason: str
+) -> None:
+    @simulated
+    async def story(cluster: Cluster) -> None:
+        await cluster.start(1, 2)
+        controller = await cluster.controller(answer_timeout_ms=int(1000 * ANSWER_SECONDS))
+        await cluster.create(controller, "lines", [[1, 2]])
+        await cause(cluster, controller)
+        await cluster.until(lambda: of(ControllerResigned, controller))
+        assert of(ControllerResigned, controller) == [f"resigned as controller of epoch 1: {reason}"]
+
+    story()
+
+
+# --------------------------------------------------------------------------------------------------- failed brokers
+@pytest.mark.parametrize("fails", [2, 1], ids=["broker", "controller"])
+@pytest.mark.parametrize("is_confirmed", [True, False])
+def test_a_failure_and_a_doubtful_one_are_told_and_only_the_first_is_counted(fails: int, is_confirmed: bool) -> None:
+    """By the controller, or by the candidate that takes its place."""
+
+    @simulated
+    async def story(cluster: Cluster) -> None:
+        await cluster.start(1, 2, 3, 4)
+        controller = await cluster.candidate_of(1)
+        await cluster.until(lambda: controller.service.is_active)
+        candidate = await cluster.candidate_of(3)
+        await asyncio.sleep(2)
+        for broker in cluster.brokers.values():
+            broker.is_refused = is_confirmed
+        cluster.world.kill(f"broker{fails}")
+        await asyncio.sleep(0.5)
+        witness = candidate if fails == 1 else controller
+        name = "the controller, broker 1," if fails == 1 else "broker 2"
+        found = of(BrokerFailureConfirmed, witness), of(BrokerFailureNotConfirmed, witness)
+        if is_confirmed:
+            assert [text.partition(":")[0] for text in found[0]] == [f"{name} is dead"]
+            assert found[1] == []
+        else:
+            consequence = "waiting for its session" if fails == 1 else "asking again"
+            text = f"{name} refuses connections, and no other broker confirms it: {consequence}"
+            assert found == ([], [text])
+        assert witness.own_broker.told.count("a broker failed") == int(is_confirmed)
+        refusal = f"broker 1 of epoch {cluster.brokers[1].broker_epoch} refused"
+        assert (refusal in candidate.own_broker.told) == (fails == 1)
+
+    story()
+
+
+@simulated
+async def test_a_registration_that_goes_while_all_are_read_is_named(cluster: Cluster) -> None:
+    """The controller's own broker must learn it from this read, if it is the one that is gone."""
+    await cluster.start(1, 2)
+    gone: list[str] = []
+    reader = ClusterReader(
+        cluster.observer, ControllerFence(controller_epoch=1, epoch_version=1), on_broker_gone=gone.append
+    )
+    hold = cluster.world.zookeeper.hold("observer", lambda request: request.path == znodes.broker_path(1))
+    reading = asyncio.create_task(reader.read_brokers(lambda: None))
+    await hold.caught()
+    await cluster.brokers[1].unregister()
+    hold.release()
+    assert sorted(await reading) == [2]
+    assert gone == ["1"]

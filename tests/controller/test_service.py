@@ -13,6 +13,7 @@ from minibroker.controller.controller_election import ControllerFence, contest
 from minibroker.controller.core.election import PartitionChange
 from minibroker.protocol import znodes
 from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.events.broker_events import NodeMissing
 from minibroker.protocol.wire.messages import (
     LeaderAndIsrRequest,
     UpdateMetadataRequest,
@@ -407,9 +408,10 @@ async def test_a_bug_ends_run_and_the_controller_resigns(cluster: Cluster) -> No
 async def test_a_removed_parent_znode_is_created_again(cluster: Cluster) -> None:
     await cluster.start(1)
     await cluster.observer.delete(znodes.DELETE_TOPICS)
-    await cluster.controller()
+    controller = await cluster.controller()
     await cluster.until(lambda: cluster.brokers[1].requests)
     assert await cluster.observer.exists(znodes.DELETE_TOPICS) is not None
+    assert NodeMissing(path=znodes.DELETE_TOPICS) in controller.events
 
 
 @simulated

@@ -1,0 +1,238 @@
+"""What the controller hears from brokers becomes an event: one table, situation -> the events that the core gets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import pytest
+
+from minibroker.controller.broker_channel import BrokerChannel
+from minibroker.controller.controller_channels import (
+    SILENT_SECONDS,
+    WATCH_SECONDS,
+    ChannelSettings,
+    ControllerChannels,
+    silence_of,
+)
+from minibroker.controller.core.control_requests import live_brokers, stop_replica
+from minibroker.controller.core.controller_state import RegisteredBroker, ReplicaLog
+from minibroker.controller.core.events import (
+    AskLogs,
+    BrokerAnswered,
+    BrokerRefused,
+    BrokerSilent,
+    ConfirmFailure,
+    ControllerEvent,
+    FailureConfirmed,
+    FailureUnconfirmed,
+    LivenessConnectionHeld,
+    LivenessConnectionLost,
+    LogsReceived,
+    ReplicasErased,
+    Send,
+)
+from minibroker.controller.detection.liveness_connection import STEADY_SECONDS
+from minibroker.protocol.wire.messages import GetReplicaLogInfoRequest, GetReplicaLogInfoResponse, ReplicaLogInfo
+from minibroker.protocol.wire.messages import ReplicaLogInfoTopic as LogsOfTopic
+from tests.authenticated import dialer
+from tests.controller.cluster import LISTENER, PORT, Cluster, simulated
+from tests.controller.facts import T0, cluster_state, leadership
+
+
+class Scene:
+    """The channels of a controller, broker 1, to the fake brokers 2 and 3."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.state = cluster_state(1, self.registration(2), self.registration(3), now=leadership(2, 2, 3))
+        self.heard: list[ControllerEvent] = []
+        self.silences: list[BrokerSilent | None] = []
+        self.channels = ControllerChannels(
+            self.state,
+            dialer(cluster.world.runtime("controller").network, 1),
+            lambda: True,
+            ChannelSettings(inter_broker_listener=LISTENER, request_timeout_ms=30_000, detects_lost_connections=True),
+            on_event=self.heard.append,
+            on_silence=self._note_silence,
+        )
+
+    def _note_silence(self, channel: BrokerChannel) -> None:
+        self.silences.append(silence_of(channel))
+
+    def registration(self, broker_id: int) -> RegisteredBroker:
+        fake = self.cluster.brokers[broker_id]
+        return RegisteredBroker(
+            broker_id=broker_id,
+            broker_epoch=fake.broker_epoch,
+            incarnation_id=fake.incarnation,
+            directory_id=f"d{broker_id}",
+            listeners=((LISTENER, fake.host, PORT),),
+        )
+
+    @property
+    def epoch(self) -> int:
+        return self.cluster.brokers[2].broker_epoch
+
+    def greet(self) -> None:
+        """Send broker 2 an order."""
+        self.channels.send(Send(broker_id=2, live_brokers=live_brokers(self.state)))
+
+    def confirm(self) -> None:
+        confirmers = (self.registration(3),)
+        self.channels.confirm_failure(ConfirmFailure(broker=self.registration(2), confirmers=confirmers, attempt=4))
+
+    async def run(self, story: Story) -> None:
+        """Open the channel to broker 2, and let something happen once its liveness connection is held."""
+        async with asyncio.TaskGroup() as group:
+            self.channels.group = group
+            self.channels.open(self.registration(2))
+            watch = group.create_task(self.channels.watch_answers())
+            await self.cluster.until(lambda: self.heard)
+            assert self.heard == [LivenessConnectionHeld(broker_id=2, broker_epoch=self.epoch)]
+            self.heard.clear()
+            await asyncio.sleep(STEADY_SECONDS)
+            await story(self)
+            watch.cancel()
+            self.channels.close(2)
+
+
+Story = Callable[[Scene], Awaitable[None]]
+
+
+async def it_fails(scene: Scene) -> None:
+    now_seconds = asyncio.get_running_loop().time()
+    scene.cluster.world.kill("broker2")
+    await asyncio.sleep(0.008)
+    (lost,) = (each for each in scene.heard if isinstance(each, LivenessConnectionLost))
+    assert 0 <= lost.at_seconds - now_seconds < 0.008
+
+
+async def its_name_vanishes_when_it_fails(scene: Scene) -> None:
+    """A container: its address refuses for a moment, and nothing answers from then on."""
+    scene.cluster.world.network.forget_name("broker2")
+    scene.cluster.world.kill("broker2")
+    await asyncio.sleep(0.01)
+    scene.cluster.world.network.isolate("broker2")
+    scene.heard[:] = scene.heard[-1:]  # the last refusal
+    await scene.cluster.until(lambda: len(scene.heard) > 1)
+
+
+async def its_connection_breaks(scene: Scene) -> None:
+    scene.cluster.world.network.reset_connections("controller", "broker2")
+    await asyncio.sleep(1.0)
+
+
+async def it_answers_for_the_first_time(scene: Scene) -> None:
+    scene.state.unresponsive = frozenset([2])
+    scene.greet()
+    await scene.channels.all_answered()
+
+
+async def it_answers_as_usual(scene: Scene) -> None:
+    scene.greet()
+    await scene.channels.all_answered()
+
+
+async def it_has_deleted_a_replica(scene: Scene) -> None:
+    scene.channels.send(Send(broker_id=2, live_brokers=(), orders=tuple(stop_replica(scene.state, [T0], delete=True))))
+    await scene.channels.all_answered()
+
+
+async def it_says_what_its_log_holds(scene: Scene) -> None:
+    topic = LogsOfTopic(topic_name="lines", partitions=[ReplicaLogInfo(partition=0, exists=True, log_end_offset=9)])
+    answer = GetReplicaLogInfoResponse(broker_epoch=scene.epoch, topics=[topic])
+    scene.cluster.brokers[2].answers[GetReplicaLogInfoRequest] = answer
+    scene.channels.ask_for_logs(AskLogs(broker=scene.registration(2), partitions=(T0,)))
+    await asyncio.sleep(0.1)
+
+
+async def another_broker_confirms_that_it_failed(scene: Scene) -> None:
+    scene.cluster.brokers[3].is_refused = True
+    scene.confirm()
+    await asyncio.sleep(0.1)
+
+
+async def no_other_broker_confirms_that_it_failed(scene: Scene) -> None:
+    scene.confirm()
+    await asyncio.sleep(0.1)
+
+
+HEARD: dict[Story, Callable[[int], list[ControllerEvent]]] = {
+    it_fails: lambda epoch: [
+        LivenessConnectionLost(broker_id=2, broker_epoch=epoch, at_seconds=0),
+        BrokerRefused(broker_id=2, broker_epoch=epoch, attempt=1),
+    ],
+    its_name_vanishes_when_it_fails: lambda epoch: [
+        BrokerRefused(broker_id=2, broker_epoch=epoch, attempt=1),
+        BrokerRefused(broker_id=2, broker_epoch=epoch, attempt=2),
+    ],
+    its_connection_breaks: lambda epoch: [
+        LivenessConnectionLost(broker_id=2, broker_epoch=epoch, at_seconds=0),
+        LivenessConnectionHeld(broker_id=2, broker_epoch=epoch),
+    ],
+    it_answers_for_the_first_time: lambda epoch: [BrokerAnswered(broker_id=2, broker_epoch=epoch)],
+    it_answers_as_usual: lambda epoch: [],
+    it_has_deleted_a_replica: lambda epoch: [ReplicasErased(broker_id=2, topic="lines", topic_id="t1", erased=(0,))],
+    it_says_what_its_log_holds: lambda epoch: [
+        LogsReceived(broker_id=2, broker_epoch=epoch, logs={T0: ReplicaLog(exists=True, log_end_offset=9)})
+    ],
+    another_broker_confirms_that_it_failed: lambda epoch: [
+        FailureConfirmed(broker_id=2, broker_epoch=epoch, confirmer_id=3, address=f"broker2:{PORT}", took_ms=0)
+    ],
+    no_other_broker_confirms_that_it_failed: lambda epoch: [
+        FailureUnconfirmed(broker_id=2, broker_epoch=epoch, attempt=4)
+    ],
+}
+
+
+def without_times(event: ControllerEvent) -> ControllerEvent:
+    if isinstance(event, LivenessConnectionLost):
+        return msgspec.structs.replace(event, at_seconds=0)
+    return msgspec.structs.replace(event, took_ms=0) if isinstance(event, FailureConfirmed) else event
+
+
+@pytest.mark.parametrize("story", HEARD)
+def test_each_thing_heard_from_a_broker_becomes_an_event(story: Story) -> None:
+    @simulated
+    async def play(cluster: Cluster) -> None:
+        await cluster.start(2, 3)
+        scene = Scene(cluster)
+        await scene.run(story)
+        assert [without_times(each) for each in scene.heard] == HEARD[story](scene.epoch)
+        assert scene.silences == []
+
+    play()
+
+
+async def it_leaves_an_order_unanswered(scene: Scene) -> None:
+    scene.cluster.brokers[2].is_mute = True
+    scene.greet()
+    await asyncio.sleep(SILENT_SECONDS + 3.5 * WATCH_SECONDS)
+
+
+@simulated
+async def test_a_silence_is_told_as_soon_as_it_is_long_enough_and_again_while_it_lasts(cluster: Cluster) -> None:
+    await cluster.start(2, 3)
+    scene = Scene(cluster)
+    await scene.run(it_leaves_an_order_unanswered)
+    seconds = [SILENT_SECONDS, SILENT_SECONDS + WATCH_SECONDS, SILENT_SECONDS + 2 * WATCH_SECONDS]
+    assert scene.silences == [BrokerSilent(broker_id=2, broker_epoch=scene.epoch, seconds=each) for each in seconds]
+
+
+async def it_is_left_alone_for_long(scene: Scene) -> None:
+    await scene.channels.all_answered()
+    scene.cluster.brokers[2].requests.clear()
+    await asyncio.sleep(20.0)
+
+
+@simulated
+async def test_a_broker_that_is_sent_nothing_is_probed_twice_within_the_longest_silence(cluster: Cluster) -> None:
+    """Else a leader that can be reached no more would lead until the next order."""
+    await cluster.start(2, 3)
+    scene = Scene(cluster)
+    await scene.run(it_is_left_alone_for_long)
+    longest = scene.state.settings.answer_seconds_max
+    assert len(cluster.brokers[2].requests) == pytest.approx(20.0 / (longest / 2), abs=1)
+    assert scene.silences == []
