@@ -60,11 +60,11 @@ def resume(state: ControllerState) -> list[ControllerEffect]:
 def on_replicas_erased(state: ControllerState, event: ReplicasErased) -> list[ControllerEffect]:
     """Only answers about this topic count: an earlier one of its name had another id."""
     topic, broker_id = event.topic, event.broker_id
+    if not state.is_being_deleted(topic) or state.topics[topic].topic_id != event.topic_id:
+        return []
     reports: list[ControllerEffect] = [
         Report(event=ReplicaDeletionFailed(topic=topic, partition=each, broker=broker_id)) for each in event.failed
     ]
-    if not state.is_being_deleted(topic) or state.topics[topic].topic_id != event.topic_id:
-        return reports
     deletion = state.deletions[topic]
     answered = {(each, broker_id) for each in event.erased}
     state.deletions[topic] = msgspec.structs.replace(deletion, erased=deletion.erased | answered)

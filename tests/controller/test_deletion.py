@@ -70,6 +70,7 @@ def test_a_replica_that_could_not_be_deleted_is_not_gone() -> None:
 
 
 @pytest.mark.invariant("I35")
+@pytest.mark.parametrize("code", [ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR])
 @pytest.mark.parametrize(
     ("deletion", "topic_id"),
     [
@@ -79,11 +80,11 @@ def test_a_replica_that_could_not_be_deleted_is_not_gone() -> None:
     ],
     ids=["it is over", "it waits", "it is of a later topic of the name"],
 )
-def test_a_late_answer_does_not_count(deletion: Deletion | None, topic_id: str) -> None:
+def test_a_late_answer_does_not_count(deletion: Deletion | None, topic_id: str, code: ErrorCode) -> None:
     """Orders are sent twice: a broker may answer the second one when the topic is gone, or another has its name."""
     state = deleting(deletion)
     before = copy.deepcopy(state)
-    assert [effect for each in (1, 2, 3) for effect in answered(state, each, topic_id=topic_id)] == []
+    assert [effect for each in (1, 2, 3) for effect in answered(state, each, code, topic_id=topic_id)] == []
     assert state == before
 
 

@@ -24,6 +24,7 @@ from minibroker.protocol.files.partition_metadata import (
     format_partition_metadata,
     parse_partition_metadata,
 )
+from minibroker.protocol.files.segment_digests import parse_segment_digests
 from minibroker.protocol.ids import TopicPartition
 
 TOPICS = st.from_regex(r"[a-zA-Z0-9._-]{1,20}", fullmatch=True).filter(lambda name: name not in (".", ".."))
@@ -247,6 +248,15 @@ def test_a_log_start_of_another_version_does_not_count_as_damage() -> None:
     with pytest.raises(OtherVersion, match="log-start has version 0, not 1"):
         checkpoints.parse_log_start(old.ljust(4_096, b"\n") + b"\n" * 4_096)
     assert checkpoints.parse_log_start(old.ljust(4_096, b"\n") + checkpoints.format_log_start(LATER, 2)) == (LATER, 2)
+
+
+@pytest.mark.parametrize("text", [b"version: 1\nchange: x\n", b"change: 3\n", b"version: 0", b""])
+@pytest.mark.parametrize("parse", [parse_partition_metadata, checkpoints.parse_log_start, parse_segment_digests])
+def test_a_file_that_names_no_other_version_is_damaged(parse: Callable[[bytes], object], text: bytes) -> None:
+    """Its checksum is right: this release writes no such text, and another release would have named its version."""
+    with pytest.raises(CorruptCheckpoint) as caught:
+        parse(with_checksum(text))
+    assert not isinstance(caught.value, OtherVersion)
 
 
 def test_either_file_reveals_a_directory_of_another_partition() -> None:

@@ -55,6 +55,8 @@ def test_each_number_of_a_batch_counts(one: tuple[int, int, int, int], other: tu
 def test_a_witness_survives_a_round_trip_and_refuses_invalid_values() -> None:
     node = WitnessNode(partitions={"t-0": WITNESSED})
     assert WitnessNode.decode(node.encode()) == node
+    every_digit = WitnessNode(partitions={"t-0": replace(WITNESSED, digest="0123456789abcdef" * 2)})
+    assert WitnessNode.decode(every_digit.encode()) == every_digit
     for wrong in ({"committed_offset": 3}, {"leader_epoch": -1}, {"digest": "x" * 32}, {"digest": "00"}):
         with pytest.raises(CorruptZnode, match="t-0"):
             WitnessNode.decode(WitnessNode(partitions={"t-0": replace(WITNESSED, **wrong)}).encode())

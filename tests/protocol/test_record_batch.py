@@ -214,6 +214,17 @@ def test_large_members_stay_below_the_estimate() -> None:
     assert len(builder.close()) <= builder.size_bytes
 
 
+@pytest.mark.parametrize("edge", [-(2**31), -(2**15), 2**16, 2**32])
+@pytest.mark.parametrize("beyond", [-1, 0, 1])
+def test_the_estimate_covers_each_size_of_a_timestamp(edge: int, beyond: int) -> None:
+    """In records without any slack: their other members are as long as the estimate assumes."""
+    builder = BatchBuilder(2**24)
+    builder.append(None, None, 0)
+    for _ in range(1_000):
+        builder.append(b"k" * 256, b"v" * 256, edge + beyond)
+    assert len(builder.close()) <= builder.size_bytes
+
+
 @pytest.mark.parametrize("letter", ["a", "\u00e4", "\u20ac", "\U0001f600"])
 def test_the_estimate_of_headers_covers_every_letter_and_wastes_nothing_on_the_longest(letter: str) -> None:
     """What the estimate wastes fills batches, and the producer's memory, early."""
