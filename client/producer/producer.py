@@ -189,9 +189,9 @@ class Producer(PublicClient):
             self._closing = True
             return
         self._owner.check()
+        deadline = self._flush_deadline(timeout_ms)
         self._closing = True
         try:
-            deadline = self._flush_deadline(timeout_ms)
             await self._flush(deadline)
             if self._settings.acks_number == 0:
                 await self._sender.barrier(deadline)

@@ -8,7 +8,7 @@ import pytest
 from minibroker.client.admin import AdminClient, NewTopic
 from minibroker.client.consumer.consumer import Consumer
 from minibroker.client.errors import InvalidCall
-from minibroker.client.limits import check_at_least
+from minibroker.client.limits import BATCH_SIZE_MAX, check_at_least
 from minibroker.client.producer.producer import Producer
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.ports import Runtime
@@ -89,10 +89,36 @@ def test_a_time_is_a_number_that_a_clock_can_hold(cluster: FakeCluster, timeout_
     cluster.run(main, seconds_max=5)
 
 
+def test_a_producer_that_is_to_close_within_no_possible_time_stays_open(cluster: FakeCluster) -> None:
+    """The records that it holds were given up for a wrong argument."""
+
+    async def main(runtime: Runtime) -> None:
+        async with Producer(bootstrap_servers=cluster.bootstrap, linger_ms=100, runtime=runtime) as producer:
+            delivery = await producer.send("t", b"held")
+            with pytest.raises(InvalidCall, match="timeout_ms"):
+                await producer.close(timeout_ms=-1)
+            await delivery
+            await producer.send_and_wait("t", b"sent")
+
+    cluster.run(main, seconds_max=5)
+    assert cluster.partition("t").values() == [b"held", b"sent"]
+
+
 def test_an_offset_of_64_bits_is_a_number() -> None:
     check_at_least(0, offset=2**63 - 1)
     with pytest.raises(InvalidCall, match="below 2"):
         check_at_least(0, offset=2**63)
+
+
+@pytest.mark.parametrize("name", ["batch_size", "max_request_size"])
+def test_a_batch_may_be_as_large_as_a_broker_takes_and_no_larger(name: str) -> None:
+    def producer(size: int) -> Producer:
+        return Producer(bootstrap_servers="localhost", buffer_memory=2**30, **{name: size})  # type: ignore[arg-type]
+
+    producer(BATCH_SIZE_MAX)
+    for above in (BATCH_SIZE_MAX + 1, 2 * BATCH_SIZE_MAX):
+        with pytest.raises(InvalidCall, match=f"are at most {BATCH_SIZE_MAX} bytes"):
+            producer(above)
 
 
 @pytest.mark.parametrize("client_id", ["x" * 257, "x\udcff", 5, None])
