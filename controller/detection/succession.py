@@ -90,7 +90,6 @@ class Succession:
             return
         self._current = current
         self._refusals = 0
-        self._refused.clear()
         if self._liveness is not None:
             self._liveness.cancel()
             self._liveness = None
@@ -109,8 +108,6 @@ class Succession:
         self._refusals = refusals
         if refusals:
             self._refused.set()
-        else:
-            self._refused.clear()
 
     async def _is_confirmed(
         self, current: CurrentController, others: dict[int, ConfirmerAddress], attempt: int
