@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 import pytest
 
-from minibroker.controller.cluster_reader import shown
+from minibroker.controller.cluster_reader import ClusterReader, shown
+from minibroker.controller.controller_election import ControllerFence
 from minibroker.protocol import znodes
 from minibroker.protocol.events.controller_events import NodeIgnored
 from minibroker.protocol.ids import MAX_INT32, TopicPartition
 from minibroker.protocol.wire.messages import DeleteTopicsRequest, LeaderAndIsrRequest, UpdateMetadataRequest
-from minibroker.protocol.znodes import BrokerRegistration
+from minibroker.protocol.znodes import BrokerRegistration, ConfigNode
 from tests.controller.cluster import Candidate, Cluster, FakeBroker, simulated
 from tests.controller.isr_proposals import is_led
 
@@ -94,6 +96,36 @@ def test_an_unusable_znode_stops_no_failover(path: str, content: bytes, is_first
         await cluster.observer.delete(path)
         if not path.startswith("/admin"):
             await cluster.until(lambda: path not in controller.service.ignored_nodes())
+
+    story()
+
+
+READ: dict[str, tuple[str, bytes | None, Callable[[ClusterReader], Awaitable[object]]]] = {
+    "broker": ("/brokers/ids/7", registration(), lambda reader: reader.read_brokers(lambda: None)),
+    "topic": ("/brokers/topics/t", assignment({"0": [1]}), lambda reader: reader.read_topics(["t"])),
+    "settings": (
+        "/config/topics/t",
+        ConfigNode(config={}).encode(),
+        lambda reader: reader.read_config("/config/topics/t"),
+    ),
+    "settings that are removed": ("/config/topics/t", None, lambda reader: reader.read_config("/config/topics/t")),
+}
+
+
+@pytest.mark.parametrize(("path", "repaired", "read"), READ.values(), ids=READ)
+def test_a_znode_that_was_repaired_is_no_longer_listed(
+    path: str, repaired: bytes | None, read: Callable[[ClusterReader], Awaitable[object]]
+) -> None:
+    @simulated
+    async def story(cluster: Cluster) -> None:
+        await cluster.start()
+        reader = ClusterReader(cluster.observer, ControllerFence(controller_epoch=1, epoch_version=1))
+        await plant(cluster, path, b"damaged")
+        await read(reader)
+        assert list(reader.ignored_nodes.nodes()) == [path]
+        await (cluster.observer.delete(path) if repaired is None else cluster.observer.set(path, repaired))
+        await read(reader)
+        assert reader.ignored_nodes.nodes() == {}
 
     story()
 

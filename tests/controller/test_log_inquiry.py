@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minibroker.controller.core.controller_state import ReplicaLog
-from minibroker.controller.log_inquiry import ask_logs
+from minibroker.controller.log_inquiry import UNREADABLE_MAX, ask_logs
 from minibroker.protocol.ids import BrokerEpoch, TopicPartition
 from minibroker.protocol.wire.messages import (
     TEXT_MAX,
@@ -24,16 +24,18 @@ ALL = [TopicPartition("t", number) for number in range(5)]
 
 
 class Answering:
-    """A broker that gives answers about one partition that do not decode."""
+    """A broker that gives so many answers about these partitions that do not decode."""
 
-    def __init__(self, spoiled: TopicPartition | None, spoiled_times: int) -> None:
-        self.spoiled, self.times = spoiled, spoiled_times
-        self.asked: list[int] = []
+    def __init__(self, spoiled_times: dict[TopicPartition, int]) -> None:
+        self.times = spoiled_times
+        self.asked: list[list[TopicPartition]] = []
 
     def handle(self, incoming: IncomingRequest) -> None:
         body = incoming.body
         assert isinstance(body, GetReplicaLogInfoRequest)
-        self.asked.append(sum(len(topic.partitions) for topic in body.topics))
+        self.asked.append(
+            [TopicPartition(each.topic_name, number) for each in body.topics for number in each.partitions]
+        )
         topics = [
             ReplicaLogInfoTopic(
                 topic_name=topic.topic_name,
@@ -45,17 +47,17 @@ class Answering:
 
     def _info(self, partition: TopicPartition) -> ReplicaLogInfo:
         damage = None
-        if partition == self.spoiled and self.times:
-            self.times -= 1
+        if self.times.get(partition):
+            self.times[partition] -= 1
             damage = "x" * (TEXT_MAX + 1)
         return ReplicaLogInfo(
             partition=partition.partition, exists=True, damage=damage, log_end_offset=partition.partition
         )
 
 
-@pytest.mark.parametrize("times", [1, 10_000])
-def test_one_partition_does_not_spoil_the_answers_about_others(times: int, caplog: pytest.LogCaptureFixture) -> None:
-    world, broker = SimulatedWorld(), Answering(SPOILED, times)
+def asked(broker: Answering) -> dict[TopicPartition, ReplicaLog]:
+    """What an inquiry about all partitions ends with."""
+    world = SimulatedWorld()
 
     async def ask() -> dict[TopicPartition, ReplicaLog]:
         server = RpcServer(world.runtime("broker").network, authenticated.Answering(2, broker.handle))
@@ -66,11 +68,30 @@ def test_one_partition_does_not_spoil_the_answers_about_others(times: int, caplo
         finally:
             await server.stop()
 
-    logs = world.run(ask())
+    return world.run(ask())
+
+
+@pytest.mark.parametrize("times", [1, 10_000])
+def test_one_partition_does_not_spoil_the_answers_about_others(times: int, caplog: pytest.LogCaptureFixture) -> None:
+    broker = Answering({SPOILED: times})
+    logs = asked(broker)
     assert sorted(logs) == ALL
     assert [logs[each].log_end_offset for each in ALL if each != SPOILED] == [0, 1, 3, 4]
     assert (logs[SPOILED].unavailable is None) == (times == 1)
     assert logs[SPOILED].damage is None
-    assert broker.asked[0] == len(ALL)
-    assert set(broker.asked[1:]) == {1}
+    assert broker.asked[0] == ALL
+    assert {len(each) for each in broker.asked[1:]} == {1}
     assert "broker:9092" in caplog.text
+
+
+@pytest.mark.parametrize("spoiled", [ALL[0], SPOILED, ALL[-1]])
+def test_each_partition_has_the_same_number_of_attempts_of_its_own(spoiled: TopicPartition) -> None:
+    """Bytes may be corrupted on their way. The answer about all of them is no attempt, nor are those about others."""
+    together = 1
+    for after in (0, 1):
+        left = {each: together + UNREADABLE_MAX - after for each in (spoiled, ALL[1])}
+        broker = Answering(left)
+        logs = asked(broker)
+        for each in (spoiled, ALL[1]):
+            assert broker.asked[1:].count([each]) == UNREADABLE_MAX
+            assert (logs[each].unavailable is None) == (after == 1)

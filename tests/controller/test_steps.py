@@ -10,10 +10,12 @@ from minibroker.controller.core.controller_state import ControllerState, Deletio
 from minibroker.controller.core.election import PartitionChange, elect
 from minibroker.controller.core.events import (
     AnswersDue,
+    AskLogs,
     CloseChannel,
     ControllerEffect,
     ControllerEvent,
     LeadershipsWritten,
+    LogsReceived,
     OpenChannel,
     RegistrationsChanged,
     ReplicasFailed,
@@ -160,6 +162,65 @@ def test_a_new_broker_gets_every_partition_and_the_old_ones_get_the_broker() -> 
     assert isinstance(metadata[0].orders[0], UpdateMetadata)
 
 
+OTHER = TopicPartition("others", 0)
+EVERYTHING = frozenset([T0])
+
+
+def knowing_all_of_registrations(*broker_ids: int) -> ControllerState:
+    """Everything that a controller may note of a registration is noted of these, and of broker 1 nothing."""
+    state = cluster_state(1, 2, 3, now=leadership(1, 1))
+    state.shutting_down = state.unresponsive = state.newly_registered = frozenset(broker_ids)
+    state.offline_replicas = dict.fromkeys(broker_ids, EVERYTHING)
+    state.asked_logs = dict.fromkeys(broker_ids, EVERYTHING)
+    state.lost_connections = dict.fromkeys(broker_ids, 1.0)
+    state.silent_seconds = dict.fromkeys(broker_ids, 5.0)
+    state.logs = {each: {T0: log(9)} for each in broker_ids}
+    return state
+
+
+@pytest.mark.parametrize("is_back", [True, False])
+def test_nothing_is_remembered_of_a_registration_that_is_over(is_back: bool) -> None:
+    """What is left of it would count for the next one of this broker."""
+    state = knowing_all_of_registrations(2, 3)
+    now = {each: known for each, known in state.brokers.items() if each != 3}
+    if is_back:
+        now[3] = broker(3, epoch=99)
+    step(state, RegistrationsChanged(brokers=now))
+    expected = knowing_all_of_registrations(2)
+    expected.brokers = now
+    if is_back:
+        expected.unresponsive = expected.newly_registered = frozenset([2, 3])
+    assert state == expected
+
+
+@pytest.mark.parametrize(
+    "found",
+    [TopicsChanged(unreadable=EVERYTHING), LeadershipsWritten(lost={T0: None}, unreadable=EVERYTHING)],
+    ids=["read", "found by a write"],
+)
+def test_a_state_that_cannot_be_read_is_left_alone_from_then_on(found: ControllerEvent) -> None:
+    state = cluster_state(1, 2, 3, now=leadership(1, 1, 2, 3))
+    state.unreadable = frozenset([OTHER])
+    assert step(state, found) is not None
+    assert state.unreadable == {T0, OTHER}
+    effects = step(state, RegistrationsChanged(brokers={2: broker(2), 3: broker(3)}))
+    assert not [each for each in effects if isinstance(each, WriteLeaderships)]
+
+
+def test_a_log_is_asked_for_once_until_it_is_said_and_again_when_the_replica_was_offline() -> None:
+    state = cluster_state(1, now=leadership(None, 2, 3))
+
+    def asks(event: ControllerEvent) -> list[int]:
+        return [each.broker.broker_id for each in step(state, event) if isinstance(each, AskLogs)]
+
+    here = {1: broker(1), 3: broker(3, incarnation="next")}
+    assert asks(RegistrationsChanged(brokers=here)) == [1, 3]
+    assert asks(RegistrationsChanged(brokers={**here, 2: broker(2, incarnation="next")})) == [2]
+    assert asks(LogsReceived(broker_id=3, broker_epoch=30, logs={T0: log(9)})) == []
+    assert asks(ReplicasFailed(broker_id=3, broker_epoch=30, partitions=(T0,))) == [3]
+    assert state.logs[3] == {}, "what it said before may be true no more"
+
+
 def test_steps_are_repeatable() -> None:
     """The same events give the same effects, whatever the order in which facts were learnt."""
     forward = cluster_state(1, 2, 3, now=leadership(1, 1, 2, 3))
@@ -192,7 +253,6 @@ def test_a_replica_that_fails_while_there_is_no_leader_changes_nothing() -> None
 
 
 # ------------------------------------------------------------------------------------------------- topics come and go
-OTHER = TopicPartition("others", 0)
 
 
 @pytest.mark.invariant("I27")

@@ -103,6 +103,19 @@ def test_a_registration_that_never_answered_is_unregistered_sooner() -> None:
     assert of(Unregister, step(state, silent(2, 1.0))) == [Unregister(broker_id=2, broker_epoch=20)]
 
 
+def test_a_registration_that_has_answered_may_be_silent_for_long() -> None:
+    state = cluster_state(1, 2, 3, 4, now=leadership(2, 2, 3))
+    step(state, RegistrationsChanged(brokers={**state.brokers, 2: broker(2, epoch=99)}))
+    step(state, BrokerAnswered(broker_id=2, broker_epoch=99))
+    assert of(Unregister, step(state, BrokerSilent(broker_id=2, broker_epoch=99, seconds=LONG - 0.5))) == []
+
+
+def test_a_silent_broker_is_not_elected() -> None:
+    state = cluster_state(1, 2, 3, 4, now=leadership(1, 1, 2, 3))
+    step(state, silent(2, 1.0))
+    assert leaders(step(state, RegistrationsChanged(brokers={each: broker(each) for each in (2, 3, 4)}))) == [3]
+
+
 @pytest.mark.parametrize(
     "state",
     [
