@@ -474,4 +474,3 @@ class Fetcher:
         ):
             self._cluster.request_refresh()
         self.wake()
-        self._on_update()
