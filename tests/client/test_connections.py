@@ -128,6 +128,34 @@ def test_failed_attempts_come_less_and_less_often(cluster: FakeCluster) -> None:
     assert attempts[-1] - attempts[-2] > 0.7
 
 
+def test_each_change_of_a_connection_is_told_once_until_the_client_is_closed(cluster: FakeCluster) -> None:
+    """The parts of a client that got no connection wait for this, and ask again."""
+    told: list[tuple[Address, bool]] = []
+
+    async def main(runtime: Runtime) -> None:
+        right, wrong = Address("broker1", PORT), Address("broker1", 1)
+        client = Cluster(runtime, settings(right))
+        client.connections.on_change = lambda address: told.append((address, client.connections.is_open(address)))
+        for address in (right, wrong):
+            assert client.connections.open_connection(address) is None
+            await asyncio.sleep(0.2)
+        assert told == [(right, True), (wrong, False)]
+        assert client.connections.open_connection(right) is not None
+        cluster.kill(1)
+        await asyncio.sleep(0.2)
+        assert told[2:] == [(right, False)]
+        cluster.start_broker(1)
+        client.connections.open_connection(right)
+        await asyncio.sleep(2)
+        assert told[3:] == [(right, True)]
+        client.connections.open_connection(wrong)
+        await client.close()
+        await asyncio.sleep(2)
+        assert len(told) == 4
+
+    cluster.run(main)
+
+
 def test_every_bootstrap_server_is_tried(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
         client = Cluster(runtime, settings(Address("nowhere", 1), Address("broker1", 2), Address("broker3", PORT)))

@@ -95,6 +95,7 @@ def test_getmany_without_data_returns_empty_at_its_deadline(cluster: FakeCluster
             assert 2 <= loop.time() - start < 2.1
             assert consumer.connection_state(T0).state == "fetching"
             assert consumer.connection_state(T0).healthy
+            assert consumer.connection_state(T0).error is None
 
     cluster.run(main)
 
@@ -132,15 +133,12 @@ def test_batches_come_as_columns(cluster: FakeCluster) -> None:
         async with earliest(cluster, runtime) as consumer:
             await consumer.seek_to_beginning()
             consumer.seek(T0, 33)
-            values: list[bytes | None] = []
-            expected = 33
-            while len(values) < 62:
+            rows: list[tuple[int, bytes | None, bytes | None, int]] = []
+            while len(rows) < 62:
                 for batch in await consumer.getmany_batches(timeout_ms=1_000):
-                    assert batch.base_offset == expected
-                    assert len(batch.keys) == len(batch.timestamps_ms) == len(batch)
-                    expected += len(batch)
-                    values.extend(batch.values)
-        assert values == numbered(33, 95)
+                    offsets = range(batch.base_offset, batch.base_offset + len(batch))
+                    rows.extend(zip(offsets, batch.keys, batch.values, batch.timestamps_ms, strict=True))
+        assert rows == [(number, b"k", b"%06d" % number, number * 1_000) for number in range(33, 95)]
 
     cluster.run(main)
 

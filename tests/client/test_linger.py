@@ -1,6 +1,7 @@
 """When a producer sends: how long a record waits for others, and what it does not wait for."""
 
 import asyncio
+from typing import Literal
 
 import pytest
 
@@ -51,6 +52,27 @@ def test_without_linger_a_record_is_sent_in_the_call_and_a_later_burst_together(
             return cluster.asked(ProduceRequest) - before
 
     assert cluster.run(main) == 2
+
+
+@pytest.mark.parametrize("acks", [0, "all"])
+def test_without_linger_no_record_waits_for_an_answer_or_a_later_record(
+    cluster: FakeCluster, acks: Literal[0, "all"]
+) -> None:
+    """Neither the only one of a call, nor one behind a request that is not answered."""
+
+    async def main(runtime: Runtime) -> None:
+        async with Producer(bootstrap_servers=cluster.bootstrap, linger_ms=0, acks=acks, runtime=runtime) as producer:
+            await producer.send_and_wait("t", b"warm up")
+            await asyncio.sleep(0.01)
+            cluster.intercept = lambda broker, request: isinstance(request.body, ProduceRequest) or None
+            before = cluster.asked(ProduceRequest)
+            for number in range(3):
+                await producer.send("t", b"x")
+                await asyncio.sleep(0.01)
+                assert cluster.asked(ProduceRequest) == before + number + 1
+            cluster.intercept = lambda broker, request: None
+
+    cluster.run(main)
 
 
 def test_without_linger_an_unanswered_record_expires_in_time(cluster: FakeCluster) -> None:

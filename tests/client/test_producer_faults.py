@@ -6,6 +6,7 @@ from typing import Literal
 import pytest
 
 from minibroker.client.errors import (
+    BrokerError,
     DeliveryAborted,
     DeliveryTimedOut,
     FlushTimedOut,
@@ -18,9 +19,13 @@ from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import (
     InitProducerIdRequest,
+    InitProducerIdResponse,
     MetadataRequest,
     MetadataResponse,
+    ProducePartitionResponse,
     ProduceRequest,
+    ProduceResponse,
+    ProduceTopicResponse,
     Response,
 )
 from minibroker.runtime.ports import Runtime
@@ -28,8 +33,72 @@ from minibroker.runtime.server.incoming_request import IncomingRequest
 from tests.client.fake_cluster import CLIENT, FakeCluster
 from tests.client.faults import numbered, on_produce, refusal, refuse_always
 
-
 # ------------------------------------------------------------------------------------------------------------ trouble
+UNUSABLE_ANSWERS: dict[str, Response] = {
+    "names no partition": ProduceResponse(responses=[]),
+    "names another partition": ProduceResponse(
+        responses=[ProduceTopicResponse(name="t", partition_responses=[ProducePartitionResponse(index=7)])]
+    ),
+    "refuses the whole request": ProduceResponse(error_code=ErrorCode.NOT_ENOUGH_REPLICAS),
+    "refuses a request that it could not read": Response(error_code=ErrorCode.REQUEST_TIMED_OUT),
+}
+
+
+@pytest.mark.parametrize("case", UNUSABLE_ANSWERS)
+def test_batches_are_sent_again_soon_after_an_answer_that_does_not_name_them(cluster: FakeCluster, case: str) -> None:
+    """No timeout ends them: the request is answered."""
+    cluster.add_topic("t", 3)
+    answers = [UNUSABLE_ANSWERS[case]]
+
+    def intercept(broker: int, request: IncomingRequest) -> Response | None:
+        return answers.pop() if answers and isinstance(request.body, ProduceRequest) else None
+
+    async def main(runtime: Runtime) -> float:
+        async with Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime) as producer:
+            await producer.send_and_wait("t", b"a", partition=0)
+            cluster.intercept = intercept
+            began = asyncio.get_running_loop().time()
+            await producer.send_and_wait("t", b"b", partition=0)
+            return asyncio.get_running_loop().time() - began
+
+    assert 0 < cluster.run(main) < 0.5
+    assert cluster.partition("t").values() == [b"a", b"b"]
+
+
+def test_what_keeps_a_producer_from_its_first_id_is_told_while_brokers_are_asked(cluster: FakeCluster) -> None:
+    def intercept(broker: int, request: IncomingRequest) -> Response | None:
+        refusal = InitProducerIdResponse(error_code=ErrorCode.REQUEST_TIMED_OUT, error_message="ids are counted")
+        return refusal if isinstance(request.body, InitProducerIdRequest) else None
+
+    async def main(runtime: Runtime) -> None:
+        cluster.intercept = intercept
+        async with Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime) as producer:
+            await producer.send("t", b"x")
+            with pytest.raises(FlushTimedOut, match="ids are counted"):
+                await producer.flush(timeout_ms=1_000)
+            cluster.intercept = lambda broker, request: None
+
+    cluster.run(main)
+
+
+def test_a_final_refusal_of_a_whole_request_is_the_error_of_each_batch(cluster: FakeCluster) -> None:
+    cluster.add_topic("t", 4)
+
+    def intercept(broker: int, request: IncomingRequest) -> Response | None:
+        refusal = ProduceResponse(error_code=ErrorCode.INVALID_RECORD, error_message="told")
+        return refusal if isinstance(request.body, ProduceRequest) else None
+
+    async def main(runtime: Runtime) -> None:
+        async with Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime) as producer:
+            cluster.intercept = intercept
+            deliveries = [await producer.send("t", b"x", partition=index) for index in range(4)]
+            for index, delivery in enumerate(deliveries):
+                with pytest.raises(BrokerError, match=f"INVALID_RECORD from broker .* for t-{index} .*told"):
+                    await delivery
+
+    cluster.run(main)
+
+
 def test_stale_metadata_is_corrected_by_the_hint_in_a_refusal(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
         async with Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime) as producer:
@@ -311,6 +380,24 @@ def test_a_producer_that_is_closed_says_which_attempt_may_have_written(
 
 
 @pytest.mark.invariant("I25")
+def test_closing_ends_each_wait_for_a_record_that_is_given_up(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        producer = Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime)
+        await producer.start()
+        on_produce(cluster, *[True] * 50)
+        waiting = asyncio.create_task(producer.send_and_wait("t", b"x"))
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        with pytest.raises(FlushTimedOut):
+            await producer.close(timeout_ms=100)
+        with pytest.raises(DeliveryAborted):
+            await asyncio.wait_for(waiting, 0.1)
+        assert producer.metrics().records_failed == 1
+        assert producer.metrics().buffered_bytes == 0
+
+    cluster.run(main)
+
+
 def test_after_a_sent_batch_expired_the_next_one_has_a_new_producer_epoch(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
         async with Producer(

@@ -1,11 +1,15 @@
 """Small pure parts of the client: partitioner, back-off, metadata cache, parameters."""
 
+import logging
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minibroker.client.client_log import ClientLog
 from minibroker.client.errors import InvalidCall
 from minibroker.client.limits import parse_servers
 from minibroker.client.metadata_cache import Address, MetadataCache
@@ -53,6 +57,15 @@ def test_back_off_grows_to_a_bound(attempt: int, unit_random: float) -> None:
     pause = backoff_ms(attempt, 100, 1_000, unit_random)
     expected = min(1_000.0, 100.0 * 2 ** min(attempt - 1, 20))
     assert expected * 0.8 <= pause <= expected * 1.2
+
+
+@pytest.mark.parametrize("pause_ms", [partial(backoff_ms, 3, 100, 1_000), partial(poll_pause_ms, 1_600, 20, 1_000)])
+def test_a_pause_is_spread_evenly_to_both_sides(pause_ms: Callable[[float], float]) -> None:
+    """Clients that failed together do not return together, and a pause is as long as intended in the mean."""
+    shortest, intended, longest = (pause_ms(unit_random) for unit_random in (0.0, 0.5, 1.0))
+    assert intended == pytest.approx(400)
+    assert intended - shortest == pytest.approx(longest - intended)
+    assert longest - shortest > intended / 4
 
 
 @given(found_at_ms=st.floats(0, 2_000), unit_random=st.floats(0, 1, exclude_max=True))
@@ -125,6 +138,29 @@ def test_a_hint_is_accepted_only_with_a_newer_epoch() -> None:
     assert cache.partition(T0).leader == 2
     cache.update(answer(1, 5), 1)
     assert cache.partition(T0).leader == 2
+
+
+@pytest.mark.parametrize("partition", [TopicPartition("t", 9), TopicPartition("other", 0)])
+def test_a_hint_about_a_partition_that_is_not_known_changes_nothing(partition: TopicPartition) -> None:
+    cache = cache_with(answer(1, 5))
+    version = cache.version
+    assert not cache.apply_hint(partition, CurrentLeader(leader_id=2, leader_epoch=6))
+    assert cache.partition(partition).leader is None
+    assert cache.version == version
+
+
+# ------------------------------------------------------------------------------------------------------------------ log
+@pytest.mark.parametrize(
+    ("count", "end"), [(1, "(epoch 7)"), (5, "(epoch 7)"), (6, "and 1 more partitions have new leaders")]
+)
+def test_new_leaders_are_named_up_to_a_limit(caplog: pytest.LogCaptureFixture, count: int, end: str) -> None:
+    with caplog.at_level(logging.INFO, "minibroker.client"):
+        ClientLog("me").new_leaders([(TopicPartition("t", number), 2, 7) for number in range(count)])
+        ClientLog("me").new_leaders([])
+    (line,) = (each.message for each in caplog.records)
+    assert line.count("is led by broker 2 now") == min(count, 5)
+    assert line.endswith(end)
+    assert ("more" in line) == (count > 5)
 
 
 # ---------------------------------------------------------------------------------------------------------- parameters

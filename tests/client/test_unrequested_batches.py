@@ -1,5 +1,6 @@
 """A consumer believes a reply only if it holds what was asked for: these offsets, without a gap, of this topic."""
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 
 from minibroker.client.consumer.consumer import Consumer
 from minibroker.client.consumer.consumer_errors import UNFIT_FETCHES_MAX
-from minibroker.client.errors import MisplacedRecords, TopicMadeAgain, UndecodableRecords
+from minibroker.client.errors import LogTruncated, MisplacedRecords, TopicMadeAgain, UndecodableRecords
 from minibroker.protocol.record_batch import build_batch
 from minibroker.protocol.wire.messages import (
     FetchPartitionResponse,
@@ -94,7 +95,7 @@ def test_records_before_a_gap_are_returned(cluster: FakeCluster) -> None:
     assert cluster.run(main) == numbered(0, 30)
 
 
-def test_a_leader_that_recovers_soon_raises_no_error(cluster: FakeCluster) -> None:
+def test_a_leader_that_recovers_soon_raises_no_error(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
     fill(cluster, 10)
     answers = [batch_at(20)] * (UNFIT_FETCHES_MAX - 1)
     answer_with(cluster, lambda body: answers.pop() if answers else None)
@@ -103,7 +104,11 @@ def test_a_leader_that_recovers_soon_raises_no_error(cluster: FakeCluster) -> No
         async with earliest(cluster, runtime) as consumer:
             return await take_many(consumer)
 
-    assert cluster.run(main) == numbered(0, 10)
+    with caplog.at_level(logging.WARNING, "minibroker.client"):
+        assert cluster.run(main) == numbered(0, 10)
+    logged = [each.message for each in caplog.records]
+    assert len(logged) == UNFIT_FETCHES_MAX - 1, "an operator reads of each answer, for the leader's log has damage"
+    assert all("the first batch holds offsets 20 to 29" in line for line in logged)
 
 
 # --------------------------------------------------------------------------------------- undecodable batches
@@ -200,6 +205,68 @@ def test_a_topic_created_again_is_read_by_the_reset_policy_and_that_is_logged(
         assert cluster.run(main) == [b"other-%06d" % number for number in range(30)]
     (line,) = [each.message for each in caplog.records]
     assert "the topic of t-0 was deleted and created again: position " in line
+
+
+def truncate(cluster: FakeCluster) -> None:
+    cluster.partition("t").truncate_to(0)
+    cluster.partition("t").elect(2)
+
+
+@pytest.mark.invariant("I22")
+@pytest.mark.parametrize(
+    ("change", "settings", "error"),
+    [
+        (lambda cluster: cluster.make_again("t"), {}, None),
+        (lambda cluster: cluster.make_again("t"), {"auto_offset_reset": "none"}, TopicMadeAgain),
+        (truncate, {"on_truncation": "reset"}, None),
+        (truncate, {}, LogTruncated),
+    ],
+    ids=["made again", "made again, halting", "truncated", "truncated, halting"],
+)
+def test_records_of_a_log_that_has_changed_are_not_returned_though_they_were_decoded(
+    cluster: FakeCluster, change: Callable[[FakeCluster], None], settings: dict[str, Any], error: type[Exception] | None
+) -> None:
+    """Nor do they move the position: it would be one in the other log."""
+    fill(cluster, 10)
+
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime, metadata_max_age_ms=200, **settings) as consumer:
+            consumer.seek(T0, 0)
+            assert await read(consumer, 5) == numbered(0, 5), "in the middle of a batch"
+            change(cluster)
+            other_records(cluster, 30)
+            await asyncio.sleep(5)
+            if error is None:
+                assert await read(consumer, 30) == [b"other-%06d" % number for number in range(30)]
+            else:
+                with pytest.raises(error):
+                    await consumer.getone(timeout_ms=1_000)
+
+    cluster.run(main)
+
+
+@pytest.mark.invariant("I22")
+@pytest.mark.parametrize(
+    ("change", "error"), [(lambda cluster: cluster.make_again("t"), TopicMadeAgain), (truncate, LogTruncated)]
+)
+def test_a_call_that_waits_is_told_at_once_that_the_log_has_changed(
+    cluster: FakeCluster, change: Callable[[FakeCluster], None], error: type[Exception]
+) -> None:
+    fill(cluster, 10)
+
+    async def main(runtime: Runtime) -> float:
+        async with earliest(cluster, runtime, auto_offset_reset="none", metadata_max_age_ms=200) as consumer:
+            consumer.seek(T0, 0)
+            await read(consumer, 10)
+            waiting = asyncio.create_task(consumer.getmany(timeout_ms=60_000))
+            await asyncio.sleep(0)
+            change(cluster)
+            began = asyncio.get_running_loop().time()
+            with pytest.raises(error):
+                await waiting
+            return asyncio.get_running_loop().time() - began
+
+    assert cluster.run(main) < 1.5
 
 
 @pytest.mark.invariant("I22")

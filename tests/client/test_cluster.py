@@ -1,0 +1,90 @@
+"""The cluster as one client sees it: how it is searched again, and what is left of the search when it is closed."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from minibroker.client.cluster import Cluster, ClusterSettings
+from minibroker.client.errors import ClientClosed
+from minibroker.client.limits import Deadline, parse_servers
+from minibroker.protocol.wire.messages import MetadataRequest
+from minibroker.runtime.ports import Runtime
+from tests.client.fake_cluster import FakeCluster
+from tests.client.reading import T0
+
+
+@asynccontextmanager
+async def searched(cluster: FakeCluster, runtime: Runtime) -> AsyncIterator[Cluster]:
+    """The cluster with its topic `t`, as a client sees it."""
+    client = Cluster(runtime, ClusterSettings(bootstrap=parse_servers(cluster.bootstrap), client_id="test"))
+    client.want_topics(["t"])
+    await client.start()
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+def test_metadata_that_could_not_be_fetched_are_asked_for_until_they_come(cluster: FakeCluster) -> None:
+    """The parts of a client do not ask again: they wait for what the next round brings."""
+
+    async def main(runtime: Runtime) -> None:
+        async with searched(cluster, runtime) as client:
+            for broker in cluster.brokers:
+                cluster.kill(broker)
+            client.request_refresh()
+            await asyncio.sleep(10)
+            assert client.last_error is not None
+            cluster.partition("t").elect(2)
+            for broker in cluster.brokers:
+                cluster.start_broker(broker)
+            await asyncio.sleep(3)
+            assert client.last_error is None
+            assert client.metadata.partition(T0).leader == 2
+
+    cluster.run(main)
+
+
+def test_a_long_search_for_a_leader_costs_few_requests(cluster: FakeCluster) -> None:
+    """The pauses grow with the time for which it has been searched."""
+
+    async def main(runtime: Runtime) -> int:
+        async with searched(cluster, runtime) as client:
+            await asyncio.sleep(1)
+            cluster.partition("t").elect(None)
+            client.add_listener(lambda: None if client.metadata.partition(T0).leader else client.request_refresh())
+            client.request_refresh()
+            before = cluster.asked(MetadataRequest)
+            await asyncio.sleep(10)
+            return cluster.asked(MetadataRequest) - before
+
+    assert 10 < cluster.run(main) < 50
+
+
+def test_a_closed_search_ends_the_calls_that_wait_for_it_and_begins_no_other(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with searched(cluster, runtime) as client:
+            cluster.intercept = lambda broker, request: isinstance(request.body, MetadataRequest) or None
+            asked = asyncio.create_task(client.refresh(Deadline(60_000)))
+            await asyncio.sleep(0.5)  # its round is under way
+            queued = asyncio.create_task(client.refresh(Deadline(60_000)))
+            await asyncio.sleep(0)
+            began = asyncio.get_running_loop().time()
+            await client.close()
+            for waiting in (asked, queued):
+                with pytest.raises(ClientClosed):
+                    await waiting
+            assert asyncio.get_running_loop().time() - began < 0.1
+        for call in (client.start(), client.refresh(Deadline(60_000))):
+            with pytest.raises(ClientClosed):
+                await call
+        assert asyncio.get_running_loop().time() - began < 0.1
+
+    with caplog.at_level(logging.INFO, "minibroker.client"):
+        cluster.run(main)
+    assert [each.message for each in caplog.records].count("test: closed") == 1
