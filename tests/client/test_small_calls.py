@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from typing import Literal
 
 import pytest
 
@@ -9,7 +10,19 @@ from minibroker.client.errors import BrokerError
 from minibroker.client.producer.deliveries import Delivery
 from minibroker.client.producer.producer import Producer
 from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.wire.messages import (
+    FetchPartitionResponse,
+    FetchRequest,
+    FetchResponse,
+    FetchTopicResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ProduceRequest,
+    Request,
+    Response,
+)
 from minibroker.runtime.ports import Runtime
+from minibroker.runtime.server.incoming_request import IncomingRequest
 from tests.client.fake_cluster import FakeCluster
 from tests.client.faults import numbered, on_produce, refuse_always
 from tests.client.reading import T0, earliest, fill
@@ -158,3 +171,76 @@ def test_changes_are_logged_with_the_clients_name(cluster: FakeCluster, caplog: 
     for expected in ("started, with brokers", "connected to", "writes as producer", "t-0 is led by broker 2", "closed"):
         assert any(expected in message for message in at["INFO"]), expected
     assert any("attempt 1 for t-0: NOT_ENOUGH_REPLICAS from broker 1" in message for message in at["DEBUG"])
+
+
+def refuse_once(cluster: FakeCluster, kind: type[Request], answer: Response | Literal[False]) -> None:
+    """Answer the first request of this kind so (False: its connection is lost)."""
+    left: list[Response | Literal[False]] = [answer]
+
+    def intercept(broker: int, request: IncomingRequest) -> Response | bool | None:
+        return left.pop() if left and isinstance(request.body, kind) else None
+
+    cluster.intercept = intercept
+
+
+def refused_fetch() -> Response:
+    partition = FetchPartitionResponse(partition_index=0, error_code=ErrorCode.CORRUPT_MESSAGE)
+    return FetchResponse(responses=[FetchTopicResponse(topic="t", partitions=[partition])])
+
+
+TRIED_AGAIN: dict[str, tuple[type[Request], Response | Literal[False], str]] = {
+    "a lost produce request": (ProduceRequest, False, "attempt 1 for t-0 was lost: broker 1: "),
+    "a refused producer id": (
+        InitProducerIdRequest,
+        InitProducerIdResponse(error_code=ErrorCode.UNKNOWN_PRODUCER_ID),
+        "a producer id is asked for again: UNKNOWN_PRODUCER_ID",
+    ),
+    "a refused fetch": (FetchRequest, refused_fetch(), "a fetch was refused: CORRUPT_MESSAGE from broker 1 for t-0"),
+    "a lost fetch": (FetchRequest, False, "fetches again from broker 1, after failure 1: broker 1: "),
+}
+
+
+@pytest.mark.parametrize("case", TRIED_AGAIN)
+def test_what_is_tried_again_is_logged_with_the_reason(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture, case: str
+) -> None:
+    kind, answer, line = TRIED_AGAIN[case]
+
+    async def main(runtime: Runtime) -> None:
+        refuse_once(cluster, kind, answer)
+        async with Producer(bootstrap_servers=cluster.bootstrap, client_id="me", runtime=runtime) as producer:
+            await producer.send_and_wait("t", b"v")
+        async with earliest(cluster, runtime, client_id="me") as consumer:
+            assert (await consumer.getone(timeout_ms=5_000)).value == b"v"
+
+    with caplog.at_level(logging.DEBUG, "minibroker.client"):
+        cluster.run(main)
+    assert [each.message for each in caplog.records if each.message.startswith(f"me: {line}")]
+
+
+def test_metadata_that_did_not_come_are_logged_with_the_reason(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with Producer(bootstrap_servers=cluster.bootstrap, metadata_max_age_ms=100, runtime=runtime):
+            for broker in cluster.brokers:
+                cluster.kill(broker)
+            await asyncio.sleep(1)
+
+    with caplog.at_level(logging.DEBUG, "minibroker.client"):
+        cluster.run(main)
+    assert "metadata is asked for again: no broker answered" in caplog.text
+
+
+def test_a_consumer_logs_the_new_leader_of_a_partition(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
+    fill(cluster, 10)
+
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime, metadata_max_age_ms=200) as consumer:
+            await consumer.getmany(timeout_ms=1_000)
+            cluster.partition("t").elect(2)
+            await asyncio.sleep(1)
+
+    with caplog.at_level(logging.INFO, "minibroker.client"):
+        cluster.run(main)
+    assert caplog.text.count("t-0 is led by broker 2 now (epoch 1)") == 1
