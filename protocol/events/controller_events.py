@@ -240,9 +240,9 @@ class TopicDeleted(ClusterEvent, frozen=True, kw_only=True):
 
 
 class NodeIgnored(ClusterEvent, frozen=True, kw_only=True):
-    """The controller ignores a node of ZooKeeper that cannot be parsed or is implausible, until it is repaired."""
+    """A controller ignores a node that cannot be parsed or is implausible. The next controller reads it again."""
 
     LEVEL: ClassVar[int] = ERROR
-    TEXT: ClassVar[str] = "{path} is ignored until it is repaired: {reason}"
+    TEXT: ClassVar[str] = "{path} is ignored until it is repaired and another controller is elected: {reason}"
     path: str
     reason: str
