@@ -94,7 +94,7 @@ class OpenLog:
         self.is_cut_unfinished = False
         """A cut is not finished: producer states and snapshots may still include removed batches."""
         if self.damage is not None:
-            self.segments = self.segments or [self._segment_at(self.log_end_offset)]  # without writing
+            self.segments = self.segments or [self.new_segment(self.log_end_offset)]  # without writing
         elif not self.segments:
             self._start_empty_at(self.log_end_offset)
         elif not loaded.report.clean:
@@ -160,10 +160,6 @@ class OpenLog:
         return True
 
     def new_segment(self, base_offset: int) -> Segment:
-        self.unsynced.add_directory(self.directory)
-        return self._segment_at(base_offset)
-
-    def _segment_at(self, base_offset: int) -> Segment:
         return Segment(self.health, self.directory, base_offset, 0, self.config.index_interval_bytes)
 
     def _start_empty_at(self, offset: int) -> None:

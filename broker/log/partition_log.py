@@ -112,6 +112,8 @@ class PartitionLog(OpenLog):
             segment = self.segments[-1]
             if segment.is_full(size, end, self.config) and self._may_roll(size, end):
                 segment = self._roll()
+            if not segment.size:  # its file may be created only now
+                self.unsynced.add_directory(self.directory)
             segment.append(batches, parts)
         except DiskError as error:
             raise self.recorded(error) from None

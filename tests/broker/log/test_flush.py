@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
 
 from minibroker.broker.log.config import LogConfig
+from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log.partition_log import PartitionLog
-from minibroker.protocol.files.checkpoints import format_epoch_checkpoint
+from minibroker.protocol.files.checkpoints import EPOCH_CHECKPOINT, format_epoch_checkpoint
 from minibroker.runtime.ports import DiskError
 from minibroker.simulation.world.disk import SimulatedDisk
-from tests.broker.log.machine import OWNER, PARTITION, TOPIC_ID, Machine, append, check_log, drive, truncate
+from tests.broker.log.machine import OWNER, PARTITION, PATH, TOPIC_ID, Machine, append, check_log, drive, truncate
 
 ONE_SEGMENT = LogConfig(index_interval_bytes=100)
+SEGMENT = f"{PATH}/{PARTITION}/{{:020d}}.log"
+
+SYNCS: dict[str, Callable[[LogDirectory, PartitionLog], Coroutine[Any, Any, object]]] = {
+    "flush": lambda _, log: log.flush(),
+    "flush of closed segments": lambda _, log: log.flush(closed_only=True),
+    "metadata": lambda directory, _: directory.sync_metadata(),
+}
 
 
 class SlowSync:
@@ -47,6 +56,33 @@ def test_flushed_records_survive_a_power_cut(machine: Machine) -> None:
     _, log = machine.open_log()
     assert log.log_end_offset == 60
     check_log(log)
+
+
+@pytest.mark.invariant("I10")
+@pytest.mark.parametrize("start", [0, 20])
+@pytest.mark.parametrize("is_created_by", ["the next attempt", "the first append"])
+def test_the_name_of_a_file_that_is_created_late_is_synced_with_its_records(
+    machine: Machine, start: int, is_created_by: str
+) -> None:
+    """There was no descriptor for it when the log was made, or reset, and its directory was synced meanwhile."""
+    directory = machine.open()
+    if start:
+        append(directory.create_log(PARTITION, TOPIC_ID, directory.default_config), 3)
+    machine.storage.fail("open", SEGMENT.format(start), times=1, no_descriptor=True)
+    log = directory.create_log(PARTITION, TOPIC_ID, directory.default_config)
+    if start:
+        log.reset_to(start)
+    log.write_epoch_entries([(3, start)])
+    drive(directory.sync_metadata())
+    assert not machine.disk().exists(SEGMENT.format(start))
+    if is_created_by == "the next attempt":
+        log.finish_cut()
+    append(log, 3, epoch=3)
+    end = drive(log.flush())
+    drive(directory.checkpoint_recovery_points())
+    machine.lose_power()
+    _, log = machine.open_log()
+    assert (log.damage, log.log_end_offset) == (None, end)
 
 
 def test_unflushed_records_do_not_survive_a_power_cut(machine: Machine) -> None:
@@ -143,15 +179,16 @@ async def test_a_reset_during_a_sync_is_safe(machine: Machine) -> None:
     assert await flushing == 7
 
 
-async def test_a_cancelled_flush_keeps_the_list_of_unsynced_files(machine: Machine) -> None:
+@pytest.mark.parametrize("sync", SYNCS)
+async def test_a_cancelled_sync_keeps_the_list_of_unsynced_files(machine: Machine, sync: str) -> None:
     directory, log = machine.open_log()
     append(log, 30)
     slow = SlowSync(log, works_first=False)
-    flushing = asyncio.ensure_future(log.flush())
+    flushing = asyncio.ensure_future(SYNCS[sync](directory, log))
     await asyncio.sleep(0)
     flushing.cancel()
     await asyncio.gather(flushing, return_exceptions=True)
-    assert log.recovery_point == 0
+    assert (log.recovery_point, directory.offline) == (0, False)
     slow.go.set()
     assert await log.flush() == 60
     await directory.checkpoint_recovery_points()
@@ -172,13 +209,16 @@ async def test_deleting_the_log_during_a_sync_is_safe(machine: Machine) -> None:
     assert not directory.offline
 
 
-def test_a_failed_sync_takes_the_directory_offline(machine: Machine) -> None:
+@pytest.mark.parametrize("sync", SYNCS)
+@pytest.mark.parametrize("call", ["sync", "sync_directory"])
+def test_a_failed_sync_takes_the_directory_offline(machine: Machine, sync: str, call: str) -> None:
     """Then it is unknown what is on the disk: the kernel may have dropped the pages."""
     directory, log = machine.open_log()
-    append(log, 3)
-    machine.storage.fail("sync", times=1)
+    append(log, 30)
+    assert log.segment_count > 1
+    machine.storage.fail(call, times=1)
     with pytest.raises(DiskError):
-        drive(log.flush())
+        drive(SYNCS[sync](directory, log))
     assert directory.offline
     assert log.recovery_point == 0
     with pytest.raises(DiskError, match="offline"):
@@ -199,6 +239,29 @@ def test_the_recovery_point_waits_for_the_epoch_file(machine: Machine) -> None:
     _, log = machine.open_log()
     assert log.log_end_offset == 80
     assert log.epoch_entries() == entries
+
+
+@pytest.mark.invariant("I13")
+def test_the_recovery_point_waits_for_epochs_that_the_start_had_no_room_for(machine: Machine) -> None:
+    """The last epoch in the file is right, so appends need no new file; the next start reads no older batches."""
+    directory, log = machine.open_log()
+    for epoch in range(3):
+        append(log, 8, epoch=epoch)
+    drive(directory.sync_metadata())
+    entries = log.epoch_entries()
+    machine.kill()
+    machine.edit(EPOCH_CHECKPOINT, format_epoch_checkpoint([entries[0], entries[2]], OWNER))
+    machine.storage.boots += 1
+    machine.storage.fail("replace_file", f"{log.directory}/{EPOCH_CHECKPOINT}", is_full=True)
+    directory, log = machine.open_log()
+    machine.storage.heal()
+    append(log, 1, epoch=2)
+    drive(log.flush())
+    drive(directory.checkpoint_recovery_points())
+    machine.lose_power()
+    _, log = machine.open_log()
+    assert log.epoch_entries() == entries
+    check_log(log)
 
 
 def test_epoch_files_of_many_logs_are_synced_together(machine: Machine) -> None:
