@@ -69,7 +69,7 @@ def _is_followed(file: File, position: int, end: int, base_offset: int) -> bool:
         chunk = file.read_at(position, min(SCAN_BYTES, end - position))
         found = chunk.find(wanted)
         if found < 0:
-            position += max(len(chunk) - len(wanted) + 1, 1)
+            position += SCAN_BYTES - len(wanted) + 1
             continue
         position += found
         if is_whole_batch(file, position, end):

@@ -190,6 +190,20 @@ def test_damaged_bytes_are_never_served(machine: Machine) -> None:
         log.read(2, 10_000, log.log_end_offset)
 
 
+def test_a_check_reads_the_disk_where_the_log_has_a_batch_and_nowhere_else(machine: Machine) -> None:
+    """What was deleted or cut away meanwhile is no damage."""
+    _, log = machine.open_log()
+    (_, batch), *_ = append(log, 3)
+    log.trim_before(2)
+    for number in range(3):
+        machine.storage.flip_bit(log.segments[0].log_path, len(batch) * number + 70)
+    for offset in (0, 1, 6, 7):
+        log.check_at(offset)
+    for offset in (2, 3, 4, 5):
+        with pytest.raises(CorruptLog):
+            log.check_at(offset)
+
+
 def test_a_changed_base_offset_is_detected_without_a_crc(machine: Machine) -> None:
     _, log = machine.open_log(LogConfig(), tail_cache=TailCache(bytes_max=0))
     (_, batch), *_ = append(log, 3)

@@ -96,6 +96,27 @@ def test_without_the_file_digests_are_unknown_until_the_segments_are_read(
     assert digest_from_start(log, None) == expected(log)
 
 
+@pytest.mark.parametrize("what", ["rotten", "shorter", "unreadable", "missing"])
+def test_the_digest_of_a_segment_that_cannot_be_read_stays_unknown(machine: Machine, what: str) -> None:
+    """Whoever serves or scrubs the segment will report it."""
+    stopped(machine)
+    machine.disk().remove(f"/data/lines-0/{DIGESTS}")
+    log = reopened(machine)
+    log.trim_before(2)
+    path = log.segments[0].log_path
+    if what == "rotten":
+        machine.storage.flip_bit(path, 16)
+    elif what == "shorter":
+        machine.disk().open(path).truncate(0)
+    elif what == "unreadable":
+        machine.storage.fail("read", path)
+    else:
+        machine.disk().remove(path)
+    assert drive(read_head(log)) is None
+    assert drive(complete_one(log)) is False
+    assert (values(log)[0], log.damage) == (None, None)
+
+
 def test_an_unknown_digest_can_be_computed_after_a_truncation(machine: Machine) -> None:
     stopped(machine)
     machine.disk().remove(f"/data/lines-0/{DIGESTS}")

@@ -304,6 +304,24 @@ def test_leader_epochs_are_rebuilt_from_the_batches(machine: Machine, content: b
 
 
 @pytest.mark.invariant("I13")
+@pytest.mark.parametrize("later", [1, 9])
+def test_leader_epochs_in_front_of_the_log_that_its_batches_contradict_are_not_believed(
+    machine: Machine, later: int
+) -> None:
+    """The epoch file of another log. No batch in front of the log's head is left that could show it."""
+    _, log = machine.open_log(ONE_SEGMENT)
+    log.reset_to(20)
+    append(log, 3, epoch=2)
+    append(log, 3, epoch=3)
+    drive(log.flush())
+    machine.edit("leader-epoch-checkpoint", format_epoch_checkpoint([(0, 0), (later, 15)], OWNER))
+    machine.lose_power()
+    _, log = machine.open_log(ONE_SEGMENT)
+    check_log(log)
+    assert any("contradicts" in each.reason for each in log.report.files_not_used) == (later > 2)
+
+
+@pytest.mark.invariant("I13")
 def test_epochs_are_cut_to_the_log(machine: Machine) -> None:
     _, log = machine.open_log(ONE_SEGMENT)
     append(log, 2, epoch=1)
@@ -339,6 +357,7 @@ def test_the_leftover_of_an_interrupted_deletion_is_removed(machine: Machine) ->
     _, log = machine.open_log(config)
     assert log.damage is None
     assert (log.log_start_offset, log.log_end_offset) == (kept, 60)
+    assert {name[:20] for name in machine.file_names("log")} == {f"{each.base_offset:020d}" for each in log.segments}
     check_log(log)
 
 

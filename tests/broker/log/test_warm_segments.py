@@ -7,7 +7,7 @@ import tracemalloc
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -21,6 +21,7 @@ from minibroker.broker.log.segments.warm_segments import WarmSegments
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.adapters.clock import RealClock
 from minibroker.runtime.adapters.disk import RealDisk
+from minibroker.runtime.ports import Disk
 from minibroker.simulation.world.disk import SimulatedDisk, SimulatedFile
 from tests.broker.log.machine import SMALL, Machine, append, check_log, drive, read_all, reset, truncate
 
@@ -45,6 +46,17 @@ def test_all_logs_work_with_a_limited_number_of_open_files(machine: Machine) -> 
         assert read_all(log) == written[number]
         check_log(log)
     assert segments.open_files <= 3
+
+
+def test_the_file_that_was_not_used_for_longest_is_closed(machine: Machine) -> None:
+    _, logs = logs_with(machine, WarmSegments(files_max=2), 3)
+    for log in logs:
+        append(log, 1)
+    disk = CountingDisk(machine.disk())
+    logs[0].health.disk = cast(Disk, disk)
+    for number in (0, 1, 0, 2):
+        read_all(logs[number])
+    assert [disk.open_paths[log.segments[0].log_path] for log in logs] == [1, 0, 1]
 
 
 def test_released_index_entries_are_read_back_from_their_files(machine: Machine) -> None:
