@@ -199,8 +199,7 @@ class ReplicaManager:
     def drop(self, topic_partition: TopicPartition, reason: str) -> None:
         partition = self.partitions[topic_partition]
         if partition.state.role is not Role.NONE:
-            partition.handle(ev.ReplicaStopped(leader_epoch=None))
-        self._unfollow(topic_partition)
+            partition.handle(ev.ReplicaStopped(leader_epoch=None))  # and follows no leader any more
         self.fetches.partition_changed(partition)
         self._back_offs.pop(topic_partition, None)
         self.log_directory.delete_log(topic_partition)  # on an error everything stays, for another attempt

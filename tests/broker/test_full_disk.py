@@ -90,3 +90,25 @@ def test_a_log_that_was_cut_below_the_leaders_low_watermark_does_not_start_behin
     drive(full_disk._trim(partition, end + 10, LogStartReason.COPIED))
 
     assert (log.log_start_offset, log.log_end_offset) == (end, end)
+
+
+@pytest.mark.parametrize("is_fenced", [False, True])
+@pytest.mark.parametrize("is_full", [False, True])
+@pytest.mark.parametrize("source", [1, 2, None])
+def test_only_a_full_disk_of_a_broker_with_its_place_in_zookeeper_is_relieved(
+    is_full: bool, is_fenced: bool, source: int | None
+) -> None:
+    _, log = Machine().open_log()
+    partition: Any = SimpleNamespace(topic_partition=PARTITION, log=log, state=SimpleNamespace(high_watermark=0))
+    full_disk = full_disk_of(1, partition, None)
+    done: list[object] = []
+
+    async def note(*what: object) -> None:
+        done.append(what[0])
+
+    patched = cast(Any, full_disk)
+    patched._directory.full, patched._is_fenced = is_full, lambda: is_fenced
+    patched._limit_source, patched._trim, patched._ask = lambda _: source, note, note
+    drive(full_disk.relieve(Machine().clock()))
+    expected: dict[int | None, list[object]] = {1: [partition], 2: [2], None: []}
+    assert done == (expected[source] if is_full and not is_fenced else [])

@@ -1,16 +1,21 @@
 """The shell around a replica's core: it checks the fence before each decision, and adds nothing after it."""
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
 
+from minibroker.broker.monitoring.metrics import BrokerCounters
 from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replication import events as ev
+from minibroker.broker.replication.producer_state import ProducerStates
 from minibroker.broker.replication.state import IsrKind
 from minibroker.harness.simulated import SimulatedHarness
 from minibroker.protocol.events.replica_events import IsrProposed
 from minibroker.testing import simulated
+from tests.broker.log.machine import PARTITION, make_batch
 from tests.simulation.test_damage import TOPIC, replica
 
 SETTINGS = {"auto.leader.rebalance.enable": "false"}
@@ -86,3 +91,32 @@ async def test_a_fetch_changes_nothing_after_its_answer(c: SimulatedHarness) -> 
     assert partition.state.remotes[follower].log_end_offset is None
     await asyncio.sleep(0.1)
     assert partition.state.remotes[follower].log_end_offset is None
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "shrinks", "expands"),
+    [((1, 2, 3), (1, 2), 1, 0), ((1, 2, 3), (1,), 1, 0), ((1,), (1, 2), 0, 1), ((), (1, 2), 0, 0)],
+)
+def test_a_committed_isr_is_counted_as_a_shrink_or_an_expansion(
+    before: tuple[int, ...], after: tuple[int, ...], shrinks: int, expands: int
+) -> None:
+    """One without an earlier one is that of an order, and no change by this leader."""
+    counters = BrokerCounters()
+    state = SimpleNamespace(leader_epoch=0, partition_epoch=1)
+    shell = SimpleNamespace(report=lambda *_, **__: None, state=state, services=SimpleNamespace(counters=counters))
+    Partition._isr_committed(cast(Any, shell), ev.IsrCommitted(before=before, after=after))
+    assert (counters.isr_shrinks, counters.isr_expands) == (shrinks, expands)
+
+
+def test_a_reset_log_has_the_producers_that_the_leader_sent() -> None:
+    """A retry of a record below the new start would be written a second time. What cannot be read gives none."""
+    sent = ProducerStates()
+    sent.update(make_batch(0, producer=(7, 0, 0))[0])
+    shell = cast(Any, SimpleNamespace(topic_partition=PARTITION))
+    for content, expected in ((sent.snapshot(), sent), (b"", ProducerStates()), (b"garbage", ProducerStates())):
+        assert Partition._producers_from_leader(shell, ev.ResetTo(offset=9, producers=content)) == expected
+
+
+def test_a_log_start_without_producers_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    Partition._producers_from_leader(cast(Any, None), ev.ResetTo(offset=9))
+    assert not caplog.records

@@ -63,7 +63,7 @@ def _fetcher(dialer: object = None) -> ReplicaFetcher:
         dialer=cast(Any, dialer),
         leader_id=1,
         address=lambda _: ("broker-1", 9092),
-        leader_registration=lambda _: 20,
+        leader_registration=lambda _: int("20000"),  # equal, and each time another object
         on_refused=lambda leader_id, registration: None,
         broker_epoch=lambda: 7,
         config=config,
@@ -132,6 +132,19 @@ async def test_a_reply_does_not_answer_what_a_later_request_asked() -> None:
     assert [(event.leader_epoch, event.error_code, event.high_watermark) for event in received] == [
         (1, ErrorCode.NONE, 3)
     ]
+
+
+async def test_a_reply_tells_nothing_of_a_partition_that_is_followed_no_more() -> None:
+    fetcher, wire = _fetcher(), Wire()
+    fetcher._connection = cast(Any, wire)
+    fetcher.partitions[PARTITION] = _follower(flushes=False, synced_end=0)
+    fetcher._list_all_again()
+    fetcher._send_fetch(cast(Any, wire))
+    del fetcher.partitions[PARTITION]
+    others = FetchPartitionResponse(partition_index=1, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    left = FetchPartitionResponse(partition_index=0, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    wire.answers[0](FetchResponse(responses=[FetchTopicResponse(topic="a", partitions=[left, others])]))
+    assert fetcher._connection is wire
 
 
 def _named(request: FetchRequest) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
@@ -324,7 +337,7 @@ async def test_a_lost_connection_that_was_steady_is_dialled_again_at_its_address
     monkeypatch.setattr(replica_fetcher, "STEADY_SECONDS", 0.0)
     redial = await _ended(_fetcher(), monkeypatch, was_lost=True, redial=None)
     assert redial is not None
-    assert (redial.address, redial.registration, redial.attempt) == (("10.0.0.1", 9092), 20, 0)
+    assert (redial.address, redial.registration, redial.attempt) == (("10.0.0.1", 9092), 20_000, 0)
     assert await _ended(_fetcher(), monkeypatch, was_lost=False, redial=None) is None
 
 
@@ -332,11 +345,42 @@ async def test_a_connection_that_is_lost_at_once_is_dialled_again_a_few_times_on
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lost_at = asyncio.get_running_loop().time()
-    redial: Redial | None = Redial(address=("10.0.0.1", 9092), registration=20, lost_at=lost_at)
+    redial: Redial | None = Redial(address=("10.0.0.1", 9092), registration=20_000, lost_at=lost_at)
     attempts = []
     while redial is not None:
         attempts.append(redial.attempt)
         redial = await _ended(_fetcher(), monkeypatch, was_lost=True, redial=redial)
     assert attempts == list(range(len(REDIAL_PAUSES_MS)))
-    late = Redial(address=("10.0.0.1", 9092), registration=20, lost_at=lost_at - REDIAL_TIMEOUT_MS / 1000)
+    late = Redial(address=("10.0.0.1", 9092), registration=20_000, lost_at=lost_at - REDIAL_TIMEOUT_MS / 1000)
     assert await _ended(_fetcher(), monkeypatch, was_lost=True, redial=late) is None
+
+
+@pytest.mark.parametrize("registration", [20_000, 20_001])
+def test_an_address_is_dialled_again_only_while_its_broker_is_registered_as_before(
+    monkeypatch: pytest.MonkeyPatch, registration: int
+) -> None:
+    """One that was started again may listen elsewhere, and is dialled at its new address."""
+    dialled: list[Redial | None] = []
+
+    async def check() -> None:
+        fetcher, twice = _fetcher(), asyncio.Event()
+        redial = Redial(address=("10.0.0.1", 9092), registration=registration, lost_at=0.0)
+
+        async def open_connection(to: Redial | None) -> None:
+            dialled.append(to)
+            if len(dialled) == 2:
+                twice.set()
+
+        async def use(_: Redial | None) -> Redial:
+            return redial
+
+        monkeypatch.setattr(fetcher, "_open", open_connection)
+        monkeypatch.setattr(fetcher, "_use", use)
+        fetcher.partitions[PARTITION] = _follower(flushes=False, synced_end=0)
+        fetcher._work.set()
+        running = asyncio.ensure_future(fetcher.run())
+        await twice.wait()
+        running.cancel()
+
+    SimulatedWorld().run(check())
+    assert [each is not None for each in dialled] == [False, registration == 20_000]

@@ -10,11 +10,13 @@ import pytest
 from minibroker.broker.replicas.witness import PARTITIONS_AT_ONCE, LedPartition, WitnessPoint, WitnessWriter
 from minibroker.client.producer.producer import Producer
 from minibroker.harness.simulated import SimulatedHarness
+from minibroker.protocol.events.broker_events import NodeUnreadable, WitnessNotWritten
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.log_digest import MODULUS, batch_digest, format_digest
 from minibroker.protocol.record_batch import read_header
-from minibroker.protocol.witness import PartitionWitness, WitnessNode, newer, shard_of, witness_path
+from minibroker.protocol.witness import SHARDS, PartitionWitness, WitnessNode, newer, shard_of, witness_path
 from minibroker.runtime.ports import Coordination, CoordinationUnavailable
+from minibroker.simulation.world.world import SimulatedWorld
 from minibroker.testing import simulated
 from tests.simulation.test_damage import FIRST, TOPIC, produce, replica
 
@@ -240,3 +242,39 @@ async def test_a_write_that_failed_is_repeated_though_nothing_changes(c: Simulat
     await asyncio.sleep(100)
     assert losing.lost == 1
     assert newest(c).committed_offset == 3
+
+
+def witness_alone(coordination: object, reported: list[object]) -> WitnessWriter:
+    """The witness of a broker without partitions."""
+    manager = SimpleNamespace(
+        partitions={},
+        now_ms=lambda: 0,
+        config=SimpleNamespace(broker_id=1),
+        observer=SimpleNamespace(notify=reported.append),
+        registration=SimpleNamespace(is_fenced=lambda: False),
+    )
+    return WitnessWriter(cast(Any, manager), cast(Any, coordination), cast(Any, SimpleNamespace(now_ms=lambda: 0)))
+
+
+async def test_each_unreadable_node_of_an_earlier_start_is_reported_once() -> None:
+    """Its notes are lost: the audit proves less."""
+
+    async def garbage(path: str) -> tuple[bytes, None]:
+        return b"garbage", None
+
+    reported: list[object] = []
+    writer = witness_alone(SimpleNamespace(get=garbage), reported)
+    await writer._read_own()
+    await writer._read_own()
+    assert all(isinstance(each, NodeUnreadable) for each in reported)
+    assert [cast(Any, each).path for each in reported] == [witness_path(1, shard) for shard in range(SHARDS)]
+
+
+def test_a_stop_that_zookeeper_holds_up_ends_in_time_and_says_what_was_not_noted() -> None:
+    async def never(path: str) -> None:
+        await asyncio.Event().wait()
+
+    reported: list[object] = []
+    writer = witness_alone(SimpleNamespace(get=never), reported)
+    SimulatedWorld().run(writer.conclude(), seconds_max=60)
+    assert [type(each) for each in reported] == [WitnessNotWritten]

@@ -98,7 +98,7 @@ def test_without_the_file_digests_are_unknown_until_the_segments_are_read(
 
 @pytest.mark.parametrize("what", ["rotten", "shorter", "unreadable", "missing"])
 def test_the_digest_of_a_segment_that_cannot_be_read_stays_unknown(machine: Machine, what: str) -> None:
-    """Whoever serves or scrubs the segment will report it."""
+    """A read that serves the segment, or the scrubber, reports it."""
     stopped(machine)
     machine.disk().remove(f"/data/lines-0/{DIGESTS}")
     log = reopened(machine)

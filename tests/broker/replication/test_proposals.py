@@ -1,12 +1,15 @@
 """The content of a repeated proposal, and which answer settles it."""
 
+import itertools
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from minibroker.broker.replication import events as ev
+from minibroker.broker.replication.high_watermark import add_waiter, resolve_waiters
 from minibroker.broker.replication.replica import step
+from minibroker.broker.replication.state import ProduceWaiter
 from minibroker.protocol.errors import ErrorCode
 from tests.broker.replication.core_cluster import CoreCluster, CoreReplica
 
@@ -203,3 +206,44 @@ def test_a_shrink_below_the_minimum_of_a_synced_log_syncs_nothing() -> None:
     step(state, ev.Synced(end_offset=1, now_ms=cluster.now_ms))
     effects = step(state, ev.LagChecked(now_ms=cluster.now_ms + state.config.replica_lag_time_max_ms + 1))
     assert [type(effect).__name__ for effect in effects] == ["ProposeIsr"]
+
+
+@pytest.mark.parametrize("refusal", [ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED])
+def test_a_refused_joiner_that_lags_holds_up_no_produce_request(refusal: ErrorCode) -> None:
+    """While its joining was proposed it counted as a member. Nothing else need happen for the answer."""
+    cluster = CoreCluster(2)
+    cluster.elect(1, isr=(1,))
+    cluster.fetch(2)
+    leader = cluster.replicas[1]
+    cluster.produce(1, "a")
+    assert leader.state.high_watermark == 0
+    answer = ev.AlterPartitionAnswered(
+        proposal_id=leader.proposals[0].proposal_id,
+        error_code=refusal,
+        leader_epoch=leader.proposals[0].leader_epoch,
+        in_sync_replicas=(),
+        partition_epoch=leader.state.partition_epoch,
+        now_ms=cluster.now_ms + leader.state.config.replica_lag_time_max_ms + 1,
+    )
+    effects = step(leader.state, answer)
+    assert [type(effect) for effect in effects] == [ev.HighWatermarkRose, ev.AnswerProduce]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations([2, 4, 4, 7])))
+def test_produce_requests_are_answered_as_far_as_records_are_committed_in_whichever_order_they_came(
+    order: tuple[int, ...],
+) -> None:
+    """A repeated request waits for an earlier offset than those that came before it."""
+    cluster = CoreCluster(1)
+    cluster.elect(1)
+    state = cluster.replicas[1].state
+    for required in order:
+        waiter = ProduceWaiter(tokens=(required,), base_offset=required - 1, required_offset=required, leader_epoch=1)
+        add_waiter(state, waiter)
+    answered: list[int] = []
+    for high_watermark in range(9):
+        state.high_watermark = high_watermark
+        effects: list[ev.ReplicaEffect] = []
+        resolve_waiters(state, effects)
+        answered += [token for each in effects if isinstance(each, ev.AnswerProduce) for token in each.tokens]
+        assert answered == [each for each in (2, 4, 4, 7) if each <= high_watermark]

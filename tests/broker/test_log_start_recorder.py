@@ -1,0 +1,111 @@
+"""A log start is recorded before it is applied and reported, and only for a replica that is still here."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from minibroker.broker.replicas.log_start_recorder import LogStartRecorder
+from minibroker.broker.replication.state import Fetching
+from minibroker.protocol.files.checkpoints import LogStartReason
+from minibroker.runtime.ports import DiskError
+from tests.broker.log.machine import PARTITION, drive
+
+
+class Replica:
+    """A replica whose log starts at 0; it notes what happens to it, in order."""
+
+    topic_partition = PARTITION
+
+    def __init__(self, *, obeys: bool = True, is_offline: bool = False, writes: int = 1) -> None:
+        self.did: list[str] = []
+        self.log = self
+        self.state = SimpleNamespace(log_start_offset=0, leader_epoch=1, is_offline=is_offline, phase=Fetching())
+        self.fails = False
+        self._obeys = obeys
+        self._writes = writes
+        """How often the start must be written, because it rises meanwhile."""
+
+    @property
+    def is_start_recorded(self) -> bool:
+        return self._writes == 0
+
+    async def record_start(self, *start: object) -> None:
+        if self.fails:
+            raise DiskError("smoke")
+        self._writes -= 1
+        self.did.append("recorded")
+
+    def handle(self, event: Any) -> None:
+        self.did.append("handled")
+        if self._obeys:
+            self.state.log_start_offset = event.log_start_offset
+
+    def report(self, *_: object, **fields: object) -> None:
+        self.did.append(f"reported {fields['offset']}")
+
+    def delete_head(self) -> None:
+        self.did.append("deleted")
+
+
+def recorder_for(replica: Replica, *, is_here: bool = True) -> LogStartRecorder:
+    known = {PARTITION: replica if is_here else Replica()}
+    return LogStartRecorder(
+        cast(Any, known),
+        cast(Any, None),
+        lambda *_: replica.did.append("failed"),
+        lambda _: replica.did.append("asked again"),
+    )
+
+
+def raised(replica: Replica, start: int, *, is_here: bool = True) -> bool:
+    recorder = recorder_for(replica, is_here=is_here)
+    return drive(recorder.raise_start(cast(Any, replica), start, LogStartReason.RETENTION))
+
+
+def test_a_later_start_is_recorded_then_applied_then_reported_and_then_files_go() -> None:
+    replica = Replica()
+    assert raised(replica, 5)
+    assert replica.did == ["recorded", "handled", "reported 5", "deleted"]
+
+
+def test_a_start_that_the_log_has_already_changes_nothing() -> None:
+    replica = Replica()
+    assert raised(replica, 0)
+    assert replica.did == []
+
+
+def test_a_decision_of_an_epoch_that_is_over_deletes_and_reports_nothing() -> None:
+    replica = Replica(obeys=False)
+    assert not raised(replica, 5)
+    assert replica.did == ["recorded", "handled"]
+
+
+def test_a_partition_that_was_replaced_while_its_start_was_recorded_decides_nothing() -> None:
+    replica = Replica()
+    assert not raised(replica, 5, is_here=False)
+    assert replica.did == ["recorded"]
+
+
+@pytest.mark.parametrize(
+    ("replica", "is_here", "expected"),
+    [
+        (Replica(), True, ["recorded", "asked again"]),
+        (Replica(writes=3), True, ["recorded", "recorded", "recorded", "asked again"]),
+        (Replica(writes=0), True, ["asked again"]),
+        (Replica(), False, []),
+        (Replica(is_offline=True), True, []),
+    ],
+)
+def test_a_start_of_the_leader_is_recorded_and_then_reported_to_it(
+    replica: Replica, is_here: bool, expected: list[str]
+) -> None:
+    drive(recorder_for(replica, is_here=is_here)._record(cast(Any, replica)))
+    assert replica.did == expected
+
+
+def test_a_start_that_cannot_be_recorded_is_a_failure_of_its_log_and_is_not_reported() -> None:
+    replica = Replica()
+    replica.fails = True
+    drive(recorder_for(replica)._record(cast(Any, replica)))
+    assert replica.did == ["failed"]
