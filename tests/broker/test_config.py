@@ -180,6 +180,11 @@ def test_brokers_use_the_first_listener_unless_configured_otherwise() -> None:
     assert config.source("inter.broker.listener.name") == "default"
 
 
+def test_an_empty_place_in_a_list_of_endpoints_is_passed_over() -> None:
+    config = load("listeners=,PLAINTEXT://one:1,, OUTSIDE://two:2 ,")
+    assert [(each.listener, each.port) for each in config.listeners] == [("PLAINTEXT", 1), ("OUTSIDE", 2)]
+
+
 def test_advertised_listeners_win() -> None:
     config = load("listeners=IN://:0,OUT://:9", "advertised.listeners=IN://a:0,OUT://b:10")
     endpoints = advertised_endpoints(config, {"IN": 4711, "OUT": 9})

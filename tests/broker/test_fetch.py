@@ -169,9 +169,11 @@ async def test_waiting_fetches_of_a_lost_connection_are_dropped(bench: Bench) ->
     await asyncio.sleep(0.2)
     assert len(bench.partition.waiting_fetches) == 6
     assert bench.broker.server.delayed_cost_bytes > 0
+    aborted_at = bench.now()
     for peer in peers:
         peer.transport.abort()
     await bench.nothing_waits()
+    assert bench.now() - aborted_at < 1
     assert bench.broker.manager.fetches.delayed_count() == 1
 
 
@@ -285,6 +287,22 @@ async def test_a_forgotten_partition_leaves_its_session(bench: Bench) -> None:
     peer.ask(again, 2)
     await bench.produce(1)
     assert (await bench.answer(peer, 2, 3))["responses"] == []
+
+
+@on_a_broker
+async def test_a_partition_whose_position_is_refused_leaves_its_session(bench: Bench) -> None:
+    """The follower answers no more for it; what its leader sent would be for nothing."""
+    bench.cluster.kill(2)
+    peer = await bench.follower()
+    peer.ask(standing(bench, 0, max_wait_ms=0), 1)
+    opened = await bench.answer(peer, 1, 0.5)
+    listed = [FetchPartition(partition=bench.index, fetch_offset=0, current_leader_epoch=99)]
+    topics = [FetchTopic(topic=TOPIC, partitions=listed)]
+    peer.ask(standing(bench, 1, opened["session_id"], topics=topics), 2)
+    assert one(await bench.answer(peer, 2, 0.5))["error_code"] == ErrorCode.UNKNOWN_LEADER_EPOCH
+    peer.ask(standing(bench, 2, opened["session_id"], topics=[], max_wait_ms=2_000), 3)
+    await bench.produce(1)
+    assert (await bench.answer(peer, 3, 3))["responses"] == []
 
 
 async def after_a_full_answer(bench: Bench, batches_in_the_first: int) -> tuple[list[int], dict[str, Any]]:

@@ -1,12 +1,13 @@
 """Requests do not harm each other: queries that hit a bug, and task limits that are reached."""
 
 import asyncio
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from minibroker.broker.membership.metadata_image import MetadataImage
-from minibroker.broker.requests.handlers import CLIENTS_TASKS_MAX
+from minibroker.broker.membership.metadata_image import MetadataChange, MetadataImage
+from minibroker.broker.requests.handlers import CLIENTS_TASKS_MAX, RequestHandlers
 from minibroker.broker.requests.producer_ids import ProducerIds
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.wire import messages as m
@@ -84,3 +85,29 @@ def test_client_requests_cannot_block_broker_requests() -> None:
         assert answers == [ErrorCode.REQUEST_TIMED_OUT] * 50, "those above the limit, at once"
 
     in_cluster(check)
+
+
+@pytest.mark.parametrize(
+    ("change", "followed_by"),
+    [
+        (MetadataChange(), []),
+        (MetadataChange(controller_changed=True), ["controller"]),
+        (MetadataChange(brokers_changed=True), ["controller", "eligible: all"]),
+        (MetadataChange(partitions_changed=("one",)), ["eligible: one"]),  # type: ignore[arg-type]
+        (MetadataChange(brokers_changed=True, partitions_changed=("one",)), ["controller", "eligible: all"]),  # type: ignore[arg-type]
+        (MetadataChange(configs_changed=("t",)), ["settings: t"]),
+    ],
+)
+def test_what_the_controller_tells_reaches_all_that_depends_on_it(
+    change: MetadataChange, followed_by: list[str]
+) -> None:
+    """Proposals go to the new controller, replicas that may join now do, and topics get their settings."""
+    did: list[str] = []
+    manager = SimpleNamespace(
+        alter_partition=SimpleNamespace(controller_changed=lambda: did.append("controller")),
+        partitions={"all": None},
+        brokers_changed=lambda named: did.append(f"eligible: {', '.join(named)}"),
+        reconfigure=lambda topics: did.append(f"settings: {', '.join(topics)}"),
+    )
+    RequestHandlers._after(cast(Any, SimpleNamespace(_manager=manager)), change)
+    assert did == followed_by

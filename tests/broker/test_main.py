@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.broker.__main__ import main, run, run_broker
+from minibroker.broker.__main__ import compose, main, run, run_broker
 from minibroker.broker.configuration.config import load_config
 from minibroker.broker.configuration.config_table import BrokerConfig
 from minibroker.broker.membership.registration import ZooKeeperUnreachable
+from minibroker.controller.service import ControllerConfig
 from minibroker.simulation.world.world import SimulatedWorld
 
 CONFIG = [
@@ -116,3 +117,41 @@ def test_a_broker_with_a_wrong_setting_names_it(
     monkeypatch.setattr(sys, "argv", ["minibroker.broker", str(settings), "min.insync.replicas=many"])
     assert main() == 2
     assert "min.insync.replicas" in capsys.readouterr().err
+
+
+def test_the_controller_has_the_settings_of_its_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[ControllerConfig] = []
+    monkeypatch.setattr("minibroker.broker.__main__.ControllerService", lambda config, *_: given.append(config))
+    monkeypatch.setattr("minibroker.broker.__main__.Broker", lambda config, runtime, make: make(*[None] * 4))
+    changed = {
+        "broker.failure.detection": "session",
+        "unclean.leader.election.enable": "true",
+        "auto.leader.rebalance.enable": "false",
+        "leader.imbalance.check.interval.seconds": "17",
+        "leader.imbalance.per.broker.percentage": "18",
+        "default.replication.factor": "2",
+        "num.partitions": "19",
+        "min.insync.replicas": "2",
+        "delete.topic.enable": "false",
+        "request.timeout.ms": "20000",
+        "zookeeper.session.timeout.ms": "21000",
+    }
+    for settings in ([], [f"{name}={value}" for name, value in changed.items()]):
+        compose(load_config(None, [*CONFIG, *settings], {}), SimulatedWorld().runtime("broker-1"))
+    usual, other = given
+    assert usual.detects_lost_connections
+    assert other == ControllerConfig(
+        broker_id=1,
+        inter_broker_listener_name=usual.inter_broker_listener_name,
+        unclean_leader_election_enable=True,
+        auto_leader_rebalance_enable=False,
+        leader_imbalance_check_interval_seconds=17,
+        leader_imbalance_per_broker_percentage=18,
+        default_replication_factor=2,
+        num_partitions=19,
+        default_min_insync_replicas=2,
+        request_timeout_ms=20_000,
+        delete_topic_enable=False,
+        answer_timeout_ms=21_000,
+        detects_lost_connections=False,
+    )

@@ -167,6 +167,31 @@ def test_latest_is_the_high_watermark_for_consumers_and_the_end_for_followers() 
     in_cluster(check)
 
 
+@pytest.mark.invariant("I29")
+@pytest.mark.parametrize("question", ["produce", "fetch", "offset", "epoch end"])
+def test_a_leader_whose_session_may_be_over_answers_nothing(question: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another broker may lead and have committed more: whatever is asked first finds the fence."""
+
+    async def check(client: ClusterClient) -> None:
+        await client.produce()
+        broker = client.cluster.brokers[client.leader]
+        monkeypatch.setattr(broker.manager.registration, "is_fenced", lambda: True)
+        item = m.OffsetForLeaderPartition(partition=0, current_leader_epoch=0, leader_epoch=0)
+        body = m.OffsetForLeaderEpochRequest(topics=[m.OffsetForLeaderTopic(topic=TOPIC, partitions=[item])])
+        if question == "produce":
+            code = (await client.produce()).error_code
+        elif question == "fetch":
+            code = (await client.fetch()).error_code
+        elif question == "offset":
+            code = (await client.list_offset(m.LATEST_TIMESTAMP)).error_code
+        else:
+            answer = await client.ask(client.leader, body, m.OffsetForLeaderEpochResponse)
+            code = answer.topics[0].partitions[0].error_code
+        assert code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    in_cluster(check)
+
+
 def test_only_the_leader_answers_where_an_epoch_ended() -> None:
     async def check(client: ClusterClient) -> None:
         await client.produce(records=batch(b"a", b"b"))

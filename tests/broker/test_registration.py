@@ -14,8 +14,10 @@ from minibroker.broker.membership.registration import (
     draw_id,
     open_session,
 )
+from minibroker.protocol.events.broker_events import NodeUnreadable, RegistrationReplaced
 from minibroker.protocol.wire.messages import BrokerEndpoint
 from minibroker.protocol.znodes import CLUSTER_ID, CONTROLLER, PERSISTENT_PATHS, BrokerRegistration, broker_path
+from minibroker.runtime.observer import Observers
 from minibroker.runtime.ports import Coordination
 from minibroker.simulation.world.node import Process
 from tests.broker.virtual_zookeeper import SESSION_MS, World, run
@@ -35,11 +37,13 @@ class Broker:
         self.name = name
         self.coordination = coordination
         self.events: list[str] = []
+        self.reported: list[object] = []
         self.registration = Registration(
             coordination,
             world.clock,
             identity,
             world.random,
+            Observers(self.reported.append),
             on_registered=lambda epoch: self.events.append("registered"),
             on_epoch_ended=lambda: self.events.append("lost"),
             on_fenced=lambda: self.events.append("fenced"),
@@ -197,6 +201,7 @@ def test_restarted_broker_replaces_its_predecessor_within_its_session() -> None:
         assert second.registration.broker_epoch > first.registration.broker_epoch
         node = await registered(second.coordination)
         assert node.incarnation_id == second.registration.incarnation_id != first.registration.incarnation_id
+        assert RegistrationReplaced(broker=1) in second.reported
 
     run(story)
 
@@ -265,6 +270,8 @@ def test_unreadable_node_under_our_id_counts_as_another_broker() -> None:
         broker = await open_broker(world, world.process("one"))
         with pytest.raises(BrokerIdTaken, match="not readable"):
             await broker.registration.register(ENDPOINTS, 1000)
+        found = [each for each in broker.reported if isinstance(each, NodeUnreadable)]
+        assert {each.path for each in found} == {PATH}
 
     run(story)
 

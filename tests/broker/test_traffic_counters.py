@@ -4,6 +4,7 @@ import asyncio
 
 from msgspec.structs import asdict
 
+from minibroker.broker.monitoring.metrics import BrokerCounters
 from minibroker.protocol.record_batch import build_batch
 from minibroker.protocol.wire import messages as m
 from tests.broker.requests import TOPIC, ClusterClient, batch, in_cluster
@@ -77,3 +78,9 @@ def test_the_lag_is_that_of_the_follower_that_is_furthest_behind() -> None:
         assert cluster.brokers[other].gauges().max_lag == 7, "the others have fetched nothing from it yet"
 
     in_cluster(check)
+
+
+def test_every_counter_begins_at_zero() -> None:
+    counters = asdict(BrokerCounters())
+    assert {each.count + each.nanoseconds for each in counters.pop("requests").values()} == {0}
+    assert {name: value for name, value in counters.items() if value} == {}
