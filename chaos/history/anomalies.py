@@ -50,7 +50,7 @@ def check_history(events: Sequence[HistoryEvent], promise: Promise = PLAIN) -> l
 def judge_history(read: Callable[[], Iterable[HistoryEvent]], promise: Promise = PLAIN) -> Judgement:
     """`read` begins at the first event each time it is called."""
     found = Found()
-    index = HistoryIndex(read())
+    index = HistoryIndex(read(), promise.last_reader)
     lost_in_its_epoch = LostInItsEpoch(index, promise, found)
     lag = RealTimeLag()
     sends: list[EventCheck] = [check(index, promise, found) for check in (OwnOrder, FirstCopies, TwoWriters)]

@@ -26,6 +26,10 @@ class Placed:
         self.outcome = bytearray()
         self.is_read = bytearray()
         """By a poll that succeeded."""
+        self.is_read_first = bytearray()
+        """By one before the last reader began: from then on it must be there."""
+        self.is_read_at_end = bytearray()
+        """By one of the last reader."""
         self.offset = array("q")
         """That was acknowledged, with whatever acks; NONE if unknown."""
         self.first_place = array("q")
@@ -59,6 +63,8 @@ class Placed:
             self.names.append(value)
             self.outcome.append(NEVER)
             self.is_read.append(0)
+            self.is_read_first.append(0)
+            self.is_read_at_end.append(0)
             self.writer.append(NONE)
             for column in (self.offset, self.first_place, self.first_known, self.position, self.seen_last_at):
                 column.append(NONE)
@@ -102,7 +108,9 @@ class Placed:
 class HistoryIndex:
     """All partitions of a history."""
 
-    def __init__(self, events: Iterable[HistoryEvent]) -> None:
+    def __init__(self, events: Iterable[HistoryEvent], last_reader: str | None = None) -> None:
+        self.has_last_read = False
+        """A process of that name has polled."""
         self.partitions: dict[str, Placed] = defaultdict(Placed)
         self.processes: list[str] = []
         """Those that send, by their numbers."""
@@ -112,8 +120,11 @@ class HistoryIndex:
         for event in events:
             if event.f == "send":
                 self._take_send(event)
-            elif event.f == "poll" and event.type != "invoke":
-                self._take_poll(event)
+            elif event.f == "poll":
+                is_last = event.process == last_reader
+                self.has_last_read |= is_last
+                if event.type != "invoke":
+                    self._take_poll(event, is_last)
         for placed in self.partitions.values():
             _set_positions(placed)
 
@@ -152,17 +163,19 @@ class HistoryIndex:
         elif event.type == "info" and event.leader_epoch is not None:
             placed.weak_offsets.add(sent.offset)
 
-    def _take_poll(self, event: HistoryEvent) -> None:
+    def _take_poll(self, event: HistoryEvent, is_last: bool) -> None:
         is_ok = event.type == "ok"
         for record in event.polled:
-            self._note_record(record, is_ok)
+            self._note_record(record, is_ok, is_last)
 
-    def _note_record(self, record: Polled, is_ok: bool) -> None:
+    def _note_record(self, record: Polled, is_ok: bool, is_last: bool) -> None:
         placed = self.partitions[record.key]
         number = placed.number(record.value)
         offset = record.offset
         if is_ok:
             placed.is_read[number] = 1
+            placed.is_read_first[number] |= not self.has_last_read
+            placed.is_read_at_end[number] |= is_last
         placed.first_place[number] = _smaller(placed.first_place[number], offset)
         placed.first_known[number] = _smaller(placed.first_known[number], offset)
         placed.place(number, offset)

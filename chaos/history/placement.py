@@ -47,18 +47,25 @@ def lost_writes(index: HistoryIndex, promise: Promise, found: Found) -> None:
 
 
 def unseen(index: HistoryIndex, promise: Promise, found: Found) -> None:
-    """Acknowledged, and missing in the last read of everything."""
+    """Acknowledged, or seen by a reader, and missing in the last read of everything. Where the last reader is unknown,
+    all reads together count as that read."""
     if not promise.is_final:
         return
     for key, placed in index.sorted_partitions():
         start = promise.log_starts.get(key, 0)
+        seen = placed.is_read_at_end if index.has_last_read else placed.is_read
         for number in range(len(placed.names)):
-            offset = placed.offset[number]
-            gone = offset != NONE and offset < start  # without an offset, retention is no excuse
-            if placed.outcome[number] == OK and not placed.is_read[number] and not gone:
-                where = "without an offset" if offset == NONE else f"at offset {offset}"
-                fact = f"{placed.name(number)} was acknowledged {where}"
-                found.add("unseen", key, "an acknowledged record is missing at the end", fact, "no reader ever saw it")
+            is_acked, was_read = placed.outcome[number] == OK, bool(placed.is_read_first[number])
+            if seen[number] or not (is_acked or was_read):
+                continue
+            offset = placed.offset[number] if is_acked else placed.seen_last_at[number]
+            if offset != NONE and offset < start:  # without an offset, retention is no excuse
+                continue
+            where = "without an offset" if offset == NONE else f"at offset {offset}"
+            text = f"{'an acknowledged' if is_acked else 'a'} record is missing at the end"
+            fact = f"{placed.name(number)} was {'acknowledged' if is_acked else 'read'} {where}"
+            seen_by = f"readers saw it, and {promise.last_reader} did not" if was_read else "no reader ever saw it"
+            found.add("unseen", key, text, fact, seen_by)
 
 
 def duplicates(index: HistoryIndex, promise: Promise, found: Found) -> None:

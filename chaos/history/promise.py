@@ -9,6 +9,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+LAST_READER = "final-reader"
+"""Its name in a history that `chaos run` writes."""
 SHOWN_MAX = 8
 """Findings kept of each anomaly and partition; all are counted."""
 
@@ -25,6 +27,9 @@ class Promise(Struct, frozen=True, kw_only=True):
     program that does not tell when it sends) are left out."""
     is_final: bool = True
     """The history ends with a read of everything, so a record that was never read is lost."""
+    last_reader: str | None = None
+    """The process that reads everything at the end, if it is known. Then its polls alone are that last read: what
+    another reader saw before may be lost since."""
     log_starts: Mapping[str, int] = {}
     """Where each partition begins at the end; retention removed what was in front."""
     deleting: frozenset[str] = frozenset()

@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from minibroker.chaos.history.promise import LAST_READER
 from minibroker.chaos.plan.drawing import PARTITIONS, PlannedFault
 from minibroker.chaos.plan.fault_kinds import BY_NAME
 from minibroker.chaos.run.chaos_load import CONSUMERS, PRODUCERS, TOPIC, ChaosLoad
@@ -260,7 +261,7 @@ class ChaosRun:
         left = {"all": -1}
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(READ_S):
-                left = dict(await self.load.read_all("final-reader"))
+                left = dict(await self.load.read_all(LAST_READER))
         if left:
             self.troubles.append(f"not everything could be read within {READ_S:g} s: {left} records are left")
 

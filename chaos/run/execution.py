@@ -15,7 +15,7 @@ from minibroker.audit.reports.report import AuditReport
 from minibroker.chaos.history.anomalies import judge_history
 from minibroker.chaos.history.client_history import to_json_lines
 from minibroker.chaos.history.lies import LIE_BY_NAME
-from minibroker.chaos.history.promise import Promise
+from minibroker.chaos.history.promise import LAST_READER, Promise
 from minibroker.chaos.report.document import ChaosReport, encode, make_report
 from minibroker.chaos.report.page import html_page
 from minibroker.chaos.run.chaos_run import ChaosRun
@@ -79,7 +79,7 @@ async def _execute(options: ChaosOptions, tell: Callable[[str], None]) -> ChaosR
     if options.lie is not None and options.lie_in == "history":
         lie = _lie(options, recorder)
     tell("checking the history")
-    promise = Promise(in_order=frozenset(run.load.in_order), knows_all_sends=True)
+    promise = Promise(in_order=frozenset(run.load.in_order), knows_all_sends=True, last_reader=LAST_READER)
     judged = judge_history(lambda: recorder.log.events, promise)
     report = make_report(
         options,

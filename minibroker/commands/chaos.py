@@ -370,8 +370,15 @@ def plan(
 @click.option("--idempotent", metavar="PROCESS,...", default="", help="They write each record once, in order.")
 @click.option("--all-sends", is_flag=True, help="The history has every send, so what else is read was invented.")
 @click.option("--unfinished", is_flag=True, help="The history does not end with a read of everything.")
+@click.option(
+    "--last-reader",
+    metavar="PROCESS",
+    default="final-reader",
+    show_default=True,
+    help="It reads everything at the end; without such a process all reads count.",
+)
 @json_option
-def check(history: Path, idempotent: str, all_sends: bool, unfinished: bool, as_json: bool) -> int:
+def check(history: Path, idempotent: str, all_sends: bool, unfinished: bool, last_reader: str, as_json: bool) -> int:
     """Look for anomalies in a recorded history.
 
     HISTORY is a file, or the directory of a run. Exit code 10 if there is an anomaly. docs/CHAOS.md describes the
@@ -386,7 +393,12 @@ def check(history: Path, idempotent: str, all_sends: bool, unfinished: bool, as_
     from minibroker.observation.event_stream import printable
 
     history = _history_file(history)
-    promise = Promise(in_order=frozenset(_processes(idempotent)), knows_all_sends=all_sends, is_final=not unfinished)
+    promise = Promise(
+        in_order=frozenset(_processes(idempotent)),
+        knows_all_sends=all_sends,
+        is_final=not unfinished,
+        last_reader=last_reader,
+    )
     progress = ProgressLine()
     try:
         found = judge_history(lambda: read_history(history, progress.show), promise)

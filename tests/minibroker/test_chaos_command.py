@@ -93,3 +93,20 @@ def test_a_table_needs_runs_that_have_ended(tmp_path: Path) -> None:
     printed = CliRunner().invoke(table, [str(tmp_path)])
     assert "is no report of a chaos run" in printed.stderr
     assert CliRunner().invoke(table, [str(tmp_path), "--json", "--markdown"]).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [([], "unseen 1 in"), (["--unfinished"], "no anomaly"), (["--last-reader", "other"], "no anomaly")],
+)
+def test_what_the_last_reader_of_a_run_did_not_see_is_missing(tmp_path: Path, words: list[str], told: str) -> None:
+    """Once a record counted as seen that a consumer had read before it was lost."""
+    record = {"key": "a-0", "value": "x", "offset": 0}
+    events: list[dict[str, object]] = [
+        {"process": "w", "type": "ok", "f": "send", "sent": [record]},
+        {"process": "consumer-0.0", "type": "ok", "f": "poll", "polled": [record]},
+        {"process": "final-reader", "type": "ok", "f": "poll"},
+    ]
+    lines = [json.dumps({"index": n, "time_ns": n, **event}) + "\n" for n, event in enumerate(events)]
+    (tmp_path / "history.jsonl").write_text("".join(lines))
+    assert told in CliRunner().invoke(check, [str(tmp_path), *words]).stdout

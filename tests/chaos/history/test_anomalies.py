@@ -301,6 +301,44 @@ def test_writes_of_unknown_outcome_may_appear_or_not() -> None:
     assert check_history(script.log.events, ORDERED) == []
 
 
+LAST = Promise(last_reader="last")
+
+
+@pytest.mark.invariant("I21", "I22")
+@pytest.mark.parametrize("kind", ["ok", "info"])
+@pytest.mark.parametrize("last_read", [[], [("x", 0)]])
+def test_a_record_that_was_read_and_is_gone_at_the_end_is_unseen(kind: str, last_read: list[tuple[str, int]]) -> None:
+    """Nothing was written in its place, so no offset holds two values."""
+    script = Script()
+    script.send(("x", 0))
+    script.send(("y", 1), kind=kind)
+    script.poll(("x", 0), ("y", 1))
+    script.poll(*last_read, process="last")
+    found = check_history(script.log.events, LAST)
+    assert {each.name for each in found} == {"unseen"}
+    assert found[-1].facts[-1] == "readers saw it, and last did not"
+    assert len(found) == 2 - len(last_read)
+
+
+def test_what_others_read_after_the_last_reader_began_may_have_been_written_late() -> None:
+    script = Script()
+    script.send(("x", 0))
+    script.send(("late", None), kind="info")
+    script.poll(("x", 0), process="last")
+    script.poll(("x", 0), ("late", 1))
+    assert check_history(script.log.events, LAST) == []
+
+
+def test_retention_explains_what_the_last_reader_did_not_see() -> None:
+    script = Script()
+    script.send(("x", 0))
+    script.send(("y", 1))
+    script.poll(("x", 0), ("y", 1))
+    script.poll(("y", 1), process="last")
+    retained = replace(LAST, log_starts={"a-0": 1}, deleting=frozenset({"a-0"}))
+    assert check_history(script.log.events, retained) == []
+
+
 def test_history_survives_its_file() -> None:
     script = Script()
     clean(script)
