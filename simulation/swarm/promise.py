@@ -119,10 +119,11 @@ PROMISE = (
         "a log that ends early and agrees with all its files is a sound, shorter log",
     ),
     PromiseRow(
-        "the clock of a leader runs ahead",
+        "the clock of a leader runs ahead, or ran behind and is set right",
         Circumstance.ANY,
         Guarantee.MAY_LOSE,
-        "`retention.ms` goes by the leader's clock: records that are too old by it are deleted on all replicas",
+        "`retention.ms` goes by the leader's clock, now and at the last write to a segment: records that are too old by"
+        " it are deleted on all replicas",
     ),
     PromiseRow(
         "a segment file of another partition of the same topic is put in under a name that it fits",
