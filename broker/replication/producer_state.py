@@ -138,10 +138,12 @@ _DECODER = msgspec.msgpack.Decoder(_Snapshot)
 class ProducerStates:
     """All producers of one partition, in the order of their last batch."""
 
-    __slots__ = ("_states",)
+    __slots__ = ("_idle", "_states")
 
     def __init__(self) -> None:
         self._states: dict[int, ProducerState] = {}
+        self._idle: dict[int, int] = {}
+        """Producers forgotten for their silence, the latest last, with their epochs. In memory only."""
 
     def __len__(self) -> int:
         return len(self._states)
@@ -162,13 +164,15 @@ class ProducerStates:
 
     def check(self, header: BatchHeader, is_retry: bool = False) -> SequenceCheck:
         """Decide about a client's batch. A batch without a producer id is always new. `is_retry`: an earlier attempt
-        was not answered; if producers had to be forgotten for lack of room, it may have been written."""
+        was not answered; if this producer was forgotten, or any one for lack of room, it may have been written."""
         if header.producer_id < 0:
             return ACCEPT
         if header.producer_epoch < 0 or header.base_sequence < 0:
             return Refuse(ErrorCode.INVALID_RECORD)
         state = self._states.get(header.producer_id)
         if state is None:
+            if is_retry and header.producer_epoch <= self._idle.get(header.producer_id, -1):
+                return Refuse(ErrorCode.UNKNOWN_PRODUCER_ID, "it was silent for so long that it was forgotten")
             if header.base_sequence == 0 and not (is_retry and len(self._states) >= PRODUCERS_MAX):
                 return ACCEPT
             return Refuse(ErrorCode.UNKNOWN_PRODUCER_ID, "nothing is known of its sequences before")
@@ -187,6 +191,8 @@ class ProducerStates:
         batches = _BATCH.pack(
             header.base_sequence, header.last_sequence, header.base_offset, header.last_offset, header.crc
         )
+        if self._idle:
+            self._idle.pop(header.producer_id, None)
         states = self._states
         state = states.pop(header.producer_id, None)  # goes back in at the end: the order is that of the last batches
         if state is not None and state.producer_epoch == header.producer_epoch:
@@ -215,20 +221,29 @@ class ProducerStates:
         """Forget producers with a last batch older than that; returns how many. If its append time is unknown, it
         counts from now on."""
         oldest = now_ms - expiration_ms
-        count = len(self._states)
+        expired = {
+            producer: state.producer_epoch
+            for producer, state in self._states.items()
+            if state.appended_ms < oldest and state.appended_ms != NOT_DATED
+        }
         self._states = {
             producer: state if state.appended_ms != NOT_DATED else state._replace(appended_ms=now_ms)
             for producer, state in self._states.items()
-            if state.appended_ms >= oldest or state.appended_ms == NOT_DATED
+            if producer not in expired
         }
-        return count - len(self._states)
+        self._idle |= expired
+        while len(self._idle) > PRODUCERS_MAX:
+            del self._idle[next(iter(self._idle))]
+        return len(expired)
 
     def clear(self) -> None:
         self._states.clear()
+        self._idle.clear()
 
     def copy(self) -> "ProducerStates":
         states = ProducerStates()
         states._states = dict(self._states)
+        states._idle = dict(self._idle)
         return states
 
     def snapshot(self, place: SnapshotPlace | None = None) -> bytes:

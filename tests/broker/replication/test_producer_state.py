@@ -195,6 +195,29 @@ def test_idle_producers_are_forgotten() -> None:
     assert [producer for producer, _ in states] == [2]
 
 
+@pytest.mark.invariant("I25")
+def test_an_unanswered_first_batch_of_a_producer_that_was_idle_too_long_is_refused() -> None:
+    """Its clock ran ahead, or the client was cut off for longer: the batch was taken as new, and written twice."""
+    states = ProducerStates()
+    states.update(batch(0, producer=1, epoch=3), now_ms=1_000)
+    states.expire(1_001 + DAY_MS)
+    for known in (states, states.copy()):
+        assert refused(known.check(batch(0, producer=1, epoch=3), is_retry=True)) == ErrorCode.UNKNOWN_PRODUCER_ID
+        assert known.check(batch(0, producer=1, epoch=4), is_retry=True) == Accept(), "of an epoch that never wrote"
+        assert known.check(batch(0, producer=1, epoch=3)) == Accept(), "its first attempt"
+        assert known.check(batch(0, producer=2), is_retry=True) == Accept(), "it was never here"
+
+
+def test_the_ids_of_idle_producers_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producer_state, "PRODUCERS_MAX", 2)
+    states = ProducerStates()
+    for producer in range(5):
+        states.update(batch(0, producer=producer), now_ms=1_000)
+        states.expire(1_001 + DAY_MS)
+    refusals = [isinstance(states.check(batch(0, producer=each), is_retry=True), Refuse) for each in range(5)]
+    assert refusals == [False, False, False, True, True]
+
+
 def test_old_timestamps_do_not_make_a_producer_idle() -> None:
     """Timestamps come from the producer: it may copy last year's records today."""
     states = ProducerStates()
