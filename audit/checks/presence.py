@@ -28,6 +28,13 @@ def check_presence(partition: TopicPartition, present: Collection[int], expected
             f" {', '.join(map(str, expected.holders))}"
         )
         found.append(_finding(partition, Kind.MISSING_REPLICA, None, message))
+    if not present and not expected.holders and expected.listed and expected.source is expected.unknown_to is None:
+        brokers = sorted(expected.listed)
+        message = (
+            f"the checkpoints of broker {', '.join(map(str, brokers))} list it, and no replica is left: its topic was"
+            " deleted a moment before they were killed, or all replicas are lost"
+        )
+        found.append(_finding(partition, Kind.UNPROVEN, None, message, others=tuple(brokers)))
     if present and expected.unknown_to is not None:
         message = (
             f"{expected.unknown_to} does not know this partition: its topic was deleted while broker"
@@ -48,5 +55,8 @@ def absent_replicas(present: Collection[int], expected: ExpectedPartition) -> tu
     return tuple(broker for broker in expected.holders if broker not in present)
 
 
-def _finding(partition: TopicPartition, kind: Kind, broker: int | None, message: str) -> Finding:
-    return finding(kind, message, broker=broker, topic=partition.topic, partition=partition.partition)
+def _finding(
+    partition: TopicPartition, kind: Kind, broker: int | None, message: str, others: tuple[int, ...] = ()
+) -> Finding:
+    topic, number = partition
+    return finding(kind, message, broker=broker, others=others, topic=topic, partition=number)

@@ -112,6 +112,18 @@ def test_a_partition_in_a_brokers_checkpoint_is_expected_without_a_state_too(clu
     assert (item.broker, "its own checkpoint lists it" in item.message) == (2, True)
 
 
+def test_a_partition_that_only_checkpoints_of_killed_brokers_list_is_named(cluster: PlantedCluster) -> None:
+    """It was shown as an empty one. Its topic may have been deleted a moment before."""
+    cluster.forget_state()
+    remove_replica(cluster, 1, 2, 3)
+    for broker in (1, 2, 3):
+        cluster.stop_cleanly(False, broker)
+    named = [item for item in errors(audited(cluster)) if item.topic is not None]
+    assert [(item.kind, item.topic, item.partition, item.others) for item in named] == [
+        (Kind.UNPROVEN, "lines", 0, (1, 2, 3))
+    ]
+
+
 def test_a_replica_of_the_topic_id_that_its_checkpoint_lists_is_not_missing(cluster: PlantedCluster) -> None:
     """No source shows which id is right: the replicas differ, and each is present."""
     give_another_id(cluster, "earlier", 2)
