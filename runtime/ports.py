@@ -297,6 +297,12 @@ class Coordination(Protocol):
         fenced."""
         ...
 
+    @property
+    def went_back(self) -> tuple[int, int] | None:
+        """The newest transaction that this process had seen, and the one that a later session found as the newest, if
+        that was an earlier one: ZooKeeper's data was wiped, or restored from an older copy. None: this never came."""
+        ...
+
     async def start(self) -> None:
         """Connect; raises CoordinationUnavailable naming the servers."""
         ...

@@ -346,6 +346,9 @@ class Registration:
                 if self._was_registered:  # ZooKeeper may have lost its data meanwhile
                     await self._agree_on_cluster(self.cluster_id)
                     await self._check_permanent_nodes()
+            if self._coordination.went_back is not None:
+                raise _older_copy(*self._coordination.went_back)
+            if found is None:
                 await self._write([self._create_operation()])
                 continue
             node, stat = found
@@ -448,11 +451,7 @@ class Registration:
             return
         self._end_broker_epoch("it was registered again")
         if stat.czxid < self._highest_epoch:
-            raise ClusterMismatch(
-                f"ZooKeeper's data is older than what this broker has seen there (its broker epoch was"
-                f" {self._highest_epoch}, and would be {stat.czxid} now): it was restored from an older copy. Stop all"
-                " brokers, restore the youngest copy that there is, and start them"
-            )
+            raise _older_copy(self._highest_epoch, stat.czxid)
         self._broker_epoch = self._highest_epoch = stat.czxid
         self._was_registered = True
         shown = ", ".join(f"{each.listener}://{each.host}:{each.port}" for each in self._endpoints)
@@ -482,3 +481,11 @@ class Registration:
             self._end_broker_epoch("its ZooKeeper session is over")
         if event.kind != "suspended":
             self._attention.set()
+
+
+def _older_copy(seen: int, now: int) -> ClusterMismatch:
+    return ClusterMismatch(
+        f"ZooKeeper's data is older than what this broker has seen there (its newest transaction was {seen}, and is"
+        f" {now} now): it was restored from an older copy. Stop all brokers, restore the youngest copy that there is,"
+        " and start them"
+    )

@@ -82,6 +82,10 @@ class ZooKeeperCoordination:
         self._outage_began: float | None = None
         self._refusals = SessionRefusals()
         self._held_watches: list[OneShotWatcher] = []
+        self._zxid_seen = 0
+        self._is_zxid_doubtful = False
+        """A new kazoo client knows nothing of what was seen before, and no answer has come to it."""
+        self._went_back: tuple[int, int] | None = None
 
     # ------------------------------------------------------------------------------------------------- session
     @property
@@ -95,6 +99,10 @@ class ZooKeeperCoordination:
     @property
     def session_deadline(self) -> float:
         return self._session_deadline
+
+    @property
+    def went_back(self) -> tuple[int, int] | None:
+        return self._went_back
 
     def add_session_listener(self, listener: SessionListener) -> None:
         self._listeners.append(listener)
@@ -232,6 +240,7 @@ class ZooKeeperCoordination:
         assert self._loop is not None
         if self._closed:
             return
+        self._is_zxid_doubtful = True
         try:
             self._open_client()
         except OSError as error:  # no file descriptor for it
@@ -385,12 +394,15 @@ class ZooKeeperCoordination:
                 # Not the result itself, which refers to this function: each heartbeat would leave a reference cycle.
                 answered.set_result((result.exception, result.value))
 
-        ask(self._client).rawlink(on_result)
+        client = self._client
+        ask(client).rawlink(on_result)
         try:
             failure, value = await answer_within(answered, self._timeout_ms)
         except TimeoutError:
             raise no_answer(is_write, f"{what}: no answer from ZooKeeper in {self._timeout_ms} ms") from None
         name = type(failure).__name__
+        if name not in NO_ANSWER and client is self._client:
+            self._note_zxid(client.last_zxid)
         if name not in NO_ANSWER and session_id == self._session_id and not self._session_ended:
             self._session_deadline = max(self._session_deadline, sent_at + self._granted.timeout_ms / 1000)
         if failure is None:
@@ -400,6 +412,14 @@ class ZooKeeperCoordination:
         if name in NO_ANSWER:
             raise no_answer(is_write, f"{what}: the connection to ZooKeeper broke")
         raise CoordinationError(f"{what}: {failure!r}")
+
+    def _note_zxid(self, zxid: int) -> None:
+        """kazoo's client has had an answer. A server refuses a client that has seen more than the server has: only a
+        new client may meet older data."""
+        if self._is_zxid_doubtful and zxid < self._zxid_seen:
+            self._went_back = self._zxid_seen, zxid
+        self._is_zxid_doubtful = False
+        self._zxid_seen = max(self._zxid_seen, zxid)
 
 
 class OneShotWatcher:

@@ -126,6 +126,19 @@ PROMISE = (
         " it are deleted on all replicas",
     ),
     PromiseRow(
+        "ZooKeeper comes back with an older copy of its data while brokers run",
+        Circumstance.ANY,
+        Guarantee.STOPS_SAFELY,
+        "each broker compares it with the newest transaction that it has seen, and ends before it registers",
+    ),
+    PromiseRow(
+        "ZooKeeper's data is replaced by an older copy while all brokers are stopped",
+        Circumstance.ANY,
+        Guarantee.MAY_LOSE,
+        "a broker that starts does not know what ZooKeeper held: a replica that was in sync at the time of the copy,"
+        " and not later, may lead, and the others are cut to its log; the witness is as old as the copy",
+    ),
+    PromiseRow(
         "a segment file of another partition of the same topic is put in under a name that it fits",
         Circumstance.ANY,
         Guarantee.MAY_LOSE,

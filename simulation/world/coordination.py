@@ -53,6 +53,7 @@ class SimulatedCoordination(LinkOwner):
         self._session_ended = False
         self._session_deadline = NEVER
         self._zxid_seen = 0
+        self._went_back: tuple[int, int] | None = None
         self._refusals = SessionRefusals()
         self._listeners: list[Callable[[SessionEvent], None]] = []
         self._link: Link | None = None
@@ -78,6 +79,10 @@ class SimulatedCoordination(LinkOwner):
     @property
     def session_deadline(self) -> float:
         return self._session_deadline
+
+    @property
+    def went_back(self) -> tuple[int, int] | None:
+        return self._went_back
 
     def add_session_listener(self, listener: Callable[[SessionEvent], None]) -> None:
         self._listeners.append(listener)
@@ -165,6 +170,8 @@ class SimulatedCoordination(LinkOwner):
 
     def _on_connected(self, link: Link, session_id: int, timeout_ms: int, sent_at: float) -> None:
         self._refusals.answered()
+        if self._server.tree.zxid < self._zxid_seen:
+            self._went_back = self._zxid_seen, self._server.tree.zxid
         self._zxid_seen = self._server.tree.zxid
         is_first = self._session_id == 0
         is_new = session_id != self._session_id

@@ -88,3 +88,25 @@ def test_running_broker_stops_when_zookeeper_comes_back_with_an_older_copy() -> 
         assert broker.registration.is_fenced()
 
     run(story)
+
+
+def test_running_broker_that_registered_before_the_older_copy_was_made_stops_too() -> None:
+    """Its own registration is older than the copy; what it has read from ZooKeeper since is not."""
+
+    async def story(world: World) -> None:
+        broker = await start_broker(world, world.process("one"))
+        copy = deepcopy(world.zookeeper.tree)
+        for number in range(20):
+            await (await world.observer()).create(f"/later-{number}", b"")
+        await broker.coordination.exists("/")
+        world.zookeeper.stop()
+        await asyncio.sleep(1)
+        world.zookeeper.tree, world.zookeeper.sessions = copy, {}
+        world.zookeeper.start()
+        assert broker.keeping is not None
+        with pytest.raises(ClusterMismatch, match=r"restored from an older copy\. Stop all brokers"):
+            await asyncio.wait_for(broker.keeping, 60)
+        assert broker.events.count("registered") == 1, "it must not register in the older data"
+        assert broker.registration.is_fenced()
+
+    run(story)
