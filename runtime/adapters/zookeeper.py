@@ -415,7 +415,8 @@ class ZooKeeperCoordination:
 
     def _note_zxid(self, zxid: int) -> None:
         """kazoo's client has had an answer. A server refuses a client that has seen more than the server has: only a
-        new client may meet older data."""
+        new client may meet older data. A server that merely lags is no such case: to open a session is a transaction,
+        and the server answers once it has applied it and all before it."""
         if self._is_zxid_doubtful and zxid < self._zxid_seen:
             self._went_back = self._zxid_seen, zxid
         self._is_zxid_doubtful = False
