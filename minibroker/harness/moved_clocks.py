@@ -19,8 +19,8 @@ class MovedClocks:
     """Of one cluster. The directory is removed by `close`."""
 
     def __init__(self, directory: Path, broker_ids: Iterable[int]) -> None:
-        self._directory = directory
-        self._files = {broker_id: directory / f"broker-{broker_id}" for broker_id in broker_ids}
+        self._directory = directory.absolute()  # brokers run in a directory of their own
+        self._files = {broker_id: self._directory / f"broker-{broker_id}" for broker_id in broker_ids}
         self._began_ms = 0
         self._moves: dict[int, list[tuple[int, int]]] = {}
         """By broker: (true time, offset) of each move, in milliseconds, oldest first."""

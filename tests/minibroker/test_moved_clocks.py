@@ -59,3 +59,9 @@ def test_times_that_a_broker_wrote_become_true_ones(tmp_path: Path, monkeypatch:
     assert clocks.true_ms(2, began_ms + 15_000) == began_ms + 15_000
     clocks.close()
     assert not (tmp_path / "clocks").exists()
+
+
+def test_brokers_find_the_file_of_a_relative_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their working directory is another one: `chaos run --out here` once ended before it began."""
+    monkeypatch.chdir(tmp_path)
+    assert MovedClocks(Path("clocks"), [1]).program(1)[1] == str(tmp_path / "clocks" / "broker-1")
