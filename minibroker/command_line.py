@@ -219,9 +219,9 @@ def bootstrap_option(function: F) -> F:
     )(function)
 
 
-def default_servers() -> str:
+def default_servers(directory: str | None = None) -> str:
     """All brokers of the cluster that `cluster up` started here, because any of them may be down; else one address."""
-    directory = os.environ.get("MINIBROKER_DATA_DIR") or DEFAULT_DATA_DIRECTORY
+    directory = directory or os.environ.get("MINIBROKER_DATA_DIR") or DEFAULT_DATA_DIRECTORY
     try:
         with open(os.path.join(directory, "cluster.json"), "rb") as file:
             import json

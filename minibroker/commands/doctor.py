@@ -10,6 +10,7 @@ from minibroker.command_line import (
     EXIT_FINE,
     EXIT_FOUND_WRONG,
     bootstrap_option,
+    default_servers,
     json_option,
     print_json,
     run_async,
@@ -46,6 +47,7 @@ def doctor(
 
     directory = Path(data_dir)
     is_given = click.get_current_context().get_parameter_source("bootstrap_servers") is not ParameterSource.DEFAULT
+    servers = bootstrap_servers if is_given else default_servers(data_dir)
     ours, known_zookeeper = doctor_checks.ports_of_cluster_in(directory)
 
     async def examine() -> list[doctor_checks.DoctorFinding]:
@@ -68,8 +70,8 @@ def doctor(
                 await doctor_checks.check_zookeeper(zookeeper or known_zookeeper or f"127.0.0.1:{zookeeper_port}")
             )
         findings += doctor_checks.check_local_brokers(directory)
-        findings += await doctor_checks.check_listeners(bootstrap_servers, must_answer=is_given)
-        return findings + await doctor_checks.check_partitions(bootstrap_servers)
+        findings += await doctor_checks.check_listeners(servers, must_answer=is_given)
+        return findings + await doctor_checks.check_partitions(servers)
 
     findings = run_async(examine(), timeout_s, "the examination")
     for finding in findings:

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 from msgspec import structs
 
 from minibroker import doctor_checks
+from minibroker.commands.doctor import doctor
 from minibroker.doctor_checks import DoctorFinding
 from minibroker.local_cluster.cluster_file import (
     BrokerRecord,
@@ -146,6 +148,21 @@ def test_a_paused_broker_is_a_problem_with_its_own_cure(tmp_path: Path, monkeypa
         local._refuse_running(2)
     with pytest.raises(ClusterFailed, match="broker 1 is already running"):
         local._refuse_running(1)
+
+
+def test_the_brokers_of_the_data_directory_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once `--data-dir` named one cluster, and the doctor asked localhost:9092 and found nothing wrong there."""
+    asked = []
+
+    async def listen(servers: str, *, must_answer: bool) -> list[DoctorFinding]:
+        asked.append(servers)
+        return []
+
+    monkeypatch.setattr(doctor_checks, "check_listeners", listen)
+    write_cluster_file(tmp_path, LocalCluster(tmp_path, 2, port=19_092, zookeeper_port=12_181).record)
+    CliRunner().invoke(doctor, ["--data-dir", str(tmp_path)])
+    CliRunner().invoke(doctor, ["--data-dir", str(tmp_path), "-b", "127.0.0.1:1"])
+    assert asked == ["127.0.0.1:19092,127.0.0.1:19093", "127.0.0.1:1"]
 
 
 async def test_an_address_that_a_person_gave_must_answer() -> None:
