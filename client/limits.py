@@ -147,6 +147,16 @@ def check_partition(partition: TopicPartition) -> TopicPartition:
     return partition
 
 
+def as_partition(pair: TopicPartition | tuple[str, int]) -> TopicPartition:
+    """A topic and a number as a partition. Raises InvalidCall for what is no such pair, e.g. a topic's name alone."""
+    if not isinstance(pair, tuple) or len(pair) != 2:
+        raise InvalidCall(
+            f"{pair!r:.80} is not a partition: give [TopicPartition(topic, number), ..]; topics alone are given to "
+            "Consumer(..)"
+        )
+    return TopicPartition(*pair)
+
+
 def is_utf8(text: str) -> bool:
     """False for text with half of a surrogate pair, as file names and arguments of other encodings have."""
     try:

@@ -37,6 +37,7 @@ from minibroker.client.limits import (
     BOOTSTRAP_TIMEOUT_MS,
     CALL_TIMEOUT_MS,
     Deadline,
+    as_partition,
     check_at_least,
     check_partition,
     check_topic,
@@ -165,7 +166,7 @@ class Consumer(OffsetQueries):
     def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
         """Read exactly these from now on; those assigned before keep their position. InvalidCall changes nothing."""
         self._check_open()
-        wanted = [check_partition(TopicPartition(topic, index)) for topic, index in partitions]
+        wanted = [check_partition(as_partition(partition)) for partition in partitions]
         self._forget_current()
         cursors = {
             partition: self._cursors.get(partition)

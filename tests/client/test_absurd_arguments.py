@@ -137,3 +137,16 @@ def test_what_cannot_be_sent_to_a_broker_is_a_wrong_call(cluster: FakeCluster) -
                     await admin.create_topics([wrong])
 
     cluster.run(main, seconds_max=5)
+
+
+@pytest.mark.parametrize("wrong", ["lines", ["lines"], [("lines",)], [7]])
+def test_what_is_no_partition_is_named(cluster: FakeCluster, wrong: Any) -> None:
+    """Once a topic alone gave 'not enough values to unpack'."""
+
+    async def main(runtime: Runtime) -> None:
+        async with Consumer(bootstrap_servers=cluster.bootstrap, runtime=runtime) as consumer:
+            with pytest.raises(InvalidCall, match=r"is not a partition: give \[TopicPartition"):
+                consumer.assign(wrong)
+            assert consumer.assignment() == []
+
+    cluster.run(main, seconds_max=5)
