@@ -4,12 +4,12 @@ Owns: the errors for a parameter or method that a public class does not have. Pu
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
 from functools import wraps
 from inspect import signature
 from typing import Any, ParamSpec, TypeVar
 
 from minibroker.client.errors import WrongArguments
+from minibroker.protocol.similar_names import similar_name
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -146,5 +146,5 @@ def refuse_attribute(client: object, name: str) -> Any:
 
 
 def _similar(name: str, known: Iterable[str]) -> str:
-    found = get_close_matches(name, [each for each in known if not each.startswith("_")], 1)
-    return f"do you mean {found[0]}?" if found else ""
+    found = similar_name(name, (each for each in known if not each.startswith("_")))
+    return f"do you mean {found}?" if found is not None else ""

@@ -7,7 +7,6 @@ A wrong setting prevents the start: a broker that runs with a misread file is wo
 error names the setting, the value, what was expected and where the value came from.
 """
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from minibroker.broker.configuration.config_key import ConfigKey
 from minibroker.broker.configuration.config_table import MIB, BrokerConfig
 from minibroker.broker.configuration.config_values import ANY_HOST, BadValue, expected, format_value, parse_value
 from minibroker.broker.configuration.settings import SETTINGS, TOPIC_SETTINGS, Setting
+from minibroker.protocol.similar_names import similar_name
 from minibroker.protocol.wire.messages import BrokerEndpoint
 from minibroker.protocol.znodes import parse_endpoint
 
@@ -31,7 +31,6 @@ __all__ = [
     "broken_rule",
     "describe",
     "load_config",
-    "nearest_name",
     "warnings",
 ]
 
@@ -148,12 +147,6 @@ def _shown(config: BrokerConfig, setting: Setting) -> str:
     return format_value(getattr(config, setting.field))
 
 
-def nearest_name(name: str, known: Sequence[str]) -> str | None:
-    """The known name closest to a misspelt one."""
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    return close[0] if close else None
-
-
 # ------------------------------------------------------------------------------------------------------- sources
 Texts = dict[str, tuple[str, str]]
 """Value and source, by the setting's name."""
@@ -183,7 +176,7 @@ def _read_environment(environment: Mapping[str, str]) -> Texts:
             continue
         name = variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace("_", ".")
         if name not in SETTINGS:
-            near = nearest_name(variable, [*map(_variable, SETTINGS), *RESERVED_VARIABLES])
+            near = similar_name(variable, [*map(_variable, SETTINGS), *RESERVED_VARIABLES])
             hint = f" Did you mean {near}?" if near else ""
             raise ConfigError(f"environment variable {variable} does not name a setting.{hint}")
         texts[name] = (environment[variable], f"environment {variable}")
@@ -217,7 +210,7 @@ def _checked_name(name: str, source: str) -> str:
             f"{source}: {name} is a setting of topics; what a broker gives to topics without it is"
             f" {TOPIC_SETTINGS[name].name}"
         )
-    near = nearest_name(name, list(SETTINGS))
+    near = similar_name(name, SETTINGS)
     hint = f" Did you mean {near}?" if near else " docs/CONFIGURATION.md lists what there is."
     raise ConfigError(f"{source}: {name!r:.200} is not a broker setting.{hint}")
 

@@ -14,11 +14,12 @@ from typing import Any
 
 import msgspec
 
-from minibroker.broker.configuration.config import broken_rule, nearest_name
+from minibroker.broker.configuration.config import broken_rule
 from minibroker.broker.configuration.config_table import BrokerConfig
 from minibroker.broker.configuration.config_values import BadValue, canonical_value, parse_value
 from minibroker.broker.configuration.settings import SETTINGS
 from minibroker.protocol.events.broker_events import NodeUnreadable, SettingIgnored, SettingsChanged
+from minibroker.protocol.similar_names import similar_name
 from minibroker.protocol.znodes import ConfigNode, CorruptZnode, broker_config_path
 from minibroker.runtime.observer import UNOBSERVED, Observer
 from minibroker.runtime.ports import (
@@ -40,7 +41,7 @@ def accepted_broker_value(config: BrokerConfig, name: str, value: str) -> str:
     sentence."""
     setting = SETTINGS.get(name)
     if setting is None:
-        near = nearest_name(name, list(SETTINGS))
+        near = similar_name(name, SETTINGS)
         raise BadValue(f"{name!r:.200} is not a broker setting." + (f" Did you mean {near}?" if near else ""))
     if not setting.key.dynamic:
         raise BadValue(f"{name} cannot be changed while a broker runs: set it in its configuration and restart it.")

@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
-from minibroker.broker.configuration.config import nearest_name
 from minibroker.broker.configuration.config_table import NEVER, BrokerConfig
 from minibroker.broker.configuration.config_values import BadValue, canonical_value, parse_value
 from minibroker.broker.configuration.settings import TOPIC_SETTINGS
 from minibroker.broker.log.config import LogConfig
+from minibroker.protocol.similar_names import similar_name
 
 
 class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +63,7 @@ def accepted_topic_value(name: str, value: str) -> str:
     """The value as it is stored; raises BadValue with why a topic cannot have this setting, as a sentence."""
     setting = TOPIC_SETTINGS.get(name)
     if setting is None:
-        near = nearest_name(name, list(TOPIC_SETTINGS))
+        near = similar_name(name, TOPIC_SETTINGS)
         hint = f" Did you mean {near}?" if near else f" There are: {', '.join(TOPIC_SETTINGS)}."
         raise BadValue(f"{name!r:.200} is not a topic setting.{hint}")
     try:

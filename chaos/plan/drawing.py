@@ -7,13 +7,13 @@ depends on the run.
 
 import random
 from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import Annotated, TypeAlias
 
 import msgspec
 from msgspec import Meta, Struct
 
 from minibroker.chaos.plan.fault_kinds import BY_NAME, KINDS, Backend, FaultKind, Target
+from minibroker.protocol.similar_names import suggestion
 
 FIRST_AT_S = 2.0
 """The load runs undisturbed before."""
@@ -105,8 +105,8 @@ def parse_faults(names: str) -> list[Chosen]:
         name, colon, target = each.partition(":")
         kind = BY_NAME.get(name)
         if kind is None:
-            near = get_close_matches(name.lower(), BY_NAME, n=1)
-            unknown.append(f"{name!r}{f' (did you mean {near[0]!r}?)' if near else ''}")
+            meant = suggestion(name, BY_NAME)
+            unknown.append(f"{name!r}{f' ({meant})' if meant else ''}")
             continue
         wanted = next((known for known in kind.targets if known == target), None)
         if colon and wanted is None:
