@@ -11,7 +11,7 @@ LIST = "for file in root.rglob('*'): file.is_file() and print(file.relative_to(r
 READ = "print((root / sys.argv[1]).read_bytes().hex())"
 WRITE = "(root / sys.argv[1]).write_bytes(sys.stdin.buffer.read())"
 REMOVE = "(root / sys.argv[1]).unlink()"
-REMOVE_ALL = "import shutil; [shutil.rmtree(each) if each.is_dir() else each.unlink() for each in root.iterdir()]"
+REMOVE_ALL = "from minibroker.local_cluster.blank_disk import remove_everything; remove_everything(root)"
 CUT = "from minibroker.local_cluster.power_loss import cut_unsynced_tails; cut_unsynced_tails(root)"
 
 
@@ -36,7 +36,7 @@ class ContainerFiles:
             await self._python(broker_id, WRITE, name, given=content)
 
     async def remove_all(self, broker_id: int) -> None:
-        """Every file and directory below the log directory."""
+        """As `blank_disk` does with local files."""
         await self._python(broker_id, REMOVE_ALL)
 
     async def cut_unsynced(self, broker_id: int) -> None:

@@ -20,7 +20,7 @@ from minibroker.harness.failing_disks import FailingDisks
 from minibroker.harness.hardware import DiskFault
 from minibroker.harness.moved_clocks import MovedClocks
 from minibroker.harness.wire_harness import LOG_LINES_SHOWN, WireHarness
-from minibroker.local_cluster import network_proxies
+from minibroker.local_cluster import blank_disk, network_proxies
 from minibroker.local_cluster.cluster_file import ClusterFailed
 from minibroker.local_cluster.local_cluster import LocalCluster
 from minibroker.local_cluster.network_proxies import LOOPBACK, TASK_NAME, NetworkProxies, broker_name
@@ -204,11 +204,7 @@ class ProcessHarness(WireHarness):
 
     async def replace_disk(self, broker_id: int) -> None:
         await self._require_down(broker_id)
-        for path in self.local.log_directory(broker_id).iterdir():  # the directory may be a mounted file system
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
+        blank_disk.remove_everything(self.local.log_directory(broker_id))
 
     async def write_file(self, broker_id: int, name: str, content: bytes | None) -> None:
         await self._require_down(broker_id)
