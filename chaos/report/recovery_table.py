@@ -6,6 +6,7 @@ those of both, so they are left out.
 
 from collections.abc import Iterable, Sequence
 from statistics import median
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -56,6 +57,14 @@ class KindRecovery(Struct, frozen=True, kw_only=True):
     """Of the measured: the next fault came before every replica was in sync."""
 
 
+class _Came(NamedTuple):
+    """A fault of a run, by its number, and what it did."""
+
+    run: ReportedRun
+    number: int
+    effect: FaultEffect
+
+
 def parse_outcome(content: bytes) -> ReportedRun:
     """Out of report.json. Raises BadReport."""
     try:
@@ -69,25 +78,24 @@ def parse_outcome(content: bytes) -> ReportedRun:
 
 def recovery_table(outcomes: Iterable[ReportedRun]) -> list[KindRecovery]:
     """One row for each kind and back end that came, sorted."""
-    by_kind: dict[tuple[str, str], list[tuple[ReportedRun, int]]] = {}
+    by_kind: dict[tuple[str, str], list[_Came]] = {}
     for outcome in outcomes:
         for number, effect in enumerate(outcome.effects):
             if effect is not None:
                 place = (outcome.faults[number].planned.kind, outcome.backend)
-                by_kind.setdefault(place, []).append((outcome, number))
+                by_kind.setdefault(place, []).append(_Came(outcome, number, effect))
     return [_row(kind, backend, found) for (kind, backend), found in sorted(by_kind.items())]
 
 
-def _row(kind: str, backend: str, found: Sequence[tuple[ReportedRun, int]]) -> KindRecovery:
-    runs = {id(outcome): outcome for outcome, _ in found}
-    measured = [outcome.effects[number] for outcome, number in found if _was_alone(outcome.faults, number)]
-    effects = [effect for effect in measured if effect is not None]
+def _row(kind: str, backend: str, found: Sequence[_Came]) -> KindRecovery:
+    runs = {id(each.run): each.run for each in found}
+    effects = [each.effect for each in found if _was_alone(each.run.faults, each.number)]
     full = [effect.full_isr_s for effect in effects if effect.full_isr_s is not None]
     return KindRecovery(
         kind=kind,
         backend=backend,
         runs=len(runs),
-        not_cleared=sum(outcome.verdict.outcome != "cleared" for outcome in runs.values()),
+        not_cleared=sum(run.verdict.outcome != "cleared" for run in runs.values()),
         times=len(found),
         measured=len(effects),
         gap=_spread([effect.gap_s for effect in effects]),

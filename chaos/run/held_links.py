@@ -7,9 +7,13 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
+from functools import partial
 from typing import Any
 
-from minibroker.harness.cluster import ClusterHarness, Link
+from minibroker.harness.cluster import ClusterHarness, Link, Party
+
+Verb = Callable[[Party, Party], Coroutine[Any, Any, None]]
+"""Of the harness, for a link."""
 
 
 class HeldLinks:
@@ -27,32 +31,31 @@ class HeldLinks:
     @contextlib.asynccontextmanager
     async def blocked(self, links: Collection[Link]) -> AsyncIterator[None]:
         """All of them, during the block."""
-        self._blocks.update(links)
-        try:
-            await self._change(links, lambda link: self._cluster.block(*link))
+        async with self._held(links, self._blocks, self._cluster.block, self._cluster.unblock):
             yield
-        finally:
-            self._blocks.subtract(links)
-            await self._change([link for link in links if not self._blocks[link]], self._open)
-
-    async def _open(self, link: Link) -> None:
-        if not self._blocks[link]:  # no other fault has come meanwhile
-            await self._cluster.unblock(*link)
 
     @contextlib.asynccontextmanager
     async def losing(self, links: Collection[Link], share: float) -> AsyncIterator[None]:
         """All of them lose this share of their packets, during the block."""
-        self._losses.update(links)
+        begin, end = (partial(self._cluster.lose_packets, share=each) for each in (share, 0.0))
+        async with self._held(links, self._losses, begin, end):
+            yield
+
+    @contextlib.asynccontextmanager
+    async def _held(self, links: Collection[Link], held: Counter[Link], begin: Verb, end: Verb) -> AsyncIterator[None]:
+        """All of them, during the block; `held` counts the faults that hold each."""
+
+        async def end_unless_held(link: Link) -> None:
+            if not held[link]:  # no other fault has come meanwhile
+                await end(*link)
+
+        held.update(links)
         try:
-            await self._change(links, lambda link: self._cluster.lose_packets(*link, share))
+            await self._change(links, lambda link: begin(*link))
             yield
         finally:
-            self._losses.subtract(links)
-            await self._change([link for link in links if not self._losses[link]], self._keep_all)
-
-    async def _keep_all(self, link: Link) -> None:
-        if not self._losses[link]:
-            await self._cluster.lose_packets(*link, 0.0)
+            held.subtract(links)
+            await self._change([link for link in links if not held[link]], end_unless_held)
 
     @contextlib.asynccontextmanager
     async def slowed(self, delays_s: Mapping[Link, float]) -> AsyncIterator[None]:
