@@ -22,6 +22,11 @@ def cure_for_no_answer(option: str, *, are_silent: bool = False) -> str:
     return f"{resume if are_silent else start}, or pass the right address {option}"
 
 
+def no_answer_sentences(failures: Iterable[tuple[object, object]], option: str, *, are_silent: bool = False) -> str:
+    """Both."""
+    return f"{no_broker_answered(failures)}. {cure_for_no_answer(option, are_silent=are_silent)}"
+
+
 def _why(server: object, reason: object) -> str:
     """The reason without the address, which stands before it."""
     text = str(reason)
@@ -31,8 +36,8 @@ def _why(server: object, reason: object) -> str:
 
 def none_answered(failures: Mapping[Address, Exception], *, are_silent: bool = False) -> ClusterUnreachable:
     """The error of a client that found no broker."""
-    cure = cure_for_no_answer("(bootstrap_servers, or -b on the command line)", are_silent=are_silent)
-    error = ClusterUnreachable(f"{no_broker_answered(failures.items())}. {cure}")
+    option = "(bootstrap_servers, or -b on the command line)"
+    error = ClusterUnreachable(no_answer_sentences(failures.items(), option, are_silent=are_silent))
     error.failures = tuple(failures.items())
     error.are_silent = are_silent
     return error

@@ -14,7 +14,7 @@ from typing import TypeVar
 from minibroker.client.cluster import Cluster
 from minibroker.client.errors import ClusterUnreachable
 from minibroker.client.limits import Deadline
-from minibroker.client.no_answer import cure_for_no_answer, no_broker_answered
+from minibroker.client.no_answer import no_answer_sentences
 from minibroker.client.public_client import PublicClient
 from minibroker.client.topics import topic_deletions
 from minibroker.client.topics import unknown_topics as find_unknown
@@ -81,8 +81,8 @@ async def opened(client: AbstractAsyncContextManager[T], servers: str) -> AsyncI
         except ClusterUnreachable as error:
             if not error.failures:
                 raise
-            cure = cure_for_no_answer("with -b", are_silent=error.are_silent)
-            raise CommandFailed(f"{no_broker_answered(error.failures)}. {cure}") from None
+            told = no_answer_sentences(error.failures, "with -b", are_silent=error.are_silent)
+            raise CommandFailed(told) from None
         finally:
             looking.cancel()
             progress.clear()

@@ -10,7 +10,7 @@ from functools import partial
 from types import TracebackType
 from typing import TypeVar
 
-from minibroker.client.no_answer import cure_for_no_answer, no_broker_answered
+from minibroker.client.no_answer import no_answer_sentences, no_broker_answered
 from minibroker.observation.cures import ZOOKEEPER_CURE
 from minibroker.protocol.wire.messages import (
     DescribeClusterRequest,
@@ -89,10 +89,9 @@ class BrokerQueries:
                 return await self.ask(server, request, kind, timeout_s)
             except NoAnswer as error:
                 problems.append((server, error))
-        fact = no_broker_answered(problems)
         are_silent = all(problem.is_silent for _, problem in problems)
-        failed = NoAnswer(f"{fact}. {cure_for_no_answer('with -b', are_silent=are_silent)}")
-        failed.fact = fact
+        failed = NoAnswer(no_answer_sentences(problems, "with -b", are_silent=are_silent))
+        failed.fact = no_broker_answered(problems)
         failed.is_refused = all(problem.is_refused for _, problem in problems)
         raise failed
 
