@@ -253,6 +253,13 @@ def standing(bench: Bench, epoch: int, session_id: int = 0, **fields: Any) -> Fe
     return fetch(bench, **values)
 
 
+async def open_session(bench: Bench) -> tuple[Peer, dict[str, Any]]:
+    """A follower, and the answer to its first fetch, of request 1."""
+    peer = await bench.follower()
+    peer.ask(standing(bench, 0, max_wait_ms=0), 1)
+    return peer, await bench.answer(peer, 1, 0.5)
+
+
 @pytest.mark.parametrize("connection_id", [0, 1, 2**31 - 1, 2**31, 2**31 + 5, 2**40])
 def test_a_sessions_id_fits_the_wire_and_is_never_that_of_no_session(connection_id: int) -> None:
     connection = cast(Any, SimpleNamespace(id=connection_id))
@@ -262,9 +269,7 @@ def test_a_sessions_id_fits_the_wire_and_is_never_that_of_no_session(connection_
 @on_a_broker
 async def test_a_session_lists_its_partitions_once(bench: Bench) -> None:
     bench.cluster.kill(2)
-    peer = await bench.follower()
-    peer.ask(standing(bench, 0, max_wait_ms=0), 1)
-    opened = await bench.answer(peer, 1, 0.5)
+    peer, opened = await open_session(bench)
     assert opened["error_code"] == 0
     assert opened["session_id"] > 0
     peer.ask(standing(bench, 1, opened["session_id"], topics=[], max_wait_ms=20_000), 2)
@@ -279,9 +284,7 @@ async def test_a_session_lists_its_partitions_once(bench: Bench) -> None:
 async def test_a_forgotten_partition_leaves_its_session(bench: Bench) -> None:
     """Else a replica that follows another leader now would get, and refuse, every record of this one."""
     bench.cluster.kill(2)
-    peer = await bench.follower()
-    peer.ask(standing(bench, 0, max_wait_ms=0), 1)
-    opened = await bench.answer(peer, 1, 0.5)
+    peer, opened = await open_session(bench)
     forgotten = [ForgottenTopic(topic=TOPIC, partitions=[bench.index])]
     again = standing(bench, 1, opened["session_id"], topics=[], forgotten_topics_data=forgotten, max_wait_ms=2_000)
     peer.ask(again, 2)
@@ -293,9 +296,7 @@ async def test_a_forgotten_partition_leaves_its_session(bench: Bench) -> None:
 async def test_a_partition_whose_position_is_refused_leaves_its_session(bench: Bench) -> None:
     """The follower answers no more for it; what its leader sent would be for nothing."""
     bench.cluster.kill(2)
-    peer = await bench.follower()
-    peer.ask(standing(bench, 0, max_wait_ms=0), 1)
-    opened = await bench.answer(peer, 1, 0.5)
+    peer, opened = await open_session(bench)
     listed = [FetchPartition(partition=bench.index, fetch_offset=0, current_leader_epoch=99)]
     topics = [FetchTopic(topic=TOPIC, partitions=listed)]
     peer.ask(standing(bench, 1, opened["session_id"], topics=topics), 2)
@@ -358,9 +359,7 @@ async def test_a_request_of_another_session_or_epoch_is_refused(bench: Bench) ->
 @on_a_broker
 async def test_a_new_request_of_a_session_ends_the_one_that_waits(bench: Bench) -> None:
     """So the follower gets an answer to each of its requests."""
-    peer = await bench.follower()
-    peer.ask(standing(bench, 0, max_wait_ms=0), 1)
-    opened = await bench.answer(peer, 1, 0.5)
+    peer, opened = await open_session(bench)
     peer.ask(standing(bench, 1, opened["session_id"], topics=[], max_wait_ms=30_000), 2)
     await asyncio.sleep(0.5)
     assert len(peer.answers) == 1
@@ -372,9 +371,7 @@ async def test_a_new_request_of_a_session_ends_the_one_that_waits(bench: Bench) 
 @on_a_broker
 async def test_reopening_a_session_answers_the_request_waiting_in_the_old_one(bench: Bench) -> None:
     """A follower counts its requests in flight: a missing answer would stop it forever."""
-    peer = await bench.follower()
-    peer.ask(standing(bench, 0, max_wait_ms=0), 1)
-    opened = await bench.answer(peer, 1, 0.5)
+    peer, opened = await open_session(bench)
     peer.ask(standing(bench, 1, opened["session_id"], topics=[], max_wait_ms=30_000), 2)
     await asyncio.sleep(0.5)
     peer.ask(standing(bench, 0, max_wait_ms=0), 3)

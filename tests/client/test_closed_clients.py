@@ -62,11 +62,15 @@ async def write_while_the_identity_is_asked_for(cluster: FakeCluster, runtime: R
     return producer
 
 
-async def write_to_a_dead_cluster(cluster: FakeCluster, runtime: Runtime) -> Client:
-    producer = await write_to_silence(cluster, runtime)
+async def kill_all(cluster: FakeCluster) -> None:
     for broker in cluster.brokers:
         cluster.kill(broker)
     await asyncio.sleep(0.5)
+
+
+async def write_to_a_dead_cluster(cluster: FakeCluster, runtime: Runtime) -> Client:
+    producer = await write_to_silence(cluster, runtime)
+    await kill_all(cluster)
     return producer
 
 
@@ -90,9 +94,7 @@ async def read(cluster: FakeCluster, runtime: Runtime) -> Client:
 
 async def read_from_a_dead_cluster(cluster: FakeCluster, runtime: Runtime) -> Client:
     consumer = await read(cluster, runtime)
-    for broker in cluster.brokers:
-        cluster.kill(broker)
-    await asyncio.sleep(0.5)
+    await kill_all(cluster)
     return consumer
 
 

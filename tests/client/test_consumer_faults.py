@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -92,7 +93,8 @@ def test_a_clean_election_is_validated_without_an_error(cluster: FakeCluster) ->
     cluster.run(main)
 
 
-def test_a_paused_leader_that_was_replaced_is_not_waited_for(cluster: FakeCluster) -> None:
+def seconds_from_election_to_record(cluster: FakeCluster, trouble: Callable[[], None], lasts_s: float = 0.0) -> float:
+    """A consumer has read all; there is trouble with the leader, another one is elected and gets a record."""
     fill(cluster, 10)
 
     async def main(runtime: Runtime) -> float:
@@ -100,36 +102,27 @@ def test_a_paused_leader_that_was_replaced_is_not_waited_for(cluster: FakeCluste
         async with earliest(cluster, runtime) as consumer:
             for _ in range(10):
                 await consumer.getone(timeout_ms=1_000)
-            cluster.world.pause("broker1")
+            trouble()
+            await asyncio.sleep(lasts_s)
             cluster.partition("t").elect(2)
             fill(cluster, 1)
             start = loop.time()
             await consumer.getone(timeout_ms=60_000)
             return loop.time() - start
 
-    assert cluster.run(main) < 6
+    return cluster.run(main)
+
+
+def test_a_paused_leader_that_was_replaced_is_not_waited_for(cluster: FakeCluster) -> None:
+    assert seconds_from_election_to_record(cluster, lambda: cluster.world.pause("broker1")) < 6
 
 
 def test_reads_go_on_soon_after_the_election_although_the_unreachable_leader_stays_registered(
     cluster: FakeCluster,
 ) -> None:
     """The first metadata after the loss still name it: each attempt to connect in vain must ask again."""
-    fill(cluster, 10)
-
-    async def main(runtime: Runtime) -> float:
-        loop = asyncio.get_running_loop()
-        async with earliest(cluster, runtime) as consumer:
-            for _ in range(10):
-                await consumer.getone(timeout_ms=1_000)
-            cluster.world.network.reject(CLIENT, "broker1")
-            await asyncio.sleep(5)
-            cluster.partition("t").elect(2)
-            fill(cluster, 1)
-            start = loop.time()
-            await consumer.getone(timeout_ms=60_000)
-            return loop.time() - start
-
-    assert cluster.run(main) < 3
+    network = cluster.world.network
+    assert seconds_from_election_to_record(cluster, lambda: network.reject(CLIENT, "broker1"), lasts_s=5) < 3
 
 
 def test_a_call_without_records_names_the_first_problem_of_any_partition(cluster: FakeCluster) -> None:

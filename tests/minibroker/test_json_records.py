@@ -2,7 +2,9 @@
 
 import pytest
 
+from minibroker.records import json_records
 from minibroker.records.json_records import BadRecord, InputRecord, parse_json_record
+from minibroker.records.json_refusals import FIELDS, IGNORED
 from minibroker.records.record_format import json_line
 from tests.minibroker.test_record_format import Read
 
@@ -77,3 +79,8 @@ def test_what_consume_prints_as_json_can_be_produced_again(record: Read) -> None
     again = parse_json_record(json_line(record))
     assert (again.key, again.value, again.headers) == (record.key, record.value, record.headers)
     assert (again.partition, again.timestamp_ms) == (record.partition, record.timestamp_ms)
+
+
+def test_a_refusal_knows_every_field_of_a_line() -> None:
+    """Else it would call a field unknown that is taken."""
+    assert {*FIELDS, *IGNORED} == {*json_records._Line.__struct_fields__}
