@@ -10,12 +10,14 @@ import msgspec
 from minibroker.broker.replication.state import Role
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.znodes import CONTROLLER_EPOCH, BrokerRegistration, PartitionState, broker_path
+from minibroker.runtime.ports import CreateOp, SetOp
 from minibroker.simulation.checks.finding import CheckerFinding
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.world.node import Process
 from minibroker.simulation.world.observations import NodesWritten, SessionCutShort
 
 FINDINGS_MAX = 20
+PRODUCER_EXPIRY = b"producer.id.expiration.ms"
 EXPIRY_NOTICED_SECONDS = 10.0
 """After a fault ended its session, a broker learns of it when it reaches ZooKeeper again; no fault
 keeps it off longer."""
@@ -56,6 +58,8 @@ class ReferenceState:
         start is not its broker's fault. What the broker then does is checked as always."""
         self.lost_files: set[Process] = set()
         """Processes that lost files by a fault: their wrong view of those files is not their fault."""
+        self.forgets_producers = False
+        """Whether any broker's producer.id.expiration.ms was ever changed: producers that were forgotten stay so."""
         self.is_unaware: Callable[[int], bool] = lambda broker_id: False
         """Whether another broker removed this broker's registration and it cannot know yet (see `fencing`)."""
         self.is_calm: Callable[[ReferencePartition], bool] = lambda state: False
@@ -78,6 +82,8 @@ class ReferenceState:
             self._written_at[operation.path] = self._cluster.world.loop.elapsed
             if operation.path.endswith("/state"):
                 self._check_write(operation.path)
+            elif isinstance(operation, CreateOp | SetOp) and PRODUCER_EXPIRY in operation.data:
+                self.forgets_producers = True
 
     def _on_session_cut_short(self, event: SessionCutShort) -> None:
         """A session that a fault ends early is over before its owner's deadline: that is not the owner's mistake."""

@@ -445,8 +445,10 @@ class ReplicaChecker(Checker):
 
     def _check_producers(self, checked: CheckedReplica) -> None:
         """I15, I25: the producer state agrees with the batches in the log. It may lack a producer whose newest batch
-        lies below the log start, and it may have forgotten batches where producers expire during the run."""
-        forgets = checked.replica.log.config.producer_id_expiration_ms < FORGETFUL_MS
+        lies below the log start, and it may have forgotten batches where producers expire during the run (or did until
+        the setting changed, seed 17540096)."""
+        expires = checked.replica.log.config.producer_id_expiration_ms < FORGETFUL_MS
+        forgets = expires or self.reference.forgets_producers
         remembered, log_start_offset = checked.replica.log.producers, checked.replica.log.log_start_offset
         for producer_id, (epoch, batches) in checked.reference_log.producers().items():
             if (forgets or batches[-1][2] < log_start_offset) and remembered.get(producer_id) is None:

@@ -44,9 +44,17 @@ class RetentionChecker(Checker):
         self._starts: dict[ObservedReplica, int] = {}
         self._unreliable: set[int] = set()
         """Brokers whose disk was faulty: older files may have come back."""
+        self._skews: dict[int, int] = {}
+        self._set_back: dict[int, tuple[int, float]] = {}
+        """Of clocks that were set back: the skew before, in milliseconds, and when."""
 
     def sample(self) -> None:
         self._unreliable |= self._reference.faulty
+        for broker_id in self._cluster.broker_ids:
+            skew_ms = self._skew_ms(f"broker-{broker_id}")
+            if skew_ms < self._skews.get(broker_id, skew_ms):
+                self._set_back[broker_id] = (self._skews[broker_id], self._cluster.world.loop.elapsed)
+            self._skews[broker_id] = skew_ms
 
     def appended(self, log: PartitionLog, batches: Sequence[BatchHeader]) -> None:
         host = _acting_host()
@@ -102,9 +110,13 @@ class RetentionChecker(Checker):
 
     def _kept_by_age(self, broker_id: int, partition: TopicPartition, held: list[HeldBatch], start: int) -> int:
         """The highest offset up to `start` with a batch older than retention.ms right in front. A segment is as old as
-        its last write, so what stands in front of that batch may go with it."""
+        its last write, so what stands in front of that batch may go with it. The broker decided before it recorded the
+        start, and its clock may have been set back since (seed 17540027)."""
         limits = self._limits(broker_id, partition, "retention.ms")
         now_ms = self._now_ms(f"broker-{broker_id}")
+        earlier_ms, until = self._set_back.get(broker_id, (0, 0.0))
+        if self._cluster.world.loop.elapsed < until + self._settings.bound_seconds:
+            now_ms += max(0, earlier_ms - self._skew_ms(f"broker-{broker_id}"))
         lawful = 0
         for batch, following in zip(held, [*held[1:], None], strict=True):
             end = start if following is None else following.base_offset
@@ -121,8 +133,10 @@ class RetentionChecker(Checker):
 
     def _now_ms(self, host: str) -> int:
         """As `SimulatedClock` has it."""
-        loop = self._cluster.world.loop
-        return WALL_CLOCK_START_MS + self._cluster.world.machine(host).clock_skew_ms + round(loop.elapsed * 1000)
+        return WALL_CLOCK_START_MS + self._skew_ms(host) + round(self._cluster.world.loop.elapsed * 1000)
+
+    def _skew_ms(self, host: str) -> int:
+        return self._cluster.world.machine(host).clock_skew_ms
 
 
 def _acting_host() -> str:

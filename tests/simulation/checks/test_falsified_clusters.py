@@ -14,8 +14,8 @@ from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer.producer import Producer
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import read_header
-from minibroker.protocol.znodes import PartitionState
-from minibroker.runtime.ports import SetOp
+from minibroker.protocol.znodes import ConfigNode, PartitionState
+from minibroker.runtime.ports import CreateOp, SetOp
 from minibroker.simulation.checks.checker import checking
 from minibroker.simulation.checks.disks.audited_disks import audit_disks
 from minibroker.simulation.checks.reference_state import ReferenceState
@@ -181,6 +181,26 @@ def forget_the_epochs(life: Life) -> None:
     follower._cut(lambda: follower.log.truncate_to(follower.log.log_end_offset - 1))
 
 
+async def forget_the_producers(life: Life) -> None:
+    """On both followers; one of them leads then."""
+    leader = life.leader().state.config.broker_id
+    for number in life.cluster.broker_ids:
+        replica = life.cluster.replica(number, "a")
+        assert replica is not None
+        replica.log.producers.clear()
+    life.cluster.stop(leader)
+    await life.cluster.until(lambda: life.cluster.leader("a") not in (leader, None), 10, "another leader")
+
+
+async def let_producers_expire(life: Life) -> None:
+    """One broker forgets them for a while, and the setting is as before when producers are checked."""
+    tree = life.cluster.world.zookeeper.tree
+    node = ConfigNode(config={"producer.id.expiration.ms": "1000"}).encode()
+    tree.transact([CreateOp(path="/config/brokers/1", data=node)], 0)
+    tree.transact([SetOp(path="/config/brokers/1", data=ConfigNode(config={}).encode())], 0)
+    await forget_the_producers(life)
+
+
 def remove_the_registration(life: Life) -> None:
     number = life.leader().state.config.broker_id
     del life.cluster.world.zookeeper.tree.nodes[f"/brokers/ids/{number}"]
@@ -216,6 +236,7 @@ def test_checkers_find_nothing_in_a_healthy_cluster() -> None:
         pytest.param(let_an_earlier_incarnation_join, "I34", marks=pytest.mark.invariant("I34")),
         pytest.param(write_as_an_old_controller, "I30", marks=pytest.mark.invariant("I27", "I30")),
         pytest.param(forget_the_epochs, "I13", marks=pytest.mark.invariant("I13")),
+        pytest.param(forget_the_producers, "I25", marks=pytest.mark.invariant("I25")),
         pytest.param(remove_the_registration, "I29", marks=pytest.mark.invariant("I29")),
         pytest.param(load_a_torn_batch, "I12", marks=pytest.mark.invariant("I12")),
     ],
@@ -235,6 +256,11 @@ def test_a_failed_broker_may_join_before_the_controller_knows_of_its_failure() -
         life.run(let_a_broker_join_right_after_its_failure)
     rules = {found.invariant for found in life.reference.findings}
     assert "I8" in rules and "I34" not in rules, life.reference.findings
+
+
+@pytest.mark.invariant("I25")
+def test_producers_may_be_forgotten_where_they_expired_for_a_while() -> None:
+    assert Life().run(let_producers_expire) == []
 
 
 def test_bit_rot_and_a_lost_record_are_found_on_the_disks() -> None:
