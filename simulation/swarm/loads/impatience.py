@@ -1,6 +1,7 @@
-"""A user who does not wait: calls that are cancelled after a moment, and a producer's close with a short timeout.
+"""A user who does not wait: calls that are cancelled after a moment, a producer's close with a short timeout, and a
+program that is cancelled while its producer is open (Ctrl-C).
 
-Owns: the draw of both, from a random stream of its own, so that the calls themselves stay as they were. Leaves to
+Owns: the draw of these, from a random stream of its own, so that the calls themselves stay as they were. Leaves to
 others: what must hold after a call that was cancelled or gave up (`watched_producer`, `watched_consumer`).
 """
 
@@ -15,6 +16,7 @@ MOMENTS_SECONDS = (0.0, 0.0005, 0.002, 0.05, 0.3)
 """A request takes about 0.001 s; the first ends a call where it first waits."""
 SHORT_CLOSE_SHARE = 0.3
 CLOSE_TIMEOUTS_MS = (0, 1, 20, 500)
+CANCELLED_PROGRAM_SHARE = 0.1
 
 
 class Impatience:
@@ -41,3 +43,7 @@ class Impatience:
     def close_timeout_ms(self) -> int | None:
         """None: close waits for every record."""
         return self._random.choice(CLOSE_TIMEOUTS_MS) if self._random.random() < SHORT_CLOSE_SHARE else None
+
+    def cancels_program(self) -> bool:
+        """Whether the block of the producer ends with a CancelledError."""
+        return self._random.random() < CANCELLED_PROGRAM_SHARE

@@ -77,6 +77,8 @@ LOAD_ACTS = (
     "list_producer_names",
     "delete_producer_name",
     "wrong request refused",
+    "program cancelled",
+    "FetchAnswer",
     "wrong batch refused",
 )
 """What loads do and see; a swarm must have had each."""

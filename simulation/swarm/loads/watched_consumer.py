@@ -2,7 +2,8 @@
 
 Owns: those checks. Records come in order from the position on, without a gap that retention does not explain;
 `position` is where the next record will be read; a paused partition returns nothing; an end is not below what was read
-before. Leaves to others: which call comes next (`record_reader`), and judging look-ups by time (`time_lookups`).
+before; answers to fetches tell of each record that is read. Leaves to others: which call comes next (`record_reader`),
+and judging look-ups by time (`time_lookups`).
 """
 
 import asyncio
@@ -11,6 +12,7 @@ from typing import Any, Self
 
 from msgspec.structs import replace
 
+from minibroker.client.consumer.fetch_answer import FetchAnswer
 from minibroker.client.consumer.records import Record, RecordBatch
 from minibroker.client.errors import CallTimedOut, LogTruncated, UndeserializableRecord
 from minibroker.protocol.ids import TopicPartition
@@ -36,6 +38,8 @@ class WatchedConsumer:
         """What tasks that read at the same time have got: each got what came next, and any may tell of it first."""
         self._returned = 0
         """Records that this consumer got."""
+        self._told_ends: dict[TopicPartition, int] = {}
+        """The highest end of an answer to a fetch."""
         self._ends: dict[TopicPartition, int] = {}
         """The highest end that this consumer was told."""
         self.last_read_ms: dict[TopicPartition, int] = {}
@@ -44,7 +48,18 @@ class WatchedConsumer:
     async def __aenter__(self) -> Self:
         await self._consumer.start()
         self._consumer.assign(self.partitions)
+        self._consumer.add_answer_callback(self._told)
         return self
+
+    def _told(self, answer: FetchAnswer) -> None:
+        """What an answer brings is below its own high watermark; nothing is returned before it was told."""
+        partition, end = answer.topic_partition, answer.end_offset
+        if partition not in self.partitions:
+            self._scene.find("FetchAnswer", f"it is of {partition}, which is not assigned", partition)
+        if end < answer.base_offset or (end > answer.base_offset and end > answer.high_watermark):
+            self._scene.find("FetchAnswer", f"{self._process} was told of impossible offsets: {answer}", partition)
+        self._told_ends[partition] = max(end, self._told_ends.get(partition, 0))
+        self._scene.did("FetchAnswer")
 
     async def __aexit__(self, *error: object) -> None:
         await self._consumer.close()
@@ -119,6 +134,8 @@ class WatchedConsumer:
                 self._scene.find("pause", f"records of {partition} came while it was paused", partition)
             for record in records:
                 self._check_place(partition, record.offset)
+                if record.offset >= self._told_ends.get(partition, 0):
+                    self._scene.find("FetchAnswer", f"none told of offset {record.offset}, which was read", partition)
                 self._next[partition] = record.offset + 1
                 self.last_read_ms[partition] = record.timestamp_ms
                 history.reads(partition, record.offset, record.value)

@@ -7,7 +7,7 @@ Leaves to others: to draw records (`record_writer`).
 
 import asyncio
 from collections import Counter
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol, Self
 
 import msgspec
@@ -22,6 +22,7 @@ from minibroker.client.errors import (
     RecordTooLarge,
     UndeliveredRecords,
 )
+from minibroker.client.limits import CANCELLED_CLOSE_MS
 from minibroker.client.producer.deliveries import Deliveries, Delivery, RecordMetadata
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import Header
@@ -356,11 +357,29 @@ class WatchedProducer:
         self._scene.did("flush")
 
     async def _checked_close(self) -> None:
+        if self._impatience.cancels_program():
+            await self._checked_short_close(CANCELLED_CLOSE_MS, self._close_of_cancelled_program)
+            self._scene.did("program cancelled")
+            return
         timeout_ms = self._impatience.close_timeout_ms()
         if timeout_ms is None:
             await self._checked_flush(self._producer.stop)
         else:
-            await self._checked_short_close(timeout_ms)
+            await self._checked_short_close(timeout_ms, lambda: self._close_with_timeout(timeout_ms))
+
+    async def _close_with_timeout(self, timeout_ms: int) -> bool:
+        """Whether it told of lost records."""
+        try:
+            await self._producer.close(timeout_ms)
+        except (UndeliveredRecords, FlushTimedOut):
+            return True
+        return False
+
+    async def _close_of_cancelled_program(self) -> bool:
+        """As `async with` ends then: lost records are told in a note of the error."""
+        error = asyncio.CancelledError()
+        await self._producer.__aexit__(type(error), error, None)
+        return hasattr(error, "__notes__")
 
     async def _checked_flush(self, flush: Any) -> None:
         """`flush` or `close`: each record that was taken has an outcome, and a failure that was not awaited is told."""
@@ -381,14 +400,11 @@ class WatchedProducer:
         if told:
             self._scene.did("flush that told of lost records")
 
-    async def _checked_short_close(self, timeout_ms: int) -> None:
-        """`close` with a timeout: it keeps it, gives every record an outcome, and raises if it gave up any."""
-        before, told, started = self._open, False, self._scene.now
+    async def _checked_short_close(self, timeout_ms: int, close: Callable[[], Awaitable[bool]]) -> None:
+        """`close` with a timeout: it keeps it, gives every record an outcome, and tells if it gave up any."""
+        before, started = self._open, self._scene.now
         taken_before, self._may_give_up = [*before, *self._awaited], True
-        try:
-            await self._producer.close(timeout_ms)
-        except (UndeliveredRecords, FlushTimedOut):
-            told = True
+        told = await close()
         waited_ms = (self._scene.now - started) * 1000
         if waited_ms > timeout_ms + LATE_MS_MAX:
             self._scene.find("close", f"with timeout_ms={timeout_ms} it took {waited_ms:.0f} ms")

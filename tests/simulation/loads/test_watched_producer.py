@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from minibroker.client.errors import DeliveryTimedOut, RecordTooLarge, UndeliveredRecords
+from minibroker.client.errors import DeliveryAborted, DeliveryTimedOut, RecordTooLarge, UndeliveredRecords
 from minibroker.client.producer.deliveries import RecordMetadata
 from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.checks.reference_state import ReferenceState
@@ -159,3 +159,24 @@ def test_send_many_that_hides_the_error_of_a_record_is_found(is_told: bool) -> N
     history, watched = watching(StandInProducer(StandInDelivery()))
     asyncio.run(watched._wait_for_all(StandInDeliveries()))  # type: ignore[arg-type]
     assert [each.invariant for each in history.findings] == ([] if is_told else ["client: send_many"])
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_cancelled_program_that_is_not_told_of_lost_records_is_found(is_told: bool) -> None:
+    producer = StandInProducer(StandInDelivery(DeliveryAborted("closed")))
+
+    async def leave(self: object, kind: object, error: BaseException, trace: object) -> None:
+        if is_told:
+            error.add_note("besides, the producer could not deliver everything")
+
+    history, watched = watching(producer)
+    watched._impatience.cancels_program = lambda: True  # type: ignore[method-assign]
+
+    async def send_and_close() -> None:
+        await watched.send(DrawnRecord(name="one-", topic=TOPIC, value=b"one-", key=b"k"))
+        await watched._checked_close()
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(StandInProducer, "__aexit__", leave, raising=False)
+        asyncio.run(send_and_close())
+    assert ["close told of none" in each.text for each in history.findings] == ([] if is_told else [True])

@@ -1,0 +1,75 @@
+"""What a consumer's answers to fetches must not say: each wrong one, played by the test, is found."""
+
+import random
+from collections import Counter
+
+import pytest
+
+from minibroker.client.consumer.fetch_answer import FetchAnswer
+from minibroker.client.consumer.records import Record
+from minibroker.protocol.ids import TopicPartition
+from minibroker.simulation.checks.reference_state import ReferenceState
+from minibroker.simulation.cluster import SimulatedCluster
+from minibroker.simulation.swarm.history import History
+from minibroker.simulation.swarm.loads.load_options import TOPIC, draw_load_options
+from minibroker.simulation.swarm.loads.load_scene import LoadScene
+from minibroker.simulation.swarm.loads.watched_consumer import WatchedConsumer
+from minibroker.simulation.swarm.options import draw_options
+from minibroker.simulation.swarm.workload import Workload
+
+PARTITION = TopicPartition(TOPIC, 0)
+
+
+@pytest.fixture
+def history() -> History:
+    return History()
+
+
+@pytest.fixture
+def watched(history: History) -> WatchedConsumer:
+    cluster = SimulatedCluster(0)
+    options = draw_options(random.Random(1)).with_loads(draw_load_options(random.Random(1), True))
+    reference = ReferenceState(cluster, options.topics)
+    workload = Workload(cluster, options, history, random.Random(1))
+    scene = LoadScene(cluster, reference, workload, history, options, Counter())
+    return WatchedConsumer(scene, "reader", [PARTITION], {})
+
+
+def answer(base_offset: int, end_offset: int, partition: TopicPartition = PARTITION) -> FetchAnswer:
+    """Of a leader with a high watermark of 10."""
+    return FetchAnswer(
+        topic_partition=partition,
+        broker=1,
+        leader_epoch=0,
+        high_watermark=10,
+        base_offset=base_offset,
+        end_offset=end_offset,
+    )
+
+
+@pytest.mark.parametrize(
+    ("told", "is_found"),
+    [
+        (answer(5, 10), False),
+        (answer(12, 12), False),  # nothing came: a new leader may know of less than was read
+        (answer(5, 11), True),
+        (answer(5, 4), True),
+        (answer(5, 10, TopicPartition(TOPIC, 1)), True),
+    ],
+)
+def test_answer_that_cannot_be_is_found(
+    watched: WatchedConsumer, history: History, told: FetchAnswer, is_found: bool
+) -> None:
+    watched._told(told)
+    assert [each.invariant for each in history.findings] == ["client: FetchAnswer"] * is_found
+
+
+@pytest.mark.parametrize("offset", [9, 10])
+def test_record_that_no_answer_told_of_is_found(
+    watched: WatchedConsumer, history: History, offset: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watched._consumer, "highwater", lambda partition: 11)
+    watched._told(answer(5, 10))
+    record = Record(TOPIC, 0, offset, 0, None, b"value", ())
+    watched._read({PARTITION: [record]}, is_whole=False)
+    assert [each.invariant for each in history.findings] == ["client: FetchAnswer"] * (offset == 10)
