@@ -28,7 +28,9 @@ from minibroker.broker.membership.cluster_secret import SharedSecret
 from minibroker.broker.membership.controller_link import ControllerLink
 from minibroker.broker.membership.failure_confirmer import FailureConfirmer
 from minibroker.broker.membership.metadata_image import MetadataImage
-from minibroker.broker.membership.registration import BrokerIdentity, Registration, draw_id, open_session
+from minibroker.broker.membership.registration import BrokerIdentity, Registration, draw_id
+from minibroker.broker.membership.transaction_file import TransactionFile
+from minibroker.broker.membership.zookeeper_session import open_session
 from minibroker.broker.monitoring.gauges import read_gauges, readiness
 from minibroker.broker.monitoring.http_endpoint import HttpEndpoint, broker_routes
 from minibroker.broker.monitoring.metrics import BrokerCounters, BrokerGauges
@@ -91,6 +93,7 @@ class Broker:
         self.loads_logs = False
         """From here on a start changes the disk, and runs to its end."""
         self.coordination: Coordination
+        self._transaction_file: TransactionFile
         self.registration: Registration
         self.secret: SharedSecret
         self.log_directory: LogDirectory
@@ -114,11 +117,13 @@ class Broker:
         for warning in warnings(config):
             log.warning("%s", warning)
         known_cluster_id, directory_id = read_identity(self.runtime.disk, config.log_dir)
+        self._transaction_file = TransactionFile(self.runtime.disk, config.log_dir, self.events)
         self.coordination = await open_session(
             self.runtime.open_coordination,
             config.zookeeper_connect,
             config.zookeeper_session_timeout_ms,
             config.zookeeper_connection_timeout_ms,
+            self._transaction_file.read(),
         )
         identity = BrokerIdentity(
             broker_id=config.broker_id,
@@ -135,6 +140,7 @@ class Broker:
             on_registered=self._on_registered,
             on_epoch_ended=self._stop_serving,
             on_fenced=self._stop_serving,
+            on_older_copy=self._transaction_file.note_older_copy,
         )
         cluster_id = await self.registration.prepare(config.zookeeper_connection_timeout_ms)
         self.secret = SharedSecret(self.coordination, self.runtime.random, self.events, on_changed=self._identify)
@@ -291,6 +297,7 @@ class Broker:
             asyncio.create_task(self._link.run(), name="controller-link"),
             asyncio.create_task(periodic_tasks.run(), name="periodic_tasks"),
             asyncio.create_task(self.witness.run(), name="witness"),
+            asyncio.create_task(self._keep_newest_transaction(), name="zookeeper-transaction"),
         ]
         stopped = asyncio.create_task(stop.wait(), name="stop")
         try:
@@ -304,6 +311,11 @@ class Broker:
             for task in [*tasks, stopped]:
                 task.cancel()
             await asyncio.gather(*tasks, stopped, return_exceptions=True)
+
+    async def _keep_newest_transaction(self) -> None:
+        await self._transaction_file.run(
+            self.coordination, may_write=lambda: not self.log_directory.offline, failed=self.manager.disk.failed
+        )
 
     async def _hand_over(self) -> None:
         """Move leaderships while clients are still answered, so that they never see a dead leader."""
@@ -333,6 +345,8 @@ class Broker:
         if hasattr(self, "log_directory"):
             high_watermarks = self.manager.high_watermarks() if hasattr(self, "manager") else {}
             epoch = self.registration.broker_epoch
+            if not self.log_directory.offline:
+                await self._transaction_file.conclude(self.coordination)
             await self.log_directory.close(clean=True, high_watermarks=high_watermarks, broker_epoch=epoch)
         if hasattr(self, "coordination"):
             await self.coordination.close()

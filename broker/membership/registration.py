@@ -1,7 +1,8 @@
 """A broker's registration in ZooKeeper: its cluster, its id, its broker epoch, and when it must stop serving.
 
-Owns: opening the session, the agreement on the cluster id, the node /brokers/ids/<id> and its renewal, and whether the
-broker is fenced. Leaves to others: what a broker does with that, and which broker is controller.
+Owns: the agreement on the cluster id, the node /brokers/ids/<id> and its renewal, and whether the broker is fenced.
+Leaves to others: opening the session (`zookeeper_session`), what a broker does with all that, and which broker is
+controller.
 
 Theory:
 - The broker epoch is the czxid of our node: a number that grows with each registration in the whole cluster.
@@ -33,6 +34,7 @@ from minibroker.protocol.events.broker_events import (
     RegistrationReplaced,
     SessionChanged,
 )
+from minibroker.protocol.files.checkpoints import NEWEST_TRANSACTION
 from minibroker.protocol.ids import BrokerEpoch, BrokerId
 from minibroker.protocol.wire.messages import BrokerEndpoint
 from minibroker.protocol.znodes import (
@@ -68,11 +70,6 @@ from minibroker.runtime.ports import (
 RETRY_SECONDS = 0.2
 """Pause after ZooKeeper did not answer; the adapter reconnects by itself meanwhile."""
 
-LEAST_WAIT_SECONDS = 1.0
-"""For ZooKeeper's first answer, also where `zookeeper.connection.timeout.ms` is less: it takes some round trips."""
-PATIENCE_SECONDS = 2.0
-"""A start that waits for ZooKeeper longer than this logs it, once."""
-
 FOREIGN_NODE_SESSIONS = 1.25
 """Sessions to wait for a foreign node to vanish: one, plus the delay because ZooKeeper expires sessions by the tick."""
 
@@ -97,6 +94,18 @@ class ZooKeeperUnreachable(RegistrationError):
 
 class ClusterMismatch(RegistrationError):
     """ZooKeeper does not know the cluster of the log directory, or has lost its data."""
+
+
+class OlderCopy(ClusterMismatch):
+    """ZooKeeper lacks transactions that this broker has seen."""
+
+    def __init__(self, seen: int, found: int) -> None:
+        super().__init__(
+            "ZooKeeper's data is older than what this broker has seen there (its newest transaction was"
+            f" {seen}, and only {found} was found): it was restored from an older copy. Stop all brokers, restore the"
+            f" youngest copy that there is, remove {NEWEST_TRANSACTION} from the log.dirs of each broker that says"
+            " this, and start them (docs/OPERATIONS.md)"
+        )
 
 
 class ZooKeeperRefuses(RegistrationError):
@@ -124,38 +133,6 @@ def draw_id(rng: random.Random) -> str:
     return f"{rng.getrandbits(128):032x}"
 
 
-async def open_session(
-    open_coordination: Callable[[str, int], Coordination], servers: str, session_timeout_ms: int, wait_ms: int
-) -> Coordination:
-    """A started coordination; waits up to `wait_ms` for ZooKeeper, then raises ZooKeeperUnreachable."""
-    loop = asyncio.get_running_loop()
-    give_up_at = loop.time() + max(wait_ms / 1000, LEAST_WAIT_SECONDS)
-    patience = loop.call_later(
-        PATIENCE_SECONDS, log.warning, "waiting up to %.0f s for ZooKeeper at %s", wait_ms / 1000, servers
-    )
-    try:
-        while True:
-            coordination = open_coordination(servers, session_timeout_ms)
-            try:
-                async with asyncio.timeout_at(give_up_at):
-                    await coordination.start()
-                break
-            except (CoordinationUnavailable, TimeoutError) as error:
-                if loop.time() + RETRY_SECONDS >= give_up_at:
-                    why = f" ({error})" if isinstance(error, CoordinationUnavailable) else ""
-                    raise ZooKeeperUnreachable(
-                        f"ZooKeeper does not answer at {servers} within {wait_ms} ms{why}: start it, or correct"
-                        " zookeeper.connect"
-                    ) from error
-            await asyncio.sleep(RETRY_SECONDS)
-    finally:
-        patience.cancel()
-    granted = coordination.negotiated_timeout_ms
-    if granted != session_timeout_ms:
-        log.warning("ZooKeeper grants a session of %d ms, not the %d ms asked for", granted, session_timeout_ms)
-    return coordination
-
-
 class Registration:
     """One broker's registration. Use: `prepare`, `register`, then `run` in a task of the owner."""
 
@@ -170,6 +147,7 @@ class Registration:
         on_registered: Callable[[BrokerEpoch], None] = lambda broker_epoch: None,
         on_epoch_ended: Callable[[], None] = lambda: None,
         on_fenced: Callable[[], None] = lambda: None,
+        on_older_copy: Callable[[int, int], None] = lambda seen, found: None,
     ) -> None:
         """`on_registered` is called each time a new broker epoch begins. `on_epoch_ended`: each time one ends
         unintentionally; stop serving, answer all waiting requests. `on_fenced`: when the session's deadline passes
@@ -180,6 +158,7 @@ class Registration:
         self._on_registered = on_registered
         self._on_epoch_ended = on_epoch_ended
         self._on_fenced = on_fenced
+        self._on_older_copy = on_older_copy
         self._observer = observer
         self._coordination = coordination
         self._clock = clock
@@ -286,7 +265,14 @@ class Registration:
                 f"zookeeper.digest.credentials are set, but any client may change {', '.join(open_paths[:3])} in"
                 " ZooKeeper: this cluster was created without them. Leave them out, or start a new cluster with them"
             )
-        return await self._agree_on_cluster(self.identity.cluster_id)
+        cluster_id = await self._agree_on_cluster(self.identity.cluster_id)
+        self._require_no_older_copy()
+        return cluster_id
+
+    def _require_no_older_copy(self) -> None:
+        if self._coordination.went_back is not None:
+            self._on_older_copy(*self._coordination.went_back)
+            raise OlderCopy(*self._coordination.went_back)
 
     async def _agree_on_cluster(self, expected: str | None) -> str:
         """The cluster id that ZooKeeper knows; a new one only if none is expected."""
@@ -346,8 +332,7 @@ class Registration:
                 if self._was_registered:  # ZooKeeper may have lost its data meanwhile
                     await self._agree_on_cluster(self.cluster_id)
                     await self._check_permanent_nodes()
-            if self._coordination.went_back is not None:
-                raise _older_copy(*self._coordination.went_back)
+            self._require_no_older_copy()
             if found is None:
                 await self._write([self._create_operation()])
                 continue
@@ -451,7 +436,8 @@ class Registration:
             return
         self._end_broker_epoch("it was registered again")
         if stat.czxid < self._highest_epoch:
-            raise _older_copy(self._highest_epoch, stat.czxid)
+            self._on_older_copy(self._highest_epoch, stat.czxid)
+            raise OlderCopy(self._highest_epoch, stat.czxid)
         self._broker_epoch = self._highest_epoch = stat.czxid
         self._was_registered = True
         shown = ", ".join(f"{each.listener}://{each.host}:{each.port}" for each in self._endpoints)
@@ -481,11 +467,3 @@ class Registration:
             self._end_broker_epoch("its ZooKeeper session is over")
         if event.kind != "suspended":
             self._attention.set()
-
-
-def _older_copy(seen: int, now: int) -> ClusterMismatch:
-    return ClusterMismatch(
-        f"ZooKeeper's data is older than what this broker has seen there (its newest transaction was {seen}, and is"
-        f" {now} now): it was restored from an older copy. Stop all brokers, restore the youngest copy that there is,"
-        " and start them"
-    )

@@ -134,9 +134,10 @@ PROMISE = (
     PromiseRow(
         "ZooKeeper's data is replaced by an older copy while all brokers are stopped",
         Circumstance.ANY,
-        Guarantee.MAY_LOSE,
-        "a broker that starts does not know what ZooKeeper held: a replica that was in sync at the time of the copy,"
-        " and not later, may lead, and the others are cut to its log; the witness is as old as the copy",
+        Guarantee.STOPS_SAFELY,
+        "each broker keeps the newest transaction that it has seen on its disk, at most 5 s late, and does not start on"
+        " data that ends before it. A copy that lacks fewer transactions than were made since it was put in (one for"
+        " each session that ends or begins) is not noticed",
     ),
     PromiseRow(
         "a segment file of another partition of the same topic is put in under a name that it fits",

@@ -5,11 +5,18 @@ from copy import deepcopy
 
 import pytest
 
-from minibroker.broker.membership.registration import ClusterMismatch
+from minibroker.broker.membership.registration import (
+    BrokerIdentity,
+    ClusterMismatch,
+    OlderCopy,
+    Registration,
+    draw_id,
+)
+from minibroker.broker.membership.zookeeper_session import open_session
 from minibroker.runtime.ports import Coordination
 from minibroker.simulation.world.znode_tree import ZNodeTree
 from tests.broker.test_registration import start_broker
-from tests.broker.virtual_zookeeper import World, run
+from tests.broker.virtual_zookeeper import SESSION_MS, World, run
 
 
 async def remove_below(observer: Coordination, path: str) -> None:
@@ -108,5 +115,35 @@ def test_running_broker_that_registered_before_the_older_copy_was_made_stops_too
             await asyncio.wait_for(broker.keeping, 60)
         assert broker.events.count("registered") == 1, "it must not register in the older data"
         assert broker.registration.is_fenced()
+
+    run(story)
+
+
+@pytest.mark.parametrize(("missing", "is_refused"), [(0, False), (1, True)])
+def test_start_compares_zookeeper_with_the_newest_transaction_of_an_earlier_start(
+    missing: int, is_refused: bool
+) -> None:
+    async def story(world: World) -> None:
+        await start_broker(world, world.process("earlier"))
+        process, noted = world.process("later"), []
+        opened_at = world.zookeeper.tree.zxid + 1  # to open a session is a transaction
+        coordination = await world.inside(
+            process, open_session(world.open_for(process), "zk:2181", SESSION_MS, 10_000, opened_at + missing)
+        )
+        identity = BrokerIdentity(broker_id=2, directory_id="d", incarnation_id=draw_id(world.random))
+        registration = Registration(
+            coordination,
+            world.clock,
+            identity,
+            world.random,
+            on_older_copy=lambda seen, found: noted.append((seen, found)),
+        )
+        if is_refused:
+            with pytest.raises(OlderCopy, match=f"was {opened_at + 1}, and only {opened_at} was found"):
+                await world.inside(process, registration.prepare(10_000))
+            assert noted == [(opened_at + 1, opened_at)]
+        else:
+            await world.inside(process, registration.prepare(10_000))
+            assert noted == []
 
     run(story)

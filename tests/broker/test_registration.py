@@ -12,8 +12,8 @@ from minibroker.broker.membership.registration import (
     Registration,
     ZooKeeperUnreachable,
     draw_id,
-    open_session,
 )
+from minibroker.broker.membership.zookeeper_session import open_session
 from minibroker.protocol.events.broker_events import NodeUnreadable, RegistrationReplaced
 from minibroker.protocol.wire.messages import BrokerEndpoint
 from minibroker.protocol.znodes import CLUSTER_ID, CONTROLLER, PERSISTENT_PATHS, BrokerRegistration, broker_path

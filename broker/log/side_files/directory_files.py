@@ -19,6 +19,7 @@ from minibroker.protocol.files.checkpoints import (
     CLEAN_SHUTDOWN,
     HIGH_WATERMARK_CHECKPOINT,
     META_PROPERTIES,
+    NEWEST_TRANSACTION,
     OFFSETS_FILE_BYTES_MAX,
     RECOVERY_POINT_CHECKPOINT,
     SMALL_FILE_BYTES_MAX,
@@ -40,7 +41,14 @@ from minibroker.runtime.ports import BadEntry, Disk, DiskFull, FileMissing, File
 logger = logging.getLogger(__name__)
 
 
-OWN_FILES = (META_PROPERTIES, CLEAN_SHUTDOWN, WHOLE_SINCE, RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT)
+OWN_FILES = (
+    META_PROPERTIES,
+    CLEAN_SHUTDOWN,
+    WHOLE_SINCE,
+    NEWEST_TRANSACTION,
+    RECOVERY_POINT_CHECKPOINT,
+    HIGH_WATERMARK_CHECKPOINT,
+)
 
 
 def require_usable(disk: Disk, path: str) -> None:

@@ -70,6 +70,6 @@ def test_record_that_no_answer_told_of_is_found(
 ) -> None:
     monkeypatch.setattr(watched._consumer, "highwater", lambda partition: 11)
     watched._told(answer(5, 10))
-    record = Record(TOPIC, 0, offset, 0, None, b"value", ())
+    record = Record(TOPIC, 0, offset, 0, 0, None, b"value")
     watched._read({PARTITION: [record]}, is_whole=False)
     assert [each.invariant for each in history.findings] == ["client: FetchAnswer"] * (offset == 10)

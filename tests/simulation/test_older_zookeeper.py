@@ -1,0 +1,105 @@
+"""ZooKeeper's data is replaced by an older copy while no broker runs."""
+
+import asyncio
+from copy import deepcopy
+
+import pytest
+
+from minibroker.broker.membership.transaction_file import WRITE_INTERVAL_MS
+from minibroker.client.producer.producer import Producer
+from minibroker.protocol.files.checkpoints import NEWEST_TRANSACTION
+from minibroker.runtime.ports import DeleteOp
+from minibroker.simulation.world.znode_tree import ZNodeTree
+from tests.simulation.test_whole_stops import RECORDS, TOPIC, Stop
+
+MORE_RECORDS = 50
+STARTS = 12
+"""With as many transactions as the copy lacks: by its number alone it would be as new as the youngest then."""
+FILE = f"/data/log/{NEWEST_TRANSACTION}"
+
+
+async def write_without_broker_3(stop: Stop) -> ZNodeTree:
+    """Broker 3 leaves the ISR, which then acknowledges more. Returns ZooKeeper's data as it was before."""
+    older = deepcopy(stop.world.zookeeper.tree)
+    stop.kill(3)
+    await stop.cluster.until(lambda: stop.cluster.in_sync_replicas(TOPIC) == (1, 2), what="an ISR without broker 3")
+    servers, runtime = stop.cluster.bootstrap_servers, stop.cluster.client_runtime()
+    async with Producer(bootstrap_servers=servers, runtime=runtime) as producer:
+        for number in range(MORE_RECORDS):
+            await producer.send(TOPIC, b"more %d" % number)
+    return older
+
+
+def put_in(stop: Stop, tree: ZNodeTree) -> None:
+    """While nothing is connected. The sessions of that time are over."""
+    zookeeper = stop.world.zookeeper
+    zookeeper.stop()
+    for path in [path for path, node in tree.nodes.items() if node.ephemeral_owner]:
+        tree.transact([DeleteOp(path=path)], 0)
+    zookeeper.tree, zookeeper.sessions = tree, {}
+    zookeeper.start()
+
+
+def remove_file(stop: Stop, *broker_ids: int) -> None:
+    for broker_id in broker_ids:
+        directory, name = stop.world.machine(f"broker-{broker_id}").storage.parent_of(FILE)
+        del directory.entries[name]
+
+
+@pytest.mark.expects_loop_errors
+@pytest.mark.parametrize("ending", ["stopped", "killed"])
+def test_no_broker_starts_on_an_older_copy_and_all_start_on_the_youngest(ending: str) -> None:
+    async def story(stop: Stop) -> None:
+        older = await write_without_broker_3(stop)
+        if ending == "stopped":
+            await stop.stop(1, 2)
+        else:
+            await asyncio.sleep(2 * WRITE_INTERVAL_MS / 1000)
+            stop.kill(1, 2)
+        youngest = deepcopy(stop.world.zookeeper.tree)
+        put_in(stop, older)
+        for _ in range(STARTS):
+            await stop.start(1, 2)
+            await asyncio.sleep(10)
+            assert stop.cluster.alive() == []
+            crashes = dict(stop.world.crashes)
+            stop.world.crashes.clear()
+            assert sorted(crashes) == ["broker-1", "broker-2"]
+            assert all("restored from an older copy" in str(error) for error in crashes.values())
+        put_in(stop, youngest)
+        remove_file(stop, 1, 2)
+        await stop.start(3, 1, 2)
+        await stop.cluster.until(lambda: stop.cluster.in_sync_replicas(TOPIC) == (1, 2, 3), 60, "a full ISR")
+        assert stop.ends() == dict.fromkeys((1, 2, 3), RECORDS + MORE_RECORDS)
+
+    Stop().play(story)
+
+
+def test_brokers_start_on_an_older_copy_once_the_file_is_removed() -> None:
+    """The operator's way where no younger copy exists: first, alone, the brokers that have all records."""
+
+    async def story(stop: Stop) -> None:
+        older = await write_without_broker_3(stop)
+        await stop.stop(1, 2)
+        put_in(stop, older)
+        remove_file(stop, 1, 2, 3)
+        await stop.start(1, 2)
+        await stop.cluster.until(lambda: stop.cluster.leader(TOPIC) in (1, 2), 60, "a leader")
+        await stop.start(3)
+        await stop.cluster.until(lambda: stop.cluster.in_sync_replicas(TOPIC) == (1, 2, 3), 60, "a full ISR")
+        assert stop.ends() == dict.fromkeys((1, 2, 3), RECORDS + MORE_RECORDS)
+
+    Stop().play(story)
+
+
+def test_damaged_file_is_named_and_stops_no_start(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(stop: Stop) -> None:
+        await stop.stop(1, 2, 3)
+        storage = stop.world.machine("broker-1").storage
+        storage.flip_bit(FILE, 3)
+        await stop.start(1, 2, 3)
+        await stop.until_whole()
+
+    Stop().play(story)
+    assert f"{FILE} is not used" in caplog.text
+    assert "an older copy of ZooKeeper's data would not be noticed" in caplog.text
