@@ -2,6 +2,10 @@
 
 from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule, UnitTest
 
+OLDER_ZOOKEEPER = (
+    "tests/simulation/test_older_zookeeper.py::test_no_broker_starts_on_an_older_copy_and_all_start_on_the_youngest"
+)
+
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D44",
@@ -66,6 +70,36 @@ MUTANTS: tuple[Mutant, ...] = (
             ),
         ),
         schedule=Schedule("stale_facts:disk_fails_before_all_are_killed"),
+    ),
+    Mutant(
+        name="D61a",
+        title="a broker that starts believes ZooKeeper's data, however old",
+        origin="safety review: an older copy was put in while all brokers were stopped, and 50 records were lost",
+        rule="a start on data that lacks a transaction that the broker has seen is refused (decision 0032)",
+        breaks=("I3", "I21"),
+        edits=(
+            Edit(
+                "broker.membership.zookeeper_session",
+                "            coordination.has_seen(newest_transaction)\n",
+                "",
+            ),
+        ),
+        schedule=UnitTest(OLDER_ZOOKEEPER),
+    ),
+    Mutant(
+        name="D61b",
+        title="a refused start is forgotten, and the twelfth one succeeds",
+        origin="planted with D61a: each start is a few transactions",
+        rule="a refusal lasts until an operator has removed the file (decision 0032)",
+        breaks=("I3", "I21"),
+        edits=(
+            Edit(
+                "broker.membership.transaction_file",
+                "        with contextlib.suppress(DiskError):\n            self._write(self._kept)\n",
+                "",
+            ),
+        ),
+        schedule=UnitTest(OLDER_ZOOKEEPER),
     ),
 )
 

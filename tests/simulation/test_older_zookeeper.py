@@ -46,6 +46,7 @@ def remove_file(stop: Stop, *broker_ids: int) -> None:
         del directory.entries[name]
 
 
+@pytest.mark.invariant("I3")
 @pytest.mark.expects_loop_errors
 @pytest.mark.parametrize("ending", ["stopped", "killed"])
 def test_no_broker_starts_on_an_older_copy_and_all_start_on_the_youngest(ending: str) -> None:
