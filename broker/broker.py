@@ -28,8 +28,8 @@ from minibroker.broker.membership.cluster_secret import SharedSecret
 from minibroker.broker.membership.controller_link import ControllerLink
 from minibroker.broker.membership.failure_confirmer import FailureConfirmer
 from minibroker.broker.membership.metadata_image import MetadataImage
+from minibroker.broker.membership.noted_changes import NotedChanges
 from minibroker.broker.membership.registration import BrokerIdentity, Registration, draw_id
-from minibroker.broker.membership.transaction_file import TransactionFile
 from minibroker.broker.membership.zookeeper_session import open_session
 from minibroker.broker.monitoring.gauges import read_gauges, readiness
 from minibroker.broker.monitoring.http_endpoint import HttpEndpoint, broker_routes
@@ -93,7 +93,7 @@ class Broker:
         self.loads_logs = False
         """From here on a start changes the disk, and runs to its end."""
         self.coordination: Coordination
-        self._transaction_file: TransactionFile
+        self._noted_changes: NotedChanges
         self.registration: Registration
         self.secret: SharedSecret
         self.log_directory: LogDirectory
@@ -117,13 +117,13 @@ class Broker:
         for warning in warnings(config):
             log.warning("%s", warning)
         known_cluster_id, directory_id = read_identity(self.runtime.disk, config.log_dir)
-        self._transaction_file = TransactionFile(self.runtime.disk, config.log_dir, self.events)
+        self._noted_changes = NotedChanges(self.runtime.disk, config.log_dir, config.broker_id, self.events)
+        self._noted_changes.read()
         self.coordination = await open_session(
             self.runtime.open_coordination,
             config.zookeeper_connect,
             config.zookeeper_session_timeout_ms,
             config.zookeeper_connection_timeout_ms,
-            self._transaction_file.read(),
         )
         identity = BrokerIdentity(
             broker_id=config.broker_id,
@@ -140,7 +140,7 @@ class Broker:
             on_registered=self._on_registered,
             on_epoch_ended=self._stop_serving,
             on_fenced=self._stop_serving,
-            on_older_copy=self._transaction_file.note_older_copy,
+            require_known_changes=self._noted_changes.require_known,
         )
         cluster_id = await self.registration.prepare(config.zookeeper_connection_timeout_ms)
         self.secret = SharedSecret(self.coordination, self.runtime.random, self.events, on_changed=self._identify)
@@ -297,7 +297,7 @@ class Broker:
             asyncio.create_task(self._link.run(), name="controller-link"),
             asyncio.create_task(periodic_tasks.run(), name="periodic_tasks"),
             asyncio.create_task(self.witness.run(), name="witness"),
-            asyncio.create_task(self._keep_newest_transaction(), name="zookeeper-transaction"),
+            asyncio.create_task(self._note_changes(), name="noted-changes"),
         ]
         stopped = asyncio.create_task(stop.wait(), name="stop")
         try:
@@ -312,10 +312,11 @@ class Broker:
                 task.cancel()
             await asyncio.gather(*tasks, stopped, return_exceptions=True)
 
-    async def _keep_newest_transaction(self) -> None:
-        await self._transaction_file.run(
-            self.coordination, may_write=lambda: not self.log_directory.offline, failed=self.manager.disk.failed
-        )
+    async def _note_changes(self) -> None:
+        await self._noted_changes.keep(self.coordination, self.image, self._may_note_changes, self.manager.disk.failed)
+
+    def _may_note_changes(self) -> bool:
+        return not self.log_directory.offline and not self.registration.is_fenced()
 
     async def _hand_over(self) -> None:
         """Move leaderships while clients are still answered, so that they never see a dead leader."""
@@ -342,11 +343,11 @@ class Broker:
             await self._handlers.stop()
             await self.manager.stop()
             await self.witness.conclude()
+            if self._may_note_changes():
+                await self._noted_changes.conclude(self.coordination, self.image)
         if hasattr(self, "log_directory"):
             high_watermarks = self.manager.high_watermarks() if hasattr(self, "manager") else {}
             epoch = self.registration.broker_epoch
-            if not self.log_directory.offline:
-                await self._transaction_file.conclude(self.coordination)
             await self.log_directory.close(clean=True, high_watermarks=high_watermarks, broker_epoch=epoch)
         if hasattr(self, "coordination"):
             await self.coordination.close()

@@ -15,6 +15,7 @@ order for ever, and that order would block all orders behind it.
     /brokers/topics/<t>                 TopicAssignment
     /brokers/topics/<t>/partitions/<p>/state        PartitionState
     /brokers/seqid                      counter for generated ids
+    /brokers/noted_changes/<id>         NotedChangesNode
     /config/topics/<t>, /config/brokers/<id>        ConfigNode
     /config/changes/config_change_<n>   ConfigChange
     /admin/delete_topics/<t>            marker: the topic is to be deleted; with content: its deletion has begun
@@ -52,6 +53,7 @@ CLUSTER_ID = "/cluster/id"
 CLUSTER_SECRET = "/cluster/secret"  # noqa: S105 - its path, not the secret
 BROKER_IDS = "/brokers/ids"
 BROKER_TOPICS = "/brokers/topics"
+NOTED_CHANGES = "/brokers/noted_changes"
 TOPIC_CONFIGS = "/config/topics"
 BROKER_CONFIGS = "/config/brokers"
 CONFIG_CHANGES = "/config/changes"
@@ -66,6 +68,7 @@ PERSISTENT_PATHS = (
     BROKER_IDS,
     BROKER_TOPICS,
     "/brokers/seqid",
+    NOTED_CHANGES,
     "/cluster",
     "/config",
     TOPIC_CONFIGS,
@@ -86,6 +89,10 @@ EPOCH_MAX = MAX_INT32 - 1_000_000
 
 def broker_path(broker_id: int) -> str:
     return f"{BROKER_IDS}/{broker_id}"
+
+
+def noted_changes_path(broker_id: int) -> str:
+    return f"{NOTED_CHANGES}/{broker_id}"
 
 
 def topic_path(topic: str) -> str:
@@ -315,6 +322,18 @@ class ClusterId(Znode, frozen=True, kw_only=True):
 
     version: str = "1"
     id: str
+
+
+class NotedChangesNode(Znode, frozen=True, kw_only=True):
+    """How many changes of the cluster a broker has noted; its disk has the same count. Only that broker raises it."""
+
+    PATH: ClassVar[str] = f"{NOTED_CHANGES}/<id>"
+
+    version: int = 1
+    changes: int
+
+    def problem(self) -> str | None:
+        return None if 0 <= self.changes < MAX_OFFSET else f"changes is {self.changes}"
 
 
 class ClusterSecret(Znode, frozen=True, kw_only=True):

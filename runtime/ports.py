@@ -299,19 +299,8 @@ class Coordination(Protocol):
 
     @property
     def went_back(self) -> tuple[int, int] | None:
-        """The newest transaction that this process had seen, or `has_seen` named, and the one that a later session
-        found as the newest, if that was an earlier one: ZooKeeper's data was wiped, or restored from an older copy.
-        None: this never came."""
-        ...
-
-    @property
-    def newest_transaction(self) -> int:
-        """The newest transaction (ZooKeeper's zxid) that is known from its answers, or from `has_seen`; 0: none."""
-        ...
-
-    def has_seen(self, transaction: int) -> None:
-        """Call it before `start`: an earlier process of this owner has seen this transaction. `went_back` says whether
-        ZooKeeper has lost it."""
+        """The newest transaction that this process had seen, and the one that a later session found as the newest, if
+        that was an earlier one: ZooKeeper's data was wiped, or restored from an older copy. None: this never came."""
         ...
 
     async def start(self) -> None:

@@ -81,6 +81,8 @@ class MetadataImage:
         self.controller_epoch: ControllerEpoch = 0
         self.has_been_updated = False
         """Whether this process has received an UpdateMetadata yet."""
+        self.changes = 0
+        """Requests that changed a partition, or the settings of a topic."""
         self._addressed_epoch: BrokerEpoch | None = None
         """This broker's own epoch when it last accepted a controller's request."""
         self._counters = counters if counters is not None else BrokerCounters()
@@ -186,7 +188,7 @@ class MetadataImage:
         tally = _Tally()
         for topic in request.topic_states:
             self._take_topic(topic, tally)
-        return tally.change(admitted, brokers_changed)
+        return self._counted(tally.change(admitted, brokers_changed))
 
     def apply_leader_and_isr(
         self, request: LeaderAndIsrRequest, own_broker_epoch: BrokerEpoch | None
@@ -199,7 +201,12 @@ class MetadataImage:
         tally = _Tally()
         for topic in request.topic_states:
             self._take_topic(topic, tally)
-        return tally.change(admitted, brokers_changed)
+        return self._counted(tally.change(admitted, brokers_changed))
+
+    def _counted(self, change: MetadataChange) -> MetadataChange:
+        if change.partitions_changed or change.partitions_deleted or change.configs_changed:
+            self.changes += 1
+        return change
 
     def _replace_brokers(self, live: list[LiveBroker]) -> bool:
         brokers = {broker.id: broker for broker in sorted(live, key=lambda broker: broker.id)}

@@ -34,7 +34,6 @@ from minibroker.protocol.events.broker_events import (
     RegistrationReplaced,
     SessionChanged,
 )
-from minibroker.protocol.files.checkpoints import NEWEST_TRANSACTION
 from minibroker.protocol.ids import BrokerEpoch, BrokerId
 from minibroker.protocol.wire.messages import BrokerEndpoint
 from minibroker.protocol.znodes import (
@@ -97,14 +96,13 @@ class ClusterMismatch(RegistrationError):
 
 
 class OlderCopy(ClusterMismatch):
-    """ZooKeeper lacks transactions that this broker has seen."""
+    """ZooKeeper lacks changes that this broker has seen there."""
 
-    def __init__(self, seen: int, found: int) -> None:
+    def __init__(self, proof: str) -> None:
         super().__init__(
-            "ZooKeeper's data is older than what this broker has seen there (its newest transaction was"
-            f" {seen}, and only {found} was found): it was restored from an older copy. Stop all brokers, restore the"
-            f" youngest copy that there is, remove {NEWEST_TRANSACTION} from the log.dirs of each broker that says"
-            " this, and start them (docs/OPERATIONS.md)"
+            f"ZooKeeper's data is older than what this broker has seen there ({proof}): it was restored from an older"
+            " copy. Stop all brokers, restore the youngest copy that there is, and start them. If that is this one,"
+            " docs/OPERATIONS.md says how to go on"
         )
 
 
@@ -128,6 +126,10 @@ class BrokerIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """Cluster that the log directory belongs to; None: a fresh directory."""
 
 
+async def _nothing(coordination: Coordination) -> None:
+    """For a registration without logs."""
+
+
 def draw_id(rng: random.Random) -> str:
     """A random id that no other start, directory or cluster will draw."""
     return f"{rng.getrandbits(128):032x}"
@@ -147,7 +149,7 @@ class Registration:
         on_registered: Callable[[BrokerEpoch], None] = lambda broker_epoch: None,
         on_epoch_ended: Callable[[], None] = lambda: None,
         on_fenced: Callable[[], None] = lambda: None,
-        on_older_copy: Callable[[int, int], None] = lambda seen, found: None,
+        require_known_changes: Callable[[Coordination], Awaitable[None]] = _nothing,
     ) -> None:
         """`on_registered` is called each time a new broker epoch begins. `on_epoch_ended`: each time one ends
         unintentionally; stop serving, answer all waiting requests. `on_fenced`: when the session's deadline passes
@@ -158,7 +160,7 @@ class Registration:
         self._on_registered = on_registered
         self._on_epoch_ended = on_epoch_ended
         self._on_fenced = on_fenced
-        self._on_older_copy = on_older_copy
+        self._require_known_changes = require_known_changes
         self._observer = observer
         self._coordination = coordination
         self._clock = clock
@@ -266,13 +268,8 @@ class Registration:
                 " ZooKeeper: this cluster was created without them. Leave them out, or start a new cluster with them"
             )
         cluster_id = await self._agree_on_cluster(self.identity.cluster_id)
-        self._require_no_older_copy()
+        await self._require_known_changes(self._coordination)
         return cluster_id
-
-    def _require_no_older_copy(self) -> None:
-        if self._coordination.went_back is not None:
-            self._on_older_copy(*self._coordination.went_back)
-            raise OlderCopy(*self._coordination.went_back)
 
     async def _agree_on_cluster(self, expected: str | None) -> str:
         """The cluster id that ZooKeeper knows; a new one only if none is expected."""
@@ -332,7 +329,10 @@ class Registration:
                 if self._was_registered:  # ZooKeeper may have lost its data meanwhile
                     await self._agree_on_cluster(self.cluster_id)
                     await self._check_permanent_nodes()
-            self._require_no_older_copy()
+                await self._require_known_changes(self._coordination)
+            if self._coordination.went_back is not None:
+                seen, newest = self._coordination.went_back
+                raise OlderCopy(f"its newest transaction was {seen}, and is {newest} now")
             if found is None:
                 await self._write([self._create_operation()])
                 continue
@@ -436,8 +436,7 @@ class Registration:
             return
         self._end_broker_epoch("it was registered again")
         if stat.czxid < self._highest_epoch:
-            self._on_older_copy(self._highest_epoch, stat.czxid)
-            raise OlderCopy(self._highest_epoch, stat.czxid)
+            raise OlderCopy(f"its newest transaction was {self._highest_epoch}, and is {stat.czxid} now")
         self._broker_epoch = self._highest_epoch = stat.czxid
         self._was_registered = True
         shown = ", ".join(f"{each.listener}://{each.host}:{each.port}" for each in self._endpoints)

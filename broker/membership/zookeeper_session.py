@@ -24,10 +24,8 @@ async def open_session(
     servers: str,
     session_timeout_ms: int,
     wait_ms: int,
-    newest_transaction: int = 0,
 ) -> Coordination:
-    """A started coordination; waits up to `wait_ms` for ZooKeeper, then raises ZooKeeperUnreachable.
-    `newest_transaction`: see `Coordination.has_seen`."""
+    """A started coordination; waits up to `wait_ms` for ZooKeeper, then raises ZooKeeperUnreachable."""
     loop = asyncio.get_running_loop()
     give_up_at = loop.time() + max(wait_ms / 1000, LEAST_WAIT_SECONDS)
     patience = loop.call_later(
@@ -36,7 +34,6 @@ async def open_session(
     try:
         while True:
             coordination = open_coordination(servers, session_timeout_ms)
-            coordination.has_seen(newest_transaction)
             try:
                 async with asyncio.timeout_at(give_up_at):
                     await coordination.start()

@@ -18,7 +18,7 @@ OWN_FILES = (
     checkpoints.META_PROPERTIES,
     checkpoints.CLEAN_SHUTDOWN,
     checkpoints.WHOLE_SINCE,
-    checkpoints.NEWEST_TRANSACTION,
+    checkpoints.NOTED_CHANGES,
     checkpoints.RECOVERY_POINT_CHECKPOINT,
     checkpoints.HIGH_WATERMARK_CHECKPOINT,
 )

@@ -28,7 +28,7 @@ ENTRIES_MAX = 1_000_000
 
 # Maximum sizes of these files. A larger one is a mistake, which must not fill the memory of a reader.
 SMALL_FILE_BYTES_MAX = 64 * 1024
-"""`meta.properties`, the clean marker, `zookeeper-transaction`, `partition.metadata`, `log-start`, the note of damage:
+"""`meta.properties`, the clean marker, `noted-changes`, `partition.metadata`, `log-start`, the note of damage:
 some lines, at most eight KiB."""
 OFFSETS_FILE_BYTES_MAX = 64 * ENTRIES_MAX
 """An offset checkpoint and `whole-since` have a line for each log: some sixty bytes with a usual name. With the longest
@@ -42,7 +42,7 @@ META_PROPERTIES = "meta.properties"
 LOCK = ".lock"
 CLEAN_SHUTDOWN = ".clean_shutdown"
 WHOLE_SINCE = "whole-since"
-NEWEST_TRANSACTION = "zookeeper-transaction"
+NOTED_CHANGES = "noted-changes"
 RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
 HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
 LOG_START = "log-start"

@@ -104,14 +104,6 @@ class ZooKeeperCoordination:
     def went_back(self) -> tuple[int, int] | None:
         return self._went_back
 
-    @property
-    def newest_transaction(self) -> int:
-        return self._zxid_seen
-
-    def has_seen(self, transaction: int) -> None:
-        assert self._client is None, "started already"
-        self._zxid_seen, self._is_zxid_doubtful = transaction, True
-
     def add_session_listener(self, listener: SessionListener) -> None:
         self._listeners.append(listener)
 

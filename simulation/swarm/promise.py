@@ -135,9 +135,8 @@ PROMISE = (
         "ZooKeeper's data is replaced by an older copy while all brokers are stopped",
         Circumstance.ANY,
         Guarantee.STOPS_SAFELY,
-        "each broker keeps the newest transaction that it has seen on its disk, at most 5 s late, and does not start on"
-        " data that ends before it. A copy that lacks fewer transactions than were made since it was put in (one for"
-        " each session that ends or begins) is not noticed",
+        "each broker counts the changes that it learns of, at most 1 s late, in ZooKeeper and on its disk, and does not"
+        " start if ZooKeeper knows fewer of them",
     ),
     PromiseRow(
         "a segment file of another partition of the same topic is put in under a name that it fits",

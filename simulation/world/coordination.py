@@ -84,14 +84,6 @@ class SimulatedCoordination(LinkOwner):
     def went_back(self) -> tuple[int, int] | None:
         return self._went_back
 
-    @property
-    def newest_transaction(self) -> int:
-        return self._zxid_seen
-
-    def has_seen(self, transaction: int) -> None:
-        assert not self._tasks, "started already"
-        self._zxid_seen = transaction
-
     def add_session_listener(self, listener: Callable[[SessionEvent], None]) -> None:
         self._listeners.append(listener)
 
@@ -157,7 +149,7 @@ class SimulatedCoordination(LinkOwner):
                 granted.set_result((session_id, timeout_ms))
 
         sent_at = self._loop.time()
-        wanted, seen = (0, 0) if self._session_ended or not self._session_id else (self._session_id, self._zxid_seen)
+        wanted, seen = (0, 0) if self._session_ended else (self._session_id, self._zxid_seen)
         link.ask_for_session(wanted, seen, self._timeout_ms, answer)
         try:
             async with asyncio.timeout(RECONNECT_DELAY_SECONDS_MAX):

@@ -12,11 +12,10 @@ from minibroker.broker.membership.registration import (
     Registration,
     draw_id,
 )
-from minibroker.broker.membership.zookeeper_session import open_session
 from minibroker.runtime.ports import Coordination
 from minibroker.simulation.world.znode_tree import ZNodeTree
-from tests.broker.test_registration import start_broker
-from tests.broker.virtual_zookeeper import SESSION_MS, World, run
+from tests.broker.test_registration import ENDPOINTS, PATH, start_broker
+from tests.broker.virtual_zookeeper import World, run
 
 
 async def remove_below(observer: Coordination, path: str) -> None:
@@ -119,31 +118,29 @@ def test_running_broker_that_registered_before_the_older_copy_was_made_stops_too
     run(story)
 
 
-@pytest.mark.parametrize(("missing", "is_refused"), [(0, False), (1, True)])
-def test_start_compares_zookeeper_with_the_newest_transaction_of_an_earlier_start(
-    missing: int, is_refused: bool
-) -> None:
+def test_brokers_compare_what_they_know_before_each_registration() -> None:
     async def story(world: World) -> None:
-        await start_broker(world, world.process("earlier"))
-        process, noted = world.process("later"), []
-        opened_at = world.zookeeper.tree.zxid + 1  # to open a session is a transaction
-        coordination = await world.inside(
-            process, open_session(world.open_for(process), "zk:2181", SESSION_MS, 10_000, opened_at + missing)
-        )
-        identity = BrokerIdentity(broker_id=2, directory_id="d", incarnation_id=draw_id(world.random))
-        registration = Registration(
-            coordination,
-            world.clock,
-            identity,
-            world.random,
-            on_older_copy=lambda seen, found: noted.append((seen, found)),
-        )
-        if is_refused:
-            with pytest.raises(OlderCopy, match=f"was {opened_at + 1}, and only {opened_at} was found"):
-                await world.inside(process, registration.prepare(10_000))
-            assert noted == [(opened_at + 1, opened_at)]
-        else:
-            await world.inside(process, registration.prepare(10_000))
-            assert noted == []
+        compared: list[Coordination] = []
+
+        async def compare(coordination: Coordination) -> None:
+            compared.append(coordination)
+            if len(compared) == 4:
+                raise OlderCopy("a test said so")
+
+        process = world.process("one")
+        coordination = await world.connect(process)
+        identity = BrokerIdentity(broker_id=1, directory_id="d", incarnation_id=draw_id(world.random))
+        registration = Registration(coordination, world.clock, identity, world.random, require_known_changes=compare)
+        await world.inside(process, registration.prepare(10_000))
+        assert len(compared) == 1
+        await world.inside(process, registration.register(ENDPOINTS, 10_000))
+        assert len(compared) == 2
+        keeping = world.loop.create_task(registration.run(), context=process.context)
+        for _ in range(2):
+            await (await world.observer()).delete(PATH)
+            await asyncio.sleep(1)
+        with pytest.raises(OlderCopy, match=r"a test said so\): it was restored from an older copy"):
+            await keeping
+        assert registration.is_fenced()
 
     run(story)

@@ -75,31 +75,28 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D61a",
         title="a broker that starts believes ZooKeeper's data, however old",
         origin="safety review: an older copy was put in while all brokers were stopped, and 50 records were lost",
-        rule="a start on data that lacks a transaction that the broker has seen is refused (decision 0032)",
+        rule="a start on data that lacks a change that the broker has noted is refused (decision 0032)",
         breaks=("I3", "I21"),
-        edits=(
-            Edit(
-                "broker.membership.zookeeper_session",
-                "            coordination.has_seen(newest_transaction)\n",
-                "",
-            ),
-        ),
+        edits=(Edit("broker.membership.noted_changes", "        if count < self._count:\n", "        if False:\n"),),
         schedule=UnitTest(OLDER_ZOOKEEPER),
     ),
     Mutant(
         name="D61b",
-        title="a refused start is forgotten, and the twelfth one succeeds",
-        origin="planted with D61a: each start is a few transactions",
-        rule="a refusal lasts until an operator has removed the file (decision 0032)",
-        breaks=("I3", "I21"),
+        title="a change is noted on the disk before it is noted in ZooKeeper",
+        origin="planted with D61a: a kill in between, and the broker refuses to start for ever",
+        rule="ZooKeeper's count is never the lower one (decision 0032)",
+        breaks=("I3",),
         edits=(
             Edit(
-                "broker.membership.transaction_file",
-                "        with contextlib.suppress(DiskError):\n            self._write(self._kept)\n",
-                "",
+                "broker.membership.noted_changes",
+                "        content = NotedChangesNode(changes=count).encode()\n",
+                "        content = NotedChangesNode(changes=count).encode()\n"
+                "        await self._disk.in_background(\n"
+                "            lambda: self._disk.replace_file(self._file, format_noted_changes(count))\n"
+                "        )\n",
             ),
         ),
-        schedule=UnitTest(OLDER_ZOOKEEPER),
+        schedule=UnitTest("tests/broker/test_noted_changes.py::test_zookeeper_counts_before_the_disk"),
     ),
 )
 

@@ -18,6 +18,7 @@ from minibroker.protocol.znodes import (
     ConfigNode,
     ControllerNode,
     CorruptZnode,
+    NotedChangesNode,
     PartitionState,
     ProducerIdBlock,
     ProducerNameNode,
@@ -54,6 +55,7 @@ EVERY: list[Znode] = [
     ProducerIdBlock(broker=1, block_start="0", block_end="999"),
     ProducerNameNode(producer_id=7, producer_epoch=3, replaced_id=7, replaced_epoch=2, process_token="a", changed_ms=5),
     ClusterSecret(secret="0a" * 32),
+    NotedChangesNode(changes=3),
     WitnessNode(
         partitions={
             "t-0": PartitionWitness(

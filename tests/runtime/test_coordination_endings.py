@@ -169,13 +169,3 @@ async def test_calls_leave_no_cycles_behind(ports: Coordinations) -> None:
     finally:
         gc.unfreeze()
         gc.enable()
-
-
-@conformance
-async def test_the_newest_transaction_is_at_least_that_of_each_answer(ports: Coordinations) -> None:
-    _, mine = await ports.subject.create(f"{ports.root}/mine", b"")
-    assert ports.subject.newest_transaction >= mine.czxid > 0
-    _, others = await ports.observer.create(f"{ports.root}/others", b"")
-    await ports.subject.get(f"{ports.root}/others")
-    assert ports.subject.newest_transaction >= others.czxid
-    assert ports.subject.went_back is None

@@ -132,19 +132,3 @@ async def test_a_zookeeper_with_replaced_data_ends_a_running_broker(tmp_path: Pa
         if ours is not None:
             await ours.close()
         await zookeeper.stop()
-
-
-async def test_start_that_has_seen_more_than_zookeeper_holds_is_refused(zookeeper: ZooKeeperProcess) -> None:
-    """With a real ZooKeeper, whose answers carry their transaction; the first one tells."""
-    for ahead in (0, 1_000):
-        before = await connect(zookeeper)
-        await before.exists("/")
-        seen = before.newest_transaction + ahead
-        await before.close()
-        coordination = await open_session(real_runtime().open_coordination, zookeeper.servers, SESSION_MS, 10_000, seen)
-        try:
-            await coordination.exists("/")
-            went_back = coordination.went_back
-            assert (went_back is None) if ahead == 0 else (went_back is not None and went_back[0] == seen)
-        finally:
-            await coordination.close()
