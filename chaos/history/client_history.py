@@ -29,6 +29,11 @@ class Sent(msgspec.Struct, frozen=True, omit_defaults=True):
     offset: Count | None = None
 
 
+def are_same_records(these: Iterable[Sent], those: Iterable[Sent]) -> bool:
+    """In the same order, whether or not their offsets are known."""
+    return [(each.key, each.value) for each in these] == [(each.key, each.value) for each in those]
+
+
 class Polled(msgspec.Struct, frozen=True, omit_defaults=True):
     """One record of a poll."""
 

@@ -4,10 +4,11 @@ Owns: what a line must be, and the sentence about one that is not. Leaves to oth
 """
 
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import msgspec
 
-from minibroker.chaos.history.client_history import Function, HistoryEvent
+from minibroker.chaos.history.client_history import Function, HistoryEvent, Sent, are_same_records
 
 FORMAT = "docs/CHAOS.md describes the format"
 
@@ -16,11 +17,19 @@ class BadHistory(ValueError):
     """One sentence, with the line and the cure."""
 
 
+class _Invoked(NamedTuple):
+    """An operation without an outcome."""
+
+    process: str
+    f: Function
+    sent: tuple[Sent, ...]
+
+
 def parse_history(lines: Iterable[bytes]) -> Iterator[HistoryEvent]:
     """The events of the lines. Raises BadHistory."""
     decode = msgspec.json.Decoder(HistoryEvent).decode
     last_index, last_ns, number = -1, 0, 0
-    invoked: dict[int, tuple[str, Function]] = {}
+    invoked: dict[int, _Invoked] = {}
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -41,13 +50,28 @@ def parse_history(lines: Iterable[bytes]) -> Iterator[HistoryEvent]:
         if event.operation is not None and event.operation >= event.index:
             raise BadHistory(f"line {number} completes operation {event.operation}, which comes later: {FORMAT}")
         if event.type == "invoke":
-            invoked[event.index] = event.process, event.f
-        elif event.operation is not None and invoked.pop(event.operation, None) != (event.process, event.f):
-            raise BadHistory(
-                f"line {number} completes operation {event.operation}, which is no open {event.f} of {event.process}:"
-                f" {FORMAT}"
-            )
+            invoked[event.index] = _Invoked(event.process, event.f, event.sent)
+        elif event.operation is not None:
+            event = _completed(event, invoked.pop(event.operation, None), number)
         last_index, last_ns = event.index, event.time_ns
         yield event
     if last_index < 0:
         raise BadHistory(f"there is no event in its {number} lines: {FORMAT}")
+
+
+def _completed(event: HistoryEvent, begun: _Invoked | None, number: int) -> HistoryEvent:
+    """The outcome of an operation. One that names no records is that of all records of its send: an acknowledgement
+    that counted for none of them would leave their loss unseen. Raises BadHistory."""
+    if begun is None or (begun.process, begun.f) != (event.process, event.f):
+        raise BadHistory(
+            f"line {number} completes operation {event.operation}, which is no open {event.f} of {event.process}:"
+            f" {FORMAT}"
+        )
+    if not event.sent:
+        return msgspec.structs.replace(event, sent=begun.sent) if begun.sent else event
+    if begun.sent and not are_same_records(event.sent, begun.sent):
+        raise BadHistory(
+            f"line {number} names other records than the send that it completes, operation {event.operation}: give the"
+            " same keys and values in the same order, or none"
+        )
+    return event

@@ -4,9 +4,10 @@ Owns: which faults are measured, and the sums. A fault that lasted while another
 those of both, so they are left out.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from statistics import median
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -14,6 +15,11 @@ from msgspec import Struct
 from minibroker.chaos.report.timeline import FaultEffect
 from minibroker.chaos.run.chaos_run import DoneFault
 from minibroker.chaos.run.verdict import Verdict
+
+NAME = re.compile("[a-z0-9-]{1,60}")
+"""Of a kind of faults."""
+TIME_S_MAX = 1e6
+"""Of an effect; a run lasts a day at most."""
 
 
 class BadReport(ValueError):
@@ -23,7 +29,7 @@ class BadReport(ValueError):
 class ReportedRun(Struct, frozen=True, kw_only=True):
     """What the table needs of a report.json."""
 
-    backend: str
+    backend: Literal["processes", "compose", "simulated"]
     verdict: Verdict
     faults: tuple[DoneFault, ...]
     effects: tuple[FaultEffect | None, ...]
@@ -73,7 +79,24 @@ def parse_outcome(content: bytes) -> ReportedRun:
         raise BadReport(f"is no report of a chaos run ({error})") from None
     if len(found.faults) != len(found.effects):
         raise BadReport("is no report of a chaos run (it has not one effect for each fault)")
+    for number, (fault, effect) in enumerate(zip(found.faults, found.effects, strict=True), start=1):
+        problem = _problem(fault, effect)
+        if problem is not None:
+            raise BadReport(f"is no report of a chaos run (fault {number} {problem})")
     return found
+
+
+def _problem(fault: DoneFault, effect: FaultEffect | None) -> str | None:
+    """Why no run writes this; a part of a sentence. A kind may be one of another version, but it is a name."""
+    if NAME.fullmatch(fault.planned.kind) is None:
+        return f"has the kind {fault.planned.kind!r:.60}"
+    if effect is None:
+        return None
+    if fault.began_s is None or fault.ended_s is None:
+        return "has an effect, and no beginning or no end"
+    if not all(0 <= each <= TIME_S_MAX for each in (effect.gap_s, effect.full_isr_s or 0.0)):
+        return "has an effect that lasts no time that a run takes"
+    return None
 
 
 def recovery_table(outcomes: Iterable[ReportedRun]) -> list[KindRecovery]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Literal
 
-from minibroker.chaos.run.recorder import Recorder
+from minibroker.chaos.run.recorder import PADDING, Recorder
 from minibroker.client.consumer.consumer import Consumer
 from minibroker.client.errors import LogTruncated, MinibrokerError
 from minibroker.client.producer.deliveries import Delivery
@@ -100,7 +100,7 @@ class ChaosLoad:
             while not (self._stopping.is_set() or abandoned.is_set()):
                 partition = self.partitions[(number + sent) % len(self.partitions)]
                 text = f"{name}/{sent}"
-                value = text.ljust(VALUE_BYTES, ".").encode()
+                value = text.ljust(VALUE_BYTES, PADDING).encode()
                 sent += 1
                 operation = self._recorder.begins(name, partition, text)
                 try:

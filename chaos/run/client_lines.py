@@ -12,8 +12,9 @@ from typing import Literal
 
 import msgspec
 
-from minibroker.chaos.history.client_history import Answered, Epoch, Kind, Polled, Sent
-from minibroker.chaos.run.recorder import Recorder
+from minibroker.chaos.history.client_history import Answered, Epoch, Kind, Polled, Sent, are_same_records
+from minibroker.chaos.history.promise import LAST_READER
+from minibroker.chaos.run.recorder import PADDING, Recorder
 
 LINE_BYTES_MAX = 16 * 1024 * 1024
 """Of a poll with a hundred thousand records."""
@@ -50,6 +51,8 @@ class ClientLines:
         self._keys = keys
         self._open: dict[int, tuple[int, ClientLine]] = {}
         """Invocations by the program's number, with the operation in the run's history."""
+        self._values: dict[str, set[str]] = {key: set() for key in keys}
+        """By partition: those that were sent."""
 
     def take(self, line: bytes) -> None:
         """Write it into the history. Raises BadLine."""
@@ -57,6 +60,8 @@ class ClientLines:
             event = msgspec.json.decode(line, type=ClientLine)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise BadLine(f"it is no event of a history ({error})") from None
+        if event.process == LAST_READER:
+            raise BadLine(f"the process {event.process!r} is the run's own: give yours another name")
         named = [each.key for each in event.sent] + [each.key for each in event.polled]
         unknown = {*named, *(each.key for each in event.answers)} - self._keys
         if unknown:
@@ -73,13 +78,26 @@ class ClientLines:
             raise BadLine(f"{OPEN_MAX} operations have no outcome yet")
         if event.f == "send" and not event.sent:
             raise BadLine("a send names what it sends")
+        for each in event.sent:
+            self._take_value(each)
         self._open[event.index] = self._recorder.invoked(event.process, event.f, event.sent), event
+
+    def _take_value(self, sent: Sent) -> None:
+        """The checker tells records apart by their values."""
+        if sent.value.endswith(PADDING):
+            raise BadLine(f"it sends {sent.value!r:.60}: a value must not end with a dot")
+        values = self._values[sent.key]
+        if sent.value in values:
+            raise BadLine(f"it sends {sent.value!r:.60} in {sent.key} again: a value is sent once in a partition")
+        values.add(sent.value)
 
     def _end(self, event: ClientLine) -> None:
         number = -1 if event.operation is None else event.operation
         operation, begun = self._open.pop(number, (None, None))
         if operation is None or begun is None or (begun.process, begun.f) != (event.process, event.f):
             raise BadLine(f"it completes operation {event.operation}, which is no open {event.f} of {event.process!r}")
+        if event.sent and not are_same_records(event.sent, begun.sent):
+            raise BadLine(f"it names other records than the send that it completes, operation {event.operation}")
         self._recorder.completed(
             operation,
             event.type,

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from minibroker.audit.reading.regular_files import open_regular
 from minibroker.chaos.history.client_history import HistoryEvent
 from minibroker.chaos.history.history_file import FORMAT, BadHistory, parse_history
 
@@ -13,8 +14,8 @@ LINE_BYTES_MAX = 64 * 1024 * 1024
 
 
 def read_history(file: Path, tell: Callable[[str], None]) -> Iterator[HistoryEvent]:
-    """From its first event. Raises BadHistory."""
-    with file.open("rb") as lines:
+    """From its first event. Raises BadHistory, and OSError: a pipe could not be read again."""
+    with open(open_regular(str(file)), "rb") as lines:
         for number, event in enumerate(parse_history(_lines(lines)), start=1):
             if number % TOLD_EVERY == 0:
                 tell(f"{number} events")

@@ -23,6 +23,8 @@ from minibroker.harness.cluster import Acknowledged
 from minibroker.protocol.ids import TopicPartition
 
 ERROR_CHARACTERS_MAX = 200
+PADDING = "."
+"""What values of the run's own producers are filled up with."""
 ERROR_NAME_CHARACTERS_MAX = 40
 """Errors of a program of the user are counted by what stands in front of their first colon."""
 
@@ -164,7 +166,7 @@ class Recorder:
 
 def name_of(value: bytes | None) -> str:
     """Values are unique by their beginning; the rest is padding."""
-    return (value or b"").rstrip(b".").decode(errors="replace")
+    return (value or b"").rstrip(PADDING.encode()).decode(errors="replace")
 
 
 def in_short(error: Exception) -> str:

@@ -43,6 +43,10 @@ COMMANDS = {
 BACKENDS = click.Choice(["processes", "compose", "simulated"])
 DURATION_S = 60.0
 SEEDS = 1_000_000
+PLAN_BYTES_MAX = 1024 * 1024
+"""Of ten thousand faults; a run lasts a day at most."""
+REPORT_BYTES_MAX = 256 * 1024 * 1024
+"""Of report.json; that of a run of five minutes has some hundred kilobytes."""
 
 
 @click.group(cls=LazyGroup, lazy=COMMANDS)
@@ -175,9 +179,14 @@ def _plan(backend: Any, duration_s: float | None, seed: int | None, fault_names:
 
 
 def _content(file: Path) -> bytes:
-    if not file.is_file():
-        raise CommandFailed(f"there is no {file}: check the path")
-    return file.read_bytes()
+    from minibroker.audit.reading.regular_files import read_regular
+
+    try:
+        return read_regular(str(file), PLAN_BYTES_MAX)
+    except FileNotFoundError:
+        raise CommandFailed(f"there is no {file}: check the path") from None
+    except OSError as error:
+        raise CommandFailed(f"{file} cannot be read: {error.strerror}: name the file of a plan") from None
 
 
 def _settings(settings: tuple[str, ...]) -> dict[str, str]:
@@ -404,6 +413,10 @@ def check(history: Path, idempotent: str, all_sends: bool, unfinished: bool, las
         found = judge_history(lambda: read_history(history, progress.show), promise)
     except BadHistory as error:
         raise CommandFailed(f"{history}: {error}") from None
+    except OSError as error:
+        raise CommandFailed(
+            f"{history} cannot be read: {error.strerror}: name a file, because it is read several times"
+        ) from None
     finally:
         progress.clear()
     if as_json:
@@ -461,6 +474,7 @@ def table(runs: tuple[Path, ...], as_markdown: bool, as_json: bool) -> int:
 
 def _outcome(path: Path) -> Any:
     """Of a run. Raises CommandFailed."""
+    from minibroker.audit.reading.regular_files import read_regular
     from minibroker.chaos.report.recovery_table import BadReport, parse_outcome
     from minibroker.chaos.run.execution import JSON_FILE
 
@@ -468,6 +482,8 @@ def _outcome(path: Path) -> Any:
     if not file.exists():
         raise CommandFailed(f"{path} holds no {JSON_FILE}: name the directory of a chaos run that has ended")
     try:
-        return parse_outcome(file.read_bytes())
+        return parse_outcome(read_regular(str(file), REPORT_BYTES_MAX))
+    except OSError as error:
+        raise CommandFailed(f"{file} cannot be read: {error.strerror}: name the directory of a chaos run") from None
     except BadReport as error:
         raise CommandFailed(f"{file} {error}: name the directory of a chaos run") from None

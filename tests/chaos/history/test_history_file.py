@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from minibroker.chaos.history.client_history import Sent
 from minibroker.chaos.history.history_file import BadHistory, parse_history
 
 POLLED = (
@@ -33,6 +34,31 @@ FIRST = b'{"index":0,"time_ns":5,"process":"a","type":"invoke","f":"poll"}'
 def test_a_bad_line_is_named(lines: list[bytes], part: str) -> None:
     with pytest.raises(BadHistory, match=part):
         list(parse_history(lines))
+
+
+SEND = b'{"index":0,"time_ns":5,"process":"a","type":"invoke","f":"send","sent":[{"key":"t-0","value":"v"}]}'
+OK = b'{"index":1,"time_ns":5,"process":"a","type":"ok","f":"send","operation":0'
+
+
+def test_an_acknowledgement_that_names_no_records_is_that_of_its_send() -> None:
+    """Otherwise it would count for no record, and no loss of one be found."""
+    _, acknowledged = parse_history([SEND, OK + b"}"])
+    assert acknowledged.sent == (Sent("t-0", "v"),)
+
+
+@pytest.mark.parametrize(
+    "sent", [b'{"key":"t-0","value":"w"}', b'{"key":"t-1","value":"v"}', b'{"key":"t-0","value":"v"},' * 2]
+)
+def test_an_acknowledgement_of_other_records_than_were_sent_is_refused(sent: bytes) -> None:
+    with pytest.raises(BadHistory, match="line 2 names other records"):
+        list(parse_history([SEND, OK + b',"sent":[' + sent.rstrip(b",") + b"]}"]))
+
+
+def test_records_may_be_named_by_the_acknowledgement_alone() -> None:
+    """Of a program that does not know the partition before."""
+    begun = SEND.replace(b',"sent":[{"key":"t-0","value":"v"}]', b"")
+    _, acknowledged = parse_history([begun, OK + b',"sent":[{"key":"t-0","value":"v","offset":3}]}'])
+    assert acknowledged.sent == (Sent("t-0", "v", 3),)
 
 
 def test_fields_of_other_programs_do_not_matter() -> None:

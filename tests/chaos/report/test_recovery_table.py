@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -27,7 +29,7 @@ def fault(kind: str, began_s: float | None, ended_s: float | None) -> DoneFault:
 
 
 def run(
-    *happened: tuple[str, float, float, float, float | None], outcome: Outcome = "cleared", backend: str = "processes"
+    *happened: tuple[str, float, float, float, float | None], outcome: Outcome = "cleared", backend: Any = "processes"
 ) -> ReportedRun:
     """Of (kind, beginning, end, gap, full ISR)."""
     faults = [fault(kind, began_s, ended_s) for kind, began_s, ended_s, _, _ in happened]
@@ -68,6 +70,27 @@ def test_markdown_is_a_table() -> None:
     lines = markdown(recovery_table([run(("kill", 1, 2, 1.0, 1.0))])).splitlines()
     assert lines[2] == "| `kill` | processes | 1 | 1 | 1.00, 1.00 s | 1.00, 1.00 s | 0 |"
     assert len({line.count("|") for line in lines}) == 1
+
+
+@pytest.mark.parametrize(
+    ("told", "other"),
+    [
+        (b'"began_s":1', b'"began_s":null'),
+        (b'"ended_s":2', b'"ended_s":null'),
+        (b'"gap_s":0.5', b'"gap_s":-0.5'),
+        (b'"gap_s":0.5', b'"gap_s":1e300'),
+        (b'"full_isr_s":1.5', b'"full_isr_s":1e300'),
+        (b'"kind":"pause"', b'"kind":"\\u001b]0;title\\u0007"'),
+        (b'"kind":"pause"', b'"kind":"a|b\\n"'),
+        (b'"backend":"processes"', b'"backend":"\\u001b[31m"'),
+    ],
+)
+def test_a_report_that_no_run_writes_is_refused(told: bytes, other: bytes) -> None:
+    """It would end the table, or its text be printed on a terminal."""
+    content = msgspec.json.encode(run(("pause", 1, 2, 0.5, 1.5)))
+    assert told in content
+    with pytest.raises(BadReport, match="no report of a chaos run"):
+        parse_outcome(content.replace(told, other, 1))
 
 
 def test_another_file_is_refused() -> None:

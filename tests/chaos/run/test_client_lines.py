@@ -83,6 +83,11 @@ def test_a_send_without_an_outcome_is_unknown_and_errors_are_counted() -> None:
             "no partition of this run",
         ),
         (b'{"process":"w","type":"ok","f":"send","operation":3}', "no open send of 'w'"),
+        (b'{"process":"final-reader","type":"invoke","f":"poll","index":1}', "the run's own"),
+        (
+            b'{"process":"w","type":"invoke","f":"send","index":1,"sent":[{"key":"chaos-0","value":"a."}]}',
+            "must not end with a dot",
+        ),
         (b'{"process":"w","type":"ok","f":"poll"}', "no open poll of 'w'"),
     ],
 )
@@ -103,6 +108,24 @@ def test_an_operation_has_one_outcome_and_it_is_of_its_own_kind() -> None:
 def test_a_program_that_tells_no_outcomes_is_stopped() -> None:
     run = Run()
     for number in range(OPEN_MAX):
-        run.take("w", "invoke", "send", index=number, sent=[SENT])
+        run.take("w", "invoke", "send", index=number, sent=[{**SENT, "value": f"w/{number}"}])
     with pytest.raises(BadLine, match="have no outcome"):
-        run.take("w", "invoke", "send", index=OPEN_MAX, sent=[SENT])
+        run.take("w", "invoke", "send", index=OPEN_MAX, sent=[{**SENT, "value": "one more"}])
+
+
+def test_a_value_that_is_sent_again_is_refused() -> None:
+    run = Run()
+    run.take("w", "invoke", "send", index=0, sent=[SENT])
+    run.take("w", "invoke", "send", index=1, sent=[{**SENT, "key": "chaos-1"}])
+    with pytest.raises(BadLine, match="again"):
+        run.take("w", "invoke", "send", index=2, sent=[SENT])
+
+
+@pytest.mark.parametrize(
+    "sent", [[{**SENT, "value": "w/1"}], [{**SENT, "key": "chaos-1"}], [SENT, {**SENT, "value": "w/1"}]]
+)
+def test_an_acknowledgement_is_of_the_records_that_were_sent(sent: list[Any]) -> None:
+    run = Run()
+    run.take("w", "invoke", "send", index=0, sent=[SENT])
+    with pytest.raises(BadLine, match="other records"):
+        run.take("w", "ok", "send", operation=0, sent=sent)
