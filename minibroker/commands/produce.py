@@ -335,7 +335,7 @@ async def _send_all(sender: "RecordSender", descriptor: int, options: _Options, 
 
     topics: set[str] = set()
     sender.tally.has_stopped = True  # unless the end is reached
-    async for lines in read_lines(descriptor):
+    async for lines in _named_if_too_long(read_lines(descriptor), sender):
         if options.is_json or options.show_offset is not None:
             await _send_each(sender, lines, options, require, topics)
         else:
@@ -349,6 +349,17 @@ async def _send_all(sender: "RecordSender", descriptor: int, options: _Options, 
         if sender.tally.first_failure is not None:
             return
     sender.tally.has_stopped = False
+
+
+async def _named_if_too_long(source: AsyncIterator[list[bytes]], sender: "RecordSender") -> AsyncIterator[list[bytes]]:
+    """The lines; raises CommandFailed with the number of one that would fill the memory."""
+    from minibroker.records.line_source import LineTooLong
+
+    try:
+        async for lines in source:
+            yield lines
+    except LineTooLong as error:
+        raise CommandFailed(f"line {sender.tally.sent + 1} {error}") from None
 
 
 def _columns(lines: list[bytes], options: _Options) -> "tuple[list[bytes | None] | None, list[bytes | None]]":

@@ -63,6 +63,7 @@ def parse_json_record(line: bytes) -> InputRecord:
     """Raises BadRecord."""
     try:
         found = _decode(line)
+        _refuse_two_names(found)
         value = found.payload if isinstance(found.value, UnsetType) else found.value
         if isinstance(value, UnsetType):
             raise BadRecord("has no field `value` (null is a null value)")
@@ -79,6 +80,14 @@ def parse_json_record(line: bytes) -> InputRecord:
         raise BadRecord("is not a record: it is nested too deeply") from None
     except (msgspec.MsgspecError, UnicodeEncodeError, UnicodeDecodeError):
         raise BadRecord(why_refused(line)) from None
+
+
+def _refuse_two_names(found: _Line) -> None:
+    """One of two values would not be sent."""
+    if not isinstance(found.value, UnsetType) and not isinstance(found.payload, UnsetType):
+        raise BadRecord("has `value` and `payload`, two names of one field: give one")
+    if found.timestamp is not None and found.ts is not None:
+        raise BadRecord("has `timestamp` and `ts`, two names of one field: give one")
 
 
 def _bytes(raw: msgspec.Raw, is_base64: bool) -> bytes | None:

@@ -3,6 +3,7 @@
 Owns: these parts of a sentence, which follow 'line 7'. Leaves to others: which lines are refused (`json_records`).
 """
 
+import codecs
 import json
 import re
 from typing import Any
@@ -15,6 +16,7 @@ HEADER_FORMS = '{"name": "value"}, [["name", "value"]] or ["name", "value"]'
 FIELDS = ("value", "payload", "key", "headers", "partition", "timestamp", "ts", "base64", "topic")
 IGNORED = ("leader_epoch", "offset", "tstype")
 IN_BASE64 = ("key", "value", "payload", "headers")
+BYTE_ORDER_MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 SHOWN = 40
 """Characters of a value that is quoted."""
 
@@ -25,6 +27,8 @@ def why_refused(line: bytes) -> str:
         return "is empty: each line is a JSON object"
     try:
         found = msgspec.json.decode(line)
+    except RecursionError:
+        return "is not a record: it is nested too deeply"
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         return _why_no_json(line, str(error))
     if not isinstance(found, dict):
@@ -37,6 +41,8 @@ def why_refused(line: bytes) -> str:
 
 
 def _why_no_json(line: bytes, reason: str) -> str:
+    if line.startswith(BYTE_ORDER_MARKS):
+        return "begins with a byte order mark: write UTF-8 without one"
     try:
         json.loads(line)
     except UnicodeDecodeError:
@@ -54,7 +60,7 @@ def _why_no_field(name: str, value: Any) -> str | None:
     if name not in FIELDS:
         meant = suggestion(name, FIELDS)
         rest = f" ({meant})" if meant else f": there are {', '.join(FIELDS)}"
-        return f"has an unknown field '{name:.{SHOWN}}'{rest}"
+        return f"has an unknown field {name[:SHOWN]!r}{rest}"
     if name == "headers":
         return None if _are_headers(value) else f"has `headers` {_shown(value)}: give {HEADER_FORMS}, with text or null"
     if name == "base64":

@@ -12,23 +12,33 @@ from collections.abc import AsyncIterator
 CHUNK_BYTES = 64 * 1024
 """Small enough that sending its records blocks the event loop for a few milliseconds only."""
 
+LINE_BYTES_MAX = 64 * 1024 * 1024
+"""Of a line: the largest record that can be sent takes 48 MiB where JSON escapes each byte of it."""
+
+
+class LineTooLong(ValueError):
+    """It would fill the memory; the message is a part of a sentence."""
+
 
 class LineSplitter:
     """Splits chunks into whole records, and keeps the beginning of the next one."""
 
     def __init__(self) -> None:
         self._rest: list[bytes] = []
+        self.rest_bytes = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The records that this chunk completes."""
         lines = chunk.split(b"\n")
         if len(lines) == 1:
             self._rest.append(chunk)
+            self.rest_bytes += len(chunk)
             return []
         if self._rest:
             lines[0] = b"".join(self._rest) + lines[0]
         last = lines.pop()
         self._rest = [last] if last else []
+        self.rest_bytes = len(last)
         return lines
 
     def finish(self) -> list[bytes]:
@@ -38,7 +48,7 @@ class LineSplitter:
 
 
 async def read_lines(descriptor: int) -> AsyncIterator[list[bytes]]:
-    """The records of an open file, pipe or terminal, some at a time, until it ends."""
+    """The records of an open file, pipe or terminal, some at a time, until it ends. Raises LineTooLong."""
     splitter = LineSplitter()
     wait = not stat.S_ISREG(os.fstat(descriptor).st_mode)
     while True:
@@ -52,6 +62,8 @@ async def read_lines(descriptor: int) -> AsyncIterator[list[bytes]]:
         lines = splitter.feed(chunk)
         if lines:
             yield lines
+        elif splitter.rest_bytes > LINE_BYTES_MAX:
+            raise LineTooLong(f"is longer than {LINE_BYTES_MAX} bytes: a record ends with a newline")
     rest = splitter.finish()
     if rest:
         yield rest

@@ -3,10 +3,12 @@
 import os
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.records.line_source import LineSplitter, read_lines, split_key
+from minibroker.records import line_source
+from minibroker.records.line_source import LineSplitter, LineTooLong, read_lines, split_key
 
 
 @given(st.lists(st.binary(max_size=5).map(lambda part: part.replace(b"a", b"\n"))))
@@ -41,6 +43,16 @@ async def test_pipe_gives_lines_before_it_ends() -> None:
         os.close(reading)
         if writing >= 0:
             os.close(writing)
+
+
+async def test_a_line_without_an_end_is_not_read_into_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line_source, "LINE_BYTES_MAX", 200_000)
+    descriptor = os.open("/dev/zero", os.O_RDONLY)
+    try:
+        with pytest.raises(LineTooLong, match="is longer than 200000 bytes: a record ends with a newline"):
+            await anext(read_lines(descriptor))
+    finally:
+        os.close(descriptor)
 
 
 async def test_null_device_ends_at_once() -> None:

@@ -82,6 +82,14 @@ def test_a_line_that_is_no_json_names_its_number_and_the_lines_before_it_are_wri
     assert run.values == [b"a"]
 
 
+def test_a_line_that_would_fill_the_memory_names_its_number(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minibroker.records.line_source.LINE_BYTES_MAX", 100_000)
+    run = Run(path, b"first\n" + bytes(300_000))
+    with pytest.raises(CommandFailed, match="line 2 is longer than 100000 bytes"):
+        run.send()
+    assert run.values == [b"first"]
+
+
 def test_each_object_may_name_its_topic(path: Path) -> None:
     run = Run(path, b'{"topic":"t","value":"a"}\n{"topic":"u","value":"b"}\n{"topic":"t","value":"c"}\n{"value":"d"}\n')
     run.options.topic, run.options.is_json = None, True
