@@ -11,11 +11,13 @@ from typing import Annotated, Any, TypeAlias, get_origin
 
 import msgspec
 
+from minibroker.audit.reading.regular_files import read_regular
 from minibroker.protocol.counted import counted
 from minibroker.swarm_runs import SwarmSummary
 
 SAVE_SECONDS = 10
 """Between two writes. A killed process loses at most the runs of that time, and they run again."""
+STATE_BYTES_MAX = 256 * 1024 * 1024
 
 
 Version: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-z-]{0,128}\Z")]
@@ -69,9 +71,9 @@ class StateFile:
         self._saved_at = clock()
 
     def load(self) -> SwarmState | None:
-        """None if there is no file; raises NoState for another kind of file."""
+        """None if there is no file; raises NoState for another kind of file, and OSError, also for a pipe."""
         try:
-            content = self.path.read_bytes()
+            content = read_regular(str(self.path), STATE_BYTES_MAX)
         except FileNotFoundError:
             return None
         try:

@@ -1,6 +1,7 @@
 """The file of a long swarm: it goes on where it was, and only with the same code and options."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -133,3 +134,10 @@ def test_an_option_that_the_file_lacks_is_named(tmp_path: Path) -> None:
     file.save(state())
     with pytest.raises(OtherOptions, match="loads=None"):
         continued(file, state(loads=True), list[str]().append)
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    file = tmp_path / "swarm.json"
+    os.mkfifo(file)
+    with pytest.raises(OSError, match="named pipe"):
+        StateFile(file).load()
