@@ -262,12 +262,10 @@ def _refuse_follower(state: ReplicaState, event: FollowerFetched) -> FetchRefuse
 
 
 def _remote_for(state: ReplicaState, event: FollowerFetched) -> RemoteReplica:
-    """The follower's entry; for a newer incarnation nothing is known at first."""
+    """The follower's entry. What an earlier incarnation fetched does not make a newer one caught up."""
     remote = state.remotes[event.replica_id]
     if event.broker_epoch is not None and event.broker_epoch != remote.broker_epoch:
         if remote.broker_epoch is not None:
-            remote.log_end_offset = None
-            remote.log_start_offset = None
             remote.leader_end_at_last_fetch = state.log_end_offset
         remote.broker_epoch = event.broker_epoch
     remote.eligible = event.eligible

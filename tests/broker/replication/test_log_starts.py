@@ -252,6 +252,17 @@ def test_the_low_watermark_waits_until_every_in_sync_replica_recorded_the_start(
         assert state.low_watermark == (1 if replica_id == 3 else 0)
 
 
+@pytest.mark.invariant("I44")
+def test_each_rise_of_the_low_watermark_is_told_to_the_followers() -> None:
+    """They delete files only up to it. Without another append nothing else would send it to them."""
+    state = leader_of(0, 0)
+    step(state, trimmed())
+    found = [names(step_fetch(state, fetched(replica_id, 1))[1]) for replica_id in (2, 3, 3)]
+    assert found == [[], ["StartsChanged"], []]
+    alone = leader_of()
+    assert names(step(alone, trimmed())) == ["TrimBefore", "StartsChanged", "StartsChanged"]
+
+
 def fetched(replica_id: int, log_start_offset: int | None, epoch: int = 0) -> ev.FollowerFetched:
     return ev.FollowerFetched(
         now_ms=0,

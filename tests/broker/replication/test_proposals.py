@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.high_watermark import add_waiter, resolve_waiters
+from minibroker.broker.replication.isr import NOT_APPLIED, OUTCOME_UNKNOWN, PROPOSAL_RETRY_MS
 from minibroker.broker.replication.replica import step
 from minibroker.broker.replication.state import ProduceWaiter
 from minibroker.protocol.errors import ErrorCode
@@ -80,6 +81,34 @@ def test_an_answer_that_does_not_fit_the_proposal_settles_nothing(absurd: dict[s
     assert (leader.state.partition_epoch, leader.state.in_sync_replicas) == (before, (1, 2))
     step(leader.state, fitting)
     assert (leader.state.partition_epoch, set(leader.state.in_sync_replicas)) == (before + 1, {1, 2, 3})
+
+
+@pytest.mark.invariant("I8", "I36")
+@pytest.mark.parametrize("error_code", [each for each in ErrorCode if each is not ErrorCode.NONE])
+def test_after_an_error_a_proposal_is_sent_again_unless_the_error_settles_it(error_code: ErrorCode) -> None:
+    """Nothing else sends it: without that, the ISR stays as it is until the next order. An error that leaves open
+    whether it was applied keeps it pending, until an order tells."""
+    cluster = CoreCluster(3)
+    leader = propose_expansion(cluster)
+    proposal = leader.proposals[0]
+    answer = ev.AlterPartitionAnswered(
+        proposal_id=proposal.proposal_id,
+        error_code=error_code,
+        leader_epoch=proposal.leader_epoch,
+        in_sync_replicas=(),
+        partition_epoch=leader.state.partition_epoch,
+        now_ms=cluster.now_ms,
+    )
+    effects = step(leader.state, answer)
+    is_pending, in_flight = leader.state.pending_isr is not None, leader.state.proposal_in_flight
+    if error_code in NOT_APPLIED:
+        assert (effects, is_pending, in_flight) == ([], False, None)
+    elif error_code in OUTCOME_UNKNOWN:
+        assert (effects, is_pending, in_flight) == ([], True, None)
+    else:
+        assert effects == [replace(proposal, after_ms=PROPOSAL_RETRY_MS)]
+        assert (is_pending, in_flight) == (True, proposal.proposal_id)
+    assert leader.state.in_sync_replicas == (1, 2)
 
 
 def test_the_lag_check_alone_ends_the_wait_for_a_joiner_that_stopped() -> None:
