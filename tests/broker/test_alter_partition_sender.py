@@ -1,12 +1,21 @@
 """Proposals reach the controller even if a connection fails."""
 
 import asyncio
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
 
 from minibroker.broker.replicas.alter_partition_sender import STILL_FAILING_MS, AlterPartitionSender
+from minibroker.broker.replication.events import AlterPartitionLost, ProposeIsr
+from minibroker.broker.replication.state import IsrKind
+from minibroker.protocol.events.replica_events import AlterPartitionFailed
+from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import AlterPartitionResponse, ApiKey
 from minibroker.runtime.broker_dialer import BrokerDialer
+from minibroker.runtime.observer import Observers
 from minibroker.runtime.ports import NetworkError
+from minibroker.runtime.request_channel import RequestFailed, RequestRefused
 from minibroker.runtime.rpc import RpcConnection
 from minibroker.simulation.world.message_holds import requests
 from tests.broker.requests import TOPIC, ClusterClient, in_cluster
@@ -102,6 +111,33 @@ def test_failures_in_a_row_count_from_the_first() -> None:
     for now_ms in (0, STILL_FAILING_MS, 2 * STILL_FAILING_MS):
         failing.fail_at(now_ms)
     assert failing.unreachable_ms_at(2 * STILL_FAILING_MS) == 2 * STILL_FAILING_MS
+
+
+@pytest.mark.parametrize(
+    ("failure", "problem", "unreachable_ms"),
+    [
+        (RequestRefused("it is not the controller"), "was refused: it is not the controller", 0),
+        (RequestFailed("silence"), "got no answer: silence", 500),
+    ],
+)
+def test_a_request_that_fails_is_reported_and_its_proposals_sent_again(
+    failure: RequestFailed, problem: str, unreachable_ms: int
+) -> None:
+    """One that is refused has reached a controller, so that this broker is not cut off."""
+    failing, events, handled = FailingSender(), list[object](), list[object]()
+
+    async def fail(*_: object) -> None:
+        raise failure
+
+    sender = cast(Any, failing.sender)
+    sender._channel = SimpleNamespace(ask=fail, hang_up=lambda: None)
+    sender._observer = Observers(events.append)
+    partition = SimpleNamespace(topic_partition=TopicPartition("a", 0), handle=handled.append)
+    proposal = ProposeIsr(kind=IsrKind.SHRINK, proposal_id=5, leader_epoch=0, partition_epoch=0, new_isr_with_epochs=())
+    asyncio.run(sender._send([(partition, proposal)]))
+    assert events == [AlterPartitionFailed(problem=problem)]
+    assert handled == [AlterPartitionLost(proposal_id=5)]
+    assert failing.unreachable_ms_at(500) == unreachable_ms
 
 
 class Line:

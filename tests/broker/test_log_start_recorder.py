@@ -75,6 +75,22 @@ def test_a_start_that_the_log_has_already_changes_nothing() -> None:
     assert replica.did == []
 
 
+@pytest.mark.parametrize(("start", "is_there"), [(4_999, True), (5_000, True), (5_001, False)])
+def test_without_a_leader_epoch_no_start_rises(start: int, is_there: bool) -> None:
+    replica = Replica()
+    replica.state.log_start_offset, replica.state.leader_epoch = 5_000, None
+    assert raised(replica, int(str(start))) == is_there
+    assert replica.did == []
+
+
+def test_heads_are_deleted_of_every_log() -> None:
+    replicas = [Replica() for _ in range(3)]
+    recorder = recorder_for(replicas[0])
+    recorder._partitions = cast(Any, dict(enumerate(replicas)))
+    recorder.delete_heads()
+    assert [replica.did for replica in replicas] == [["deleted"]] * 3
+
+
 def test_a_decision_of_an_epoch_that_is_over_deletes_and_reports_nothing() -> None:
     replica = Replica(obeys=False)
     assert not raised(replica, 5)

@@ -6,12 +6,15 @@ from typing import Any, cast
 
 import pytest
 
+from minibroker.broker.configuration.config import load_config
+from minibroker.broker.disk_faults.full_disk import RELIEF_MS
 from minibroker.broker.replicas.periodic_tasks import PeriodicTasks
 from minibroker.broker.replication.events import LagChecked, LeaderStalled, ReplicaEvent
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.observer import UNOBSERVED
-from minibroker.runtime.ports import DiskError
+from minibroker.runtime.ports import BadEntry, DiskError
 from minibroker.simulation.world.world import SimulatedWorld
+from tests.broker.log.machine import drive
 
 
 @pytest.mark.parametrize("is_async", [True, False])
@@ -80,3 +83,154 @@ def test_a_tick_that_is_late_by_less_than_a_tick_is_no_stall() -> None:
     one.now_ms = 200
     one.periodic_tasks._check_lag()
     assert one.events == [LagChecked(now_ms=200)]
+
+
+INTERVALS = {
+    "replica.fetch.wait.max.ms": 100,
+    "replica.high.watermark.checkpoint.interval.ms": 3_001,
+    "log.flush.offset.checkpoint.interval.ms": 3_002,
+    "log.retention.check.interval.ms": 3_003,
+}
+
+
+class Planned(PeriodicTasks):
+    """Notes what would be done, and how often."""
+
+    def _every(self, group: asyncio.TaskGroup, interval_ms: int, periodic_task: Any, name: str) -> None:
+        planned[name] = (periodic_task.__name__, interval_ms)
+
+    _every_async = _every
+
+
+planned: dict[str, tuple[str, int]] = {}
+
+
+async def forever() -> None:
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize(
+    ("expiration_ms", "lag_ms", "expiry_check_ms", "lag_check_ms"),
+    [(86_400_000, 3_000, 600_000, 1_500), (2_000, 3_000, 1_001, 1_500), (1, 150, 1, 100)],
+)
+def test_every_task_has_its_interval_and_none_is_idle_work(
+    expiration_ms: int, lag_ms: int, expiry_check_ms: int, lag_check_ms: int
+) -> None:
+    """A task that is left out is noticed late: its file is old after a power cut, or its memory grows for a week."""
+    settings = {**INTERVALS, "producer.id.expiration.ms": expiration_ms, "replica.lag.time.max.ms": lag_ms}
+    given = ["broker.id=1", "log.dirs=/d", "zookeeper.connect=zk:2181", *(f"{n}={v}" for n, v in settings.items())]
+    config = load_config(None, given, {})
+    world, began = SimulatedWorld(), list[str]()
+    manager = SimpleNamespace(now_ms=lambda: 0, config=config, run_epoch_syncing=forever)
+    manager.alter_partition = SimpleNamespace(run=forever)
+    tasks = Planned(cast(Any, manager), cast(Any, None), world.runtime("broker").clock)
+    tasks._scrubber = cast(Any, SimpleNamespace(run=forever))
+    tasks._tick = forever  # type: ignore[method-assign]
+    planned.clear()
+
+    async def main() -> None:
+        running = asyncio.create_task(tasks.run())
+        await asyncio.sleep(0.1)
+        began.extend(sorted(each.get_name() for each in world.loop.tasks() if each.get_coro().__name__ == "forever"))  # type: ignore[union-attr]
+        running.cancel()
+
+    world.run(main())
+    assert began == ["alter-partition", "epochs", "scrubber", "tick"]
+    assert planned == {
+        "lag": ("_check_lag", lag_check_ms),
+        "expand": ("_retry_expansion", 500),
+        "high-watermarks": ("_checkpoint_high_watermarks", 3_001),
+        "logs": ("_checkpoint_logs", 3_002),
+        "maintain": ("_maintain", 1_000),
+        "retention": ("_apply_retention", 3_003),
+        "full-disk": ("_relieve_full_disk", RELIEF_MS),
+        "producers": ("_expire_producers", expiry_check_ms),
+    }
+
+
+class Directory:
+    """A log directory that notes what is asked of it."""
+
+    def __init__(self, *, offline: bool, full: bool, full_after: bool) -> None:
+        self.offline, self.full, self._full_after = offline, full, full_after
+        self.done: list[object] = []
+
+    async def checkpoint_high_watermarks(self, high_watermarks: object) -> None:
+        self.done.append(high_watermarks)
+
+    async def checkpoint_recovery_points(self) -> None:
+        self.done.append("recovery points")
+
+    async def record_log_starts(self) -> None:
+        self.done.append("log starts")
+
+    async def maintain(self, now_ms: int) -> None:
+        self.done.append("maintained")
+        self.full = self._full_after
+
+
+def tasks_of(directory: Directory, **fields: Any) -> PeriodicTasks:
+    done = directory.done
+    manager = SimpleNamespace(now_ms=lambda: 0, log_directory=directory, partitions={}, **fields)
+    manager.high_watermarks = lambda: {"a": 1}
+    manager.repairs = SimpleNamespace(finish=lambda: done.append("finish"), go_on=lambda: done.append("go on"))
+    manager.log_start_recorder = SimpleNamespace(delete_heads=lambda: done.append("heads"))
+    manager.disk = SimpleNamespace(
+        healed=lambda: done.append("healed"),
+        offer_those_waiting_for_descriptor=lambda: done.append("offer"),
+        log_failed=lambda *what: done.append(what),
+    )
+    clock = SimpleNamespace(now_ms=lambda: 77)
+    return PeriodicTasks(cast(Any, manager), cast(Any, None), cast(Any, clock))
+
+
+@pytest.mark.parametrize("offline", [False, True])
+def test_nothing_is_written_into_a_directory_that_is_offline(offline: bool) -> None:
+    directory = Directory(offline=offline, full=False, full_after=False)
+    tasks = tasks_of(directory)
+    drive(tasks._checkpoint_high_watermarks())
+    drive(tasks._checkpoint_logs())
+    assert directory.done == ([] if offline else [{"a": 1}, "recovery points", "log starts"])
+
+
+@pytest.mark.parametrize(
+    ("full", "full_after", "offline", "is_healed"),
+    [
+        (True, False, False, True),
+        (True, True, False, False),
+        (False, False, False, False),
+        (True, False, True, False),
+    ],
+)
+def test_maintenance_does_everything_and_offers_the_replicas_when_there_is_room_again(
+    full: bool, full_after: bool, offline: bool, is_healed: bool
+) -> None:
+    directory = Directory(offline=offline, full=full, full_after=full_after)
+    drive(tasks_of(directory)._maintain())
+    healed = ["healed"] if is_healed else []
+    assert directory.done == ["finish", "heads", "maintained", *healed, "go on", "offer"]
+
+
+def test_maintenance_looks_at_the_age_of_every_segment_though_one_log_fails() -> None:
+    directory, error = Directory(offline=False, full=False, full_after=False), BadEntry("it is a directory")
+    rolled: list[int] = []
+
+    def fail(_: int) -> None:
+        raise error
+
+    failing = SimpleNamespace(log=SimpleNamespace(roll_if_aged=fail))
+    others = [SimpleNamespace(log=SimpleNamespace(roll_if_aged=rolled.append)) for _ in range(2)]
+    tasks = tasks_of(directory)
+    tasks._manager.partitions = cast(Any, {0: others[0], 1: failing, 2: others[1]})
+    drive(tasks._maintain())
+    assert rolled == [77, 77]
+    assert directory.done[0] == (failing, error)
+
+
+def test_producers_of_every_log_expire_by_the_clock() -> None:
+    expired: list[int] = []
+    tasks = tasks_of(Directory(offline=False, full=False, full_after=False))
+    replica = SimpleNamespace(log=SimpleNamespace(expire_producers=expired.append))
+    tasks._manager.partitions = cast(Any, {0: replica, 1: replica})
+    tasks._expire_producers()
+    assert expired == [77, 77]

@@ -41,7 +41,7 @@ from minibroker.runtime.observer import Observers
 from minibroker.simulation.world.world import SimulatedWorld
 
 A3 = TopicPartition("a", 3)
-NAME = {"topic": "a", "partition": 3}
+NAME: dict[str, Any] = {"topic": "a", "partition": 3}
 
 
 class Noted:
