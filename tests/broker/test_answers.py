@@ -14,7 +14,7 @@ from minibroker.broker.replication.leader import FetchGranted, FetchRefused
 from minibroker.broker.replication.state import RemoteReplica, ReplicaState, ReplicationConfig
 from minibroker.broker.requests import offset_requests
 from minibroker.broker.requests.fetch_answers import FetchAnswers
-from minibroker.broker.requests.fetch_sessions import FetchSession, FetchSessions
+from minibroker.broker.requests.fetch_sessions import FetchSession, FetchSessions, SessionPartition
 from minibroker.broker.requests.offset_requests import answer_list_offsets
 from minibroker.broker.requests.produce import ProduceItem
 from minibroker.broker.requests.replica_description import _describe_remote, _why_offline
@@ -206,6 +206,48 @@ def test_a_session_forgets_the_replica_of_a_deleted_topic_when_its_successor_is_
     assert former.sessions == []
     known.clear()
     assert cast(Any, FetchSessions._take_position(sessions, session, A3, first)) == "unknown"
+
+
+OFFSETS = {"high_watermark": 5_000, "log_start_offset": 4_000, "low_watermark": 3_000}
+
+
+@pytest.mark.parametrize(
+    ("sent", "is_newer"),
+    [
+        (None, True),
+        ({}, False),
+        ({"high_watermark": 4_999}, True),
+        ({"log_start_offset": 3_999}, True),
+        ({"low_watermark": 2_999}, True),
+    ],
+    ids=["nothing-sent", "the-same", "high-watermark", "log-start", "low-watermark"],
+)
+def test_a_follower_is_told_each_change_of_an_offset_once(sent: dict[str, int] | None, is_newer: bool) -> None:
+    state = SimpleNamespace(**{name: int(str(offset)) for name, offset in OFFSETS.items()})
+    entry = SessionPartition(cast(Any, SimpleNamespace(state=state)), FetchPartition(partition=3, fetch_offset=0))
+    if sent is not None:
+        entry.sent = FetchGranted(0, 9_000, **{**OFFSETS, **sent})
+    assert entry.has_newer_watermarks == is_newer
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_at_the_end"),
+    [
+        ({}, True),
+        ({"log_end_offset": 5_001}, False),
+        ({"leader_epoch": 9}, False),
+        ({"is_leader": False}, False),
+        ({"fenced": True}, False),
+    ],
+    ids=["at-the-end", "records", "epoch", "deposed", "fenced"],
+)
+def test_a_follower_has_nothing_to_be_sent_only_at_the_end_of_its_leaders_log(
+    changed: dict[str, Any], is_at_the_end: bool
+) -> None:
+    state = {"log_end_offset": 5_000, "leader_epoch": 8, "is_leader": True, "fenced": False, **changed}
+    fetch = FetchPartition(partition=3, fetch_offset=5_000, current_leader_epoch=8)
+    entry = SessionPartition(cast(Any, SimpleNamespace(state=SimpleNamespace(**state))), fetch)
+    assert entry.is_at_the_end == is_at_the_end
 
 
 # ------------------------------------------------------------------------------------------------------------- offsets

@@ -1,15 +1,27 @@
 """Up to where a replica on a full disk may delete."""
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from minibroker.broker.disk_faults import full_disk as full_disk_module
 from minibroker.broker.disk_faults.full_disk import FullDisk, reported_low_watermark
+from minibroker.broker.replication.events import HeadDeleted
 from minibroker.broker.replication.state import Role
 from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.events.replica_events import SegmentsDeleted
 from minibroker.protocol.files.checkpoints import LogStartReason
-from minibroker.protocol.wire.messages import ListOffsetsPartitionResponse
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.wire.messages import (
+    EARLIEST_TIMESTAMP,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from minibroker.runtime.request_channel import RequestFailed
 from tests.broker.log.machine import PARTITION, Machine, append, drive
 
 
@@ -112,3 +124,140 @@ def test_only_a_full_disk_of_a_broker_with_its_place_in_zookeeper_is_relieved(
     drive(full_disk.relieve(Machine().clock()))
     expected: dict[int | None, list[object]] = {1: [partition], 2: [2], None: []}
     assert done == (expected[source] if is_full and not is_fenced else [])
+
+
+class Answering:
+    """A channel to a leader that answers as a test says, and notes the request."""
+
+    def __init__(self, answer: ListOffsetsResponse | RequestFailed) -> None:
+        self.asked: list[tuple[ListOffsetsRequest, int]] = []
+        self.dialled: list[object] = []
+        self._answer = answer
+
+    def to(self, dial: Callable[[], object]) -> "Answering":
+        """Stands for the class of channels."""
+        self.dialled.append(dial())
+        return self
+
+    def __enter__(self) -> "Answering":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    async def ask(self, request: ListOffsetsRequest, _: object, timeout_ms: int) -> ListOffsetsResponse:
+        self.asked.append((request, timeout_ms))
+        if isinstance(self._answer, RequestFailed):
+            raise self._answer
+        return self._answer
+
+
+def asking_disk(partitions: list[Any]) -> tuple[FullDisk, list[object]]:
+    """Broker 1, for which the controller knows leader epoch 8 of every partition but of topic `gone`; what it trims."""
+    info = SimpleNamespace(leader_epoch=8)
+    image = SimpleNamespace(partition=lambda name: None if name.topic == "gone" else info)
+    full_disk, trimmed = full_disk_of(1, None, image), list[object]()
+    patched = cast(Any, full_disk)
+    patched._partitions = {each.topic_partition: each for each in partitions}
+    patched._dialer = SimpleNamespace(connect=lambda *given, **named: (*given, named))
+    patched._address = lambda leader: ("leader", leader)
+
+    async def trim(partition: Any, *how: object) -> None:
+        trimmed.append((partition.topic_partition, *how))
+
+    patched._trim = trim
+    return full_disk, trimmed
+
+
+NAMES = [TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0), TopicPartition("gone", 0)]
+REPLICAS = [SimpleNamespace(topic_partition=name) for name in NAMES]
+
+
+def test_a_leader_is_asked_for_the_start_of_each_log_under_its_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what it answers of others, or without a low watermark, deletes nothing."""
+    listed = {
+        "a": [ListOffsetsPartitionResponse(partition_index=0, offset=9, low_watermark=7)],
+        "b": [
+            ListOffsetsPartitionResponse(partition_index=0, offset=9),
+            ListOffsetsPartitionResponse(partition_index=5, offset=9, low_watermark=7),
+        ],
+    }
+    topics = [ListOffsetsTopicResponse(name=name, partitions=each) for name, each in listed.items()]
+    channel = Answering(ListOffsetsResponse(topics=topics))
+    monkeypatch.setattr(full_disk_module, "RequestChannel", channel.to)
+    full_disk, trimmed = asking_disk(REPLICAS)
+    drive(full_disk._ask(2, cast(Any, REPLICAS)))
+    ((request, timeout_ms),) = channel.asked
+    questions = {
+        topic.name: [(each.partition_index, each.current_leader_epoch, each.timestamp) for each in topic.partitions]
+        for topic in request.topics
+    }
+    asked_ms = full_disk_module.ASK_MS
+    assert channel.dialled == [(2, ("leader", 2), {"client_id": "broker-1", "timeout_ms": asked_ms})]
+    assert (request.replica_id, timeout_ms) == (1, asked_ms)
+    assert questions == {"a": [(0, 8, EARLIEST_TIMESTAMP), (1, 8, EARLIEST_TIMESTAMP)], "b": [(0, 8, -2)]}
+    assert trimmed == [(NAMES[0], 7, LogStartReason.COPIED)]
+
+
+def test_a_leader_that_cannot_be_asked_deletes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    channel = Answering(RequestFailed("silence"))
+    monkeypatch.setattr(full_disk_module, "RequestChannel", channel.to)
+    full_disk, trimmed = asking_disk(REPLICAS)
+    drive(full_disk._ask(2, cast(Any, REPLICAS)))
+    cast(Any, full_disk)._address = lambda _: None
+    drive(full_disk._ask(2, cast(Any, REPLICAS)))
+    assert (len(channel.asked), trimmed) == (1, [])
+
+
+def test_each_leader_is_asked_of_all_its_replicas_in_requests_of_limited_size() -> None:
+    count = 2 * full_disk_module.ASKED_MAX + 1
+    replicas = [SimpleNamespace(topic_partition=TopicPartition("a", number)) for number in range(count)]
+    full_disk, _ = asking_disk(replicas)
+    asked: list[tuple[int, list[int]]] = []
+
+    async def ask(leader: int, partitions: list[Any]) -> None:
+        asked.append((leader, [each.topic_partition.partition for each in partitions]))
+
+    patched = cast(Any, full_disk)
+    patched._is_fenced, patched._ask = lambda: False, ask
+    patched._limit_source = lambda partition: 3 if partition.topic_partition.partition == 4 else 2
+    drive(full_disk.relieve(Machine().clock()))
+    numbers = [number for number in range(count) if number != 4]
+    size = full_disk_module.ASKED_MAX
+    assert asked == [(2, numbers[:size]), (2, numbers[size:]), (3, [4])]
+
+
+@pytest.mark.parametrize(
+    ("is_full", "role", "damage", "is_here", "expected"),
+    [
+        (True, Role.OFFLINE, None, True, True),
+        (False, Role.OFFLINE, None, True, False),
+        (True, Role.FOLLOWER, None, True, False),
+        (True, Role.OFFLINE, "a bad CRC", True, False),
+        (True, Role.OFFLINE, None, False, False),
+    ],
+)
+def test_a_replica_is_trimmed_only_while_lack_of_room_alone_keeps_it_offline(
+    is_full: bool, role: Role, damage: str | None, is_here: bool, expected: bool
+) -> None:
+    partition: Any = SimpleNamespace(topic_partition=PARTITION, state=SimpleNamespace(role=role, damage=damage))
+    full_disk = full_disk_of(1, partition if is_here else SimpleNamespace(), None)
+    cast(Any, full_disk)._directory.full = is_full
+    assert full_disk._is_idle(partition) == expected
+
+
+def test_deleted_files_of_a_full_disk_are_reported_and_told_to_the_core() -> None:
+    _, log = Machine().open_log()
+    append(log, 40)
+    events, handled = list[object](), list[object]()
+    end = log.log_end_offset
+    state = SimpleNamespace(high_watermark=end, role=Role.OFFLINE, damage=None)
+    partition: Any = SimpleNamespace(topic_partition=PARTITION, log=log, state=state, handle=handled.append)
+    partition.report = lambda kind, **fields: events.append((kind, fields))
+    full_disk = full_disk_of(1, partition, None)
+    for _ in range(2):
+        drive(full_disk._trim(partition, end, LogStartReason.RETENTION))
+    first = log.segments[0].base_offset
+    assert first > 0
+    assert events == [(SegmentsDeleted, {"offset": first, "reason": "retention on a full disk"})]
+    assert handled == [HeadDeleted(first_offset=first)]

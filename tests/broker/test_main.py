@@ -1,6 +1,8 @@
 """The broker process: it can be stopped while it starts."""
 
 import asyncio
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Coroutine
@@ -8,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.broker.__main__ import compose, main, run, run_broker
+from minibroker.broker.__main__ import _end_process, _main, compose, main, run, run_broker
 from minibroker.broker.configuration.config import load_config
 from minibroker.broker.configuration.config_table import BrokerConfig
 from minibroker.broker.membership.registration import ZooKeeperUnreachable
@@ -70,6 +72,37 @@ def test_a_stop_during_the_start_is_clean() -> None:
         assert "/data/log/.clean_shutdown" in dict(storage.files("/"))
 
     world.run(story())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_the_broker_as_an_operator_expects(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a handler the process would end at once: no leadership handed over, no mark of a clean stop."""
+    ended: list[object] = []
+
+    async def until_stopped(given: BrokerConfig, _: object, stop: asyncio.Event) -> None:
+        os.kill(os.getpid(), number)
+        async with asyncio.timeout(10):
+            await stop.wait()
+        ended.append((given, asyncio.get_running_loop().get_exception_handler()))
+
+    monkeypatch.setattr("minibroker.broker.__main__.run", until_stopped)
+    monkeypatch.setattr("minibroker.runtime.adapters.real.real_runtime", lambda *_: None)
+    monkeypatch.setattr("minibroker.runtime.adapters.descriptors.raised_limit", lambda: 1)
+    given = config()
+
+    async def main_and_tasks_left() -> int:
+        await _main(given)
+        await asyncio.sleep(0)
+        return len(asyncio.all_tasks()) - 1
+
+    before = signal.signal(number, lambda *_: None)  # without a handler of the broker, this process goes on
+    try:
+        assert asyncio.run(main_and_tasks_left()) == 0
+    finally:
+        signal.signal(number, before)
+    assert ended == [(given, _end_process)]
 
 
 def test_a_broker_does_not_run_without_its_assertions(tmp_path: Path) -> None:

@@ -10,12 +10,17 @@ from msgspec.structs import replace
 from minibroker.broker.monitoring.metrics import BrokerCounters
 from minibroker.broker.replicas.partition import Partition
 from minibroker.broker.replication import events as ev
+from minibroker.broker.replication.leader import FetchGranted
 from minibroker.broker.replication.producer_state import ProducerStates
+from minibroker.broker.replication.replica import step
 from minibroker.broker.replication.state import IsrKind
 from minibroker.harness.simulated import SimulatedHarness
 from minibroker.protocol.events.replica_events import IsrProposed
+from minibroker.runtime.observer import UNOBSERVED, Observers
+from minibroker.simulation.model.replica import header_for
 from minibroker.testing import simulated
 from tests.broker.log.machine import PARTITION, make_batch
+from tests.broker.replication.core_cluster import CoreCluster
 from tests.simulation.test_damage import TOPIC, replica
 
 SETTINGS = {"auto.leader.rebalance.enable": "false"}
@@ -45,6 +50,88 @@ async def test_an_order_that_took_longer_than_the_session_lifts_no_fence(c: Simu
         assert partition.state.leader_epoch is not None
         partition.handle(order(partition, partition.state.leader_epoch))
     assert partition.state.fenced
+
+
+@pytest.mark.invariant("I29")
+@pytest.mark.parametrize("kind", ["fetch", "produce"])
+@pytest.mark.parametrize(
+    ("is_over", "is_fenced", "is_leader", "checks"),
+    [
+        (False, False, True, 1),
+        (True, False, True, 1),
+        (True, True, True, 0),
+        (True, False, False, 0),
+    ],
+)
+def test_a_leader_checks_its_fence_before_it_decides(
+    kind: str, is_over: bool, is_fenced: bool, is_leader: bool, checks: int
+) -> None:
+    """The session may have ended since the last check, and another replica lead: then even an answer that grants
+    nothing new would move the high watermark."""
+    cluster = CoreCluster(2)
+    cluster.elect(1)
+    core = cluster.replicas[1 if is_leader else 2]
+    if is_fenced:
+        core.handle(ev.BrokerFenced())
+    checked: list[bool] = []
+
+    def check_fence() -> None:
+        checked.append(core.state.fenced)
+        if is_over:
+            core.handle(ev.BrokerFenced())
+
+    effects: list[ev.ReplicaEffect] = []
+    services = SimpleNamespace(check_fence=check_fence, fenced=False)
+    shell = cast(Any, SimpleNamespace(state=core.state, services=services, _observer=UNOBSERVED))
+    shell._perform, shell.decide = effects.extend, lambda event: effects.extend(step(core.state, event))
+    if kind == "fetch":
+        fetch = ev.FollowerFetched(
+            now_ms=cluster.now_ms,
+            replica_id=2,
+            broker_epoch=None,
+            current_leader_epoch=0,
+            fetch_offset=0,
+            last_fetched_epoch=None,
+            eligible=True,
+        )
+        is_served = isinstance(Partition.handle_fetch(shell, fetch), FetchGranted)
+    else:
+        header = header_for(0, -1)
+        produced = ev.ProduceReceived(tokens=("a",), acks=1, headers=(header,), producers=core.producers)
+        Partition.handle(shell, produced)
+        is_served = any(isinstance(each, ev.AppendBatches) for each in effects)
+    assert checked == [False] * checks
+    assert is_served == (is_leader and not is_over and not is_fenced)
+
+
+@pytest.mark.parametrize(("current_epoch", "is_refused"), [(0, False), (3, True)])
+def test_each_step_is_shown_with_whether_a_fetch_was_refused(current_epoch: int, is_refused: bool) -> None:
+    cluster = CoreCluster(2)
+    cluster.elect(1)
+    seen: list[Any] = []
+    observers = Observers()
+    services = SimpleNamespace(check_fence=lambda: None)
+    shell = cast(Any, SimpleNamespace(state=cluster.replicas[1].state, services=services, _observer=observers))
+    shell._perform = lambda effects: None
+    fetch = ev.FollowerFetched(
+        now_ms=0,
+        replica_id=2,
+        broker_epoch=None,
+        current_leader_epoch=current_epoch,
+        fetch_offset=0,
+        last_fetched_epoch=None,
+        eligible=True,
+    )
+    checked = ev.LagChecked(now_ms=0)
+    Partition.handle_fetch(shell, fetch)
+    Partition.decide(shell, checked)
+    with observers.subscribed(seen.append):
+        Partition.handle_fetch(shell, fetch)
+        Partition.decide(shell, checked)
+    assert [(each.replica, each.event, each.is_refused) for each in seen] == [
+        (shell, fetch, is_refused),
+        (shell, checked, False),
+    ]
 
 
 @simulated(brokers=1, seed=43, settings=SETTINGS)

@@ -384,3 +384,15 @@ def test_an_address_is_dialled_again_only_while_its_broker_is_registered_as_befo
 
     SimulatedWorld().run(check())
     assert [each is not None for each in dialled] == [False, registration == 20_000]
+
+
+@pytest.mark.invariant("I35")
+async def test_a_closed_connection_leaves_no_fetch_that_an_answer_could_end() -> None:
+    """Else a new connection would believe that one is on its way already, and send one less at a time."""
+    fetcher, aborted = _fetcher(), list[bool]()
+    assert fetcher._close() is None
+    connection = SimpleNamespace(remote_address=("leader", 1), on_closed=lambda: None)
+    connection.abort = lambda: aborted.append(connection.on_closed is None)
+    fetcher._connection, fetcher._in_flight = cast(Any, connection), FETCHES_IN_FLIGHT_MAX
+    assert fetcher._close() == ("leader", 1)
+    assert (fetcher._connection, fetcher._in_flight, aborted) == (None, 0, [True])
