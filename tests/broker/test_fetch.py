@@ -10,6 +10,8 @@ import pytest
 
 from minibroker.broker.broker import Broker
 from minibroker.broker.replicas.partition import Partition
+from minibroker.broker.replication.events import FollowerFetched
+from minibroker.broker.replication.leader import FetchGranted, FetchRefused
 from minibroker.broker.requests.delayed_fetches import FEW_PARTITIONS, MAX_WAIT_MS
 from minibroker.broker.requests.fetch import READ_PER_ITERATION_BYTES
 from minibroker.broker.requests.fetch_sessions import SESSIONS_PER_BROKER_MAX, FetchSession
@@ -227,6 +229,27 @@ async def test_a_broker_without_the_replica_tells_a_wrong_address_from_an_unknow
     assert elsewhere["error_code"] == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert elsewhere["current_leader"]["leader_id"] == 2
     assert (unknown["error_code"], unknown["current_leader"]) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None)
+
+
+@pytest.mark.invariant("I37")
+@on_a_broker
+async def test_a_follower_without_a_session_reports_its_position_once_a_request(bench: Bench) -> None:
+    """When its answer is made, the position is old: it would count as caught up at a time when it was not."""
+    bench.cluster.kill(2)
+    peer = await bench.follower()
+    broker_epoch = bench.cluster.brokers[1].image.broker_epoch(2)
+    handled: list[float] = []
+    with pytest.MonkeyPatch.context() as patch:
+        handle_fetch = Partition.handle_fetch
+
+        def noted(partition: Partition, event: FollowerFetched) -> FetchGranted | FetchRefused:
+            handled.append(event.now_ms)
+            return handle_fetch(partition, event)
+
+        patch.setattr(Partition, "handle_fetch", noted)
+        peer.ask(fetch(bench, replica_id=2, replica_epoch=broker_epoch, session_epoch=-1, max_wait_ms=1_000), 1)
+        assert one(await bench.answer(peer, 1, 2))["error_code"] == ErrorCode.NONE
+    assert len(handled) == 1
 
 
 @on_a_broker
