@@ -396,3 +396,46 @@ async def test_a_closed_connection_leaves_no_fetch_that_an_answer_could_end() ->
     fetcher._connection, fetcher._in_flight = cast(Any, connection), FETCHES_IN_FLIGHT_MAX
     assert fetcher._close() == ("leader", 1)
     assert (fetcher._connection, fetcher._in_flight, aborted) == (None, 0, [True])
+
+
+@pytest.mark.parametrize("is_listed", [True, False])
+async def test_a_partition_that_is_left_leaves_nothing_behind(is_listed: bool) -> None:
+    """Else a fetch would list it again, and its leader send what nobody takes. What the session holds is forgotten."""
+    fetcher, other = _fetcher(), TopicPartition("b", 1)
+    replica = _follower(False, 0)
+    for name in (PARTITION, other):
+        fetcher.partitions[name] = replica
+        fetcher._questions[name] = AskEpochEnd(leader_epoch=0, epoch=0)
+        fetcher._ends_wanted[name], fetcher._to_list[name] = 0, None
+        if is_listed:
+            fetcher._positions[name] = (0, 5, 1)
+    fetcher.leave(PARTITION)
+    kept = (fetcher.partitions, fetcher._questions, fetcher._ends_wanted, fetcher._to_list)
+    assert [list(cast(Any, each)) for each in kept] == [[other]] * 4
+    assert (list(fetcher._positions), list(fetcher._forgotten)) == (([other], [PARTITION]) if is_listed else ([], []))
+    fetcher.leave(PARTITION)
+    assert list(fetcher._forgotten) == ([PARTITION] if is_listed else [])
+
+
+@pytest.mark.parametrize(
+    ("code", "is_lost"),
+    [
+        (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, False),
+        (ErrorCode.INVALID_FETCH_SESSION_EPOCH, False),
+        (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, True),
+        (ErrorCode.UNKNOWN_SERVER_ERROR, True),
+    ],
+)
+async def test_a_session_that_ended_begins_anew_and_any_other_refusal_ends_the_connection(
+    code: ErrorCode, is_lost: bool
+) -> None:
+    """A refusal of the whole connection would be repeated for every fetch on it."""
+    fetcher = _fetcher()
+    fetcher._lost = asyncio.Event()
+    fetcher.partitions[PARTITION] = _follower(False, 0)
+    fetcher._positions[PARTITION], fetcher._forgotten[TopicPartition("b", 1)] = (0, 5, 1), None
+    fetcher._session_id, fetcher._session_epoch = 9, 4
+    fetcher._on_session_error(code)
+    assert (fetcher._session_id, fetcher._session_epoch) == (0, 0)
+    assert (fetcher._positions, fetcher._forgotten) == ({}, {})
+    assert (fetcher._lost.is_set(), list(fetcher._to_list)) == (is_lost, [] if is_lost else [PARTITION])
