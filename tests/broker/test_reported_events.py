@@ -292,6 +292,18 @@ def test_a_lack_of_descriptors_is_counted_each_time_and_reported_once_an_interva
     assert noted.counters.descriptor_shortages == 4
 
 
+@pytest.mark.parametrize("has_log", [True, False])
+def test_the_controller_is_told_of_a_replica_that_waits_for_a_descriptor(has_log: bool) -> None:
+    """Of one whose log could not be created it knows by the answer to its order."""
+    noted = Noted()
+    partition = noted.partition if has_log else None
+    errors = cast(Any, SimpleNamespace(_waiting_for_descriptor={}, on_changed=lambda: noted.done.append("told")))
+    errors._take_offline = noted.done.append
+    DiskErrors.wait_for_descriptor(errors, A3, partition)
+    assert errors._waiting_for_descriptor == {A3: partition}
+    assert noted.done == ([partition, "told"] if has_log else [])
+
+
 def test_changed_and_ignored_settings_are_reported_once() -> None:
     noted = Noted()
     static = load_config(None, ["broker.id=1", "log.dirs=/d", "zookeeper.connect=zk:2181"])

@@ -10,7 +10,7 @@ import pytest
 from minibroker.broker.configuration import dynamic_config
 from minibroker.broker.configuration.dynamic_config import DynamicConfig
 from minibroker.broker.disk_faults.disk_errors import DESCRIPTOR_RETRY_MS
-from minibroker.broker.membership import cluster_secret, registration
+from minibroker.broker.membership import registration
 from minibroker.broker.membership.cluster_secret import SharedSecret
 from minibroker.broker.membership.registration import Registration
 from minibroker.broker.replicas.replica_manager import ReplicaManager
@@ -73,7 +73,7 @@ def agreeing(work: Work, signal: asyncio.Event) -> Coroutine[Any, Any, None]:
     [
         (registering, registration.RETRY_SECONDS),
         (reading_settings, dynamic_config.RETRY_SECONDS),
-        (agreeing, cluster_secret.RETRY_SECONDS),
+        (agreeing, registration.RETRY_SECONDS),
     ],
     ids=["registration", "settings", "secret"],
 )

@@ -1,13 +1,21 @@
 """The scrubber: it finds damage that no client reads, at the configured rate and without false alarms."""
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from minibroker.broker.disk_faults.scrubber import Scrubber
+from minibroker.broker.monitoring.metrics import BrokerCounters
 from minibroker.broker.requests.replica_description import describe_replicas
 from minibroker.harness.simulated import SimulatedHarness
+from minibroker.protocol.events.broker_events import ScrubRoundEnded
+from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import DescribeReplicaStateRequest
+from minibroker.runtime.observer import Observers
 from minibroker.simulation.world.storage import SimulatedStorage
+from minibroker.simulation.world.world import SimulatedWorld
 from minibroker.testing import simulated
 from tests.simulation.test_damage import BASE_OFFSET, EPOCH, PAYLOAD, SETTINGS, TOPIC, followers, produce, replica, rot
 
@@ -152,3 +160,67 @@ async def test_damage_of_the_only_copy_is_reported_while_it_keeps_leading(c: Sim
     assert described.role == "leader"
     assert described.damage is not None
     assert described.damage.startswith("the scrubber found: ")
+
+
+class PacedManager:
+    """A broker with one log of 1,000 bytes, as far as the pace of its scrubber goes."""
+
+    def __init__(self, world: SimulatedWorld) -> None:
+        self.events: list[object] = []
+        self.counters = BrokerCounters()
+        self.observer = Observers(self.events.append)
+        self.partitions = {TopicPartition(TOPIC, 0): object()}
+        self.config = SimpleNamespace(log_scrub_bytes_per_second=100)
+        self.log_directory = SimpleNamespace(offline=False)
+        self.now_ms = lambda: round(world.loop.time() * 1000)
+
+
+@pytest.mark.parametrize(("read", "damaged"), [(1_000, 0), (1_000, 1), (0, 0)])
+def test_a_round_that_read_something_is_reported(read: int, damaged: int) -> None:
+    world = SimulatedWorld()
+    manager = PacedManager(world)
+    scrubber = Scrubber(cast(Any, manager), world.runtime("broker").clock)
+
+    async def scrub(_: object) -> None:
+        await asyncio.sleep(7.5)
+        manager.counters.scrubbed_bytes += read
+        manager.counters.scrubbed_damaged += damaged
+
+    cast(Any, scrubber)._scrub = scrub
+
+    async def rounds() -> None:
+        for _ in range(2):
+            await scrubber._round()
+
+    world.run(rounds())
+    ended = ScrubRoundEnded(logs=1, scrubbed_bytes=read, seconds=7, damaged=damaged)
+    assert manager.events == ([ended] * 2 if read else [])
+    assert manager.counters.scrub_rounds == (2 if read else 0)
+
+
+def test_the_scrubber_waits_until_what_it_read_too_much_is_made_up_for() -> None:
+    """And reads nothing while its rate is 0 or its directory offline: it would read all at once afterwards."""
+    world = SimulatedWorld()
+    manager = PacedManager(world)
+    scrubber = Scrubber(cast(Any, manager), world.runtime("broker").clock)
+
+    async def waited(allowance: float) -> tuple[float, float]:
+        began, scrubber._allowance = world.loop.time(), allowance
+        await scrubber._wait()
+        return round(world.loop.time() - began), scrubber._allowance
+
+    async def play() -> list[tuple[float, float]]:
+        found = [await waited(each) for each in (0, -250, 50)]
+        for name, value in (("rate", 0), ("offline", True)):
+            task = asyncio.create_task(waited(0))
+            holder = manager.config if name == "rate" else manager.log_directory
+            attribute = "log_scrub_bytes_per_second" if name == "rate" else "offline"
+            before = getattr(holder, attribute)
+            setattr(holder, attribute, value)
+            await asyncio.sleep(20.5)
+            assert not task.done()
+            setattr(holder, attribute, before)
+            found.append(await task)
+        return found
+
+    assert world.run(play()) == [(1, 100), (3, 50), (1, 100), (21, 100), (21, 100)]
