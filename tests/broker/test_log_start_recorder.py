@@ -125,3 +125,18 @@ def test_a_start_that_cannot_be_recorded_is_a_failure_of_its_log_and_is_not_repo
     replica.fails = True
     drive(recorder_for(replica)._record(cast(Any, replica)))
     assert replica.did == ["failed"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_start_that_rises_again_later_is_recorded_again(fails: bool) -> None:
+    """One at a time; but a writer that has ended must not be taken for one that will write it."""
+    replica, begun = Replica(), list[str]()
+    recorder = recorder_for(replica)
+    cast(Any, recorder)._tasks = SimpleNamespace(own=lambda work, name: (begun.append(name), work.close()))
+    for _ in range(2):
+        recorder.record_soon(cast(Any, replica))
+    assert begun == [f"start-{PARTITION}"]
+    replica.fails = fails
+    drive(recorder._record(cast(Any, replica)))
+    recorder.record_soon(cast(Any, replica))
+    assert begun == [f"start-{PARTITION}"] * 2
