@@ -208,6 +208,17 @@ def test_a_session_forgets_the_replica_of_a_deleted_topic_when_its_successor_is_
     assert cast(Any, FetchSessions._take_position(sessions, session, A3, first)) == "unknown"
 
 
+def test_a_partition_that_leaves_a_session_is_not_looked_at_again() -> None:
+    session = FetchSession(cast(Any, SimpleNamespace(id=1)), FetchRequest(replica_id=2, replica_epoch=5))
+    partition = cast(Any, SimpleNamespace(sessions=[session]))
+    fetch = FetchPartition(partition=3, fetch_offset=0)
+    session.partitions[A3] = SessionPartition(partition, fetch)
+    session.updated[A3] = None
+    for _ in range(2):
+        session.drop(A3)
+        assert (session.partitions, session.updated, partition.sessions) == ({}, {}, [])
+
+
 OFFSETS = {"high_watermark": 5_000, "log_start_offset": 4_000, "low_watermark": 3_000}
 
 

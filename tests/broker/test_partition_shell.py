@@ -207,3 +207,20 @@ def test_a_reset_log_has_the_producers_that_the_leader_sent() -> None:
 def test_a_log_start_without_producers_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
     Partition._producers_from_leader(cast(Any, None), ev.ResetTo(offset=9))
     assert not caplog.records
+
+
+@pytest.mark.invariant("I13")
+def test_the_epoch_history_that_the_core_decides_is_written_into_the_log() -> None:
+    written: list[object] = []
+    shell = SimpleNamespace(log=SimpleNamespace(write_epoch_entries=written.append))
+    Partition.write_epoch_history(cast(Any, shell), [(0, 0), (3, 7)])
+    assert written == [[(0, 0), (3, 7)]]
+
+
+def test_a_replica_that_goes_out_of_use_is_marked_in_its_directory_and_told_to_the_controller() -> None:
+    """Without the mark, the next start would take the damaged log for a good one."""
+    done: list[object] = []
+    repairs = SimpleNamespace(out_of_use=done.append)
+    shell = SimpleNamespace(log=SimpleNamespace(mark_damaged=done.append), services=SimpleNamespace(repairs=repairs))
+    Partition._take_out_of_use(cast(Any, shell), ev.TakeOutOfUse(reason="a bad CRC"))
+    assert done == ["a bad CRC", shell]
