@@ -132,7 +132,12 @@ def test_a_start_that_rises_again_later_is_recorded_again(fails: bool) -> None:
     """One at a time; but a writer that has ended must not be taken for one that will write it."""
     replica, begun = Replica(), list[str]()
     recorder = recorder_for(replica)
-    cast(Any, recorder)._tasks = SimpleNamespace(own=lambda work, name: (begun.append(name), work.close()))
+
+    def own(work: Any, name: str) -> None:
+        begun.append(name)
+        work.close()
+
+    cast(Any, recorder)._tasks = SimpleNamespace(own=own)
     for _ in range(2):
         recorder.record_soon(cast(Any, replica))
     assert begun == [f"start-{PARTITION}"]

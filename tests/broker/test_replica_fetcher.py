@@ -400,7 +400,7 @@ async def test_a_closed_connection_leaves_no_fetch_that_an_answer_could_end() ->
 
 @pytest.mark.parametrize("is_listed", [True, False])
 async def test_a_partition_that_is_left_leaves_nothing_behind(is_listed: bool) -> None:
-    """Else a fetch would list it again, and its leader send what nobody takes. What the session holds is forgotten."""
+    """Else a fetch would list it again, and its leader send it for nothing. What the session holds is forgotten."""
     fetcher, other = _fetcher(), TopicPartition("b", 1)
     replica = _follower(False, 0)
     for name in (PARTITION, other):
