@@ -162,7 +162,6 @@ class Connections:
         server.failures = 0
         server.last_error = None
         server.ever_connected = True
-        server.retry_at = 0.0
         server.connection = connection
         self._log.info("connected to %s", address)
         connection.on_closed = lambda: self._lost(address, server, connection)

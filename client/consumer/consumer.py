@@ -200,6 +200,7 @@ class Consumer(OffsetQueries):
         await self._seek_by(LATEST_TIMESTAMP, partitions, timeout_ms)
 
     async def _seek_by(self, timestamp: int, partitions: Sequence[TopicPartition], timeout_ms: float) -> None:
+        self._check_open()
         cursors = [self._cursor(partition) for partition in partitions or self.assignment()]
         self._forget_current()
         for cursor in cursors:
@@ -334,9 +335,8 @@ class Consumer(OffsetQueries):
         self, *partitions: TopicPartition, timeout_ms: float = 0, max_bytes: int = 4_194_304
     ) -> list[RecordBatch]:
         """As `getmany`, but in columns (`keys`, `values`), one batch at a time and in order: several times faster.
-        Keys and values are bytes: deserializers are not called.
-
-        Stops after max_bytes of encoded batches, but returns at least one.
+        Keys and values are bytes: deserializers are not called. Stops after max_bytes of encoded batches, but returns
+        at least one.
         """
         deadline = Deadline(timeout_ms)
         self._check_open()

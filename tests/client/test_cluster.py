@@ -17,9 +17,10 @@ from tests.client.reading import T0
 
 
 @asynccontextmanager
-async def searched(cluster: FakeCluster, runtime: Runtime) -> AsyncIterator[Cluster]:
+async def searched(cluster: FakeCluster, runtime: Runtime, bootstrap: str | None = None) -> AsyncIterator[Cluster]:
     """The cluster with its topic `t`, as a client sees it."""
-    client = Cluster(runtime, ClusterSettings(bootstrap=parse_servers(cluster.bootstrap), client_id="test"))
+    servers = parse_servers(bootstrap or cluster.bootstrap)
+    client = Cluster(runtime, ClusterSettings(bootstrap=servers, client_id="test"))
     client.want_topics(["t"])
     await client.start()
     try:
@@ -44,6 +45,44 @@ def test_metadata_that_could_not_be_fetched_are_asked_for_until_they_come(cluste
             await asyncio.sleep(3)
             assert client.last_error is None
             assert client.metadata.partition(T0).leader == 2
+
+    cluster.run(main)
+
+
+@pytest.mark.parametrize(
+    ("broker", "cause", "text"),
+    [
+        (2, None, "broker 2 at broker2:9092 does not answer (no connection yet)"),
+        (2, ValueError("why"), "broker 2 at broker2:9092 does not answer (why)"),
+        (3, None, "bootstrap broker1:9092 answered but advertises broker 3 as broker3:9092, which this machine cannot"),
+        (9, None, "broker 9 is not registered with the cluster; is it running?"),
+    ],
+)
+def test_a_broker_that_cannot_be_reached_is_reported_with_the_reason(
+    cluster: FakeCluster, broker: int, cause: Exception | None, text: str
+) -> None:
+    """Broker 3 is not among the bootstrap servers, so its address may be wrong."""
+
+    async def main(runtime: Runtime) -> None:
+        async with searched(cluster, runtime, "broker1:9092,broker2:9092") as client:
+            error = client.unreachable(broker, cause)
+            assert str(error).startswith(text)
+            assert (error.broker_id, error.in_doubt) == (broker, False)
+
+    cluster.run(main)
+
+
+@pytest.mark.parametrize("broker", [2, 3])
+def test_after_a_failed_attempt_its_error_is_the_reason(cluster: FakeCluster, broker: int) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with searched(cluster, runtime, "broker1:9092,broker2:9092") as client:
+            cluster.kill(broker)
+            assert client.open_connection(broker) is None
+            await asyncio.sleep(1)
+            last_error = client.connections.last_error(client.metadata.brokers[broker])
+            assert last_error is not None
+            assert f"({last_error})" in str(client.unreachable(broker))
+            assert "no connection yet" not in str(client.unreachable(broker))
 
     cluster.run(main)
 

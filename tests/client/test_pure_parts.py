@@ -1,4 +1,4 @@
-"""Small pure parts of the client: partitioner, back-off, metadata cache, parameters."""
+"""Small pure parts of the client: partitioner, back-off, parameters."""
 
 import logging
 from collections.abc import Callable
@@ -12,20 +12,11 @@ from hypothesis import strategies as st
 from minibroker.client.client_log import ClientLog
 from minibroker.client.errors import InvalidCall
 from minibroker.client.limits import parse_servers
-from minibroker.client.metadata_cache import Address, MetadataCache
+from minibroker.client.metadata_cache import Address
 from minibroker.client.producer.partitioner import murmur2, murmur2_partitioner, positive_murmur2
 from minibroker.client.retry import ProduceDecision, backoff_ms, decide_produce, poll_pause_ms
 from minibroker.protocol.errors import RETRIABLE, ErrorCode
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.wire.messages import (
-    CurrentLeader,
-    MetadataBroker,
-    MetadataPartition,
-    MetadataResponse,
-    MetadataTopic,
-)
-
-T0 = TopicPartition("t", 0)
 
 
 # --------------------------------------------------------------------------------------------------------- partitioner
@@ -86,67 +77,6 @@ def test_a_retriable_code_is_retried(code: ErrorCode) -> None:
 def test_too_large_is_split_only_if_there_is_more_than_one_record() -> None:
     assert decide_produce(ErrorCode.MESSAGE_TOO_LARGE, 2) is ProduceDecision.SPLIT
     assert decide_produce(ErrorCode.MESSAGE_TOO_LARGE, 1) is ProduceDecision.FAIL
-
-
-# ------------------------------------------------------------------------------------------------------ metadata cache
-def answer(leader: int, epoch: int, *, topic_id: str = "a", error: ErrorCode = ErrorCode.NONE) -> MetadataResponse:
-    partitions = [
-        MetadataPartition(partition_index=0, leader_id=leader, leader_epoch=epoch, replica_nodes=[1, 2], isr_nodes=[1])
-    ]
-    topic = MetadataTopic(error_code=error, name="t", topic_id=topic_id, partitions=[] if error else partitions)
-    brokers = [MetadataBroker(node_id=1, host="h", port=1)]
-    return MetadataResponse(brokers=brokers, cluster_id="c", controller_id=-1, topics=[topic])
-
-
-def cache_with(*answers: MetadataResponse) -> MetadataCache:
-    cache = MetadataCache()
-    for number, response in enumerate(answers):
-        cache.update(response, number)
-    return cache
-
-
-def test_an_older_leader_epoch_is_not_accepted() -> None:
-    assert cache_with(answer(2, 5), answer(1, 4)).partition(T0).leader == 2
-
-
-def test_an_update_of_the_same_epoch_is_accepted() -> None:
-    assert cache_with(answer(2, 5), answer(-1, 5)).partition(T0).leader is None
-
-
-def test_a_new_topic_id_starts_from_scratch() -> None:
-    assert cache_with(answer(2, 5), answer(1, 0, topic_id="b")).partition(T0).leader == 1
-
-
-def test_a_broker_that_knows_no_topics_does_not_erase_epochs() -> None:
-    unknown = answer(-1, -1, topic_id="", error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    assert cache_with(answer(2, 5), unknown, answer(1, 4)).partition(T0).leader == 2
-
-
-def test_a_partition_that_is_not_known_is_an_unknown_partition() -> None:
-    info = cache_with(answer(1, 0)).partition(TopicPartition("t", 9))
-    assert info.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert info.leader is None
-
-
-def test_a_hint_is_accepted_only_with_a_newer_epoch() -> None:
-    cache = cache_with(answer(1, 5))
-    assert not cache.apply_hint(T0, CurrentLeader(leader_id=2, leader_epoch=5))
-    assert not cache.apply_hint(T0, CurrentLeader(leader_id=2, leader_epoch=4))
-    assert not cache.apply_hint(T0, None)
-    assert cache.partition(T0).leader == 1
-    assert cache.apply_hint(T0, CurrentLeader(leader_id=2, leader_epoch=6))
-    assert cache.partition(T0).leader == 2
-    cache.update(answer(1, 5), 1)
-    assert cache.partition(T0).leader == 2
-
-
-@pytest.mark.parametrize("partition", [TopicPartition("t", 9), TopicPartition("other", 0)])
-def test_a_hint_about_a_partition_that_is_not_known_changes_nothing(partition: TopicPartition) -> None:
-    cache = cache_with(answer(1, 5))
-    version = cache.version
-    assert not cache.apply_hint(partition, CurrentLeader(leader_id=2, leader_epoch=6))
-    assert cache.partition(partition).leader is None
-    assert cache.version == version
 
 
 # ------------------------------------------------------------------------------------------------------------------ log
