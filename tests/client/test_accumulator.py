@@ -184,6 +184,24 @@ def test_retries_go_one_at_a_time_and_oldest_first() -> None:
     assert sandbox.send() is None
 
 
+@pytest.mark.invariant("I25")
+def test_a_batch_that_could_not_be_handed_to_the_network_is_sent_again_at_once_and_is_not_in_doubt() -> None:
+    sandbox = two_in_flight()
+    first, second = (batch for batch, _ in sandbox.under_way)
+    sandbox.under_way.clear()
+    for batch in (first, second):
+        sandbox.accumulator.unsend(batch)
+        assert not batch.in_flight
+    assert (sandbox.queue.in_flight, list(sandbox.queue.attempted)) == (0, [first, second])
+    assert (sandbox.queue.failures, first.maybe_written, first.fate()) == (0, False, "nothing was written")
+    assert sandbox.accumulator.ready_at_ms(sandbox.queue, sandbox.now_ms) == sandbox.now_ms
+    assert sandbox.send_many() == [first]
+    assert (first.attempts, sandbox.queue.in_flight) == (2, 1)
+    sandbox.settle()
+    sandbox.check()
+    assert sequences(sandbox) == [(0, 0), (0, 1), (0, 3)], "each under its first sequence"
+
+
 def test_a_retry_waits_for_its_back_off() -> None:
     sandbox = two_in_flight()
     sandbox.under_way.clear()

@@ -116,6 +116,27 @@ def test_all_brokers_know_a_created_topic_when_the_call_returns(cluster: FakeClu
     cluster.run(main)
 
 
+@pytest.mark.parametrize("present", [True, False], ids=["created", "deleted"])
+def test_a_broker_that_never_learns_of_a_change_is_named_after_the_timeout(cluster: FakeCluster, present: bool) -> None:
+    Administration(cluster)
+    name, known = ("new", "know of") if present else ("t", "have forgotten")
+
+    async def main(runtime: Runtime) -> float:
+        async with AdminClient(bootstrap_servers=cluster.bootstrap, runtime=runtime) as admin:
+            cluster.brokers[2].metadata_of = cluster.brokers[2].handle_metadata_now(name)
+            asked, start = cluster.asked(MetadataRequest), asyncio.get_running_loop().time()
+            with pytest.raises(CallTimedOut) as raised:
+                if present:
+                    await admin.create_topic(name, timeout_ms=3_000)
+                else:
+                    await admin.delete_topic(name, timeout_ms=3_000)
+            assert str(raised.value) == f"it is done, but brokers [2] do not {known} {name} after 3000 ms"
+            assert cluster.asked(MetadataRequest) - asked < 3_000 / 50 + 20, "with a pause between two rounds"
+            return asyncio.get_running_loop().time() - start
+
+    assert cluster.run(main) == pytest.approx(3, abs=0.1)
+
+
 def test_a_refusal_is_raised(cluster: FakeCluster) -> None:
     Administration(cluster)
 

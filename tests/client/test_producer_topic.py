@@ -1,7 +1,9 @@
 """Which queue a key belongs to, and how long that is remembered."""
 
+import random
+
 from minibroker.client.producer import producer_topic
-from minibroker.client.producer.batches import PartitionQueue
+from minibroker.client.producer.batches import Batch, PartitionQueue
 from minibroker.client.producer.partitioner import Partitioner, murmur2_partitioner
 from minibroker.client.producer.producer_topic import ProducerTopic
 from minibroker.protocol.ids import TopicPartition
@@ -53,3 +55,25 @@ def test_the_number_of_remembered_keys_is_limited() -> None:
     for number in range(producer_topic.KEYS_REMEMBERED + 10):
         partition_of(topic, b"%d" % number)
     assert len(topic.queue_of_key) == 10
+
+
+def test_a_partition_without_a_leader_gets_keyless_records_only_if_there_is_no_other() -> None:
+    topic, rng = topic_of(4), random.Random(1)
+    for led in ([], [2], [0, 3], [0, 1, 2, 3]):
+        for index, queue in topic.queues.items():
+            queue.leader = 1 if index in led else None
+        chosen = {topic.choose_sticky(rng).topic_partition.partition for _ in range(100)}
+        assert chosen == set(led or topic.queues)
+
+
+def test_of_two_partitions_the_one_with_fewer_waiting_batches_gets_keyless_records() -> None:
+    topic, rng = topic_of(2), random.Random(1)
+    for queue in topic.queues.values():
+        queue.leader = 1
+    for waiting in ("fresh", "attempted"):
+        batches = getattr(topic.queues[0], waiting)
+        batches.append(Batch(topic.queues[0], 1_000, 0, 0))
+        chosen = [topic.choose_sticky(rng).topic_partition.partition for _ in range(200)]
+        assert topic.sticky is topic.queues[chosen[-1]]
+        assert 20 < chosen.count(0) < 80, "where both draws are the same"
+        batches.clear()

@@ -14,10 +14,12 @@ from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import (
     DescribeClusterRequest,
+    DescribeClusterResponse,
     MetadataBroker,
     MetadataRequest,
     MetadataResponse,
     MetadataTopic,
+    TopicDeletion,
 )
 from minibroker.runtime.ports import Runtime
 from minibroker.runtime.server.incoming_request import IncomingRequest
@@ -71,6 +73,37 @@ def test_a_broker_that_cannot_be_asked_hides_no_topic_of_the_others(fault: bool)
     unknown, known, seconds = ask(cluster, "line")
     assert (unknown, known) == (["line"], ["lines"])
     assert seconds < 5
+
+
+def deletions_of(cluster: FakeCluster, controller: int) -> dict[str, str]:
+    """What a client learns that asks the controller, if it knows one."""
+    cluster.controller_id = controller
+    marked = [TopicDeletion(topic=name, reason=f"{name} waits") for name in ("lines", "orders")]
+    asked: list[int] = []
+
+    def intercept(broker: int, request: IncomingRequest) -> DescribeClusterResponse | None:
+        if not isinstance(request.body, DescribeClusterRequest):
+            return None
+        asked.append(broker)
+        return DescribeClusterResponse(topic_deletions=marked)
+
+    async def main(runtime: Runtime) -> dict[str, str]:
+        async with AdminClient(bootstrap_servers=cluster.bootstrap, runtime=runtime) as admin:
+            return await topic_deletions(admin._cluster)
+
+    cluster.intercept = intercept
+    found = cluster.run(main)
+    assert asked == ([controller] if controller >= 0 else [])
+    return found
+
+
+def test_the_controller_tells_of_topics_that_are_marked_for_deletion() -> None:
+    told = deletions_of(FakeCluster(SimulatedWorld(seed=1)), 2)
+    assert told == {"lines": "lines waits", "orders": "orders waits"}
+
+
+def test_without_a_controller_nobody_is_asked_for_deletions() -> None:
+    assert deletions_of(FakeCluster(SimulatedWorld(seed=1)), -1) == {}
 
 
 def test_a_controller_that_hangs_delays_a_command_by_a_moment_only() -> None:

@@ -95,6 +95,26 @@ def test_records_before_a_gap_are_returned(cluster: FakeCluster) -> None:
     assert cluster.run(main) == numbered(0, 30)
 
 
+@pytest.mark.invariant("I22")
+def test_nothing_behind_a_batch_that_does_not_belong_is_taken(cluster: FakeCluster) -> None:
+    """The rest would continue what is before it. It is asked for again: nothing else of this answer is believed."""
+    fill(cluster, 30)
+    asked: list[int] = []
+
+    def with_a_stray(body: FetchRequest) -> bytes | None:
+        asked.append(body.topics[0].partitions[0].fetch_offset)
+        return batch_at(0) + batch_at(20) + batch_at(10) if asked[-1] == 0 else None
+
+    answer_with(cluster, with_a_stray)
+
+    async def main(runtime: Runtime) -> list[bytes | None]:
+        async with earliest(cluster, runtime) as consumer:
+            return [(await consumer.getone(timeout_ms=2_000)).value for _ in range(30)]
+
+    assert cluster.run(main) == numbered(0, 30)
+    assert 10 in asked
+
+
 def test_a_leader_that_recovers_soon_raises_no_error(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
     fill(cluster, 10)
     answers = [batch_at(20)] * (UNFIT_FETCHES_MAX - 1)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from minibroker.controller.core.accepted_loss import Logs, choice_of, elect_as_chosen, preview
-from minibroker.controller.core.controller_state import ControllerState, LossChoice
+from minibroker.controller.core.controller_state import ControllerState, Deletion, LossChoice
 from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import confirmation_of
 from tests.controller.facts import T0, broker, cluster_state, leadership, log
 
@@ -98,3 +99,23 @@ def test_an_order_is_refused_when_the_preview_has_changed() -> None:
     later = cluster_state(1, 2, now=leadership(None, 3, epoch=7))
     assert refusal(later, logs) == f"{T0} is in leader epoch 7, not 6"
     assert "is led by broker 1" in str(refusal(cluster_state(1, 2, now=leadership(1, 1, epoch=7)), logs))
+
+
+def test_a_preview_that_is_refused_says_why() -> None:
+    deleted = cluster_state(1, 2, now=leadership(None, 3))
+    deleted.deletions = {"lines": Deletion(is_started=True)}
+    marked = cluster_state(1, 2, now=leadership(None, 3))
+    marked.deletions = {"lines": Deletion()}
+    led = cluster_state(1, 2, now=leadership(1, 1, 2))
+    unknown = TopicPartition("other", 7)
+    none_able = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+    for state, partition, code, text in (
+        (led, unknown, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no partition other-7"),
+        (deleted, T0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "lines is being deleted"),
+        (led, T0, ErrorCode.ELECTION_NOT_NEEDED, "lines-0 is led by broker 1"),
+        (marked, T0, none_able, None),
+    ):
+        offer = preview(state, partition, {}, None)
+        assert (offer.topic_name, offer.partition_index) == partition
+        assert (offer.error_code, offer.error_message) == (code, text)
+        assert bool(offer.candidates) is (code is none_able)

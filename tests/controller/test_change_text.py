@@ -34,6 +34,21 @@ def test_an_election_names_what_was_before_in_fields_of_their_own() -> None:
     assert (event.leader_before, event.isr_before) == (None, [])
 
 
+@pytest.mark.parametrize(
+    ("state", "counts"),
+    [
+        (cluster_state(2, 3, now=leadership(1, 1, 2, 3)), True),
+        (cluster_state(2, 3, now=leadership(1, 1)), True),
+        (cluster_state(2, 3, now=leadership(2, 1, 2)), False),
+        (cluster_state(1, 2), False),
+    ],
+    ids=["another leader", "no leader", "only the ISR", "the first leader"],
+)
+def test_an_election_is_one_of_a_partition_that_had_a_leader(state: ControllerState, counts: bool) -> None:
+    """A graph of elections shows failures, not new topics."""
+    assert leadership_changed(changed(state), 1).is_election is counts
+
+
 def test_an_unchanged_value_is_not_shown_as_a_change() -> None:
     change = changed(cluster_state(2, 3, now=leadership(2, 1, 2)))
     assert (

@@ -290,6 +290,29 @@ async def test_expired_controller_contests_again_when_it_is_registered_again(clu
     assert controller.service.controller_epoch == 2
 
 
+@simulated
+async def test_a_registration_that_ends_before_it_is_contested_is_no_candidacy(cluster: Cluster) -> None:
+    await cluster.start(1)
+    candidate = await cluster.candidate(contests=False)
+    candidate.service.registered(1, "incarnation of controller")
+    candidate.service.session_lost()
+    await asyncio.sleep(2)
+    assert candidate.service.controller_epoch is None
+    candidate.service.registered(7, "incarnation of controller")
+    await cluster.until(lambda: candidate.service.is_active)
+
+
+@simulated
+async def test_a_broker_is_told_of_its_own_registration_that_a_read_found_gone(cluster: Cluster) -> None:
+    await cluster.start(1)
+    controller = await cluster.controller()
+    for name in ("1", "10", "nonsense"):
+        controller.service._broker_gone(name)
+    assert controller.own_broker.told == []
+    controller.service._broker_gone("100")
+    assert controller.own_broker.told == ["its registration is gone"]
+
+
 @pytest.mark.invariant("I18")
 @simulated
 async def test_a_controller_znode_of_the_own_session_without_its_epoch_is_contested_again(cluster: Cluster) -> None:

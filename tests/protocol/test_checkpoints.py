@@ -275,6 +275,12 @@ def test_clean_shutdown_marker_survives_a_round_trip(epoch: int | None) -> None:
     assert checkpoints.parse_clean_shutdown(checkpoints.format_clean_shutdown(epoch)) == epoch
 
 
+@pytest.mark.parametrize("version", [-1, 1])
+def test_a_clean_shutdown_marker_of_another_version_is_refused(version: int) -> None:
+    with pytest.raises(CorruptCheckpoint, match=f"has version {version}, not 0"):
+        checkpoints.parse_clean_shutdown(b'{"version":%d,"brokerEpoch":17}' % version)
+
+
 def test_clean_shutdown_marker_is_kafkas_json() -> None:
     assert checkpoints.format_clean_shutdown(17) == b'{"version":0,"brokerEpoch":17}'
 

@@ -337,6 +337,31 @@ def test_check_refuses_a_payload_that_is_not_as_many_records(payload: object) ->
         check_batch(with_payload(msgpack.packb(payload) + b"\xc0" * 8, 1))
 
 
+@pytest.mark.parametrize("count", [1, 15, 16, 255, 256, 65_535, 65_536, 70_000])
+def test_a_batch_of_any_size_holds_as_many_records_as_it_says(count: int) -> None:
+    """MessagePack writes the length of an array in three ways."""
+    payload = msgpack.packb([RECORD] * count)
+    assert check_batch(with_payload(payload, count)).record_count == count
+    for claimed in (count - 1, count + 1):
+        if claimed > 1:
+            with pytest.raises(CorruptBatch, match=f"an array of {count}, not of {claimed} records|cannot fit"):
+                check_batch(with_payload(payload, claimed))
+
+
+@pytest.mark.parametrize("start", [b"\x80", b"\xa9", b"\xc0", b"\xc4\x07", b"\xde\x00\x01"])
+def test_a_payload_that_is_no_array_is_refused(start: bytes) -> None:
+    with pytest.raises(CorruptBatch, match="the payload is no array, not of 1 records"):
+        check_batch(with_payload(start + b"\xc0" * 8, 1))
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 15])
+def test_records_need_six_bytes_each(count: int) -> None:
+    header = bytes([0x90 | count])
+    check_batch(with_payload(header + b"\xc0" * (count * 6 - 1), count))
+    with pytest.raises(CorruptBatch, match=f"{count} records cannot fit"):
+        check_batch(with_payload(header + b"\xc0" * (count * 6 - 2), count))
+
+
 @pytest.mark.parametrize(
     "record",
     [

@@ -44,7 +44,8 @@ def test_alignment_without_progress_backs_off_and_then_reports_damage() -> None:
     state = cluster.replicas[2].state
     assert _diverging(state) == ["AskEpochEnd"]
     assert _diverging(state) == ["BackOff"]
-    assert _diverging(state) == ["ReportDamage"]
+    for _ in range(3):
+        assert _diverging(state) == ["ReportDamage"], "also for an answer that was on its way"
 
 
 def test_alignments_at_different_offsets_count_as_progress() -> None:

@@ -395,3 +395,14 @@ def test_a_snapshot_with_a_valid_checksum_but_impossible_states_is_refused(produ
     assert len(load([(7, 0, 1, [SOUND])])) == 1
     with pytest.raises(CorruptSnapshot):
         load(producers)
+
+
+def test_batches_of_one_epoch_are_remembered_together_whatever_its_number() -> None:
+    """Small numbers are one object in Python, so an identity test of epochs works up to 256."""
+    states = ProducerStates()
+    for number in range(3):
+        states.update(batch(number, epoch=int("1000"), offset=number))
+    assert isinstance(states.check(batch(0, epoch=1_000)), Duplicate)
+    states.update(batch(0, epoch=1_001, offset=3))
+    assert isinstance(states.check(batch(0, epoch=1_001)), Duplicate)
+    assert isinstance(states.check(batch(1, epoch=1_001)), Accept)
