@@ -4,6 +4,7 @@ import asyncio
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from minibroker.client.admin import AdminClient, NewTopic, ProducerNameDescription
 from minibroker.client.descriptions import CreatedTopic
@@ -48,6 +49,7 @@ from minibroker.protocol.wire.messages import (
     ListProducerNamesResponse,
     MetadataRequest,
     MetadataResponse,
+    MetadataTopic,
     ReplicaStateDescription,
     Response,
 )
@@ -135,6 +137,24 @@ def test_a_broker_that_never_learns_of_a_change_is_named_after_the_timeout(clust
             return asyncio.get_running_loop().time() - start
 
     assert cluster.run(main) == pytest.approx(3, abs=0.1)
+
+
+def test_a_topic_with_an_error_is_described_if_its_partitions_are_known(cluster: FakeCluster) -> None:
+    """As while one of them has no leader."""
+
+    async def main(runtime: Runtime) -> None:
+        known = cluster.brokers[1].handle_metadata_now("t")
+        [topic] = known.topics
+        troubled = replace(topic, error_code=ErrorCode.LEADER_NOT_AVAILABLE)
+        going = MetadataTopic(name="going", error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        for broker in cluster.brokers.values():
+            broker.metadata_of = replace(known, topics=[troubled, going])
+        async with AdminClient(bootstrap_servers=cluster.bootstrap, runtime=runtime) as admin:
+            described = await admin.describe_topics()
+            assert list(described) == ["t"], "one without partitions is being deleted"
+            assert [each.leader for each in described["t"].partitions] == [cluster.partition("t").leader]
+
+    cluster.run(main)
 
 
 def test_a_refusal_is_raised(cluster: FakeCluster) -> None:

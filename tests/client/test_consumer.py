@@ -126,6 +126,26 @@ def test_getmany_of_one_partition_leaves_the_others(cluster: FakeCluster) -> Non
     cluster.run(main)
 
 
+@pytest.mark.parametrize("asked", [0, 1])
+def test_buffered_records_of_the_asked_partition_are_found_behind_others(cluster: FakeCluster, asked: int) -> None:
+    cluster.add_topic("two", 2)
+    for index in range(2):
+        fill(cluster, 10, topic="two", index=index)
+
+    async def main(runtime: Runtime) -> None:
+        async with Consumer(
+            "two", bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest", runtime=runtime
+        ) as consumer:
+            await asyncio.sleep(2)
+            order = [cursor.topic_partition for cursor in consumer._fetcher.ready]
+            assert len(order) == 2
+            for partition in (order[asked], order[1 - asked]):
+                records = await consumer.getmany(partition)
+                assert [record.offset for record in records[partition]] == list(range(10))
+
+    cluster.run(main)
+
+
 def test_batches_come_as_columns(cluster: FakeCluster) -> None:
     fill(cluster, 95)
 

@@ -1,4 +1,4 @@
-"""A position that the user moves while it is being validated."""
+"""Validating positions: one that the user moves meanwhile, and leaders that do not answer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from minibroker.client.consumer.cursor import Chunk, Cursor, OffsetReset
 from minibroker.client.consumer.positions import PositionResolver
-from minibroker.client.errors import Where
+from minibroker.client.errors import BrokerUnreachable, Where
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.wire.messages import (
     OffsetForLeaderEpochRequest,
@@ -73,4 +73,60 @@ async def test_a_seek_between_the_choice_of_positions_and_the_question_ends_no_t
         await asyncio.sleep(0)
     assert resolver.task is not None and not resolver.task.done()
     assert cursor.position == 3
+    await resolver.close()
+
+
+class UnreachableAtTimes(OneLeader):
+    """Answers only the requests of these numbers."""
+
+    def __init__(self, *answered: int) -> None:
+        super().__init__()
+        self.answered = answered
+        self.requests = self.refreshes = 0
+
+    async def ask(self, leader: int, request: OffsetForLeaderEpochRequest, *_: object) -> OffsetForLeaderEpochResponse:
+        self.requests += 1
+        if self.requests not in self.answered:
+            raise BrokerUnreachable("no answer")
+        return await super().ask(leader, request)
+
+    def request_refresh(self) -> None:
+        self.refreshes += 1
+
+
+async def test_pauses_grow_with_each_failure_and_begin_anew_after_an_answer_or_a_new_leader() -> None:
+    cursor = Cursor(PARTITION, OffsetReset.EARLIEST, 1_000)
+    cursor.learn_leader(1, 0)
+    cursor.seek(0)
+    cursor.fetched(Chunk(memoryview(b""), deque()), 10, 0)
+    cluster: Any = UnreachableAtTimes(4, 8)
+    pauses: list[int] = []
+
+    def pause_seconds(failures: int) -> float:
+        pauses.append(failures)
+        if len(pauses) == 5:  # a leader is elected while it waits
+            resolver.leader_moved()
+        return 60.0 if len(pauses) == 5 else 0.0
+
+    settled = asyncio.Event()
+    resolver = PositionResolver(
+        cluster,
+        lambda: {PARTITION: cursor},
+        request_timeout_ms=1_000,
+        halt_on_truncation=True,
+        pause_seconds=pause_seconds,
+        on_settled=lambda: None if cursor.needs_validation else settled.set(),
+        on_moved=lambda cursor: None,
+    )
+    resolver.start()
+    for epoch, expected in ((1, [1, 2, 3]), (2, [1, 2, 1])):
+        cursor.learn_leader(1, epoch)
+        assert cursor.needs_validation
+        settled.clear()
+        before = len(pauses)
+        resolver.want()
+        async with asyncio.timeout(30):
+            await settled.wait()
+        assert pauses[before:] == expected
+    assert cluster.refreshes == len(pauses), "each failure asks for the present leader"
     await resolver.close()

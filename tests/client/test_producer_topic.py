@@ -1,6 +1,7 @@
 """Which queue a key belongs to, and how long that is remembered."""
 
 import random
+from collections import deque
 
 from minibroker.client.producer import producer_topic
 from minibroker.client.producer.batches import Batch, PartitionQueue
@@ -62,6 +63,7 @@ def test_a_partition_without_a_leader_gets_keyless_records_only_if_there_is_no_o
     for led in ([], [2], [0, 3], [0, 1, 2, 3]):
         for index, queue in topic.queues.items():
             queue.leader = 1 if index in led else None
+            queue.fresh = deque([Batch(queue, 1_000, 0, 0)] if index in led else [])
         chosen = {topic.choose_sticky(rng).topic_partition.partition for _ in range(100)}
         assert chosen == set(led or topic.queues)
 

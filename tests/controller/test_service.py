@@ -6,14 +6,17 @@ import asyncio
 
 import pytest
 
-from minibroker.controller.cluster_reader import Deposed
+from minibroker.controller.active_controller import ActiveController
+from minibroker.controller.cluster_reader import Deposed, Resigned
 from minibroker.controller.cluster_store import ClusterStore
 from minibroker.controller.controller_election import Candidate as Identity
 from minibroker.controller.controller_election import ControllerFence, contest
 from minibroker.controller.core.election import PartitionChange
+from minibroker.controller.service import RESIGNED_SECONDS
 from minibroker.protocol import znodes
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.events.broker_events import NodeMissing
+from minibroker.protocol.events.controller_events import ControllerResigned
 from minibroker.protocol.wire.messages import (
     LeaderAndIsrRequest,
     UpdateMetadataRequest,
@@ -300,6 +303,25 @@ async def test_a_registration_that_ends_before_it_is_contested_is_no_candidacy(c
     assert candidate.service.controller_epoch is None
     candidate.service.registered(7, "incarnation of controller")
     await cluster.until(lambda: candidate.service.is_active)
+
+
+@simulated
+async def test_a_controller_that_resigns_lets_others_try_first(cluster: Cluster) -> None:
+    await cluster.start(1)
+
+    async def run(active: ActiveController) -> None:
+        raise Resigned("another may do better")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ActiveController, "run", run)
+        candidate = await cluster.candidate()
+        await cluster.until(lambda: candidate.events)
+        await asyncio.sleep(RESIGNED_SECONDS - 0.5)
+        resigned = [each for each in candidate.events if isinstance(each, ControllerResigned)]
+        assert [(each.controller_epoch, each.reason) for each in resigned] == [(1, "another may do better")]
+        assert await cluster.observer.exists(znodes.CONTROLLER) is None
+    await cluster.until(lambda: candidate.service.is_active)
+    assert candidate.service.controller_epoch == 2
 
 
 @simulated

@@ -281,3 +281,15 @@ def test_there_is_data_only_below_both_bounds(machine: Machine) -> None:
     assert log.has_data(1, 2)
     assert not log.has_data(2, 10)
     assert not log.has_data(0, 0)
+
+
+@pytest.mark.parametrize("end_offset", [4, 5, 20])
+def test_a_read_without_a_whole_batch_below_the_end_is_empty(machine: Machine, end_offset: int) -> None:
+    """At the log's end, and where the high watermark lies within the batch."""
+    _, log = machine.open_log()
+    append(log, 10)
+    offset = 4 if end_offset < 20 else 20
+    for _ in range(2):
+        part = log.read(offset, 1_000, end_offset)
+        assert (part.parts, part.size_bytes, part.base_offset, part.next_offset) == ([], 0, offset, offset)
+        log._tail.clear()

@@ -117,6 +117,24 @@ def test_the_digest_of_a_segment_that_cannot_be_read_stays_unknown(machine: Mach
     assert (values(log)[0], log.damage) == (None, None)
 
 
+@pytest.mark.parametrize("what", ["rotten", "unreadable"])
+def test_a_digest_up_to_an_offset_is_unknown_if_the_batches_behind_it_cannot_be_read(
+    machine: Machine, what: str
+) -> None:
+    _, log = machine.open_log()
+    append(log, 10)
+    end, segment = log.log_end_offset, log.segments[-1]
+    assert digest_from_start_to(log, None, end - 2) == expected(log, end - 2)
+    last_position = list(segment.headers_from(0))[-1][0]
+    if what == "rotten":
+        machine.storage.flip_bit(segment.log_path, last_position + 16)
+    else:
+        machine.storage.fail("read", segment.log_path)
+    assert digest_from_start_to(log, None, end - 2) is None
+    assert log.damage is None, "a read that serves it, or the scrubber, reports it"
+    assert digest_from_start_to(log, None, end) == digest_from_start(log, None)
+
+
 def test_an_unknown_digest_can_be_computed_after_a_truncation(machine: Machine) -> None:
     stopped(machine)
     machine.disk().remove(f"/data/lines-0/{DIGESTS}")

@@ -12,6 +12,7 @@ from minibroker.broker.log.loaded_log import RecoveryReport
 from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.protocol.events.broker_events import DirectoryIdMissing
 from minibroker.protocol.files.checkpoints import (
+    EPOCH_CHECKPOINT,
     SMALL_FILE_BYTES_MAX,
     LogStart,
     LogStartReason,
@@ -263,6 +264,22 @@ def test_a_recovery_point_above_the_log_end_is_lowered(machine: Machine) -> None
     drive(directory.maintain(0))
     content = machine.disk().read_file(f"{PATH}/recovery-point-offset-checkpoint", SMALL_FILE_BYTES_MAX)
     assert parse_offset_checkpoint(content) == {PARTITION: 0}
+
+
+@pytest.mark.parametrize(
+    ("is_stored", "damage", "writes"), [(True, None, 0), (False, None, 1), (False, "a hole", 0), (True, "a hole", 0)]
+)
+def test_epochs_are_written_again_only_where_that_failed(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, is_stored: bool, damage: str | None, writes: int
+) -> None:
+    directory, log = machine.open_log()
+    append(log, 3)
+    drive(directory.maintain(0))
+    written: list[str] = []
+    log.epochs_stored, log.damage = is_stored, damage
+    monkeypatch.setattr(directory._disk, "replace_file", lambda path, *_, **__: written.append(path))
+    directory._store_epochs(log)
+    assert written == [f"{log.directory}/{EPOCH_CHECKPOINT}"] * writes
 
 
 # -------------------------------------------------------------------------------------------------- create and delete
