@@ -102,7 +102,7 @@ def test_the_controller_tells_of_topics_that_are_marked_for_deletion() -> None:
     assert told == {"lines": "lines waits", "orders": "orders waits"}
 
 
-def test_without_a_controller_nobody_is_asked_for_deletions() -> None:
+def test_without_a_controller_no_broker_is_asked_for_deletions() -> None:
     assert deletions_of(FakeCluster(SimulatedWorld(seed=1)), -1) == {}
 
 

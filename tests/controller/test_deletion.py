@@ -7,8 +7,9 @@ import copy
 import pytest
 
 from minibroker.controller.core.broker_answers import events_of
+from minibroker.controller.core.control_requests import StopReplica
 from minibroker.controller.core.controller_state import ControllerState, Deletion
-from minibroker.controller.core.events import ControllerEffect, EraseTopic, Report
+from minibroker.controller.core.events import ControllerEffect, DeletionBegun, EraseTopic, Report, Send
 from minibroker.controller.core.steps import step
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.wire.messages import (
@@ -93,3 +94,30 @@ def test_a_replica_that_was_only_stopped_is_not_gone() -> None:
     state = deleting(BEGUN)
     assert answered(state, 3, delete=False) == []
     assert state.deletions["lines"] == BEGUN
+
+
+@pytest.mark.parametrize(
+    ("live", "erased", "asked"),
+    [
+        ((1, 2, 3), (), [1, 2, 3]),
+        ((1, 3), (), [1, 3]),
+        ((1, 2, 3), (2,), [1, 3]),
+        ((1, 2), (2,), [1]),
+        ((2,), (2,), []),
+    ],
+)
+def test_the_live_brokers_that_have_not_confirmed_it_are_told_to_delete(
+    live: tuple[int, ...], erased: tuple[int, ...], asked: list[int]
+) -> None:
+    state = cluster_state(*live, now=leadership(None, 1, 2, 3))
+    deletion = Deletion(is_started=True, erased=frozenset((0, broker_id) for broker_id in erased))
+    state.deletions = {"lines": deletion}
+    effects = step(state, DeletionBegun(topic="lines"))
+    orders = [
+        (effect.broker_id, order.content.delete_partition)
+        for effect in effects
+        if isinstance(effect, Send)
+        for order in effect.orders
+        if isinstance(order, StopReplica)
+    ]
+    assert orders == [(broker_id, True) for broker_id in asked]

@@ -350,7 +350,7 @@ def test_a_batch_of_any_size_holds_as_many_records_as_it_says(count: int) -> Non
 
 @pytest.mark.parametrize("start", [b"\x80", b"\xa9", b"\xc0", b"\xc4\x07", b"\xde\x00\x01"])
 def test_a_payload_that_is_no_array_is_refused(start: bytes) -> None:
-    with pytest.raises(CorruptBatch, match="the payload is no array, not of 1 records"):
+    with pytest.raises(CorruptBatch, match="the payload is no array"):
         check_batch(with_payload(start + b"\xc0" * 8, 1))
 
 

@@ -79,3 +79,20 @@ def test_no_segment_is_removed_if_the_recorded_start_is_after_the_end(
     assert log.damage is not None
     assert "begins at 1000000" in log.damage
     assert machine.content(FIRST) == content
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_a_log_that_begins_behind_its_recorded_start_says_which_file_does_not_explain_it(
+    machine: Machine, is_recorded: bool
+) -> None:
+    """Its first segment is gone."""
+    _, log = machine.open_log()
+    append(log, 20)
+    second = log.segments[1].base_offset
+    machine.kill()
+    machine.disk().remove(f"{log.segments[0].log_path}")
+    if not is_recorded:
+        machine.disk().remove(f"{log.directory}/log-start")
+    log = machine.open().logs[PARTITION]
+    why = "its" if is_recorded else "no readable"
+    assert log.damage == f"the log begins at {second}, {why} log-start file explains only 0"

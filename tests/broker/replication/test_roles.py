@@ -4,6 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from minibroker.broker.replication import events as ev
+from minibroker.broker.replication.leader import FetchRefused, refuse_fetch
 from minibroker.broker.replication.replica import is_stale, step
 from minibroker.broker.replication.state import Fetching, Halted, ReplicaState, ReplicationConfig, Role
 from minibroker.protocol.errors import ErrorCode
@@ -247,3 +248,35 @@ def test_a_broker_that_may_not_join_holds_nothing_back_until_it_may(present: dic
 
 def test_a_follower_has_nothing_to_do_when_brokers_come_and_go() -> None:
     assert step(following(), ev.BrokersChanged(eligible={1: 10}, now_ms=0)) == []
+
+
+@pytest.mark.parametrize(
+    ("leader_epoch", "offset", "last_epoch", "expected"),
+    [
+        (5, 9, None, FetchRefused(ErrorCode.OFFSET_OUT_OF_RANGE)),
+        (5, 10, None, None),
+        (5, 50, None, None),
+        (5, 51, None, FetchRefused(ErrorCode.OFFSET_OUT_OF_RANGE)),
+        (5, 9, 1, FetchRefused(ErrorCode.OFFSET_OUT_OF_RANGE)),
+        (5, 10, 1, None),
+        (5, 20, 1, None),
+        (5, 21, 1, FetchRefused(ErrorCode.NONE, diverging=(1, 20))),
+        (5, 15, 2, FetchRefused(ErrorCode.NONE, diverging=(1, 20))),
+        (5, 40, 3, None),
+        (5, 41, 3, FetchRefused(ErrorCode.NONE, diverging=(3, 40))),
+        (5, 50, 5, None),
+        (5, 51, 5, FetchRefused(ErrorCode.NONE, diverging=(5, 50))),
+        (5, 50, 6, FetchRefused(ErrorCode.OFFSET_OUT_OF_RANGE)),
+        (None, 50, 5, None),
+        (4, 50, 5, FetchRefused(ErrorCode.FENCED_LEADER_EPOCH)),
+        (6, 9, 5, FetchRefused(ErrorCode.UNKNOWN_LEADER_EPOCH)),
+    ],
+)
+def test_a_fetch_is_granted_where_the_history_of_its_log_is_the_leaders(
+    leader_epoch: int | None, offset: int, last_epoch: int | None, expected: FetchRefused | None
+) -> None:
+    """The leader's log of epoch 5 has offsets 10 to 49: epoch 1 up to 20, epoch 3 up to 40."""
+    _, state = leading()
+    state.leader_epoch, state.log_start_offset, state.log_end_offset = 5, 10, 50
+    state.epoch_history.entries = [(1, 10), (3, 20), (5, 40)]
+    assert refuse_fetch(state, leader_epoch, offset, last_epoch) == expected
