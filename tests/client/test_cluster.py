@@ -8,12 +8,15 @@ from contextlib import asynccontextmanager
 import pytest
 
 from minibroker.client.cluster import Cluster, ClusterSettings
-from minibroker.client.errors import ClientClosed
+from minibroker.client.errors import BrokerUnreachable, ClientClosed
+from minibroker.client.first_answer import ServerAttempts
 from minibroker.client.limits import Deadline, parse_servers
-from minibroker.protocol.wire.messages import MetadataRequest
+from minibroker.protocol.wire.messages import MetadataBroker, MetadataRequest, MetadataResponse
 from minibroker.runtime.ports import Runtime
 from tests.client.fake_cluster import FakeCluster
 from tests.client.reading import T0
+
+LOST = BrokerUnreachable("lost")
 
 
 @asynccontextmanager
@@ -83,6 +86,38 @@ def test_after_a_failed_attempt_its_error_is_the_reason(cluster: FakeCluster, br
             assert last_error is not None
             assert f"({last_error})" in str(client.unreachable(broker))
             assert "no connection yet" not in str(client.unreachable(broker))
+
+    cluster.run(main)
+
+
+def test_servers_that_failed_or_were_late_come_last_and_the_latest_at_the_very_end(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until they answer."""
+    one, two, three = parse_servers(cluster.bootstrap)
+    answering = MetadataResponse(brokers=[MetadataBroker(node_id=1, host=one.host, port=one.port)])
+    rounds = [
+        (ServerAttempts(two, (), {one: LOST}), [two, three, one]),
+        (ServerAttempts(three, (), {two: LOST}), [three, one, two]),
+        (ServerAttempts(three, (), {one: LOST}), [three, two, one]),
+        (ServerAttempts(three, (two,), {}), [three, one, two]),
+        (ServerAttempts(one, (), {}), [one, three, two]),
+        (ServerAttempts(two, (), {}), [one, two, three]),
+    ]
+    attempts: ServerAttempts
+
+    async def first_answer(*_: object) -> tuple[MetadataResponse, ServerAttempts]:
+        return answering, attempts
+
+    async def main(runtime: Runtime) -> None:
+        client = Cluster(runtime, ClusterSettings(bootstrap=[one, two, three], client_id="test"))
+        nonlocal attempts
+        monkeypatch.setattr("minibroker.client.cluster.first_answer", first_answer)
+        for attempts_of_round, expected in rounds:
+            attempts = attempts_of_round
+            await client._fetch_metadata()
+            assert client._candidates() == expected
+        await client.close()
 
     cluster.run(main)
 
