@@ -20,9 +20,9 @@ from minibroker.runtime.server.incoming_request import IncomingRequest, RequestC
 
 MAX_WAIT_MS = 30_000
 """Limit of a fetch's max_wait_ms."""
-WATERMARK_DELAY_MS = 20
-"""A follower's delayed fetch is answered after this if there is only a newer high watermark to send. Under load the
-watermark travels with the next records for free; when the load ends, followers soon learn the last one."""
+WATERMARK_DELAY_MS = 50
+"""A follower's delayed fetch is answered after this if there is only a newer high watermark to send. With 20 records
+per second the watermark travels with the next ones for free; when they end, followers soon learn the last one."""
 FEW_PARTITIONS = 20
 """A consumer's fetch of more partitions than this is answered with the first update, whatever its min_bytes: checking
 all of them for every append, only to continue waiting, would cost more than answering once."""
