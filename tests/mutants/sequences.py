@@ -8,6 +8,12 @@ ACCEPT_ANY = Edit(
     "                return ACCEPT\n",
     "            return ACCEPT\n",
 )
+FORGET_WHOLLY = Edit(
+    "broker.replication.producer_state",
+    "            if is_retry and header.producer_epoch <= self._idle.get(header.producer_id, -1):\n",
+    "            if False:\n",
+)
+"""The ids of producers that were forgotten for their silence are a second line of defence."""
 BELIEVE_DUPLICATE = Edit(
     "client.producer.sender",
     "        error = broker_error(answer.error_code, self._cluster.where(partition, channel.broker_id), "
@@ -35,7 +41,7 @@ MUTANTS: tuple[Mutant, ...] = (
         origin="KIP-360, external review",
         rule="a broker without state of a producer accepts sequence 0 only (hardening rule 12)",
         breaks=("I25",),
-        edits=(ACCEPT_ANY,),
+        edits=(ACCEPT_ANY, FORGET_WHOLLY),
         schedule=Schedule("sequences:answer_lost_and_producer_forgotten"),
     ),
     Mutant(
@@ -54,6 +60,7 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="a producer's idle time counts from the append, by the broker's clock (hardening rule 12)",
         breaks=("I25",),
         edits=(
+            FORGET_WHOLLY,
             Edit(
                 "broker.replication.producer_state",
                 "        states[header.producer_id] = ProducerState(header.producer_epoch, batches, now_ms)\n",
