@@ -111,6 +111,8 @@ def simulate(
         raise WrongUsage("--history belongs to one run: give --seed N with it")
     if resume is not None and not resume.parent.is_dir():
         raise CommandFailed(f"{resume} cannot be written: create the directory {resume.parent}, or name another file")
+    if history is not None:
+        _require_writable(Path(history))
     if speed:
         return _speed(as_json)
     options = SwarmOptions(brokers=brokers, beyond=beyond, disk_faults=disk_faults, loads=loads)
@@ -167,6 +169,14 @@ def _speed(as_json: bool) -> int:
 
 
 # ---------------------------------------------------------------------------------------------------------- one seed
+def _require_writable(file: Path) -> None:
+    """Before the run: it takes a minute, and its history would be lost."""
+    try:
+        file.open("ab").close()
+    except OSError as error:
+        raise CommandFailed(f"{file} cannot be written ({error.strerror}): name another file for --history") from None
+
+
 def _one(seed: int, options: SwarmOptions, quiet: bool, history: str | None, as_json: bool) -> int:
     from minibroker.chaos.history.client_history import to_json_lines
     from minibroker.simulation.swarm.narrator import HEADER, NarratedLine

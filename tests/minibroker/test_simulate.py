@@ -1,6 +1,7 @@
 """`minibroker simulate`: its output, its exit codes, its usage."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,6 +33,14 @@ def test_json_ends_with_a_summary() -> None:
     assert lines[-1]["trace_hash"]
     assert lines[-1]["findings"] == []
     assert lines[-1]["counts"]
+
+
+def test_history_that_cannot_be_written_is_told_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "run_seed", pytest.fail)
+    file = tmp_path / "missing" / "history.jsonl"
+    result = CliRunner().invoke(minibroker, ["simulate", "--seed", "1", "--history", str(file)])
+    assert result.exit_code == 1
+    assert f"{file} cannot be written (No such file or directory): name another file for --history" in result.output
 
 
 def test_failure_shows_rule_facts_history_and_the_command_that_replays_it(monkeypatch: pytest.MonkeyPatch) -> None:
