@@ -3,6 +3,7 @@
 Owns: the kept file's validity. A measurement holds as long as the code, and the test's own file, stay as they are.
 """
 
+import ast
 import contextlib
 import hashlib
 import re
@@ -14,7 +15,7 @@ import msgspec
 from tests.mutants.patching import ROOT
 from tests.mutants.workers import child_lines
 from tests.mutation_score.measuring import KillerReach
-from tests.mutation_score.population import FOLDERS, module_paths
+from tests.mutation_score.population import FOLDERS, Site, module_paths
 from tests.mutation_score.processes import in_parallel
 from tests.mutation_score.sample import KEPT_FOLDER, DrawnMutant, stratum
 
@@ -27,6 +28,7 @@ OTHER_KILLERS = ("tests/docs/test_wire_tables.py",)
 NO_KILLERS = ("test_swarm.py", "test_speed.py", "test_determinism.py")
 """The first runs seeds, which are killers themselves; the others concern the simulator."""
 RUN_FOLDERS = (*FOLDERS, "runtime", "simulation")
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 FILES_PER_CHILD = 3
 SECONDS_PER_CHILD_MAX = 1_800.0
 TESTS_CPU_SECONDS_MAX = 30.0
@@ -148,8 +150,22 @@ class Reach:
         return self._reaching(self._seeds, mutant)
 
     def _reaching(self, killers: Sequence[KillerReach], mutant: DrawnMutant) -> list[KillerReach]:
-        masks = self._masks(mutant)
-        return [each for each in killers if any(int(each.lines.get(m, "0"), 16) & mask for m, mask in masks.items())]
+        """If none executes the line: those that enter its function. On Python 3.11 the line trace misses what a
+        coroutine executes between an error that an inner `await` raised and its next pause."""
+        return _of_lines(killers, self._masks(mutant)) or _of_lines(killers, self._function_mask(mutant.site))
+
+    def _function_mask(self, site: Site) -> dict[str, int]:
+        if not site.function:
+            return {}
+        tree = ast.parse("\n".join(self._lines.get(site.module, [])))
+        place: ast.AST = tree
+        for name in site.function.replace(".<locals>", "").split("."):
+            found = [each for each in ast.walk(place) if isinstance(each, DEFINITIONS) and each.name == name]
+            if not found:
+                return {}
+            place = found[0]
+        assert isinstance(place, DEFINITIONS)
+        return {site.module: _mask(range(place.body[0].lineno, (place.end_lineno or place.lineno) + 1))}
 
     def _masks(self, mutant: DrawnMutant) -> dict[str, int]:
         """module: the lines that notice this mutant, a bit each. What runs at import is noticed by its own body and by
@@ -162,6 +178,10 @@ class Reach:
                 uses = _mask(number for number, line in enumerate(lines, start=1) if used.search(line))
                 masks[module] = masks.get(module, 0) | uses
         return masks
+
+
+def _of_lines(killers: Sequence[KillerReach], masks: dict[str, int]) -> list[KillerReach]:
+    return [each for each in killers if any(int(each.lines.get(m, "0"), 16) & mask for m, mask in masks.items())]
 
 
 def _mask(lines: Iterable[int]) -> int:

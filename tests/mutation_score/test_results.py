@@ -94,6 +94,16 @@ def test_killers_are_those_that_execute_the_line_fastest_first() -> None:
     assert [each.killer for each in reach.failed] == ["failing"]
 
 
+def test_a_line_that_no_trace_shows_is_tried_on_the_tests_of_its_function() -> None:
+    lines = Path("controller/core/steps.py").read_text(encoding="utf-8").splitlines()
+    first = next(number for number, line in enumerate(lines, start=1) if line.startswith("def step("))
+    inside = KillerReach(killer="inside", file="x", lines={"controller.core.steps": f"{1 << first + 2:x}"})
+    outside = KillerReach(killer="outside", file="x", lines={"controller.core.steps": f"{1 << first - 2:x}"})
+    site = Site(module="controller.core.steps", function="step", first_line=1, last_line=1, start=(1, 0))
+    mutant = DrawnMutant(name="a", site=site, operator="AddNot", occurrence=0, before="", after="")
+    assert [each.killer for each in Reach([inside, outside]).tests(mutant)] == ["inside"]
+
+
 def test_a_constant_is_noticed_where_its_name_is_used() -> None:
     lines = Path("controller/core/steps.py").read_text(encoding="utf-8").splitlines()
     used = next(number for number, line in enumerate(lines, start=1) if "def step(" in line)
