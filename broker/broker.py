@@ -116,7 +116,7 @@ class Broker:
         config = self.config
         for warning in warnings(config):
             log.warning("%s", warning)
-        known_cluster_id, directory_id = read_identity(self.runtime.disk, config.log_dir)
+        known_cluster_id, directory_id = read_identity(self.runtime.disk, config.log_dir, config.broker_id)
         self._noted_changes = NotedChanges(self.runtime.disk, config.log_dir, config.broker_id, self.events)
         self._noted_changes.read()
         self.coordination = await open_session(

@@ -104,3 +104,24 @@ def test_damaged_file_is_named_and_stops_no_start(caplog: pytest.LogCaptureFixtu
     Stop().play(story)
     assert f"{FILE} is not used" in caplog.text
     assert "an older copy of ZooKeeper's data would not be noticed" in caplog.text
+
+
+@pytest.mark.expects_loop_errors
+def test_exchanged_disks_are_no_older_copy() -> None:
+    """The disk that has counted more does not make the start of the other broker ask for another copy."""
+
+    async def story(stop: Stop) -> None:
+        await write_without_broker_3(stop)
+        await stop.stop(2, 1)
+        second, third = (stop.world.machine(f"broker-{each}") for each in (2, 3))
+        second.storage, third.storage = third.storage, second.storage
+        await stop.start(2, 3)
+        await asyncio.sleep(5)
+        errors = {process: str(error) for process, error in stop.world.crashes}
+        stop.world.crashes.clear()
+        assert {process: error.partition(": check")[0] for process, error in errors.items()} == {
+            "broker-2": "log directory /data/log belongs to broker 3, not to broker 2",
+            "broker-3": "log directory /data/log belongs to broker 2, not to broker 3",
+        }
+
+    Stop().play(story)

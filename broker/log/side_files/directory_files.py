@@ -68,12 +68,14 @@ def unusable(path: str, error: BadEntry) -> LogDirectoryError:
     )
 
 
-def read_identity(disk: Disk, path: str) -> tuple[str | None, str | None]:
-    """(cluster id, directory id) of a directory that was used before; (None, None) for a fresh or damaged one."""
+def read_identity(disk: Disk, path: str, broker_id: int) -> tuple[str | None, str | None]:
+    """(cluster id, directory id) of a directory that was used before; (None, None) for a fresh or damaged one. Raises
+    LogDirectoryError if it belongs to another broker, before its content is compared with what ZooKeeper knows."""
     try:
         stored = parse_meta_properties(disk.read_file(f"{path}/{META_PROPERTIES}", SMALL_FILE_BYTES_MAX))
     except (FileMissing, BadEntry, CorruptCheckpoint):
         return None, None  # `read_claim` reports what is wrong with a damaged one
+    _require_own_broker(stored, path, broker_id)
     return stored.cluster_id, stored.directory_id
 
 
@@ -136,6 +138,10 @@ def _require_own(stored: MetaProperties, path: str, broker_id: int, cluster_id: 
             f"log directory {path} belongs to cluster {stored.cluster_id}, but ZooKeeper says this is cluster"
             f" {cluster_id}: check zookeeper.connect, or give this broker another log.dirs"
         )
+    _require_own_broker(stored, path, broker_id)
+
+
+def _require_own_broker(stored: MetaProperties, path: str, broker_id: int) -> None:
     if stored.broker_id != broker_id:
         raise LogDirectoryError(
             f"log directory {path} belongs to broker {stored.broker_id}, not to broker {broker_id}: check broker.id,"
